@@ -1,0 +1,30 @@
+"""fastact: the memory-bound kernels of neural networks.
+
+Every op is a callable with three doors::
+
+    y        = fa.mish(x)                  # inference
+    y, saved = fa.mish.forward(x)          # training
+    dx       = fa.mish.backward(dy, *saved)
+
+on NumPy arrays, and on the arrays of any framework with DLPack: what comes back belongs to the
+framework of what came in. `fastact.ops` maps each op's name to the op.
+"""
+
+from . import _config
+from ._checks import CudaUnavailableError
+from ._config import show_config
+from ._op import ops
+from ._threads import get_num_threads, num_threads, set_num_threads
+from ._version import __version__
+from .activations import mish
+
+__all__ = [
+    "CudaUnavailableError",
+    "__version__",
+    "get_num_threads",
+    "mish",
+    "num_threads",
+    "ops",
+    "set_num_threads",
+    "show_config",
+]

@@ -1,0 +1,175 @@
+"""Every check of an argument, and every message about one.
+
+A message names the op, the argument, what is allowed and what came. All checks of a call pass
+before anything is written.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import _cpu
+from ._cpu import View
+
+DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
+
+
+class CudaUnavailableError(RuntimeError):
+    """A GPU array came, and no GPU can be used; the message says why."""
+
+
+class Named(Protocol):
+    """Anything with a name: a framework, for messages."""
+
+    name: str
+
+
+def bind(
+    where: str, defaults: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The values of optional arguments, given by position or by keyword, in the order of `defaults`."""
+    if len(args) > len(defaults):
+        raise TypeError(
+            f"{where}: takes at most {len(defaults)} arguments after the arrays "
+            f"({', '.join(defaults)}), got {len(args)}"
+        )
+    values = dict(defaults)
+    values.update(zip(defaults, args, strict=False))
+    for key, value in kwargs.items():
+        if key not in defaults:
+            near = get_close_matches(key, defaults, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(
+                f"{where}: unknown keyword {key!r}; allowed are {', '.join(defaults)}{hint}"
+            )
+        if key in list(defaults)[: len(args)]:
+            raise TypeError(f"{where}: {key} is given by position and by keyword")
+        values[key] = value
+    return list(values.values())
+
+
+def number(where: str, name: str, value: Any) -> float:
+    """A parameter of an op: a finite real number."""
+    try:
+        converted = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{where}: {name} must be a real number, got {value!r}") from None
+    if not np.isfinite(converted):
+        raise ValueError(f"{where}: {name} must be finite, got {value!r}")
+    return converted
+
+
+def flag(where: str, name: str, value: Any) -> bool:
+    """A switch: True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{where}: {name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
+    """All arrays of a call come from one framework."""
+    if len({id(f) for f in frameworks.values()}) > 1:
+        came = ", ".join(f"{name} from {f.name}" for name, f in frameworks.items())
+        raise TypeError(f"{where}: all arrays must come from one framework, got {came}")
+
+
+def supported_dtype(where: str, name: str, view: View) -> None:
+    """A dtype that the kernels compute."""
+    if view.dtype < 0:
+        raise wrong_dtype(where, name, view.dtype_name)
+
+
+def wrong_dtype(where: str, name: str, came: str) -> TypeError:
+    """The error for a dtype that no kernel takes."""
+    return TypeError(f"{where}: {name} must have dtype {DTYPES}, got {came}")
+
+
+def same_as(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
+    """Dtype, shape and device of `view` are those of the reference."""
+    if view.dtype != reference.dtype:
+        raise TypeError(
+            f"{where}: {name} must have dtype {reference.dtype_name}, as {reference_name} has, "
+            f"got {view.dtype_name}"
+        )
+    if view.shape != reference.shape:
+        raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
+    if view.device != reference.device:
+        raise ValueError(
+            f"{where}: {name} must be on device {device_name(reference.device)}, as "
+            f"{reference_name} is, got {device_name(view.device)}"
+        )
+
+
+def device_name(device: tuple[int, int]) -> str:
+    """DLPack's device pair in words."""
+    kinds = {1: "cpu", 2: "cuda", 3: "cuda_host", 7: "vulkan", 8: "metal", 10: "rocm"}
+    kind = kinds.get(device[0], f"dlpack-{device[0]}")
+    return kind if kind == "cpu" else f"{kind}:{device[1]}"
+
+
+def writable(where: str, name: str, view: View) -> None:
+    """An output may be written, and no two of its elements are the same memory."""
+    if view.readonly:
+        raise ValueError(f"{where}: {name} must be writable, got a read-only array")
+    axes = sorted(
+        (abs(stride), length)
+        for stride, length in zip(view.strides, view.shape, strict=True)
+        if length > 1
+    )
+    reach = view.itemsize
+    for stride, length in axes:
+        if view.size and stride < reach:
+            raise ValueError(
+                f"{where}: {name} must not overlap itself, got strides {view.strides} for shape "
+                f"{view.shape}"
+            )
+        reach += stride * (length - 1)
+
+
+def may_write(
+    where: str, out_name: str, out: View, inputs: Mapping[str, View], *, in_place: bool = True
+) -> None:
+    """Each input is `out` itself (where `in_place` allows it) or shares no memory with it."""
+    for name, view in inputs.items():
+        if not _reach_overlaps(out, view):
+            continue
+        same = out.address == view.address and out.strides == view.strides
+        if same and in_place:
+            continue
+        try:
+            shared = np.shares_memory(np.asarray(out), np.asarray(view), max_work=100_000)
+        except np.exceptions.TooHardError:
+            shared = True  # cannot be told in reasonable time; refusing is safe
+        if shared and in_place:
+            raise ValueError(
+                f"{where}: {out_name} must be {name} itself or share no memory with it, got a "
+                f"partial overlap"
+            )
+        if shared:
+            raise ValueError(
+                f"{where}: {out_name} must not share memory with {name}, which is saved for "
+                f"backward"
+            )
+
+
+def _reach_overlaps(a: View, b: View) -> bool:
+    (a_low, a_high), (b_low, b_high) = _reach(a), _reach(b)
+    return a_low < b_high and b_low < a_high
+
+
+def _reach(view: View) -> tuple[int, int]:
+    """The first byte of an array and the one past its last."""
+    if view.size == 0:
+        return view.address, view.address
+    steps = [s * (n - 1) for s, n in zip(view.strides, view.shape, strict=True)]
+    low = view.address + sum(s for s in steps if s < 0)
+    high = view.address + sum(s for s in steps if s > 0) + view.itemsize
+    return low, high
+
+
+def needs_out(where: str, accumulate: bool, out: Any) -> None:
+    """accumulate=True adds into an array, so there must be one."""
+    if accumulate and out is None:
+        raise ValueError(f"{where}: accumulate=True must come with out=, the array to add into")

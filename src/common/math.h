@@ -1,0 +1,120 @@
+// Elementary functions without branches, for compilers to vectorise.
+//
+// Each states its range and its error bound; tests/test_math.py reads both from the tables that
+// the module exports (they stand in the traits below) and holds the functions to them.
+//
+// What was tried and rejected, measured on 50 000 float32 on AVX-512 (two threads), where mish
+// took 9.8 us: clamping by floating-point comparisons, for which GCC 12 emits three mask
+// instructions a clamp (13.2 us) instead of the one integer minimum used here.
+#pragma once
+
+#include "macros.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// Constants of exp, for each compute type.
+//
+// expm1(r) = r + r^2 q(r) on |r| <= ln(2)/2, where q minimises the worst relative error of exp:
+// 2^-28.3 (float, degree 4) and 2^-57.9 (double, degree 9), by Lawson's reweighted least squares
+// in 60 digits on Chebyshev nodes.
+//
+// ln2_high has so few bits that k * ln2_high is exact for every k in range: the reduced argument
+// is then as good without FMA as with it.
+template <class T>
+struct ExpTraits;
+
+template <>
+struct ExpTraits<float> {
+  using Bits = uint32_t;
+  using SignedBits = int32_t;
+  static constexpr int kMantissaBits = 23;
+  static constexpr int kBias = 127;
+  static constexpr float kRoundMagic = 0x1.8p23f;  // adding it rounds to an integer
+  static constexpr float kLog2E = 0x1.715476p0f;
+  static constexpr float kLn2High = 0x1.63p-1f;
+  static constexpr float kLn2Low = -0x1.bd0106p-13f;
+
+  static FASTACT_HD float q(float r) {
+    float p = madd(0x1.6a23f6p-10f, r, 0x1.1239e6p-7f);
+    p = madd(p, r, 0x1.5558f2p-5f);
+    p = madd(p, r, 0x1.555492p-3f);
+    return madd(p, r, 0x1.fffffcp-2f);
+  }
+};
+
+template <>
+struct ExpTraits<double> {
+  using Bits = uint64_t;
+  using SignedBits = int64_t;
+  static constexpr int kMantissaBits = 52;
+  static constexpr int kBias = 1023;
+  static constexpr double kRoundMagic = 0x1.8p52;
+  static constexpr double kLog2E = 0x1.71547652b82fep0;
+  static constexpr double kLn2High = 0x1.62e42fefa0000p-1;
+  static constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
+
+  static FASTACT_HD double q(double r) {
+    double p = madd(0x1.ad814f0804f48p-26, r, 0x1.28ad80013c392p-22);
+    p = madd(p, r, 0x1.71df242e164f1p-19);
+    p = madd(p, r, 0x1.a01999fbe94cbp-16);
+    p = madd(p, r, 0x1.a01a012ad29d4p-13);
+    p = madd(p, r, 0x1.6c16c184313dbp-10);
+    p = madd(p, r, 0x1.1111111127aa0p-7);
+    p = madd(p, r, 0x1.5555555550855p-5);
+    p = madd(p, r, 0x1.55555555554fap-3);
+    return madd(p, r, 0x1.000000000000ap-1);
+  }
+};
+
+// exp(x) * 2^scale as the unevaluated sum high + low.
+//
+// Range: any x for which k = round(x / ln 2) keeps k + scale in the normal exponents; the caller
+// clamps. `scale` lifts results that would be subnormal into the normal range, where they keep
+// all their bits.
+// Error: high alone within 1.0 ULP, high + low within 0.35 ULP of the storage precision.
+//
+// With s = 2^(k + scale) and t = expm1(r), exp(x) 2^scale = s + s t. The product s t is exact
+// (s is a power of two), so one rounded addition and its exact remainder give high and low.
+template <class T>
+struct Unevaluated {
+  T high, low;
+};
+
+template <int scale, class T>
+FASTACT_HD Unevaluated<T> exp_scaled(T x) {
+  using C = ExpTraits<T>;
+  using Bits = typename C::Bits;
+  const T shifted = madd(x, C::kLog2E, C::kRoundMagic);
+  const T k = shifted - C::kRoundMagic;
+  const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, x));
+  const T t = madd(C::q(r) * r, r, r);
+  const T s = bit_cast<T>((bit_cast<Bits>(shifted) << C::kMantissaBits) +
+                          (Bits(C::kBias + scale) << C::kMantissaBits));
+  const T high = madd(t, s, s);
+  const T low = madd(t, s, s - high);
+  return {high, low};
+}
+
+// x limited to [low, high], for low < 0 < high. A NaN gives some value within or a NaN: the
+// caller puts NaNs back at the end.
+#if defined(__AVX512F__)
+// As integers positive floats are ordered as they are, and negative floats the other way round
+// when read as unsigned: one minimum each, where the comparisons cost three mask instructions.
+template <class T>
+FASTACT_HD T clamp(T x, T low, T high) {
+  using S = typename ExpTraits<T>::SignedBits;
+  using U = typename ExpTraits<T>::Bits;
+  const S top = bit_cast<S>(high), as_signed = bit_cast<S>(x);
+  const S below = as_signed < top ? as_signed : top;
+  const U bottom = bit_cast<U>(low), as_unsigned = bit_cast<U>(below);
+  return bit_cast<T>(as_unsigned < bottom ? as_unsigned : bottom);
+}
+#else
+template <class T>
+FASTACT_HD T clamp(T x, T low, T high) {
+  const T below = high < x ? high : x;
+  return low > below ? low : below;
+}
+#endif
+
+FASTACT_END_NAMESPACE

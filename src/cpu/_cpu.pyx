@@ -1,0 +1,13 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, binding=True, embedsignature=False, freethreading_compatible=True
+"""The CPU backend: one extension module, one file a family.
+
+Data flows one way: the Python layer checks and allocates, the functions here take `View`s that
+are known to be right, build a loop (iterate.h) and run its blocks on the threads that
+`resolve_threads` allows. NumPy arrays and tensors that need no conversion take a short cut
+through the compiled checks of `FastActivation.__call__`.
+"""
+include "native.pxi"
+include "threads.pyx"
+include "arrays.pyx"
+include "activations.pyx"

@@ -1,0 +1,301 @@
+# Arrays as the loops see them: where the data lies, its shape, strides, dtype and device.
+#
+# Three ways lead in: NumPy's C API, the DLPack C exchange API (types that carry
+# __dlpack_c_exchange_api__: a borrow costs some 60 ns and imports nothing), and DLPack capsules
+# from anyone else. One way leads out for foreign frameworks: a DLPack tensor with its own memory.
+
+DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64")
+
+cdef int numpy_bfloat16 = -1  # type number of ml_dtypes.bfloat16, once an array of it was seen
+
+
+cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
+    cdef int number = cnp.PyArray_TYPE(a)
+    if number == cnp.NPY_FLOAT:
+        return kF32
+    if number == cnp.NPY_DOUBLE:
+        return kF64
+    if number == NPY_HALF:
+        return kF16
+    if number == numpy_bfloat16:
+        return kBF16
+    return -1
+
+
+cdef int dtype_of_dlpack(DLDataType dtype) noexcept:
+    if dtype.lanes == 1:
+        if dtype.code == kDLFloat:
+            if dtype.bits == 32:
+                return kF32
+            if dtype.bits == 64:
+                return kF64
+            if dtype.bits == 16:
+                return kF16
+        elif dtype.code == kDLBfloat and dtype.bits == 16:
+            return kBF16
+    return -1
+
+
+def learn_bfloat16(dtype):
+    """Remember the number NumPy gave to the registered bfloat16 dtype."""
+    global numpy_bfloat16
+    numpy_bfloat16 = dtype.num
+
+
+cdef void fill_operand(Operand* to, DLTensor* tensor, int64_t item) noexcept:
+    to.data = <char*>tensor.data + tensor.byte_offset
+    to.ndim = tensor.ndim
+    to.shape = tensor.shape
+    to.strides = tensor.strides
+    to.stride_unit = item
+
+
+cdef class View:
+    """One array, of any framework, as the native code sees it. Holds the array alive.
+
+    dtype is an index into DTYPE_NAMES, or -1 for one that is not supported (then dtype_name
+    tells it). device is DLPack's pair. Strides are in bytes.
+    """
+
+    cdef Operand operand
+    cdef int64_t shape_[kMaxAxes]
+    cdef int64_t strides_[kMaxAxes]
+    cdef readonly int dtype
+    cdef readonly str dtype_name
+    cdef readonly tuple device
+    cdef readonly bint readonly
+    cdef readonly int64_t itemsize
+    cdef readonly object owner
+    cdef DLManagedTensorVersioned* versioned
+    cdef DLManagedTensor* unversioned
+
+    def __dealloc__(self):
+        if self.versioned is not NULL and self.versioned.deleter is not NULL:
+            self.versioned.deleter(self.versioned)
+        if self.unversioned is not NULL and self.unversioned.deleter is not NULL:
+            self.unversioned.deleter(self.unversioned)
+
+    cdef take(self, DLTensor* tensor):
+        cdef int i
+        cdef int64_t stride
+        cdef DLDataType d = tensor.dtype
+        self.dtype = dtype_of_dlpack(d)
+        self.itemsize = (d.bits * d.lanes + 7) // 8
+        if self.dtype >= 0:
+            self.dtype_name = DTYPE_NAMES[self.dtype]
+        else:
+            kinds = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
+            kind = kinds[d.code] if d.code < 7 else f"dlpack-type-{d.code}-"
+            self.dtype_name = "bool" if kind == "bool" else f"{kind}{d.bits}"
+        self.device = (tensor.device.device_type, tensor.device.device_id)
+        if tensor.ndim > kMaxAxes:
+            raise ValueError(f"arrays have at most {kMaxAxes} axes, got {tensor.ndim}")
+        stride = 1
+        for i in range(tensor.ndim - 1, -1, -1):
+            self.shape_[i] = tensor.shape[i]
+            self.strides_[i] = (tensor.strides[i] if tensor.strides else stride) * self.itemsize
+            stride *= tensor.shape[i]
+        self.finish(<char*>tensor.data + tensor.byte_offset, tensor.ndim)
+
+    cdef void finish(self, char* data, int ndim) noexcept:
+        self.operand.data = data
+        self.operand.ndim = ndim
+        self.operand.shape = self.shape_
+        self.operand.strides = self.strides_
+        self.operand.stride_unit = 1
+
+    @staticmethod
+    def from_numpy(cnp.ndarray a):
+        cdef View view = View.__new__(View)
+        cdef int i
+        view.dtype = dtype_of_numpy(a)
+        view.dtype_name = a.dtype.name
+        view.itemsize = a.dtype.itemsize
+        view.device = (kDLCPU, 0)
+        view.readonly = not cnp.PyArray_ISWRITEABLE(a)
+        view.owner = a
+        for i in range(a.ndim):
+            view.shape_[i] = a.shape[i]
+            view.strides_[i] = a.strides[i]
+        view.finish(<char*>cnp.PyArray_DATA(a), a.ndim)
+        return view
+
+    @staticmethod
+    def repeated(cnp.ndarray value, View like):
+        """One element read at every position of `like`: all strides are zero.
+
+        value: a 0-d array that holds the element's bits in `like`'s dtype.
+        """
+        cdef View view = View.__new__(View)
+        cdef int i
+        view.dtype = like.dtype
+        view.dtype_name = like.dtype_name
+        view.itemsize = like.itemsize
+        view.device = (kDLCPU, 0)
+        view.readonly = True
+        view.owner = value
+        for i in range(like.operand.ndim):
+            view.shape_[i] = like.shape_[i]
+            view.strides_[i] = 0
+        view.finish(<char*>cnp.PyArray_DATA(value), like.operand.ndim)
+        return view
+
+    @staticmethod
+    def from_exchange(tensor, api_capsule):
+        """Borrow a tensor through its type's C exchange API."""
+        cdef DLPackExchangeAPI* api = <DLPackExchangeAPI*>PyCapsule_GetPointer(
+            api_capsule, "dlpack_exchange_api"
+        )
+        cdef DLTensor borrowed
+        cdef View view = View.__new__(View)
+        api.borrow(<void*>tensor, &borrowed)
+        view.owner = tensor
+        view.take(&borrowed)
+        return view
+
+    @staticmethod
+    def from_capsule(capsule):
+        """Consume a DLPack capsule, versioned or old."""
+        cdef View view = View.__new__(View)
+        if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+            view.versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(
+                capsule, "dltensor_versioned"
+            )
+            PyCapsule_SetName(capsule, "used_dltensor_versioned")
+            if view.versioned.version.major != 1:
+                raise BufferError(
+                    f"DLPack version {view.versioned.version.major} is not supported, only 1"
+                )
+            view.readonly = (view.versioned.flags & kDLReadOnly) != 0
+            view.take(&view.versioned.dl_tensor)
+        else:
+            view.unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
+            PyCapsule_SetName(capsule, "used_dltensor")
+            view.take(&view.unversioned.dl_tensor)
+        return view
+
+    @property
+    def ndim(self):
+        return self.operand.ndim
+
+    @property
+    def shape(self):
+        return tuple([self.shape_[i] for i in range(self.operand.ndim)])
+
+    @property
+    def strides(self):
+        return tuple([self.strides_[i] for i in range(self.operand.ndim)])
+
+    @property
+    def size(self):
+        cdef int64_t n = 1
+        cdef int i
+        for i in range(self.operand.ndim):
+            n *= self.shape_[i]
+        return n
+
+    @property
+    def address(self):
+        return <intptr_t>self.operand.data
+
+    @property
+    def __array_interface__(self):
+        """Raw items, for NumPy's exact overlap test: no dtype, so bfloat16 is no special case."""
+        return {
+            "version": 3,
+            "typestr": f"|V{self.itemsize}",
+            "shape": self.shape,
+            "strides": self.strides,
+            "data": (self.address, True),
+        }
+
+
+cdef void kept_order_strides(View like, int64_t* strides) noexcept:
+    """Element strides without gaps, axes in the order of `like`'s strides (NumPy's order="K")."""
+    cdef int order[kMaxAxes]
+    cdef int i, j, axis, n = like.operand.ndim
+    cdef int64_t step = 1
+    for i in range(n):
+        j = i
+        while j > 0 and abs(like.strides_[order[j - 1]]) < abs(like.strides_[i]):
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = i
+    for i in range(n - 1, -1, -1):
+        axis = order[i]
+        strides[axis] = step
+        step *= like.shape_[axis] if like.shape_[axis] else 1
+
+
+cdef DLDataType dlpack_dtype(int dtype) noexcept:
+    cdef DLDataType made
+    made.code = kDLBfloat if dtype == kBF16 else kDLFloat
+    made.bits = <uint8_t>(8 * item_size(dtype))
+    made.lanes = 1
+    return made
+
+
+cdef object hand_over(DLManagedTensorVersioned* tensor, DLPackExchangeAPI* api):
+    """Make a framework's tensor of `tensor`, which it owns from then on."""
+    cdef void* made = NULL
+    api.object_from_managed(tensor, &made)
+    cdef object result = <object>made
+    Py_DECREF(result)  # the cast above took a second reference
+    return result
+
+
+cdef void drop_capsule(object capsule) noexcept:
+    """The destructor of a capsule that nobody consumed."""
+    cdef DLManagedTensorVersioned* tensor
+    cdef DLManagedTensor* old
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        tensor = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        tensor.deleter(tensor)
+    elif PyCapsule_IsValid(capsule, "dltensor"):
+        old = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
+        old.deleter(old)
+
+
+cdef class Memory:
+    """New CPU memory in `like`'s layout. A kernel fills it; then a framework takes it over, once."""
+
+    cdef DLManagedTensorVersioned* tensor
+
+    def __cinit__(self, View like):
+        cdef int64_t strides[kMaxAxes]
+        kept_order_strides(like, strides)
+        self.tensor = make_tensor(
+            like.operand.ndim, like.shape_, strides, dlpack_dtype(like.dtype)
+        )
+        if self.tensor is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.tensor is not NULL:
+            self.tensor.deleter(self.tensor)
+
+    cdef DLManagedTensorVersioned* release(self) except NULL:
+        if self.tensor is NULL:
+            raise BufferError("this memory has been handed over already")
+        tensor = self.tensor
+        self.tensor = NULL
+        return tensor
+
+    def view(self):
+        cdef View view = View.__new__(View)
+        view.owner = self
+        view.take(&self.tensor.dl_tensor)
+        return view
+
+    def to_exchange(self, api_capsule):
+        """The tensor of the framework whose C exchange API this is."""
+        api = <DLPackExchangeAPI*>PyCapsule_GetPointer(api_capsule, "dlpack_exchange_api")
+        return hand_over(self.release(), api)
+
+    def __dlpack_device__(self):
+        return (kDLCPU, 0)
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if max_version is not None and max_version[0] >= 1:
+            return PyCapsule_New(self.release(), "dltensor_versioned", drop_capsule)
+        return PyCapsule_New(unversioned(self.release()), "dltensor", drop_capsule)

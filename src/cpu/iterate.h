@@ -1,0 +1,60 @@
+// Walking strided operands in blocks of contiguous elements.
+//
+// A block function wants contiguous data; an array may have any strides, zero and negative ones
+// included. The loop over an array is prepared once (Loop) and then run over ranges of elements,
+// each range by whichever thread; element i means the same for every thread, so nothing that a
+// caller can see depends on how the range was cut.
+//
+// Preparing: axes of length 1 go; axes on which the output runs backwards are turned round; the
+// rest are sorted by the output's strides and merged where every operand allows. Running then
+// picks the first of
+//   1. all operands contiguous: the block function reads and writes the arrays themselves
+//      (through a small buffer and past the caches where the output is huge);
+//   2. rows contiguous in every operand and not short: the same, row by row;
+//   3. anything else: each strided operand passes through a buffer of kStage elements that stays
+//      in the first-level cache. No copy of an input is ever made.
+#pragma once
+
+#include "blocks.h"
+
+namespace fastact {
+
+constexpr int kMaxAxes = 64;      // NumPy's limit
+constexpr int kMaxOperands = 3;   // dy, x, dx
+constexpr int64_t kBlock = 4096;  // elements a unit of parallel work; multiple of 64 / item size
+
+// One array as its framework describes it.
+struct Operand {
+  char* data;
+  int ndim;
+  const int64_t* shape;
+  const int64_t* strides;  // null: C-contiguous
+  int64_t stride_unit;     // bytes that one step of `strides` stands for
+};
+
+struct Loop {
+  Block block;
+  Stream stream;
+  const double* parameters;
+  int64_t item;  // bytes an element
+  int64_t size;  // elements
+  int operands;  // the last is the output
+  bool reads_output;
+  bool all_contiguous, rows_contiguous, streaming;
+  int ndim;
+  int64_t shape[kMaxAxes];
+  char* data[kMaxOperands];
+  int64_t strides[kMaxOperands][kMaxAxes];  // bytes
+  bool contiguous[kMaxOperands];
+};
+
+// All operands have the same shape and dtype (checked by the caller).
+void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
+             int operands, const Operand* arrays, Stream stream);
+
+// Elements [index * kBlock, (index + 1) * kBlock) of a prepared loop.
+void run_block(const Loop* loop, int64_t index);
+
+inline int64_t block_count(const Loop* loop) { return (loop->size + kBlock - 1) / kBlock; }
+
+}  // namespace fastact

@@ -1,0 +1,121 @@
+# What the C++ headers declare, and the module-wide imports.
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.pycapsule cimport (
+    PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName,
+)
+from cpython.ref cimport Py_DECREF
+from cython.parallel cimport prange
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, strcmp
+cimport numpy as cnp
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    PyTypeObject* Py_TYPE(object) noexcept
+
+cdef extern from "numpy/arrayobject.h":
+    enum: NPY_HALF
+    bint PyArray_CheckExact(object) noexcept
+    bint PyArray_ISALIGNED(cnp.ndarray) noexcept
+    bint PyArray_ISNOTSWAPPED(cnp.ndarray) noexcept
+    bint PyArray_IS_C_CONTIGUOUS(cnp.ndarray) noexcept
+    object PyArray_NewLikeArray(cnp.ndarray, cnp.NPY_ORDER order, PyObject* dtype, int subok)
+
+cdef extern from "dlpack.h" namespace "fastact" nogil:
+    const int32_t kDLCPU
+    const uint8_t kDLFloat
+    const uint8_t kDLBfloat
+    const uint64_t kDLReadOnly
+
+    ctypedef struct DLDevice:
+        int32_t device_type
+        int32_t device_id
+
+    ctypedef struct DLDataType:
+        uint8_t code
+        uint8_t bits
+        uint16_t lanes
+
+    ctypedef struct DLTensor:
+        void* data
+        DLDevice device
+        int32_t ndim
+        DLDataType dtype
+        int64_t* shape
+        int64_t* strides
+        uint64_t byte_offset
+
+    ctypedef struct DLPackVersion:
+        uint32_t major
+        uint32_t minor
+
+    ctypedef struct DLManagedTensor:
+        DLTensor dl_tensor
+        void (*deleter)(DLManagedTensor*) noexcept
+
+    ctypedef struct DLManagedTensorVersioned:
+        DLPackVersion version
+        void (*deleter)(DLManagedTensorVersioned*) noexcept
+        uint64_t flags
+        DLTensor dl_tensor
+
+    ctypedef struct DLPackExchangeAPI:
+        DLPackVersion version
+        int (*object_from_managed)(DLManagedTensorVersioned*, void**) except -1
+        int (*borrow)(void*, DLTensor*) except -1
+
+cdef extern from "runtime.h" namespace "fastact" nogil:
+    const int kOpenMP
+    int omp_limit() noexcept
+    bint in_parallel() noexcept
+    int& local_threads() noexcept
+    const char* compiler() noexcept
+    DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
+    DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
+
+cdef extern from "blocks.h" namespace "fastact" nogil:
+    const int kF16
+    const int kBF16
+    const int kF32
+    const int kF64
+    const int kActivations
+    int64_t item_size(int) noexcept
+    ctypedef void (*Block)(char* const*, int64_t, const double*) noexcept
+    ctypedef void (*Stream)(void*, const void*, size_t) noexcept
+
+    ctypedef struct BlockTable:
+        const char* isa
+        Block forward[1][4]
+        Block backward[1][4][2]
+        Stream stream
+        Block exp[2]
+
+    ctypedef struct IsaList:
+        int count
+        const BlockTable* tables[3]
+
+    const IsaList& built_isas() noexcept
+    bint cpu_supports(const char*) noexcept
+    const BlockTable* best_supported_isa() noexcept
+    const char* const kActivationNames[1]
+
+cdef extern from "iterate.h" namespace "fastact" nogil:
+    enum: kMaxAxes
+    const int64_t kBlock
+
+    ctypedef struct Operand:
+        char* data
+        int ndim
+        const int64_t* shape
+        const int64_t* strides
+        int64_t stride_unit
+
+    ctypedef struct Loop:
+        int64_t size
+
+    void prepare(
+        Loop*, Block, const double*, int, bint, int, const Operand*, Stream
+    ) noexcept
+    void run_block(const Loop*, int64_t) noexcept
+    int64_t block_count(const Loop*) noexcept

@@ -1,0 +1,106 @@
+// What the Cython code needs of OpenMP and of the operating system, with stand-ins where a
+// platform lacks them.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "dlpack.h"
+
+namespace fastact {
+
+#ifdef _OPENMP
+constexpr int kOpenMP = _OPENMP;
+inline int omp_limit() { return omp_get_max_threads(); }
+inline bool in_parallel() { return omp_in_parallel(); }
+#else
+constexpr int kOpenMP = 0;
+inline int omp_limit() { return 1; }
+inline bool in_parallel() { return false; }
+#endif
+
+// The thread count that this thread has asked for by `with num_threads(n)`; 0: none.
+inline int& local_threads() {
+  static thread_local int value = 0;
+  return value;
+}
+
+inline const char* compiler() {
+#if defined(__clang__)
+  return "Clang " __clang_version__;
+#elif defined(__GNUC__)
+  return "GCC " __VERSION__;
+#else
+  return "unknown";
+#endif
+}
+
+// Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for
+// huge pages, as NumPy does: their first touch is otherwise dominated by page faults.
+inline void* allocate(size_t bytes) {
+  constexpr size_t kLine = 64, kHuge = size_t{2} << 20, kBig = size_t{4} << 20;
+  const size_t alignment = bytes >= kBig ? kHuge : kLine;
+  const size_t rounded = (bytes / kLine + 1) * kLine;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, rounded)) return nullptr;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (bytes >= kBig) madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
+  return memory;
+}
+
+// A tensor with its own memory, ready to hand over; null when memory runs out.
+// shape IN (ndim), strides IN (ndim, in elements, of a layout without gaps).
+inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape,
+                                             const int64_t* strides, DLDataType dtype) {
+  struct Owned {
+    DLManagedTensorVersioned tensor;
+    int64_t axes[1];  // shape, then strides
+  };
+  int64_t bytes = dtype.bits / 8;
+  for (int i = 0; i < ndim; ++i) bytes *= shape[i];
+  auto* owned = static_cast<Owned*>(malloc(sizeof(Owned) + 2 * ndim * sizeof(int64_t)));
+  void* data = allocate(size_t(bytes));
+  if (!owned || !data) {
+    free(owned);
+    free(data);
+    return nullptr;
+  }
+  for (int i = 0; i < ndim; ++i) {
+    owned->axes[i] = shape[i];
+    owned->axes[ndim + i] = strides[i];
+  }
+  owned->tensor = {
+      {1, 1},
+      nullptr,
+      [](DLManagedTensorVersioned* self) {
+        free(self->dl_tensor.data);
+        free(self);
+      },
+      0,
+      {data, {kDLCPU, 0}, ndim, dtype, owned->axes, owned->axes + ndim, 0},
+  };
+  return &owned->tensor;
+}
+
+// The same tensor for a consumer that knows only the capsules from before version 1.
+inline DLManagedTensor* unversioned(DLManagedTensorVersioned* tensor) {
+  auto* wrapper = static_cast<DLManagedTensor*>(malloc(sizeof(DLManagedTensor)));
+  if (!wrapper) return nullptr;
+  *wrapper = {tensor->dl_tensor, tensor, [](DLManagedTensor* self) {
+                auto* whole = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
+                whole->deleter(whole);
+                free(self);
+              }};
+  return wrapper;
+}
+
+}  // namespace fastact
