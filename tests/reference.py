@@ -34,8 +34,7 @@ FORWARD = {
 DERIVATIVE = {
     "mish": Formula(
         lambda x, m: (
-            m.tanh(m.log1p(m.exp(x)))
-            + x / m.cosh(m.log1p(m.exp(x))) ** 2 / (1 + m.exp(-x))
+            m.tanh(m.log1p(m.exp(x))) + x / m.cosh(m.log1p(m.exp(x))) ** 2 / (1 + m.exp(-x))
         ),
         (0.0, 1.0),
     ),
@@ -68,8 +67,7 @@ def derivative(name: str, x: Float64) -> Float64:
 def _evaluate_mp(formula: Formula, x: float) -> Any:
     import mpmath
 
-    # tanh, cosh and log1p cancel at most some 2 log2(e) |x| bits; 60 digits beyond them.
-    with mpmath.workdps(60 + int(min(abs(x), 2000.0))):
+    with mpmath.workdps(60):
         return +formula.of(mpmath.mpf(x), mpmath)
 
 

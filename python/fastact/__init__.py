@@ -10,7 +10,6 @@ on NumPy arrays, and on the arrays of any framework with DLPack: what comes back
 framework of what came in. `fastact.ops` maps each op's name to the op.
 """
 
-from . import _config
 from ._checks import CudaUnavailableError
 from ._config import show_config
 from ._op import ops

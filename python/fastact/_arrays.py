@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _checks, _cpu
 from ._cpu import View
@@ -38,7 +39,7 @@ class _NumPy:
     def view(self, where: str, argument: str, array: Any) -> View:
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(
-                f"{where}: {argument} must be a plain array, got a masked array; fill or compress it"
+                f"{where}: {argument} must be a plain array, got a masked one; fill or compress it"
             )
         dtype = array.dtype
         if not dtype.isnative:
@@ -130,11 +131,12 @@ NUMPY = _NumPy()
 
 
 @lru_cache(maxsize=64)
-def _foreign(array_type: type) -> Framework:
+def _foreign(array_type: Any) -> Framework:
     """The framework of a type with `__dlpack__`; types of one framework share it."""
     api = getattr(array_type, "__dlpack_c_exchange_api__", None)
     if api is None:
         return _DLPack(array_type)
+    base: Any
     for base in array_type.__mro__[1:]:
         if getattr(base, "__dlpack_c_exchange_api__", None) is api:
             return _foreign(base)
@@ -145,9 +147,10 @@ def framework_of(array: Any) -> Framework | None:
     """The framework an array belongs to; None for what NumPy has yet to convert."""
     if isinstance(array, np.ndarray):
         return NUMPY
-    if isinstance(array, np.generic) or not hasattr(type(array), "__dlpack__"):
+    array_type: Any = type(array)
+    if isinstance(array, np.generic) or not hasattr(array_type, "__dlpack__"):
         return None
-    return _foreign(type(array))
+    return _foreign(array_type)
 
 
 # Lazy states of a tensor in which its memory does not hold its values: attribute, words, cure.
@@ -171,12 +174,12 @@ def see(where: str, argument: str, array: Any, framework: Framework) -> View:
     return view
 
 
-def to_numpy(value: Any, dtype: Any = None) -> np.ndarray:
+def to_numpy(value: Any, dtype: Any = None) -> NDArray[Any]:
     """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
 
     Without a dtype, integers get the one that np.tanh would compute in.
     """
-    array = np.asanyarray(value)
+    array: NDArray[Any] = np.asanyarray(value)
     if dtype is None and array.dtype.kind in "biu":
         dtype = np.tanh.resolve_dtypes((array.dtype, None))[0]
     return array if dtype is None else array.astype(dtype)

@@ -13,7 +13,10 @@ def native(where: str, device: tuple[int, int]) -> ModuleType:
     if device[0] == _CPU:
         return _cpu
     if device[0] in (_CUDA, _CUDA_MANAGED):
-        raise CudaUnavailableError(f"{where}: got an array on {device_name(device)}, {cuda_why()}")
+        raise CudaUnavailableError(
+            f"{where}: got an array on {device_name(device)}, but {cuda_why()}; move the array to "
+            f"the CPU (torch: x.cpu(), cupy: x.get())"
+        )
     raise ValueError(
         f"{where}: arrays must be on the CPU or a CUDA device, got {device_name(device)}"
     )
@@ -21,7 +24,4 @@ def native(where: str, device: tuple[int, int]) -> ModuleType:
 
 def cuda_why() -> str:
     """Why no GPU can be used."""
-    return (
-        "but this version of fastact has no CUDA extension; move the array to the CPU "
-        "(torch: x.cpu(), cupy: x.get())"
-    )
+    return "this version of fastact has no CUDA extension"

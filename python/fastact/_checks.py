@@ -13,6 +13,9 @@ import numpy as np
 from . import _cpu
 from ._cpu import View
 
+# How hard NumPy tries to tell whether two strided arrays meet (its stubs know only 0 and -1).
+_WORK: Any = 100_000
+
 DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
 
 
@@ -29,7 +32,7 @@ class Named(Protocol):
 def bind(
     where: str, defaults: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The values of optional arguments, given by position or by keyword, in the order of `defaults`."""
+    """Optional arguments given by position or by keyword, as values in `defaults`' order."""
     if len(args) > len(defaults):
         raise TypeError(
             f"{where}: takes at most {len(defaults)} arguments after the arrays "
@@ -139,7 +142,7 @@ def may_write(
         if same and in_place:
             continue
         try:
-            shared = np.shares_memory(np.asarray(out), np.asarray(view), max_work=100_000)
+            shared = np.shares_memory(np.asarray(out), np.asarray(view), max_work=_WORK)
         except np.exceptions.TooHardError:
             shared = True  # cannot be told in reasonable time; refusing is safe
         if shared and in_place:

@@ -14,7 +14,7 @@ cdef void run(
     cdef Loop loop
     if size == 0:
         return
-    prepare(&loop, block, parameters, dtype, reads_output, operands, arrays, table.stream)
+    prepare(&loop, block, parameters, dtype, reads_output, operands, arrays)
     with nogil:
         run_loop(&loop)
 
@@ -48,13 +48,21 @@ def exponential(View x, View y):
     run(table.exp[x.dtype == kF64], p, x.dtype, False, 2, arrays, x.size)
 
 
-def copy(View destination, View source):
-    """Copy bytes by memcpy, each thread one share: the ceiling that benchmarks compare with."""
-    cdef int64_t size = source.size * source.itemsize
+def exponential_bound():
+    """The error that math.h states for `exponential`, in ULP."""
+    return kExpUlp
+
+
+def copy(cnp.ndarray destination, cnp.ndarray source):
+    """Copy bytes by memcpy, each thread one share: the ceiling that benchmarks compare with.
+
+    Both arrays are C-contiguous and of one size.
+    """
+    cdef int64_t size = source.nbytes
     cdef int threads = resolve_threads(source.size)
     cdef int64_t share = (size // threads + 63) // 64 * 64
-    cdef char* to = destination.operand.data
-    cdef char* origin = source.operand.data
+    cdef char* to = <char*>cnp.PyArray_DATA(destination)
+    cdef char* origin = <char*>cnp.PyArray_DATA(source)
     cdef int i
     with nogil:
         if threads == 1:
@@ -344,7 +352,7 @@ cdef class FastActivation:
             return self._forward(x, *args, **kwargs)
         return result, (x,)
 
-    def backward(self, dy, x, /, *args, out=None, bint accumulate=False, **kwargs):
+    def backward(self, dy, x, /, *args, **kwargs):
         """backward(dy, x, ..., out=None, accumulate=False) -> dx
 
         dx = dy f'(x), in one pass over dy and x.
@@ -376,11 +384,21 @@ cdef class FastActivation:
         array([0.0592..., 0.6       , 1.0490...])
         """
         cdef PyObject** values = [<PyObject*>dy, <PyObject*>x]
-        if not args and not kwargs:
+        cdef Py_ssize_t understood = 0
+        out = None
+        accumulate = False
+        if kwargs:
+            if "out" in kwargs:
+                out = kwargs["out"]
+                understood += 1
+            if "accumulate" in kwargs:
+                accumulate = kwargs["accumulate"]
+                understood += 1
+        if not args and len(kwargs) == understood and type(accumulate) is bool:
             result = quick(
                 &table.backward[self._which][0][0], self.defaults, 2, values, out, accumulate,
                 False,
             )
             if result is not NotImplemented:
                 return result
-        return self._backward(dy, x, *args, out=out, accumulate=accumulate, **kwargs)
+        return self._backward(dy, x, *args, **kwargs)

@@ -4,16 +4,7 @@
 // that 16-bit data makes no temporary. GCC vectorises all of them (-fopt-info-vec says so) and
 // makes the loop's tail with the same IEEE operations: an element's bits do not depend on its
 // position.
-//
-// The streaming copy is the one place with intrinsics. An output larger than the last-level
-// cache should not be read before it is written, which an ordinary store does (16M float32 on
-// two cores of a Xeon: 3.2 ms for a copy by streaming stores, 3.9 by memcpy, 5.3 by ordinary
-// stores), and GCC has no portable way to ask for it.
 #include "blocks.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -56,27 +47,6 @@ void exponential(char* const* operands, int64_t n, const double*) {
        [](T x) { return exp_scaled<0>(x).high; });
 }
 
-void stream(void* destination, const void* source, size_t bytes) {
-#if defined(__AVX512F__)
-  auto* to = static_cast<__m512i*>(destination);
-  auto* from = static_cast<const __m512i*>(source);
-  for (size_t i = 0; i < bytes / 64; ++i) _mm512_stream_si512(to + i, _mm512_loadu_si512(from + i));
-#elif defined(__AVX__)
-  auto* to = static_cast<__m256i*>(destination);
-  auto* from = static_cast<const __m256i*>(source);
-  for (size_t i = 0; i < bytes / 32; ++i) _mm256_stream_si256(to + i, _mm256_loadu_si256(from + i));
-#elif defined(__SSE2__)
-  auto* to = static_cast<__m128i*>(destination);
-  auto* from = static_cast<const __m128i*>(source);
-  for (size_t i = 0; i < bytes / 16; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
-#else
-  memcpy(destination, source, bytes);
-#endif
-#if defined(__SSE2__)
-  _mm_sfence();  // streamed lines are visible to other threads before what follows
-#endif
-}
-
 }  // namespace
 
 #define FASTACT_FORWARD(name, A) \
@@ -94,7 +64,6 @@ const BlockTable table = {
     FASTACT_QUOTE(FASTACT_ISA),
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
-    stream,
     {exponential<float>, exponential<double>},
 };
 

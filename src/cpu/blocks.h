@@ -5,7 +5,6 @@
 // amortises the indirect call.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "../common/activations.h"
@@ -32,14 +31,10 @@ constexpr const char* kActivationNames[] = {FASTACT_ACTIVATIONS(FASTACT_NAME)};
 // the output or disjoint from it. parameters: of the op, in the order of its signature.
 using Block = void (*)(char* const* operands, int64_t n, const double* parameters);
 
-// Copies past the caches: destination aligned to 64 bytes, bytes a multiple of 64.
-using Stream = void (*)(void* destination, const void* source, size_t bytes);
-
 struct BlockTable {
   const char* isa;
   Block forward[kActivations][kDTypes];      // x IN, y OUT
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  Stream stream;
   Block exp[2];  // x IN, exp(x) OUT for float and double: for the tests of math.h
 };
 

@@ -8,11 +8,6 @@ namespace {
 
 constexpr int64_t kStage = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
-// Outputs of this many bytes go past the caches: a good deal more than a core's share of any
-// last-level cache, so nothing that could have stayed is thrown out.
-constexpr int64_t kStreamBytes = int64_t{32} << 20;
-
-constexpr int64_t kStreamStage = int64_t{16} << 10;  // bytes of output computed, then streamed
 
 template <class T>
 void gather_row(char* to, const char* from, int64_t stride, int64_t n) {
@@ -76,25 +71,6 @@ void run_contiguous(const Loop& loop, int64_t first, int64_t n) {
   char* p[kMaxOperands];
   for (int k = 0; k < loop.operands; ++k) p[k] = loop.data[k] + first * loop.item;
   loop.block(p, n, loop.parameters);
-}
-
-void run_streaming(const Loop& loop, int64_t first, int64_t n) {
-  alignas(64) char stage[kStreamStage];
-  const int64_t item = loop.item, most = kStreamStage / item;
-  const int output = loop.operands - 1;
-  char* p[kMaxOperands];
-  for (int64_t done = 0; done < n; done += most) {
-    const int64_t m = std::min(n - done, most), bytes = m * item;
-    for (int k = 0; k < loop.operands; ++k) p[k] = loop.data[k] + (first + done) * item;
-    char* const to = p[output];
-    p[output] = stage;
-    loop.block(p, m, loop.parameters);
-    const int64_t head = std::min(bytes, int64_t(-reinterpret_cast<uintptr_t>(to) & 63));
-    const int64_t whole = (bytes - head) / 64 * 64;
-    memcpy(to, stage, head);
-    loop.stream(to + head, stage + head, whole);
-    memcpy(to + head + whole, stage + head + whole, bytes - head - whole);
-  }
 }
 
 void run_rows(const Loop& loop, int64_t first, int64_t n) {
@@ -199,9 +175,8 @@ void merge_axes(Loop* loop) {
 }  // namespace
 
 void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
-             int operands, const Operand* arrays, Stream stream) {
+             int operands, const Operand* arrays) {
   loop->block = block;
-  loop->stream = stream;
   loop->parameters = parameters;
   loop->item = item_size(dtype);
   loop->operands = operands;
@@ -220,7 +195,6 @@ void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool 
   }
 
   loop->all_contiguous = loop->rows_contiguous = true;
-  bool in_place = reads_output;
   for (int k = 0; k < operands; ++k) {
     const bool unit = loop->strides[k][loop->ndim - 1] == loop->item && aligned(*loop, k);
     // Contiguous as a whole: each axis steps over exactly the axes inside it.
@@ -230,19 +204,13 @@ void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool 
       loop->contiguous[k] &= loop->strides[k][axis] == expected;
     loop->rows_contiguous &= unit;
     loop->all_contiguous &= loop->contiguous[k];
-    in_place |= k != output && loop->data[k] == loop->data[output];
   }
   loop->rows_contiguous &= loop->shape[loop->ndim - 1] >= kLongRow;
-  // In place, the lines that are written have just been read: nothing to save.
-  loop->streaming =
-      loop->all_contiguous && !in_place && loop->size * loop->item >= kStreamBytes;
 }
 
 void run_block(const Loop* loop, int64_t index) {
   const int64_t first = index * kBlock, n = std::min(kBlock, loop->size - first);
-  if (loop->streaming)
-    run_streaming(*loop, first, n);
-  else if (loop->all_contiguous)
+  if (loop->all_contiguous)
     run_contiguous(*loop, first, n);
   else if (loop->rows_contiguous)
     run_rows(*loop, first, n);

@@ -80,15 +80,14 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
     const int kF32
     const int kF64
     const int kActivations
+    const double kExpUlp
     int64_t item_size(int) noexcept
     ctypedef void (*Block)(char* const*, int64_t, const double*) noexcept
-    ctypedef void (*Stream)(void*, const void*, size_t) noexcept
 
     ctypedef struct BlockTable:
         const char* isa
         Block forward[1][4]
         Block backward[1][4][2]
-        Stream stream
         Block exp[2]
 
     ctypedef struct IsaList:
@@ -114,8 +113,6 @@ cdef extern from "iterate.h" namespace "fastact" nogil:
     ctypedef struct Loop:
         int64_t size
 
-    void prepare(
-        Loop*, Block, const double*, int, bint, int, const Operand*, Stream
-    ) noexcept
+    void prepare(Loop*, Block, const double*, int, bint, int, const Operand*) noexcept
     void run_block(const Loop*, int64_t) noexcept
     int64_t block_count(const Loop*) noexcept

@@ -1,0 +1,191 @@
+"""The command line: ``python -m fastact [info | check | bench]``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import _config, _cpu
+from ._op import ops
+from ._threads import get_num_threads
+from ._workloads import PEERS
+
+_SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
+_DIRECTIONS = ("forward", "backward")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """A list of names separated by commas; empty for none."""
+    return tuple(name for name in text.split(",") if name)
+
+
+def _count(text: str) -> int:
+    """A positive whole number; 1e6 is one, too."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if number < 1 or not number.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(number)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
+
+
+def _chosen(
+    parser: argparse.ArgumentParser, what: str, names: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    """The names, if all are known; else leave with the nearest known ones."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            parser.error(f"unknown {what} {name!r}; {hint}")
+    return tuple(names)
+
+
+def _info(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if args.json:
+        print(json.dumps(_config.config(), indent=2))
+    else:
+        _config.show_config()
+    return 0
+
+
+def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]:
+    names = _chosen(parser, "op", args.ops, list(ops)) or tuple(ops)
+    return [ops[name] for name in dict.fromkeys(names)]
+
+
+def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from . import _check
+
+    isas = _chosen(parser, "instruction set", args.isa, _cpu.supported_isas())
+    options = _check.Options(
+        isas=isas or _cpu.supported_isas(),
+        exhaustive=args.exhaustive,
+        stride=args.stride,
+        torch="torch" in _chosen(parser, "peer", args.peers, ["torch"]),
+    )
+    return 0 if _check.check(_ops(args, parser), options, args.markdown) else 1
+
+
+def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from . import _bench, _plot, _terminal, _workloads
+
+    if args.plot is not None:  # ask for what is missing before the minutes are spent
+        _terminal.require("matplotlib", "--plot")
+    dtypes = _chosen(parser, "dtype", args.dtypes, ["float16", "bfloat16", "float32", "float64"])
+    options = _bench.Options(
+        sizes=args.sizes,
+        dtypes=tuple(map(_workloads.dtype_named, dtypes)),
+        directions=_chosen(parser, "direction", args.directions, _DIRECTIONS),
+        peers=_chosen(parser, "peer", args.peers, PEERS),
+        threads=args.threads or get_num_threads(),
+    )
+    rows = _bench.bench(_ops(args, parser), options, args.json)
+    if args.plot is not None and rows:
+        _plot.plot(rows, _config.config()["processor"], args.plot)
+    return 0
+
+
+def _overview() -> int:
+    """Information, a short check and a short benchmark: less than half a minute."""
+    import numpy as np
+
+    from . import _bench, _check
+
+    _config.show_config()
+    print("\nAccuracy (a short check; python -m fastact check does more)")
+    options = _check.Options(isas=_cpu.supported_isas(), stride=7, float64_points=200)
+    fine = _check.check(list(ops.values()), options)
+    print("\nSpeed (a short benchmark; python -m fastact bench does more)")
+    _bench.bench(
+        [ops["mish"]],
+        _bench.Options(
+            sizes=(1024, 50_000, 1_000_000),
+            dtypes=(np.dtype(np.float32),),
+            directions=_DIRECTIONS,
+            peers=("numpy", "torch"),
+            threads=get_num_threads(),
+            seconds=0.5,
+        ),
+    )
+    return 0 if fine else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fastact",
+        description="What was built, how accurate it is, and how fast. "
+        "Without a command: all three, in less than half a minute.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
+
+    info = commands.add_parser("info", help="version, instruction sets, threads, and why")
+    info.add_argument("--json", action="store_true", help="as JSON")
+    info.set_defaults(run=_info)
+
+    check = commands.add_parser(
+        "check", help="accuracy against an oracle; exit status 1 when a bound is violated"
+    )
+    check.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
+    check.add_argument("--exhaustive", action="store_true", help="all 2**32 float32 inputs")
+    check.add_argument(
+        "--stride", type=_count, default=1, metavar="K", help="only each K-th float32 input"
+    )
+    check.add_argument(
+        "--isa", type=_names, default=(), metavar="v2,v3", help="only these instruction sets"
+    )
+    check.add_argument(
+        "--peers", type=_names, default=(), metavar="torch", help="measure torch's errors too"
+    )
+    check.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
+    check.set_defaults(run=_check)
+
+    bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
+    bench.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
+    bench.add_argument(
+        "--sizes", type=_counts, default=_SIZES, metavar="64,1e6", help="elements of the arrays"
+    )
+    bench.add_argument(
+        "--dtypes", type=_names, default=("float32",), metavar="float32,float64,float16,bfloat16"
+    )
+    bench.add_argument("--directions", type=_names, default=_DIRECTIONS, metavar="forward,backward")
+    bench.add_argument("--peers", type=_names, default=PEERS, metavar=",".join(PEERS))
+    bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
+    bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
+    bench.add_argument("--plot", type=Path, metavar="F.png", help="draw the speed-ups")
+    bench.set_defaults(run=_bench)
+
+    for command in (check, bench):
+        command.set_defaults(parser=command)
+    info.set_defaults(parser=info)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    args = _parser().parse_args(arguments)
+    if args.command is None:
+        return _overview()
+    status: int = args.run(args, args.parser)
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever reads our output has seen enough; say nothing at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

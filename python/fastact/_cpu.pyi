@@ -1,0 +1,127 @@
+"""Types of the native module; `_cuda` will have the same functions."""
+
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._types import Array
+
+A = TypeVar("A", bound=Array)
+
+ACTIVATIONS: tuple[str, ...]
+DTYPE_NAMES: tuple[str, ...]
+
+class View:
+    dtype: int
+    dtype_name: str
+    device: tuple[int, int]
+    readonly: bool
+    itemsize: int
+    owner: Any
+    ndim: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    size: int
+    address: int
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    @staticmethod
+    def from_numpy(a: NDArray[Any]) -> View: ...
+    @staticmethod
+    def repeated(value: NDArray[Any], like: View) -> View: ...
+    @staticmethod
+    def from_exchange(tensor: Any, api_capsule: Any) -> View: ...
+    @staticmethod
+    def from_capsule(capsule: Any) -> View: ...
+
+class Memory:
+    def __init__(self, like: View) -> None: ...
+    def view(self) -> View: ...
+    def to_exchange(self, api_capsule: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: Any = None,
+    ) -> Any: ...
+
+class FastActivation:
+    _which: int
+    def __init__(self, name: str, defaults: tuple[float, ...]) -> None: ...
+    @overload
+    def __call__(
+        self, x: NDArray[Any], /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+    ) -> NDArray[Any]: ...
+    @overload
+    def __call__(self, x: A, /, *parameters: Any, out: A | None = None, **named: float) -> A: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+    ) -> Any: ...
+    @overload
+    def forward(
+        self, x: NDArray[Any], /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any]]]: ...
+    @overload
+    def forward(
+        self, x: A, /, *parameters: Any, out: A | None = None, **named: float
+    ) -> tuple[A, tuple[A]]: ...
+    @overload
+    def forward(
+        self, x: ArrayLike, /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+    ) -> tuple[Any, tuple[Any]]: ...
+    @overload
+    def backward(
+        self,
+        dy: NDArray[Any] | float,
+        x: NDArray[Any],
+        /,
+        *parameters: Any,
+        out: NDArray[Any] | None = None,
+        accumulate: bool = False,
+        **named: float,
+    ) -> NDArray[Any]: ...
+    @overload
+    def backward(
+        self,
+        dy: A | float,
+        x: A,
+        /,
+        *parameters: Any,
+        out: A | None = None,
+        accumulate: bool = False,
+        **named: float,
+    ) -> A: ...
+    @overload
+    def backward(
+        self,
+        dy: ArrayLike,
+        x: ArrayLike,
+        /,
+        *parameters: Any,
+        out: NDArray[Any] | None = None,
+        accumulate: bool = False,
+        **named: float,
+    ) -> Any: ...
+
+def activation_forward(which: int, x: View, y: View, parameters: tuple[float, ...]) -> None: ...
+def activation_backward(
+    which: int, dy: View, x: View, dx: View, parameters: tuple[float, ...], accumulate: bool
+) -> None: ...
+def exponential(x: View, y: View) -> None: ...
+def exponential_bound() -> float: ...
+def copy(destination: NDArray[Any], source: NDArray[Any]) -> None: ...
+def learn_bfloat16(dtype: np.dtype[Any]) -> None: ...
+def register_tensor_type(tensor_type: type, api_capsule: Any) -> None: ...
+def set_process_threads(n: int) -> None: ...
+def set_local_threads(n: int) -> int: ...
+def get_thread_limit() -> int: ...
+def after_fork_in_child() -> None: ...
+def build_info() -> dict[str, Any]: ...
+def isa() -> str: ...
+def supported_isas() -> tuple[str, ...]: ...
+def select_isa(name: str) -> None: ...

@@ -1,0 +1,175 @@
+"""Bad input: each a clear error that names op, argument, allowed and given; nothing is written."""
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import fastact as fa
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def read_only() -> np.ndarray:
+    a = f32(3)
+    a.flags.writeable = False
+    return a
+
+
+def overlapping() -> tuple[np.ndarray, np.ndarray]:
+    held = f32(10)
+    return held[:8], held[1:9]
+
+
+def self_overlapping() -> np.ndarray:
+    return np.lib.stride_tricks.as_strided(f32(4), (3,), (0,), writeable=True)
+
+
+held, shifted = overlapping()
+square = f32(4, 4)
+t3 = torch.ones(3)
+
+# what the call says, and what forward says, whose input may not be written at all
+OVERLAP = "(partial overlap|not share memory)"
+
+# arguments of fa.mish, keywords, error, words of the message
+CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "complex": (np.ones(3, complex), {}, TypeError, "x must have dtype .*float64, got complex128"),
+    "object": (np.ones(3, object), {}, TypeError, "x must have dtype .* got object"),
+    "string": ("mish", {}, TypeError, "x must have dtype .* got str"),
+    "none": (None, {}, TypeError, "x must have dtype .* got object"),
+    "longdouble": (np.ones(3, np.longdouble), {}, TypeError, "got (longdouble|float128)"),
+    "byteswapped": (np.ones(3, ">f4"), {}, TypeError, "native byte order, got dtype '>f4'"),
+    "masked": (np.ma.ones(3), {}, TypeError, "plain array, got a masked one"),
+    "out of wrong shape": (
+        f32(3), {"out": f32(4)}, ValueError, r"out must have shape \(3,\), got \(4,\)",
+    ),
+    "out of wrong dtype": (
+        f32(3), {"out": np.ones(3)}, TypeError, "out must have dtype float32, .* got float64",
+    ),
+    "out of another framework": (
+        f32(3), {"out": t3}, TypeError, "out must be an array of numpy.* got torch",
+    ),
+    "out for a tensor": (t3, {"out": f32(3)}, TypeError, "array of torch.* got numpy"),
+    "out is no array": (f32(3), {"out": [0.0] * 3}, TypeError, "array of numpy.* got list"),
+    "out on another device": (
+        t3, {"out": torch.ones(3, device="meta")}, TypeError, "out must be a dense array",
+    ),
+    "out for promoted integers": (
+        np.arange(3), {"out": f32(3)}, TypeError, "out must have dtype float64.* got float32",
+    ),
+    "read-only out": (f32(3), {"out": read_only()}, ValueError, "out must be writable"),
+    "partly overlapping out": (held, {"out": shifted}, ValueError, OVERLAP),
+    "transposed overlap": (square, {"out": square.T}, ValueError, OVERLAP),
+    "reversed overlap": (held, {"out": held[::-1]}, ValueError, OVERLAP),
+    "self-overlapping out": (
+        f32(3), {"out": self_overlapping()}, ValueError, "out must not overlap itself",
+    ),
+    "requires grad": (
+        torch.ones(3, requires_grad=True), {}, TypeError, r"not require grad; use x\.detach\(\)",
+    ),
+    "out requires grad": (
+        t3, {"out": torch.ones(3, requires_grad=True)}, TypeError, r"use out\.detach\(\)",
+    ),
+    "conjugated": (
+        torch.ones(3, dtype=torch.complex64).conj(), {}, TypeError, "not lazily conjugated",
+    ),
+    "negated": (
+        torch.ones(3, dtype=torch.complex64).conj().imag, {}, TypeError, "not lazily negated",
+    ),
+    "complex tensor": (torch.ones(3, dtype=torch.complex64), {}, TypeError, "got complex64"),
+    "integer tensor": (torch.ones(3, dtype=torch.int32), {}, TypeError, "got int32"),
+    "sparse": (torch.eye(3).to_sparse(), {}, TypeError, "x must be a dense array"),
+    "meta": (torch.ones(3, device="meta"), {}, TypeError, "x must be a dense array"),
+    "unknown keyword": (f32(3), {"slope": 1}, TypeError, "unknown keyword 'slope'; allowed are"),
+    "misspelt keyword": (f32(3), {"outt": 1}, TypeError, "did you mean 'out'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_call(case):
+    x, keywords, error, words = CALLS[case]
+    out = keywords.get("out")
+    before = None if not isinstance(out, np.ndarray) else out.copy()
+    for door, name in ((fa.mish, "mish"), (fa.mish.forward, r"mish\.forward")):
+        with pytest.raises(error, match=f"^fastact.{name}: .*{words}"):
+            door(x, **keywords)
+    if before is not None:
+        np.testing.assert_array_equal(out, before)
+
+
+# arguments of fa.mish.backward(dy, x, ...)
+BACKWARD: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], str]] = {
+    "shapes": (f32(3), f32(4), {}, ValueError, r"dy must have shape \(4,\), got \(3,\)"),
+    "no broadcasting": (f32(1), f32(4), {}, ValueError, r"dy must have shape \(4,\), got \(1,\)"),
+    "dtypes": (np.ones(3), f32(3), {}, TypeError, "dy must have dtype float32, .*got float64"),
+    "dy of another framework": (f32(3), t3, {}, TypeError, "one framework, got x from torch, dy"),
+    "list with tensors": ([1, 2, 3], t3, {}, TypeError, "dy must come from torch.*got list"),
+    "accumulate without out": (f32(3), f32(3), {"accumulate": True}, ValueError, "come with out="),
+    "out overlaps dy": (held, f32(8), {"out": shifted}, ValueError, "dy itself or share no memory"),
+    "out overlaps x": (f32(8), held, {"out": shifted}, ValueError, "x itself or share no memory"),
+    "read-only out": (f32(3), f32(3), {"out": read_only()}, ValueError, "must be writable"),
+    "dy requires grad": (torch.ones(3, requires_grad=True), t3, {}, TypeError, r"dy\.detach"),
+    "complex dy": (np.ones(3, complex), f32(3), {}, TypeError, "dy must have dtype"),
+    "unknown keyword": (f32(3), f32(3), {"acc": True}, TypeError, "unknown keyword 'acc'"),
+    "bfloat16 with float16": (
+        np.ones(3, ml_dtypes.bfloat16), np.ones(3, np.float16), {}, TypeError,
+        "dtype float16, .*got bfloat16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BACKWARD)
+def test_backward(case):
+    dy, x, keywords, error, words = BACKWARD[case]
+    with pytest.raises(error, match=rf"^fastact.mish.backward: .*{words}"):
+        fa.mish.backward(dy, x, **keywords)
+
+
+def test_forward_may_not_destroy_what_it_saves():
+    x = f32(100)
+    for view in (x, x[::-1]):  # by the short cut, and by the long way
+        with pytest.raises(ValueError, match=r"mish\.forward: out must not share memory with x"):
+            fa.mish.forward(view, out=view)
+    assert (x == 1).all()
+
+
+def test_missing_arguments():
+    with pytest.raises(TypeError):
+        fa.mish()
+    with pytest.raises(TypeError):
+        fa.mish.backward(f32(3))
+    with pytest.raises(TypeError, match="takes at most"):
+        fa.mish(f32(3), f32(3), f32(3))
+    with pytest.raises(TypeError, match="by position and by keyword"):
+        fa.mish(f32(3), f32(3), out=f32(3))
+
+
+def test_gpu_arrays_name_the_reason_and_the_cure():
+    class OnGpu:
+        """What a CUDA producer shows of itself; nothing dereferences its pointer."""
+
+        __array_namespace__ = None
+
+        def __dlpack__(self, **_):
+            return torch.ones(3).__dlpack__(max_version=(1, 0))
+
+    from fastact import _backend
+
+    with pytest.raises(fa.CudaUnavailableError, match=r"cuda:1, but .*move the array to the CPU"):
+        _backend.native("fastact.mish", (2, 1))
+    with pytest.raises(ValueError, match="on the CPU or a CUDA device, got metal:0"):
+        _backend.native("fastact.mish", (8, 0))
+    assert issubclass(fa.CudaUnavailableError, RuntimeError)
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "2.5", None, "x"])
+def test_thread_counts(n):
+    for take in (fa.set_num_threads, fa.num_threads):
+        with pytest.raises(ValueError, match=f"positive integer, got {re.escape(repr(n))}"):
+            take(n)

@@ -1,0 +1,79 @@
+"""What an import brings, how long it takes, and what the environment may ask of it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from test_threads import run_python
+
+import fastact as fa
+from fastact import _cpu
+
+# The bound is 0.15 s; the best of several runs, since another process may hold the machine.
+IMPORT_SECONDS = 0.15
+
+
+def test_import_brings_numpy_alone():
+    # Cython enters a module of its own, without a file, for its extension types.
+    code = """
+import sys, numpy
+before = set(sys.modules)
+import fastact
+new = {name.partition(".")[0] for name in set(sys.modules) - before
+       if getattr(sys.modules[name], "__file__", None)}
+assert new - set(sys.stdlib_module_names) <= {"fastact", "numpy"}, new
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_is_quick():
+    code = """
+import time
+start = time.perf_counter()
+import fastact
+print(time.perf_counter() - start)
+"""
+    assert min(float(run_python(code).stdout) for _ in range(5)) < IMPORT_SECONDS
+
+
+def test_isa_is_chosen_and_forced():
+    for isa in _cpu.supported_isas():
+        done = run_python("import fastact; print(fastact._cpu.isa())", FASTACT_ISA=isa)
+        assert done.stdout.strip() == isa
+    done = run_python("import fastact; print(fastact._cpu.isa())", FASTACT_ISA="")
+    assert done.stdout.strip() == _cpu.supported_isas()[-1]
+
+
+def test_unknown_isa_fails_loudly():
+    done = run_python("import fastact", FASTACT_ISA="v9")
+    assert done.returncode != 0
+    assert "FASTACT_ISA must be one of" in done.stderr
+    assert "got 'v9'" in done.stderr
+
+
+def test_isa_that_the_processor_lacks_fails_loudly(monkeypatch):
+    from fastact import _config
+
+    monkeypatch.setattr(_cpu, "supported_isas", lambda: ("v2",))
+    monkeypatch.setattr(_cpu, "build_info", lambda: {"isas": ["v2", "v4"]})
+    with pytest.raises(ImportError, match="FASTACT_ISA=v4 is not supported by this processor"):
+        _config.choose_isa({"FASTACT_ISA": "v4"})
+
+
+def test_config_is_told(capsys):
+    fa.show_config()
+    told = capsys.readouterr().out
+    for word in ("version", fa.__version__, "compiler", "isa", "openmp", "threads", "cuda"):
+        assert word in told
+    done = run_python("import runpy, sys; sys.argv = ['fastact', 'info', '--json']; "
+                      "runpy.run_module('fastact', run_name='__main__')")  # fmt: skip
+    facts = json.loads(done.stdout)
+    assert facts["version"] == fa.__version__
+    assert facts["isa"]["chosen"] in facts["isa"]["supported"]
+
+
+def test_ours_is_the_extension_that_was_built():
+    assert np.__name__ in sys.modules
+    assert _cpu.__name__ == "fastact._cpu"

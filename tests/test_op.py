@@ -1,0 +1,128 @@
+"""The op object: its doors, what it takes, how it is found, saved and documented."""
+
+import copy
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+from conftest import DTYPES, assert_same_bits, sample
+
+import fastact as fa
+
+
+def test_ops_are_the_public_names():
+    assert all(getattr(fa, name) is op and op.name == name for name, op in fa.ops.items())
+    assert set(fa.ops) <= set(fa.__all__)
+    with pytest.raises(TypeError):
+        fa.ops["mine"] = fa.mish  # type: ignore[index]
+
+
+def test_pickle_and_copy_by_name(op):
+    assert pickle.loads(pickle.dumps(op)) is op
+    assert copy.deepcopy(op) is copy.copy(op) is op
+
+
+def test_introspection(op):
+    assert repr(op) == f"<fastact op '{op.name}'>"
+    assert op.__name__ == op.name
+    assert op.__module__ == "fastact"
+    names = list(inspect.signature(op).parameters)
+    assert names == ["x", *op.parameters, "out"]
+    for section in ("Parameters", "Returns", "Notes", "References", "Examples"):
+        assert f"{section}\n" in op.__doc__
+
+
+def test_three_doors(op, dtype, framework):
+    x, dy = sample(dtype), sample(dtype, seed=1)
+    y = framework.numpy(op(framework.of(x)))
+    value, saved = op.forward(framework.of(x))
+    assert_same_bits(framework.numpy(value), y)
+    assert len(saved) == 1
+    assert_same_bits(framework.numpy(saved[0]), x)
+    dx = framework.numpy(op.backward(framework.of(dy), *saved))
+    assert_same_bits(dx, op.backward(dy, x))
+
+
+def test_saved_is_not_copied(op):
+    x = sample(np.float32)
+    assert op.forward(x)[1][0] is x
+    assert op.forward(x[::2])[1][0].base is x
+
+
+def test_out_by_position_and_by_keyword(op, dtype, framework):
+    x = framework.of(sample(dtype))
+    y = framework.numpy(op(x))
+    a, b, c = (framework.of(np.zeros(1000, dtype)) for _ in range(3))
+    parameters = list(op.parameters.values())
+    assert op(x, *parameters, a) is a
+    assert op(x, out=b) is b
+    assert op.forward(x, out=c)[0] is c
+    for out in (a, b, c):
+        assert_same_bits(framework.numpy(out), y)
+    assert op.backward(x, x, *parameters, a) is a
+    assert op.backward(x, x, out=b) is b
+    assert_same_bits(framework.numpy(a), framework.numpy(b))
+
+
+def test_accumulate(op, dtype, framework):
+    x, dy, base = sample(dtype), sample(dtype, seed=1), np.ones(1000, dtype)
+    total = framework.of(base.copy())
+    result = op.backward(framework.of(dy), framework.of(x), out=total, accumulate=True)
+    assert result is total
+    wide = np.float64 if dtype == np.float64 else np.float32
+    with np.errstate(all="ignore"):
+        expected = (base.astype(wide) + op.backward(dy.astype(wide), x.astype(wide))).astype(dtype)
+        nan = np.isnan(expected.astype(wide))
+    assert_same_bits(framework.numpy(total)[~nan], expected[~nan])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5, 2, True, -0.0, [1.0, 2.0], [[1, 2], [3, 4]], (), range(3), np.float16(1.5),
+        np.float32(1.5), np.float64(1.5), np.int8(3), np.array(2.0, np.float32), np.array(7),
+        np.arange(5, dtype=np.int8), np.arange(5, dtype=np.uint16), np.arange(5),
+        np.array([True, False]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_values_promote_as_numpy_does(op, value):
+    y, like = op(value), np.tanh(value)
+    assert type(y) is type(like)
+    assert y.dtype == like.dtype
+    assert y.shape == like.shape
+    assert_same_bits(y, op(np.asarray(value, like.dtype)))
+    saved = op.forward(value)[1]
+    assert saved[0].dtype == like.dtype
+
+
+def test_python_numbers_as_gradients(op, dtype, framework):
+    x = sample(dtype)
+    expected = op.backward(np.full(1000, 0.3, dtype), x)
+    assert_same_bits(framework.numpy(op.backward(0.3, framework.of(x))), expected)
+
+
+def test_lists_take_the_other_arrays_dtype(op):
+    x = np.arange(3, dtype=np.float32)
+    assert op.backward([1, 2, 3], x).dtype == np.float32
+
+
+def test_subclasses_give_plain_arrays(op, tmp_path):
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=8)
+    mapped[:] = 1
+    assert type(op(mapped)) is np.ndarray
+
+
+def test_bfloat16_alone(op):
+    """A first bfloat16 array teaches the native module NumPy's number for the dtype."""
+    x = np.ones(3, DTYPES["bfloat16"])
+    assert op(x).dtype == x.dtype
+
+
+def test_gradcheck(op):
+    """Central differences in float64, h = eps^(1/3): error some 1e-10."""
+    x = np.random.default_rng(0).normal(size=500) * 3
+    h = 6e-6
+    numeric = (op(x + h) - op(x - h)) / (2 * h)
+    np.testing.assert_allclose(op.backward(1.0, x), numeric, atol=1e-8)
