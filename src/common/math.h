@@ -66,35 +66,34 @@ struct ExpTraits<double> {
   }
 };
 
-// exp(x) * 2^scale as the unevaluated sum high + low.
+// exp(x) * 2^scale as the factors of s (1 + t): s a power of two, |t| <= 0.42.
 //
 // Range: any x for which k = round(x / ln 2) keeps k + scale in the normal exponents; the caller
 // clamps. `scale` lifts results that would be subnormal into the normal range, where they keep
 // all their bits.
-// Error: high alone within kExpUlp; high + low is what is left without its last rounding.
+// Error: the product, rounded once, is within kExpUlp. Because s t is exact, callers that add
+// something to s + s t fold it in before that rounding.
 //
-// With s = 2^(k + scale) and t = expm1(r), exp(x) 2^scale = s + s t. The product s t is exact
-// (s is a power of two), so one rounded addition and its exact remainder give high and low.
+// The exponent's bias sits in the number that is added to round: the shift alone makes s.
 constexpr double kExpUlp = 1.0;
 
 template <class T>
-struct Unevaluated {
-  T high, low;
+struct Exp {
+  T s, t;
+  FASTACT_HD T value() const { return madd(t, s, s); }
 };
 
 template <int scale, class T>
-FASTACT_HD Unevaluated<T> exp_scaled(T x) {
+FASTACT_HD Exp<T> exp_scaled(T x) {
   using C = ExpTraits<T>;
   using Bits = typename C::Bits;
-  const T shifted = madd(x, C::kLog2E, C::kRoundMagic);
-  const T k = shifted - C::kRoundMagic;
+  constexpr T magic = C::kRoundMagic + T(C::kBias + scale);
+  const T shifted = madd(x, C::kLog2E, magic);
+  const T k = shifted - magic;
   const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, x));
   const T t = madd(C::q(r) * r, r, r);
-  const T s = bit_cast<T>((bit_cast<Bits>(shifted) << C::kMantissaBits) +
-                          (Bits(C::kBias + scale) << C::kMantissaBits));
-  const T high = madd(t, s, s);
-  const T low = madd(t, s, s - high);
-  return {high, low};
+  const T s = bit_cast<T>(bit_cast<Bits>(shifted) << C::kMantissaBits);
+  return {s, t};
 }
 
 // x limited to [low, high], for low < 0 < high. A NaN gives some value within or a NaN: the

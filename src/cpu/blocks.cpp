@@ -44,7 +44,7 @@ void backward(char* const* operands, int64_t n, const double* parameters) {
 template <class T>
 void exponential(char* const* operands, int64_t n, const double*) {
   map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n,
-       [](T x) { return exp_scaled<0>(x).high; });
+       [](T x) { return exp_scaled<0>(x).value(); });
 }
 
 }  // namespace
