@@ -28,7 +28,8 @@ FASTACT_BEGIN_NAMESPACE
 // multiplication. Below kLow the result rounds to -0.
 //
 // Error over all 2^32 floats: forward 2.88 ULP (2.95 without FMA); derivative 0.99 (0.998) of the
-// bound of 4 ULP or 1.2e-7 absolute. It has a root near -1.1925, where relative error means nothing.
+// bound of 4 ULP or 1.2e-7 absolute. It has a root near -1.1925, where relative error means
+// nothing.
 //
 // Four roundings make up the forward's error: h, d, the quotient, the product. For d < 1.5 the
 // quotient is written h - h (h/d): the errors of d and of the division then count only h-fold,

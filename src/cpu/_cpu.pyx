@@ -5,9 +5,12 @@
 Data flows one way: the Python layer checks and allocates, the functions here take `View`s that
 are known to be right, build a loop (iterate.h) and run its blocks on the threads that
 `resolve_threads` allows. NumPy arrays and tensors that need no conversion take a short cut
-through the compiled checks of `FastActivation.__call__`.
+through the compiled checks of `FastActivation` (shortcut.pyx).
 """
 include "native.pxi"
 include "threads.pyx"
 include "arrays.pyx"
+include "loops.pyx"
+include "shortcut.pyx"
 include "activations.pyx"
+include "probes.pyx"

@@ -36,8 +36,8 @@ void forward(char* const* operands, int64_t n, const double* parameters) {
 template <class T, template <class> class A, bool accumulate>
 void backward(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>> a(parameters);
-  map2<accumulate>(reinterpret_cast<const T*>(operands[0]),
-                   reinterpret_cast<const T*>(operands[1]), reinterpret_cast<T*>(operands[2]), n,
+  map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
+                   reinterpret_cast<T*>(operands[2]), n,
                    [&](Compute<T> x) { return a.derivative(x); });
 }
 
@@ -51,9 +51,9 @@ void exponential(char* const* operands, int64_t n, const double*) {
 
 #define FASTACT_FORWARD(name, A) \
   {forward<f16, A>, forward<bf16, A>, forward<float, A>, forward<double, A>},
-#define FASTACT_BACKWARD(name, A)                        \
-  {{backward<f16, A, false>, backward<f16, A, true>},    \
-   {backward<bf16, A, false>, backward<bf16, A, true>},  \
+#define FASTACT_BACKWARD(name, A)                         \
+  {{backward<f16, A, false>, backward<f16, A, true>},     \
+   {backward<bf16, A, false>, backward<bf16, A, true>},   \
    {backward<float, A, false>, backward<float, A, true>}, \
    {backward<double, A, false>, backward<double, A, true>}},
 #define FASTACT_QUOTE_(text) #text

@@ -9,8 +9,8 @@
 
 namespace fastact {
 
-#define FASTACT_ISA_ENTRY(name) \
-  namespace name {              \
+#define FASTACT_ISA_ENTRY(name)  \
+  namespace name {               \
   extern const BlockTable table; \
   }
 FASTACT_ISAS

@@ -106,9 +106,10 @@ void run_staged(const Loop& loop, int64_t first, int64_t n) {
     }
     loop.block(p, m, loop.parameters);
     if (loop.contiguous[output]) continue;
-    for_rows(loop, cursor, output, m, [&](char* row, int64_t offset, int64_t stride, int64_t count) {
-      scatter(row, stage[output] + offset, stride, count);
-    });
+    for_rows(loop, cursor, output, m,
+             [&](char* row, int64_t offset, int64_t stride, int64_t count) {
+               scatter(row, stage[output] + offset, stride, count);
+             });
   }
 }
 

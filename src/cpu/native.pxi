@@ -9,6 +9,8 @@ from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, strcmp
 cimport numpy as cnp
 
+from threading import Lock
+
 cnp.import_array()
 
 cdef extern from "Python.h":

@@ -59,8 +59,8 @@ inline void* allocate(size_t bytes) {
 
 // A tensor with its own memory, ready to hand over; null when memory runs out.
 // shape IN (ndim), strides IN (ndim, in elements, of a layout without gaps).
-inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape,
-                                             const int64_t* strides, DLDataType dtype) {
+inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape, const int64_t* strides,
+                                             DLDataType dtype) {
   struct Owned {
     DLManagedTensorVersioned tensor;
     int64_t axes[1];  // shape, then strides

@@ -1,0 +1,63 @@
+"""With `out=` given no call allocates memory that grows with the array; without, one output."""
+
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+from conftest import sample
+from test_threads import run_python
+
+# Python objects of a call: views with their axes, tuples, messages never.
+OBJECTS = 20_000  # bytes
+SIZE = 4_000_000
+
+
+def peak(call) -> int:
+    call()  # what is made once is not counted
+    tracemalloc.start()
+    call()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def test_python_and_numpy_allocate_nothing(op, dtype, many_threads):
+    x, out = sample(dtype, SIZE), np.zeros(SIZE, dtype)
+    strided, other = x[::-2], out[::-2]
+    for call in (
+        lambda: op(x, out=out),
+        lambda: op.backward(x, x, out=out, accumulate=True),
+        lambda: op(strided, out=other),
+        lambda: op.backward(1.0, strided, out=other),
+    ):
+        assert peak(call) < OBJECTS
+    assert peak(lambda: op(x)) < SIZE * dtype.itemsize + OBJECTS
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
+@pytest.mark.parametrize("arrays", ["contiguous", "strided", "tensor"])
+def test_peak_of_the_process_is_flat(op, arrays):
+    """Resident memory counts what tracemalloc can't see: native scratch, torch, page tables."""
+    code = f"""
+import numpy as np, fastact as fa, resource
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+op = fa.ops[{op.name!r}]
+x, dy, out = (np.ones({SIZE}, np.float32) for _ in range(3))
+if {arrays!r} == "strided":
+    x, dy, out = x[::-2], dy[::-2], out[::-2]
+elif {arrays!r} == "tensor":
+    import torch
+    x, dy, out = map(torch.from_numpy, (x, dy, out))
+op(x[:100], out=out[:100]); op.backward(dy[:100], x[:100], out=out[:100])
+fa.set_num_threads(4)
+op(x[:100_000], out=out[:100_000])  # the thread pool
+before = peak()
+for _ in range(3):
+    op(x, out=out); op.backward(dy, x, out=out); op.backward(dy, x, out=out, accumulate=True)
+print(peak() - before)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < SIZE  # a quarter of one float32 array
