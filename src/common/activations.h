@@ -22,10 +22,10 @@ FASTACT_BEGIN_NAMESPACE
 // Derivative: with d = 1 + h and dh/dx = e (e + 1),
 //     mish'(x) = h/d + x e (e + 1) / d^2 = (h d + x e (e + 1)) / d^2.
 //
-// Both ends. Above kHigh, h / d is 1 to the last bit, so x is clamped there and nothing
-// overflows. Below, mish(x) ~ x e^x stays representable long after e^x has lost its bits: the
-// exponential is computed times 2^kScale, and the factor is taken out at the very last
-// multiplication. Below kLow the result rounds to -0.
+// Both ends. Above kHigh, h / d is 1 to the last bit: mish(x) = x and mish'(x) = 1. Below, mish(x)
+// ~ x e^x stays representable long after e^x has lost its bits: the exponential is computed times
+// 2^kScale, and the factor is taken out at the very last multiplication. Below kLow the result
+// rounds to -0.
 //
 // Error over all 2^32 floats: forward 2.88 ULP (2.95 without FMA); derivative 0.99 (0.998) of the
 // bound of 4 ULP or 1.2e-7 absolute. It has a root near -1.1925, where relative error means
@@ -61,7 +61,7 @@ struct Mish {
   FASTACT_HD explicit Mish(const double*) {}
 
   FASTACT_HD T forward(T x) const {
-    const T xc = clamp(x, C::kLow, C::kHigh);
+    const T xc = at_least(x, C::kLow);             // above kHigh y is not used
     const Exp<T> exp = exp_scaled<C::kScale>(xc);  // times 2^scale, as are e and h
     const T e = exp.value();
     const T rest = madd(exp.t, exp.s, e * (e * C::kHalfDown));  // h - s
@@ -74,7 +74,7 @@ struct Mish {
   }
 
   FASTACT_HD T derivative(T x) const {
-    const T xc = clamp(x, C::kLow, C::kHigh);
+    const T xc = at_least(at_most(x, C::kHigh), C::kLow);
     const Exp<T> exp = exp_scaled<C::kScale>(xc);
     const T e = exp.value();
     const T h = madd(exp.t, exp.s, e * (e * C::kHalfDown)) + exp.s;

@@ -96,25 +96,31 @@ FASTACT_HD Exp<T> exp_scaled(T x) {
   return {s, t};
 }
 
-// x limited to [low, high], for low < 0 < high. A NaN gives some value within or a NaN: the
-// caller puts NaNs back at the end.
+// x or the limit, whichever is larger (at_least, for a negative limit) or smaller (at_most, for a
+// positive one). A NaN gives the limit or a NaN: the caller puts NaNs back at the end.
 #if defined(__AVX512F__)
 // As integers positive floats are ordered as they are, and negative floats the other way round
-// when read as unsigned: one minimum each, where the comparisons cost three mask instructions.
+// when read as unsigned: one minimum each, where a comparison costs three mask instructions.
 template <class T>
-FASTACT_HD T clamp(T x, T low, T high) {
-  using S = typename ExpTraits<T>::SignedBits;
+FASTACT_HD T at_least(T x, T limit) {
   using U = typename ExpTraits<T>::Bits;
-  const S top = bit_cast<S>(high), as_signed = bit_cast<S>(x);
-  const S below = as_signed < top ? as_signed : top;
-  const U bottom = bit_cast<U>(low), as_unsigned = bit_cast<U>(below);
-  return bit_cast<T>(as_unsigned < bottom ? as_unsigned : bottom);
+  const U a = bit_cast<U>(x), b = bit_cast<U>(limit);
+  return bit_cast<T>(a < b ? a : b);
+}
+template <class T>
+FASTACT_HD T at_most(T x, T limit) {
+  using S = typename ExpTraits<T>::SignedBits;
+  const S a = bit_cast<S>(x), b = bit_cast<S>(limit);
+  return bit_cast<T>(a < b ? a : b);
 }
 #else
 template <class T>
-FASTACT_HD T clamp(T x, T low, T high) {
-  const T below = high < x ? high : x;
-  return low > below ? low : below;
+FASTACT_HD T at_least(T x, T limit) {
+  return limit > x ? limit : x;
+}
+template <class T>
+FASTACT_HD T at_most(T x, T limit) {
+  return limit < x ? limit : x;
 }
 #endif
 
