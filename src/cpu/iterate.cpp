@@ -7,6 +7,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kStage = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
+constexpr uintptr_t kLine = 64;   // bytes of a cache line
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
 
 template <class T>
@@ -207,10 +208,13 @@ void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool 
     loop->all_contiguous &= loop->contiguous[k];
   }
   loop->rows_contiguous &= loop->shape[loop->ndim - 1] >= kLongRow;
+  const auto past_line = reinterpret_cast<uintptr_t>(loop->data[output]) % kLine;
+  loop->head = loop->all_contiguous ? int64_t((kLine - past_line) % kLine) / loop->item : 0;
 }
 
 void run_block(const Loop* loop, int64_t index) {
-  const int64_t first = index * kBlock, n = std::min(kBlock, loop->size - first);
+  const int64_t first = index == 0 ? 0 : loop->head + index * kBlock;
+  const int64_t n = std::min(loop->head + (index + 1) * kBlock, loop->size) - first;
   if (loop->all_contiguous)
     run_contiguous(*loop, first, n);
   else if (loop->rows_contiguous)
