@@ -97,6 +97,20 @@ def test_array_api(op, name):
     assert_same_bits(np.from_dlpack(out), np.from_dlpack(y))
 
 
+def test_jax(op):
+    """jax is no part of the test extra, being as large as all the rest of it."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    x = jax.numpy.asarray(sample(np.float32).reshape(8, 125))
+    y = op(x.T)
+    assert isinstance(y, jax.Array)
+    assert_same_bits(np.asarray(y), op(np.asarray(x).T))
+    assert op(x.astype(jax.numpy.bfloat16)).dtype == jax.numpy.bfloat16
+    with pytest.raises(TypeError, match="one of jax, whose arrays are immutable"):
+        op(x, out=x)
+    with pytest.raises(TypeError, match=r"whose memory can be shared, got .*traced"):
+        jax.jit(op)(x)
+
+
 class Producer:
     """The least of a DLPack array: an old capsule, no keyword arguments."""
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from . import _checks, _cpu
 from ._cpu import View
 
-_IMMUTABLE = frozenset({"jax", "jaxlib", "tensorflow"})
+_IMMUTABLE = frozenset({"jax", "tensorflow"})
+# Packages whose arrays' types live in another one.
+_OWNERS = {"jaxlib": "jax"}
 
 
 class Framework(Protocol):
@@ -97,7 +99,7 @@ class _DLPack:
                 capsule = array.__dlpack__(max_version=(1, 1))
             except TypeError:  # a producer from before DLPack 1.0 knows no max_version
                 capsule = array.__dlpack__()
-        except (BufferError, RuntimeError, ValueError) as error:
+        except Exception as error:  # each framework has errors of its own for this
             raise _not_exportable(where, argument, array, error) from None
         return View.from_capsule(capsule)
 
@@ -110,7 +112,9 @@ class _DLPack:
 
 
 def _root(array_type: type) -> str:
-    return array_type.__module__.partition(".")[0]
+    """The package that a type's arrays belong to."""
+    package = array_type.__module__.partition(".")[0]
+    return _OWNERS.get(package, package)
 
 
 def _namespace(array: Any) -> Any:

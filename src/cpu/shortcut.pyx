@@ -88,7 +88,7 @@ cdef bint quick_tensor(object x, TensorType* kind, Operand* to, int* dtype) exce
     except Exception:
         return False  # the Python layer finds out why
     dtype[0] = dtype_of_dlpack(tensor.dtype)
-    if dtype[0] < 0 or tensor.device.device_type != kDLCPU:
+    if dtype[0] < 0 or tensor.device.device_type != kDLCPU or tensor.ndim > kMaxAxes:
         return False
     if tensor.strides is not NULL:
         for i in range(tensor.ndim - 1, -1, -1):
