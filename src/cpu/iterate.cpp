@@ -7,6 +7,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kStage = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
+constexpr int64_t kCut = 64;      // elements: whole cache lines of every dtype
 constexpr uintptr_t kLine = 64;   // bytes of a cache line
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
 
@@ -174,6 +175,15 @@ void merge_axes(Loop* loop) {
   loop->ndim = std::min(loop->ndim, outer + 1);
 }
 
+void run_block(const Loop& loop, int64_t first, int64_t n) {
+  if (loop.all_contiguous)
+    run_contiguous(loop, first, n);
+  else if (loop.rows_contiguous)
+    run_rows(loop, first, n);
+  else
+    run_staged(loop, first, n);
+}
+
 }  // namespace
 
 void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
@@ -212,15 +222,18 @@ void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool 
   loop->head = loop->all_contiguous ? int64_t((kLine - past_line) % kLine) / loop->item : 0;
 }
 
-void run_block(const Loop* loop, int64_t index) {
-  const int64_t first = index == 0 ? 0 : loop->head + index * kBlock;
-  const int64_t n = std::min(loop->head + (index + 1) * kBlock, loop->size) - first;
-  if (loop->all_contiguous)
-    run_contiguous(*loop, first, n);
-  else if (loop->rows_contiguous)
-    run_rows(*loop, first, n);
-  else
-    run_staged(*loop, first, n);
+void run_share(const Loop* loop, int64_t index, int64_t shares) {
+  // Cut where the output crosses a cache line, as the blocks inside are.
+  const auto cut = [&](int64_t i) {
+    const int64_t even = loop->size / shares * i / kCut * kCut + loop->head;
+    return i == 0 ? 0 : i == shares ? loop->size : std::min(even, loop->size);
+  };
+  const int64_t end = cut(index + 1);
+  for (int64_t first = cut(index); first < end;) {
+    const int64_t n = std::min(kBlock + (first == 0 ? loop->head : 0), end - first);
+    run_block(*loop, first, n);
+    first += n;
+  }
 }
 
 }  // namespace fastact

@@ -29,7 +29,7 @@ namespace fastact {
 
 constexpr int kMaxAxes = 64;      // NumPy's limit
 constexpr int kMaxOperands = 3;   // dy, x, dx
-constexpr int64_t kBlock = 4096;  // elements a unit of parallel work; multiple of 64 / item size
+constexpr int64_t kBlock = 4096;  // elements a call of a block function
 
 // One array as its framework describes it.
 struct Operand {
@@ -60,11 +60,10 @@ struct Loop {
 void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
              int operands, const Operand* arrays);
 
-// The index-th kBlock elements of a prepared loop; the first block has the head besides.
-void run_block(const Loop* loop, int64_t index);
-
-inline int64_t block_count(const Loop* loop) {
-  return loop->size <= loop->head ? 1 : (loop->size - loop->head + kBlock - 1) / kBlock;
-}
+// The index-th of `shares` equal parts of a prepared loop, block by block. Parts are cut in
+// elements and not in blocks: 50 000 float32 are 13 blocks, of which one of two threads would get 7
+// (12.9 us, and 11.8 by equal parts). What an element becomes does not depend on where the cuts
+// are.
+void run_share(const Loop* loop, int64_t index, int64_t shares);
 
 }  // namespace fastact

@@ -116,5 +116,4 @@ cdef extern from "iterate.h" namespace "fastact" nogil:
         int64_t size
 
     void prepare(Loop*, Block, const double*, int, bint, int, const Operand*) noexcept
-    void run_block(const Loop*, int64_t) noexcept
-    int64_t block_count(const Loop*) noexcept
+    void run_share(const Loop*, int64_t, int64_t) noexcept
