@@ -52,7 +52,6 @@ def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
 
 
 def test_bench(op, tmp_path):
-    pytest.importorskip("torch")
     numbers = tmp_path / "bench.json"
     done = fastact(
         *("bench", op.name, "--sizes", "64,1000", "--peers", "numpy,torch"),
