@@ -46,13 +46,13 @@ template <>
 struct MishTraits<float> {
   static constexpr int kScale = 40;
   static constexpr float kLow = -110, kHigh = 12;
-  static constexpr float kUp = 0x1p40f, kDown = 0x1p-40f, kHalfDown = 0x1p-41f;
+  static constexpr float kDown = 0x1p-40f, kHalfDown = 0x1p-41f;
 };
 template <>
 struct MishTraits<double> {
   static constexpr int kScale = 128;
   static constexpr double kLow = -760, kHigh = 24;
-  static constexpr double kUp = 0x1p128, kDown = 0x1p-128, kHalfDown = 0x1p-129;
+  static constexpr double kDown = 0x1p-128, kHalfDown = 0x1p-129;
 };
 
 template <class T>
