@@ -77,6 +77,18 @@ def test_accumulate(op, dtype, framework):
     assert_same_bits(framework.numpy(total)[~nan], expected[~nan])
 
 
+def test_out_as_a_tuple(op, framework):
+    """As NumPy takes it: an array or None for each output."""
+    x = framework.of(sample(np.float32))
+    out = framework.of(np.zeros(1000, np.float32))
+    assert op(x, out=(out,)) is out
+    assert op.forward(x, out=(out,))[0] is out
+    assert op.backward(x, x, out=(out,)) is out
+    assert_same_bits(framework.numpy(op(x, out=(None,))), framework.numpy(op(x)))
+    with pytest.raises(ValueError, match=r"out must be an array or a tuple of 1, got a tuple of 2"):
+        op(x, out=(out, out))
+
+
 @pytest.mark.parametrize(
     "value",
     [

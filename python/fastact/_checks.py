@@ -172,6 +172,17 @@ def _reach(view: View) -> tuple[int, int]:
     return low, high
 
 
+def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:
+    """`out` as NumPy takes it, one array or a tuple with an array or None an output, as a tuple."""
+    given = out if isinstance(out, tuple) else (out,)
+    if len(given) != count:
+        raise ValueError(
+            f"{where}: out must be {'an array or ' if count == 1 else ''}a tuple of {count}, got a "
+            f"tuple of {len(given)}"
+        )
+    return given
+
+
 def needs_out(where: str, accumulate: bool, out: Any) -> None:
     """accumulate=True adds into an array, so there must be one."""
     if accumulate and out is None:

@@ -54,25 +54,47 @@ class FastActivation:
     def __init__(self, name: str, defaults: tuple[float, ...]) -> None: ...
     @overload
     def __call__(
-        self, x: NDArray[Any], /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+        self,
+        x: NDArray[Any],
+        /,
+        *parameters: Any,
+        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
+        **named: float,
     ) -> NDArray[Any]: ...
     @overload
-    def __call__(self, x: A, /, *parameters: Any, out: A | None = None, **named: float) -> A: ...
+    def __call__(
+        self, x: A, /, *parameters: Any, out: A | tuple[A | None] | None = None, **named: float
+    ) -> A: ...
     @overload
     def __call__(
-        self, x: ArrayLike, /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+        self,
+        x: ArrayLike,
+        /,
+        *parameters: Any,
+        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
+        **named: float,
     ) -> Any: ...
     @overload
     def forward(
-        self, x: NDArray[Any], /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+        self,
+        x: NDArray[Any],
+        /,
+        *parameters: Any,
+        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
+        **named: float,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any]]]: ...
     @overload
     def forward(
-        self, x: A, /, *parameters: Any, out: A | None = None, **named: float
+        self, x: A, /, *parameters: Any, out: A | tuple[A | None] | None = None, **named: float
     ) -> tuple[A, tuple[A]]: ...
     @overload
     def forward(
-        self, x: ArrayLike, /, *parameters: Any, out: NDArray[Any] | None = None, **named: float
+        self,
+        x: ArrayLike,
+        /,
+        *parameters: Any,
+        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
+        **named: float,
     ) -> tuple[Any, tuple[Any]]: ...
     @overload
     def backward(
@@ -81,7 +103,7 @@ class FastActivation:
         x: NDArray[Any],
         /,
         *parameters: Any,
-        out: NDArray[Any] | None = None,
+        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
         accumulate: bool = False,
         **named: float,
     ) -> NDArray[Any]: ...
@@ -92,7 +114,7 @@ class FastActivation:
         x: A,
         /,
         *parameters: Any,
-        out: A | None = None,
+        out: A | tuple[A | None] | None = None,
         accumulate: bool = False,
         **named: float,
     ) -> A: ...
@@ -103,7 +125,7 @@ class FastActivation:
         x: ArrayLike,
         /,
         *parameters: Any,
-        out: NDArray[Any] | None = None,
+        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
         accumulate: bool = False,
         **named: float,
     ) -> Any: ...

@@ -39,6 +39,7 @@ class Activation(Op, _cpu.FastActivation):
         """y, and x as it was computed on."""
         allowed = {**self.parameters, "out": None}
         *values, out = _checks.bind(where, allowed, args, kwargs)
+        (out,) = _checks.outputs(where, out)
         parameters = self._numbers(where, values)
         call = Call(where, x=x)
         y, made = call.output("out", out, "x", in_place=not saves)
@@ -49,6 +50,7 @@ class Activation(Op, _cpu.FastActivation):
         where = f"fastact.{self.name}.backward"
         allowed = {**self.parameters, "out": None, "accumulate": False}
         *values, out, accumulate = _checks.bind(where, allowed, args, kwargs)
+        (out,) = _checks.outputs(where, out)
         parameters = self._numbers(where, values)
         accumulate = _checks.flag(where, "accumulate", accumulate)
         _checks.needs_out(where, accumulate, out)
@@ -78,7 +80,8 @@ mish = register(
             of any framework with DLPack. Integers, lists and scalars are taken as np.tanh takes
             them.
         out : array, optional
-            Where to write y: shape, dtype, device and framework of x. It may be x itself.
+            Where to write y: shape, dtype, device and framework of x. It may be x itself. As in
+            NumPy, a tuple of one is the same.
 
         Returns
         -------
