@@ -93,4 +93,7 @@ def test_a_missing_extra_is_named(missing, tmp_path):
     if missing == "matplotlib":
         assert done.returncode != 0
         assert "fastact[bench]" in done.stderr + done.stdout
+    else:
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "plot.png").exists()
     assert "Traceback" not in done.stderr

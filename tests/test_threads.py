@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -189,25 +191,30 @@ def test_many_python_threads_at_once(many_threads):
 
 
 def test_the_gil_is_released(many_threads):
-    """Another Python thread runs while a big call is under way."""
-    import threading
+    """Another Python thread runs while a big call is under way.
 
+    No thread is made to give the lock up (the switch interval is too long for that): what the
+    other one does during the call, it does because the call released it.
+    """
     x = np.zeros(20_000_000, np.float32)
     out = np.zeros_like(x)
-    started, ticks, stop = threading.Event(), [0], threading.Event()
+    ticks, stop = [0], threading.Event()
 
     def tick() -> None:
-        started.set()
         while not stop.is_set():
             ticks[0] += 1
+            time.sleep(0)
 
-    clock = threading.Thread(target=tick)
-    clock.start()
-    started.wait()
-    before = ticks[0]
-    for _ in range(5):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        clock = threading.Thread(target=tick)
+        clock.start()
+        before = ticks[0]
         fa.mish(x, out=out)
-    during = ticks[0] - before
-    stop.set()
+        during = ticks[0] - before
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
     clock.join()
     assert during > 0

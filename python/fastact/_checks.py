@@ -138,7 +138,7 @@ def may_write(
     for name, view in inputs.items():
         if not _reach_overlaps(out, view):
             continue
-        same = out.address == view.address and out.strides == view.strides
+        same = out.address == view.address and _steps(out) == _steps(view)
         if same and in_place:
             continue
         try:
@@ -155,6 +155,11 @@ def may_write(
                 f"{where}: {out_name} must not share memory with {name}, which is saved for "
                 f"backward"
             )
+
+
+def _steps(view: View) -> list[int]:
+    """The strides that count: along an axis of length 1 nobody steps."""
+    return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
 
 
 def _reach_overlaps(a: View, b: View) -> bool:
