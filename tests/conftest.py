@@ -4,23 +4,15 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
+from devices import DEVICES, DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact import _cpu
-
-DTYPES = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
 
 ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
 
@@ -52,36 +44,13 @@ def many_threads() -> Iterator[int]:
     fa.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Framework:
-    """How the suite makes and reads a framework's arrays; strides and memory are kept."""
-
-    name: str
-    of: Any
-    numpy: Any
-
-
-def _to_torch(array: np.ndarray) -> torch.Tensor:
-    if array.dtype == DTYPES["bfloat16"]:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def _from_torch(tensor: torch.Tensor) -> np.ndarray:
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
-    return tensor.numpy()
-
-
-def _same(array: np.ndarray) -> np.ndarray:
-    return array
-
-
-FRAMEWORKS = [Framework("numpy", _same, _same), Framework("torch", _to_torch, _from_torch)]
-
-
 @pytest.fixture(params=FRAMEWORKS, ids=lambda f: f.name)
 def framework(request: pytest.FixtureRequest) -> Framework:
+    return request.param
+
+
+@pytest.fixture(params=DEVICES, ids=lambda f: f.name)
+def device(request: pytest.FixtureRequest) -> Framework:
     return request.param
 
 
@@ -94,6 +63,23 @@ def bits(array: Any) -> np.ndarray:
 def assert_same_bits(actual: Any, expected: Any) -> None:
     assert np.asarray(actual).dtype == np.asarray(expected).dtype
     np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+def assert_agrees(framework: Framework, actual: Any, expected: Any) -> None:
+    """The same bits where the framework is exact, else as close as the ops' bounds are."""
+    if framework.exact:
+        assert_same_bits(actual, expected)
+        return
+    assert actual.dtype == expected.dtype
+    wide = np.float64 if actual.dtype == np.float64 else np.float32
+    # 3 ULP on either side, 1 more for a difference that crosses a power of two; beside a root of
+    # a derivative the absolute bound holds, for 16 bits with the error of the fast functions.
+    epsilon = float(ml_dtypes.finfo(actual.dtype).eps)
+    smallest = float(ml_dtypes.finfo(actual.dtype).smallest_subnormal)
+    absolute = 4e-7 if wide == np.float32 else 1e-15
+    np.testing.assert_allclose(
+        actual.astype(wide), expected.astype(wide), 7 * epsilon, max(absolute, 2 * smallest)
+    )
 
 
 def sample(dtype: Any, size: int = 1000, seed: int = 0) -> np.ndarray:

@@ -4,7 +4,8 @@ import mpmath
 import numpy as np
 import pytest
 import reference
-from conftest import ACTIVATIONS, DTYPES, assert_same_bits
+from conftest import ACTIVATIONS, assert_same_bits
+from devices import DTYPES
 
 import fastact as fa
 from fastact import _cpu

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from test_threads import TIMEOUT
@@ -29,7 +30,9 @@ def test_info():
     assert fa.__version__ in done.stdout
     facts = json.loads(fastact("info", "--json").stdout)
     assert facts["isa"]["supported"] == list(_cpu.supported_isas())
-    assert facts["cuda"]["built"] is False
+    cuda = facts["cuda"]
+    assert cuda["built"] is (find_spec("fastact._cuda") is not None)
+    assert cuda["available"] is (cuda["why"] == "")
 
 
 def test_check_of_every_thousandth_input(op, tmp_path):

@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits, sample
+from devices import from_torch, to_torch
 from test_threads import run_python
 
 from fastact import _cpu
 
 
 def test_torch_in_torch_out(op, dtype):
-    from conftest import _from_torch, _to_torch
-
-    x = _to_torch(sample(dtype).reshape(10, 100))
+    x = to_torch(sample(dtype).reshape(10, 100))
     for view in (x, x.t(), x[::2, 1:], x[0].expand(5, 100), x[:0]):
         y = op(view)
         assert type(y) is torch.Tensor
         assert y.dtype == view.dtype
         assert y.device == view.device
-        assert_same_bits(_from_torch(y), op(_from_torch(view)))
+        assert_same_bits(from_torch(y), op(from_torch(view)))
 
 
 def test_torch_output_is_torchs_own(op):
@@ -79,12 +78,10 @@ def test_fake_tensors_are_refused(op):
 
 
 def test_short_cut_and_long_way_agree(op, dtype, monkeypatch):
-    from conftest import _from_torch, _to_torch
-
     x = sample(dtype)
-    quick = op(_to_torch(x))
-    long = op._call(_to_torch(x))
-    assert_same_bits(_from_torch(quick), _from_torch(long))
+    quick = op(to_torch(x))
+    long = op._call(to_torch(x))
+    assert_same_bits(from_torch(quick), from_torch(long))
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])

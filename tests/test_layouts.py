@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_same_bits, sample
-from hypothesis import given, settings
+from conftest import ACTIVATIONS, assert_agrees, assert_same_bits, sample
+from devices import DEVICES, DTYPES
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-
-import fastact as fa
 
 
 @st.composite
@@ -43,11 +42,8 @@ def _views(draw, shape, writable: bool = False):
 
 
 @settings(max_examples=150, deadline=None)  # a first call may load a library
-@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(sorted(fa.ops)))
-def test_strided_is_contiguous(layout, name, op_name):
-    op = fa.ops[op_name]
-    if op.family != "activations":
-        return
+@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
+def test_strided_is_contiguous(layout, name, op):
     shape, view_x, view_dy, view_out = layout
     dtype = DTYPES[name]
     size = int(np.prod(shape))
@@ -68,11 +64,41 @@ def test_strided_is_contiguous(layout, name, op_name):
     assert_same_bits(op.backward(dy, x), op.backward(plain_dy, plain_x))
 
 
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@settings(max_examples=60, deadline=None)
+@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
+def test_strided_is_contiguous_on_devices(device, layout, name, op):
+    """As above; what the device makes of contiguous arrays is the reference."""
+    shape, view_x, view_dy, view_out = layout
+    dtype = DTYPES[name]
+    size = int(np.prod(shape))
+    plain_x, plain_dy, base = (sample(dtype, size, seed=i).reshape(shape) for i in range(3))
+    x, dy = view_x(plain_x), view_dy(plain_dy)
+    plain_x, plain_dy = x.copy(), dy.copy()  # with what a broadcast view repeats
+    assume(is_aligned(x) and is_aligned(dy))
+
+    assert_same_bits(device.run(op, x), device.run(op, plain_x))
+    out = device.of(view_out(np.zeros(shape, dtype)))
+    assume(is_aligned(view_out(base)))
+    assert op(device.of(x), out=out) is out
+    assert_same_bits(device.numpy(out), device.run(op, plain_x))
+    expected, out = device.of(base), device.of(view_out(base))
+    op.backward(device.of(plain_dy), device.of(plain_x), out=expected, accumulate=True)
+    op.backward(device.of(dy), device.of(x), out=out, accumulate=True)
+    assert_same_bits(device.numpy(out), device.numpy(expected))
+
+
+def is_aligned(array: np.ndarray) -> bool:
+    return array.__array_interface__["data"][0] % array.itemsize == 0
+
+
 @pytest.mark.parametrize("rank", range(9))
-def test_every_rank(op, dtype, rank):
+def test_every_rank(op, dtype, framework, rank):
     x = sample(dtype, 2**rank).reshape((2,) * rank)
-    transposed = x.transpose()[(slice(None, None, -1),) * rank]
-    assert_same_bits(op(transposed), op(np.ascontiguousarray(transposed).reshape(transposed.shape)))
+    step = 1 if "torch" in framework.name else -1  # torch has no negative strides
+    transposed = x.transpose()[(..., *(slice(None, None, step),) * rank)]
+    expected = framework.run(op, np.ascontiguousarray(transposed).reshape(transposed.shape))
+    assert_same_bits(framework.run(op, transposed), expected)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (1, 1, 1)])
@@ -80,7 +106,7 @@ def test_empty_and_single(op, dtype, framework, shape):
     x = framework.of(np.ones(shape, dtype))
     y = op(x)
     assert tuple(y.shape) == shape
-    assert_same_bits(framework.numpy(y), np.full(shape, op(np.ones(1, dtype))[0]))
+    assert_agrees(framework, framework.numpy(y), np.full(shape, op(np.ones(1, dtype))[0]))
     out = framework.of(np.zeros(shape, dtype))
     assert op(x, out=out) is out
     assert tuple(op.backward(x, x).shape) == shape

@@ -6,18 +6,29 @@ goes out by `from_dlpack` of its own `__array_namespace__`. Lists, scalars and t
 """
 
 import sys
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _checks, _cpu
+from . import _checks, _cpu, _streams
+from ._backend import CPU
 from ._cpu import View
 
+# What frameworks raise for an array whose memory can't be shared.
+_NOT_SHARED = (BufferError, RuntimeError, NotImplementedError)
 _IMMUTABLE = frozenset({"jax", "tensorflow"})
 # Packages whose arrays' types live in another one.
 _OWNERS = {"jaxlib": "jax"}
+
+
+class Place(NamedTuple):
+    """Where a call computes: DLPack's device pair, and the stream (None on the CPU)."""
+
+    device: tuple[int, int]
+    stream: int | None
 
 
 class Framework(Protocol):
@@ -25,20 +36,49 @@ class Framework(Protocol):
 
     name: str
 
-    def view(self, where: str, argument: str, array: Any) -> View:
+    def device(self, array: Any) -> tuple[int, int]:
+        """DLPack's device pair of an array."""
+
+    def stream(self, device: tuple[int, int]) -> int:
+        """The stream on which the framework now works on a device that is not the CPU."""
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         """See an array of this framework."""
 
-    def output(self, like: View) -> tuple[View, Any]:
-        """New memory in `like`'s layout, to be filled; `finish` makes the array of it."""
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        """New memory as `model` describes it, to be filled; `finish` makes the array of it.
 
-    def finish(self, made: Any) -> Any:
-        """The framework's array for filled memory."""
+        like: an array of the framework, with the dtype and the device of the model.
+        """
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        """Memory for the time of a call, and what holds it."""
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        """The framework's array for memory that is filled, or will be, on the call's stream.
+
+        wait: lets a stream of the framework's wait for the call's. kept: what the kernels read.
+        """
 
 
-class _NumPy:
+class _OnCPU:
+    """What frameworks on the CPU share: scratch memory is NumPy's."""
+
+    def device(self, array: Any) -> tuple[int, int]:
+        return (CPU, 0)
+
+    def stream(self, device: tuple[int, int]) -> int:
+        return _streams.LEGACY
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        memory = np.empty(nbytes, np.uint8)
+        return View.from_numpy(memory), memory
+
+
+class _NumPy(_OnCPU):
     name = "numpy"
 
-    def view(self, where: str, argument: str, array: Any) -> View:
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(
                 f"{where}: {argument} must be a plain array, got a masked one; fill or compress it"
@@ -52,63 +92,118 @@ class _NumPy:
             _cpu.learn_bfloat16(dtype)
         return View.from_numpy(np.asarray(array))
 
-    def output(self, like: View) -> tuple[View, Any]:
-        made = np.empty_like(like.owner)
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        order, shape = model.order, model.shape
+        made = np.empty([shape[axis] for axis in order], like.dtype).transpose(_inverse(order))
         return View.from_numpy(made), made
 
-    def finish(self, made: Any) -> Any:
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
         return made[()] if made.ndim == 0 else made
 
 
-class _Exchange:
+class _Exchange(_OnCPU):
     def __init__(self, tensor_type: type, api: Any) -> None:
         self.name = _root(tensor_type)
         self.api = api
 
-    def view(self, where: str, argument: str, array: Any) -> View:
+    def device(self, array: Any) -> tuple[int, int]:
+        try:
+            return View.from_exchange(array, self.api).device
+        except _NOT_SHARED:
+            return (CPU, 0)  # `view` says what is wrong with it
+
+    def stream(self, device: tuple[int, int]) -> int:
+        return _cpu.exchange_stream(self.api, device) or _streams.LEGACY
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         try:
             view = View.from_exchange(array, self.api)
-        except (BufferError, RuntimeError, NotImplementedError) as error:
+        except _NOT_SHARED as error:
             raise _not_exportable(where, argument, array, error) from None
         if view.size and view.address == 0:
             raise _not_exportable(where, argument, array, "it has no data")
         return view
 
-    def output(self, like: View) -> tuple[View, Any]:
-        memory = _cpu.Memory(like)
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        memory = _cpu.Memory(model, None if place.device[0] == CPU else self.api)
         return memory.view(), memory
 
-    def finish(self, made: Any) -> Any:
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        if place.device[0] == CPU:
+            return super().scratch(nbytes, like, place)
+        memory = _cpu.Memory(View.bytes(nbytes, place.device), self.api)
+        return memory.view(), memory
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
         return made.to_exchange(self.api)
 
 
-class _DLPack:
+class _DLPack(_OnCPU):
     def __init__(self, array_type: type) -> None:
         self.name = _root(array_type)
         self.namespace: Any = None
 
-    def view(self, where: str, argument: str, array: Any) -> View:
+    def device(self, array: Any) -> tuple[int, int]:
+        try:
+            return _cpu.plain_device_pair(*array.__dlpack_device__())
+        except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
+            return (CPU, 0)
+
+    def stream(self, device: tuple[int, int]) -> int:
+        return _streams.current(self.name, device[1]) or _streams.LEGACY
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         if argument == "out" and self.name in _IMMUTABLE:
             raise TypeError(
                 f"{where}: out must be an array that can be written, got one of {self.name}, whose "
                 f"arrays are immutable"
             )
         self.namespace = self.namespace or _namespace(array)
+        stream = {} if place.stream is None else {"stream": place.stream}
         try:
             try:
-                capsule = array.__dlpack__(max_version=(1, 1))
+                capsule = array.__dlpack__(max_version=(1, 1), **stream)
             except TypeError:  # a producer from before DLPack 1.0 knows no max_version
-                capsule = array.__dlpack__()
+                capsule = array.__dlpack__(**stream)
         except Exception as error:  # each framework has errors of its own for this
             raise _not_exportable(where, argument, array, error) from None
         return View.from_capsule(capsule)
 
-    def output(self, like: View) -> tuple[View, Any]:
-        memory = _cpu.Memory(like)
-        return memory.view(), memory
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        if place.device[0] == CPU:
+            memory = _cpu.Memory(model)
+            return memory.view(), memory
+        order, shape = model.order, model.shape
+        made = self._empty(tuple(shape[axis] for axis in order), like.dtype, like)
+        if order != tuple(range(len(order))):
+            permute = getattr(self.namespace, "permute_dims", None) or self.namespace.transpose
+            made = permute(made, _inverse(order))
+        return self.view("fastact", "the output", made, place), made
 
-    def finish(self, made: Any) -> Any:
-        return self.namespace.from_dlpack(made)
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        if place.device[0] == CPU:
+            return super().scratch(nbytes, like, place)
+        made = self._empty((nbytes,), self.namespace.uint8, like)
+        return self.view("fastact", "the workspace", made, place), made
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+        """New memory on the device of `like`: as the array API has it, or as CuPy, by a guard."""
+        if hasattr(like.device, "__enter__"):
+            with like.device:
+                return self.namespace.empty(shape, dtype=dtype)
+        return self.namespace.empty(shape, dtype=dtype, device=like.device)
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        if isinstance(made, _cpu.Memory):
+            return self.namespace.from_dlpack(made)
+        if _streams.current(self.name, made.__dlpack_device__()[1]) is not None:
+            return made  # the framework goes on on the stream that was used
+        view = self.view("fastact", "the output", made, Place((0, 0), -1))
+        return self.namespace.from_dlpack(_cpu.Handover(view, wait, (made, *kept)))
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def _root(array_type: type) -> str:
@@ -165,7 +260,7 @@ _LAZY = (
 )
 
 
-def see(where: str, argument: str, array: Any, framework: Framework) -> View:
+def see(where: str, argument: str, array: Any, framework: Framework, place: Place) -> View:
     """A view of an array, after the checks that depend on no other argument."""
     for attribute, words, cure in _LAZY:
         state = getattr(array, attribute, False)
@@ -173,8 +268,11 @@ def see(where: str, argument: str, array: Any, framework: Framework) -> View:
             raise TypeError(
                 f"{where}: {argument} must be an array {words}; use {argument}.{cure}()"
             )
-    view = framework.view(where, argument, array)
+    _checks.same_device(where, argument, framework.device(array), place.device)
+    view = framework.view(where, argument, array, place)
     _checks.supported_dtype(where, argument, view)
+    if place.device[0] != CPU:
+        _checks.aligned(where, argument, view)
     return view
 
 

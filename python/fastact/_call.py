@@ -1,12 +1,16 @@
 """One call: its arrays seen and checked against each other, its outputs found or made."""
 
-from types import ModuleType
-from typing import Any
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
-from . import _checks, _cpu
-from ._arrays import NUMPY, Framework, framework_of, repeated, see, to_numpy
-from ._backend import native
+from . import _backend, _checks, _cpu, _streams
+from ._arrays import NUMPY, Framework, Place, framework_of, repeated, see, to_numpy
 from ._cpu import View
+
+_ONE_ELEMENT = 16  # bytes, of any dtype
 
 
 class Call:
@@ -14,25 +18,73 @@ class Call:
 
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
+
+    A `with` block makes the framework work, and allocate, on the stream that the caller gave.
     """
 
-    def __init__(self, where: str, **values: Any) -> None:
+    def __init__(self, where: str, stream: Any = None, **values: Any) -> None:
         self.where = where
         frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}
         _checks.one_framework(where, frameworks)
         self.framework: Framework = next(iter(frameworks.values()), NUMPY)
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
+        self.scratch: list[Any] = []
         leader = next(iter(values))
+        device = (
+            (_backend.CPU, 0)
+            if framework_of(values[leader]) is None
+            else self.framework.device(values[leader])
+        )
+        self.native: Any = _backend.native(where, device)
+        self.given = stream is not None
+        self.place = Place(device, self._stream(device, stream))
         for name, value in values.items():
             self._take(name, value, leader)
-        self.native: ModuleType = native(where, self.views[leader].device)
         if self.framework is not NUMPY:
             _register_short_cut(self.arrays[leader])
 
+    @property
+    def stream(self) -> int:
+        """Where the kernels are queued; 0 on the CPU."""
+        return self.place.stream or 0
+
+    def __enter__(self) -> Self:
+        self._context: AbstractContextManager[Any] = (
+            _streams.on(self.framework.name, self.place.device[1], self.stream)
+            if self.given
+            else nullcontext()
+        )
+        self._context.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._context.__exit__(kind, error, traceback)
+
+    def _stream(self, device: tuple[int, int], given: Any) -> int | None:
+        if device[0] == _backend.CPU:
+            if given is not None:
+                raise ValueError(f"{self.where}: stream must be None for arrays on the CPU")
+            return None
+        if given is None:
+            return self.framework.stream(device)
+        stream = _streams.pointer(self.where, given)
+        of = self.native.device_of_stream(stream) if stream > 2 else device[1]
+        if of != device[1]:
+            raise ValueError(
+                f"{self.where}: stream must be of device {device[1]}, where the arrays are, got "
+                f"one of device {of}"
+            )
+        return stream
+
     def _take(self, name: str, value: Any, leader: str) -> None:
         if name != leader and isinstance(value, bool | int | float):
-            self.views[name] = repeated(value, self.views[leader])
+            self.views[name] = self._repeated(value, self.views[leader])
             return
         if framework_of(value) is not self.framework:
             if self.framework is not NUMPY:
@@ -44,15 +96,37 @@ class Call:
         elif self.framework is NUMPY and name == leader:
             value = to_numpy(value)
         self.arrays[name] = value
-        self.views[name] = see(self.where, name, value, self.framework)
+        self.views[name] = see(self.where, name, value, self.framework, self.place)
 
-    def output(self, name: str, out: Any, like: str, *, in_place: bool = True) -> tuple[View, Any]:
+    def _repeated(self, value: float, like: View) -> View:
+        element = repeated(value, like)
+        if self.place.device[0] == _backend.CPU:
+            return element
+        scratch = self.workspace(_ONE_ELEMENT)
+        assert scratch is not None
+        bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
+        self.native.fill(scratch, like.itemsize, bits, self.stream)
+        return scratch.repeats(like)
+
+    def output(
+        self,
+        name: str,
+        out: Any,
+        like: str,
+        *,
+        shape: tuple[int, ...] | None = None,
+        in_place: bool = True,
+    ) -> tuple[View, Any]:
         """The output's view, and what `result` makes the caller's array of.
 
+        like: the input whose dtype it has, and whose shape unless one is given.
         in_place: `out` may be one of the inputs; False where the inputs are saved.
         """
+        model = self.views[like]
+        if shape is not None:
+            model = model.shaped(shape)
         if out is None:
-            return self.framework.output(self.views[like])
+            return self.framework.output(model, self.arrays[like], self.place)
         given = framework_of(out)
         if given is not self.framework:
             came = type(out).__name__ if given is None else given.name
@@ -60,16 +134,32 @@ class Call:
                 f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
                 f"got {came}"
             )
-        view = see(self.where, name, out, self.framework)
-        _checks.same_as(self.where, name, view, like, self.views[like])
+        view = see(self.where, name, out, self.framework, self.place)
+        _checks.same_as(self.where, name, view, like, model)
         _checks.writable(self.where, name, view)
         inputs = {n: v for n, v in self.views.items() if n in self.arrays}
         _checks.may_write(self.where, name, view, inputs, in_place=in_place)
         return view, None
 
+    def workspace(self, nbytes: int) -> View | None:
+        """Scratch memory for the kernels, from the framework; None for no bytes."""
+        if nbytes == 0:
+            return None
+        view, memory = self.framework.scratch(nbytes, next(iter(self.arrays.values())), self.place)
+        self.scratch.append(memory)
+        return view
+
     def result(self, out: Any, made: Any) -> Any:
         """The caller's array: `out` where it was given, else the framework's array of `made`."""
-        return self.framework.finish(made) if out is None else out
+        if out is not None:
+            return out
+        kept = (*self.views.values(), *self.scratch)
+        return self.framework.finish(made, partial(self._let_wait, self.stream), kept)
+
+    def _let_wait(self, ours: int, stream: Any) -> None:
+        """Let the framework's stream wait for what has been queued on ours."""
+        if self.place.device[0] != _backend.CPU:
+            self.native.make_wait(self.place.device[1], stream or _streams.LEGACY, ours)
 
 
 def _register_short_cut(array: Any) -> None:

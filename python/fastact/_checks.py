@@ -30,16 +30,21 @@ class Named(Protocol):
 
 
 def bind(
-    where: str, defaults: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    where: str,
+    defaults: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    keyword_only: frozenset[str] = frozenset({"stream"}),
 ) -> list[Any]:
     """Optional arguments given by position or by keyword, as values in `defaults`' order."""
-    if len(args) > len(defaults):
+    positional = [name for name in defaults if name not in keyword_only]
+    if len(args) > len(positional):
         raise TypeError(
-            f"{where}: takes at most {len(defaults)} arguments after the arrays "
-            f"({', '.join(defaults)}), got {len(args)}"
+            f"{where}: takes at most {len(positional)} arguments after the arrays "
+            f"({', '.join(positional)}), got {len(args)}"
         )
     values = dict(defaults)
-    values.update(zip(defaults, args, strict=False))
+    values.update(zip(positional, args, strict=False))
     for key, value in kwargs.items():
         if key not in defaults:
             near = get_close_matches(key, defaults, 1)
@@ -47,7 +52,7 @@ def bind(
             raise TypeError(
                 f"{where}: unknown keyword {key!r}; allowed are {', '.join(defaults)}{hint}"
             )
-        if key in list(defaults)[: len(args)]:
+        if key in positional[: len(args)]:
             raise TypeError(f"{where}: {key} is given by position and by keyword")
         values[key] = value
     return list(values.values())
@@ -89,8 +94,29 @@ def wrong_dtype(where: str, name: str, came: str) -> TypeError:
     return TypeError(f"{where}: {name} must have dtype {DTYPES}, got {came}")
 
 
+def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[int, int]) -> None:
+    """An array is where the call computes."""
+    if device != expected:
+        raise ValueError(
+            f"{where}: all arrays must be on one device, {device_name(expected)}, got {name} on "
+            f"{device_name(device)}"
+        )
+
+
+def aligned(where: str, name: str, view: View) -> None:
+    """A GPU reads an element at a multiple of its size alone."""
+    bits = view.address
+    for stride, length in zip(view.strides, view.shape, strict=True):
+        bits |= stride if length > 1 else 0
+    if bits % view.itemsize:
+        raise ValueError(
+            f"{where}: {name} must be aligned to its items of {view.itemsize} bytes on a GPU, got "
+            f"address {view.address:#x} and strides {view.strides}"
+        )
+
+
 def same_as(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
-    """Dtype, shape and device of `view` are those of the reference."""
+    """Dtype and shape of `view` are those of the reference."""
     if view.dtype != reference.dtype:
         raise TypeError(
             f"{where}: {name} must have dtype {reference.dtype_name}, as {reference_name} has, "
@@ -98,16 +124,11 @@ def same_as(where: str, name: str, view: View, reference_name: str, reference: V
         )
     if view.shape != reference.shape:
         raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
-    if view.device != reference.device:
-        raise ValueError(
-            f"{where}: {name} must be on device {device_name(reference.device)}, as "
-            f"{reference_name} is, got {device_name(view.device)}"
-        )
 
 
 def device_name(device: tuple[int, int]) -> str:
     """DLPack's device pair in words."""
-    kinds = {1: "cpu", 2: "cuda", 3: "cuda_host", 7: "vulkan", 8: "metal", 10: "rocm"}
+    kinds = {1: "cpu", 2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 12: "emulated"}
     kind = kinds.get(device[0], f"dlpack-{device[0]}")
     return kind if kind == "cpu" else f"{kind}:{device[1]}"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _cpu, _threads
-from ._backend import cuda_why
+from ._backend import cuda_config
 from ._version import __version__
 
 
@@ -55,7 +55,7 @@ def config() -> dict[str, Any]:
         },
         "openmp": str(openmp) if openmp else "not built: every call is serial",
         "threads": {"limit": _cpu.get_thread_limit(), "default_from": _threads.decided_by},
-        "cuda": {"built": False, "available": False, "architectures": [], "why": cuda_why()},
+        "cuda": cuda_config(),
     }
 
 

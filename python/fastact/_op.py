@@ -57,6 +57,7 @@ class Op:
             [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
             + [Parameter(p, kind, default=value) for p, value in defaults.items()]
             + [Parameter("out", kind, default=None)]
+            + [Parameter("stream", Parameter.KEYWORD_ONLY, default=None)]
         )
 
     def __reduce__(self) -> str:

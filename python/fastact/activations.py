@@ -37,30 +37,36 @@ class Activation(Op, _cpu.FastActivation):
         self, where: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
     ) -> tuple[Any, Any]:
         """y, and x as it was computed on."""
-        allowed = {**self.parameters, "out": None}
-        *values, out = _checks.bind(where, allowed, args, kwargs)
+        allowed = {**self.parameters, "out": None, "stream": None}
+        *values, out, stream = _checks.bind(where, allowed, args, kwargs)
         (out,) = _checks.outputs(where, out)
         parameters = self._numbers(where, values)
-        call = Call(where, x=x)
-        y, made = call.output("out", out, "x", in_place=not saves)
-        call.native.activation_forward(self._which, call.views["x"], y, parameters)
-        return call.result(out, made), call.arrays["x"]
+        with Call(where, stream, x=x) as call:
+            y, made = call.output("out", out, "x", in_place=not saves)
+            call.native.activation_forward(self._which, call.views["x"], y, parameters, call.stream)
+            return call.result(out, made), call.arrays["x"]
 
     def _backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         where = f"fastact.{self.name}.backward"
-        allowed = {**self.parameters, "out": None, "accumulate": False}
-        *values, out, accumulate = _checks.bind(where, allowed, args, kwargs)
+        allowed = {**self.parameters, "out": None, "accumulate": False, "stream": None}
+        *values, out, accumulate, stream = _checks.bind(where, allowed, args, kwargs)
         (out,) = _checks.outputs(where, out)
         parameters = self._numbers(where, values)
         accumulate = _checks.flag(where, "accumulate", accumulate)
         _checks.needs_out(where, accumulate, out)
-        call = Call(where, x=x, dy=dy)
-        _checks.same_as(where, "dy", call.views["dy"], "x", call.views["x"])
-        dx, made = call.output("out", out, "x")
-        call.native.activation_backward(
-            self._which, call.views["dy"], call.views["x"], dx, parameters, accumulate
-        )
-        return call.result(out, made)
+        with Call(where, stream, x=x, dy=dy) as call:
+            _checks.same_as(where, "dy", call.views["dy"], "x", call.views["x"])
+            dx, made = call.output("out", out, "x")
+            call.native.activation_backward(
+                self._which,
+                call.views["dy"],
+                call.views["x"],
+                dx,
+                parameters,
+                accumulate,
+                call.stream,
+            )
+            return call.result(out, made)
 
     def _numbers(self, where: str, values: list[Any]) -> tuple[float, ...]:
         named = zip(self.parameters, values, strict=True)

@@ -3,7 +3,9 @@
 // A struct is a template over the compute type (float or double) and is made from the op's
 // parameters in the order of its Python signature. forward(x) is the activation, derivative(x)
 // its derivative; both are free of branches and of calls, so that the loops in src/cpu/blocks.cpp
-// and the CUDA map vectorise them whole.
+// and the CUDA map vectorise them whole. `approximate` stands for 16-bit data on a GPU, where some
+// ULP of float do not show and instructions are scarce: exp_approximate and divide<approximate>
+// are allowed there.
 //
 // To add one: write its struct, add its line to FASTACT_ACTIVATIONS, a row in
 // python/fastact/activations.py and a formula in tests/reference.py.
@@ -55,19 +57,25 @@ struct MishTraits<double> {
   static constexpr double kDown = 0x1p-128, kHalfDown = 0x1p-129;
 };
 
-template <class T>
+template <class T, bool approximate = false>
 struct Mish {
   using C = MishTraits<T>;
   FASTACT_HD explicit Mish(const double*) {}
 
   FASTACT_HD T forward(T x) const {
-    const T xc = at_least(x, C::kLow);             // above kHigh y is not used
+    const T xc = at_least(x, C::kLow);  // above kHigh y is not used
+    if constexpr (approximate) {
+      const T e = exp_approximate<C::kScale>(xc);
+      const T h = madd(e, e * C::kHalfDown, e);
+      const T y = (xc * C::kDown) * divide<true>(h, madd(h, C::kDown, T(1)));
+      return !(x <= C::kHigh) ? x : y;
+    }
     const Exp<T> exp = exp_scaled<C::kScale>(xc);  // times 2^scale, as are e and h
     const T e = exp.value();
     const T rest = madd(exp.t, exp.s, e * (e * C::kHalfDown));  // h - s
     const T h = rest + exp.s;
     const T d = madd(h, C::kDown, T(1));
-    const T quotient = h / d;
+    const T quotient = divide(h, d);
     const T small = madd(-quotient, h * C::kDown, rest) + exp.s;  // h - h (h/d)
     const T y = (xc * (d < T(1.5) ? small : quotient)) * C::kDown;
     return !(x <= C::kHigh) ? x : y;  // also where x is NaN
@@ -75,17 +83,33 @@ struct Mish {
 
   FASTACT_HD T derivative(T x) const {
     const T xc = at_least(at_most(x, C::kHigh), C::kLow);
+    if constexpr (approximate) {
+      const T e = exp_approximate<C::kScale>(xc);
+      const T h = madd(e, e * C::kHalfDown, e);
+      const T r = divide<true>(T(1), madd(h, C::kDown, T(1)));  // 1/d
+      const T slope = madd(e, e * C::kDown, e);
+      const T y = madd(xc * C::kDown, slope * r, h * C::kDown) * r;  // h/d + x slope/d^2
+      return x != x ? x : y;
+    }
     const Exp<T> exp = exp_scaled<C::kScale>(xc);
     const T e = exp.value();
     const T h = madd(exp.t, exp.s, e * (e * C::kHalfDown)) + exp.s;
     const T d = madd(h, C::kDown, T(1));
     const T slope = madd(e, e * C::kDown, e);  // dh/dx
-    const T y = (madd(xc, slope, h * d) / (d * d)) * C::kDown;
+    const T y = divide(madd(xc, slope, h * d), d * d) * C::kDown;
     return x != x ? x : y;
   }
 };
 
 // The one list. X(name, Struct): the name is the op's name in Python.
 #define FASTACT_ACTIVATIONS(X) X(mish, Mish)
+
+#define FASTACT_ENUMERATE(name, Struct) k_##name,
+enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };
+#undef FASTACT_ENUMERATE
+
+#define FASTACT_NAME(name, Struct) #name,
+constexpr const char* kActivationNames[] = {FASTACT_ACTIVATIONS(FASTACT_NAME)};
+#undef FASTACT_NAME
 
 FASTACT_END_NAMESPACE

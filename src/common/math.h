@@ -96,9 +96,69 @@ FASTACT_HD Exp<T> exp_scaled(T x) {
   return {s, t};
 }
 
+// The division and the exponential of the GPU.
+//
+// divide: a / b, the same bits as IEEE division, wherever a, b and a / b are normal numbers and the
+// product of b with the quotient does not overflow. On a GPU the quotient is corrected by its exact
+// remainder (Markstein), as the compiler would have it, but without its test for special operands
+// and the call behind that, which cost six instructions and spill registers.
+//
+// divide<true> and exp_approximate are for 16-bit data alone, of which a GPU has to compute one
+// element every 27 instructions an H200's lanes can issue: the special function units give
+// reciprocals and powers of two within 2 ULP of float (PTX ISA, rcp.approx and ex2.approx).
+#if defined(__CUDA_ARCH__)
+FASTACT_HD float reciprocal_estimate(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FASTACT_HD double reciprocal_estimate(double x) {
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+}
+FASTACT_HD float power_of_two_estimate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#else
+template <class T>
+FASTACT_HD T reciprocal_estimate(T x) {
+  return T(1) / x;
+}
+inline float power_of_two_estimate(float x) { return __builtin_exp2f(x); }
+#endif
+
+template <bool approximate = false, class T>
+FASTACT_HD T divide(T a, T b) {
+  if constexpr (approximate) return a * reciprocal_estimate(b);
+#if defined(__CUDA_ARCH__)
+  T r = reciprocal_estimate(b);  // 23 bits of float, 20 of double; each step doubles them
+  r = madd(madd(-b, r, T(1)), r, r);
+  if constexpr (sizeof(T) == sizeof(double)) r = madd(madd(-b, r, T(1)), r, r);
+  T q = a * r;
+  q = madd(madd(-b, q, a), r, q);
+  return madd(madd(-b, q, a), r, q);
+#else
+  return a / b;
+#endif
+}
+
+// exp(x) * 2^scale, relative error below 2^-21 + |x| 2^-24.
+template <int scale>
+FASTACT_HD float exp_approximate(float x) {
+  return power_of_two_estimate(madd(x, ExpTraits<float>::kLog2E, float(scale)));
+}
+
 // x or the limit, whichever is larger (at_least, for a negative limit) or smaller (at_most, for a
 // positive one). A NaN gives the limit or a NaN: the caller puts NaNs back at the end.
-#if defined(__AVX512F__)
+#if defined(__CUDA_ARCH__)
+FASTACT_HD float at_least(float x, float limit) { return fmaxf(x, limit); }
+FASTACT_HD double at_least(double x, double limit) { return fmax(x, limit); }
+FASTACT_HD float at_most(float x, float limit) { return fminf(x, limit); }
+FASTACT_HD double at_most(double x, double limit) { return fmin(x, limit); }
+#elif defined(__AVX512F__)
 // As integers positive floats are ordered as they are, and negative floats the other way round
 // when read as unsigned: one minimum each, where a comparison costs three mask instructions.
 template <class T>

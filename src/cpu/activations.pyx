@@ -3,15 +3,20 @@
 ACTIVATIONS = tuple([kActivationNames[i].decode() for i in range(kActivations)])
 
 
-def activation_forward(int which, View x, View y, tuple parameters):
-    """y OUT = f(x IN); same shape, dtype and device, equal or disjoint memory."""
+def activation_forward(int which, View x, View y, tuple parameters, stream):
+    """y OUT = f(x IN); same shape, dtype and device, equal or disjoint memory.
+
+    stream: for device modules, which have the same functions.
+    """
     cdef double p[MAX_PARAMETERS]
     cdef Operand[2] arrays = [x.operand, y.operand]
     unpack(parameters, p)
     run(table.forward[which][x.dtype], p, x.dtype, False, 2, arrays, x.size)
 
 
-def activation_backward(int which, View dy, View x, View dx, tuple parameters, bint accumulate):
+def activation_backward(
+    int which, View dy, View x, View dx, tuple parameters, bint accumulate, stream
+):
     """dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same."""
     cdef double p[MAX_PARAMETERS]
     cdef Operand[3] arrays = [dy.operand, x.operand, dx.operand]
@@ -39,6 +44,7 @@ cdef class FastActivation:
         """NotImplemented unless the only argument beside x is `out`."""
         cdef PyObject* value = <PyObject*>x
         cdef object out = None
+        cdef Work work
         if args:
             if kwargs or len(args) != 1 or self.parameter_count:
                 return NotImplemented
@@ -47,10 +53,11 @@ cdef class FastActivation:
             if len(kwargs) != 1 or "out" not in kwargs:
                 return NotImplemented
             out = kwargs["out"]
-        return quick(
-            &table.forward[self._which][0], self.defaults, 1, &value, out, False,
-            keep_inputs,
-        )
+        work.blocks = &table.forward[self._which][0]
+        work.parameters = self.defaults
+        work.which = self._which
+        work.backward = work.accumulate = False
+        return quick(&work, 1, &value, out, keep_inputs)
 
     def __call__(self, x, /, *args, **kwargs):
         result = self.quick_forward(x, args, kwargs, False)
@@ -123,6 +130,7 @@ cdef class FastActivation:
         """
         cdef PyObject** values = [<PyObject*>dy, <PyObject*>x]
         cdef Py_ssize_t understood = 0
+        cdef Work work
         out = None
         accumulate = False
         if kwargs:
@@ -133,10 +141,12 @@ cdef class FastActivation:
                 accumulate = kwargs["accumulate"]
                 understood += 1
         if not args and len(kwargs) == understood and type(accumulate) is bool:
-            result = quick(
-                &table.backward[self._which][0][0], self.defaults, 2, values, out, accumulate,
-                False,
-            )
+            work.blocks = &table.backward[self._which][0][0]
+            work.parameters = self.defaults
+            work.which = self._which
+            work.backward = True
+            work.accumulate = accumulate
+            result = quick(&work, 2, values, out, False)
             if result is not NotImplemented:
                 return result
         return self._backward(dy, x, *args, **kwargs)

@@ -42,6 +42,20 @@ def learn_bfloat16(dtype):
     numpy_bfloat16 = dtype.num
 
 
+cdef tuple plain_device(DLDevice device):
+    """DLPack's pair: pinned host memory is the CPU's, managed memory is its GPU's."""
+    if device.device_type == kDLCPU or device.device_type == kDLCUDAHost:
+        return (kDLCPU, 0)
+    if device.device_type == kDLCUDAManaged:
+        return (kDLCUDA, device.device_id)
+    return (device.device_type, device.device_id)
+
+
+def plain_device_pair(int device_type, int device_id):
+    """`plain_device` for Python."""
+    return plain_device(DLDevice(device_type, device_id))
+
+
 cdef void fill_operand(Operand* to, DLTensor* tensor, int64_t item) noexcept:
     to.data = <char*>tensor.data + tensor.byte_offset
     to.ndim = tensor.ndim
@@ -87,7 +101,7 @@ cdef class View:
             kinds = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
             kind = kinds[d.code] if d.code < 7 else f"dlpack-type-{d.code}-"
             self.dtype_name = "bool" if kind == "bool" else f"{kind}{d.bits}"
-        self.device = (tensor.device.device_type, tensor.device.device_id)
+        self.device = plain_device(tensor.device)
         if tensor.ndim > kMaxAxes:
             raise ValueError(f"arrays have at most {kMaxAxes} axes, got {tensor.ndim}")
         stride = 1
@@ -138,6 +152,71 @@ cdef class View:
             view.shape_[i] = like.shape_[i]
             view.strides_[i] = 0
         view.finish(<char*>cnp.PyArray_DATA(value), like.operand.ndim)
+        return view
+
+    @staticmethod
+    def bytes(int64_t count, tuple device):
+        """A model for `count` bytes on a device."""
+        cdef View view = View.__new__(View)
+        view.dtype, view.dtype_name, view.itemsize, view.device = -1, "uint8", 1, device
+        view.shape_[0], view.strides_[0] = count, 1
+        view.finish(NULL, 1)
+        return view
+
+    def repeats(self, View like):
+        """This memory as one element, read at every position of `like`."""
+        cdef View view = like.same_memory()
+        cdef int i
+        for i in range(like.operand.ndim):
+            view.shape_[i], view.strides_[i] = like.shape_[i], 0
+        view.owner, view.readonly = self, True
+        view.finish(self.operand.data, like.operand.ndim)
+        return view
+
+    cdef View same_memory(self):
+        cdef View view = View.__new__(View)
+        view.dtype = self.dtype
+        view.dtype_name = self.dtype_name
+        view.itemsize = self.itemsize
+        view.device = self.device
+        view.readonly = self.readonly
+        view.owner = self  # which holds what it views
+        return view
+
+    def shaped(self, tuple shape):
+        """A model for a new array: this dtype and device, another shape.
+
+        Its axes are in this one's order in memory where it has as many, else in C order.
+        """
+        cdef View view = self.same_memory()
+        cdef int i
+        for i in range(len(shape)):
+            view.shape_[i] = shape[i]
+            view.strides_[i] = self.strides_[i] if len(shape) == self.operand.ndim else len(shape) - i
+        view.finish(NULL, len(shape))
+        return view
+
+    def with_axes(self, tuple axes):
+        """The same array with axes of length 1 at these places of the result, in rising order."""
+        cdef View view = self.same_memory()
+        cdef int i, own = 0, count = self.operand.ndim + len(axes)
+        for i in range(count):
+            if i in axes:
+                view.shape_[i], view.strides_[i] = 1, 0
+            else:
+                view.shape_[i], view.strides_[i] = self.shape_[own], self.strides_[own]
+                own += 1
+        view.finish(self.operand.data, count)
+        return view
+
+    def broadcast_to(self, tuple shape):
+        """The same array read over a shape of its rank: its axes of length 1 repeat."""
+        cdef View view = self.same_memory()
+        cdef int i
+        for i in range(self.operand.ndim):
+            view.shape_[i] = shape[i]
+            view.strides_[i] = self.strides_[i] if self.shape_[i] == shape[i] else 0
+        view.finish(self.operand.data, self.operand.ndim)
         return view
 
     @staticmethod
@@ -199,6 +278,18 @@ cdef class View:
         return <intptr_t>self.operand.data
 
     @property
+    def order(self):
+        """The axes from the largest stride to the smallest."""
+        cdef int axes[kMaxAxes]
+        axes_in_order(self, axes)
+        return tuple([axes[i] for i in range(self.operand.ndim)])
+
+    @property
+    def operand_address(self):
+        """Where the description of this array lies, for other native modules; it lives as long."""
+        return <intptr_t>&self.operand
+
+    @property
     def __array_interface__(self):
         """Raw items, for NumPy's exact overlap test: no dtype, so bfloat16 is no special case."""
         return {
@@ -210,92 +301,12 @@ cdef class View:
         }
 
 
-cdef void kept_order_strides(View like, int64_t* strides) noexcept:
-    """Element strides without gaps, axes in the order of `like`'s strides (NumPy's order="K")."""
-    cdef int order[kMaxAxes]
-    cdef int i, j, axis, n = like.operand.ndim
-    cdef int64_t step = 1
-    for i in range(n):
+cdef void axes_in_order(View like, int* order) noexcept:
+    """The axes by falling stride; equal ones keep their order."""
+    cdef int i, j
+    for i in range(like.operand.ndim):
         j = i
         while j > 0 and abs(like.strides_[order[j - 1]]) < abs(like.strides_[i]):
             order[j] = order[j - 1]
             j -= 1
         order[j] = i
-    for i in range(n - 1, -1, -1):
-        axis = order[i]
-        strides[axis] = step
-        step *= like.shape_[axis] if like.shape_[axis] else 1
-
-
-cdef DLDataType dlpack_dtype(int dtype) noexcept:
-    cdef DLDataType made
-    made.code = kDLBfloat if dtype == kBF16 else kDLFloat
-    made.bits = <uint8_t>(8 * item_size(dtype))
-    made.lanes = 1
-    return made
-
-
-cdef object hand_over(DLManagedTensorVersioned* tensor, DLPackExchangeAPI* api):
-    """Make a framework's tensor of `tensor`, which it owns from then on."""
-    cdef void* made = NULL
-    api.object_from_managed(tensor, &made)
-    cdef object result = <object>made
-    Py_DECREF(result)  # the cast above took a second reference
-    return result
-
-
-cdef void drop_capsule(object capsule) noexcept:
-    """The destructor of a capsule that nobody consumed."""
-    cdef DLManagedTensorVersioned* tensor
-    cdef DLManagedTensor* old
-    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
-        tensor = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
-        tensor.deleter(tensor)
-    elif PyCapsule_IsValid(capsule, "dltensor"):
-        old = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
-        old.deleter(old)
-
-
-cdef class Memory:
-    """New CPU memory in `like`'s layout. A kernel fills it; then a framework takes it over, once."""
-
-    cdef DLManagedTensorVersioned* tensor
-
-    def __cinit__(self, View like):
-        cdef int64_t strides[kMaxAxes]
-        kept_order_strides(like, strides)
-        self.tensor = make_tensor(
-            like.operand.ndim, like.shape_, strides, dlpack_dtype(like.dtype)
-        )
-        if self.tensor is NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        if self.tensor is not NULL:
-            self.tensor.deleter(self.tensor)
-
-    cdef DLManagedTensorVersioned* release(self) except NULL:
-        if self.tensor is NULL:
-            raise BufferError("this memory has been handed over already")
-        tensor = self.tensor
-        self.tensor = NULL
-        return tensor
-
-    def view(self):
-        cdef View view = View.__new__(View)
-        view.owner = self
-        view.take(&self.tensor.dl_tensor)
-        return view
-
-    def to_exchange(self, api_capsule):
-        """The tensor of the framework whose C exchange API this is."""
-        api = <DLPackExchangeAPI*>PyCapsule_GetPointer(api_capsule, "dlpack_exchange_api")
-        return hand_over(self.release(), api)
-
-    def __dlpack_device__(self):
-        return (kDLCPU, 0)
-
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        if max_version is not None and max_version[0] >= 1:
-            return PyCapsule_New(self.release(), "dltensor_versioned", drop_capsule)
-        return PyCapsule_New(unversioned(self.release()), "dltensor", drop_capsule)

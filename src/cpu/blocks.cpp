@@ -3,74 +3,12 @@
 // One loop an arity, the functor passed in. GCC vectorises all of them (-fopt-info-vec says so)
 // and makes the loop's tail with the same IEEE operations: an element's bits do not depend on its
 // position.
-//
-// 16-bit data passes through chunks of float that stay in the first-level cache. With the
-// conversions inside the loop GCC unrolled it to the 16-bit vector length and spilled: 4096
-// bfloat16 of mish took 3.7 us on AVX-512 and 7.5 us on AVX2, by chunks 2.3 and 4.3 (float32: 1.8
-// and 3.3).
 #include "blocks.h"
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include "widen.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
-
-constexpr int64_t kChunk = 512;  // three of them as float fill 6 KiB
-
-template <class T>
-void widen_chunk(const T* from, float* to, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
-}
-
-template <class T>
-void narrow_chunk(const float* from, T* to, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) to[i] = narrow<T>(from[i]);
-}
-
-#if defined(__F16C__)
-// The one place with intrinsics. The hardware converts a vector of halves at once, which GCC 12
-// does not know how to ask for: 4096 float16 of mish take 2.2 us on AVX-512 and 3.6 on AVX2, where
-// the integer code inside the loop took 4.0 and 11.2. A rest shorter than a vector passes through a
-// vector too: NaNs, whose payload the two ways treat differently, then do not depend on their
-// position.
-constexpr int64_t kHalves = 8;
-inline void widen_vector(const f16* from, float* to) {
-  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  _mm256_storeu_ps(to, _mm256_cvtph_ps(halves));
-}
-inline void narrow_vector(const float* from, f16* to) {
-  const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves);
-}
-
-template <>
-void widen_chunk(const f16* from, float* to, int64_t n) {
-  int64_t i = 0;
-  for (; i + kHalves <= n; i += kHalves) widen_vector(from + i, to + i);
-  if (i == n) return;
-  f16 rest[kHalves] = {};
-  float wide[kHalves];
-  memcpy(rest, from + i, (n - i) * sizeof(f16));
-  widen_vector(rest, wide);
-  memcpy(to + i, wide, (n - i) * sizeof(float));
-}
-
-template <>
-void narrow_chunk(const float* from, f16* to, int64_t n) {
-  int64_t i = 0;
-  for (; i + kHalves <= n; i += kHalves) narrow_vector(from + i, to + i);
-  if (i == n) return;
-  float rest[kHalves] = {};
-  f16 halves[kHalves];
-  memcpy(rest, from + i, (n - i) * sizeof(float));
-  narrow_vector(rest, halves);
-  memcpy(to + i, halves, (n - i) * sizeof(f16));
-}
-#endif
 
 // y[i] = f(x[i])
 template <class T, class F>
@@ -111,19 +49,32 @@ void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
   }
 }
 
-template <class T, template <class> class A>
+template <class T, template <class, bool> class A>
 void forward(char* const* operands, int64_t n, const double* parameters) {
-  const A<Compute<T>> a(parameters);
+  const A<Compute<T>, false> a(parameters);
   map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n,
        [&](Compute<T> x) { return a.forward(x); });
 }
 
-template <class T, template <class> class A, bool accumulate>
+template <class T, template <class, bool> class A, bool accumulate>
 void backward(char* const* operands, int64_t n, const double* parameters) {
-  const A<Compute<T>> a(parameters);
+  const A<Compute<T>, false> a(parameters);
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
                    reinterpret_cast<T*>(operands[2]), n,
                    [&](Compute<T> x) { return a.derivative(x); });
+}
+
+// The same bits, whatever a NaN carries.
+template <class T>
+void copy(char* const* operands, int64_t n, const double*) {
+  memcpy(operands[1], operands[0], n * sizeof(T));
+}
+
+template <class T>
+void add(char* const* operands, int64_t n, const double*) {
+  const T* x = reinterpret_cast<const T*>(operands[0]);
+  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n,
+             [](Compute<T>) { return Compute<T>(1); });
 }
 
 template <class T>
@@ -144,12 +95,18 @@ void exponential(char* const* operands, int64_t n, const double*) {
 #define FASTACT_QUOTE_(text) #text
 #define FASTACT_QUOTE(text) FASTACT_QUOTE_(text)
 
+extern const ReduceTable reduce_table;
 extern const BlockTable table;
 const BlockTable table = {
     FASTACT_QUOTE(FASTACT_ISA),
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
+    {{copy<f16>, add<f16>},
+     {copy<bf16>, add<bf16>},
+     {copy<float>, add<float>},
+     {copy<double>, add<double>}},
     {exponential<float>, exponential<double>},
+    &reduce_table,
 };
 
 FASTACT_END_NAMESPACE

@@ -8,24 +8,10 @@
 #include <cstdint>
 
 #include "../common/activations.h"
-#include "../common/dtypes.h"
+#include "../common/operand.h"
+#include "reduce_blocks.h"
 
 namespace fastact {
-
-enum DType : int { kF16, kBF16, kF32, kF64, kDTypes };
-
-inline int64_t item_size(int dtype) {
-  constexpr int64_t sizes[kDTypes] = {2, 2, 4, 8};
-  return sizes[dtype];
-}
-
-#define FASTACT_ENUMERATE(name, Struct) k_##name,
-enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };
-#undef FASTACT_ENUMERATE
-
-#define FASTACT_NAME(name, Struct) #name,
-constexpr const char* kActivationNames[] = {FASTACT_ACTIVATIONS(FASTACT_NAME)};
-#undef FASTACT_NAME
 
 // operands: the inputs in order, then the output; each n elements of one dtype, an input equal to
 // the output or disjoint from it. parameters: of the op, in the order of its signature.
@@ -35,7 +21,9 @@ struct BlockTable {
   const char* isa;
   Block forward[kActivations][kDTypes];      // x IN, y OUT
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
+  Block identity[kDTypes][2];  // x IN, y OUT; [1]: y IN/OUT, added to
   Block exp[2];  // x IN, exp(x) OUT for float and double: for the tests of math.h
+  const ReduceTable* reduce;
 };
 
 // isa.cpp

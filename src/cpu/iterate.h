@@ -5,9 +5,7 @@
 // each range by whichever thread; element i means the same for every thread, so nothing that a
 // caller can see depends on how the range was cut.
 //
-// Preparing: axes of length 1 go; axes on which the output runs backwards are turned round; the
-// rest are sorted by the output's strides and merged where every operand allows. Running then
-// picks the first of
+// Preparing merges and sorts the axes (common/walk.h). Running then picks the first of
 //   1. all operands contiguous: the block function reads and writes the arrays themselves;
 //   2. rows contiguous in every operand and not short: the same, row by row;
 //   3. anything else: each strided operand passes through a buffer of kStage elements that stays
@@ -23,38 +21,25 @@
 // prefetching the next 2 to 16 KiB of every operand (9 to 12 ms).
 #pragma once
 
+#include "../common/walk.h"
 #include "blocks.h"
 
 namespace fastact {
 
-constexpr int kMaxAxes = 64;      // NumPy's limit
-constexpr int kMaxOperands = 3;   // dy, x, dx
 constexpr int64_t kBlock = 4096;  // elements a call of a block function
 
-// One array as its framework describes it.
-struct Operand {
-  char* data;
-  int ndim;
-  const int64_t* shape;
-  const int64_t* strides;  // null: C-contiguous
-  int64_t stride_unit;     // bytes that one step of `strides` stands for
-};
-
-struct Loop {
+struct Loop : Walk {
   Block block;
   const double* parameters;
-  int64_t item;  // bytes an element
-  int64_t size;  // elements
   int64_t head;  // elements before the output's first cache line boundary, if contiguous
-  int operands;  // the last is the output
   bool reads_output;
-  bool all_contiguous, rows_contiguous;
-  int ndim;
-  int64_t shape[kMaxAxes];
-  char* data[kMaxOperands];
-  int64_t strides[kMaxOperands][kMaxAxes];  // bytes
-  bool contiguous[kMaxOperands];
+  bool whole, rows;  // contiguous as a whole, or at least row by row
 };
+
+// Moves n elements of `item` bytes between rows and a dense buffer, whatever their alignment.
+using MoveRow = void (*)(char* to, const char* from, int64_t stride, int64_t n);
+MoveRow gather_for(int64_t item);   // stride is of `from`
+MoveRow scatter_for(int64_t item);  // stride is of `to`
 
 // All operands have the same shape and dtype (checked by the caller).
 void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,

@@ -3,10 +3,12 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport (
     PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName,
 )
-from cpython.ref cimport Py_DECREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memcpy, strcmp
+from libcpp cimport bool as cpp_bool
 cimport numpy as cnp
 
 from threading import Lock
@@ -24,8 +26,11 @@ cdef extern from "numpy/arrayobject.h":
     bint PyArray_IS_C_CONTIGUOUS(cnp.ndarray) noexcept
     object PyArray_NewLikeArray(cnp.ndarray, cnp.NPY_ORDER order, PyObject* dtype, int subok)
 
-cdef extern from "dlpack.h" namespace "fastact" nogil:
+cdef extern from "../common/dlpack.h" namespace "fastact" nogil:
     const int32_t kDLCPU
+    const int32_t kDLCUDA
+    const int32_t kDLCUDAHost
+    const int32_t kDLCUDAManaged
     const uint8_t kDLFloat
     const uint8_t kDLBfloat
     const uint64_t kDLReadOnly
@@ -58,14 +63,20 @@ cdef extern from "dlpack.h" namespace "fastact" nogil:
 
     ctypedef struct DLManagedTensorVersioned:
         DLPackVersion version
+        void* manager_ctx
         void (*deleter)(DLManagedTensorVersioned*) noexcept
         uint64_t flags
         DLTensor dl_tensor
 
     ctypedef struct DLPackExchangeAPI:
         DLPackVersion version
+        int (*allocate)(
+            DLTensor*, DLManagedTensorVersioned**, void*,
+            void (*)(void*, const char*, const char*) noexcept
+        ) noexcept
         int (*object_from_managed)(DLManagedTensorVersioned*, void**) except -1
         int (*borrow)(void*, DLTensor*) except -1
+        int (*current_stream)(int32_t, int32_t, void**) except -1
 
 cdef extern from "runtime.h" namespace "fastact" nogil:
     const int kOpenMP
@@ -73,24 +84,55 @@ cdef extern from "runtime.h" namespace "fastact" nogil:
     bint in_parallel() noexcept
     int& local_threads() noexcept
     const char* compiler() noexcept
+    DLManagedTensorVersioned* describe_tensor(
+        void*, DLDevice, int, const int64_t*, const int64_t*, DLDataType
+    ) noexcept
+    DLManagedTensorVersioned* with_strides(
+        DLManagedTensorVersioned*, int, const int64_t*, const int64_t*
+    ) noexcept
     DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
     DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
 
-cdef extern from "blocks.h" namespace "fastact" nogil:
+cdef extern from "../common/operand.h" namespace "fastact" nogil:
+    enum: kMaxAxes
     const int kF16
     const int kBF16
     const int kF32
     const int kF64
+    int64_t item_size(int) noexcept
+
+    ctypedef struct Operand:
+        char* data
+        int ndim
+        const int64_t* shape
+        const int64_t* strides
+        int64_t stride_unit
+
+cdef extern from "../common/device_table.h" namespace "fastact" nogil:
+    ctypedef struct DeviceTable:
+        void (*activation)(
+            int, int, bint, bint, const Operand*, const double*, int, void*
+        ) except +
+
+cdef extern from "reduce_blocks.h" namespace "fastact" nogil:
+    ctypedef struct ReduceBlocks:
+        pass
+
+    ctypedef struct ReduceTable:
+        ReduceBlocks sum[4]
+
+cdef extern from "blocks.h" namespace "fastact" nogil:
     const int kActivations
     const double kExpUlp
-    int64_t item_size(int) noexcept
     ctypedef void (*Block)(char* const*, int64_t, const double*) noexcept
 
     ctypedef struct BlockTable:
         const char* isa
         Block forward[1][4]
         Block backward[1][4][2]
+        Block identity[4][2]
         Block exp[2]
+        const ReduceTable* reduce
 
     ctypedef struct IsaList:
         int count
@@ -102,18 +144,22 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
     const char* const kActivationNames[1]
 
 cdef extern from "iterate.h" namespace "fastact" nogil:
-    enum: kMaxAxes
     const int64_t kBlock
-
-    ctypedef struct Operand:
-        char* data
-        int ndim
-        const int64_t* shape
-        const int64_t* strides
-        int64_t stride_unit
 
     ctypedef struct Loop:
         int64_t size
 
     void prepare(Loop*, Block, const double*, int, bint, int, const Operand*) noexcept
     void run_share(const Loop*, int64_t, int64_t) noexcept
+
+cdef extern from "reduce.h" namespace "fastact" nogil:
+    ctypedef struct Reducer:
+        double* partial
+
+    void prepare_reduction "fastact::prepare"(
+        Reducer*, const ReduceTable*, const ReduceBlocks*, const Operand&, const Operand&,
+        const cpp_bool*, int
+    ) noexcept
+    int64_t workspace_size(const Reducer*) noexcept
+    void reduce_share(const Reducer*, int64_t, int64_t) noexcept
+    void merge_share(const Reducer*, int64_t, int64_t) noexcept

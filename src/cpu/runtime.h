@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "dlpack.h"
+#include "../common/dlpack.h"
 
 namespace fastact {
 
@@ -57,38 +57,64 @@ inline void* allocate(size_t bytes) {
   return memory;
 }
 
-// A tensor with its own memory, ready to hand over; null when memory runs out.
-// shape IN (ndim), strides IN (ndim, in elements, of a layout without gaps).
-inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape, const int64_t* strides,
-                                             DLDataType dtype) {
+// A tensor over given memory, its axes in the same allocation as itself: one free() releases it.
+// Whoever asks for it sets manager_ctx and deleter. Null when memory runs out.
+// shape IN (ndim), strides IN (ndim, in elements).
+inline DLManagedTensorVersioned* describe_tensor(void* data, DLDevice device, int ndim,
+                                                 const int64_t* shape, const int64_t* strides,
+                                                 DLDataType dtype) {
   struct Owned {
     DLManagedTensorVersioned tensor;
     int64_t axes[1];  // shape, then strides
   };
-  int64_t bytes = dtype.bits / 8;
-  for (int i = 0; i < ndim; ++i) bytes *= shape[i];
   auto* owned = static_cast<Owned*>(malloc(sizeof(Owned) + 2 * ndim * sizeof(int64_t)));
-  void* data = allocate(size_t(bytes));
-  if (!owned || !data) {
-    free(owned);
-    free(data);
-    return nullptr;
-  }
+  if (!owned) return nullptr;
   for (int i = 0; i < ndim; ++i) {
     owned->axes[i] = shape[i];
     owned->axes[ndim + i] = strides[i];
   }
   owned->tensor = {
-      {1, 1},
-      nullptr,
-      [](DLManagedTensorVersioned* self) {
-        free(self->dl_tensor.data);
-        free(self);
-      },
-      0,
-      {data, {kDLCPU, 0}, ndim, dtype, owned->axes, owned->axes + ndim, 0},
-  };
+      {1, 1}, nullptr, nullptr, 0, {data, device, ndim, dtype, owned->axes, owned->axes + ndim, 0}};
   return &owned->tensor;
+}
+
+// A tensor with its own memory on the CPU, ready to hand over; null when memory runs out.
+// strides: of a layout without gaps.
+inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape, const int64_t* strides,
+                                             DLDataType dtype) {
+  int64_t bytes = dtype.bits / 8;
+  for (int i = 0; i < ndim; ++i) bytes *= shape[i];
+  void* data = allocate(size_t(bytes));
+  auto* tensor = data ? describe_tensor(data, {kDLCPU, 0}, ndim, shape, strides, dtype) : nullptr;
+  if (!tensor) {
+    free(data);
+    return nullptr;
+  }
+  tensor->deleter = [](DLManagedTensorVersioned* self) {
+    free(self->dl_tensor.data);
+    free(self);
+  };
+  return tensor;
+}
+
+// The same memory under other axes; takes `whole` over. Null, with `whole` released, when memory
+// runs out.
+inline DLManagedTensorVersioned* with_strides(DLManagedTensorVersioned* whole, int ndim,
+                                              const int64_t* shape, const int64_t* strides) {
+  const DLTensor& t = whole->dl_tensor;
+  auto* tensor = describe_tensor(static_cast<char*>(t.data) + t.byte_offset, t.device, ndim, shape,
+                                 strides, t.dtype);
+  if (!tensor) {
+    whole->deleter(whole);
+    return nullptr;
+  }
+  tensor->manager_ctx = whole;
+  tensor->deleter = [](DLManagedTensorVersioned* self) {
+    auto* inner = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
+    inner->deleter(inner);
+    free(self);
+  };
+  return tensor;
 }
 
 // The same tensor for a consumer that knows only the capsules from before version 1.

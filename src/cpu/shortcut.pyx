@@ -2,9 +2,58 @@
 # and need no conversion, and says "not mine" to everything else, errors included, which the
 # Python layer then handles or explains. It must therefore check whatever the Python layer checks,
 # before anything is written.
+#
+# Tensors on a GPU go the same way, once the Python layer has found their device fit and registered
+# it: their framework's allocator, its current stream, and the device module's C functions.
 
 cdef enum:
     MAX_TENSOR_TYPES = 8
+    MAX_DEVICES = 64
+
+
+# What the short cut runs: an op's row of the CPU's table, by dtype (and accumulation), and what a
+# device module has to know to do the same.
+cdef struct Work:
+    const Block* blocks
+    const double* parameters
+    int which
+    bint backward
+    bint accumulate
+
+
+cdef struct FitDevice:
+    DLDevice device
+    const DeviceTable* table
+
+
+cdef FitDevice[MAX_DEVICES] fit_devices
+cdef int fit_device_count = 0
+
+
+def register_device(tuple device, table_capsule):
+    """Let tensors on this device, which has been found fit, take the short cut."""
+    global fit_device_count
+    with registering:
+        if fit_device_count == MAX_DEVICES:
+            return
+        fit_devices[fit_device_count].device.device_type = device[0]
+        fit_devices[fit_device_count].device.device_id = device[1]
+        fit_devices[fit_device_count].table = <DeviceTable*>PyCapsule_GetPointer(
+            table_capsule, "fastact_device_table"
+        )
+        kept_alive.append(table_capsule)
+        fit_device_count += 1  # last: readers take no lock
+
+
+cdef const DeviceTable* table_of(DLDevice device) noexcept:
+    cdef int i
+    for i in range(fit_device_count):
+        if (
+            fit_devices[i].device.device_type == device.device_type
+            and fit_devices[i].device.device_id == device.device_id
+        ):
+            return fit_devices[i].table
+    return NULL
 
 
 cdef struct TensorType:
@@ -72,8 +121,10 @@ cdef bint quick_numpy(object x, Operand* to, int* dtype, bint writes) except -1:
     return True
 
 
-cdef bint quick_tensor(object x, TensorType* kind, Operand* to, int* dtype) except -1:
-    """Describe a contiguous CPU tensor that may be used as it is; False if it is anything else."""
+cdef bint quick_tensor(
+    object x, TensorType* kind, Operand* to, int* dtype, DLDevice* device
+) except -1:
+    """Describe a contiguous tensor that may be used as it is; False if it is anything else."""
     cdef DLTensor tensor
     cdef int64_t expected = 1
     cdef int i
@@ -88,7 +139,8 @@ cdef bint quick_tensor(object x, TensorType* kind, Operand* to, int* dtype) exce
     except Exception:
         return False  # the Python layer finds out why
     dtype[0] = dtype_of_dlpack(tensor.dtype)
-    if dtype[0] < 0 or tensor.device.device_type != kDLCPU or tensor.ndim > kMaxAxes:
+    device[0] = tensor.device
+    if dtype[0] < 0 or tensor.ndim > kMaxAxes:
         return False
     if tensor.strides is not NULL:
         for i in range(tensor.ndim - 1, -1, -1):
@@ -122,23 +174,21 @@ cdef bint quick_match(const Operand* a, const Operand* b, int64_t bytes, bint ov
 
 
 cdef object quick(
-    const Block* blocks, const double* parameters, int inputs, PyObject** values, object out,
-    bint accumulate, bint keep_inputs
+    const Work* work, int inputs, PyObject** values, object out, bint keep_inputs
 ):
-    """Run a block function by the short cut. NotImplemented: the Python layer must look.
+    """Run an op by the short cut. NotImplemented: the Python layer must look.
 
-    blocks: this op's row of the table, by dtype (and accumulation). keep_inputs: an output that
-    is an input would destroy what the caller saves for backward.
+    keep_inputs: an output that is an input would destroy what the caller saves for backward.
     """
     cdef Operand[3] arrays
     cdef int[3] dtypes
-    cdef int k, stride = 2 if inputs == 2 else 1
+    cdef DLDevice[3] devices
+    cdef int k
     cdef bint fresh
     cdef int64_t size, bytes
     cdef object first = <object>values[0]
     cdef TensorType* kind = NULL
-    cdef DLManagedTensorVersioned* made = NULL
-    cdef int64_t[kMaxAxes] strides
+    cdef const DeviceTable* remote = NULL
     if not PyArray_CheckExact(first):
         kind = tensor_type_known(Py_TYPE(first))
         if kind is NULL:
@@ -147,13 +197,18 @@ cdef object quick(
         x = <object>values[k]
         if not (
             quick_numpy(x, &arrays[k], &dtypes[k], False) if kind is NULL
-            else quick_tensor(x, kind, &arrays[k], &dtypes[k])
+            else quick_tensor(x, kind, &arrays[k], &dtypes[k], &devices[k])
         ):
+            return NotImplemented
+    if kind is not NULL and devices[0].device_type != kDLCPU:
+        remote = table_of(devices[0])
+        if remote is NULL:
             return NotImplemented
     size = quick_size(&arrays[0])
     bytes = size * item_size(dtypes[0])
     if inputs == 2 and (
         dtypes[1] != dtypes[0] or not quick_match(&arrays[0], &arrays[1], 0, False)
+        or (kind is not NULL and not same_device(devices[0], devices[1]))
     ):
         return NotImplemented
     arrays[inputs] = arrays[0]
@@ -161,49 +216,84 @@ cdef object quick(
     if not fresh:
         if not (
             quick_numpy(out, &arrays[inputs], &dtypes[2], True) if kind is NULL
-            else quick_tensor(out, kind, &arrays[inputs], &dtypes[2])
+            else quick_tensor(out, kind, &arrays[inputs], &dtypes[2], &devices[2])
         ):
             return NotImplemented
-        if dtypes[2] != dtypes[0]:
+        if dtypes[2] != dtypes[0] or (
+            kind is not NULL and not same_device(devices[0], devices[2])
+        ):
             return NotImplemented
         for k in range(inputs):
             if not quick_match(&arrays[k], &arrays[inputs], bytes, size != 0):
                 return NotImplemented
         if keep_inputs and arrays[0].data == arrays[inputs].data:
             return NotImplemented
-    elif accumulate:
+    elif work.accumulate:
         return NotImplemented
-    elif kind is NULL:
+    if kind is not NULL:
+        return quick_on_tensors(
+            work, kind, remote, devices[0], inputs + 1, arrays, dtypes[0], size, out
+        )
+    if fresh:
         out = PyArray_NewLikeArray(first, cnp.NPY_CORDER, NULL, 0)
         arrays[inputs].data = <char*>cnp.PyArray_DATA(out)
-    else:
-        bytes = 1
-        for k in range(arrays[0].ndim - 1, -1, -1):
-            strides[k] = bytes
-            bytes *= arrays[0].shape[k]
-        made = make_tensor(arrays[0].ndim, arrays[0].shape, strides, dlpack_dtype(dtypes[0]))
-        if made is NULL:
-            raise MemoryError
-        arrays[inputs].data = <char*>made.dl_tensor.data
-    run_quick(
-        blocks[dtypes[0] * stride + accumulate], parameters, dtypes[0], accumulate, inputs + 1,
-        arrays, size,
-    )
-    if made is not NULL:
-        return hand_over(made, kind.api)
+    run_quick(work, dtypes[0], inputs + 1, arrays, size)
     return out[()] if fresh and arrays[0].ndim == 0 else out
 
 
+cdef bint same_device(DLDevice a, DLDevice b) noexcept:
+    return a.device_type == b.device_type and a.device_id == b.device_id
+
+
+cdef object quick_on_tensors(
+    const Work* work, TensorType* kind, const DeviceTable* remote, DLDevice device, int operands,
+    Operand* arrays, int dtype, int64_t size, object out
+):
+    """The rest of `quick` for tensors that passed it, on the CPU (remote: NULL) or a device."""
+    cdef DLManagedTensorVersioned* made = NULL
+    cdef int64_t[kMaxAxes] strides
+    cdef int64_t step = 1
+    cdef int axis
+    cdef void* stream = NULL
+    if out is None:
+        if remote is not NULL:
+            made = allocate_by(
+                kind.api, device, dlpack_dtype(dtype), arrays[0].ndim, arrays[0].shape
+            )
+        else:
+            for axis in range(arrays[0].ndim - 1, -1, -1):
+                strides[axis] = step
+                step *= arrays[0].shape[axis]
+            made = make_tensor(arrays[0].ndim, arrays[0].shape, strides, dlpack_dtype(dtype))
+            if made is NULL:
+                raise MemoryError
+        arrays[operands - 1].data = <char*>made.dl_tensor.data + made.dl_tensor.byte_offset
+    try:
+        if remote is NULL:
+            run_quick(work, dtype, operands, arrays, size)
+        elif size > 0:
+            kind.api.current_stream(device.device_type, device.device_id, &stream)
+            remote.activation(
+                work.which, dtype, work.backward, work.accumulate, arrays, work.parameters,
+                device.device_id, stream,
+            )
+    except:
+        if made is not NULL:
+            made.deleter(made)
+        raise
+    return out if made is NULL else hand_over(made, kind.api)
+
+
 cdef void run_quick(
-    Block block, const double* parameters, int dtype, bint reads_output, int operands,
-    const Operand* arrays, int64_t size
+    const Work* work, int dtype, int operands, const Operand* arrays, int64_t size
 ) noexcept:
     """`run`, without preparing a loop for the small arrays whose time would go into it."""
     cdef char* pointers[3]
     cdef int k
+    cdef Block block = work.blocks[dtype * (2 if work.backward else 1) + work.accumulate]
     if size > kBlock:
-        run(block, parameters, dtype, reads_output, operands, arrays, size)
+        run(block, work.parameters, dtype, work.accumulate, operands, arrays, size)
         return
     for k in range(operands):
         pointers[k] = arrays[k].data
-    block(pointers, size, parameters)
+    block(pointers, size, work.parameters)

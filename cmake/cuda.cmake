@@ -1,0 +1,117 @@
+# fastact._cuda, by a CUDA compiler, and fastact._cuda_emulated, of the same sources by the host's.
+#
+# Each family's .cu is compiled once a storage type: small units, built side by side.
+
+set(FASTACT_CUDA_FAMILIES activations reductions)
+set(FASTACT_STORAGES f16 bf16 f32 f64)
+set(FASTACT_STORAGE_f16 fastact::f16)
+set(FASTACT_STORAGE_bf16 fastact::bf16)
+set(FASTACT_STORAGE_f32 float)
+set(FASTACT_STORAGE_f64 double)
+string(LENGTH "${CMAKE_CURRENT_SOURCE_DIR}/" FASTACT_SOURCE_ROOT_LENGTH)
+
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+if(NOT pybind11_DIR)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+                  OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+set(PYBIND11_FINDPYTHON ON)
+find_package(pybind11 CONFIG REQUIRED)
+
+# Object libraries of all families, one a storage type, and of device.cu, from sources as the caller
+# names them (`%` stands for the file's name). Gives FASTACT_TARGETS and FASTACT_OBJECTS.
+function(fastact_cuda_objects prefix pattern)
+  set(targets "")
+  foreach(family IN LISTS FASTACT_CUDA_FAMILIES)
+    string(REPLACE "%" ${family} source ${pattern})
+    foreach(storage IN LISTS FASTACT_STORAGES)
+      add_library(${prefix}_${family}_${storage} OBJECT ${source})
+      target_compile_definitions(${prefix}_${family}_${storage} PRIVATE
+        FASTACT_STORAGE=${FASTACT_STORAGE_${storage}})
+      list(APPEND targets ${prefix}_${family}_${storage})
+    endforeach()
+  endforeach()
+  string(REPLACE "%" device source ${pattern})
+  add_library(${prefix}_device OBJECT ${source})
+  list(APPEND targets ${prefix}_device)
+  list(TRANSFORM targets REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  set(FASTACT_TARGETS ${targets} PARENT_SCOPE)
+  set(FASTACT_OBJECTS ${objects} PARENT_SCOPE)
+endfunction()
+
+if(NOT FASTACT_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER AND FASTACT_CUDA STREQUAL "ON")
+    message(FATAL_ERROR
+      "FASTACT_CUDA=ON, but no CUDA compiler was found. Put nvcc on the PATH or set CUDACXX; "
+      "FASTACT_CUDA=OFF builds the CPU library alone.")
+  endif()
+endif()
+
+if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
+  # The machine's own GPU, or else each generation that CUDA 13 compiles for, and PTX for the next.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+    execute_process(COMMAND nvidia-smi -L OUTPUT_VARIABLE gpus ERROR_QUIET RESULT_VARIABLE missing)
+    if(missing EQUAL 0 AND gpus MATCHES "GPU 0")
+      set(CMAKE_CUDA_ARCHITECTURES native)
+    else()
+      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
+    endif()
+  endif()
+  set(CMAKE_CUDA_STANDARD 17)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  enable_language(CUDA)
+  set(architectures ${CMAKE_CUDA_ARCHITECTURES})
+  if(architectures STREQUAL "native" AND CMAKE_CUDA_ARCHITECTURES_NATIVE)
+    set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+  endif()
+  string(REPLACE ";" " " architectures "${architectures}")
+  message(STATUS "fastact: CUDA extension for architectures ${architectures}")
+
+  set(warnings -Wall,-Wextra)
+  if(FASTACT_WERROR)
+    string(APPEND warnings ",-Werror")
+    set(werror --Werror=all-warnings)
+  endif()
+  fastact_cuda_objects(cuda src/cuda/%.cu)
+  foreach(target IN LISTS FASTACT_TARGETS)
+    target_compile_options(${target} PRIVATE
+      -fmad=false ${werror} -Xcompiler=${warnings},-fvisibility=hidden)
+    target_compile_definitions(${target} PRIVATE
+      FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH}
+      "FASTACT_CUDA_ARCHITECTURES=\"${architectures}\"")
+  endforeach()
+
+  pybind11_add_module(_cuda MODULE src/cuda/bindings.cpp ${FASTACT_OBJECTS})
+  target_include_directories(_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${FASTACT_WARNINGS}>)
+  target_compile_definitions(_cuda PRIVATE
+    FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH})
+  install(TARGETS _cuda DESTINATION fastact)
+endif()
+
+if(FASTACT_CUDA_EMULATION)
+  # A file has one language in a build: the emulated device compiles C++ files that include the .cu.
+  foreach(name ${FASTACT_CUDA_FAMILIES} device)
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/emulated/${name}.cpp
+         CONTENT "#include \"${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/${name}.cu\"\n")
+  endforeach()
+  file(GLOB FASTACT_EMULATION CONFIGURE_DEPENDS src/cuda/emulation/*.cpp)
+  fastact_cuda_objects(emulated ${CMAKE_CURRENT_BINARY_DIR}/emulated/%.cpp)
+  pybind11_add_module(_cuda_emulated MODULE NO_EXTRAS
+    src/cuda/bindings.cpp ${FASTACT_EMULATION} ${FASTACT_OBJECTS})
+  # A GPU has a fused multiply-add, so this device has one; debug information names what failed.
+  set(flags -O1 -g -ffp-contract=off ${FASTACT_WARNINGS})
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    list(APPEND flags -mfma)
+  endif()
+  foreach(target ${FASTACT_TARGETS} _cuda_emulated)
+    target_compile_options(${target} PRIVATE ${flags})
+    target_compile_definitions(${target} PRIVATE
+      FASTACT_CUDA_EMULATION FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH}
+      "FASTACT_CUDA_ARCHITECTURES=\"emulated\"")
+  endforeach()
+  install(TARGETS _cuda_emulated DESTINATION fastact)
+endif()

@@ -1,0 +1,61 @@
+// Walking a reduction: which terms go to which output, in blocks that every layout shares.
+//
+// The kernels (reduce_blocks.h) define the order of addition over one index r; here the axes become
+// that index, and the work is cut for the threads. A unit of work is a run of neighbouring outputs
+// over all their terms, walked block by block; what a block costs depends on the layout:
+//
+//   kRows      terms contiguous: each output's block in one call, or piece by piece
+//   kColumns   outputs contiguous: a lane takes every 32nd row of a tile of columns, eight at once
+//   kNarrow    few columns, or strided ones: 32 dense rows are one row that holds every lane, so
+//              that (1M, 3) is read as contiguously as anything; rows that are not dense are
+//              gathered first, some 2048 elements at a time
+//   kSpread    hardly any terms, many outputs: an output is a column, and a lane one term of each
+//
+// Where units are few, the terms are cut into chunks as well, whose sums meet in a workspace. The
+// chunks are a function of the number of terms alone, and every sum is the sum of its chunks in
+// order whether they met there or not: the bits know nothing of threads and workspaces.
+//
+// float32 on two AVX-512 threads, in units of a copy of the same array (a sum reads half of what a
+// copy moves; RATIOS
+#pragma once
+
+#include "../common/reduction.h"
+#include "reduce_blocks.h"
+
+namespace fastact {
+
+struct Reducer {
+  enum Walk { kRows, kColumns, kNarrow, kSpread };
+
+  const ReduceTable* table;
+  const ReduceBlocks* blocks;
+  int dtype;
+  int64_t item;
+  const char* x;
+  char* y;
+  Axes outputs, terms;  // innermost last
+  Walk walk;
+  bool has_dense_terms;  // kRows: the terms' last axis is contiguous and worth reading in place
+  bool is_y_aligned;
+  bool has_dense_rows;   // kNarrow: as in Reduction
+  int64_t row;           // columns: outputs that are contiguous in x; else all of them
+  int64_t tile;          // outputs a unit, at most
+  int64_t units;         // all tiles
+  int64_t chunk_blocks;  // blocks a chunk
+  int64_t chunks;        // of each output
+  double* partial;       // [chunks][hi, lo][outputs], or null: chunks are not units of their own
+};
+
+// x and y as for plan_reduction. blocks: one of table's.
+void prepare(Reducer* reducer, const ReduceTable* table, const ReduceBlocks* blocks,
+             const Operand& x, const Operand& y, const bool* reduced, int dtype);
+
+// Bytes of scratch with which the terms can be cut too; 0 where that would not help.
+int64_t workspace_size(const Reducer* reducer);
+
+// The index-th of `shares` parts of the work; once they are all done, of merging the chunks, for
+// which there is work only with a workspace.
+void reduce_share(const Reducer* reducer, int64_t index, int64_t shares);
+void merge_share(const Reducer* reducer, int64_t index, int64_t shares);
+
+}  // namespace fastact

@@ -1,0 +1,185 @@
+// The only file that knows pybind11: the functions of the CPU module, for arrays on a GPU.
+//
+// An array comes as the `View` that the CPU module makes of it: a description that lives as long as
+// the View does. All checks have passed. Nothing here allocates or synchronises; work is queued on
+// the stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "../common/activations.h"
+#include "../common/device_table.h"
+#include "device.h"
+#include "kernels.h"
+#if defined(FASTACT_CUDA_EMULATION)
+#include "emulation/array.h"
+#define FASTACT_MODULE _cuda_emulated
+#else
+#define FASTACT_MODULE _cuda
+#endif
+
+namespace py = pybind11;
+
+namespace {
+
+using namespace fastact;
+
+struct Array {
+  const Operand& operand;
+  int dtype;
+  int device;
+};
+
+Array array_of(const py::handle& view) {
+  const auto address = view.attr("operand_address").cast<uintptr_t>();
+  return {*reinterpret_cast<const Operand*>(address), view.attr("dtype").cast<int>(),
+          view.attr("device").cast<std::pair<int, int>>().second};
+}
+
+cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+bool is_empty(const Operand& a) {
+  for (int i = 0; i < a.ndim; ++i)
+    if (a.shape[i] == 0) return true;
+  return false;
+}
+
+void activation(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
+                const double* parameters, int device, void* stream) {
+  const DeviceGuard guard(device);
+  for_dtype(dtype, [&](auto element) {
+    using T = decltype(element);
+    if (backward)
+      activation_backward<T>(which, {arrays[0], arrays[1], arrays[2]}, parameters, accumulate,
+                             static_cast<cudaStream_t>(stream));
+    else
+      activation_forward<T>(which, {arrays[0], arrays[1]}, parameters,
+                            static_cast<cudaStream_t>(stream));
+  });
+}
+
+void py_activation_forward(int which, const py::object& x, const py::object& y,
+                           const std::vector<double>& parameters, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(a.operand)) return;
+  const Operand arrays[] = {a.operand, b.operand};
+  const py::gil_scoped_release release;
+  activation(which, a.dtype, false, false, arrays, parameters.data(), a.device, stream_of(stream));
+}
+
+void py_activation_backward(int which, const py::object& dy, const py::object& x,
+                            const py::object& dx, const std::vector<double>& parameters,
+                            bool accumulate, uintptr_t stream) {
+  const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  if (is_empty(b.operand)) return;
+  const Operand arrays[] = {a.operand, b.operand, c.operand};
+  const py::gil_scoped_release release;
+  activation(which, b.dtype, true, accumulate, arrays, parameters.data(), b.device,
+             stream_of(stream));
+}
+
+struct Reduced {
+  bool axis[kMaxAxes] = {};
+  explicit Reduced(const std::vector<int>& axes) {
+    for (int i : axes) axis[i] = true;
+  }
+};
+
+int64_t py_sum_workspace(const py::object& x, const py::object& y, const std::vector<int>& axes) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(a.operand)) return 0;
+  const Reduced reduced(axes);
+  return for_dtype(a.dtype, [&](auto element) {
+    return sum_workspace<decltype(element)>(a.operand, b.operand, reduced.axis);
+  });
+}
+
+void py_sum(const py::object& x, const py::object& y, const std::vector<int>& axes,
+            const py::object& workspace, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(b.operand)) return;
+  const Reduced reduced(axes);
+  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(b.device);
+  for_dtype(a.dtype, [&](auto element) {
+    sum<decltype(element)>(a.operand, b.operand, reduced.axis, scratch, stream_of(stream));
+  });
+}
+
+void py_broadcast(const py::object& x, const py::object& y, bool accumulate, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(b.operand)) return;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(b.device);
+  for_dtype(b.dtype, [&](auto element) {
+    broadcast<decltype(element)>({a.operand, b.operand}, accumulate, stream_of(stream));
+  });
+}
+
+void py_fill(const py::object& memory, int item, uint64_t bits, uintptr_t stream) {
+  const Array a = array_of(memory);
+  const DeviceGuard guard(a.device);
+  fill(a.operand.data, item, bits, stream_of(stream));
+}
+
+py::list devices() {
+  py::list all;
+  for (int i = 0; i < device_count(); ++i) {
+    const DeviceFacts facts = facts_of(i);
+    py::dict one;
+    one["name"] = facts.name;
+    one["capability"] = facts.capability;
+    one["memory"] = facts.memory;
+    one["multiprocessors"] = facts.multiprocessors;
+    all.append(one);
+  }
+  return all;
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["compiler"] = compiler();
+  info["architectures"] = architectures();
+  info["runtime"] = CUDART_VERSION;
+  info["pybind11"] = PYBIND11_VERSION_MAJOR * 100 + PYBIND11_VERSION_MINOR;
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(FASTACT_MODULE, m) {
+  m.doc() = "The CUDA backend: the functions of fastact._cpu for arrays on a GPU.";
+  static const DeviceTable table = {activation};
+  m.attr("table") = py::capsule(&table, "fastact_device_table");
+
+  py::list names;
+  for (const char* name : kActivationNames) names.append(name);
+  m.attr("ACTIVATIONS") = py::tuple(names);
+
+  m.def("problem_of_machine", problem_of_machine, "Why no device can be used; empty: some can.");
+  m.def("problem_of_device", problem_of_device, "Why this device can't be used; empty: it can.");
+  m.def("devices", devices, "Facts about each device.");
+  m.def("driver_version", driver_version, "CUDA version of the driver; 0: there is none.");
+  m.def("build_info", build_info, "What was compiled in.");
+  m.def(
+      "device_of_stream", [](uintptr_t stream) { return device_of_stream(stream_of(stream)); },
+      "The device that a stream belongs to.");
+  m.def(
+      "make_wait",
+      [](int device, uintptr_t waiting, uintptr_t awaited) {
+        make_wait(device, stream_of(waiting), stream_of(awaited));
+      },
+      "Let one stream wait for what another holds now, without blocking.");
+
+  m.def("activation_forward", py_activation_forward, "y OUT = f(x IN).");
+  m.def("activation_backward", py_activation_backward,
+        "dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same.");
+  m.def("sum_workspace", py_sum_workspace, "Bytes of scratch that `sum` needs.");
+  m.def("sum", py_sum, "y OUT = sum of x IN over axes; y has length 1 there.");
+  m.def("fill", py_fill, "One element OUT of `item` bytes = bits.");
+  m.def("broadcast", py_broadcast, "y OUT = x IN, or y IN/OUT += x.");
+#if defined(FASTACT_CUDA_EMULATION)
+  bind_emulation(m);
+  bind_selftest(m);
+#endif
+}

@@ -1,0 +1,154 @@
+// The part of the CUDA runtime that fastact calls, for two emulated devices, and what tests see of
+// those calls.
+//
+// Everything happens at once, inside the call: streams and events order nothing, but the calls that
+// would are logged. Device 0 has 4 multiprocessors and device 1 has 3: a result that depends on the
+// number of multiprocessors differs between them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define CUDART_VERSION 12080
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+// X(enumerator, code, text)
+#define FASTACT_EMULATED_ERRORS(X)                                                 \
+  X(cudaSuccess, 0, "no error")                                                    \
+  X(cudaErrorInvalidValue, 1, "invalid argument")                                  \
+  X(cudaErrorMemoryAllocation, 2, "out of memory")                                 \
+  X(cudaErrorInitializationError, 3, "initialization error")                       \
+  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")            \
+  X(cudaErrorInsufficientDriver, 35,                                               \
+    "CUDA driver version is insufficient for CUDA runtime "                        \
+    "version")                                                                     \
+  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
+  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
+  X(cudaErrorNoKernelImageForDevice, 209,                                          \
+    "no kernel image is available for execution on the device")                    \
+  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
+  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
+  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
+  X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")
+
+#define FASTACT_ENUMERATOR(name, code, text) name = code,
+enum cudaError_t : int { FASTACT_EMULATED_ERRORS(FASTACT_ENUMERATOR) };
+#undef FASTACT_ENUMERATOR
+
+using cudaStream_t = struct CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+
+enum cudaDeviceAttr : int {
+  cudaDevAttrMaxThreadsPerBlock = 1,
+  cudaDevAttrMaxSharedMemoryPerBlock = 8,
+  cudaDevAttrWarpSize = 10,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+};
+
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  size_t sharedMemPerBlock;
+  int warpSize;
+  int maxThreadsPerBlock;
+  int maxThreadsPerMultiProcessor;
+  int multiProcessorCount;
+  int major, minor;
+};
+
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+  int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion;
+};
+
+constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
+constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
+
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaMalloc(void** p, size_t size);
+cudaError_t cudaFree(void* p);
+cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream = nullptr);
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+
+template <class T>
+cudaError_t cudaMalloc(T** p, size_t size) {
+  return cudaMalloc(reinterpret_cast<void**>(p), size);
+}
+template <class... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)(Parameters...)) {
+  return cudaFuncGetAttributes(attributes, reinterpret_cast<const void*>(kernel));
+}
+
+namespace fastact::emulation {
+
+struct Grid;
+
+// One call at a time: held through a launch, and by whoever looks at a device from the host.
+class Lock {
+ public:
+  Lock();
+
+ private:
+  std::lock_guard<std::recursive_mutex> guard_;
+};
+
+// For tests: the next `times` calls of a function ("cudaMalloc", …; "launch" for a launch) fail
+// with this code instead of doing anything.
+void fail(const std::string& call, cudaError_t error, int times);
+cudaError_t injected(const char* call);
+void set_last_error(cudaError_t error);
+
+cudaStream_t make_stream(int device);
+
+struct Launch {
+  std::string kernel;
+  int device;
+  cudaStream_t stream;
+  dim3 grid, block;
+  size_t shared;
+};
+// what: "record", "wait", "synchronize"; without an event or a stream those are null.
+struct StreamCall {
+  const char* what;
+  int device;
+  cudaStream_t stream;
+  cudaEvent_t event;
+};
+extern std::vector<Launch> launch_log;
+extern std::vector<StreamCall> stream_log;
+void log_launch(const Grid& grid);
+// Its name; for a kernel or functor in an anonymous namespace, which has none in the library, the
+// types of its parameters.
+const std::string& kernel_name(const Grid& grid);
+
+}  // namespace fastact::emulation

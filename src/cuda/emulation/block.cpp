@@ -1,0 +1,282 @@
+#include "block.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "block_state.h"
+#include "shared.h"
+
+// The coordinates of the running thread, which kernels read through threadIdx and its likes.
+uint3 fastact_thread_index, fastact_block_index;
+dim3 fastact_block_size, fastact_grid_size;
+
+namespace fastact::emulation {
+
+Now now;
+Running self;
+
+namespace {
+
+struct TooMuchShared {};
+
+Order order = Order::kAlternate;
+std::minstd_rand shuffler;
+
+std::string triple(unsigned x, unsigned y, unsigned z) {
+  return "(" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + ")";
+}
+std::string text(const uint3& v) { return triple(v.x, v.y, v.z); }
+
+// Runs threads that have not begun, until one fails or none is left; comes back on this fiber.
+void run_fresh() {
+  while (self.next_fresh < self.order.size() && !self.error) {
+    const int rank = self.order[self.next_fresh++];
+    make_current(rank);
+    try {
+      self.grid->call(self.grid->arguments);
+    } catch (const Cancelled&) {
+    } catch (...) {
+      if (!self.error) self.error = std::current_exception();
+    }
+    // The thread that ends here may be another than the one that began: now.rank is right for both.
+    self.threads[size_t(now.rank)].state = State::kDone;
+    this_warp().done |= 1u << this_lane();
+  }
+}
+
+std::vector<Fiber*>& idle_fibers() {
+  static auto* idle = new std::vector<Fiber*>;
+  return *idle;
+}
+
+Fiber* take_fiber() {
+  auto& idle = idle_fibers();
+  if (idle.empty())
+    return new Fiber([](Fiber& fiber) {
+      for (;;) {
+        run_fresh();
+        idle_fibers().push_back(&fiber);
+        fiber.suspend();
+      }
+    });
+  Fiber* taken = idle.back();
+  idle.pop_back();
+  return taken;
+}
+
+void resume(Fiber* fiber) {
+  self.running = fiber;
+  fiber->resume();
+}
+
+// No thread can go on: opens the barrier if all wait there. False if all have returned.
+bool settle() {
+  size_t done = 0;
+  int waits = -1;
+  for (size_t i = 0; i < self.threads.size(); ++i) {
+    done += self.threads[i].state == State::kDone;
+    if (self.threads[i].state == State::kAtBarrier) waits = int(i);
+  }
+  if (done == self.threads.size()) return false;
+  for (int w = 0; w < self.warp_count; ++w)
+    if (!self.warps[w].meetings.empty()) fault_meeting(w, self.warps[w].meetings.front());
+  const Site site = self.threads[size_t(waits)].site;
+  for (size_t i = 0; i < self.threads.size(); ++i)
+    if (self.threads[i].state != State::kAtBarrier || !(self.threads[i].site == site)) {
+      make_current(waits);
+      fault("divergent __syncthreads: " + whereabouts(int(i)), site);
+    }
+  for (Thread& thread : self.threads) thread.state = State::kReady;
+  ++now.epoch;
+  return true;
+}
+
+void begin_block(uint32_t number) {
+  Order turn = order;
+  if (turn == Order::kAlternate)
+    turn = (now.launch ^ number) & 1 ? Order::kBackward : Order::kForward;
+  std::iota(self.order.begin(), self.order.end(), 0);
+  if (turn == Order::kBackward) std::reverse(self.order.begin(), self.order.end());
+  if (turn == Order::kShuffle) std::shuffle(self.order.begin(), self.order.end(), shuffler);
+  self.next_fresh = 0;
+  self.static_shared = 0;
+  for (Thread& thread : self.threads) thread.state = State::kFresh;
+  for (int w = 0; w < self.warp_count; ++w) {
+    Warp& warp = self.warps[w];
+    warp.done = 0;
+    if (warp.time == 0) continue;
+    warp.time = 0;
+    memset(warp.known, 0, sizeof(warp.known));
+  }
+  now.block = ++now.epoch;
+}
+
+void run_block() {
+  for (bool backward = false;; backward = !backward) {
+    bool advanced = false;
+    for (size_t i = 0; i < self.order.size() && !self.error; ++i) {
+      const int rank = self.order[backward ? self.order.size() - 1 - i : i];
+      const Thread& thread = self.threads[size_t(rank)];
+      if (thread.state == State::kFresh)
+        resume(take_fiber());
+      else if (thread.state == State::kReady)
+        resume(thread.fiber);
+      else
+        continue;
+      advanced = true;
+    }
+    if (self.error) std::rethrow_exception(self.error);
+    if (!advanced && !settle()) return;
+  }
+}
+
+// Unwinds every thread that still waits, so that its fiber can be used again.
+void cancel() {
+  if (!self.error) self.error = std::make_exception_ptr(Cancelled());
+  self.cancelling = true;
+  for (Thread& thread : self.threads)
+    if (thread.state != State::kFresh && thread.state != State::kDone) resume(thread.fiber);
+  self.cancelling = false;
+  self.error = nullptr;
+  for (Warp& warp : self.warps) warp.meetings.clear();
+}
+
+void prepare_threads(const dim3& size) {
+  const size_t count = size_t{size.x} * size.y * size.z;
+  self.threads.assign(count, Thread{});
+  self.order.resize(count);
+  self.warp_count = int((count + kWarpLanes - 1) / kWarpLanes);
+  for (int w = 0; w < self.warp_count; ++w) self.warps[w].present = 0;
+  size_t rank = 0;
+  for (unsigned z = 0; z < size.z; ++z)
+    for (unsigned y = 0; y < size.y; ++y)
+      for (unsigned x = 0; x < size.x; ++x, ++rank) {
+        self.threads[rank].index = {x, y, z};
+        self.warps[rank / kWarpLanes].present |= 1u << (rank % kWarpLanes);
+      }
+}
+
+void run_grid(const Grid& grid) {
+  self.grid = &grid;
+  fastact_block_size = grid.block;
+  fastact_grid_size = grid.grid;
+  prepare_threads(grid.block);
+  set_dynamic_shared(grid.shared);
+  now.launch = ++now.epoch;
+  const uint64_t row = grid.grid.x, plane = row * grid.grid.y, count = plane * grid.grid.z;
+  const bool backward =
+      order == Order::kBackward || (order == Order::kAlternate && (now.launch & 1));
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t number = backward ? count - 1 - i : i;
+    fastact_block_index = {unsigned(number % row), unsigned(number % plane / row),
+                           unsigned(number / plane)};
+    begin_block(uint32_t(number));
+    run_block();
+  }
+}
+
+cudaError_t check(const Grid& grid) {
+  const dim3 &g = grid.grid, &b = grid.block;
+  if (g.x == 0 || g.y == 0 || g.z == 0 || b.x == 0 || b.y == 0 || b.z == 0 || g.x > 0x7fffffff ||
+      g.y > 65535 || g.z > 65535 || b.x > kMaxThreads || b.y > kMaxThreads || b.z > 64 ||
+      size_t{b.x} * b.y * b.z > kMaxThreads)
+    return cudaErrorInvalidConfiguration;
+  if (grid.shared > kMaxShared) return cudaErrorInvalidValue;
+  int device = -1;
+  if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)
+    return cudaErrorInvalidResourceHandle;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+void make_current(int rank) {
+  now.rank = rank;
+  fastact_thread_index = self.threads[size_t(rank)].index;
+}
+
+void wait(State state, const Site& site) {
+  const int rank = now.rank;
+  Thread& thread = this_thread();
+  thread.state = state;
+  thread.site = site;
+  thread.fiber = self.running;
+  thread.fiber->suspend();
+  make_current(rank);
+  if (self.cancelling) throw Cancelled();
+}
+
+std::string whereabouts(int rank) {
+  const Thread& thread = self.threads[size_t(rank)];
+  const std::string who = "thread " + text(thread.index);
+  switch (thread.state) {
+    case State::kDone:
+      return who + " has returned";
+    case State::kAtBarrier:
+      return who + " waits at __syncthreads in " + thread.site.text();
+    case State::kAtMeeting:
+      return who + " waits for its warp in " + thread.site.text();
+    default:
+      return who + " has not come";
+  }
+}
+
+bool Site::operator==(const Site& other) const {
+  return line == other.line && (file == other.file || strcmp(file, other.file) == 0);
+}
+
+std::string Site::text() const {
+  const char* slash = strrchr(file, '/');
+  return std::string(function) + " at " + (slash ? slash + 1 : file) + ":" + std::to_string(line);
+}
+
+void fault(const std::string& what, const Site& site) {
+  std::string message = what;
+  if (now.rank >= 0)
+    message += "; thread " + text(fastact_thread_index) + " of block " + text(fastact_block_index) +
+               " of " + kernel_name(*self.grid);
+  if (site.file) message += ", in " + site.text();
+  throw Fault(message);
+}
+
+void barrier(const Site& site) { wait(State::kAtBarrier, site); }
+
+void take_static_shared(size_t n) {
+  self.static_shared += n;
+  if (self.static_shared + self.grid->shared > kMaxShared) throw TooMuchShared();
+}
+
+void run(const Grid& grid) {
+  const Lock lock;
+  if (now.rank >= 0) fault("a kernel launches another kernel", {});
+  cudaGetDevice(&now.device);
+  cudaError_t error = check(grid);
+  if (error == cudaSuccess) error = injected("launch");
+  if (error != cudaSuccess) return set_last_error(error);
+  log_launch(grid);
+  try {
+    run_grid(grid);
+  } catch (const TooMuchShared&) {
+    error = cudaErrorInvalidValue;
+  } catch (...) {
+    cancel();
+    now.rank = -1;
+    throw;
+  }
+  if (error != cudaSuccess) {
+    cancel();
+    set_last_error(error);
+  }
+  now.rank = -1;
+}
+
+void set_order(Order new_order, uint32_t seed) {
+  const Lock lock;
+  order = new_order;
+  shuffler.seed(seed);
+}
+
+}  // namespace fastact::emulation

@@ -1,0 +1,70 @@
+// The state of the running block, for block.cpp and warp.cpp alone.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "block.h"
+#include "fiber.h"
+
+namespace fastact::emulation {
+
+enum class State { kFresh, kReady, kAtBarrier, kAtMeeting, kDone };
+
+struct Thread {
+  State state;
+  uint3 index;
+  Fiber* fiber;  // on which it waits
+  Site site;     // where it waits
+  uint64_t result;
+};
+
+// Lanes that wait for one another.
+struct Meeting {
+  Call call;
+  unsigned mask, arrived;
+  int bytes;
+  Site site;
+  uint64_t value[kWarpLanes];
+  int argument[kWarpLanes], width[kWarpLanes];
+};
+
+struct Warp {
+  unsigned present = 0, done = 0;
+  std::vector<Meeting> meetings;
+  uint32_t time = 0;
+  uint32_t known[kWarpLanes][kWarpLanes] = {};  // lane b knows what lane a did before known[b][a]
+};
+
+struct Cancelled {};  // unwinds a thread that waits when another has failed
+
+// The running block.
+struct Running {
+  const Grid* grid = nullptr;
+  std::vector<Thread> threads;
+  std::vector<int> order;
+  size_t next_fresh = 0;
+  Warp warps[kMaxThreads / kWarpLanes];
+  int warp_count = 0;
+  size_t static_shared = 0;
+  Fiber* running = nullptr;
+  bool cancelling = false;
+  std::exception_ptr error;
+};
+extern Running self;
+
+inline Thread& this_thread() { return self.threads[size_t(now.rank)]; }
+inline Warp& this_warp() { return self.warps[now.rank / kWarpLanes]; }
+inline int this_lane() { return now.rank % kWarpLanes; }
+
+// Makes a thread the current one: for the kernel that runs, and for what a fault says.
+void make_current(int rank);
+// Gives the launching context its turn, until the thread is ready again.
+void wait(State state, const Site& site);
+// What a thread does, in words.
+std::string whereabouts(int rank);
+// Reports lanes of a warp that wait in vain.
+[[noreturn]] void fault_meeting(int warp, const Meeting& m);
+
+}  // namespace fastact::emulation

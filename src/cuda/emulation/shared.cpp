@@ -1,0 +1,150 @@
+#include "shared.h"
+
+#include <vector>
+
+#include "block.h"
+
+namespace fastact::emulation {
+
+namespace {
+
+constexpr uint32_t kSeveralWarps = 0xffffffff;
+
+// The last accesses to one unit of shared memory. Times are of the warp that made them.
+struct Unit {
+  uint32_t write_epoch, writer, write_time;
+  uint32_t read_epoch, read_warp, read_lanes, read_time;
+};
+
+}  // namespace
+
+struct SharedRegion {
+  const char* name;
+  size_t unit;  // bytes
+  std::vector<char> bytes;
+  std::vector<Unit> units;
+
+  SharedRegion(const char* name_, size_t unit_, size_t size)
+      : name(name_), unit(unit_), bytes(size), units(size / unit_) {}
+};
+
+namespace {
+
+// An access of thread `rank` since the last barrier, at `time` of its warp, comes before this one.
+bool ordered(uint32_t rank, uint32_t time) {
+  if (int(rank) == now.rank) return true;
+  return int(rank) / kWarpLanes == now.rank / kWarpLanes && known_warp_time(int(rank)) > time;
+}
+
+std::string element(const SharedRegion& region, int64_t index) {
+  return std::string(region.name) + "[" + std::to_string(index) + "]";
+}
+
+[[noreturn]] void fault_race(const char* verb, const SharedRegion& region, int64_t index,
+                             const std::string& other) {
+  fault("race in shared memory: " + std::string(verb) + " of " + element(region, index) + ", " +
+            other + " with no barrier between",
+        {});
+}
+
+std::string thread_text(uint32_t rank) {
+  return "thread " + std::to_string(rank) + " of the block";
+}
+
+void check_writer(const char* verb, const SharedRegion& region, const Unit& unit, int64_t index) {
+  if (unit.write_epoch == now.epoch && !ordered(unit.writer, unit.write_time))
+    fault_race(verb, region, index, "which " + thread_text(unit.writer) + " wrote");
+}
+
+void check_readers(const SharedRegion& region, const Unit& unit, int64_t index) {
+  if (unit.read_epoch != now.epoch) return;
+  if (unit.read_warp == kSeveralWarps)
+    fault_race("write", region, index, "which threads of several warps read");
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const uint32_t rank = unit.read_warp * kWarpLanes + uint32_t(lane);
+    if (unit.read_lanes >> lane & 1 && !ordered(rank, unit.read_time))
+      fault_race("write", region, index, "which " + thread_text(rank) + " read");
+  }
+}
+
+void note_read(Unit& unit) {
+  const auto warp = uint32_t(now.rank / kWarpLanes);
+  const uint32_t lane = 1u << (now.rank % kWarpLanes);
+  if (unit.read_epoch != now.epoch) {
+    unit.read_epoch = now.epoch;
+    unit.read_warp = warp;
+    unit.read_lanes = lane;
+  } else if (unit.read_warp == warp) {
+    unit.read_lanes |= lane;
+  } else {
+    unit.read_warp = kSeveralWarps;
+  }
+  unit.read_time = warp_time();
+}
+
+// The first unit of an element.
+Unit* locate(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index) {
+  if (index < 0 || uint64_t(index) >= count) shared_fault(region, count, index);
+  return &region.units[(start + size_t(index) * item) / region.unit];
+}
+
+}  // namespace
+
+SharedRegion& static_shared(SharedSite& site) {
+  if (site.block != now.block) {
+    if (!site.region) site.region = new SharedRegion(site.name, site.item, site.item * site.count);
+    take_static_shared(site.item * site.count);
+    site.block = now.block;
+  }
+  return *site.region;
+}
+
+SharedRegion& dynamic_shared_region() {
+  static auto* region = new SharedRegion("dynamic_shared", 2, 0);
+  return *region;
+}
+
+// Rounded down to whole units: an odd byte at the end belongs to no element.
+void set_dynamic_shared(size_t bytes) {
+  SharedRegion& region = dynamic_shared_region();
+  region.bytes.resize(bytes);
+  region.units.resize(bytes / region.unit);
+}
+
+size_t size_of(const SharedRegion& region) { return region.bytes.size(); }
+
+void shared_fault(const SharedRegion& region, size_t count, int64_t index) {
+  fault("shared memory out of bounds: " + element(region, index) + ", where there are " +
+            std::to_string(count) + " elements",
+        {});
+}
+
+void shared_read(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index,
+                 void* to) {
+  Unit* unit = locate(region, start, item, count, index);
+  for (size_t i = 0; i < item / region.unit; ++i, ++unit) {
+    if (unit->write_epoch < now.block)
+      fault("uninitialised shared memory: read of " + element(region, index) +
+                ", which no thread of the block wrote",
+            {});
+    check_writer("read", region, *unit, index);
+    note_read(*unit);
+  }
+  memcpy(to, region.bytes.data() + start + size_t(index) * item, item);
+}
+
+void shared_write(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index,
+                  const void* from) {
+  Unit* unit = locate(region, start, item, count, index);
+  for (size_t i = 0; i < item / region.unit; ++i, ++unit) {
+    check_writer("write", region, *unit, index);
+    check_readers(region, *unit, index);
+    unit->write_epoch = now.epoch;
+    unit->writer = uint32_t(now.rank);
+    unit->write_time = warp_time();
+    unit->read_epoch = 0;
+  }
+  memcpy(region.bytes.data() + start + size_t(index) * item, from, item);
+}
+
+}  // namespace fastact::emulation

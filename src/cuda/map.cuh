@@ -1,0 +1,225 @@
+// The element-wise map: y[i] = f(x0[i], x1[i]), any strides, one functor passed in.
+//
+// Contiguous arrays: a thread takes kUnroll packs of 16 bytes, all loads before the first use, so
+// that 2048 threads keep 64 to 128 KiB in flight on a multiprocessor. Packs begin where y is a
+// multiple of 16 bytes; what lies before the first and after the last goes element by element to
+// the first block's first threads. Inputs that miss 16 bytes by another amount come by windows
+// (pack.cuh).
+//
+// Any other strides: a thread takes one piece, a pack where all rows allow it (innermost stride
+// one element, or zero in an input; row length and all other strides multiples of a pack), else
+// one element, and finds its place by dividing its number by the lengths, in 32 bits where the
+// size allows it.
+//
+// Bytes moved: those of the inputs and of the output, once. No shared memory, no barrier.
+#pragma once
+
+#include "../common/walk.h"
+#include "pack.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+constexpr int kMapThreads = 256;
+
+// Packs of each input that a thread has in flight.
+template <int inputs>
+constexpr int kUnroll = inputs == 1 ? 4 : 2;
+
+// What a map computes: Compute<T> operator()(const Compute<T> (&in)[inputs]); with `accumulate` it
+// is added to what y holds.
+template <class T, int inputs>
+struct ContiguousMap {
+  const T* in[inputs];  // IN: n elements each
+  T* out;               // OUT (IN/OUT with accumulate): n elements, one of the inputs or disjoint
+  int64_t n;
+  int64_t head;   // elements before the first pack
+  int64_t packs;  // whole packs after that
+  bool aligned;   // so are the inputs
+};
+
+template <class T, int inputs, bool accumulate, class F>
+FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, F f) {
+  Compute<T> wide[inputs];
+#pragma unroll
+  for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k]);
+  Compute<T> value = f(wide);
+  if (accumulate) value = widen(load(out)) + value;
+  store(out, narrow<T>(value));
+}
+
+template <class T, int inputs, bool accumulate, class F>
+FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, F f) {
+  Pack<T> before{};
+  if (accumulate) before = load_pack(out);
+  Wide<T> result;
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) {
+    Compute<T> wide[inputs];
+#pragma unroll
+    for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k].lane[j]);
+    result.lane[j] = f(wide);
+    if (accumulate) result.lane[j] = widen(before.lane[j]) + result.lane[j];
+  }
+  store_pack(out, narrow_pack<T>(result));
+}
+
+template <class T, int inputs, bool accumulate, class F>
+FASTACT_KERNEL(kMapThreads)
+void map_contiguous(const ContiguousMap<T, inputs> map, const F f) {
+  constexpr int kTurns = kUnroll<inputs>;
+  constexpr int kSize = Pack<T>::kSize;
+  const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kTurns) + threadIdx.x;
+
+  Pack<T> in[kTurns][inputs];
+  if (map.aligned) {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int64_t i = first + turn * kMapThreads;
+      if (i >= map.packs) break;
+#pragma unroll
+      for (int k = 0; k < inputs; ++k) in[turn][k] = load_pack(map.in[k] + map.head + i * kSize);
+    }
+  } else {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int64_t i = first + turn * kMapThreads;
+      if (i >= map.packs) break;
+#pragma unroll
+      for (int k = 0; k < inputs; ++k)
+        in[turn][k] = load_window(map.in[k] + map.head + i * kSize, map.in[k], map.in[k] + map.n);
+    }
+  }
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int64_t i = first + turn * kMapThreads;
+    if (i >= map.packs) break;
+    map_pack<T, inputs, accumulate>(in[turn], map.out + map.head + i * kSize, f);
+  }
+
+  if (blockIdx.x > 0) return;
+  const int64_t inside = map.packs * kSize;
+  const int64_t ends = map.n - inside;  // before and after the packs: fewer than two packs
+  for (int64_t e = threadIdx.x; e < ends; e += kMapThreads) {
+    const int64_t i = e < map.head ? e : e + inside;
+    T element[inputs];
+#pragma unroll
+    for (int k = 0; k < inputs; ++k) element[k] = load(map.in[k] + i);
+    map_element<T, inputs, accumulate>(element, map.out + i, f);
+  }
+}
+
+template <int inputs>
+struct StridedMap {
+  const char* in[inputs];
+  char* out;
+  int64_t pieces;
+  int piece;  // elements: one, or a pack
+  int ndim;
+  int64_t shape[kMaxAxes];                // the innermost length in pieces
+  int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a piece; out's come last
+};
+
+// Offsets in bytes of the index-th piece in each operand.
+template <class Index, int inputs>
+FASTACT_DEVICE void locate(const StridedMap<inputs>& map, Index index, int64_t (&at)[inputs + 1]) {
+#pragma unroll
+  for (int k = 0; k <= inputs; ++k) at[k] = 0;
+  for (int axis = map.ndim - 1; axis > 0; --axis) {
+    const Index length = Index(map.shape[axis]);
+    const Index outer = index / length;
+    const int64_t here = int64_t(index - outer * length);
+#pragma unroll
+    for (int k = 0; k <= inputs; ++k) at[k] += here * map.strides[k][axis];
+    index = outer;
+  }
+#pragma unroll
+  for (int k = 0; k <= inputs; ++k) at[k] += int64_t(index) * map.strides[k][0];
+}
+
+template <class T, int inputs, bool accumulate, class F>
+FASTACT_KERNEL(kMapThreads)
+void map_strided(const StridedMap<inputs> map, const F f) {
+  const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
+  if (index >= map.pieces) return;
+  int64_t at[inputs + 1];
+  if (map.pieces <= int64_t(0xffffffff))
+    locate(map, uint32_t(index), at);
+  else
+    locate(map, index, at);
+  T* out = reinterpret_cast<T*>(map.out + at[inputs]);
+  if (map.piece == 1) {
+    T element[inputs];
+#pragma unroll
+    for (int k = 0; k < inputs; ++k)
+      element[k] = load(reinterpret_cast<const T*>(map.in[k] + at[k]));
+    map_element<T, inputs, accumulate>(element, out, f);
+    return;
+  }
+  Pack<T> in[inputs];
+#pragma unroll
+  for (int k = 0; k < inputs; ++k) {
+    const T* p = reinterpret_cast<const T*>(map.in[k] + at[k]);
+    if (map.strides[k][map.ndim - 1] != 0) {
+      in[k] = load_pack(p);
+    } else {  // one element stands for all
+      const T element = load(p);
+#pragma unroll
+      for (int j = 0; j < Pack<T>::kSize; ++j) in[k].lane[j] = element;
+    }
+  }
+  map_pack<T, inputs, accumulate>(in, out, f);
+}
+
+template <class T, int inputs, bool accumulate, class F>
+void run_contiguous(const Walk& walk, F f, cudaStream_t stream) {
+  constexpr int kSize = Pack<T>::kSize;
+  ContiguousMap<T, inputs> map{};
+  map.out = reinterpret_cast<T*>(walk.data[inputs]);
+  map.n = walk.size;
+  const auto missed = reinterpret_cast<uintptr_t>(map.out) % kPackBytes;
+  map.head = std::min<int64_t>(walk.size, int64_t((kPackBytes - missed) % kPackBytes / sizeof(T)));
+  map.packs = (walk.size - map.head) / kSize;
+  map.aligned = true;
+  for (int k = 0; k < inputs; ++k) {
+    map.in[k] = reinterpret_cast<const T*>(walk.data[k]);
+    map.aligned &= reinterpret_cast<uintptr_t>(map.in[k]) % kPackBytes == missed;
+  }
+  constexpr int64_t kTile = kMapThreads * kUnroll<inputs>;
+  const int64_t blocks = std::max<int64_t>(1, (map.packs + kTile - 1) / kTile);
+  launch(map_contiguous<T, inputs, accumulate, F>, {blocks, kMapThreads}, stream, map, f);
+}
+
+template <class T, int inputs, bool accumulate, class F>
+void run_strided(const Walk& walk, F f, cudaStream_t stream) {
+  constexpr int kSize = Pack<T>::kSize;
+  StridedMap<inputs> map{};
+  const int last = walk.ndim - 1;
+  bool packs = walk.shape[last] % kSize == 0;
+  for (int k = 0; k <= inputs; ++k) {
+    const bool repeats = walk.strides[k][last] == 0 && k < inputs;
+    packs &= repeats || (walk.strides[k][last] == walk.item && rows_aligned(walk, k, kPackBytes));
+  }
+  map.piece = packs ? kSize : 1;
+  map.pieces = walk.size / map.piece;
+  map.ndim = walk.ndim;
+  for (int k = 0; k < inputs; ++k) map.in[k] = walk.data[k];
+  map.out = walk.data[inputs];
+  for (int axis = 0; axis <= last; ++axis) {
+    map.shape[axis] = axis == last ? walk.shape[axis] / map.piece : walk.shape[axis];
+    for (int k = 0; k <= inputs; ++k)
+      map.strides[k][axis] = walk.strides[k][axis] * (axis == last ? map.piece : 1);
+  }
+  const int64_t blocks = (map.pieces + kMapThreads - 1) / kMapThreads;
+  launch(map_strided<T, inputs, accumulate, F>, {blocks, kMapThreads}, stream, map, f);
+}
+
+// Queues y = f(inputs), or y += f(inputs), over the operands of a walk that is not empty.
+template <class T, int inputs, bool accumulate, class F>
+void run_map(const Walk& walk, F f, cudaStream_t stream) {
+  if (walk.all_contiguous())
+    run_contiguous<T, inputs, accumulate>(walk, f, stream);
+  else
+    run_strided<T, inputs, accumulate>(walk, f, stream);
+}
+
+FASTACT_END_NAMESPACE

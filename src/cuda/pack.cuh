@@ -1,0 +1,118 @@
+// Packs: 16 bytes of elements, read from any address and computed lane by lane.
+//
+// An array in the middle of another need not begin at a multiple of 16 bytes, and two arrays of
+// one call need not miss it by the same amount. A pack at such an address is cut out of the two
+// aligned packs that hold it (a window): two instructions of 16 bytes, the second of which finds
+// its bytes in the first-level cache, and some ten integer instructions, where single elements
+// would take 2 to 8 memory instructions each.
+#pragma once
+
+#include "launch.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+// A pack in the type that it is computed in.
+template <class T>
+struct Wide {
+  Compute<T> lane[Pack<T>::kSize];
+};
+
+template <class T>
+FASTACT_DEVICE Wide<T> widen_pack(const Pack<T>& pack) {
+  Wide<T> wide;
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) wide.lane[j] = widen(pack.lane[j]);
+  return wide;
+}
+
+// Two 16-bit results as one word: one instruction, at four times the rate of two that convert one
+// each.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+FASTACT_DEVICE uint32_t narrow_two(float low, float high, bf16) {
+  uint32_t two;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+  return two;
+}
+FASTACT_DEVICE uint32_t narrow_two(float low, float high, f16) {
+  uint32_t two;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+  return two;
+}
+#else
+template <class T>
+FASTACT_DEVICE uint32_t narrow_two(float low, float high, T) {
+  return narrow<T>(low).bits | uint32_t(narrow<T>(high).bits) << 16;
+}
+#endif
+
+template <class T>
+FASTACT_DEVICE Pack<T> narrow_pack(const Wide<T>& wide) {
+  if constexpr (sizeof(T) == 2) {
+    struct {
+      uint32_t word[Pack<T>::kSize / 2];
+    } words;
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize / 2; ++j)
+      words.word[j] = narrow_two(wide.lane[2 * j], wide.lane[2 * j + 1], T{});
+    return bit_cast<Pack<T>>(words);
+  } else {
+    return bit_cast<Pack<T>>(wide);
+  }
+}
+
+// Bytes by which an address misses a multiple of 16.
+FASTACT_DEVICE unsigned misalignment(const void* p) {
+  return unsigned(reinterpret_cast<uintptr_t>(p)) % kPackBytes;
+}
+
+// The first n elements from p on, element by element; zeros after them.
+template <class T>
+FASTACT_DEVICE Pack<T> load_some(const T* p, int64_t n) {
+  Pack<T> pack{};
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    if (j < n) pack.lane[j] = load(p + j);
+  return pack;
+}
+
+template <class T>
+FASTACT_DEVICE void store_some(T* p, const Pack<T>& pack, int64_t n) {
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    if (j < n) store(p + j, pack.lane[j]);
+}
+
+struct Words {
+  uint64_t word[2];
+};
+
+// The pack at p, a multiple of sizeof(T), out of the aligned packs around it.
+template <class T>
+FASTACT_DEVICE Pack<T> cut_window(const T* p) {
+  const unsigned missed = misalignment(p);
+  const T* low = p - missed / sizeof(T);
+  const Words a = bit_cast<Words>(load_pack(low));
+  const Words b = bit_cast<Words>(load_pack(low + Pack<T>::kSize));
+  const bool upper = missed >= 8;
+  const uint64_t w0 = upper ? a.word[1] : a.word[0];
+  const uint64_t w1 = upper ? b.word[0] : a.word[1];
+  const uint64_t w2 = upper ? b.word[1] : b.word[0];
+  const unsigned down = missed % 8 * 8;
+  const auto cut = [&](uint64_t first, uint64_t second) {
+    return first >> down | (second << 1) << (63 - down);  // two shifts: down may be 0
+  };
+  return bit_cast<Pack<T>>(Words{{cut(w0, w1), cut(w1, w2)}});
+}
+
+// A pack inside an array of elements [begin, end). Neither side of the array is read: the first and
+// the last pack go element by element where a window would reach out.
+template <class T>
+FASTACT_DEVICE Pack<T> load_window(const T* p, const T* begin, const T* end) {
+  const unsigned missed = misalignment(p);
+  if (missed == 0) return load_pack(p);
+  const T* low = p - missed / sizeof(T);
+  if (low < begin || low + 2 * Pack<T>::kSize > end) return load_some(p, Pack<T>::kSize);
+  return cut_window(p);
+}
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,47 @@
+// Sums within a warp and within a block, in an order fixed by the number of threads.
+#pragma once
+
+#include "pack.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+// The sum over `width` neighbouring lanes, a power of two, given to all of them. Every lane of the
+// warp takes part.
+template <class T>
+FASTACT_DEVICE T warp_sum(T value, int width = kWarp) {
+  for (int step = width / 2; step > 0; step /= 2)
+    value += __shfl_xor_sync(kAllLanes, value, step, width);
+  return value;
+}
+
+// The sum over a block of `threads` threads, valid in its first warp. Every thread takes part; the
+// caller puts a barrier between two uses.
+template <int threads, class T>
+FASTACT_DEVICE T block_sum(T value) {
+  constexpr int kWarps = threads / kWarp;
+  static_assert(kWarps <= kWarp && (kWarps & (kWarps - 1)) == 0, "one warp adds the warps' sums");
+  FASTACT_SHARED(T, sums, kWarps);
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = threadIdx.x < kWarps ? T(sums[threadIdx.x]) : T(0);
+  return warp_sum(value, kWarps);
+}
+
+// The lanes of a pack as one term in double. 16-bit elements are added in float first, by pairs:
+// three roundings of 2^-24 at most, far below what they resolve. Whatever is wider goes to double
+// at once, which is exact for float.
+template <class T>
+FASTACT_DEVICE double pack_sum(const Pack<T>& pack) {
+  using Term = typename std::conditional<sizeof(T) == 2, float, double>::type;
+  Term term[Pack<T>::kSize];
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = Term(widen(pack.lane[j]));
+#pragma unroll
+  for (int n = Pack<T>::kSize / 2; n > 0; n /= 2)
+#pragma unroll
+    for (int j = 0; j < n; ++j) term[j] += term[j + n];
+  return double(term[0]);
+}
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,207 @@
+"""How the suite makes and reads each framework's arrays: CPU, GPU and emulated device.
+
+`FRAMEWORKS` lists those that this machine has; conftest's fixture runs a test over them.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from fastact import _backend
+
+DTYPES = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework's arrays.
+
+    of : NumPy's array as this framework's, with its strides and its misalignment. On the CPU it is
+        the same memory.
+    numpy : the way back.
+    exact : same bits as NumPy arrays give. Devices round 16-bit results from a float32 of their
+        own, and fuse multiply-adds where the CPU may not.
+    """
+
+    name: str
+    of: Callable[[np.ndarray], Any]
+    numpy: Callable[[Any], np.ndarray]
+    exact: bool = True
+
+    def run(self, call: Callable[..., Any], *arrays: np.ndarray, **named: Any) -> np.ndarray:
+        """The call's result for these arrays, as NumPy's."""
+        return self.numpy(call(*map(self.of, arrays), **named))
+
+
+def hull(array: np.ndarray) -> tuple[bytes, int]:
+    """The bytes from the first to the last of an array, and where in them its first element is.
+
+    As many bytes stand in front as make the copy miss a multiple of 16 bytes as the array does.
+    """
+    low = high = address = array.__array_interface__["data"][0]
+    if array.size:
+        for stride, length in zip(array.strides, array.shape, strict=True):
+            low += min(stride * (length - 1), 0)
+            high += max(stride * (length - 1), 0)
+        high += array.itemsize
+    front = low % 16
+    return bytes(front) + ctypes.string_at(low, high - low), front + address - low
+
+
+# --- NumPy and torch on the CPU -------------------------------------------------------------------
+
+
+def _same(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """A torch tensor of the same memory."""
+    if array.dtype == DTYPES["bfloat16"]:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def from_torch(tensor: torch.Tensor) -> np.ndarray:
+    """A NumPy array of the same memory."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
+    return tensor.numpy()
+
+
+# --- the emulated device --------------------------------------------------------------------------
+
+
+def _emulated() -> list[Framework]:
+    if find_spec("fastact._cuda_emulated") is None:
+        return []
+    module = _backend.emulate()
+    return [
+        Framework("emulated-exchange", _to_emulated(module.ExchangeArray), _from_emulated, False),
+        Framework("emulated-dlpack", _wrapped(_to_emulated(module.Array)), _from_emulated, False),
+    ]
+
+
+def _to_emulated(kind: Any, device: int = 0) -> Callable[[np.ndarray], Any]:
+    def of(array: np.ndarray) -> Any:
+        data, offset = hull(array)
+        missing = -len(data) % array.itemsize
+        data += bytes(missing)
+        held = kind.from_bytes(data, array.dtype.name, (len(data) // array.itemsize,), device)
+        return held.view(array.shape, array.strides, offset)
+
+    return of
+
+
+def _from_emulated(array: Any) -> np.ndarray:
+    return np.frombuffer(array.tobytes(), DTYPES.get(array.dtype)).reshape(array.shape)
+
+
+@lru_cache
+def _stream_of_framework(device: int) -> int:
+    """The stream of `Plain` arrays, which they tell to nobody but a producer."""
+    stream: int = _backend.emulate().make_stream(device)
+    return stream
+
+
+class Plain:
+    """An array of the emulated device whose framework tells no more than the array API asks for."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.held, name)
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return self.held.__dlpack__(**named)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self.held.__dlpack_device__()
+        return device
+
+    def __array_namespace__(self) -> Any:
+        kind = type(self.held)
+        stream = _stream_of_framework(self.held.device)
+
+        def permute_dims(array: Plain, axes: tuple[int, ...]) -> Plain:
+            shape = tuple(array.shape[axis] for axis in axes)
+            return Plain(array.held.view(shape, tuple(array.strides[axis] for axis in axes)))
+
+        return SimpleNamespace(
+            uint8="uint8",
+            empty=lambda shape, dtype, device: Plain(kind.empty(shape, dtype, device)),
+            permute_dims=permute_dims,
+            from_dlpack=lambda producer: Plain(kind.from_dlpack(producer, stream=stream)),
+        )
+
+
+def _wrapped(of: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
+    return lambda array: Plain(of(array))
+
+
+# --- a GPU ----------------------------------------------------------------------------------------
+
+
+def _cuda() -> list[Framework]:
+    if _backend.cuda_why():
+        return []
+    found = []
+    if torch.cuda.is_available():
+        found.append(Framework("cuda-torch", _to_torch_cuda, _from_torch_cuda, False))
+    if find_spec("cupy") is not None:
+        found.append(Framework("cuda-cupy", _to_cupy, _from_cupy, False))
+    return found
+
+
+def _to_torch_cuda(array: np.ndarray) -> torch.Tensor:
+    if any(stride < 0 for stride in array.strides):
+        pytest.skip("torch has no negative strides")
+    data, offset = hull(array)
+    data += bytes(-len(data) % array.itemsize)
+    held = torch.from_numpy(np.frombuffer(data, np.uint8).copy()).cuda()
+    dtype = torch.bfloat16 if array.dtype == DTYPES["bfloat16"] else to_torch(array[:0]).dtype
+    strides = [stride // array.itemsize for stride in array.strides]
+    return held.view(dtype).as_strided(array.shape, strides, offset // array.itemsize)
+
+
+def _from_torch_cuda(tensor: torch.Tensor) -> np.ndarray:
+    return from_torch(tensor.cpu())
+
+
+def _to_cupy(array: np.ndarray) -> Any:
+    cupy = import_module("cupy")
+    if array.dtype == DTYPES["bfloat16"]:
+        pytest.skip("CuPy has no bfloat16")
+    data, offset = hull(array)
+    held = cupy.asarray(np.frombuffer(data or b"\0", np.uint8))
+    return cupy.ndarray(array.shape, array.dtype, held.data + offset, strides=array.strides)
+
+
+def _from_cupy(array: Any) -> np.ndarray:
+    host: np.ndarray = array.get()
+    return host
+
+
+FRAMEWORKS = [
+    Framework("numpy", _same, _same),
+    Framework("torch", to_torch, from_torch),
+    *_emulated(),
+    *_cuda(),
+]
+DEVICES = [framework for framework in FRAMEWORKS if not framework.exact]
