@@ -35,6 +35,18 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _cpu.select_isa(before)
 
 
+@pytest.fixture(params=[*_cpu.supported_isas(), *DEVICES], ids=lambda p: getattr(p, "name", p))
+def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
+    """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
+    if isinstance(request.param, Framework):
+        yield request.param
+        return
+    before = _cpu.isa()
+    _cpu.select_isa(request.param)
+    yield FRAMEWORKS[0]
+    _cpu.select_isa(before)
+
+
 @pytest.fixture
 def many_threads() -> Iterator[int]:
     """More threads than one, whatever the machine has: results may not depend on it."""

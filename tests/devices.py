@@ -87,17 +87,22 @@ def from_torch(tensor: torch.Tensor) -> np.ndarray:
 # --- the emulated device --------------------------------------------------------------------------
 
 
+EMULATED = find_spec("fastact._cuda_emulated") is not None
+
+
 def _emulated() -> list[Framework]:
-    if find_spec("fastact._cuda_emulated") is None:
+    if not EMULATED:
         return []
     module = _backend.emulate()
     return [
-        Framework("emulated-exchange", _to_emulated(module.ExchangeArray), _from_emulated, False),
-        Framework("emulated-dlpack", _wrapped(_to_emulated(module.Array)), _from_emulated, False),
+        Framework("emulated-exchange", to_emulated(module.ExchangeArray), _from_emulated, False),
+        Framework("emulated-dlpack", _wrapped(to_emulated(module.Array)), _from_emulated, False),
     ]
 
 
-def _to_emulated(kind: Any, device: int = 0) -> Callable[[np.ndarray], Any]:
+def to_emulated(kind: Any, device: int = 0) -> Callable[[np.ndarray], Any]:
+    """How arrays of one of the emulated device's types are made."""
+
     def of(array: np.ndarray) -> Any:
         data, offset = hull(array)
         missing = -len(data) % array.itemsize

@@ -1,5 +1,9 @@
-"""Accuracy: each op against the oracle, on every instruction set; bounds are the ops' own."""
+"""Accuracy: each op against the oracle, on every backend; bounds are the ops' own."""
 
+from importlib import import_module
+from importlib.util import find_spec
+
+import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
@@ -34,17 +38,22 @@ def ulp_error(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
         return np.where(same & np.isinf(y), 0.0, np.abs(y - exact) / spacing)
 
 
-def test_forward_float32(op, isa):
+def test_forward_float32(op, backend):
     x = float32_sample()
-    error = ulp_error(op(x), reference.forward(op.name, x.astype(np.float64)))
+    error = ulp_error(backend.run(op, x), reference.forward(op.name, x.astype(np.float64)))
     worst = np.argmax(error)
     assert error[worst] <= op.bounds.forward_ulp, f"{error[worst]} ULP at {x[worst]!r}"
 
 
-def test_derivative_float32(op, isa):
+def slope(op, backend, x):
+    """The derivative as backward gives it."""
+    return backend.run(op.backward, np.ones_like(x), x)
+
+
+def test_derivative_float32(op, backend):
     x = float32_sample()
     exact = reference.derivative(op.name, x.astype(np.float64))
-    dx = op.backward(1.0, x)
+    dx = slope(op, backend, x)
     ulp, absolute = ulp_error(dx, exact), np.abs(dx - exact)
     ratio = np.minimum(ulp / op.bounds.derivative_ulp, absolute / op.bounds.derivative_abs)
     worst = np.argmax(ratio)
@@ -65,9 +74,9 @@ def ulp_error_mp(y: float, exact: mpmath.mpf) -> float:
     return float(abs(mpmath.mpf(y) - exact) / mpmath.mpf(float(np.spacing(abs(float(exact))))))
 
 
-def test_forward_float64(op, isa):
+def test_forward_float64(op, backend):
     x = float64_sample()
-    y = op(x)
+    y = backend.run(op, x)
     errors = [
         ulp_error_mp(float(b), reference.forward_mp(op.name, float(a)))
         for a, b in zip(x, y, strict=True)
@@ -76,10 +85,10 @@ def test_forward_float64(op, isa):
     assert errors[worst] <= op.bounds.forward_ulp, f"{errors[worst]} ULP at {x[worst]!r}"
 
 
-def test_derivative_float64(op, isa):
+def test_derivative_float64(op, backend):
     """The absolute bound scales with the precision: 2^-29 of float32's."""
     x = float64_sample()
-    dx = op.backward(1.0, x)
+    dx = slope(op, backend, x)
     for a, b in zip(x, dx, strict=True):
         exact = reference.derivative_mp(op.name, float(a))
         absolute = float(abs(mpmath.mpf(float(b)) - exact))
@@ -103,6 +112,33 @@ def test_every_16_bit_input_is_the_rounded_float32_result(op, isa, name):
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_every_16_bit_input_on_devices(op, device, name):
+    """Half a ULP, and what the rougher functions of a GPU may add to it."""
+    dtype = DTYPES[name]
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+    for y, exact in (
+        (device.run(op, x), reference.forward(op.name, wide)),
+        (slope(op, device, x), reference.derivative(op.name, wide)),
+    ):
+        with np.errstate(all="ignore"):
+            y, rounded = y.astype(np.float64), exact.astype(dtype).astype(np.float64)
+            absolute = np.abs(y - exact)
+            ulp = absolute / spacing_16(exact, dtype)
+        same = (y == rounded) | (np.isnan(y) & np.isnan(rounded))
+        close = (ulp <= op.bounds.narrow_ulp) | (absolute <= 4 * op.bounds.derivative_abs)
+        assert (same | (np.isfinite(rounded) & close)).all(), f"{np.nanmax(ulp[~same])} ULP"
+
+
+def spacing_16(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The distance between neighbours of a 16-bit type around x."""
+    info = ml_dtypes.finfo(dtype)
+    exponent = np.maximum(np.frexp(np.abs(x))[1] - 1, info.minexp)
+    return np.ldexp(float(info.eps), exponent)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_16_bit_backward_rounds_once(op, isa, name):
     """dy f'(x) is rounded after the product, and after the sum when it accumulates."""
     dtype = DTYPES[name]
@@ -115,14 +151,14 @@ def test_16_bit_backward_rounds_once(op, isa, name):
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
-def test_specials_of_mish(isa, name):
+def test_specials_of_mish(backend, name):
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan], DTYPES[name])
     expected = np.array([0.0, -0.0, np.inf, -0.0, np.nan, -np.nan], DTYPES[name])
     for repeats in (1, 37):  # alone: the tail of the loop; 37 times: its body
-        y = fa.mish(np.repeat(x, repeats))
+        y = backend.run(fa.mish, np.repeat(x, repeats))
         np.testing.assert_array_equal(y, np.repeat(expected, repeats))
         np.testing.assert_array_equal(np.signbit(y), np.signbit(np.repeat(expected, repeats)))
-        dx = fa.mish.backward(1.0, np.repeat(x, repeats))
+        dx = slope(fa.mish, backend, np.repeat(x, repeats))
         np.testing.assert_allclose(
             dx, np.repeat([0.6, 0.6, 1.0, 0.0, np.nan, np.nan], repeats), rtol=2e-7
         )
@@ -150,4 +186,6 @@ def test_exponential_of_math_h(isa):
 def test_the_lists_agree():
     """The struct list of activations.h, the registry and the oracle name the same activations."""
     names = {op.name for op in ACTIVATIONS}
+    for native in filter(None, (find_spec("fastact._cuda"), find_spec("fastact._cuda_emulated"))):
+        assert names == set(import_module(native.name).ACTIVATIONS)
     assert names == set(_cpu.ACTIVATIONS) == set(reference.FORWARD) == set(reference.DERIVATIVE)

@@ -28,12 +28,22 @@ class Bounds:
     forward_ulp : units in the last place of the result.
     derivative_ulp, derivative_abs : one of the two holds; near a root of the derivative a relative
         error means nothing.
-    16-bit results are the correctly rounded float32 results.
+    16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
+    rougher functions, they are within narrow_ulp of the true value, or within 4 derivative_abs.
     """
 
     forward_ulp: float
     derivative_ulp: float
     derivative_abs: float
+    narrow_ulp: float = 0.51
+
+
+@dataclass(frozen=True)
+class SumBounds:
+    """Stated accuracy of a sum, of any dtype: |y - exact| <= ulp ULP of y + absolute sum|x|."""
+
+    ulp: float
+    absolute: float
 
 
 class Op:

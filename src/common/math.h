@@ -101,7 +101,9 @@ FASTACT_HD Exp<T> exp_scaled(T x) {
 // divide: a / b, the same bits as IEEE division, wherever a, b and a / b are normal numbers and the
 // product of b with the quotient does not overflow. On a GPU the quotient is corrected by its exact
 // remainder (Markstein), as the compiler would have it, but without its test for special operands
-// and the call behind that, which cost six instructions and spill registers.
+// and the call behind that, which cost six instructions and spill registers. On the CPU, with
+// reciprocals off by up to 2 ULP (float) or of 20 bits (double), none of 3 10^8 random quotients
+// differed from IEEE's.
 //
 // divide<true> and exp_approximate are for 16-bit data alone, of which a GPU has to compute one
 // element every 27 instructions an H200's lanes can issue: the special function units give
