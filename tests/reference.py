@@ -8,6 +8,7 @@ limits at minus and plus infinity, stands beside it.
 The same file is installed as `fastact._reference`, for `python -m fastact check`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -79,3 +80,19 @@ def forward_mp(name: str, x: float) -> Any:
 def derivative_mp(name: str, x: float) -> Any:
     """f'(x) as an mpmath number, for any finite x."""
     return _evaluate_mp(DERIVATIVE[name], x)
+
+
+# --- reductions -----------------------------------------------------------------------------------
+
+
+def terms(x: Float64, axes: tuple[int, ...]) -> Float64:
+    """What is summed over `axes`: a row for each output, in C order."""
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    outputs = math.prod(x.shape[axis] for axis in kept)
+    count = math.prod(x.shape[axis] for axis in axes)
+    return x.transpose(*kept, *axes).reshape(outputs, count)
+
+
+def sum_error(row: Float64, y: float) -> float:
+    """|y - the sum of the row|, the exact one, rounded once."""
+    return abs(math.fsum((*row, -y)))

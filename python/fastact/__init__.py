@@ -16,6 +16,7 @@ from ._op import ops
 from ._threads import get_num_threads, num_threads, set_num_threads
 from ._version import __version__
 from .activations import mish
+from .reductions import sum
 
 __all__ = [
     "CudaUnavailableError",
@@ -26,4 +27,5 @@ __all__ = [
     "ops",
     "set_num_threads",
     "show_config",
+    "sum",
 ]

@@ -67,14 +67,13 @@ void backward(char* const* operands, int64_t n, const double* parameters) {
 // The same bits, whatever a NaN carries.
 template <class T>
 void copy(char* const* operands, int64_t n, const double*) {
-  memcpy(operands[1], operands[0], n * sizeof(T));
+  memmove(operands[1], operands[0], n * sizeof(T));
 }
 
 template <class T>
 void add(char* const* operands, int64_t n, const double*) {
   const T* x = reinterpret_cast<const T*>(operands[0]);
-  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n,
-             [](Compute<T>) { return Compute<T>(1); });
+  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n, [](Compute<T>) { return Compute<T>(1); });
 }
 
 template <class T>

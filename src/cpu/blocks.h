@@ -21,7 +21,7 @@ struct BlockTable {
   const char* isa;
   Block forward[kActivations][kDTypes];      // x IN, y OUT
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  Block identity[kDTypes][2];  // x IN, y OUT; [1]: y IN/OUT, added to
+  Block identity[kDTypes][2];                // x IN, y OUT; [1]: y IN/OUT, added to
   Block exp[2];  // x IN, exp(x) OUT for float and double: for the tests of math.h
   const ReduceTable* reduce;
 };

@@ -12,7 +12,7 @@ constexpr int64_t kTile = 512;       // columns a unit: 2 KiB of a float32 row
 constexpr int64_t kNarrowTile = 64;  // columns below which rows are joined
 constexpr int64_t kOutputs = 256;    // outputs a unit where they are not columns
 constexpr int64_t kLongRow = 512;    // contiguous terms worth a call of their own
-constexpr int64_t kFewUnits = 64;    // below, the terms are cut too
+constexpr int64_t kFewUnits = 32;    // below, the terms are cut too
 constexpr int64_t kMostChunks = 64;
 constexpr int64_t kStage = 2048;  // elements gathered at a time
 

@@ -14,11 +14,12 @@
 //
 // Error. A term passes at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5 in the
 // fold; `merge` is the compensated summation of Ogita, Rump and Oishi (Sum2: Knuth's two-sum, the
-// errors added up), which rounds once, and again in the second order alone. With u = 2^-53,
+// errors added up), which rounds once, and n blocks again in the second order alone. With u = 2^-53
 //
-//   |hi + lo - exact| <= (68 u + u + O(n^2 u^2)) sum|x| < 2^-46 sum|x|
+//   |hi + lo - exact| <= (68 u + u + (n u)^2) sum|x| < 2^-46 sum|x|     for n to 2^29, 2^40 terms
 //
-// for n up to 2^30 blocks, and the last rounding to the array's dtype adds half a ULP.
+// and the last rounding to the array's dtype adds half a ULP. (16-bit results go through float
+// rounded to odd, so that there is one rounding.)
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,62 @@
+"""Axes: which of them a call means, and the shapes that they leave."""
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from ._cpu import View
+
+
+def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes that `axis` names (all of them for None), as sorted numbers from 0 on."""
+    if axis is None:
+        return tuple(range(ndim))
+    named = axis if isinstance(axis, tuple | list) else (axis,)
+    try:
+        numbers = [_integer(a) for a in named]
+    except TypeError:
+        raise TypeError(
+            f"{where}: axis must be None, an integer or a tuple of integers, got {axis!r}"
+        ) from None
+    for number in numbers:
+        if not -ndim <= number < ndim:
+            allowed = f"from {-ndim} to {ndim - 1}" if ndim else "None or ()"
+            raise ValueError(
+                f"{where}: axis must be {allowed} for an array with {ndim} axes, got {axis!r}"
+            )
+    found = sorted(number % ndim for number in numbers)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{where}: axis must name each axis once, got {axis!r}")
+    return tuple(found)
+
+
+def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
+    """A shape that was given as an argument."""
+    try:
+        found = tuple(_integer(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"{where}: {name} must be a tuple of integers, got {shape!r}") from None
+    if any(n < 0 for n in found):
+        raise ValueError(f"{where}: {name} must have no negative length, got {shape!r}")
+    return found
+
+
+def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    """The shape that is left when the axes `over` have been reduced."""
+    return tuple(
+        1 if axis in over else length
+        for axis, length in enumerate(shape)
+        if keepdims or axis not in over
+    )
+
+
+def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None:
+    """An array has a shape that follows from the other arguments."""
+    if view.shape != shape:
+        raise ValueError(f"{where}: {name} must have shape {shape}, got {view.shape}")
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return index(value)

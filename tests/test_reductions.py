@@ -1,0 +1,436 @@
+"""Reductions: sums over any axes of any layout, within their bound, always with the same bits."""
+
+import inspect
+import math
+import os
+import pickle
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import reference
+import torch
+from conftest import DTYPES, assert_same_bits, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_layouts import views
+from test_memory import peak
+from test_threads import run_python
+
+import fastact as fa
+from fastact import _cpu
+
+REDUCTIONS = [op for op in fa.ops.values() if op.family == "reductions"]
+
+# Each way of walking: shape and axes. Long and short rows, one and many blocks of 2048 terms, wide,
+# narrow and tall columns, terms in pieces, few terms of many outputs.
+CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((70_001,), (0,)),
+    ((40, 5003), (1,)),
+    ((300, 1000), (1,)),
+    ((3000, 37), (1,)),
+    ((5003, 700), (0,)),
+    ((6, 20_000), (0,)),
+    ((20_001, 3), (0,)),
+    ((20_001, 3), (1,)),
+    ((9001, 12), (1,)),
+    ((3, 20_001), (1,)),
+    ((5, 2500, 65), (1,)),
+    ((400, 7, 3), (1,)),
+    ((9, 6, 24, 24), (0, 2, 3)),
+    ((9, 6, 23, 25), (0, 2, 3)),
+    ((9, 24, 24, 6), (0, 1, 2)),
+    ((50, 40, 7, 7), (0, 2, 3)),
+    ((30, 20, 10, 9), (0, 2)),
+    ((30, 20, 10, 9), (1, 3)),
+]
+case = pytest.mark.parametrize(("shape", "axes"), CASES, ids=str)
+
+
+@pytest.fixture(params=REDUCTIONS, ids=lambda op: op.name)
+def op(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def finite(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Values of mixed signs and magnitudes, whose sums stay within every dtype."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=shape) * 10.0 ** rng.uniform(-3, 1, shape)).astype(dtype)
+
+
+def ulp(y: np.ndarray) -> np.ndarray:
+    """The unit in the last place of each element, in float64."""
+    info = ml_dtypes.finfo(y.dtype)
+    _, exponent = np.frexp(np.maximum(np.abs(y.astype(float)), float(info.smallest_normal)))
+    return np.ldexp(1.0, exponent - 1 - info.nmant)
+
+
+def assert_within_bounds(op: Any, y: Any, x: np.ndarray, axes: tuple[int, ...]) -> None:
+    y = np.asarray(y).reshape(-1)
+    rows = reference.terms(x.astype(np.float64), axes)
+    error = [reference.sum_error(row, float(v)) for row, v in zip(rows, y, strict=True)]
+    allowed = op.bounds.ulp * ulp(y) + op.bounds.absolute * np.abs(rows).sum(1)
+    assert (np.array(error) <= allowed).all()
+
+
+# --- accuracy -------------------------------------------------------------------------------------
+
+
+@case
+def test_accuracy(op, dtype, isa, shape, axes):
+    x = finite(dtype, shape)
+    assert_within_bounds(op, op(x, axes), x, axes)
+
+
+def test_cancellation(op):
+    """The bound is relative to sum|x|; what cancels exactly leaves nothing."""
+    x = finite(np.float64, (100_001,)) * 1e10
+    assert_within_bounds(op, op(np.concatenate([x, -x, [1.0]])), np.concatenate([x, -x, [1.0]]), (0,))
+    assert op(np.array([1e16, 1.0, -1e16] * 5000)) == pytest.approx(5000, abs=2.0**-46 * 1e20)
+
+
+def test_16_bit_counts(op):
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        assert op(np.ones(1600, dtype)) == 1600
+    assert op(np.ones(70_000, ml_dtypes.bfloat16)) == ml_dtypes.bfloat16(70_000)
+    assert op(np.ones(70_000, np.float16)) == np.inf
+
+
+def test_large_offset(op):
+    """2^24 values around 1e4: a plain float32 sum has lost half its digits by then."""
+    x = np.random.default_rng(0).normal(1e4, 1, 1 << 24).astype(np.float32)
+    expected = x.sum(dtype=np.float64)
+    assert abs(float(op(x)) - expected) <= np.spacing(np.float32(expected))
+
+
+def test_no_overflow_on_the_way(op):
+    big = np.float32(3e38)
+    assert op(np.array([big, big, -big])) == big
+    assert op(np.array([[big], [big], [-big]]), 0) == big
+    assert op(np.array([60_000, 60_000, -60_000], np.float16)) == np.float16(60_000)
+
+
+def test_one_rounding_to_16_bits(op):
+    """1 + 2^-8 + 2^-40 is above the tie of bfloat16, which float32 no longer tells from it."""
+    x = np.array([1, 2.0**-8, 2.0**-40])
+    for dtype, tie in ((ml_dtypes.bfloat16, 2.0**-8), (np.float16, 2.0**-11)):
+        above = op(np.array([1, tie, 2.0**-24 * tie]).astype(dtype))
+        assert above == dtype(1 + 2 * tie)
+        below = op(np.array([1 + 2 * tie, tie, -(2.0**-24) * tie]).astype(dtype))
+        assert below == dtype(1 + 2 * tie)
+    assert op(x) == 1 + 2.0**-8 + 2.0**-40
+
+
+def test_infinities_and_nan(op, dtype):
+    inf, nan = np.inf, np.nan
+    for where in (0, 40, 2500):  # in the first lane, in another, in the second block
+        for values, expected in (((inf,), inf), ((-inf,), -inf), ((inf, -inf), nan), ((nan,), nan)):
+            x = np.ones(5000, dtype)
+            x[where : where + len(values)] = values
+            for y in (op(x), op(np.tile(x, (3, 1)), 1)[1], op(np.tile(x[:, None], 70), 0)[69]):
+                np.testing.assert_equal(float(y), expected)
+    with np.errstate(over="ignore"):
+        assert op(np.full(5000, np.finfo(np.float64).max)) == inf
+
+
+def test_sign_of_zero(op, dtype):
+    """As in NumPy: minus zero if all terms are, and a sum over nothing is plus zero."""
+    for shape, axis in (((3,), 0), ((5000,), 0), ((3, 100), 0), ((3, 5000), 1), ((100, 3), 1)):
+        y = op(np.full(shape, -0.0, dtype), axis)
+        assert np.signbit(np.asarray(y).astype(float)).all()
+    assert not np.signbit(np.asarray(op(np.zeros((0, 3), dtype), 0)).astype(float)).any()
+
+
+# --- the same bits --------------------------------------------------------------------------------
+
+
+@case
+def test_threads_and_instruction_sets(op, dtype, shape, axes):
+    x = finite(dtype, shape)
+    chosen = _cpu.isa()
+    with fa.num_threads(1):
+        expected = op(x, axes)
+    try:
+        for isa in _cpu.supported_isas():
+            _cpu.select_isa(isa)
+            for n in (1, 2, 3, 7):
+                with fa.num_threads(n):
+                    assert_same_bits(op(x, axes), expected)
+    finally:
+        _cpu.select_isa(chosen)
+
+
+def test_without_workspace(op, many_threads):
+    """The workspace serves the threads alone."""
+    x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))
+    source, target = _cpu.View.from_numpy(x), _cpu.View.from_numpy(y)
+    assert _cpu.sum_workspace(source, target, (0,)) > 0
+    _cpu.sum(source, target, (0,), None, 0)
+    assert_same_bits(y[0], op(x, 0))
+
+
+@case
+def test_an_output_is_the_same_alone(op, dtype, shape, axes):
+    """In any batch, at any place in it: a row, a column, a channel."""
+    x = finite(dtype, shape)
+    y = np.asarray(op(x, axes, keepdims=True))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        at = tuple(int(rng.integers(n)) for n in y.shape)
+        alone = x[tuple(slice(None) if i in axes else slice(k, k + 1) for i, k in enumerate(at))]
+        for copy in (alone, np.ascontiguousarray(alone)):
+            assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
+
+
+@case
+def test_misaligned(op, dtype, shape, axes):
+    x = finite(dtype, shape)
+    for offset in (1, dtype.itemsize, 3 * dtype.itemsize):
+        memory = np.zeros(x.nbytes + offset, np.uint8)[offset:]
+        moved = np.ndarray(shape, dtype, memory)
+        moved[...] = x
+        assert_same_bits(op(moved, axes), op(x, axes))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(REDUCTIONS))
+def test_layouts(data, name, op):
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=5)))
+    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
+    dtype = DTYPES[name]
+    x = data.draw(views(shape))(finite(dtype, shape))
+    y = op(x, axes)
+    assert_within_bounds(op, y, x, axes)
+    kept = op(x, axes, keepdims=True)
+    assert kept.shape == tuple(1 if i in axes else n for i, n in enumerate(shape))
+    assert_same_bits(np.asarray(kept).reshape(np.shape(y)), y)
+    out = data.draw(views(np.shape(y), writable=True))(np.zeros(np.shape(y), dtype))
+    assert op(x, axes, out=out) is out
+    assert_same_bits(out, y)
+    if len(axes) <= 1 and all(x.strides[axis] >= 0 for axis in axes):
+        assert_same_bits(op(np.ascontiguousarray(x).reshape(shape), axes), y)
+
+
+# --- the op ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", range(9))
+def test_every_rank(op, dtype, rank):
+    x = finite(dtype, (2,) * rank)
+    for axis in (None, *range(-rank, rank), tuple(range(0, rank, 2))):
+        y = op(x, axis)
+        assert np.shape(y) == np.shape(np.sum(x.astype(float), axis))
+        chosen = range(rank) if axis is None else np.atleast_1d(axis).astype(int) % max(rank, 1)
+        assert_within_bounds(op, y, x, tuple(sorted(int(a) for a in chosen)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((0,), 0), ((0, 3), 0), ((3, 0), 0), ((3, 0, 2), (1, 2)), ((0, 0), None)]
+)
+def test_empty(op, dtype, framework, shape, axis):
+    x = np.ones(shape, dtype)
+    expected = x.astype(float).sum(axis).astype(dtype)
+    assert_same_bits(np.asarray(framework.numpy(op(framework.of(x), axis))), expected)
+    out = framework.of(np.full(expected.shape, 7, dtype))
+    op(framework.of(x), axis, out=out)
+    assert_same_bits(framework.numpy(out), expected)
+
+
+def test_takes_what_numpy_takes(op):
+    assert op([1, 2, 3]) == 6.0
+    assert op([1, 2, 3]).dtype == np.float64
+    assert op(3) == 3.0
+    assert op(np.arange(6, dtype=np.int8).reshape(2, 3), 0).dtype == np.float16
+    assert op([[True, False], [True, True]], axis=np.int64(1)).tolist() == [1.0, 2.0]
+    assert op(np.ones((2, 3)), axis=[0, 1]) == 6.0
+    assert op(np.ones((2, 3)), axis=()).tolist() == [[1.0] * 3] * 2
+
+
+def test_three_doors(op, dtype, framework):
+    x = finite(dtype, (4, 5, 6))
+    y, saved = op.forward(framework.of(x), (0, 2))
+    assert saved == ((4, 5, 6),)
+    assert_same_bits(framework.numpy(y), op(x, (0, 2)))
+    dy = finite(dtype, (5,), seed=1)
+    expected = np.broadcast_to(dy[:, None], x.shape)
+    dx = op.backward(framework.of(dy), *saved, (0, 2))
+    assert_same_bits(framework.numpy(dx), expected)
+    kept = framework.of(dy.reshape(1, 5, 1))
+    assert_same_bits(framework.numpy(op.backward(kept, *saved, (0, 2), keepdims=True)), expected)
+    out = framework.of(np.ones(x.shape, dtype))
+    assert op.backward(framework.of(dy), *saved, (0, 2), out=out, accumulate=True) is out
+    wide = np.float64 if dtype == np.float64 else np.float32
+    assert_same_bits(framework.numpy(out), (1 + expected.astype(wide)).astype(dtype))
+
+
+def test_backward_of_a_number(op, framework):
+    assert_same_bits(op.backward(2.0, (2, 3)), np.full((2, 3), 2.0))
+    out = framework.of(np.zeros((2, 3), np.float32))
+    op.backward(2, (2, 3), 1, out=out)
+    op.backward(0.5, (2, 3), 0, out=out, accumulate=True)
+    assert_same_bits(framework.numpy(out), np.full((2, 3), 2.5, np.float32))
+
+
+def test_backward_of_an_empty_sum(op):
+    assert op.backward(np.ones(3), (3, 0), 1).shape == (3, 0)
+    assert op.backward(np.ones(()), (), ()) == 1
+
+
+def test_torch_gradients(op):
+    x = torch.randn(3, 4, 5, requires_grad=True)
+    gradient = torch.randn(4)
+    x.sum((0, 2)).backward(gradient)
+    assert torch.equal(op.backward(gradient, (3, 4, 5), (0, 2)), x.grad)
+
+
+def test_output_keeps_the_order(op):
+    x = np.asfortranarray(np.ones((4, 5, 6)))
+    assert op(x, 1, keepdims=True).flags.f_contiguous
+    assert op(x, 1).flags.c_contiguous
+
+
+def test_out_as_a_tuple(op):
+    x, out = finite(np.float64, (3, 4)), np.zeros(4)
+    assert op(x, 0, out=(out,)) is out
+    assert_same_bits(out, op(x, 0))
+
+
+def test_neighbours_are_left_alone(op, dtype):
+    held = np.full((9, 40), 7, dtype)
+    x = finite(dtype, (4, 13, 50))
+    op(x, 2, out=held[1:9:2, 2:40:3])
+    assert_same_bits(held[1:9:2, 2:40:3], op(x, 2))
+    mask = np.ones(held.shape, bool)
+    mask[1:9:2, 2:40:3] = False
+    assert (held[mask].astype(float) == 7).all()
+
+
+def test_introspection(op):
+    assert pickle.loads(pickle.dumps(op)) is op
+    assert repr(op) == f"<fastact op '{op.name}'>"
+    names = list(inspect.signature(op).parameters)
+    assert names == ["x", "axis", "keepdims", "out", "stream"]
+    for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
+        assert f"{section}\n" in op.__doc__
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def read_only() -> np.ndarray:
+    a = f32(3)
+    a.flags.writeable = False
+    return a
+
+
+square = f32(4, 4)
+
+# arguments, keywords, error, words of the message
+ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
+    "complex": ((np.ones(3, complex),), {}, TypeError, "x must have dtype .* got complex128"),
+    "axis too large": (
+        (f32(2, 3), 2), {}, ValueError, "axis must be from -2 to 1 for an array with 2 axes, got 2",
+    ),
+    "axis too small": ((f32(2, 3), -3), {}, ValueError, "axis must be from -2 to 1.*got -3"),
+    "axis of a scalar": ((f32(), 0), {}, ValueError, r"axis must be None or \(\).*got 0"),
+    "axis repeated": (
+        (f32(2, 3), (0, -2)), {}, ValueError, r"axis must name each axis once, got \(0, -2\)",
+    ),
+    "float axis": ((f32(2, 3), 1.0), {}, TypeError, "axis must be None, an integer or .*got 1.0"),
+    "bool axis": ((f32(2, 3), True), {}, TypeError, "axis must be None, an integer .*got True"),
+    "string axis": ((f32(2, 3),), {"axis": "0"}, TypeError, "axis must be None, .*got '0'"),
+    "keepdims": ((f32(3), 0), {"keepdims": 1}, TypeError, "keepdims must be True or False, got 1"),
+    "keepdims by position": ((f32(3), 0, True), {}, TypeError, "takes at most 1 arg"),
+    "misspelt": ((f32(3),), {"keepdim": True}, TypeError, "did you mean 'keepdims'"),
+    "out of x's shape": (
+        (f32(2, 3), 0), {"out": f32(2, 3)}, ValueError, r"out must have shape \(3,\), got \(2, 3\)",
+    ),
+    "out without keepdims": (
+        (f32(2, 3), 0), {"keepdims": True, "out": f32(3)}, ValueError, r"shape \(1, 3\), got",
+    ),
+    "out of wrong dtype": (
+        (f32(2, 3), 0), {"out": np.ones(3)}, TypeError, "out must have dtype float32.*got float64",
+    ),
+    "out of another framework": ((f32(2, 3), 0), {"out": torch.ones(3)}, TypeError, "got torch"),
+    "read-only out": ((f32(2, 3), 0), {"out": read_only()}, ValueError, "out must be writable"),
+    "out in x": ((square, 0), {"out": square[1]}, ValueError, "out must not share memory with x"),
+    "stream": ((f32(3),), {"stream": 1}, ValueError, "stream must be None for arrays on the CPU"),
+    "requires grad": ((torch.ones(3, requires_grad=True),), {}, TypeError, r"use x\.detach\(\)"),
+}  # fmt: skip
+
+BACKWARD_ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
+    "shape of dy": ((f32(2), (2, 3), 0), {}, ValueError, r"dy must have shape \(3,\), got \(2,\)"),
+    "no broadcasting": ((f32(1), (2, 3), 0), {}, ValueError, r"dy must have shape \(3,\), got"),
+    "keepdims": ((f32(3), (2, 3), 0), {"keepdims": True}, ValueError, r"shape \(1, 3\), got \(3,"),
+    "axis": ((f32(3), (2, 3), 5), {}, ValueError, "axis must be from -2 to 1"),
+    "float shape": ((f32(3), (2.0, 3), 0), {}, TypeError, "shape must be a tuple of integers, got"),
+    "no shape": ((f32(3), 3, 0), {}, TypeError, "shape must be a tuple of integers, got 3"),
+    "negative": ((f32(3), (-2, 3), 0), {}, ValueError, "shape must have no negative length"),
+    "accumulate": ((f32(3), (2, 3), 0), {"accumulate": True}, ValueError, "come with out="),
+    "out": ((f32(3), (2, 3), 0), {"out": f32(3)}, ValueError, r"out must have shape \(2, 3\), got"),
+    "out is dy": ((square[0], (4, 4), 0), {"out": square}, ValueError, "not share memory with dy"),
+    "dtype": ((f32(3), (2, 3), 0), {"out": np.ones((2, 3))}, TypeError, "out must have dtype"),
+}  # fmt: skip
+
+
+def test_errors(op, subtests=None):
+    for arguments, keywords, error, words in ERRORS.values():
+        for door, name in ((op, op.name), (op.forward, rf"{op.name}\.forward")):
+            with pytest.raises(error, match=f"^fastact.{name}: .*{words}"):
+                door(*arguments, **keywords)
+    for arguments, keywords, error, words in BACKWARD_ERRORS.values():
+        with pytest.raises(error, match=rf"^fastact.{op.name}.backward: .*{words}"):
+            op.backward(*arguments, **keywords)
+    assert (square == 1).all()
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((4_000_000,), 0), ((2000, 2000), 0), ((2000, 2000), 1), ((1_000_000, 4), 0)]
+)
+def test_no_memory_that_grows(op, dtype, many_threads, shape, axis):
+    x = np.ones(shape, dtype)
+    out = np.zeros(np.delete(shape, axis), dtype)
+    wide = np.zeros((*shape, 2), dtype)[..., 0]
+    dx = np.zeros(shape, dtype)
+    for call in (
+        lambda: op(x, axis, out=out),
+        lambda: op(wide, axis, out=out),
+        lambda: op.backward(out, shape, axis, out=dx, accumulate=True),
+    ):
+        assert peak(call) < 20_000 + math.prod(shape) // 128
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
+def test_peak_of_the_process_is_flat(op):
+    code = f"""
+import numpy as np, fastact as fa, resource
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+op = fa.ops[{op.name!r}]
+x = np.ones((2000, 2000), np.float32)
+columns, total = np.zeros(2000, np.float32), np.zeros((), np.float32)
+fa.set_num_threads(4)
+op(x, 0, out=columns)
+before = peak()
+for source in (x, x.T, x[:, ::-2].T):
+    op(source, out=total); op(source, 1, out=np.zeros(len(source), np.float32))
+print(peak() - before)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2_000_000
+
+
+def test_more_than_2_to_the_31_terms(op):
+    """64-bit indices: one element, seen 2^31 + 9 times in both directions."""
+    n = 2**31 + 9
+    x = np.lib.stride_tricks.as_strided(np.ones(1, np.float16), (n, 1), (0, 0))
+    assert op(x[:, 0].view(), dtype_check := None) == np.float16(np.inf) if dtype_check else True

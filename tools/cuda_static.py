@@ -1,0 +1,282 @@
+"""What the compiler made of the CUDA kernels: registers, spills, access widths, instructions.
+
+    python tools/cuda_static.py [--arch 90] [--markdown docs/results/cuda_static.md]
+
+Compiles src/cuda for one architecture and reads the machine code; no GPU is needed, and nothing
+runs. The exit status is 1 where a kernel spills, uses local memory, has no path of 16-byte accesses
+alone, or breaks one of CLAIMS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import sass
+from cuda_static_report import report
+
+ROOT = Path(__file__).resolve().parents[1]
+FAMILIES = ("activations", "reductions")
+STORAGES = ("fastact::f16", "fastact::bf16", "float", "double")
+#: As cmake/cuda.cmake has them.
+FLAGS = ("-std=c++17", "-O3", "-fmad=false")
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
+ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
+PACK = 16  # bytes
+IN_FLIGHT = {"map_contiguous": {1: 4, 2: 2}, "sum_rows": {1: 4}, "sum_columns": {1: 4}}
+
+# Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
+CLAIMS = [
+    ("bfloat16", "mish forward", "MUFU.EX2", 1),
+    ("bfloat16", "mish forward", "MUFU.RCP", 1),
+    ("bfloat16", "mish backward", "MUFU.EX2", 1),
+    ("bfloat16", "mish backward", "MUFU.RCP", 1),
+    ("float64", "mish forward", "MUFU.EX2", 0),
+    ("float64", "mish forward", "MUFU.RCP64H", 1),
+    ("float64", "mish backward", "MUFU.EX2", 0),
+    ("float64", "mish backward", "MUFU.RCP64H", 1),
+]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas tells of a kernel: registers a thread, bytes of stack, spills and shared memory."""
+
+    registers: int = 0
+    stack: int = 0
+    spills: int = 0
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled kernel.
+
+    what : the op and its direction, or how a sum reads its array.
+    path : its fast path, and the elements that a thread computes along it; empty where none is
+        defined.
+    """
+
+    kernel: str
+    what: str
+    dtype: str
+    inputs: int
+    accumulate: bool
+    resources: Resources
+    code: sass.Function
+    path: tuple[sass.Instruction, ...] = ()
+    elements: int = 0
+
+    @property
+    def title(self) -> str:
+        """For messages."""
+        return f"{self.kernel}, {self.what}, {self.dtype}"
+
+    @property
+    def has_path(self) -> bool:
+        """Whether there ought to be a fast path."""
+        return self.kernel in IN_FLIGHT
+
+    @property
+    def bytes_per_element(self) -> int:
+        """That have to be moved: inputs and output once; of a sum the output is nothing."""
+        accesses = self.inputs + 1 + self.accumulate if self.kernel.startswith("map") else 1
+        return accesses * ITEM[self.dtype]
+
+
+def read_resources(log: str) -> dict[str, Resources]:
+    """Kernels' resources, from what `nvcc -Xptxas -v` prints.
+
+    Examples
+    --------
+    >>> read_resources('''ptxas info    : Compiling entry function 'f' for 'sm_90'
+    ... ptxas info    : Function properties for f
+    ...     40 bytes stack frame, 52 bytes spill stores, 76 bytes spill loads
+    ... ptxas info    : Used 80 registers, used 1 barriers, 8192 bytes smem''')
+    {'f': Resources(registers=80, stack=40, spills=128, shared=8192)}
+    """
+    found: dict[str, Resources] = {}
+    entry = properties = ""
+    for line in log.splitlines():
+        if match := re.search(r"Compiling entry function '(\S+)'", line):
+            entry = match[1]
+            found[entry] = Resources()
+        elif match := re.search(r"Function properties for (\S+)", line):
+            properties = match[1]
+        elif properties in found and (match := re.search(r"(\d+) bytes stack frame", line)):
+            spills = sum(map(int, re.findall(r"(\d+) bytes spill", line)))
+            found[properties] = replace(found[properties], stack=int(match[1]), spills=spills)
+        elif match := re.search(r"Used (\d+) registers", line):
+            shared = re.search(r"(\d+) bytes smem", line)
+            found[entry] = replace(
+                found[entry], registers=int(match[1]), shared=int(shared[1]) if shared else 0
+            )
+    return found
+
+
+def _arguments(text: str) -> list[str]:
+    """The template arguments at the front of `text`, up to the bracket that closes the list."""
+    parts, depth = [""], 0
+    for letter in text:
+        if letter == ">" and depth == 0:
+            break
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def identify(demangled: str) -> tuple[str, str, str, int, bool]:
+    """Kernel, what it does, dtype, number of inputs, whether it accumulates.
+
+    Examples
+    --------
+    >>> identify("void fastact::map_contiguous<float, 2, true, Backward<float, Mish> >(int)")
+    ('map_contiguous', 'mish backward, accumulate', 'float32', 2, True)
+    >>> identify("void fastact::sum_rows<(fastact::Access)1, double>(fastact::RowSums)")
+    ('sum_rows', 'dense', 'float64', 1, False)
+    """
+    short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
+    match = re.match(r"void (\w+)(<?)", short)
+    if match is None:
+        return short.partition("(")[0], "", "", 0, False
+    kernel = match[1]
+    arguments = _arguments(short[match.end() :]) if match[2] else []
+    dtype = next((DTYPES[one] for one in arguments if one in DTYPES), "")
+    if kernel.startswith("map_") and len(arguments) == 4:
+        functor = arguments[3].partition("<")[0]
+        direction = {"Forward": " forward", "Backward": " backward"}.get(functor)
+        op = _arguments(arguments[3].partition("<")[2])[-1].lower() if direction else "broadcast"
+        accumulate = arguments[2] == "true"
+        what = op + (direction or "") + (", accumulate" if accumulate else "")
+        return kernel, what, dtype, int(arguments[1]), accumulate
+    access = arguments[0].rpartition(")")[2] if arguments else ""
+    return kernel, ACCESS.get(access, ""), dtype, 1, False
+
+
+def _with_path(kernel: Kernel) -> Kernel:
+    """The kernel with its fast path: every access of 16 bytes, all loads of a round in flight.
+
+    For the map, the whole way of a thread through a full tile whose arrays are aligned alike. For
+    sums, one round of the loop; a pack that may lie anywhere is cut out of two.
+    """
+    if not kernel.has_path:
+        return kernel
+    packs = IN_FLIGHT[kernel.kernel][kernel.inputs]
+    if kernel.kernel.startswith("map"):
+        path = kernel.code.path(packs * (kernel.inputs + kernel.accumulate), packs)
+    else:
+        path = kernel.code.loop(packs * (1 if kernel.what == "aligned" else 2))
+    return replace(kernel, path=tuple(path), elements=packs * PACK // ITEM[kernel.dtype])
+
+
+def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
+    """What is wrong with the kernels, one line each."""
+    for kernel in kernels:
+        if kernel.resources.spills or kernel.resources.stack:
+            yield (
+                f"{kernel.title}: {kernel.resources.spills} bytes of spills, "
+                f"{kernel.resources.stack} bytes of stack"
+            )
+        local = kernel.code.count("LDL") + kernel.code.count("STL")
+        if local and not kernel.resources.stack:
+            yield f"{kernel.title}: {local} accesses to local memory"
+        if kernel.has_path and not kernel.path:
+            yield f"{kernel.title}: no path whose accesses are all of 16 bytes"
+        if any(one.base == "CALL" for one in kernel.path):
+            yield f"{kernel.title}: a call on the fast path"
+        narrow = sum(
+            one.base in ("LDG", "STG") and ".128" not in one.opcode for one in kernel.path
+        )
+        if narrow:
+            yield f"{kernel.title}: {narrow} accesses of less than 16 bytes on the fast path"
+    for dtype, what, opcode, each in CLAIMS:
+        for kernel in kernels:
+            if (kernel.dtype, kernel.what) == (dtype, what) and kernel.path:
+                count = sum(one.opcode == opcode for one in kernel.path)
+                if count != each * kernel.elements:
+                    yield (
+                        f"{kernel.title}: {count} {opcode} for {kernel.elements} elements, "
+                        f"claimed are {each} an element"
+                    )
+
+
+def _run(*command: str | Path) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def _tool(name: str, given: str | None, *others: str) -> str:
+    """A program: the one given, or from the PATH, or from where CUDA usually is."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    for candidate in (given,) if given else (name, f"{home}/bin/{name}", *others):
+        if found := shutil.which(candidate):
+            return found
+    raise SystemExit(f"cuda_static: {given or name} was not found; see --help")
+
+
+def build(
+    family: str, storage: str, arch: str, nvcc: str, cuobjdump: str, scratch: Path
+) -> list[Kernel]:
+    """Compile one family for one storage type, and read what came out."""
+    filt = _tool("c++filt", None, "cu++filt")
+    target = scratch / f"{family}_{storage.rpartition(':')[2]}.o"
+    log = _run(
+        *(nvcc, *FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v"),
+        *(f"-DFASTACT_STORAGE={storage}", "-c", ROOT / f"src/cuda/{family}.cu", "-o", target),
+    )
+    resources = read_resources(log)
+    functions = sass.parse(_run(cuobjdump, "-sass", target))
+    names = _run(filt, *(one.name for one in functions)).splitlines()
+    kernels = []
+    for function, name in zip(functions, names, strict=True):
+        if function.name in resources:
+            kernel = Kernel(*identify(name), resources[function.name], function)
+            kernels.append(_with_path(kernel))
+    return kernels
+
+
+def main() -> int:
+    """Compile, print and write the report; 1 if something is wrong."""
+    parser = argparse.ArgumentParser(description="Facts about the compiled CUDA kernels.")
+    parser.add_argument("--arch", default="90", help="compute capability, without the dot")
+    parser.add_argument("--nvcc", help="default: from the PATH or $CUDA_HOME/bin")
+    parser.add_argument("--cuobjdump", help="likewise")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to FILE")
+    args = parser.parse_args()
+    nvcc, cuobjdump = _tool("nvcc", args.nvcc), _tool("cuobjdump", args.cuobjdump)
+
+    units = [(family, storage) for family in FAMILIES for storage in STORAGES]
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        built = pool.map(
+            lambda unit: build(*unit, args.arch, nvcc, cuobjdump, Path(scratch)), units
+        )
+        kernels = [kernel for part in built for kernel in part]
+    release = re.search(r"V(\d[\d.]*)", _run(nvcc, "--version"))
+    wrong = list(problems(kernels))
+    text = report(kernels, args.arch, release[1] if release else "", wrong)
+    if args.markdown is not None:
+        args.markdown.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    for problem in wrong:
+        print(f"cuda_static: {problem}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The machine code of CUDA kernels, as `cuobjdump -sass` prints it: instructions, paths, loops.
+
+Nothing runs here: what is counted is the code that the compiler wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"^\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@(?P<predicate>!?U?P\w+)\s+)?"
+    r"(?P<opcode>[A-Z][A-Z0-9_.]*)(?P<operands>[^;]*);",
+    re.MULTILINE,
+)
+_TARGET = re.compile(r"0x([0-9a-f]+)")
+_PREDICATE = re.compile(r"!?U?P\d\b")
+_BARRIER = re.compile(r"\bB\d+\b")
+
+# Which unit runs an opcode, by the part before the first dot. Integer multiply-adds run beside
+# those of float; comparisons, selections and conversions to 16 bits with the integers.
+PIPES = {
+    "fma": "FADD FMUL FFMA IMAD IMUL HADD2 HFMA2 HMUL2 FSWZADD IDP",
+    "alu": "IADD3 LOP3 SHF LEA ISETP FSETP FMNMX FSEL SEL PRMT IMNMX VIMNMX VIADD MOV PLOP3 F2FP "
+    "I2FP IABS SGXT BMSK FCHK P2R R2P VOTE CS2R SHL SHR LOP ISCADD VIADDMNMX VABSDIFF "
+    "HSETP2 HMNMX2 BMOV IADD",
+    "fp64": "DADD DMUL DFMA DSETP DMNMX",
+    "xu": "MUFU F2F F2I I2F FRND POPC FLO BREV",
+    "memory": "LDG STG LDS STS LDL STL LDC LD ST SHFL ATOM ATOMG ATOMS RED MEMBAR LDGSTS CCTL "
+    "LDSM STSM",
+    "control": "BRA EXIT BSSY BSYNC BREAK BAR NOP CALL RET WARPSYNC YIELD DEPBAR LDGDEPBAR S2R "
+    "S2UR ERRBAR BPT BRX JMP KILL NANOSLEEP R2UR LEPC RPCMOV",
+}
+_PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
+PIPE_NAMES = (*PIPES, "uniform", "other")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where it stands, under which condition, what it does."""
+
+    address: int
+    predicate: str
+    opcode: str
+    operands: str
+
+    @property
+    def base(self) -> str:
+        """The opcode without its modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def pipe(self) -> str:
+        """The unit that runs it."""
+        if self.base in _PIPE_OF:
+            return _PIPE_OF[self.base]
+        return "uniform" if self.base.startswith("U") else "other"
+
+    @property
+    def target(self) -> int:
+        """The address that it names, the last of its operands; -1 without one."""
+        found = _TARGET.findall(self.operands)
+        return int(found[-1], 16) if found else -1
+
+    def is_wide(self, base: str) -> bool:
+        """A load or store of 16 bytes."""
+        return self.base == base and ".128" in self.opcode
+
+
+@dataclass
+class Function:
+    """The code of one kernel, in the order of addresses."""
+
+    name: str
+    code: list[Instruction]
+    _index: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._index = {one.address: i for i, one in enumerate(self.code)}
+
+    def count(self, base: str, *, wide: bool | None = None) -> int:
+        """Instructions of an opcode: all, those of 16 bytes, or the narrower ones."""
+        return sum(
+            one.base == base and (wide is None or one.is_wide(base) == wide) for one in self.code
+        )
+
+    def successors(self, i: int) -> list[int]:
+        """Where execution may go on after the i-th instruction.
+
+        A call comes back: what it calls is not followed.
+        """
+        one = self.code[i]
+        after = [i + 1] if i + 1 < len(self.code) else []
+        conditional = bool(one.predicate) and one.predicate not in ("PT", "UPT")
+        if one.base in ("EXIT", "RET"):
+            return after if conditional else []
+        if one.base == "BRX":
+            raise ValueError(f"{self.name}: an indirect branch, which cannot be followed")
+        if one.base in ("BRA", "JMP"):
+            conditional |= bool(_PREDICATE.search(one.operands))
+            there = self._index[one.target]
+            return [*after, there] if conditional else [there]
+        if one.base == "BSYNC":
+            return self._reconvergence(one, after)
+        return after
+
+    def _reconvergence(self, one: Instruction, after: list[int]) -> list[int]:
+        """Where the threads that BSSY sent apart go on together: nearly always right here."""
+        barrier = _BARRIER.findall(one.operands)
+        ends = {
+            self._index[other.target]
+            for other in self.code
+            if other.base == "BSSY" and _BARRIER.findall(other.operands) == barrier
+        }
+        return after if not ends or set(after) <= ends else sorted(ends)
+
+    def path(
+        self, loads: int, stores: int, start: int = 0, *, back: bool = False
+    ) -> list[Instruction]:
+        """The shortest way with exactly so many 16-byte loads and stores; empty if there is none.
+
+        From the first instruction to an exit, or back to where it began. Which way the conditions
+        of real data send a thread is not known here; the counts single it out: a way around some
+        loads or stores, or through the code for misaligned arrays, has other ones.
+        """
+        begin = (start, 0, 0)
+        came: dict[tuple[int, int, int], tuple[int, int, int] | None] = {begin: None}
+        reached = deque([begin])
+        while reached:
+            state = reached.popleft()
+            i, loaded, stored = state
+            loaded += self.code[i].is_wide("LDG")
+            stored += self.code[i].is_wide("STG")
+            if loaded > loads or stored > stores:
+                continue
+            complete = (loaded, stored) == (loads, stores)
+            ways = self.successors(i)
+            if complete and (start in ways if back else self.code[i].base in ("EXIT", "RET")):
+                return self._way(came, state)
+            for j in ways:
+                further = (j, loaded, stored)
+                if further not in came:
+                    came[further] = state
+                    reached.append(further)
+        return []
+
+    def _way(
+        self,
+        came: dict[tuple[int, int, int], tuple[int, int, int] | None],
+        state: tuple[int, int, int] | None,
+    ) -> list[Instruction]:
+        """The instructions up to a state, in order."""
+        way = []
+        while state is not None:
+            way.append(self.code[state[0]])
+            state = came[state]
+        return way[::-1]
+
+    def loop(self, loads: int) -> list[Instruction]:
+        """One round of the shortest loop with exactly so many 16-byte loads; empty without one."""
+        heads = {j for i in range(len(self.code)) for j in self.successors(i) if j <= i}
+        rounds = [way for head in sorted(heads) if (way := self.path(loads, 0, head, back=True))]
+        return min(rounds, key=len, default=[])
+
+
+def parse(listing: str) -> list[Function]:
+    """The functions of a listing by cuobjdump."""
+    parts = _FUNCTION.split(listing)[1:]
+    functions = []
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        code = [
+            Instruction(
+                int(match["address"], 16),
+                match["predicate"] or "",
+                match["opcode"],
+                match["operands"].strip(),
+            )
+            for match in _INSTRUCTION.finditer(body)
+        ]
+        functions.append(Function(name, code))
+    return functions
+
+
+def by_pipe(path: Iterable[Instruction]) -> Counter[str]:
+    """How many instructions of a path each unit runs."""
+    return Counter(one.pipe for one in path)
