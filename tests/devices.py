@@ -210,3 +210,5 @@ FRAMEWORKS = [
     *_cuda(),
 ]
 DEVICES = [framework for framework in FRAMEWORKS if not framework.exact]
+# One framework a device: the kernels behind them are the same.
+KERNELS = [device for device in DEVICES if device.name != "emulated-dlpack"]

@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import ACTIVATIONS, assert_same_bits, sample
-from devices import DEVICES, DTYPES, EMULATED, Plain, to_emulated
+from devices import DEVICES, DTYPES, EMULATED, KERNELS, Plain, to_emulated
 from test_errors import Elsewhere
 from test_threads import run_python
 
 import fastact as fa
 from fastact import _backend
-
-# One framework a device: the kernels are the same.
-KERNELS = [device for device in DEVICES if device.name != "emulated-dlpack"]
 
 emulated: Any = _backend.emulate() if EMULATED else None
 needs_emulation = pytest.mark.skipif(

@@ -173,8 +173,7 @@ def may_write(
             )
         if shared:
             raise ValueError(
-                f"{where}: {out_name} must not share memory with {name}, which is saved for "
-                f"backward"
+                f"{where}: {out_name} must not share memory with {name}, which is still needed"
             )
 
 

@@ -118,4 +118,26 @@ FASTACT_HD f16 narrow<f16>(float x) {
 }
 #endif
 
+// A double as storage, rounded once. Through float rounded to odd: its 13 and more spare bits then
+// tell the second rounding all that it has to know.
+template <class T>
+FASTACT_HD T narrow_once(double x) {
+  const float nearest = float(x);
+  uint32_t bits = bit_cast<uint32_t>(nearest);
+  const double back = nearest;
+  if (back != x && x == x) {
+    if ((back < 0 ? -back : back) > (x < 0 ? -x : x)) --bits;
+    bits |= 1;
+  }
+  return narrow<T>(bit_cast<float>(bits));
+}
+template <>
+FASTACT_HD float narrow_once<float>(double x) {
+  return float(x);
+}
+template <>
+FASTACT_HD double narrow_once<double>(double x) {
+  return x;
+}
+
 FASTACT_END_NAMESPACE

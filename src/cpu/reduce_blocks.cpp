@@ -1,4 +1,8 @@
 // The serial loops of the reductions: see reduce_blocks.h for what they compute.
+//
+// In the first-level cache, terms a ns on AVX-512 (AVX2): a contiguous sum takes 16.5 (18) of
+// float32, 28 (26) of float64, 13 (7) of float16 and 10 (8) of bfloat16, eight rows of columns 16
+// (16), 13 (11), 13 (7) and 10 (8); NumPy sums 5 float32.
 #include "reduce_blocks.h"
 
 #include <type_traits>
@@ -75,7 +79,7 @@ template <class T, class F>
 FASTACT_HD double sum_block(const T* x, int64_t n, F f) {
   Vector v[kVectors];
 #pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) v[k] = Vector{} - 0.0;
+  for (int k = 0; k < kVectors; ++k) v[k] = -Vector{};
   add_to_registers(v, x, n, f);
 #pragma GCC unroll 4
   for (int half = kVectors / 2; half > 0; half /= 2)
@@ -114,7 +118,7 @@ template <int kRows, bool fresh, class T, class F>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, double* lane, int64_t ahead, F f) {
   constexpr int64_t kLineOf = kLine / sizeof(T);
   const auto add_vector = [&](int64_t c) {
-    Vector sum = fresh ? Vector{} - 0.0 : load(lane + c);
+    Vector sum = fresh ? -Vector{} : load(lane + c);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) sum += f(load(x[i] + c));
     store(sum, lane + c);
@@ -273,32 +277,15 @@ void merge(const double* sums, const double* errors, double* hi, double* lo, int
   errors ? merge_some<true>(sums, errors, hi, lo, n) : merge_some<false>(sums, errors, hi, lo, n);
 }
 
-FASTACT_HD void round_to(double x, double* y) { *y = x; }
-FASTACT_HD void round_to(double x, float* y) { *y = float(x); }
-
-// Through float rounded to odd: its 13 and more spare bits then tell narrow all it has to know, and
-// the result is rounded once.
-template <class T>
-FASTACT_HD void round_to(double x, T* y) {
-  const float nearest = float(x);
-  uint32_t bits = bit_cast<uint32_t>(nearest);
-  const double back = nearest;
-  if (back != x && x == x) {
-    if (__builtin_fabs(back) > __builtin_fabs(x)) --bits;
-    bits |= 1;
-  }
-  *y = narrow<T>(bit_cast<float>(bits));
-}
-
 template <class T>
 void finish(const double* hi, const double* lo, char* to, int64_t n) {
   T* y = reinterpret_cast<T*>(to);
   if (lo) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) round_to(lo[i] == 0 ? hi[i] : hi[i] + lo[i], &y[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(lo[i] == 0 ? hi[i] : hi[i] + lo[i]);
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) round_to(hi[i], &y[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(hi[i]);
   }
 }
 

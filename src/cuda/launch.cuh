@@ -4,8 +4,9 @@
 // of emulation/device.h, which runs them in every test run. What differs between the two is named
 // here and nowhere else; a kernel uses
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, warp shuffles and votes;
-//   - FASTACT_KERNEL(threads) in front of a kernel, FASTACT_SHARED and dynamic_shared for shared
-//     memory, both used through operator[] alone;
+//   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
+//     many blocks on a multiprocessor are enough and registers are short;
+//   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
 //   - load, store, load_pack, store_pack for global memory: the emulated device checks each of
 //     these against the arrays that exist. A raw pointer is never dereferenced.
 #pragma once
@@ -56,6 +57,7 @@ struct alignas(kPackBytes) Pack {
 #if !defined(FASTACT_CUDA_EMULATION)
 
 #define FASTACT_KERNEL(threads) __global__ __launch_bounds__(threads)
+#define FASTACT_KERNEL_OF(threads, blocks) __global__ __launch_bounds__(threads, blocks)
 #define FASTACT_DEVICE __device__ __forceinline__
 #define FASTACT_DEVICE_CALL __device__ __noinline__  // rare and long: not inlined
 // A kernel's parameter whose address is taken: it stays where it is instead of on the stack.

@@ -28,20 +28,19 @@ FASTACT_DEVICE T block_sum(T value) {
   return warp_sum(value, kWarps);
 }
 
-// The lanes of a pack as one term in double. 16-bit elements are added in float first, by pairs:
-// three roundings of 2^-24 at most, far below what they resolve. Whatever is wider goes to double
-// at once, which is exact for float.
+// The lanes of a pack as one term, in double: exact for whatever is narrower, but for the
+// additions. An H200 converts 3.7e12 elements a second to double; 16-bit data at 4.3 TB/s asks
+// for 2.2e12.
 template <class T>
 FASTACT_DEVICE double pack_sum(const Pack<T>& pack) {
-  using Term = typename std::conditional<sizeof(T) == 2, float, double>::type;
-  Term term[Pack<T>::kSize];
+  double term[Pack<T>::kSize];
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = Term(widen(pack.lane[j]));
+  for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = double(widen(pack.lane[j]));
 #pragma unroll
   for (int n = Pack<T>::kSize / 2; n > 0; n /= 2)
 #pragma unroll
     for (int j = 0; j < n; ++j) term[j] += term[j + n];
-  return double(term[0]);
+  return term[0];
 }
 
 FASTACT_END_NAMESPACE

@@ -29,6 +29,7 @@ inline const uint3 &threadIdx = fastact_thread_index, &blockIdx = fastact_block_
 inline const dim3 &blockDim = fastact_block_size, &gridDim = fastact_grid_size;
 
 #define FASTACT_KERNEL(threads) __global__
+#define FASTACT_KERNEL_OF(threads, blocks) __global__
 #define FASTACT_DEVICE inline
 #define FASTACT_DEVICE_CALL inline
 #define FASTACT_GRID_CONSTANT

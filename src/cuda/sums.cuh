@@ -1,0 +1,150 @@
+// How a sum reads its operand: where rows, pieces and columns lie, and packs of them, aligned or
+// not.
+//
+// Four packs of a lane are in flight at a time (`read`). Whether they can be read by 16 bytes is
+// decided once for an array (Access) and once for four packs; what is left goes one by one.
+#pragma once
+
+#include "pack.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kInFlight = 4;  // packs of a lane
+
+FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Outer axes, and how x and y move along them, in bytes.
+struct Outer {
+  int count;
+  int64_t size, length[kMaxAxes], x[kMaxAxes], y[kMaxAxes];
+};
+
+struct Offset {
+  int64_t x, y;
+};
+
+FASTACT_DEVICE Offset locate(const Outer& outer, int64_t index) {
+  Offset at{0, 0};
+  for (int axis = outer.count - 1; axis > 0; --axis) {
+    const int64_t rest = index / outer.length[axis];
+    at.x += (index - rest * outer.length[axis]) * outer.x[axis];
+    at.y += (index - rest * outer.length[axis]) * outer.y[axis];
+    index = rest;
+  }
+  return {at.x + index * outer.x[0], at.y + index * outer.y[0]};
+}
+
+// How the packs of x can be read.
+enum Access : int {
+  kAligned,  // each is a multiple of 16 bytes
+  kDense,    // anywhere in an array without gaps: by windows, which may look at its neighbours
+  kAnyhow,   // by windows inside one piece, or element by element
+};
+
+struct Sums {
+  const char* x;    // IN
+  char* y;          // OUT, one element an output
+  Outer kept;       // outputs, less the innermost axis where that is kept
+  Outer pieces;     // reduced axes outside the innermost
+  int64_t inner;    // elements of the innermost axis
+  int64_t inner_x;  // their distance in bytes, in x
+  int64_t inner_y;  // and in y, if that axis is kept
+  bool packed;      // inner_x is the item size
+  Access access;
+  const char* low;  // kDense: the array's ends
+  const char* high;
+  int64_t chunks;    // of the reduced index
+  int64_t chunk;     // packs, or rows, of each
+  double* partials;  // OUT where there is more than one chunk: outputs x chunks
+};
+
+// One chunk's sum of an output, `at_y` bytes into y: the result itself where it is the only one.
+template <class T>
+FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_t at_y,
+                         double sum) {
+  if (sums.chunks > 1)
+    store(sums.partials + output * sums.chunks + chunk, sum);
+  else
+    store(reinterpret_cast<T*>(sums.y + at_y), narrow_once<T>(sum));
+}
+
+// One pack of x: where it begins, how many elements from there on belong to its row or piece (at
+// most kEnough of them count), and whether there is one such pack before it.
+constexpr int kEnough = 64;
+struct Place {
+  const char* p;
+  int valid;
+  bool follows;
+};
+
+FASTACT_DEVICE int up_to(int64_t n) { return int(smaller(n, kEnough)); }
+
+template <Access access, class T>
+FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Place& place) {
+  constexpr int kSize = Pack<T>::kSize;
+  if constexpr (access == kAligned) {
+    return place.valid >= kSize;
+  } else if constexpr (access == kDense) {
+    const char* low = place.p - misalignment(place.p);
+    return place.valid > 0 && low >= sums.low && low + 2 * kPackBytes <= sums.high;
+  } else {
+    return sums.packed && place.follows && place.valid >= 2 * kSize;
+  }
+}
+
+template <Access access, class T>
+FASTACT_DEVICE Pack<T> read_fast(const Place& place) {
+  const T* p = reinterpret_cast<const T*>(place.p);
+  if constexpr (access == kAligned) return load_pack(p);
+  Pack<T> pack = cut_window(p);
+  if constexpr (access == kDense) {
+#pragma unroll
+    for (int j = 1; j < Pack<T>::kSize; ++j)
+      if (j >= place.valid) pack.lane[j] = T{};
+  }
+  return pack;
+}
+
+// kInFlight packs: all loads before the first use if all of them are fast, else one by one, with
+// zeros for what is not there.
+template <Access access, class T>
+FASTACT_DEVICE void read(const Sums& sums, const Place (&places)[kInFlight],
+                         Pack<T> (&packs)[kInFlight]) {
+  bool all = true;
+  bool fast[kInFlight];
+#pragma unroll
+  for (int turn = 0; turn < kInFlight; ++turn)
+    all &= fast[turn] = can_read_fast<access, T>(sums, places[turn]);
+  if (all) {
+#pragma unroll
+    for (int turn = 0; turn < kInFlight; ++turn) packs[turn] = read_fast<access, T>(places[turn]);
+    return;
+  }
+#pragma unroll
+  for (int turn = 0; turn < kInFlight; ++turn) {
+    if (fast[turn]) {
+      packs[turn] = read_fast<access, T>(places[turn]);
+      continue;
+    }
+    packs[turn] = Pack<T>{};
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j)
+      if (j < places[turn].valid)
+        packs[turn].lane[j] = load(reinterpret_cast<const T*>(places[turn].p + j * sums.inner_x));
+  }
+}
+
+FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
+  return locate(outer, index).x;
+}
+
+// The start of a piece. Several axes take divisions, and those registers: kAnyhow alone.
+template <Access access>
+FASTACT_DEVICE int64_t piece_offset(const Sums& sums, int64_t piece) {
+  if (access == kAnyhow && sums.pieces.count > 1) return divided_offset(sums.pieces, piece);
+  return piece * sums.pieces.x[0];
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

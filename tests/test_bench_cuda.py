@@ -1,0 +1,241 @@
+"""The GPU benchmark: what it runs and concludes, on a stand-in that makes up its times.
+
+The stand-in computes on the CPU; a test at the end runs the real thing where there is a GPU.
+"""
+
+import json
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_cli import fastact
+
+import fastact as fa
+from fastact import _backend, _bench_cuda, _device_cuda, _workloads_cuda
+from fastact._workloads import COPY, FRESH, OURS
+from fastact._workloads_cuda import GPU_WORKLOADS, TORCH, GpuCase
+
+FACTS = {
+    "gpu": "no GPU",
+    "capability": "0.0",
+    "multiprocessors": 0,
+    "memory": 0,
+    "l2": 0,
+    "driver": "",
+    "torch": torch.__version__,
+    "torch_cuda": "none",
+    "fastact": fa.__version__,
+    "cuda": {"built": False},
+    "python": "",
+}
+
+
+class StandIn(_device_cuda.Gpu):
+    """Every call takes a millisecond, says this device, and its graphs are the calls themselves."""
+
+    def __init__(self) -> None:
+        self.torch = torch
+        self.device = torch.device("cpu")
+        self.l2 = 1000
+        self.replays_wrongly = False
+
+    def free(self):
+        return 2**20
+
+    def synchronize(self):
+        pass
+
+    def seconds(self, calls, times):
+        for i in range(times):
+            calls[i % len(calls)]()
+        return 1e-3
+
+    def capture(self, call):
+        return (lambda: None) if self.replays_wrongly else call
+
+    def facts(self):
+        return FACTS
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(_bench_cuda, "_SAMPLE_SECONDS", 1e-6)
+    monkeypatch.setattr(_bench_cuda, "_LATENCY_ROUNDS", 2)
+
+
+def options(**changed):
+    told = {
+        "sizes": (4096,),
+        "dtypes": tuple(_workloads_cuda.ITEM),
+        "directions": ("forward", "backward"),
+        "peers": (TORCH,),
+        "seconds": 0.0,
+    }
+    return _bench_cuda.Options(**(told | changed))
+
+
+def measurable():
+    return [op for op in fa.ops.values() if op.family in GPU_WORKLOADS]
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_op_runs_and_is_reported(tmp_path, capsys):
+    numbers, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    problems = _bench_cuda.bench(list(fa.ops.values()), options(), numbers, page, StandIn())
+    assert problems == []
+    results = json.loads(numbers.read_text())
+    shown = capsys.readouterr().out
+    for op in measurable():
+        rows = [row for row in results["rows"] if row["op"] == op.name]
+        assert {row["dtype"] for row in rows} == set(_workloads_cuda.ITEM)
+        assert op.name in shown
+        assert f"## {op.name}, forward, float32" in page.read_text()
+    for row in results["rows"]:
+        assert {OURS, FRESH, COPY, TORCH} <= set(row["seconds"])
+        assert row["graph"] == ""
+        assert row["ratios"][OURS] == 1
+        assert row["rate"] == row["bytes"] / row["seconds"][OURS]
+    assert {one["op"] for one in results["latency"]} == {op.name for op in measurable()}
+    assert "% of copy" in shown
+
+
+def test_cases_are_those_that_are_documented():
+    cases = GPU_WORKLOADS["reductions"].cases(SimpleNamespace(name="sum"), "forward", "float32", ())
+    assert [(case.shape, case.axis) for case in cases] == [
+        ((8192, 4096), (0,)),
+        ((8192, 4096), (1,)),
+        ((8192, 4096), None),
+        ((2**24, 3), (0,)),
+        ((2**24, 3), (1,)),
+        ((3, 2**24), (0,)),
+        ((3, 2**24), (1,)),
+        ((32, 64, 56, 56), (0, 2, 3)),
+        ((32, 56, 56, 64), (0, 1, 2)),
+    ]
+    mish = GPU_WORKLOADS["activations"].cases
+    shapes = {
+        d: [c.shape for c in mish(fa.mish, "forward", d, None)] for d in ("bfloat16", "float64")
+    }
+    assert shapes == {"bfloat16": [(2**25,), (2**27,)], "float64": [(2**25,)]}
+
+
+def test_bytes_that_have_to_move():
+    forward = GpuCase(fa.mish, "forward", "bfloat16", (1000,))
+    backward = GpuCase(fa.mish, "backward", "float32", (1000,))
+    rows = GpuCase(fa.mish, "forward", "float64", (10, 100), (1,), reduces=True)
+    assert (forward.moved, backward.moved, rows.moved) == (4000, 12000, 8080)
+    assert rows.label == "10 × 100, axis 1"
+
+
+def test_the_copy_moves_the_same_bytes():
+    """To a multiple of 32, which is then scaled away."""
+    for nbytes in (64, 4000, 4096, 2**28 + 8):
+        moved = 8 * _bench_cuda._copy_elements(nbytes)
+        assert 0 <= nbytes - moved < 32
+
+
+def test_buffers_exceed_the_cache():
+    assert _bench_cuda.buffers_for(2**28, 50 * 2**20) == 2
+    for nbytes in (1000, 2**20, 2**26):
+        buffers = _bench_cuda.buffers_for(nbytes, 50 * 2**20)
+        assert buffers >= 2
+        assert buffers * nbytes >= 150 * 2**20
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_goes_wrong_is_told(monkeypatch, capsys):
+    device = StandIn()
+    device.replays_wrongly = True
+    monkeypatch.setattr(torch.nn.functional, "mish", torch.relu)
+    few = options(dtypes=("float32",), directions=("forward",))
+    problems = _bench_cuda.bench([fa.mish], few, device=device)
+    assert any("CUDA graph: replaying it gives other bits" in problem for problem in problems)
+    assert any("torch has another result" in problem for problem in problems)
+    assert "WRONG: mish forward" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
+    def fails(x):
+        raise RuntimeError("no compiler\nand a back trace")
+
+    monkeypatch.setattr(_workloads_cuda, "_compiled", lambda torch, function: fails)
+    few = options(dtypes=("float32",), directions=("forward",), peers=(TORCH, "torch.compile"))
+    assert _bench_cuda.bench([fa.mish], few, device=StandIn()) == []
+    assert "torch.compile: left out, RuntimeError: no compiler\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_does_not_fit_is_passed_over(capsys):
+    few = options(sizes=(2**20,), dtypes=("float32",), directions=("forward",))
+    assert _bench_cuda.bench([fa.mish], few, device=StandIn()) == []
+    assert "GiB, of which" in capsys.readouterr().out
+
+
+def test_the_clock_starts_behind_a_full_queue():
+    """Sleep, event, calls in turn, event: in this order, with the time over the calls."""
+    log, numbers = [], count()
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+            self.number = next(numbers)
+
+        def record(self):
+            log.append(f"event {self.number}")
+
+        def synchronize(self):
+            log.append("wait")
+
+        def elapsed_time(self, end):
+            assert (self.number, end.number) == (0, 1)
+            return 12.0
+
+    cuda = SimpleNamespace(
+        Event=Event,
+        _sleep=lambda cycles: log.append("sleep") if cycles > 0 else None,
+        synchronize=lambda device: log.append("wait"),
+    )
+    gpu = StandIn()
+    gpu.torch = SimpleNamespace(cuda=cuda)
+    calls = [lambda: log.append("a"), lambda: log.append("b")]
+    assert _device_cuda.Gpu.seconds(gpu, calls, 4) == pytest.approx(3e-3)
+    assert log == ["a", "sleep", "event 0", "a", "b", "a", "b", "event 1", "wait"]
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch was built with CUDA")
+def test_without_a_torch_with_cuda():
+    done = fastact("bench", "--device", "cuda")
+    assert done.returncode != 0
+    assert "needs a torch with CUDA" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_gpu_of_fastact(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("FASTACT_DISABLE_CUDA", "1")
+    with pytest.raises(SystemExit, match="needs a GPU: FASTACT_DISABLE_CUDA is set"):
+        _device_cuda.open_gpu()
+
+
+@pytest.mark.parametrize("option", [["--threads", "2"], ["--plot", "x.png"]])
+def test_options_of_the_cpu_are_refused(option):
+    done = fastact("bench", "--device", "cuda", *option)
+    assert done.returncode == 2
+    assert "does not go with --device cuda" in done.stderr
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is None or bool(_backend.cuda_why()), reason="there is no GPU"
+)
+def test_on_a_gpu(tmp_path):
+    numbers = tmp_path / "gpu.json"
+    done = fastact(
+        *("bench", "mish", "--device", "cuda", "--sizes", "65536", "--dtypes", "float32,bfloat16"),
+        *("--peers", "torch", "--json", str(numbers), "--markdown", str(tmp_path / "gpu.md")),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for row in json.loads(numbers.read_text())["rows"]:
+        assert row["graph"] == ""
+        assert row["rate"] > 0
