@@ -2,7 +2,7 @@
 #
 # Each family's .cu is compiled once a storage type: small units, built side by side.
 
-set(FASTACT_CUDA_FAMILIES activations reductions)
+set(FASTACT_CUDA_FAMILIES activations bias reductions)
 set(FASTACT_STORAGES f16 bf16 f32 f64)
 set(FASTACT_STORAGE_f16 fastact::f16)
 set(FASTACT_STORAGE_bf16 fastact::bf16)
@@ -104,6 +104,10 @@ if(FASTACT_CUDA_EMULATION)
     src/cuda/bindings.cpp ${FASTACT_EMULATION} ${FASTACT_OBJECTS})
   # A GPU has a fused multiply-add, so this device has one; debug information names what failed.
   set(flags -O1 -g -ffp-contract=off ${FASTACT_WARNINGS})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # An anonymous namespace in an included file is one of a header, to GCC: here it is not.
+    list(APPEND flags -Wno-subobject-linkage)
+  endif()
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     list(APPEND flags -mfma)
   endif()

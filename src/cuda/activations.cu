@@ -13,12 +13,8 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// 16-bit results hide the error of the fast exponential and division.
-template <class T>
-constexpr bool kApproximate = sizeof(T) == 2;
-
 template <class T, template <class, bool> class A>
-struct Forward {
+struct Forward : Lanewise<Forward<T, A>, T, 1> {
   A<Compute<T>, kApproximate<T>> activation;
   explicit Forward(const double* parameters) : activation(parameters) {}
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const {
@@ -27,7 +23,7 @@ struct Forward {
 };
 
 template <class T, template <class, bool> class A>
-struct Backward {
+struct Backward : Lanewise<Backward<T, A>, T, 2> {
   A<Compute<T>, kApproximate<T>> activation;
   explicit Backward(const double* parameters) : activation(parameters) {}
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {

@@ -84,17 +84,18 @@ struct Reduced {
   }
 };
 
-int64_t py_sum_workspace(const py::object& x, const py::object& y, const std::vector<int>& axes) {
+int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
+                         const std::vector<int>& axes) {
   const Array a = array_of(x), b = array_of(y);
   if (is_empty(a.operand)) return 0;
   const Reduced reduced(axes);
   return for_dtype(a.dtype, [&](auto element) {
-    return sum_workspace<decltype(element)>(a.operand, b.operand, reduced.axis);
+    return sum_workspace<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis);
   });
 }
 
-void py_sum(const py::object& x, const py::object& y, const std::vector<int>& axes,
-            const py::object& workspace, uintptr_t stream) {
+void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
+            const py::object& workspace, bool accumulate, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y);
   if (is_empty(b.operand)) return;
   const Reduced reduced(axes);
@@ -102,7 +103,77 @@ void py_sum(const py::object& x, const py::object& y, const std::vector<int>& ax
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
   for_dtype(a.dtype, [&](auto element) {
-    sum<decltype(element)>(a.operand, b.operand, reduced.axis, scratch, stream_of(stream));
+    sum<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis, scratch, accumulate,
+                           stream_of(stream));
+  });
+}
+
+void py_square_backward(const py::object& dy, const py::object& x, const py::object& dx,
+                        bool accumulate, uintptr_t stream) {
+  const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  if (is_empty(b.operand)) return;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(b.device);
+  for_dtype(b.dtype, [&](auto element) {
+    square_backward<decltype(element)>({a.operand, b.operand, c.operand}, accumulate,
+                                       stream_of(stream));
+  });
+}
+
+struct Parameters {
+  double value[kMaxParameters] = {};
+  explicit Parameters(const std::vector<double>& given) {
+    std::copy(given.begin(), given.end(), value);
+  }
+};
+
+struct Residual {
+  Operand operand{};
+  bool given;
+  explicit Residual(const py::object& view) : given(!view.is_none()) {
+    if (given) operand = array_of(view).operand;
+  }
+  const Operand* pointer() const { return given ? &operand : nullptr; }
+};
+
+void py_bias_act_forward(int which, const py::object& x, const py::object& bias,
+                         const py::object& residual, const py::object& y, int axis,
+                         const std::vector<double>& parameters, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(bias), c = array_of(y);
+  if (is_empty(a.operand)) return;
+  const Residual r(residual);
+  const Parameters p(parameters);
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(a.device);
+  for_dtype(a.dtype, [&](auto element) {
+    bias_act_forward<decltype(element)>(which, a.operand, b.operand, b.dtype, r.pointer(),
+                                        c.operand, axis, p.value, stream_of(stream));
+  });
+}
+
+int64_t py_bias_act_workspace(const py::object& x, const py::object&, int axis) {
+  const Array a = array_of(x);
+  return for_dtype(a.dtype, [&](auto element) {
+    return bias_act_workspace<decltype(element)>(a.operand, axis);
+  });
+}
+
+void py_bias_act_backward(int which, const py::object& dy, const py::object& x,
+                          const py::object& bias, const py::object& residual, const py::object& dx,
+                          const py::object& dbias, int axis, const std::vector<double>& parameters,
+                          bool accumulate, const py::object& workspace, uintptr_t stream) {
+  const Array a = array_of(dy), b = array_of(x), c = array_of(bias), d = array_of(dx),
+              e = array_of(dbias);
+  if (is_empty(e.operand)) return;
+  const Residual r(residual);
+  const Parameters p(parameters);
+  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(b.device);
+  for_dtype(b.dtype, [&](auto element) {
+    bias_act_backward<decltype(element)>(which, a.operand, b.operand, c.operand, c.dtype,
+                                         r.pointer(), d.operand, e.operand, axis, p.value,
+                                         accumulate, scratch, stream_of(stream));
   });
 }
 
@@ -175,9 +246,14 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.def("activation_backward", py_activation_backward,
         "dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same.");
   m.def("sum_workspace", py_sum_workspace, "Bytes of scratch that `sum` needs.");
-  m.def("sum", py_sum, "y OUT = sum of x IN over axes; y has length 1 there.");
+  m.def("sum", py_sum, "y OUT = sum of terms of x IN over axes, or y IN/OUT += of the same.");
+  m.def("square_backward", py_square_backward, "dx OUT = 2 x IN dy IN, or dx IN/OUT += it.");
   m.def("fill", py_fill, "One element OUT of `item` bytes = bits.");
   m.def("broadcast", py_broadcast, "y OUT = x IN, or y IN/OUT += x.");
+  m.def("bias_act_forward", py_bias_act_forward, "y OUT = f(x IN + bias IN + residual IN).");
+  m.def("bias_act_workspace", py_bias_act_workspace, "Bytes of scratch for bias_act_backward.");
+  m.def("bias_act_backward", py_bias_act_backward,
+        "dx OUT = dy IN * f'(x + bias + residual), dbias OUT = its sum by channel, or +=.");
 #if defined(FASTACT_CUDA_EMULATION)
   bind_emulation(m);
   bind_selftest(m);

@@ -21,9 +21,29 @@ FASTACT_BEGIN_NAMESPACE
 
 constexpr int kMapThreads = 256;
 
-// Packs of each input that a thread has in flight.
-template <int inputs>
-constexpr int kUnroll = inputs == 1 ? 4 : 2;
+// What a map computes, given what it is at an index of contiguous arrays (0 for strided ones):
+//   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)        of one element
+//   Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index)            of a pack of them
+//   kTurns                                                              packs in flight
+// Lanewise makes those of a call operator that knows no index.
+template <class F, class T, int inputs>
+struct Lanewise {
+  static constexpr int kTurns = inputs == 1 ? 4 : 2;
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[inputs], int64_t) const {
+    return static_cast<const F&>(*this)(in);
+  }
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[inputs], int64_t) const {
+    Wide<T> result;
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      Compute<T> lane[inputs];
+#pragma unroll
+      for (int k = 0; k < inputs; ++k) lane[k] = in[k].lane[j];
+      result.lane[j] = static_cast<const F&>(*this)(lane);
+    }
+    return result;
+  }
+};
 
 // What a map computes: Compute<T> operator()(const Compute<T> (&in)[inputs]); with `accumulate` it
 // is added to what y holds.
@@ -38,35 +58,35 @@ struct ContiguousMap {
 };
 
 template <class T, int inputs, bool accumulate, class F>
-FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, F f) {
+FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, const F& f) {
   Compute<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k]);
-  Compute<T> value = f(wide);
+  Compute<T> value = f.at(wide, index);
   if (accumulate) value = widen(load(out)) + value;
   store(out, narrow<T>(value));
 }
 
 template <class T, int inputs, bool accumulate, class F>
-FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, F f) {
+FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index, const F& f) {
   Pack<T> before{};
   if (accumulate) before = load_pack(out);
-  Wide<T> result;
+  Wide<T> wide[inputs];
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) {
-    Compute<T> wide[inputs];
+  for (int k = 0; k < inputs; ++k) wide[k] = widen_pack(in[k]);
+  Wide<T> result = f.pack(wide, index);
+  if (accumulate) {
 #pragma unroll
-    for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k].lane[j]);
-    result.lane[j] = f(wide);
-    if (accumulate) result.lane[j] = widen(before.lane[j]) + result.lane[j];
+    for (int j = 0; j < Pack<T>::kSize; ++j)
+      result.lane[j] = widen(before.lane[j]) + result.lane[j];
   }
   store_pack(out, narrow_pack<T>(result));
 }
 
 template <class T, int inputs, bool accumulate, class F>
 FASTACT_KERNEL(kMapThreads)
-void map_contiguous(const ContiguousMap<T, inputs> map, const F f) {
-  constexpr int kTurns = kUnroll<inputs>;
+void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
+  constexpr int kTurns = F::kTurns;
   constexpr int kSize = Pack<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kTurns) + threadIdx.x;
 
@@ -93,7 +113,8 @@ void map_contiguous(const ContiguousMap<T, inputs> map, const F f) {
   for (int turn = 0; turn < kTurns; ++turn) {
     const int64_t i = first + turn * kMapThreads;
     if (i >= map.packs) break;
-    map_pack<T, inputs, accumulate>(in[turn], map.out + map.head + i * kSize, f);
+    const int64_t index = map.head + i * kSize;
+    map_pack<T, inputs, accumulate>(in[turn], map.out + index, index, f);
   }
 
   if (blockIdx.x > 0) return;
@@ -104,7 +125,7 @@ void map_contiguous(const ContiguousMap<T, inputs> map, const F f) {
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k) element[k] = load(map.in[k] + i);
-    map_element<T, inputs, accumulate>(element, map.out + i, f);
+    map_element<T, inputs, accumulate>(element, map.out + i, i, f);
   }
 }
 
@@ -138,7 +159,7 @@ FASTACT_DEVICE void locate(const StridedMap<inputs>& map, Index index, int64_t (
 
 template <class T, int inputs, bool accumulate, class F>
 FASTACT_KERNEL(kMapThreads)
-void map_strided(const StridedMap<inputs> map, const F f) {
+void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) {
   const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
   if (index >= map.pieces) return;
   int64_t at[inputs + 1];
@@ -152,7 +173,7 @@ void map_strided(const StridedMap<inputs> map, const F f) {
 #pragma unroll
     for (int k = 0; k < inputs; ++k)
       element[k] = load(reinterpret_cast<const T*>(map.in[k] + at[k]));
-    map_element<T, inputs, accumulate>(element, out, f);
+    map_element<T, inputs, accumulate>(element, out, 0, f);
     return;
   }
   Pack<T> in[inputs];
@@ -167,7 +188,7 @@ void map_strided(const StridedMap<inputs> map, const F f) {
       for (int j = 0; j < Pack<T>::kSize; ++j) in[k].lane[j] = element;
     }
   }
-  map_pack<T, inputs, accumulate>(in, out, f);
+  map_pack<T, inputs, accumulate>(in, out, 0, f);
 }
 
 template <class T, int inputs, bool accumulate, class F>
@@ -184,7 +205,7 @@ void run_contiguous(const Walk& walk, F f, cudaStream_t stream) {
     map.in[k] = reinterpret_cast<const T*>(walk.data[k]);
     map.aligned &= reinterpret_cast<uintptr_t>(map.in[k]) % kPackBytes == missed;
   }
-  constexpr int64_t kTile = kMapThreads * kUnroll<inputs>;
+  constexpr int64_t kTile = kMapThreads * F::kTurns;
   const int64_t blocks = std::max<int64_t>(1, (map.packs + kTile - 1) / kTile);
   launch(map_contiguous<T, inputs, accumulate, F>, {blocks, kMapThreads}, stream, map, f);
 }

@@ -11,6 +11,10 @@
 
 FASTACT_BEGIN_NAMESPACE
 
+// 16-bit results hide the error of the fast exponential and division.
+template <class T>
+constexpr bool kApproximate = sizeof(T) == 2;
+
 // A pack in the type that it is computed in.
 template <class T>
 struct Wide {

@@ -31,9 +31,10 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kWarpRow = 512;    // packs that one warp takes
-constexpr int64_t kChunk = 4096;     // packs of a row, 64 KiB
-constexpr int64_t kChunkRows = 512;  // rows of a column
+constexpr int64_t kWarpRow = 512;   // packs that one warp takes
+constexpr int64_t kChunk = 4096;    // packs of a row, 64 KiB
+constexpr int64_t kChunkRows = 64;  // rows of a column
+constexpr int64_t kManyBlocks = 1024;
 constexpr int64_t kMaxChunks = 1024;
 
 struct RowSums : Sums {
@@ -45,7 +46,7 @@ struct RowSums : Sums {
 };
 
 // A lane's share of the packs [begin, end) of a row.
-template <Access access, class T>
+template <Access access, class F, class T>
 FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
                               int lane) {
   constexpr int kSize = Pack<T>::kSize;
@@ -70,12 +71,12 @@ FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin,
     Pack<T> packs[kInFlight];
     read<access>(sums, places, packs);
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) total[turn] += pack_sum(packs[turn]);
+    for (int turn = 0; turn < kInFlight; ++turn) total[turn] += pack_sum<F>(packs[turn]);
   }
   return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
-template <Access access, class T>
+template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_rows(FASTACT_GRID_CONSTANT const RowSums sums) {
   const int tasks_here = kThreads / sums.group;
@@ -90,7 +91,7 @@ void sum_rows(FASTACT_GRID_CONSTANT const RowSums sums) {
     const int64_t end = idle ? 0 : smaller(begin + sums.chunk, sums.packs);
     const Offset at = locate(sums.kept, row);
 
-    double sum = sum_row<access, T>(sums, sums.x + at.x, begin, end, lane);
+    double sum = sum_row<access, F, T>(sums, sums.x + at.x, begin, end, lane);
     if (sums.group == kThreads) {
       sum = block_sum<kThreads>(sum);
       __syncthreads();
@@ -110,7 +111,7 @@ struct ColumnSums : Sums {
 };
 
 // A thread's share of the rows [begin, end) of a pack of columns.
-template <Access access, class T>
+template <Access access, class F, class T>
 FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t column, int64_t begin,
                                int64_t end, double (&total)[Pack<T>::kSize]) {
   constexpr int kSize = Pack<T>::kSize;
@@ -131,14 +132,13 @@ FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t co
     read<access>(sums, places, packs);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      const double a = double(widen(packs[0].lane[j])) + double(widen(packs[1].lane[j]));
-      const double b = double(widen(packs[2].lane[j])) + double(widen(packs[3].lane[j]));
-      total[j] += a + b;
+      const auto term = [&](int turn) { return F()(double(widen(packs[turn].lane[j]))); };
+      total[j] += (term(0) + term(1)) + (term(2) + term(3));
     }
   }
 }
 
-template <Access access, class T>
+template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
   constexpr int kSize = Pack<T>::kSize;
@@ -156,25 +156,10 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
 
     double total[kSize] = {};
     if (column < sums.width && ty < sums.ty)
-      sum_column<access, T>(sums, sums.x + offset.x, column, chunk * sums.chunk + ty, end, total);
+      sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunk + ty, end,
+                               total);
 
-    // The block's rows, halved until one is left.
-    if (ty < sums.ty) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) block[(ty * sums.tx + tx) * kSize + j] = total[j];
-    }
-    __syncthreads();
-    for (int rows = sums.ty; rows > 1;) {
-      const int half = (rows + 1) / 2;
-      if (ty + half < rows) {
-#pragma unroll
-        for (int j = 0; j < kSize; ++j)
-          block[(ty * sums.tx + tx) * kSize + j] +=
-              double(block[((ty + half) * sums.tx + tx) * kSize + j]);
-      }
-      __syncthreads();
-      rows = half;
-    }
+    fold_rows<T>(block, total, tx, ty, sums.tx, sums.ty);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int64_t here = tile * sums.tx * kSize;
@@ -208,16 +193,8 @@ void finish_sums(FASTACT_GRID_CONSTANT const Sums sums, const int64_t outputs,
     if (lane > 0 || output >= outputs) continue;
     const int64_t outer = output / inner;
     char* y = sums.y + locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
-    store(reinterpret_cast<T*>(y), narrow_once<T>(sum));
+    put(reinterpret_cast<T*>(y), sum, sums.accumulate);
   }
-}
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int power_of_two_from(int64_t n, int most) {
-  int power = 1;
-  while (power < n && power < most) power *= 2;
-  return power;
 }
 
 Outer outer_of(const Axes& axes) {
@@ -302,13 +279,11 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   sums.tx = sums.terms > 0 ? int(packs) : power_of_two_from(packs, kWarp);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(packs, sums.tx);
-  cut(&sums, sums.rows, kChunkRows * std::max(1, sums.ty / 8));
+  // As many chunks as fill a device, whichever it is: at 4096 x 768 whole columns are six blocks.
+  const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
+  cut(&sums, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
   return sums;
 }
-
-}  // namespace
-
-namespace {
 
 bool is_empty(const Operand& a) {
   return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
@@ -317,7 +292,7 @@ bool is_empty(const Operand& a) {
 }  // namespace
 
 template <class T>
-int64_t sum_workspace(const Operand& x, const Operand& y, const bool* reduced) {
+int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
   if (is_empty(x)) return 0;
   const Reduction plan = plan_reduction(x, y, reduced, sizeof(T));
   const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
@@ -337,36 +312,55 @@ void run_sums(const Plan& plan, int64_t outputs, int64_t inner, int64_t blocks,
   launch(finish_sums<T>, {finishers, kThreads}, stream, plan, outputs, inner);
 }
 
-}  // namespace
-
-template <class T>
-void sum(const Operand& x, const Operand& y, const bool* reduced, void* workspace,
-         cudaStream_t stream) {
+template <class F, class T>
+void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* partials,
+            bool accumulate, cudaStream_t stream) {
   // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
   const bool empty = is_empty(x);
   const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T));
-  auto* partials = static_cast<double*>(workspace);
   if (plan.inner_reduced) {
-    static constexpr void (*kKernels[3])(RowSums) = {sum_rows<kAligned, T>, sum_rows<kDense, T>,
-                                                     sum_rows<kAnyhow, T>};
+    static constexpr void (*kKernels[3])(RowSums) = {
+        sum_rows<kAligned, F, T>, sum_rows<kDense, F, T>, sum_rows<kAnyhow, F, T>};
     RowSums sums = plan_rows<T>(plan, partials);
     if (empty) sums.packs = 0;
+    sums.accumulate = accumulate;
     const int64_t blocks = ceil_div(sums.tasks, kThreads / sums.group);
     run_sums<T>(sums, plan.outputs(), 1, blocks, kKernels, stream);
   } else {
     static constexpr void (*kKernels[3])(ColumnSums) = {
-        sum_columns<kAligned, T>, sum_columns<kDense, T>, sum_columns<kAnyhow, T>};
+        sum_columns<kAligned, F, T>, sum_columns<kDense, F, T>, sum_columns<kAnyhow, F, T>};
     ColumnSums sums = plan_columns<T>(plan, partials);
     if (empty) sums.rows = 0;
+    sums.accumulate = accumulate;
     const int64_t blocks = sums.kept.size * sums.chunks * sums.tiles;
     run_sums<T>(sums, plan.outputs(), plan.inner, blocks, kKernels, stream);
   }
 }
 
+}  // namespace
+
+template <class T>
+void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
+         bool accumulate, cudaStream_t stream) {
+  auto* partials = static_cast<double*>(workspace);
+  if (term == kSquare)
+    sum_of<Square, T>(x, y, reduced, partials, accumulate, stream);
+  else
+    sum_of<Itself, T>(x, y, reduced, partials, accumulate, stream);
+}
+
 namespace {
 template <class T>
-struct Identity {
+struct Identity : Lanewise<Identity<T>, T, 1> {
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const { return in[0]; }
+};
+
+// d(x^2)/dx = 2 x
+template <class T>
+struct SquareBackward : Lanewise<SquareBackward<T>, T, 2> {
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {
+    return in[0] * (in[1] + in[1]);
+  }
 };
 }  // namespace
 
@@ -378,9 +372,34 @@ void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream)
              : run_map<T, 1, false>(walk, Identity<T>{}, stream);
 }
 
+template <class T>
+void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
+  Walk walk;
+  plan_walk(&walk, sizeof(T), 3, arrays);
+  accumulate ? run_map<T, 2, true>(walk, SquareBackward<T>{}, stream)
+             : run_map<T, 2, false>(walk, SquareBackward<T>{}, stream);
+}
+
+template <class T>
+void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
+                     int64_t stride, bool accumulate, cudaStream_t stream) {
+  Sums sums{};
+  sums.partials = const_cast<double*>(partials);
+  sums.chunks = chunks;
+  sums.y = y;
+  sums.inner_y = stride;
+  sums.accumulate = accumulate;
+  const int64_t blocks = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
+  launch(finish_sums<T>, {blocks, kThreads}, stream, sums, outputs, outputs);
+}
+
 using Storage = FASTACT_STORAGE;
-template int64_t sum_workspace<Storage>(const Operand&, const Operand&, const bool*);
-template void sum<Storage>(const Operand&, const Operand&, const bool*, void*, cudaStream_t);
+template int64_t sum_workspace<Storage>(Term, const Operand&, const Operand&, const bool*);
+template void sum<Storage>(Term, const Operand&, const Operand&, const bool*, void*, bool,
+                           cudaStream_t);
 template void broadcast<Storage>(const Operand (&)[2], bool, cudaStream_t);
+template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,
+                                       cudaStream_t);
+template void square_backward<Storage>(const Operand (&)[3], bool, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -12,6 +12,19 @@ namespace {
 
 constexpr int kInFlight = 4;  // packs of a lane
 
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int power_of_two_from(int64_t n, int most) {
+  int power = 1;
+  while (power < n && power < most) power *= 2;
+  return power;
+}
+
+// a / b for numbers that are not negative: in 32 bits where they allow it.
+FASTACT_DEVICE int64_t quotient(int64_t a, int64_t b) {
+  return (a | b) <= int64_t(0xffffffff) ? uint32_t(a) / uint32_t(b) : a / b;
+}
+
 FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Outer axes, and how x and y move along them, in bytes.
@@ -57,7 +70,14 @@ struct Sums {
   int64_t chunks;    // of the reduced index
   int64_t chunk;     // packs, or rows, of each
   double* partials;  // OUT where there is more than one chunk: outputs x chunks
+  bool accumulate;   // y IN/OUT: added to
 };
+
+// y OUT = sum, or y IN/OUT += sum; rounded once.
+template <class T>
+FASTACT_DEVICE void put(T* y, double sum, bool accumulate) {
+  store(y, narrow_once<T>(accumulate ? double(widen(load(y))) + sum : sum));
+}
 
 // One chunk's sum of an output, `at_y` bytes into y: the result itself where it is the only one.
 template <class T>
@@ -66,7 +86,7 @@ FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_
   if (sums.chunks > 1)
     store(sums.partials + output * sums.chunks + chunk, sum);
   else
-    store(reinterpret_cast<T*>(sums.y + at_y), narrow_once<T>(sum));
+    put(reinterpret_cast<T*>(sums.y + at_y), sum, sums.accumulate);
 }
 
 // One pack of x: where it begins, how many elements from there on belong to its row or piece (at
@@ -144,6 +164,30 @@ template <Access access>
 FASTACT_DEVICE int64_t piece_offset(const Sums& sums, int64_t piece) {
   if (access == kAnyhow && sums.pieces.count > 1) return divided_offset(sums.pieces, piece);
   return piece * sums.pieces.x[0];
+}
+
+// Adds up the rows of a block, tx packs wide and ty high, in halves until one is left, in `block`,
+// shared memory for every thread's pack of columns. Threads beyond ty rows have none.
+template <class T, class Shared>
+FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[Pack<T>::kSize], int x, int y,
+                              int tx, int ty) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int mine = (y * tx + x) * kSize;
+  if (y < ty) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) block[mine + j] = total[j];
+  }
+  __syncthreads();
+  for (int rows = ty; rows > 1;) {
+    const int half = (rows + 1) / 2;
+    if (y + half < rows) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        block[mine + j] += double(block[mine + half * tx * kSize + j]);
+    }
+    __syncthreads();
+    rows = half;
+  }
 }
 
 }  // namespace
