@@ -4,7 +4,6 @@ import gc
 import weakref
 from importlib.util import find_spec
 
-import array_api_strict
 import numpy as np
 import pytest
 import torch
@@ -86,7 +85,7 @@ def test_short_cut_and_long_way_agree(op, dtype, monkeypatch):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_array_api(op, name):
-    xp = array_api_strict
+    xp = pytest.importorskip("array_api_strict")
     x = xp.asarray(sample(np.dtype(name)).reshape(8, 125).copy())
     y = op(x)
     assert type(y) is type(x)

@@ -43,8 +43,11 @@ _INTRODUCTION = """\
 # What the compiler made of the CUDA kernels
 
 **Nothing on this page was measured, and no GPU was used.** It is read off the machine code that
-nvcc {release} writes for sm_{arch}, by `python tools/cuda_static.py --arch {arch} --markdown
-docs/results/cuda_static.md`, which fails where a kernel spills or a claim about it no longer holds.
+nvcc {release} writes for sm_{arch}, by
+
+    python tools/cuda_static.py --arch {arch} --markdown docs/results/cuda_static.md
+
+which fails where a kernel spills or a claim about it no longer holds.
 """
 
 _RESOURCES = """\
@@ -79,10 +82,12 @@ partial waves, launches, the last blocks) only lowers it. For each element,
     time of a unit = its instructions / ({sms} multiprocessors x its rate x {clock:.3f} GHz)
     bound          = time of memory / the longest of these times
 
-with rates a clock of {rates}, where "issue" stands for all instructions. {copy:.1f} TB/s is the copy
-rate of the device that the bound is a share of; for a sum, whose bytes are all reads, the rate of
-reading may be another. 100 % means that counting finds nothing slower than memory; "next" is what
-comes closest, as its share of the time of memory.
+    rates a clock  = {rates}
+
+where "issue" stands for all instructions. The bound is a share of the device's copy rate, taken as
+{copy:.1f} TB/s; for a sum, whose bytes are all reads, the rate of reading may be another. 100 %
+means that counting finds nothing slower than memory; "next" is what comes closest, as a share of
+the time of memory.
 """
 
 
@@ -92,9 +97,7 @@ def occupancy(kernel: Kernel, arch: str) -> int:
     warp = -(-kernel.resources.registers * 32 // 256) * 256
     warps = limits.registers // 4 // max(warp, 1) * 4
     by_shared = limits.shared // (kernel.resources.shared + 1024)
-    blocks = min(
-        warps * 32 // THREADS, by_shared, limits.threads // THREADS, limits.blocks
-    )
+    blocks = min(warps * 32 // THREADS, by_shared, limits.threads // THREADS, limits.blocks)
     return blocks * THREADS
 
 

@@ -142,7 +142,7 @@ class Function:
                 return self._way(came, state)
             for j in ways:
                 further = (j, loaded, stored)
-                if further not in came:
+                if further not in came and not (back and j == start):
                     came[further] = state
                     reached.append(further)
         return []

@@ -18,6 +18,7 @@ from ._workloads import PEERS
 
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
 _DIRECTIONS = ("forward", "backward")
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -79,22 +80,50 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    args.directions = _chosen(parser, "direction", args.directions, _DIRECTIONS)
+    if args.dtypes is not None:
+        args.dtypes = _chosen(parser, "dtype", args.dtypes, _DTYPES)
+    return (_bench_on_gpu if args.device == "cuda" else _bench_on_cpu)(args, parser)
+
+
+def _refuse(args: argparse.Namespace, parser: argparse.ArgumentParser, *options: str) -> None:
+    """Leave if an option is given that the device has no use for."""
+    for option in options:
+        if getattr(args, option) is not None:
+            parser.error(f"--{option} does not go with --device {args.device}")
+
+
+def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from . import _bench, _plot, _terminal, _workloads
 
+    _refuse(args, parser, "markdown")
     if args.plot is not None:  # ask for what is missing before the minutes are spent
         _terminal.require("matplotlib", "--plot")
-    dtypes = _chosen(parser, "dtype", args.dtypes, ["float16", "bfloat16", "float32", "float64"])
     options = _bench.Options(
-        sizes=args.sizes,
-        dtypes=tuple(map(_workloads.dtype_named, dtypes)),
-        directions=_chosen(parser, "direction", args.directions, _DIRECTIONS),
-        peers=_chosen(parser, "peer", args.peers, PEERS),
+        sizes=args.sizes or _SIZES,
+        dtypes=tuple(map(_workloads.dtype_named, args.dtypes or ("float32",))),
+        directions=args.directions,
+        peers=_chosen(parser, "peer", PEERS if args.peers is None else args.peers, PEERS),
         threads=args.threads or get_num_threads(),
     )
     rows = _bench.bench(_ops(args, parser), options, args.json)
     if args.plot is not None and rows:
         _plot.plot(rows, _config.config()["processor"], args.plot)
     return 0
+
+
+def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from . import _bench_cuda
+    from ._workloads_cuda import GPU_PEERS
+
+    _refuse(args, parser, "plot", "threads")
+    options = _bench_cuda.Options(
+        sizes=args.sizes,
+        dtypes=args.dtypes or _DTYPES,
+        directions=args.directions,
+        peers=_chosen(parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS),
+    )
+    return 1 if _bench_cuda.bench(_ops(args, parser), options, args.json, args.markdown) else 0
 
 
 def _overview() -> int:
@@ -153,16 +182,19 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
     bench.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
-    bench.add_argument(
-        "--sizes", type=_counts, default=_SIZES, metavar="64,1e6", help="elements of the arrays"
-    )
-    bench.add_argument(
-        "--dtypes", type=_names, default=("float32",), metavar="float32,float64,float16,bfloat16"
-    )
+    bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    bench.add_argument("--sizes", type=_counts, metavar="64,1e6", help="elements of the arrays")
+    bench.add_argument("--dtypes", type=_names, metavar=",".join(_DTYPES))
     bench.add_argument("--directions", type=_names, default=_DIRECTIONS, metavar="forward,backward")
-    bench.add_argument("--peers", type=_names, default=PEERS, metavar=",".join(PEERS))
+    bench.add_argument(
+        "--peers",
+        type=_names,
+        metavar=",".join(PEERS),
+        help="on a GPU: torch,torch.compile; empty for none",
+    )
     bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
     bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
+    bench.add_argument("--markdown", type=Path, metavar="F", help="on a GPU: the tables to F")
     bench.add_argument("--plot", type=Path, metavar="F.png", help="draw the speed-ups")
     bench.set_defaults(run=_bench)
 

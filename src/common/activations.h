@@ -67,7 +67,7 @@ struct Mish {
     if constexpr (approximate) {
       const T e = exp_approximate<C::kScale>(xc);
       const T h = madd(e, e * C::kHalfDown, e);
-      const T y = (xc * C::kDown) * divide<true>(h, madd(h, C::kDown, T(1)));
+      const T y = xc * (divide<true>(h, madd(h, C::kDown, T(1))) * C::kDown);
       return !(x <= C::kHigh) ? x : y;
     }
     const Exp<T> exp = exp_scaled<C::kScale>(xc);  // times 2^scale, as are e and h

@@ -84,25 +84,33 @@ FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {
 }
 
 // Adds the bias to the elements [index, index + pack) of a whole array.
-template <class T>
-FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
+template <class T, class B>
+FASTACT_DEVICE void add_bias_as(const Fused& fused, int64_t index, Wide<T>& z) {
   const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);
-  int64_t within = index - row * fused.inner;
+  int64_t left = fused.inner - (index - row * fused.inner);  // elements of the same channel
   int64_t channel = row - quotient(row, fused.channels) * fused.channels;
-  Compute<T> bias = bias_of<T>(fused, channel);
 #pragma unroll
   for (int j = 0; j < Pack<T>::kSize; ++j) {
-    z.lane[j] += bias;
-    if (j + 1 == Pack<T>::kSize || ++within < fused.inner) continue;
-    within = 0;
+    const char* p = fused.bias + channel * fused.bias_stride;
+    z.lane[j] += Compute<T>(widen(load(reinterpret_cast<const B*>(p))));
+    if (--left > 0) continue;
+    left = fused.inner;
     channel = channel + 1 == fused.channels ? 0 : channel + 1;
-    bias = bias_of<T>(fused, channel);
   }
+}
+template <class T>
+FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
+  if (fused.bias_dtype == kF64)
+    add_bias_as<T, double>(fused, index, z);
+  else if (fused.bias_dtype == kF32)
+    add_bias_as<T, float>(fused, index, z);
+  else
+    add_bias_as<T, T>(fused, index, z);
 }
 
 template <class T, int inputs>
 struct BiasForward : Fused {
-  static constexpr int kTurns = inputs == 1 ? 4 : 2;
+  static constexpr int kTurns = 1;  // a call leaves few registers to what would be in flight
   FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index) const {
     Wide<T> z = in[0];
     add_bias<T>(*this, index, z);

@@ -120,6 +120,18 @@ void py_square_backward(const py::object& dy, const py::object& x, const py::obj
   });
 }
 
+void py_square_value_and_grad(const py::object& x, const py::object& y, const py::object& grad,
+                              const py::object& workspace, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y), c = array_of(grad);
+  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(a.device);
+  for_dtype(a.dtype, [&](auto element) {
+    square_value_and_grad<decltype(element)>(a.operand, b.operand, c.operand, scratch,
+                                             stream_of(stream));
+  });
+}
+
 struct Parameters {
   double value[kMaxParameters] = {};
   explicit Parameters(const std::vector<double>& given) {
@@ -247,6 +259,8 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
         "dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same.");
   m.def("sum_workspace", py_sum_workspace, "Bytes of scratch that `sum` needs.");
   m.def("sum", py_sum, "y OUT = sum of terms of x IN over axes, or y IN/OUT += of the same.");
+  m.def("square_value_and_grad", py_square_value_and_grad,
+        "y OUT = sum of x^2, grad OUT = 2 x IN.");
   m.def("square_backward", py_square_backward, "dx OUT = 2 x IN dy IN, or dx IN/OUT += it.");
   m.def("fill", py_fill, "One element OUT of `item` bytes = bits.");
   m.def("broadcast", py_broadcast, "y OUT = x IN, or y IN/OUT += x.");

@@ -39,6 +39,11 @@ template <class T>
 void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
          bool accumulate, cudaStream_t stream);
 
+// y OUT (one element) = the sum of x^2, grad OUT = 2 x, of x IN as a whole. workspace: as for sum.
+template <class T>
+void square_value_and_grad(const Operand& x, const Operand& y, const Operand& grad, void* workspace,
+                           cudaStream_t stream);
+
 // dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same
 template <class T>
 void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream);

@@ -78,9 +78,10 @@ template <class T>
 FASTACT_DEVICE Pack<T> load_pack(const T* p) {
   return *reinterpret_cast<const Pack<T>*>(p);
 }
+// An assignment would do, but nvcc 13.0 splits the first of several into stores of 2 to 8 bytes.
 template <class T>
 FASTACT_DEVICE void store_pack(T* p, const Pack<T>& value) {
-  *reinterpret_cast<Pack<T>*>(p) = value;
+  __stwb(reinterpret_cast<uint4*>(p), bit_cast<uint4>(value));
 }
 
 // The shared memory whose size in bytes the launch gives.

@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can tell, by one command and without the network.
+#
+#   tools/gpu_check.sh [build|test|sanitize|bits|bench|all] ... [--quick] [--out DIR] [--work DIR]
+#
+#   build      installs into an environment of its own, with the CUDA extension for this machine's GPU
+#   test       the test suite
+#   sanitize   memcheck, racecheck and initcheck of tools/gpu_short.py
+#   bits       every float32 input on the GPU against the CPU (tools/gpu_bits.py)
+#   bench      the benchmark; writes gpu_NAME.json and gpu_NAME.md, NAME being the GPU's
+#   all        each of them, in this order; the default
+#
+#   --quick    fewer inputs and sizes: some minutes for all
+#   --out DIR  where results and the log gpu_NAME.log go; default: docs/results
+#   --work DIR what is built; parts that are run one by one share it; default: under $TMPDIR
+#
+# A part ends after PART_SECONDS (540). The exit status is 1 if a part failed, and 2 for a bad word.
+#
+# Needed: a GPU, nvcc, a C++17 compiler, compute-sanitizer, and a python3 (or $PYTHON) that has
+# scikit-build-core, cython, pybind11, cmake, ninja, numpy, torch with CUDA, pytest, hypothesis,
+# mpmath, ml_dtypes, threadpoolctl. What is missing is named, and its part fails.
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+self=$root/tools/$(basename "${BASH_SOURCE[0]}")
+python=${PYTHON:-python3}
+out=$root/docs/results
+work=${TMPDIR:-/tmp}/fastact-gpu-check
+limit=${PART_SECONDS:-540}
+quick=0
+parts=()
+
+usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+
+while (($#)); do
+  case $1 in
+    build | test | sanitize | bits | bench) parts+=("$1") ;;
+    all) parts+=(build test sanitize bits bench) ;;
+    --quick) quick=1 ;;
+    --out | --work)
+      (($# > 1)) || { echo "gpu_check: $1 needs a folder" >&2; exit 2; }
+      if [[ $1 == --out ]]; then out=$2; else work=$2; fi
+      shift
+      ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "gpu_check: unknown word '$1'; see --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+((${#parts[@]})) || parts=(build test sanitize bits bench)
+
+mkdir -p "$out" "$work" || exit 1
+out=$(cd "$out" && pwd)
+work=$(cd "$work" && pwd)
+env=$work/env
+cd "$root" || exit 1
+
+# The caller's settings must not change what is tested, and pip must not look for the network.
+for name in "${!FASTACT_@}"; do unset "$name"; done
+unset PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INDEX=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+
+missing() { # missing WHAT WHY: names it, and fails
+  echo "missing: $1 ($2)"
+  return 1
+}
+
+has_program() { # has_program NAME WHY
+  command -v "$1" >/dev/null || missing "$1" "$2"
+}
+
+has_modules() { # has_modules WHY MODULE ...: names all that cannot be found
+  local why=$1 module fine=0
+  shift
+  for module in "$@"; do
+    "$python" -c "import importlib.util, sys; sys.exit(not importlib.util.find_spec('$module'))" ||
+      { missing "the Python package $module" "$why"; fine=1; }
+  done
+  return "$fine"
+}
+
+has_gpu() { # the installed fastact and torch both find one
+  "$python" - <<'PYTHON'
+import sys
+import torch
+from fastact import _backend
+
+why = _backend.cuda_why()
+if not why and not torch.cuda.is_available():
+    why = f"torch {torch.__version__} finds none"
+if why:
+    print(f"missing: a GPU ({why})")
+sys.exit(bool(why))
+PYTHON
+}
+
+installed() { # the build of an earlier part, and not another that python has
+  local found
+  [[ -x $env/bin/python ]] ||
+    missing "an installed fastact" "run tools/gpu_check.sh build first" || return 1
+  python=$env/bin/python
+  found=$("$python" -c 'import fastact; print(*fastact.__path__)') || return 1
+  [[ $found == "$env"/* ]] ||
+    missing "a python without another fastact" "it finds the one in $found"
+}
+
+build() {
+  local fine=0
+  has_program "${CUDACXX:-nvcc}" "compiles the CUDA extension" || fine=1
+  has_program "${CXX:-c++}" "compiles the CPU library" || fine=1
+  has_modules "builds fastact" pip scikit_build_core Cython pybind11 numpy || fine=1
+  "$python" - <<'PYTHON' || fine=1
+import pathlib, sys, sysconfig
+
+header = pathlib.Path(sysconfig.get_paths()["include"], "Python.h")
+if not header.exists():
+    print("missing: Python.h (Python's headers, to build extensions)")
+sys.exit(not header.exists())
+PYTHON
+  ((fine == 0)) || return 1
+  rm -rf "$env"
+  # python may be of a virtual environment itself, whose packages --system-site-packages would not
+  # show: they are named by their paths.
+  "$python" -m venv --without-pip "$env" || return 1
+  "$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
+    >"$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/seen.pth"
+  "$python" -m pip --python "$env/bin/python" install --no-build-isolation --no-deps --no-compile \
+    -C build-dir="$work/build" -C cmake.define.FASTACT_CUDA=ON \
+    -C cmake.define.CMAKE_CUDA_ARCHITECTURES=native . || return 1
+  installed && "$python" -m fastact info && has_gpu
+}
+
+run_tests() {
+  installed && has_gpu || return 1
+  has_modules "runs the tests" pytest hypothesis mpmath ml_dtypes threadpoolctl torch || return 1
+  local words=(-q -p no:cacheprovider)
+  ((quick == 0)) || words+=(tests/test_devices.py tests/test_accuracy.py tests/test_layouts.py)
+  # Plugins that happen to be installed are no part of this.
+  PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$python" -m pytest "${words[@]}"
+}
+
+sanitize() {
+  installed && has_gpu || return 1
+  has_program compute-sanitizer "checks memory accesses; it comes with the CUDA toolkit" || return 1
+  local tool words fine=0
+  # Each array in an allocation of its own, or nothing is out of bounds.
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+  "$python" tools/gpu_short.py || return 1
+  for tool in memcheck racecheck initcheck; do
+    words=(--tool "$tool" --error-exitcode 9 --print-limit 20 --target-processes all)
+    if compute-sanitizer "${words[@]}" "$python" tools/gpu_short.py; then
+      echo "$tool: ok"
+    else
+      echo "$tool: FAILED"
+      fine=1
+    fi
+  done
+  return "$fine"
+}
+
+bits() {
+  installed && has_gpu || return 1
+  local words=()
+  ((quick == 0)) || words=(--stride 61)
+  "$python" tools/gpu_bits.py ${words[@]+"${words[@]}"}
+}
+
+bench() {
+  installed && has_gpu || return 1
+  local words=(--json "$out/$name.json" --markdown "$out/$name.md")
+  ((quick == 0)) || words+=(--sizes 33554432 --dtypes "float32,bfloat16" --peers torch)
+  "$python" -m fastact bench --device cuda "${words[@]}"
+}
+
+gpu_name() { # nvidia_h200 -> h200
+  local found
+  found=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+  found=$(tr '[:upper:]' '[:lower:]' <<<"${found:-unknown}" | tr -cs 'a-z0-9\n' '_')
+  echo "gpu_${found#nvidia_}"
+}
+
+name=$(gpu_name)
+log=$out/$name.log
+home=$("$python" -c 'import sys; print(sys.prefix)')
+
+without_paths() { # where this machine keeps things is nobody's business
+  sed -u -e "s|$work|WORK|g" -e "s|$root|.|g" -e "s|$home|PYTHON|g" -e "s|${HOME:-/root}|HOME|g"
+}
+
+# Each part runs in a process of its own, so that one that hangs can be ended.
+if [[ ${GPU_CHECK_PART:-} ]]; then
+  case $GPU_CHECK_PART in
+    build) build ;;
+    test) run_tests ;;
+    sanitize) sanitize ;;
+    bits) bits ;;
+    bench) bench ;;
+  esac
+  exit
+fi
+
+again=(--out "$out" --work "$work")
+((quick == 0)) || again+=(--quick)
+verdicts=()
+status=0
+for part in "${parts[@]}"; do
+  started=$SECONDS
+  {
+    printf '\n== %s\n' "$part"
+    GPU_CHECK_PART=$part timeout --kill-after=10 "$limit" \
+      bash "$self" "${again[@]}" "$part" 2>&1
+  } | without_paths | tee -a "$log"
+  result=${PIPESTATUS[0]}
+  case $result in
+    0) verdict=passed ;;
+    124 | 137) verdict="FAILED: not done after $limit s" ;;
+    *) verdict=FAILED ;;
+  esac
+  ((result == 0)) || status=1
+  verdicts+=("$part: $verdict ($((SECONDS - started)) s)")
+done
+{
+  printf '\n== %s\n' "$name, $(git describe --always --dirty 2>/dev/null || echo 'no git')"
+  printf '%s\n' "${verdicts[@]}"
+} | without_paths | tee -a "$log"
+exit $status
