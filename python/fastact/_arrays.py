@@ -88,7 +88,7 @@ class _NumPy(_OnCPU):
             raise TypeError(
                 f"{where}: {argument} must be in native byte order, got dtype {dtype.str!r}"
             )
-        if dtype.name == "bfloat16" and dtype.itemsize == 2:
+        if dtype.kind == "V" and dtype.name == "bfloat16":
             _cpu.learn_bfloat16(dtype)
         return View.from_numpy(np.asarray(array))
 
@@ -260,14 +260,19 @@ _LAZY = (
 )
 
 
-def see(where: str, argument: str, array: Any, framework: Framework, place: Place) -> View:
-    """A view of an array, after the checks that depend on no other argument."""
+def _has_its_values(where: str, argument: str, array: Any) -> None:
     for attribute, words, cure in _LAZY:
         state = getattr(array, attribute, False)
         if state is True or (callable(state) and state()):
             raise TypeError(
                 f"{where}: {argument} must be an array {words}; use {argument}.{cure}()"
             )
+
+
+def see(where: str, argument: str, array: Any, framework: Framework, place: Place) -> View:
+    """A view of an array, after the checks that depend on no other argument."""
+    if framework is not NUMPY:
+        _has_its_values(where, argument, array)
     _checks.same_device(where, argument, framework.device(array), place.device)
     view = framework.view(where, argument, array, place)
     _checks.supported_dtype(where, argument, view)

@@ -137,19 +137,11 @@ def writable(where: str, name: str, view: View) -> None:
     """An output may be written, and no two of its elements are the same memory."""
     if view.readonly:
         raise ValueError(f"{where}: {name} must be writable, got a read-only array")
-    axes = sorted(
-        (abs(stride), length)
-        for stride, length in zip(view.strides, view.shape, strict=True)
-        if length > 1
-    )
-    reach = view.itemsize
-    for stride, length in axes:
-        if view.size and stride < reach:
-            raise ValueError(
-                f"{where}: {name} must not overlap itself, got strides {view.strides} for shape "
-                f"{view.shape}"
-            )
-        reach += stride * (length - 1)
+    if view.overlaps_itself:
+        raise ValueError(
+            f"{where}: {name} must not overlap itself, got strides {view.strides} for shape "
+            f"{view.shape}"
+        )
 
 
 def may_write(
@@ -183,18 +175,8 @@ def _steps(view: View) -> list[int]:
 
 
 def _reach_overlaps(a: View, b: View) -> bool:
-    (a_low, a_high), (b_low, b_high) = _reach(a), _reach(b)
+    (a_low, a_high), (b_low, b_high) = a.reach, b.reach
     return a_low < b_high and b_low < a_high
-
-
-def _reach(view: View) -> tuple[int, int]:
-    """The first byte of an array and the one past its last."""
-    if view.size == 0:
-        return view.address, view.address
-    steps = [s * (n - 1) for s, n in zip(view.strides, view.shape, strict=True)]
-    low = view.address + sum(s for s in steps if s < 0)
-    high = view.address + sum(s for s in steps if s > 0) + view.itemsize
-    return low, high
 
 
 def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:

@@ -24,6 +24,8 @@ class View:
     strides: tuple[int, ...]
     size: int
     address: int
+    reach: tuple[int, int]
+    overlaps_itself: bool
     order: tuple[int, ...]
     operand_address: int
     @property
