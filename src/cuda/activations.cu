@@ -1,12 +1,13 @@
 // Activations on the GPU: the map of map.cuh over the functors of common/activations.h.
 //
-// No activation is named here: the list in common/activations.h makes the switch below.
+// No activation is named here: the list in common/activations.h makes the switch below. Contiguous
+// arrays have a kernel for each activation and direction; strided ones share one (activate.cuh).
 //
 // What bounds them on an H200, at 4.3 TB/s and 132 x 128 lanes at 1.7 GHz: 31 instructions an
 // element in bfloat16 and 62 in float64 (half the lanes) hide behind memory. Registers, load
 // widths and instruction counts of every kernel are in docs/results/cuda_static.md, which
 // tools/cuda_static.py makes.
-#include "../common/activations.h"
+#include "activate.cuh"
 #include "kernels.h"
 #include "map.cuh"
 
@@ -31,6 +32,43 @@ struct Backward : Lanewise<Backward<T, A>, T, 2> {
   }
 };
 
+// Any activation, for strided arrays.
+template <class T>
+struct Chosen {
+  int which;
+  double parameters[kMaxParameters];
+  Chosen(int activation, const double* given) : which(activation) {
+    std::copy(given, given + kMaxParameters, parameters);
+  }
+};
+
+template <class T>
+struct ChosenForward : Chosen<T> {
+  using Chosen<T>::Chosen;
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[1], int64_t) const {
+    return activate<T>(this->which, this->parameters, in[0]);
+  }
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
+    const Wide<T> wide[1] = {{{in[0]}}};
+    return pack(wide, index).lane[0];
+  }
+};
+
+template <class T>
+struct ChosenBackward : Chosen<T> {
+  using Chosen<T>::Chosen;
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[2], int64_t) const {
+    Wide<T> result = slope_at<T>(this->which, this->parameters, in[1]);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
+    return result;
+  }
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[2], int64_t index) const {
+    const Wide<T> wide[2] = {{{in[0]}}, {{in[1]}}};
+    return pack(wide, index).lane[0];
+  }
+};
+
 }  // namespace
 
 template <class T>
@@ -38,10 +76,12 @@ void activation_forward(int which, const Operand (&arrays)[2], const double* par
                         cudaStream_t stream) {
   Walk walk;
   plan_walk(&walk, sizeof(T), 2, arrays);
+  if (!walk.all_contiguous())
+    return run_strided<T, 1, false>(walk, false, ChosenForward<T>(which, parameters), stream);
   switch (which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
-    return run_map<T, 1, false>(walk, Forward<T, A>(parameters), stream);
+    return run_contiguous<T, 1, false>(walk, false, Forward<T, A>(parameters), stream);
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
   }
@@ -52,11 +92,12 @@ void activation_backward(int which, const Operand (&arrays)[3], const double* pa
                          bool accumulate, cudaStream_t stream) {
   Walk walk;
   plan_walk(&walk, sizeof(T), 3, arrays);
+  if (!walk.all_contiguous())
+    return run_strided<T, 2, true>(walk, accumulate, ChosenBackward<T>(which, parameters), stream);
   switch (which) {
-#define FASTACT_CASE(name, A)                                                         \
-  case k_##name:                                                                      \
-    return accumulate ? run_map<T, 2, true>(walk, Backward<T, A>(parameters), stream) \
-                      : run_map<T, 2, false>(walk, Backward<T, A>(parameters), stream);
+#define FASTACT_CASE(name, A) \
+  case k_##name:              \
+    return run_contiguous<T, 2, true>(walk, accumulate, Backward<T, A>(parameters), stream);
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
   }

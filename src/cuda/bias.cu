@@ -148,11 +148,11 @@ void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias
   Walk walk;
   if (residual) {
     plan_walk(&walk, sizeof(T), 3, arrays);
-    run_map<T, 2, false>(walk, BiasForward<T, 2>{fused}, stream);
+    run_contiguous<T, 2, false>(walk, false, BiasForward<T, 2>{fused}, stream);
   } else {
     const Operand two[] = {x, y};
     plan_walk(&walk, sizeof(T), 2, two);
-    run_map<T, 1, false>(walk, BiasForward<T, 1>{fused}, stream);
+    run_contiguous<T, 1, false>(walk, false, BiasForward<T, 1>{fused}, stream);
   }
 }
 

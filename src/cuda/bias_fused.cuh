@@ -2,7 +2,7 @@
 // functor.
 #pragma once
 
-#include "../common/activations.h"
+#include "activate.cuh"
 #include "kernels.h"
 #include "map.cuh"
 #include "reduce.cuh"
@@ -22,38 +22,6 @@ struct Fused {
   int64_t bias_stride;  // bytes
   int64_t channels, inner;
 };
-
-template <class T>
-FASTACT_DEVICE_CALL Wide<T> activate(int which, const double* parameters, Wide<T> z) {
-  switch (which) {
-#define FASTACT_CASE(name, A)                                              \
-  case k_##name: {                                                         \
-    const A<Compute<T>, kApproximate<T>> activation(parameters);           \
-    _Pragma("unroll") for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] = \
-        activation.forward(z.lane[j]);                                     \
-    break;                                                                 \
-  }
-    FASTACT_ACTIVATIONS(FASTACT_CASE)
-#undef FASTACT_CASE
-  }
-  return z;
-}
-
-template <class T>
-FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T> z) {
-  switch (which) {
-#define FASTACT_CASE(name, A)                                              \
-  case k_##name: {                                                         \
-    const A<Compute<T>, kApproximate<T>> activation(parameters);           \
-    _Pragma("unroll") for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] = \
-        activation.derivative(z.lane[j]);                                  \
-    break;                                                                 \
-  }
-    FASTACT_ACTIVATIONS(FASTACT_CASE)
-#undef FASTACT_CASE
-  }
-  return z;
-}
 
 template <class T>
 FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {

@@ -55,27 +55,30 @@ struct ContiguousMap {
   int64_t head;   // elements before the first pack
   int64_t packs;  // whole packs after that
   bool aligned;   // so are the inputs
+  bool accumulate;
 };
 
-template <class T, int inputs, bool accumulate, class F>
-FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, const F& f) {
+template <class T, int inputs, bool accumulates, class F>
+FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bool accumulate,
+                                const F& f) {
   Compute<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k]);
   Compute<T> value = f.at(wide, index);
-  if (accumulate) value = widen(load(out)) + value;
+  if (accumulates && accumulate) value = widen(load(out)) + value;
   store(out, narrow<T>(value));
 }
 
-template <class T, int inputs, bool accumulate, class F>
-FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index, const F& f) {
+template <class T, int inputs, bool accumulates, class F>
+FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
+                             const F& f) {
   Pack<T> before{};
-  if (accumulate) before = load_pack(out);
+  if (accumulates && accumulate) before = load_pack(out);
   Wide<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen_pack(in[k]);
   Wide<T> result = f.pack(wide, index);
-  if (accumulate) {
+  if (accumulates && accumulate) {
 #pragma unroll
     for (int j = 0; j < Pack<T>::kSize; ++j)
       result.lane[j] = widen(before.lane[j]) + result.lane[j];
@@ -83,7 +86,7 @@ FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index,
   store_pack(out, narrow_pack<T>(result));
 }
 
-template <class T, int inputs, bool accumulate, class F>
+template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL(kMapThreads)
 void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
   constexpr int kTurns = F::kTurns;
@@ -114,7 +117,7 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
     const int64_t i = first + turn * kMapThreads;
     if (i >= map.packs) break;
     const int64_t index = map.head + i * kSize;
-    map_pack<T, inputs, accumulate>(in[turn], map.out + index, index, f);
+    map_pack<T, inputs, accumulates>(in[turn], map.out + index, index, map.accumulate, f);
   }
 
   if (blockIdx.x > 0) return;
@@ -125,7 +128,7 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k) element[k] = load(map.in[k] + i);
-    map_element<T, inputs, accumulate>(element, map.out + i, i, f);
+    map_element<T, inputs, accumulates>(element, map.out + i, i, map.accumulate, f);
   }
 }
 
@@ -135,6 +138,7 @@ struct StridedMap {
   char* out;
   int64_t pieces;
   int piece;  // elements: one, or a pack
+  bool accumulate;
   int ndim;
   int64_t shape[kMaxAxes];                // the innermost length in pieces
   int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a piece; out's come last
@@ -157,7 +161,7 @@ FASTACT_DEVICE void locate(const StridedMap<inputs>& map, Index index, int64_t (
   for (int k = 0; k <= inputs; ++k) at[k] += int64_t(index) * map.strides[k][0];
 }
 
-template <class T, int inputs, bool accumulate, class F>
+template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL(kMapThreads)
 void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) {
   const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
@@ -173,7 +177,7 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
 #pragma unroll
     for (int k = 0; k < inputs; ++k)
       element[k] = load(reinterpret_cast<const T*>(map.in[k] + at[k]));
-    map_element<T, inputs, accumulate>(element, out, 0, f);
+    map_element<T, inputs, accumulates>(element, out, 0, map.accumulate, f);
     return;
   }
   Pack<T> in[inputs];
@@ -188,15 +192,16 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
       for (int j = 0; j < Pack<T>::kSize; ++j) in[k].lane[j] = element;
     }
   }
-  map_pack<T, inputs, accumulate>(in, out, 0, f);
+  map_pack<T, inputs, accumulates>(in, out, 0, map.accumulate, f);
 }
 
-template <class T, int inputs, bool accumulate, class F>
-void run_contiguous(const Walk& walk, F f, cudaStream_t stream) {
+template <class T, int inputs, bool accumulates, class F>
+void run_contiguous(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   constexpr int kSize = Pack<T>::kSize;
   ContiguousMap<T, inputs> map{};
   map.out = reinterpret_cast<T*>(walk.data[inputs]);
   map.n = walk.size;
+  map.accumulate = accumulate;
   const auto missed = reinterpret_cast<uintptr_t>(map.out) % kPackBytes;
   map.head = std::min<int64_t>(walk.size, int64_t((kPackBytes - missed) % kPackBytes / sizeof(T)));
   map.packs = (walk.size - map.head) / kSize;
@@ -207,11 +212,11 @@ void run_contiguous(const Walk& walk, F f, cudaStream_t stream) {
   }
   constexpr int64_t kTile = kMapThreads * F::kTurns;
   const int64_t blocks = std::max<int64_t>(1, (map.packs + kTile - 1) / kTile);
-  launch(map_contiguous<T, inputs, accumulate, F>, {blocks, kMapThreads}, stream, map, f);
+  launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-template <class T, int inputs, bool accumulate, class F>
-void run_strided(const Walk& walk, F f, cudaStream_t stream) {
+template <class T, int inputs, bool accumulates, class F>
+void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   constexpr int kSize = Pack<T>::kSize;
   StridedMap<inputs> map{};
   const int last = walk.ndim - 1;
@@ -222,6 +227,7 @@ void run_strided(const Walk& walk, F f, cudaStream_t stream) {
   }
   map.piece = packs ? kSize : 1;
   map.pieces = walk.size / map.piece;
+  map.accumulate = accumulate;
   map.ndim = walk.ndim;
   for (int k = 0; k < inputs; ++k) map.in[k] = walk.data[k];
   map.out = walk.data[inputs];
@@ -231,16 +237,16 @@ void run_strided(const Walk& walk, F f, cudaStream_t stream) {
       map.strides[k][axis] = walk.strides[k][axis] * (axis == last ? map.piece : 1);
   }
   const int64_t blocks = (map.pieces + kMapThreads - 1) / kMapThreads;
-  launch(map_strided<T, inputs, accumulate, F>, {blocks, kMapThreads}, stream, map, f);
+  launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
 // Queues y = f(inputs), or y += f(inputs), over the operands of a walk that is not empty.
-template <class T, int inputs, bool accumulate, class F>
-void run_map(const Walk& walk, F f, cudaStream_t stream) {
+template <class T, int inputs, bool accumulates, class F>
+void run_map(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   if (walk.all_contiguous())
-    run_contiguous<T, inputs, accumulate>(walk, f, stream);
+    run_contiguous<T, inputs, accumulates>(walk, accumulate, f, stream);
   else
-    run_strided<T, inputs, accumulate>(walk, f, stream);
+    run_strided<T, inputs, accumulates>(walk, accumulate, f, stream);
 }
 
 FASTACT_END_NAMESPACE

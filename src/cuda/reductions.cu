@@ -206,8 +206,7 @@ template <class T>
 void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream) {
   Walk walk;
   plan_walk(&walk, sizeof(T), 2, arrays);
-  accumulate ? run_map<T, 1, true>(walk, Identity<T>{}, stream)
-             : run_map<T, 1, false>(walk, Identity<T>{}, stream);
+  run_map<T, 1, true>(walk, accumulate, Identity<T>{}, stream);
 }
 
 namespace {
@@ -262,7 +261,7 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
   if (!is_empty(x)) plan_walk(&walk, sizeof(T), 2, arrays);
   if (is_empty(x) || !walk.all_contiguous()) {
     sum<T>(kSquare, x, value, all, workspace, false, stream);
-    if (!is_empty(x)) run_map<T, 1, false>(walk, Twice<T>{}, stream);
+    if (!is_empty(x)) run_map<T, 1, false>(walk, false, Twice<T>{}, stream);
     return;
   }
   Sums sums{};
@@ -281,8 +280,7 @@ template <class T>
 void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
   Walk walk;
   plan_walk(&walk, sizeof(T), 3, arrays);
-  accumulate ? run_map<T, 2, true>(walk, SquareBackward<T>{}, stream)
-             : run_map<T, 2, false>(walk, SquareBackward<T>{}, stream);
+  run_map<T, 2, true>(walk, accumulate, SquareBackward<T>{}, stream);
 }
 
 template <class T>
