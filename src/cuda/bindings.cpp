@@ -45,101 +45,100 @@ bool is_empty(const Operand& a) {
 
 struct Parameters {
   double value[kMaxParameters] = {};
-
-  void activation(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
-                  const double* parameters, int device, void* stream) {
-    const DeviceGuard guard(device);
-    for_dtype(dtype, [&](auto element) {
-      using T = decltype(element);
-      if (backward)
-        activation_backward<T>(which, {arrays[0], arrays[1], arrays[2]}, parameters, accumulate,
-                               static_cast<cudaStream_t>(stream));
-      else
-        activation_forward<T>(which, {arrays[0], arrays[1]}, parameters,
-                              static_cast<cudaStream_t>(stream));
-    });
-  }
-
-  void py_activation_forward(int which, const py::object& x, const py::object& y,
-                             const std::vector<double>& parameters, uintptr_t stream) {
-    const Array a = array_of(x), b = array_of(y);
-    if (is_empty(a.operand)) return;
-    const Operand arrays[] = {a.operand, b.operand};
-    const Parameters p(parameters);
-    const py::gil_scoped_release release;
-    activation(which, a.dtype, false, false, arrays, p.value, a.device, stream_of(stream));
-  }
-
-  void py_activation_backward(int which, const py::object& dy, const py::object& x,
-                              const py::object& dx, const std::vector<double>& parameters,
-                              bool accumulate, uintptr_t stream) {
-    const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
-    if (is_empty(b.operand)) return;
-    const Operand arrays[] = {a.operand, b.operand, c.operand};
-    const Parameters p(parameters);
-    const py::gil_scoped_release release;
-    activation(which, b.dtype, true, accumulate, arrays, p.value, b.device, stream_of(stream));
-  }
-
-  struct Reduced {
-    bool axis[kMaxAxes] = {};
-    explicit Reduced(const std::vector<int>& axes) {
-      for (int i : axes) axis[i] = true;
-    }
-  };
-
-  int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
-                           const std::vector<int>& axes) {
-    const Array a = array_of(x), b = array_of(y);
-    if (is_empty(a.operand)) return 0;
-    const Reduced reduced(axes);
-    return for_dtype(a.dtype, [&](auto element) {
-      return sum_workspace<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis);
-    });
-  }
-
-  void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
-              const py::object& workspace, bool accumulate, uintptr_t stream) {
-    const Array a = array_of(x), b = array_of(y);
-    if (is_empty(b.operand)) return;
-    const Reduced reduced(axes);
-    void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
-    const py::gil_scoped_release release;
-    const DeviceGuard guard(b.device);
-    for_dtype(a.dtype, [&](auto element) {
-      sum<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis, scratch, accumulate,
-                             stream_of(stream));
-    });
-  }
-
-  void py_square_backward(const py::object& dy, const py::object& x, const py::object& dx,
-                          bool accumulate, uintptr_t stream) {
-    const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
-    if (is_empty(b.operand)) return;
-    const py::gil_scoped_release release;
-    const DeviceGuard guard(b.device);
-    for_dtype(b.dtype, [&](auto element) {
-      square_backward<decltype(element)>({a.operand, b.operand, c.operand}, accumulate,
-                                         stream_of(stream));
-    });
-  }
-
-  void py_square_value_and_grad(const py::object& x, const py::object& y, const py::object& grad,
-                                const py::object& workspace, uintptr_t stream) {
-    const Array a = array_of(x), b = array_of(y), c = array_of(grad);
-    void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
-    const py::gil_scoped_release release;
-    const DeviceGuard guard(a.device);
-    for_dtype(a.dtype, [&](auto element) {
-      square_value_and_grad<decltype(element)>(a.operand, b.operand, c.operand, scratch,
-                                               stream_of(stream));
-    });
-  }
-
   explicit Parameters(const std::vector<double>& given) {
     std::copy(given.begin(), given.end(), value);
   }
 };
+
+void activation(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
+                const double* parameters, int device, void* stream) {
+  const DeviceGuard guard(device);
+  for_dtype(dtype, [&](auto element) {
+    using T = decltype(element);
+    if (backward)
+      activation_backward<T>(which, {arrays[0], arrays[1], arrays[2]}, parameters, accumulate,
+                             static_cast<cudaStream_t>(stream));
+    else
+      activation_forward<T>(which, {arrays[0], arrays[1]}, parameters,
+                            static_cast<cudaStream_t>(stream));
+  });
+}
+
+void py_activation_forward(int which, const py::object& x, const py::object& y,
+                           const std::vector<double>& parameters, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(a.operand)) return;
+  const Operand arrays[] = {a.operand, b.operand};
+  const Parameters p(parameters);
+  const py::gil_scoped_release release;
+  activation(which, a.dtype, false, false, arrays, p.value, a.device, stream_of(stream));
+}
+
+void py_activation_backward(int which, const py::object& dy, const py::object& x,
+                            const py::object& dx, const std::vector<double>& parameters,
+                            bool accumulate, uintptr_t stream) {
+  const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  if (is_empty(b.operand)) return;
+  const Operand arrays[] = {a.operand, b.operand, c.operand};
+  const Parameters p(parameters);
+  const py::gil_scoped_release release;
+  activation(which, b.dtype, true, accumulate, arrays, p.value, b.device, stream_of(stream));
+}
+
+struct Reduced {
+  bool axis[kMaxAxes] = {};
+  explicit Reduced(const std::vector<int>& axes) {
+    for (int i : axes) axis[i] = true;
+  }
+};
+
+int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
+                         const std::vector<int>& axes) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(a.operand)) return 0;
+  const Reduced reduced(axes);
+  return for_dtype(a.dtype, [&](auto element) {
+    return sum_workspace<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis);
+  });
+}
+
+void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
+            const py::object& workspace, bool accumulate, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y);
+  if (is_empty(b.operand)) return;
+  const Reduced reduced(axes);
+  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(b.device);
+  for_dtype(a.dtype, [&](auto element) {
+    sum<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis, scratch, accumulate,
+                           stream_of(stream));
+  });
+}
+
+void py_square_backward(const py::object& dy, const py::object& x, const py::object& dx,
+                        bool accumulate, uintptr_t stream) {
+  const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  if (is_empty(b.operand)) return;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(b.device);
+  for_dtype(b.dtype, [&](auto element) {
+    square_backward<decltype(element)>({a.operand, b.operand, c.operand}, accumulate,
+                                       stream_of(stream));
+  });
+}
+
+void py_square_value_and_grad(const py::object& x, const py::object& y, const py::object& grad,
+                              const py::object& workspace, uintptr_t stream) {
+  const Array a = array_of(x), b = array_of(y), c = array_of(grad);
+  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(a.device);
+  for_dtype(a.dtype, [&](auto element) {
+    square_value_and_grad<decltype(element)>(a.operand, b.operand, c.operand, scratch,
+                                             stream_of(stream));
+  });
+}
 
 struct Residual {
   Operand operand{};
