@@ -96,3 +96,36 @@ def terms(x: Float64, axes: tuple[int, ...]) -> Float64:
 def sum_error(row: Float64, y: float) -> float:
     """|y - the sum of the row|, the exact one, rounded once."""
     return abs(math.fsum((*row, -y)))
+
+
+# What each reduction sums up of an element.
+TERM: dict[str, Callable[[Float64], Float64]] = {"sum": lambda x: x, "sum_squares": lambda x: x * x}
+
+
+# --- bias -----------------------------------------------------------------------------------------
+
+
+def along(bias: Any, ndim: int, axis: int) -> Any:
+    """A bias as it broadcasts against an array whose axis `axis` it belongs to."""
+    return np.expand_dims(bias, tuple(i for i in range(ndim) if i != axis % ndim))
+
+
+def biased(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
+    """x + bias + residual, in the dtype that they have."""
+    z = x + along(bias, x.ndim, axis)
+    return z if residual is None else z + residual
+
+
+def bias_act(name: str, x: Float64, bias: Float64, axis: int, residual: Any = None) -> Float64:
+    """act(x + bias + residual), in float64."""
+    z: Float64 = biased(x, bias, axis, residual)
+    return z if name == "identity" else forward(name, z)
+
+
+def bias_act_gradients(
+    name: str, dy: Float64, x: Float64, bias: Float64, axis: int, residual: Any = None
+) -> tuple[Float64, Float64]:
+    """dx and dbias, in float64."""
+    z = biased(x, bias, axis, residual)
+    dx = dy if name == "identity" else dy * derivative(name, z)
+    return dx, dx.sum(tuple(i for i in range(x.ndim) if i != axis % x.ndim))

@@ -219,7 +219,7 @@ def test_without_a_gpu_of_fastact(monkeypatch):
         _device_cuda.open_gpu()
 
 
-@pytest.mark.parametrize("option", [["--threads", "2"], ["--plot", "x.png"]])
+@pytest.mark.parametrize("option", [["--threads", "2"], ["--plot", "x.png"], ["--shapes", "nchw"]])
 def test_options_of_the_cpu_are_refused(option):
     done = fastact("bench", "--device", "cuda", *option)
     assert done.returncode == 2

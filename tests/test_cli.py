@@ -6,11 +6,38 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
+import torch
 from test_threads import TIMEOUT
 
 import fastact as fa
-from fastact import _cpu
+from fastact import __main__, _bench, _check_bias, _check_reductions, _cpu, _shapes
+from fastact._op import Bounds, SumBounds
+from fastact._workloads import COPY, FRESH, OURS, Options
+
+SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
+MEASURED = {"sum", "sum_squares", "bias_act", "bias_grad", "unbroadcast"}
+SUMS = [op for op in SHAPED if _check_reductions.CHECK.knows(op)]
+
+
+@pytest.fixture
+def torch_threads():
+    """Who is told a number of threads keeps it; other tests have their own."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small_shapes(monkeypatch, torch_threads):
+    """The tables with as many kinds of shapes, and few elements."""
+    channels = _shapes.Layout("nchw", (2, 3, 4, 5), ((0, 2, 3),), 1)
+    matrix = _shapes.Layout("matrix", (6, 10), ((0,), (1,), None), -1)
+    monkeypatch.setattr(_shapes, "REDUCED", (matrix, channels))
+    monkeypatch.setattr(_shapes, "BIASED", (matrix, channels))
+    monkeypatch.setattr(_shapes, "WEIGHTS", (_shapes.Layout("weights", (3, 3, 8)),))
+    monkeypatch.setattr(_bench, "_SAMPLE_SECONDS", 1e-6)
 
 
 def fastact(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -46,9 +73,6 @@ def test_check_of_every_thousandth_input(op, tmp_path):
 
 
 def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
-    from fastact import __main__
-    from fastact._op import Bounds
-
     monkeypatch.setattr(op, "bounds", Bounds(0.1, 4.0, 1.2e-7))
     assert __main__.main(["check", op.name, "--stride", "97"]) == 1
     assert "VIOLATED" in capsys.readouterr().out
@@ -63,7 +87,119 @@ def test_bench(op, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     for word in (op.name, "copy", "torch", "numpy"):
         assert word in done.stdout
-    assert json.loads(numbers.read_text())
+    rows = json.loads(numbers.read_text())["rows"]
+    assert [(row["size"], row["what"]) for row in rows] == 2 * [(64, "64"), (1000, "1,000")]
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
+    def fails(x):
+        raise RuntimeError("not implemented for 'Half'\nand a back trace")
+
+    monkeypatch.setattr(torch.nn.functional, "mish", fails)
+    words = ["bench", "mish", "--sizes", "64", "--peers", "torch", "--seconds", "0.001"]
+    assert __main__.main([*words, "--directions", "forward"]) == 0
+    shown = capsys.readouterr().out
+    assert "torch: left out, RuntimeError: not implemented for 'Half'\n" in shown
+    assert "× copy" in shown
+
+
+def as_arrays(result):
+    """What a call gave, as arrays of float64: one, or two of a gradient."""
+    results = result if isinstance(result, tuple) else (result,)
+    return [np.asarray(array).astype(np.float64).reshape(-1) for array in results]
+
+
+@pytest.mark.usefixtures("small_shapes")
+@pytest.mark.parametrize("shaped", SHAPED, ids=lambda op: op.name)
+def test_bench_of_shapes(shaped, tmp_path, capsys):
+    if shaped.name not in MEASURED:
+        pytest.skip("not measured")
+    numbers = tmp_path / "bench.json"
+    words = ["bench", shaped.name, "--dtypes", "float32,float16", "--peers", "numpy,torch"]
+    words += ["--seconds", "0.001", "--threads", "1", "--json", str(numbers)]
+    assert __main__.main(words) == 0
+    shown = capsys.readouterr().out
+    rows = json.loads(numbers.read_text())["rows"]
+    assert {row["dtype"] for row in rows} == {"float32", "float16"}
+    for row in rows:
+        assert {OURS, FRESH, COPY, "torch"} <= set(row["seconds"]) == set(row["ratios"])
+        assert row["what"] in shown
+    assert "2 × 3 × 4 × 5" in shown or shaped.name == "unbroadcast"
+    assert "Sums are held against a copy of the array that they read" in shown
+
+
+@pytest.mark.usefixtures("small_shapes")
+@pytest.mark.parametrize("shaped", SHAPED, ids=lambda op: op.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_peers_do_the_same_work(shaped, direction):
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
+    family = _bench.FAMILIES[shaped.family]
+    for case in family.cases(shaped, direction, float32, options):
+        work = family.work(case, options.peers)
+        expected = as_arrays(work.calls[FRESH]())
+        for name in set(work.calls) - {COPY}:
+            for ours, theirs in zip(expected, as_arrays(work.calls[name]()), strict=True):
+                np.testing.assert_allclose(theirs, ours, 1e-4, 1e-5, err_msg=f"{name}, {case}")
+
+
+def test_shapes_that_are_measured():
+    labels = {
+        layout.name: [_shapes.sum_label(layout.shape, axis) for axis in layout.axes]
+        for layout in _shapes.REDUCED
+    }
+    assert labels == {
+        "matrix": [f"8,192 × 4,096, axis {axis}" for axis in (0, 1, "all")],
+        "narrow": [f"1,000,000 × 3, axis {axis}" for axis in (0, 1)],
+        "flat": [f"3 × 1,000,000, axis {axis}" for axis in (0, 1)],
+        "nchw": ["32 × 64 × 56 × 56, axis 0, 2, 3"],
+        "nhwc": ["32 × 56 × 56 × 64, axis 0, 1, 2"],
+        "small": ["128 × 6 × 24 × 24, axis 0, 2, 3"],
+        "tall": [f"65,536 × 512, axis {axis}" for axis in (0, 1)],
+    }
+
+
+@pytest.mark.usefixtures("small_shapes")
+def test_bench_of_a_few_shapes(capsys):
+    words = ["bench", "sum", "--shapes", "nchw", "--directions", "forward", "--seconds", "0.001"]
+    assert __main__.main([*words, "--peers", ""]) == 0
+    assert "6 × 10" not in (shown := capsys.readouterr().out)
+    assert "2 × 3 × 4 × 5, axis 0, 2, 3" in shown
+    assert __main__.main([*words[:3], "weights", *words[4:]]) == 0
+    assert "sum: nothing to measure" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shaped", SUMS, ids=lambda op: op.name)
+def test_check_of_sums(shaped, tmp_path, capsys, monkeypatch, torch_threads):
+    report = tmp_path / "accuracy.md"
+    words = ["check", shaped.name, "--stride", "1009", "--peers", "torch"]
+    assert __main__.main([*words, "--markdown", str(report)]) == 0
+    assert "every bound holds" in capsys.readouterr().out
+    rows = [line.split(" | ") for line in report.read_text().splitlines() if " | " in line][1:]
+    layouts = 5 if shaped.family == "reductions" else 4  # a bias has an axis of its own
+    for by in ("numpy", "torch"):
+        assert len({(row[1], row[2]) for row in rows if row[3] == by}) == 4 * layouts
+    ours = [row for row in rows if row[3] not in ("numpy", "torch")]
+    assert {isa for row in ours for isa in row[3].split()} == set(_cpu.supported_isas())
+    # Sums of 16 bits in a wide type are not what NumPy does, and the table shows it.
+    assert max(float(row[4]) for row in rows if row[1] == "float16" and row[3] == "numpy") > 10
+
+    monkeypatch.setattr(shaped, "bounds", SumBounds(0.1, 0.0))
+    assert __main__.main(words[:4]) == 1
+    assert "VIOLATED" in capsys.readouterr().out
+
+
+@pytest.mark.skipif("bias_act" not in fa.ops, reason="there is no bias_act")
+def test_check_of_bias_act(capsys, monkeypatch):
+    assert __main__.main(["check", "bias_act"]) == 0
+    shown = capsys.readouterr().out
+    activations = [op for op in fa.ops.values() if op.family == "activations"]
+    rows = {tuple(line.split()[1:3]) for line in shown.splitlines() if "bias_act  " in line}
+    assert len(rows) == 4 * (1 + len(activations))
+    monkeypatch.setattr(_check_bias, "_BOUNDS", SumBounds(0.1, 0.0))
+    assert __main__.main(["check", "bias_act", "--isa", _cpu.isa()]) == 1
+    assert "VIOLATED" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -72,6 +208,8 @@ def test_bench(op, tmp_path):
         (["check", "misch"], "mish"),
         (["bench", "misch"], "mish"),
         (["bench", "mish", "--sizes", "x"], "sizes"),
+        (["bench", "sum", "--shapes", "nchv"], "nchw"),
+        (["bench", "sum", "--seconds", "0"], "seconds"),
         (["check", "mish", "--isa", "v9"], "v9"),
         (["frobnicate"], "invalid choice"),
     ],

@@ -16,11 +16,14 @@ from ._op import ops
 from ._threads import get_num_threads, num_threads, set_num_threads
 from ._version import __version__
 from .activations import mish
-from .reductions import sum
+from .bias import bias_act, bias_grad, unbroadcast
+from .reductions import sum, sum_squares
 
 __all__ = [
     "CudaUnavailableError",
     "__version__",
+    "bias_act",
+    "bias_grad",
     "get_num_threads",
     "mish",
     "num_threads",
@@ -28,4 +31,6 @@ __all__ = [
     "set_num_threads",
     "show_config",
     "sum",
+    "sum_squares",
+    "unbroadcast",
 ]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import _config, _cpu
+from . import _config, _cpu, _shapes
 from ._op import ops
 from ._threads import get_num_threads
-from ._workloads import PEERS
+from ._workloads import PEERS, Options, dtype_named
 
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
 _DIRECTIONS = ("forward", "backward")
@@ -35,6 +36,17 @@ def _count(text: str) -> int:
     if number < 1 or not number.is_integer():
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(number)
+
+
+def _seconds(text: str) -> float:
+    """A positive number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return number
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -67,10 +79,10 @@ def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]
 
 
 def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from . import _check
+    from . import _check, _check_common
 
     isas = _chosen(parser, "instruction set", args.isa, _cpu.supported_isas())
-    options = _check.Options(
+    options = _check_common.Options(
         isas=isas or _cpu.supported_isas(),
         exhaustive=args.exhaustive,
         stride=args.stride,
@@ -94,17 +106,19 @@ def _refuse(args: argparse.Namespace, parser: argparse.ArgumentParser, *options:
 
 
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from . import _bench, _plot, _terminal, _workloads
+    from . import _bench, _plot, _terminal
 
     _refuse(args, parser, "markdown")
     if args.plot is not None:  # ask for what is missing before the minutes are spent
         _terminal.require("matplotlib", "--plot")
-    options = _bench.Options(
+    options = Options(
         sizes=args.sizes or _SIZES,
-        dtypes=tuple(map(_workloads.dtype_named, args.dtypes or ("float32",))),
+        dtypes=tuple(map(dtype_named, args.dtypes or ("float32",))),
         directions=args.directions,
         peers=_chosen(parser, "peer", PEERS if args.peers is None else args.peers, PEERS),
         threads=args.threads or get_num_threads(),
+        shapes=_chosen(parser, "shape", args.shapes or (), _shapes.names()),
+        seconds=args.seconds or Options.seconds,
     )
     rows = _bench.bench(_ops(args, parser), options, args.json)
     if args.plot is not None and rows:
@@ -116,12 +130,13 @@ def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     from . import _bench_cuda
     from ._workloads_cuda import GPU_PEERS
 
-    _refuse(args, parser, "plot", "threads")
+    _refuse(args, parser, "plot", "threads", "shapes")
     options = _bench_cuda.Options(
         sizes=args.sizes,
         dtypes=args.dtypes or _DTYPES,
         directions=args.directions,
         peers=_chosen(parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS),
+        seconds=args.seconds or _bench_cuda.Options.seconds,
     )
     return 1 if _bench_cuda.bench(_ops(args, parser), options, args.json, args.markdown) else 0
 
@@ -130,16 +145,16 @@ def _overview() -> int:
     """Information, a short check and a short benchmark: less than half a minute."""
     import numpy as np
 
-    from . import _bench, _check
+    from . import _bench, _check, _check_common
 
     _config.show_config()
     print("\nAccuracy (a short check; python -m fastact check does more)")
-    options = _check.Options(isas=_cpu.supported_isas(), stride=7, float64_points=200)
+    options = _check_common.Options(isas=_cpu.supported_isas(), stride=7, float64_points=200)
     fine = _check.check(list(ops.values()), options)
     print("\nSpeed (a short benchmark; python -m fastact bench does more)")
     _bench.bench(
         [ops["mish"]],
-        _bench.Options(
+        Options(
             sizes=(1024, 50_000, 1_000_000),
             dtypes=(np.dtype(np.float32),),
             directions=_DIRECTIONS,
@@ -167,9 +182,11 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="accuracy against an oracle; exit status 1 when a bound is violated"
     )
     check.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
-    check.add_argument("--exhaustive", action="store_true", help="all 2**32 float32 inputs")
     check.add_argument(
-        "--stride", type=_count, default=1, metavar="K", help="only each K-th float32 input"
+        "--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums"
+    )
+    check.add_argument(
+        "--stride", type=_count, default=1, metavar="K", help="only one K-th of the inputs"
     )
     check.add_argument(
         "--isa", type=_names, default=(), metavar="v2,v3", help="only these instruction sets"
@@ -183,7 +200,18 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
     bench.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
     bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    bench.add_argument("--sizes", type=_counts, metavar="64,1e6", help="elements of the arrays")
+    bench.add_argument(
+        "--sizes",
+        type=_counts,
+        metavar="64,1e6",
+        help="elements of the arrays, for ops without axes",
+    )
+    bench.add_argument(
+        "--shapes",
+        type=_names,
+        metavar=",".join(_shapes.names()),
+        help="only these shapes, for ops with axes",
+    )
     bench.add_argument("--dtypes", type=_names, metavar=",".join(_DTYPES))
     bench.add_argument("--directions", type=_names, default=_DIRECTIONS, metavar="forward,backward")
     bench.add_argument(
@@ -193,6 +221,7 @@ def _parser() -> argparse.ArgumentParser:
         help="on a GPU: torch,torch.compile; empty for none",
     )
     bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
+    bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
     bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
     bench.add_argument("--markdown", type=Path, metavar="F", help="on a GPU: the tables to F")
     bench.add_argument("--plot", type=Path, metavar="F.png", help="draw the speed-ups")

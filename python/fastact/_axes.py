@@ -30,6 +30,43 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def one(where: str, axis: Any, ndim: int) -> int:
+    """The axis that `axis` names, as a number from 0 on."""
+    try:
+        number = _integer(axis)
+    except TypeError:
+        raise TypeError(f"{where}: axis must be an integer, got {axis!r}") from None
+    if not ndim:
+        raise ValueError(f"{where}: axis must name an axis, got {axis} for an array without any")
+    if not -ndim <= number < ndim:
+        raise ValueError(
+            f"{where}: axis must be from {-ndim} to {ndim - 1} for an array with {ndim} axes, got "
+            f"{axis}"
+        )
+    return number % ndim
+
+
+def all_but(axis: int, ndim: int) -> tuple[int, ...]:
+    """Every axis except one."""
+    return tuple(other for other in range(ndim) if other != axis)
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """NumPy broadcasts an array of `shape` to `to`."""
+    extra = len(to) - len(shape)
+    return extra >= 0 and all(n in (1, m) for n, m in zip(shape, to[extra:], strict=True))
+
+
+def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of `to` along which an array of `shape` repeats when NumPy broadcasts it."""
+    if not broadcasts(shape, to):
+        raise ValueError(f"{where}: shape must broadcast to {to}, the shape of dy, got {shape}")
+    extra = len(to) - len(shape)
+    return tuple(
+        axis for axis, m in enumerate(to) if axis < extra or (shape[axis - extra] == 1 and m != 1)
+    )
+
+
 def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
     """A shape that was given as an argument."""
     try:

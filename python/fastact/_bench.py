@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product, repeat
 from pathlib import Path
@@ -21,51 +21,35 @@ from typing import Any
 
 import numpy as np
 
-from . import _config
+from . import _config, _workloads_activations, _workloads_bias, _workloads_reductions
 from ._terminal import Progress, table
 from ._threads import num_threads
-from ._workloads import COPY, FRESH, OURS, WORKLOADS, Call, Case, installed, workload
+from ._workloads import COPY, FRESH, OURS, Call, Case, Family, Options, installed
 
 _SAMPLE_SECONDS = 1e-3
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to measure.
-
-    Attributes
-    ----------
-    sizes : tuple of int
-        Elements of an array.
-    dtypes : tuple of dtype
-        Types of the arrays.
-    directions : tuple of str
-        "forward", "backward" or both.
-    peers : tuple of str
-        Other libraries; those that are not installed are named and left out.
-    threads : int
-        For everybody.
-    seconds : float
-        Time to spend on a row, about.
-    """
-
-    sizes: tuple[int, ...]
-    dtypes: tuple[np.dtype[Any], ...]
-    directions: tuple[str, ...]
-    peers: tuple[str, ...]
-    threads: int
-    seconds: float = 1.0
+FAMILIES: dict[str, Family] = {
+    "activations": _workloads_activations.FAMILY,
+    "bias": _workloads_bias.FAMILY,
+    "reductions": _workloads_reductions.FAMILY,
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Median seconds of one call, and median ratios to our time, by name of who did it."""
+    """Median seconds of one call, and median ratios to our time, by name of who did it.
+
+    size : elements of the array.
+    what : the case in words; of ops without axes, the size is all there is to it.
+    """
 
     op: str
     direction: str
     dtype: str
     size: int
+    what: str
     threads: int
     rounds: int
     seconds: dict[str, float]
@@ -129,7 +113,7 @@ def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]
 
 def measure(case: Case, peers: Sequence[str], seconds: float) -> tuple[Row, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
-    work = workload(case, peers)
+    work = FAMILIES[case.op.family].work(case, peers)
     with num_threads(case.threads), np.errstate(all="ignore"):
         samples = take_turns(work.calls, seconds)
     samples[COPY] = [sample * work.copies for sample in samples[COPY]]
@@ -139,6 +123,7 @@ def measure(case: Case, peers: Sequence[str], seconds: float) -> tuple[Row, dict
         direction=case.direction,
         dtype=case.dtype.name,
         size=case.size,
+        what=case.label,
         threads=case.threads,
         rounds=len(ours),
         seconds={name: median(values) for name, values in samples.items()},
@@ -161,24 +146,27 @@ def _duration(seconds: float) -> str:
     return f"{seconds * scale:.{digits}f} {unit}"
 
 
-def _print_rows(rows: Sequence[Row]) -> None:
+def _print_rows(rows: Sequence[Row], family: Family) -> None:
     """One table: the rows of one op, direction and dtype."""
     first = rows[0]
-    peers = [name for name in first.seconds if name not in (OURS, FRESH, COPY)]
-    header = ["elements", OURS, COPY, "× copy", "without out="]
+    named = dict.fromkeys(name for row in rows for name in row.seconds)
+    peers = [name for name in named if name not in (OURS, FRESH, COPY)]
+    header = [family.heading, OURS, COPY, "× copy", "without out="]
     for peer in peers:
         header += [peer, f"× {peer}"]
     lines = []
     for row in rows:
         copied = 1 / row.ratios[COPY]
-        line = [f"{row.size:,}", *(_duration(row.seconds[name]) for name in (OURS, COPY))]
+        line = [row.what, *(_duration(row.seconds[name]) for name in (OURS, COPY))]
         line += [f"{copied:.2f}", _duration(row.seconds[FRESH])]
         for peer in peers:
-            line += [_duration(row.seconds[peer]), f"{row.ratios[peer]:.1f}"]
+            took_part = peer in row.seconds
+            line += [_duration(row.seconds[peer]) if took_part else "–"]
+            line += [f"{row.ratios[peer]:.1f}" if took_part else "–"]
         lines.append(line)
     threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
     print(f"\n{first.op}, {first.direction}, {first.dtype}, {threads}")
-    print(table(header, lines, left=0), flush=True)
+    print(table(header, lines, left=int(family.heading == "shape")), flush=True)
 
 
 LEGEND = """\
@@ -199,7 +187,7 @@ def bench(ops: Sequence[Any], options: Options, json_file: Path | None = None) -
     Parameters
     ----------
     ops : sequence of ops
-        What to measure; an op of a family that has no workload yet is named and passed over.
+        What to measure; one that has no case, or none that was asked for, is named and passed over.
     options : Options
         How to measure.
     json_file : Path, optional
@@ -214,27 +202,41 @@ def bench(ops: Sequence[Any], options: Options, json_file: Path | None = None) -
             print(f"{peer}: not installed, left out")
     if "jax" in peers:
         print("jax: runs on threads of its own number")
-    measurable = [op for op in ops if op.family in WORKLOADS]
-    for op in ops:
-        if op not in measurable:
-            print(f"{op.name}: no benchmark for {op.family} yet")
-    tables = list(product(measurable, options.dtypes, options.directions))
+    tables = list(_tables(ops, options))
     rows: list[Row] = []
-    with Progress("bench", len(tables) * len(options.sizes)) as progress:
-        for op, dtype, direction in tables:
+    with Progress("bench", sum(map(len, tables))) as progress:
+        for cases in tables:
             part: list[Row] = []
-            for size in options.sizes:
-                case = Case(op, direction, dtype, size, options.threads)
+            reasons: dict[str, None] = {}  # in order, once each
+            for case in cases:
                 row, left_out = measure(case, peers, options.seconds)
                 part.append(row)
+                reasons |= dict.fromkeys(
+                    f"{peer}: left out, {why}" for peer, why in left_out.items()
+                )
                 progress.advance(1)
-            _print_rows(part)
-            for peer, reason in left_out.items():
-                print(f"{peer}: left out, {reason}")
+            _print_rows(part, FAMILIES[cases[0].op.family])
+            for reason in reasons:
+                print(reason)
             rows += part
     if rows:
         print(f"\n{LEGEND}")
+        families = dict.fromkeys(FAMILIES[cases[0].op.family].note for cases in tables)
+        print(*filter(None, families), sep="\n", end="\n" if any(families) else "")
     if json_file is not None:
         facts = {"machine": machine(peers), "rows": [asdict(row) for row in rows]}
         json_file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return rows
+
+
+def _tables(ops: Sequence[Any], options: Options) -> Iterator[list[Case]]:
+    """The cases, one list a table; an op without any is named."""
+    for op in ops:
+        found = False
+        for dtype, direction in product(options.dtypes, options.directions):
+            family = FAMILIES.get(op.family)
+            if family and (cases := family.cases(op, direction, dtype, options)):
+                found = True
+                yield cases
+        if not found:
+            print(f"{op.name}: nothing to measure of it")

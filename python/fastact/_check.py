@@ -1,113 +1,26 @@
 """The accuracy check behind ``python -m fastact check``.
 
 Every op is compared with an oracle of higher precision on every instruction set that this CPU has,
-and held to the bounds that the op itself states.
+and held to the bounds that the op itself states. How is the matter of `_check_<family>`.
 """
 
 from __future__ import annotations
 
-import importlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from . import _check_activations, _check_bias, _check_reductions, _cpu
+from ._check_common import Check, Options, Report
+from ._terminal import markdown_table, table
 
-from . import _accuracy, _cpu
-from ._accuracy import DIRECTIONS, EDGES, Contender, Float32s, Float64s, Tally
-from ._terminal import Progress, markdown_table, table
-from ._threads import get_num_threads
-
-# A bound on the absolute error is a multiple of the type's epsilon.
-_FLOAT64_PER_FLOAT32 = float(np.finfo(np.float64).eps) / float(np.finfo(np.float32).eps)
-_SPECIALS = (0.0, -0.0, np.inf, -np.inf, np.nan)
+CHECKS = (_check_activations.CHECK, _check_reductions.CHECK, _check_bias.CHECK)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to check.
-
-    Attributes
-    ----------
-    isas : tuple of str
-        Instruction sets of ours to run.
-    exhaustive : bool
-        All 2**32 float32 inputs rather than a dense sample.
-    stride : int
-        Of the inputs chosen above, only each `stride`-th one.
-    float64_points : int
-        Inputs compared with arbitrary precision.
-    torch : bool
-        Measure torch on the same float32 inputs too.
-    """
-
-    isas: tuple[str, ...]
-    exhaustive: bool = False
-    stride: int = 1
-    float64_points: int = 2000
-    torch: bool = False
-
-
-HEADER = [
-    *("op", "direction", "dtype", "by"),
-    *("worst ULP", "counted ULP", "counted at x", "absolute", "NaN/inf"),
-    *(f"≤{edge:g}" for edge in EDGES),
-    f">{EDGES[-1]:g}",
-]
-_LEFT = 4  # columns of names
-
-LEGEND = """\
-worst ULP: over all inputs. counted ULP: over those whose absolute error exceeds the absolute bound;
-this one is held to the bound. absolute: the largest absolute error. NaN/inf: inputs for which these
-are wrong. The rest: numbers of inputs by error in ULP."""
-
-
-def _where(x: float, dtype: str) -> str:
-    """An input in decimal, and in float32 as bits."""
-    if dtype != "float32":
-        return repr(x)
-    return f"{x:.9g} 0x{int(np.float32(x).view(np.uint32)):08x}"
-
-
-@dataclass
-class Report:
-    """What came out: said at once, and kept for the tables."""
-
-    rows: list[list[str]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def fail(self, text: str) -> None:
-        self.failures.append(text)
-        self.say(f"  VIOLATED: {text}")
-
-    def add(self, case: tuple[str, str, str, str], tally: Tally, limit: float | None) -> None:
-        """A row of the table: op, direction, dtype, by whom; held to `limit` ULP, if any."""
-        where = _where(tally.counted_at, case[2])
-        self.rows.append(
-            [
-                *case,
-                f"{tally.worst:.3f}",
-                f"{tally.counted:.3f}",
-                where if tally.counted else "",
-                f"{tally.absolute:.2e}" if tally.absolute else "",
-                str(tally.wrong),
-                *map(str, tally.histogram()),
-            ]
-        )
-        if limit is None:
-            return
-        if tally.wrong:
-            first = _where(tally.wrong_at, case[2])
-            self.fail(f"{' '.join(case)}: NaN or inf wrong at {tally.wrong} inputs, first {first}")
-        if tally.counted > limit:
-            self.fail(f"{' '.join(case)}: {tally.counted:.4g} ULP at {where}, allowed {limit:g}")
+def check_for(op: Any) -> Check | None:
+    """How an op is checked, if it is."""
+    return next((check for check in CHECKS if check.knows(op)), None)
 
 
 @contextmanager
@@ -120,231 +33,37 @@ def restored_isa() -> Iterator[None]:
         _cpu.select_isa(before)
 
 
-def derivative(op: Any, x: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """The derivative of an activation: its backward pass for a gradient of one."""
-    result: NDArray[Any] = op.backward(np.ones_like(x), x, out=out)
-    return result
-
-
-def _both_directions(op: Any, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return op(x), derivative(op, x)
-
-
-def _our_contender(op: Any, isa: str) -> Contender:
-    ones = np.ones(_accuracy.BATCH, dtype=np.float32)
-
-    def forward(x: Float32s, out: Float32s) -> None:
-        _cpu.select_isa(isa)
-        op(x, out=out)
-
-    def backward(x: Float32s, out: Float32s) -> None:
-        _cpu.select_isa(isa)
-        op.backward(ones[: x.size], x, out=out)
-
-    return Contender(isa, forward, backward)
-
-
-def _torch_contender(name: str, threads: int) -> Contender | None:
-    torch = importlib.import_module("torch")
-    function = getattr(torch.nn.functional, name, None)
-    if function is None:
-        return None
-    torch.set_num_threads(threads)
-
-    def forward(x: Float32s, out: Float32s) -> None:
-        out[...] = function(torch.from_numpy(x)).numpy()
-
-    def backward(x: Float32s, out: Float32s) -> None:
-        leaf = torch.from_numpy(x).requires_grad_()
-        (gradient,) = torch.autograd.grad(function(leaf), leaf, torch.ones_like(leaf))
-        out[...] = gradient.numpy()
-
-    return Contender("torch", forward, backward)
-
-
-def _check_float32(op: Any, options: Options, report: Report) -> None:
-    """Forward and derivative on many or all float32 inputs."""
-    oracle = importlib.import_module("fastact._reference")
-    threads = get_num_threads()
-    contenders = [_our_contender(op, isa) for isa in options.isas]
-    if options.torch:
-        peer = _torch_contender(op.name, threads)
-        if peer is None:
-            report.say(f"  torch: has no {op.name}")
-        else:
-            contenders.append(peer)
-    if options.exhaustive:
-        total = _accuracy.count_float32(options.stride)
-        batches = _accuracy.every_float32(options.stride)
-    else:
-        sample = _accuracy.dense_float32()[:: options.stride]
-        total, batches = sample.size, _accuracy.in_batches(sample)
-    limits = {"forward": op.bounds.forward_ulp, "derivative": op.bounds.derivative_ulp}
-    allowed = {"forward": 0.0, "derivative": op.bounds.derivative_abs}
-    started = time.perf_counter()
-    with Progress(f"{op.name}, {total} float32 inputs", total) as progress:
-        totals = _accuracy.sweep(
-            contenders,
-            {
-                "forward": lambda x: oracle.forward(op.name, x),
-                "derivative": lambda x: oracle.derivative(op.name, x),
-            },
-            allowed,
-            batches,
-            threads,
-            progress.advance,
-        )
-    seconds = time.perf_counter() - started
-    report.say(
-        f"  float32: {total} inputs in {seconds:.1f} s; bounds: forward {limits['forward']:g} ULP, "
-        f"derivative {limits['derivative']:g} ULP or {allowed['derivative']:g} absolute"
-    )
-    for direction in DIRECTIONS:
-        for contender, tally in zip(contenders, totals[direction], strict=True):
-            promised = contender.label in options.isas
-            report.add(
-                (op.name, direction, "float32", contender.label),
-                tally,
-                limits[direction] if promised else None,
-            )
-
-
-def _check_16_bit(op: Any, options: Options, report: Report) -> None:
-    """Every 16-bit input gives the float32 result, rounded once."""
-    every = np.arange(1 << 16, dtype=np.uint16)
-    dtypes: list[Any] = [np.float16]
-    try:
-        dtypes.append(importlib.import_module("ml_dtypes").bfloat16)
-    except ImportError:
-        report.say("  bfloat16: left out, ml_dtypes is not installed")
-    for dtype in map(np.dtype, dtypes):
-        x = every.view(dtype)
-        wrong = 0
-        for isa in options.isas:
-            _cpu.select_isa(isa)
-            with np.errstate(all="ignore"):
-                results = _both_directions(op, x)
-                wides = _both_directions(op, x.astype(np.float32))
-                roundeds = [wide.astype(dtype) for wide in wides]
-            for direction, result, rounded in zip(DIRECTIONS, results, roundeds, strict=True):
-                same = result.view(np.uint16) == rounded.view(np.uint16)
-                same |= np.isnan(result) & np.isnan(rounded)
-                if not same.all():
-                    wrong += 1
-                    at = float(x[same.argmin()])
-                    report.fail(
-                        f"{op.name} {direction} {dtype} {isa}: {np.count_nonzero(~same)} of "
-                        f"{x.size} inputs are not the rounded float32 result, first at {at:g}"
-                    )
-        if not wrong:
-            report.say(f"  {dtype}: all {x.size} inputs give the float32 result, rounded once")
-
-
-def _float64_sample(points: int) -> Float64s:
-    """Inputs over all exponents of both signs, and where exponentials matter."""
-    generator = np.random.default_rng(0)
-    quarter = points // 4
-    mantissas = generator.uniform(1.0, 2.0, quarter)
-    half = np.ldexp(mantissas, np.linspace(-1074, 1023, quarter).astype(np.int32))
-    wide = generator.uniform(-760.0, 760.0, quarter)
-    near = generator.uniform(-40.0, 40.0, quarter)
-    return np.concatenate([half, -half, wide, near])
-
-
-def _check_float64(op: Any, options: Options, report: Report) -> None:
-    """A sample of float64 inputs against arbitrary precision."""
-    try:
-        importlib.import_module("mpmath")
-    except ImportError:
-        report.say("  float64: left out, mpmath is not installed")
-        return
-    oracle = importlib.import_module("fastact._reference")
-    x = _float64_sample(options.float64_points)
-    results = {}
-    for isa in options.isas:
-        _cpu.select_isa(isa)
-        results[isa] = _both_directions(op, x)
-    bounds = op.bounds
-    allowed = bounds.derivative_abs * _FLOAT64_PER_FLOAT32
-    rules = (
-        (oracle.forward_mp, bounds.forward_ulp, 0.0),
-        (oracle.derivative_mp, bounds.derivative_ulp, allowed),
-    )
-    report.say(f"  float64: {x.size} inputs against mpmath; absolute bound {allowed:.3g}")
-    for position, (direction, rule) in enumerate(zip(DIRECTIONS, rules, strict=True)):
-        function, limit, absolute = rule
-        exact = [function(op.name, value) for value in x.tolist()]
-        for isa in options.isas:
-            tally = _accuracy.tally_of_float64(x, results[isa][position], exact, absolute)
-            report.add((op.name, direction, "float64", isa), tally, limit)
-
-
-def _check_specials(op: Any, options: Options, report: Report) -> None:
-    """Zeros with their sign, infinities and NaN where the oracle has them at special inputs."""
-    oracle = importlib.import_module("fastact._reference")
-    x = np.array(_SPECIALS)
-    with np.errstate(all="ignore"):
-        references = (oracle.forward(op.name, x), oracle.derivative(op.name, x))
-    wrong = 0
-    for isa in options.isas:
-        _cpu.select_isa(isa)
-        for dtype in (np.float32, np.float64):
-            results = _both_directions(op, x.astype(dtype))
-            for direction, result, expected in zip(DIRECTIONS, results, references, strict=True):
-                special = (expected == 0) | ~np.isfinite(expected)
-                same = (result == expected) | (np.isnan(result) & np.isnan(expected))
-                if direction == "forward":  # a derivative of zero has no sign to speak of
-                    same &= (np.signbit(result) == np.signbit(expected)) | np.isnan(expected)
-                for index in np.flatnonzero(special & ~same):
-                    wrong += 1
-                    report.fail(
-                        f"{op.name} {direction} {np.dtype(dtype)} {isa}: {result[index]} at "
-                        f"{x[index]}, expected {expected[index]}"
-                    )
-    if not wrong:
-        report.say("  special inputs: signs of zero, infinities and NaN as they should be")
-
-
-def _check_activation(op: Any, options: Options, report: Report) -> None:
-    with restored_isa():
-        _check_float32(op, options, report)
-        _check_16_bit(op, options, report)
-        _check_float64(op, options, report)
-        _check_specials(op, options, report)
-
-
-CHECKS: dict[str, Callable[[Any, Options, Report], None]] = {
-    "activations": _check_activation,
-}
-
-
 def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) -> bool:
     """Check ops, print what was found, and say whether every bound holds.
 
     Parameters
     ----------
     ops : sequence of ops
-        What to check; an op of a family that has no check yet is named and passed over.
+        What to check; an op that has no check yet is named and passed over.
     options : Options
         How much to check.
     markdown : Path, optional
-        File to write the float32 table to.
+        File to write the tables to.
     """
     report = Report()
+    found: dict[str, tuple[Check, list[list[str]]]] = {}  # by legend: one table for each
     for op in ops:
-        if op.family not in CHECKS:
-            report.say(f"{op.name}: no accuracy check for {op.family} yet")
+        check = check_for(op)
+        if check is None:
+            report.say(f"{op.name}: no accuracy check yet")
             continue
         report.say(op.name)
         begin = len(report.rows)
-        CHECKS[op.family](op, options, report)
-        report.say(table(HEADER, report.rows[begin:], left=_LEFT))
+        with restored_isa():
+            check.run(op, options, report)
+        rows = report.rows[begin:]
+        report.say(table(check.header, rows, left=check.left))
+        found.setdefault(check.legend, (check, []))[1].extend(rows)
     if markdown is not None:
-        markdown.write_text(
-            markdown_table(HEADER, report.rows, left=_LEFT) + "\n", encoding="utf-8"
-        )
-    if report.rows:
-        report.say(LEGEND)
+        pages = [markdown_table(check.header, rows, check.left) for check, rows in found.values()]
+        markdown.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    for legend in found:
+        report.say(f"\n{legend}" if len(found) > 1 else legend)
     report.say(
         f"bounds violated: {len(report.failures)}" if report.failures else "every bound holds"
     )

@@ -117,13 +117,27 @@ def aligned(where: str, name: str, view: View) -> None:
 
 def same_as(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
     """Dtype and shape of `view` are those of the reference."""
+    same_dtype(where, name, view, reference_name, reference)
+    if view.shape != reference.shape:
+        raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
+
+
+def same_dtype(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
+    """Two arrays have one dtype."""
     if view.dtype != reference.dtype:
         raise TypeError(
             f"{where}: {name} must have dtype {reference.dtype_name}, as {reference_name} has, "
             f"got {view.dtype_name}"
         )
-    if view.shape != reference.shape:
-        raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
+
+
+def parameter_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
+    """A parameter has the dtype of the data, or a wider one."""
+    if view.dtype != data.dtype and view.itemsize <= data.itemsize:
+        raise TypeError(
+            f"{where}: {name} must have dtype {data.dtype_name}, as {data_name} has, or a wider "
+            f"one, got {view.dtype_name}"
+        )
 
 
 def device_name(device: tuple[int, int]) -> str:
@@ -154,10 +168,7 @@ def may_write(
         same = out.address == view.address and _steps(out) == _steps(view)
         if same and in_place:
             continue
-        try:
-            shared = np.shares_memory(np.asarray(out), np.asarray(view), max_work=_WORK)
-        except np.exceptions.TooHardError:
-            shared = True  # cannot be told in reasonable time; refusing is safe
+        shared = _share_memory(out, view)
         if shared and in_place:
             raise ValueError(
                 f"{where}: {out_name} must be {name} itself or share no memory with it, got a "
@@ -167,6 +178,13 @@ def may_write(
             raise ValueError(
                 f"{where}: {out_name} must not share memory with {name}, which is still needed"
             )
+
+
+def _share_memory(a: View, b: View) -> bool:
+    try:
+        return np.shares_memory(np.asarray(a), np.asarray(b), max_work=_WORK)
+    except np.exceptions.TooHardError:
+        return True  # cannot be told in reasonable time; refusing is safe
 
 
 def _steps(view: View) -> list[int]:
@@ -181,16 +199,27 @@ def _reach_overlaps(a: View, b: View) -> bool:
 
 def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:
     """`out` as NumPy takes it, one array or a tuple with an array or None an output, as a tuple."""
+    if out is None:
+        return (None,) * count
     given = out if isinstance(out, tuple) else (out,)
-    if len(given) != count:
+    if len(given) != count or (count > 1 and given is not out):
+        came = f"a tuple of {len(given)}" if given is out else f"one {type(out).__name__}"
         raise ValueError(
-            f"{where}: out must be {'an array or ' if count == 1 else ''}a tuple of {count}, got a "
-            f"tuple of {len(given)}"
+            f"{where}: out must be {'an array or ' if count == 1 else ''}a tuple of {count}, got "
+            f"{came}"
         )
     return given
 
 
-def needs_out(where: str, accumulate: bool, out: Any) -> None:
-    """accumulate=True adds into an array, so there must be one."""
-    if accumulate and out is None:
-        raise ValueError(f"{where}: accumulate=True must come with out=, the array to add into")
+def needs_out(where: str, accumulate: bool, *outs: Any) -> None:
+    """accumulate=True adds into arrays, so there must be one for each output."""
+    if accumulate and any(out is None for out in outs):
+        into = "the array" if len(outs) == 1 else "the arrays"
+        raise ValueError(f"{where}: accumulate=True must come with out=, {into} to add into")
+
+
+def apart(where: str, name: str, out: View, others: Mapping[str, View]) -> None:
+    """An output shares no memory with other outputs, or with inputs that all of it is made of."""
+    for other, view in others.items():
+        if _reach_overlaps(out, view) and _share_memory(out, view):
+            raise ValueError(f"{where}: {name} must not share memory with {other}")

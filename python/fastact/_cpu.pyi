@@ -11,6 +11,7 @@ A = TypeVar("A", bound=Array)
 
 ACTIVATIONS: tuple[str, ...]
 DTYPE_NAMES: tuple[str, ...]
+TERMS: tuple[str, ...]
 
 class View:
     dtype: int
@@ -158,8 +159,45 @@ def activation_backward(
 def plain_device_pair(device_type: int, device_id: int) -> tuple[int, int]: ...
 def exchange_stream(api_capsule: Any, device: tuple[int, int]) -> int: ...
 def register_device(device: tuple[int, int], table_capsule: Any) -> None: ...
-def sum_workspace(x: View, y: View, axes: tuple[int, ...]) -> int: ...
-def sum(x: View, y: View, axes: tuple[int, ...], workspace: View | None, stream: int) -> None: ...
+def sum_workspace(term: int, x: View, y: View, axes: tuple[int, ...]) -> int: ...
+def sum(
+    term: int,
+    x: View,
+    y: View,
+    axes: tuple[int, ...],
+    workspace: View | None,
+    accumulate: bool,
+    stream: int,
+) -> None: ...
+def square_backward(dy: View, x: View, dx: View, accumulate: bool, stream: int) -> None: ...
+def square_value_and_grad(
+    x: View, y: View, grad: View, workspace: View | None, stream: int
+) -> None: ...
+def bias_act_forward(
+    which: int,
+    x: View,
+    bias: View,
+    residual: View | None,
+    y: View,
+    axis: int,
+    parameters: tuple[float, ...],
+    stream: int,
+) -> None: ...
+def bias_act_workspace(x: View, dbias: View, axis: int) -> int: ...
+def bias_act_backward(
+    which: int,
+    dy: View,
+    x: View,
+    bias: View,
+    residual: View | None,
+    dx: View,
+    dbias: View,
+    axis: int,
+    parameters: tuple[float, ...],
+    accumulate: bool,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
 def broadcast(x: View, y: View, accumulate: bool, stream: int) -> None: ...
 def exponential(x: View, y: View) -> None: ...
 def exponential_bound() -> float: ...

@@ -70,6 +70,23 @@ class Op:
             + [Parameter("stream", Parameter.KEYWORD_ONLY, default=None)]
         )
 
+    def _takes(
+        self,
+        arguments: tuple[str, ...],
+        options: Mapping[str, Any],
+        keyword_only: frozenset[str],
+        more: str = "",
+    ) -> None:
+        """Its signature, where it is not one of plain numbers; more: what `**` gathers."""
+        either, only = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+        named = options.items()
+        self.__signature__ = Signature(
+            [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
+            + [Parameter(n, either, default=v) for n, v in named if n not in keyword_only]
+            + [Parameter(n, only, default=v) for n, v in named if n in keyword_only]
+            + ([Parameter(more, Parameter.VAR_KEYWORD)] if more else [])
+        )
+
     def __reduce__(self) -> str:
         return self.name
 

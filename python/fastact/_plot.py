@@ -27,13 +27,20 @@ def _size_label(size: int) -> str:
     return str(size)
 
 
+def _label(row: Row) -> str:
+    """What a group of bars is called: a size, or a shape and what is done along it."""
+    return _size_label(row.size) if row.what == f"{row.size:,}" else row.what.replace(", ", "\n", 1)
+
+
 def _panel(axes: Any, ticker: Any, rows: Sequence[Row]) -> None:
     """Bars of the speed-up over each peer, by size, each with the limit that copying sets."""
-    peers = [peer for peer in PEERS if peer in rows[0].ratios]
+    peers = [peer for peer in PEERS if any(peer in row.ratios for row in rows)]
     width = min(_GROUP / max(len(peers), 1), _WIDEST)
     for number, peer in enumerate(peers):
         shift = (number - (len(peers) - 1) / 2) * width
         for place, row in enumerate(rows):
+            if peer not in row.ratios:
+                continue
             gain, limit = row.ratios[peer], row.ratios[peer] / row.ratios[COPY]
             middle = place + shift
             # From 1 upwards, or downwards where the peer wins: what is drawn is what is gained.
@@ -51,9 +58,11 @@ def _panel(axes: Any, ticker: Any, rows: Sequence[Row]) -> None:
             )
     axes.axhline(1.0, color="0.3", linewidth=1)
     axes.set_yscale("log")
-    axes.set_xticks(range(len(rows)), [_size_label(row.size) for row in rows])
+    labels = [_label(row) for row in rows]
+    shapes = any("\n" in label for label in labels)
+    axes.set_xticks(range(len(rows)), labels, rotation=60 if shapes else 0)
     axes.set_xlim(-0.6, len(rows) - 0.4)
-    axes.set_xlabel("elements in the array", fontsize=12)
+    axes.set_xlabel("shape" if shapes else "elements in the array", fontsize=12)
     axes.set_title(f"{rows[0].op}, {rows[0].direction}, {rows[0].dtype}", fontsize=13)
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}×")
@@ -83,10 +92,12 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> None:
         panels.setdefault((row.op, row.dtype, row.direction), []).append(row)
     across = len({direction for _, _, direction in panels})
     down = -(-len(panels) // across)
+    # Wide enough for the numbers over the bars, however many there are.
+    width = max(6.4, 0.9 * max(len(part) for part in panels.values()))
     figure, grid = pyplot.subplots(
         down,
         across,
-        figsize=(6.4 * across + 0.4, 4.4 * down + 1.4),
+        figsize=(width * across + 0.4, 4.4 * down + 1.4),
         sharey=True,
         squeeze=False,
         layout="constrained",

@@ -1,7 +1,8 @@
-"""What the benchmark runs: for each family of ops, our call and the same work by its peers.
+"""What the benchmarks of all families share: what a case is, and how peers are asked to take part.
 
-A family is one entry of `WORKLOADS`: a function that makes the arrays of a case and returns a call
-without arguments for us, for the copy that is our ceiling, and for every peer that has the op.
+A family is a module `_workloads_<family>` with one `Family`: which cases it has, and for each of
+them a call without arguments for us, for the copy that is our ceiling, and for every peer that can
+do the same.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from types import SimpleNamespace
+from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _cpu
+from ._shapes import Axis, Shape
 from ._terminal import require
 
 Call = Callable[[], object]
@@ -33,14 +36,57 @@ class LeftOut(Exception):
 
 
 @dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Elements of an array, for ops without axes.
+    dtypes : tuple of dtype
+        Types of the arrays.
+    directions : tuple of str
+        "forward", "backward" or both.
+    peers : tuple of str
+        Other libraries; those that are not installed are named and left out.
+    threads : int
+        For everybody.
+    shapes : tuple of str
+        Names of shapes, for ops with axes; all of them if it is empty.
+    seconds : float
+        Time to spend on a row, about.
+    """
+
+    sizes: tuple[int, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    directions: tuple[str, ...]
+    peers: tuple[str, ...]
+    threads: int
+    shapes: tuple[str, ...] = ()
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True)
 class Case:
-    """One row of the benchmark."""
+    """One row of the benchmark.
+
+    axis : of a sum, None for all axes; of a bias, the one that it lies along.
+    variant : what the family distinguishes beside that: an activation, another door of the op.
+    """
 
     op: Any
     direction: str
     dtype: np.dtype[Any]
-    size: int
     threads: int
+    shape: Shape
+    label: str
+    axis: Axis = None
+    variant: str = ""
+
+    @property
+    def size(self) -> int:
+        """Elements of the array."""
+        return prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -52,7 +98,7 @@ class Workload:
     calls : dict of str to callable
         `OURS`, `FRESH`, `COPY` and the peers.
     copies : float
-        Bytes that the op has to move, in units of what the `COPY` call moves.
+        What our time is held against, in units of what the `COPY` call moves.
     left_out : dict of str to str
         Peers asked for that cannot do it, and why.
     """
@@ -60,6 +106,22 @@ class Workload:
     calls: dict[str, Call]
     copies: float
     left_out: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family is measured.
+
+    cases : the cases of an op, in a direction and a dtype; none for an op that is not known.
+    work : the calls of a case, with those of the peers named.
+    heading : of the column that tells the cases apart.
+    note : what the legend has to say of this family.
+    """
+
+    cases: Callable[[Any, str, np.dtype[Any], Options], list[Case]]
+    work: Callable[[Case, Sequence[str]], Workload]
+    heading: str = "shape"
+    note: str = ""
 
 
 def installed(peers: Sequence[str]) -> list[str]:
@@ -76,81 +138,81 @@ def dtype_named(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def workload(case: Case, peers: Sequence[str]) -> Workload:
-    """Build the calls of a case for its op's family."""
-    return WORKLOADS[case.op.family](case, peers)
+def random(shape: Shape, dtype: np.dtype[Any], seed: int = 0) -> NDArray[Any]:
+    """Normal random numbers."""
+    normal = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return np.asarray(normal).astype(dtype)
 
 
-def _peer_calls(
+def ours_and_copy(
+    ours: Callable[..., object],
+    out: tuple[NDArray[Any], ...],
+    copied: NDArray[Any],
+    source: NDArray[Any],
+) -> dict[str, Call]:
+    """Our call with and without `out`, and the copy of `source`."""
+    return {
+        COPY: partial(_cpu.copy, copied, source),
+        OURS: partial(ours, out=out[0] if len(out) == 1 else out),
+        FRESH: ours,
+    }
+
+
+def ask_peers(
     makers: Mapping[str, Callable[..., Call]], peers: Sequence[str], case: Case, *arrays: Any
 ) -> tuple[dict[str, Call], dict[str, str]]:
-    """Ask every peer for its call; collect the reasons of those that have none."""
+    """Ask every peer for its call and try it; collect the reasons of those that can't."""
     calls, left_out = {}, {}
     for peer in peers:
+        if peer not in makers:
+            left_out[peer] = f"not measured for {case.op.family}"
+            continue
         try:
-            calls[peer] = makers[peer](case, *arrays)
+            call = makers[peer](case, *arrays)
+            with np.errstate(all="ignore"):
+                call()
+            calls[peer] = call
         except LeftOut as reason:
             left_out[peer] = str(reason)
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
+            # It lacks a function, or this dtype: the other rows are still wanted.
+            left_out[peer] = f"{type(error).__name__}: {error}".partition("\n")[0]
     return calls, left_out
 
 
-# --- activations: forward reads x and writes y; backward reads dy and x and writes dx -------------
-
-
-def _activation(case: Case, peers: Sequence[str]) -> Workload:
-    generator = np.random.default_rng(0)
-    x, dy = (
-        generator.standard_normal(case.size, dtype=np.float32).astype(case.dtype) for _ in range(2)
-    )
-    out = np.empty_like(x)
-    calls: dict[str, Call] = {COPY: partial(_cpu.copy, out, x)}
-    if case.direction == "forward":
-        calls |= {OURS: partial(case.op, x, out=out), FRESH: partial(case.op, x)}
-    else:
-        calls |= {
-            OURS: partial(case.op.backward, dy, x, out=out),
-            FRESH: partial(case.op.backward, dy, x),
-        }
-    theirs, left_out = _peer_calls(_ACTIVATION_PEERS, peers, case, dy, x)
-    return Workload(calls | theirs, 1.0 if case.direction == "forward" else 1.5, left_out)
-
-
-def _naive_formula(case: Case) -> Callable[[Any, Any], Any]:
-    if case.direction != "forward":
-        raise LeftOut("its naive formula is for the forward pass")
+def naive(name: str, derivative: bool = False) -> Callable[[Any, Any], Any]:
+    """The textbook's formula of an activation, f(x, m) over a namespace `m` such as numpy."""
     reference = importlib.import_module("fastact._reference")
-    formula: Callable[[Any, Any], Any] = reference.FORWARD[case.op.name].of
+    formulas = reference.DERIVATIVE if derivative else reference.FORWARD
+    if name not in formulas:
+        raise LeftOut(f"there is no formula of {name}")
+    formula: Callable[[Any, Any], Any] = formulas[name].of
     return formula
 
 
-def _activation_numpy(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
-    return partial(_naive_formula(case), x, np)
+def open_torch(threads: int) -> Any:
+    """torch, told its number of threads."""
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(threads)
+    return torch
 
 
-def _activation_numexpr(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
-    numexpr = importlib.import_module("numexpr")
-    # numexpr's own names of the two types that it has
-    kinds = {"float32": ("float", float), "float64": ("double", np.double)}
-    if case.dtype.name not in kinds:
-        raise LeftOut(f"it has no {case.dtype.name}")
-    kind, signature = kinds[case.dtype.name]
-    numexpr.set_num_threads(case.threads)
-    expressions = numexpr.expressions
-    variable = expressions.VariableNode("x", kind)
-    try:
-        tree = _naive_formula(case)(variable, SimpleNamespace(**expressions.functions))
-    except (AttributeError, TypeError):
-        raise LeftOut(f"it lacks a function of the formula of {case.op.name}") from None
-    return partial(numexpr.NumExpr(tree, [("x", signature)]), x)
-
-
-def _as_tensor(torch: Any, array: NDArray[Any]) -> Any:
+def as_tensor(torch: Any, array: NDArray[Any]) -> Any:
+    """The same memory as a tensor."""
     if array.dtype.name == "bfloat16":  # known to torch under another name only
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-def _torch_backward_kernel(torch: Any, name: str) -> Any:
+def function_named(module: ModuleType, name: str) -> Callable[..., Any]:
+    """An activation of torch.nn.functional or jax.nn."""
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None:
+        raise LeftOut(f"it has no {name}")
+    return function
+
+
+def torch_backward_kernel(torch: Any, name: str) -> Any:
     """What autograd would call, where it needs the gradient and the input and nothing else."""
     kernel = getattr(torch.ops.aten, f"{name}_backward", None)
     if kernel is None:
@@ -160,44 +222,26 @@ def _torch_backward_kernel(torch: Any, name: str) -> Any:
     return kernel if needed == ["grad_output", "self"] else None
 
 
-def _activation_torch(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
-    torch = importlib.import_module("torch")
-    torch.set_num_threads(case.threads)
-    function = getattr(torch.nn.functional, case.op.name, None)
-    if function is None:
-        raise LeftOut(f"it has no {case.op.name}")
-    tensor, gradient = _as_tensor(torch, x), _as_tensor(torch, dy)
-    if case.direction == "forward":
-        return partial(function, tensor)
-    kernel = _torch_backward_kernel(torch, case.op.name)
+def torch_gradient(torch: Any, name: str, dy: Any, x: Any) -> Callable[[], Any]:
+    """A call that returns dy f'(x): that kernel, or autograd over a graph that is there already."""
+    function = function_named(torch.nn.functional, name)
+    kernel = torch_backward_kernel(torch, name)
     if kernel is not None:
-        return partial(kernel, gradient, tensor)
-    leaf = tensor.requires_grad_()
+        return partial(kernel, dy, x)
+    leaf = x.detach().requires_grad_()
     result = function(leaf)
-    return partial(torch.autograd.grad, result, leaf, gradient, retain_graph=True)
+    return lambda: torch.autograd.grad(result, leaf, dy, retain_graph=True)[0]
 
 
-def _activation_jax(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
+def open_jax() -> Any:
+    """jax, with float64, which it would take for float32 in silence."""
     jax = importlib.import_module("jax")
-    jax.config.update("jax_enable_x64", True)  # or float64 silently becomes float32
-    function = getattr(jax.nn, case.op.name, None)
-    if function is None:
-        raise LeftOut(f"it has no {case.op.name}")
-    value, gradient = jax.numpy.asarray(x), jax.numpy.asarray(dy)
-    if case.direction == "forward":
-        compiled = jax.jit(function)
-        return lambda: compiled(value).block_until_ready()
-    pullback = jax.jit(lambda dy, x: jax.vjp(function, x)[1](dy)[0])
-    return lambda: pullback(gradient, value).block_until_ready()
+    jax.config.update("jax_enable_x64", True)
+    return jax
 
 
-_ACTIVATION_PEERS = {
-    "numpy": _activation_numpy,
-    "numexpr": _activation_numexpr,
-    "torch": _activation_torch,
-    "jax": _activation_jax,
-}
-
-WORKLOADS: dict[str, Callable[[Case, Sequence[str]], Workload]] = {
-    "activations": _activation,
-}
+def jax_call(jax: Any, function: Callable[..., Any], *arrays: NDArray[Any]) -> Call:
+    """The function of the arrays, compiled, and waited for."""
+    compiled = jax.jit(function)
+    values = [jax.numpy.asarray(array) for array in arrays]
+    return lambda: jax.block_until_ready(compiled(*values))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
 
-from ._workloads import LeftOut, _torch_backward_kernel
+from . import _shapes
+from ._workloads import LeftOut, function_named, torch_backward_kernel
 
 TORCH, COMPILED = "torch", "torch.compile"
 READ = "read"  # torch.sum over as many bytes of float32, for ops that write next to nothing
@@ -51,9 +52,7 @@ class GpuCase:
     @property
     def kept(self) -> tuple[int, ...]:
         """The shape of the result of a reduction."""
-        if self.axis is None:
-            return ()
-        return tuple(n for i, n in enumerate(self.shape) if i not in self.axis)
+        return _shapes.kept(self.shape, self.axis)
 
     @property
     def moved(self) -> int:
@@ -66,11 +65,9 @@ class GpuCase:
     @property
     def label(self) -> str:
         """The shape, and the axes that are reduced."""
-        shape = " × ".join(f"{n:,}" for n in self.shape)
-        if not self.reduces:
-            return shape
-        axis = "all" if self.axis is None else ", ".join(map(str, self.axis))
-        return f"{shape}, axis {axis}"
+        if self.reduces:
+            return _shapes.sum_label(self.shape, self.axis)
+        return _shapes.shape_label(self.shape)
 
 
 @dataclass(frozen=True)
@@ -148,13 +145,10 @@ def _activation_cases(
 
 def _activation_by_torch(torch: Any, name: str, direction: str) -> Callable[..., Any]:
     """The function, or what autograd calls for its gradient, of (dy, x)."""
-    function = getattr(torch.nn.functional, name, None)
-    if function is None:
-        raise LeftOut(f"it has no {name}")
+    function = function_named(torch.nn.functional, name)
     if direction == "forward":
-        forward: Callable[..., Any] = function
-        return forward
-    kernel: Callable[..., Any] | None = _torch_backward_kernel(torch, name)
+        return function
+    kernel: Callable[..., Any] | None = torch_backward_kernel(torch, name)
     if kernel is not None:
         return kernel
 
@@ -195,21 +189,12 @@ def _reduction_cases(
 ) -> list[GpuCase]:
     if direction != "forward" or op.name not in _REDUCTIONS:
         return []
-    cases = []
-    for size in sizes or (ELEMENTS,):
-        table = max(size // 4096, 1), min(size, 4096)
-        narrow = max(size // 2, 1)
-        images = max(size >> 20, 1)
-        shapes: list[tuple[tuple[int, ...], list[tuple[int, ...] | None]]] = [
-            (table, [(0,), (1,), None]),
-            ((narrow, 3), [(0,), (1,)]),
-            ((3, narrow), [(0,), (1,)]),
-            ((images, 64, 56, 56), [(0, 2, 3)]),
-            ((images, 56, 56, 64), [(0, 1, 2)]),
-        ]
-        for shape, axes in shapes:
-            cases += [GpuCase(op, direction, dtype, shape, axis, reduces=True) for axis in axes]
-    return cases
+    return [
+        GpuCase(op, direction, dtype, layout.shape, axis, reduces=True)
+        for size in sizes or (ELEMENTS,)
+        for layout in _shapes.reduced(size, narrow=max(size // 2, 1))
+        for axis in layout.axes
+    ]
 
 
 def _sum_by_torch(torch: Any, axis: tuple[int, ...] | None) -> Callable[[Any], Any]:

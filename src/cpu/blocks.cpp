@@ -27,13 +27,13 @@ void map1(const T* x, T* y, int64_t n, F f) {
   }
 }
 
-// dx[i] = dy[i] f'(x[i]), or dx[i] += of the same
+// dx[i] = f(dy[i], x[i]), or dx[i] += of the same
 template <bool accumulate, class T, class F>
 void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-      const T product = dy[i] * f(x[i]);
+      const T product = f(dy[i], x[i]);
       dx[i] = accumulate ? dx[i] + product : product;
     }
   } else {
@@ -61,7 +61,17 @@ void backward(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>, false> a(parameters);
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
                    reinterpret_cast<T*>(operands[2]), n,
-                   [&](Compute<T> x) { return a.derivative(x); });
+                   [&](Compute<T> dy, Compute<T> x) { return dy * a.derivative(x); });
+}
+
+// dx = 2 x dy; the product is doubled last, so that it overflows only where dx does.
+template <class T, bool accumulate>
+void square_backward(char* const* operands, int64_t n, const double*) {
+  map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
+                   reinterpret_cast<T*>(operands[2]), n, [](Compute<T> dy, Compute<T> x) {
+                     const Compute<T> product = dy * x;
+                     return product + product;
+                   });
 }
 
 // The same bits, whatever a NaN carries.
@@ -73,7 +83,8 @@ void copy(char* const* operands, int64_t n, const double*) {
 template <class T>
 void add(char* const* operands, int64_t n, const double*) {
   const T* x = reinterpret_cast<const T*>(operands[0]);
-  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n, [](Compute<T>) { return Compute<T>(1); });
+  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n,
+             [](Compute<T> dx, Compute<T>) { return dx; });
 }
 
 template <class T>
@@ -95,6 +106,7 @@ void exponential(char* const* operands, int64_t n, const double*) {
 #define FASTACT_QUOTE(text) FASTACT_QUOTE_(text)
 
 extern const ReduceTable reduce_table;
+extern const PipelineBlocks pipeline_blocks;
 extern const BlockTable table;
 const BlockTable table = {
     FASTACT_QUOTE(FASTACT_ISA),
@@ -104,8 +116,13 @@ const BlockTable table = {
      {copy<bf16>, add<bf16>},
      {copy<float>, add<float>},
      {copy<double>, add<double>}},
+    {{square_backward<f16, false>, square_backward<f16, true>},
+     {square_backward<bf16, false>, square_backward<bf16, true>},
+     {square_backward<float, false>, square_backward<float, true>},
+     {square_backward<double, false>, square_backward<double, true>}},
     {exponential<float>, exponential<double>},
     &reduce_table,
+    &pipeline_blocks,
 };
 
 FASTACT_END_NAMESPACE

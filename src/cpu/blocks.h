@@ -9,6 +9,7 @@
 
 #include "../common/activations.h"
 #include "../common/operand.h"
+#include "pipeline_blocks.h"
 #include "reduce_blocks.h"
 
 namespace fastact {
@@ -22,8 +23,10 @@ struct BlockTable {
   Block forward[kActivations][kDTypes];      // x IN, y OUT
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
   Block identity[kDTypes][2];                // x IN, y OUT; [1]: y IN/OUT, added to
+  Block square_backward[kDTypes][2];         // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
   Block exp[2];  // x IN, exp(x) OUT for float and double: for the tests of math.h
   const ReduceTable* reduce;
+  const PipelineBlocks* pipeline;
 };
 
 // isa.cpp

@@ -115,11 +115,14 @@ cdef extern from "../common/device_table.h" namespace "fastact" nogil:
         ) except +
 
 cdef extern from "reduce_blocks.h" namespace "fastact" nogil:
+    enum: kTerms
+    const char* const kTermNames[1]
+
     ctypedef struct ReduceBlocks:
         pass
 
     ctypedef struct ReduceTable:
-        ReduceBlocks sum[4]
+        ReduceBlocks terms[1][4]
 
 cdef extern from "blocks.h" namespace "fastact" nogil:
     const int kActivations
@@ -131,6 +134,7 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
         Block forward[1][4]
         Block backward[1][4][2]
         Block identity[4][2]
+        Block square_backward[4][2]
         Block exp[2]
         const ReduceTable* reduce
 
@@ -158,8 +162,35 @@ cdef extern from "reduce.h" namespace "fastact" nogil:
 
     void prepare_reduction "fastact::prepare"(
         Reducer*, const ReduceTable*, const ReduceBlocks*, const Operand&, const Operand&,
-        const cpp_bool*, int
+        const cpp_bool*, int, cpp_bool
     ) noexcept
     int64_t workspace_size(const Reducer*) noexcept
     void reduce_share(const Reducer*, int64_t, int64_t) noexcept
     void merge_share(const Reducer*, int64_t, int64_t) noexcept
+
+cdef extern from "squares.h" namespace "fastact" nogil:
+    ctypedef struct SquareGrad:
+        Reducer reducer
+
+    void prepare_squares "fastact::prepare"(
+        SquareGrad*, const BlockTable*, int, const Operand&, const Operand&, const Operand&
+    ) noexcept
+    void square_share(const SquareGrad*, int64_t, int64_t) noexcept
+
+cdef extern from "bias.h" namespace "fastact" nogil:
+    ctypedef struct BiasAct:
+        Block activation
+        const double* parameters
+        cpp_bool is_identity
+        cpp_bool accumulate
+        Reducer reducer
+
+    void prepare_bias "fastact::prepare"(
+        BiasAct*, const BlockTable*, int, const Operand*, const Operand&, int, int
+    ) noexcept
+    void prepare_sum_of_bias "fastact::prepare_sum"(
+        BiasAct*, const ReduceTable*, const Operand&
+    ) noexcept
+    int64_t bias_workspace_size(int64_t, int64_t) noexcept
+    void forward_share(const BiasAct*, int64_t, int64_t) noexcept
+    void backward_share(const BiasAct*, int64_t, int64_t) noexcept

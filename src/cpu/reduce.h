@@ -33,15 +33,20 @@
 
 namespace fastact {
 
+constexpr int64_t kTile = 512;         // columns a unit: 2 KiB of a float32 row
+constexpr int64_t kMostOutputs = 256;  // outputs a unit where they are not columns, at most
+constexpr int64_t kFewUnits = 32;      // below, the terms are cut too
+
 struct Reducer {
   enum Walk { kRows, kColumns, kNarrow, kSpread };
 
   const ReduceTable* table;
   const ReduceBlocks* blocks;
-  int dtype;
-  int64_t item;
+  int dtype, y_dtype;
+  int64_t item, y_item;
   const char* x;
   char* y;
+  bool accumulate;      // y IN/OUT
   Axes outputs, terms;  // innermost last
   Walk walk;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
@@ -57,10 +62,28 @@ struct Reducer {
 
 // x and y as for plan_reduction. blocks: one of table's.
 void prepare(Reducer* reducer, const ReduceTable* table, const ReduceBlocks* blocks,
-             const Operand& x, const Operand& y, const bool* reduced, int dtype);
+             const Operand& x, const Operand& y, const bool* reduced, int dtype, bool accumulate);
+
+// Parts of `prepare`, for reductions whose terms do not lie in an array: where the results go, and
+// how the terms, of which there are terms.size, are cut into chunks.
+void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
+void cut_terms(Reducer* reducer);
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
+
+// Where terms come from: x, or what another kernel makes of its arrays on the way.
+struct BlockSums {
+  // The sums of one block: terms term .. term + terms of each of the outputs first .. first + n.
+  // They stay valid until the next call.
+  virtual const double* sums(int64_t first, int64_t n, int64_t term, int64_t terms) = 0;
+
+ protected:
+  ~BlockSums() = default;
+};
+
+// The index-th of `shares` parts of the work of a reduction with terms of its own making.
+void reduce_units(const Reducer& reducer, BlockSums& source, int64_t index, int64_t shares);
 
 // The index-th of `shares` parts of the work; once they are all done, of merging the chunks, for
 // which there is work only with a workspace.

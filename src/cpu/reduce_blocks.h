@@ -32,6 +32,10 @@ constexpr int kLanes = 32;
 constexpr int64_t kReduceBlock = 2048;
 constexpr int kFewTerms = 8;
 
+// What is summed of an element x: x, or x^2 (of float and narrower exactly).
+enum Term : int { kIdentity, kSquare, kTerms };
+constexpr const char* kTermNames[] = {"identity", "square"};
+
 // What one reduction does to one dtype; x points to elements of that dtype, offsets are bytes.
 struct ReduceBlocks {
   // sums OUT (count): of blocks of n <= kReduceBlock contiguous terms, each at x + offsets[i].
@@ -57,7 +61,7 @@ struct ReduceBlocks {
 
 // What all of them share.
 struct ReduceTable {
-  ReduceBlocks sum[kDTypes];
+  ReduceBlocks terms[kTerms][kDTypes];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);

@@ -1,28 +1,35 @@
-# Reductions: y = the sum of x over some of its axes, and the gradient's way back.
+# Reductions: y = the sum over some axes of x, or of what becomes of it, and the gradients' way back.
 
-cdef void prepare_sum(Reducer* reducer, View x, View y, tuple axes) noexcept:
+TERMS = tuple([kTermNames[i].decode() for i in range(kTerms)])
+
+
+cdef void prepare_sum(
+    Reducer* reducer, int term, View x, View y, tuple axes, bint accumulate
+) noexcept:
     cdef cpp_bool[kMaxAxes] reduced
     cdef int i
     for i in range(x.operand.ndim):
         reduced[i] = i in axes
     prepare_reduction(
-        reducer, table.reduce, &table.reduce.sum[x.dtype], x.operand, y.operand, reduced, x.dtype
+        reducer, table.reduce, &table.reduce.terms[term][x.dtype], x.operand, y.operand, reduced,
+        x.dtype, accumulate,
     )
 
 
-def sum_workspace(View x, View y, tuple axes):
+def sum_workspace(int term, View x, View y, tuple axes):
     """Bytes of scratch with which `sum` can share its work among many threads; 0: none needed."""
     cdef Reducer reducer
     if x.size == 0 or y.size == 0 or resolve_threads(x.size) == 1:
         return 0
-    prepare_sum(&reducer, x, y, axes)
+    prepare_sum(&reducer, term, x, y, axes, False)
     return workspace_size(&reducer)
 
 
-def sum(View x, View y, tuple axes, View workspace, int64_t stream):
-    """y OUT = the sum of x IN over `axes`, sorted; y has length 1 along them.
+def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, int64_t stream):
+    """y OUT = the sum of a term of x IN over `axes`, sorted, or y IN/OUT += of the same.
 
-    workspace: SCRATCH of `sum_workspace` bytes, or None. stream: of a GPU; unused here.
+    y has length 1 along the axes. term: an index into TERMS. workspace: SCRATCH of `sum_workspace`
+    bytes, or None. stream: of a GPU; unused here.
     """
     cdef Reducer reducer
     cdef int64_t size = x.size
@@ -30,24 +37,35 @@ def sum(View x, View y, tuple axes, View workspace, int64_t stream):
     if y.size == 0:
         return
     if size == 0:
-        fill_with_zero(y)
+        if not accumulate:
+            fill_with_zero(y)
         return
     threads = resolve_threads(size)
-    prepare_sum(&reducer, x, y, axes)
-    if threads > 1 and workspace is not None and workspace_size(&reducer) > 0:
-        reducer.partial = <double*>workspace.operand.data
+    prepare_sum(&reducer, term, x, y, axes, accumulate)
+    use_workspace(&reducer, workspace, threads)
     with nogil:
         if threads == 1:
             reduce_share(&reducer, 0, 1)
         else:
             for i in prange(threads, schedule="static", num_threads=threads):
                 reduce_share(&reducer, i, threads)
-            if reducer.partial is not NULL:
-                merge_chunks(&reducer, resolve_threads(workspace_size(&reducer) // 8))
+            merge_chunks(&reducer)
 
 
-cdef void merge_chunks(const Reducer* reducer, int threads) noexcept nogil:
-    cdef int i
+cdef void use_workspace(Reducer* reducer, View workspace, int threads) noexcept:
+    """Cut the terms too, where that helps and the workspace is enough for it."""
+    cdef int64_t size
+    if threads > 1 and workspace is not None:
+        size = workspace_size(reducer)
+        if 0 < size <= workspace.size:
+            reducer.partial = <double*>workspace.operand.data
+
+
+cdef void merge_chunks(const Reducer* reducer) noexcept nogil:
+    cdef int i, threads
+    if reducer.partial is NULL:
+        return
+    threads = resolve_threads(workspace_size(reducer) // 8)
     if threads == 1:
         merge_share(reducer, 0, 1)
     else:
@@ -71,3 +89,32 @@ def broadcast(View x, View y, bint accumulate, int64_t stream):
     """y OUT = x IN, or y IN/OUT += x; of one shape, x with strides of 0 where it repeats."""
     cdef Operand[2] arrays = [x.operand, y.operand]
     run(table.identity[y.dtype][accumulate], NULL, y.dtype, accumulate, 2, arrays, y.size)
+
+
+def square_backward(View dy, View x, View dx, bint accumulate, int64_t stream):
+    """dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same; dy with strides of 0 where it repeats."""
+    cdef Operand[3] arrays = [dy.operand, x.operand, dx.operand]
+    run(table.square_backward[x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, x.size)
+
+
+def square_value_and_grad(View x, View y, View grad, View workspace, int64_t stream):
+    """y OUT (one element) = the sum of the squares of x IN, grad OUT (of x's shape) = 2 x.
+
+    workspace: SCRATCH as of `sum` over all axes, or None.
+    """
+    cdef SquareGrad square
+    cdef int64_t size = x.size
+    cdef int threads, i
+    if size == 0:
+        fill_with_zero(y)
+        return
+    threads = resolve_threads(size)
+    prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
+    use_workspace(&square.reducer, workspace, threads)
+    with nogil:
+        if threads == 1:
+            square_share(&square, 0, 1)
+        else:
+            for i in prange(threads, schedule="static", num_threads=threads):
+                square_share(&square, i, threads)
+            merge_chunks(&square.reducer)

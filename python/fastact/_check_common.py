@@ -1,0 +1,65 @@
+"""What the accuracy checks of all families share: what to check, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to check.
+
+    Attributes
+    ----------
+    isas : tuple of str
+        Instruction sets of ours to run.
+    exhaustive : bool
+        All 2**32 float32 inputs rather than a dense sample; for sums, longer ones.
+    stride : int
+        Of the inputs chosen above, only each `stride`-th one.
+    float64_points : int
+        Inputs compared with arbitrary precision.
+    torch : bool
+        Measure torch on the same inputs too.
+    """
+
+    isas: tuple[str, ...]
+    exhaustive: bool = False
+    stride: int = 1
+    float64_points: int = 2000
+    torch: bool = False
+
+
+@dataclass
+class Report:
+    """What came out: said at once, and kept for the tables."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def fail(self, text: str) -> None:
+        self.failures.append(text)
+        self.say(f"  VIOLATED: {text}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a kind of op is checked.
+
+    run : checks an op: adds rows to the report, and says what is no row. It may select any
+        instruction set.
+    header, left : of the table of its rows: names of the columns, of which so many are names.
+    legend : what the columns mean.
+    knows : whether an op is of this kind.
+    """
+
+    run: Callable[[Any, Options, Report], None]
+    header: list[str]
+    left: int
+    legend: str
+    knows: Callable[[Any], bool]

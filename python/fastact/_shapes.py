@@ -1,0 +1,108 @@
+"""The shapes at which ops with axes are measured, on the CPU and on GPUs: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Shape = tuple[int, ...]
+Axis = tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A shape under a name.
+
+    axes : what sums are taken over, one after the other; None for all axes.
+    channel : the axis of a bias, where the shape is that of a layer.
+    """
+
+    name: str
+    shape: Shape
+    axes: tuple[Axis, ...] = ()
+    channel: int | None = None
+
+
+def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
+    """What sums are measured at: arrays of about `size` elements, and three rows of `narrow`."""
+    images = max(size >> 20, 1)
+    return (
+        Layout("matrix", (max(size // 4096, 1), min(size, 4096)), ((0,), (1,), None), -1),
+        Layout("narrow", (narrow, 3), ((0,), (1,)), -1),
+        Layout("flat", (3, narrow), ((0,), (1,))),
+        Layout("nchw", (images, 64, 56, 56), ((0, 2, 3),), 1),
+        Layout("nhwc", (images, 56, 56, 64), ((0, 1, 2),), -1),
+    )
+
+
+#: Sums on the CPU.
+REDUCED = (
+    *reduced(2**25, 10**6),
+    Layout("small", (128, 6, 24, 24), ((0, 2, 3),), 1),  # a first layer: few channels, in the cache
+    Layout("tall", (65536, 512), ((0,), (1,))),
+)
+
+#: Bias and activation on the CPU.
+BIASED = (Layout("linear", (4096, 768), channel=-1), Layout("nchw", (32, 64, 56, 56), channel=1))
+
+#: A penalty on weights, with its gradient.
+WEIGHTS = (Layout("weights", (28, 28, 128)),)
+
+
+def names() -> list[str]:
+    """The names of all of them, once each."""
+    return list(dict.fromkeys(layout.name for layout in (*REDUCED, *BIASED, *WEIGHTS)))
+
+
+def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
+    """Those whose names are wanted; all of them if there are no wishes."""
+    return [layout for layout in layouts if not wanted or layout.name in wanted]
+
+
+def others(shape: Shape, channel: int) -> tuple[int, ...]:
+    """Every axis but one.
+
+    >>> others((32, 64, 56, 56), 1), others((8192, 4096), -1)
+    ((0, 2, 3), (0,))
+    """
+    return tuple(axis for axis in range(len(shape)) if axis != channel % len(shape))
+
+
+def kept(shape: Shape, axis: Axis) -> Shape:
+    """The shape of a sum over `axis`.
+
+    >>> kept((2, 3, 5), (0, 2)), kept((2, 3), None)
+    ((3,), ())
+    """
+    return tuple(n for i, n in enumerate(shape) if axis is not None and i not in axis)
+
+
+def broadcast_from(shape: Shape, axis: Axis) -> Shape:
+    """The least shape that broadcasting repeats along `axis`.
+
+    >>> broadcast_from((8192, 4096), (0,)), broadcast_from((8192, 4096), (1,))
+    ((4096,), (8192, 1))
+    """
+    lengths = [1 if i in (axis or ()) else n for i, n in enumerate(shape)]
+    while lengths and lengths[0] == 1:
+        del lengths[0]
+    return tuple(lengths)
+
+
+def shape_label(shape: Shape) -> str:
+    """As people write it.
+
+    >>> shape_label((8192, 4096))
+    '8,192 × 4,096'
+    """
+    return " × ".join(f"{n:,}" for n in shape)
+
+
+def sum_label(shape: Shape, axis: Axis) -> str:
+    """A shape, and the axes that are summed over.
+
+    >>> sum_label((2, 3), (0,)), sum_label((2, 3), None)
+    ('2 × 3, axis 0', '2 × 3, axis all')
+    """
+    named = "all" if axis is None else ", ".join(map(str, axis))
+    return f"{shape_label(shape)}, axis {named}"

@@ -1,0 +1,116 @@
+"""The benchmark of reductions: x is read once, and what a sum writes is small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _shapes
+from ._workloads import (
+    Call,
+    Case,
+    Family,
+    Options,
+    Workload,
+    as_tensor,
+    ask_peers,
+    jax_call,
+    open_jax,
+    open_torch,
+    ours_and_copy,
+    random,
+)
+
+_BOTH = "value_and_grad"
+
+
+def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
+    if op.name not in _SUMS:
+        return []
+    case = partial(Case, op, direction, dtype, options.threads)
+    found = [
+        case(layout.shape, _shapes.sum_label(layout.shape, axis), axis)
+        for layout in _shapes.chosen(_shapes.REDUCED, options.shapes)
+        for axis in layout.axes
+    ]
+    if direction == "backward" and hasattr(op, _BOTH):
+        found += [
+            case(layout.shape, f"{_shapes.shape_label(layout.shape)}, {_BOTH}", variant=_BOTH)
+            for layout in _shapes.chosen(_shapes.WEIGHTS, options.shapes)
+        ]
+    return found
+
+
+def _work(case: Case, peers: Sequence[str]) -> Workload:
+    op, x = case.op, random(case.shape, case.dtype)
+    kept = _shapes.kept(case.shape, case.axis)
+    dy, like_x = random(kept, case.dtype, seed=1), np.empty_like(x)
+    ours: Callable[..., object]
+    out: tuple[NDArray[Any], ...]
+    if case.variant == _BOTH:
+        ours, out = partial(op.value_and_grad, x), (np.empty(kept, case.dtype), like_x)
+    elif case.direction == "forward":
+        ours, out = partial(op, x, axis=case.axis), (np.empty(kept, case.dtype),)
+    else:
+        _, saved = op.forward(x, axis=case.axis)
+        ours, out = partial(op.backward, dy, *saved, axis=case.axis), (like_x,)
+    calls = ours_and_copy(ours, out, like_x, x)
+    # Peers have no keyword for it: what broadcasts against x is theirs to begin with.
+    axes = tuple(range(x.ndim)) if case.axis is None else case.axis
+    theirs, left_out = ask_peers(_PEERS, peers, case, np.expand_dims(dy, axes), x)
+    return Workload(calls | theirs, 1.0, left_out)
+
+
+# --- the same by numpy, torch and jax, which call the functions alike: m is one of them -----------
+
+#: The sum of x over `axis`, and the gradient for a dy that broadcasts against x. The latter is
+#: written out, as ours is; a peer could leave a mere sum's a view.
+_SUMS: dict[str, tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]] = {
+    "sum": (
+        lambda x, axis, m: m.sum(x, axis=axis),
+        lambda dy, x, m: (m.clone if hasattr(m, "clone") else m.copy)(m.broadcast_to(dy, x.shape)),
+    ),
+    "sum_squares": (
+        lambda x, axis, m: m.sum(m.square(x), axis=axis),
+        lambda dy, x, m: 2 * x * dy,
+    ),
+}
+
+
+def _by(m: Any, case: Case) -> Callable[[Any, Any], Any]:
+    """What a peer does with dy and x."""
+    total, gradient = _SUMS[case.op.name]
+    if case.variant == _BOTH:
+        return lambda dy, x: (total(x, None, m), 2 * x)
+    if case.direction == "forward":
+        return lambda dy, x: total(x, case.axis, m)
+    return lambda dy, x: gradient(dy, x, m)
+
+
+def _numpy(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
+    return partial(_by(np, case), dy, x)
+
+
+def _torch(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
+    torch = open_torch(case.threads)
+    return partial(_by(torch, case), as_tensor(torch, dy), as_tensor(torch, x))
+
+
+def _jax(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
+    jax = open_jax()
+    return jax_call(jax, _by(jax.numpy, case), dy, x)
+
+
+_PEERS = {"numpy": _numpy, "torch": _torch, "jax": _jax}
+
+#: For all families that sum.
+NOTE = """\
+Sums are held against a copy of the array that they read, which reads as much and writes as much
+again: 0.5 is the speed of memory that is only read. In the same way the gradient of a sum is held
+against a copy of the array that it writes."""
+
+FAMILY = Family(_cases, _work, note=NOTE)

@@ -1,0 +1,307 @@
+#include "bias.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "iterate.h"
+#include "runs.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kShortLine = 64;  // below, lines share a chunk
+constexpr int64_t kCut = 64;        // elements: whole cache lines of every dtype
+constexpr int64_t kRowsAtOnce = 8;  // of columns, that add_rows takes
+
+// The bias in the compute type, wherever a chunk needs it.
+class BiasValues {
+ public:
+  // most: elements of the longest chunk.
+  BiasValues(const BiasAct& a, int64_t most) : act(a), wide(a.streams.wide) {
+    const bool unit = act.bias_stride == item_size(act.bias_dtype) || act.channels == 1;
+    const bool aligned = reinterpret_cast<uintptr_t>(act.bias) % size_t(wide) == 0;
+    is_direct = unit && aligned && act.bias_dtype == act.streams.wide_dtype;
+    is_repeated = act.channels <= kPiece;
+    if (!is_repeated) return;
+    read(0, act.channels, values);
+    const int64_t size = act.channels + std::min(most, kPiece);
+    for (int64_t done = act.channels; done < size; done *= 2)
+      memcpy(values + done * wide, values, std::min(done, size - done) * wide);
+  }
+
+  // Those of n columns from one on; they begin anew after the last channel (not if they are many).
+  const char* row(int64_t first, int64_t n) {
+    if (is_repeated) return values + first * wide;
+    if (is_direct) return act.bias + first * wide;
+    read(first, n, values);
+    return values;
+  }
+
+  const char* one(int64_t channel) { return row(channel, 1); }
+
+  // Spread over n elements from (line, column) on, as many as their lines have columns.
+  const char* spread(int64_t line, int64_t column, int64_t n) {
+    const int64_t columns = act.streams.columns.size;
+    for (int64_t done = 0; done < n; ++line, column = 0) {
+      const int64_t m = std::min(n - done, columns - column);
+      const char* value = one(line % act.channels);
+      if (wide == sizeof(float))
+        std::fill_n(reinterpret_cast<float*>(spread_) + done, m,
+                    *reinterpret_cast<const float*>(value));
+      else
+        std::fill_n(reinterpret_cast<double*>(spread_) + done, m,
+                    *reinterpret_cast<const double*>(value));
+      done += m;
+    }
+    return spread_;
+  }
+
+ private:
+  void read(int64_t first, int64_t n, char* to) {
+    const PipelineBlocks& blocks = *act.streams.blocks;
+    const int64_t item = item_size(act.bias_dtype);
+    alignas(64) char packed[kPiece * sizeof(double)];
+    gather_for(item)(packed, act.bias + first * act.bias_stride, act.bias_stride, n);
+    if (compute_dtype(act.bias_dtype) == act.streams.wide_dtype)
+      blocks.widen[act.bias_dtype](packed, to, n);
+    else
+      blocks.round(packed, to, n);
+  }
+
+  const BiasAct& act;
+  int64_t wide;
+  bool is_direct, is_repeated;
+  alignas(64) char values[2 * kPiece * sizeof(double)];
+  alignas(64) char spread_[kPiece * sizeof(double)];
+};
+
+// One thread's chunks: from the operands to f(z), or to dy f'(z).
+struct Chunks {
+  const BiasAct& act;
+  const Streams& s;
+  Reader reader;
+  BiasValues bias;
+  alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char residual[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+  alignas(64) char dy[kPiece * sizeof(double)];
+  alignas(64) char dx[kPiece * sizeof(double)];
+
+  explicit Chunks(const BiasAct& a)
+      : act(a), s(a.streams), reader(a.streams), bias(a, a.streams.size()) {}
+
+  void add(const char* values, bool is_row, char* to, int64_t n) {
+    const char* from = reader.load(BiasAct::kX, x);
+    const char* other =
+        s.data[BiasAct::kResidual] ? reader.load(BiasAct::kResidual, residual) : nullptr;
+    s.blocks->add[s.wide == sizeof(double)][is_row](from, values, other, to, n);
+  }
+
+  void forward(const char* values, bool is_row, int64_t n) {
+    char* y = reader.direct(BiasAct::kOut);
+    char* to = y ? y : z;
+    add(values, is_row, to, n);
+    char* const operands[] = {to, to};
+    if (!act.is_identity) act.activation(operands, n, act.parameters);
+    if (!y) reader.store(BiasAct::kOut, z, false);
+  }
+
+  // Where dy f'(z) lies in the compute type: in dx itself or in `to`, and then it has been stored.
+  const char* backward(const char* values, bool is_row, int64_t n, char* to) {
+    const char* gradient = reader.load(BiasAct::kDy, dy);
+    if (!act.is_identity) add(values, is_row, z, n);
+    char* y = act.accumulate ? nullptr : reader.direct(BiasAct::kOut);
+    char* product = y ? y : to;
+    char* const operands[] = {const_cast<char*>(gradient), act.is_identity ? product : z, product};
+    if (!act.is_identity)
+      act.activation(operands, n, act.parameters);
+    else if (gradient != product)
+      memmove(product, gradient, n * s.wide);
+    if (!y) reader.store(BiasAct::kOut, product, act.accumulate);
+    return product;
+  }
+};
+
+struct Forward : Chunks {
+  using Chunks::Chunks;
+
+  void run(int64_t first, int64_t end) {
+    const int64_t columns = s.columns.size;
+    int64_t line = first / columns, column = first % columns;
+    for (int64_t n; first < end; first += n) {
+      n = std::min(kPiece, end - first);
+      if (columns >= kShortLine) n = std::min(n, columns - column);
+      reader.go(line, column, n);
+      if (!s.is_channel_line)
+        forward(bias.row(column, n), true, n);
+      else if (columns >= kShortLine)
+        forward(bias.one(line % act.channels), false, n);
+      else
+        forward(bias.spread(line, column, n), true, n);
+      line += (column + n) / columns;
+      column = (column + n) % columns;
+    }
+  }
+};
+
+struct Backward : Chunks, BlockSums {
+  const Reducer& r;
+  alignas(64) double lanes[kLanes * kTile];
+  alignas(64) double totals[kTile];
+
+  explicit Backward(const BiasAct& a) : Chunks(a), r(a.reducer) {}
+
+  const ReduceBlocks& blocks() const { return *r.blocks; }
+
+  const double* sums(int64_t first, int64_t n, int64_t term, int64_t terms) override {
+    if (s.is_channel_line) {
+      lines(first, n, term, terms);
+      return totals;
+    }
+    act.channels <= kShortLine ? joined(term, terms) : rows(first, n, term, terms);
+    r.table->fold(lanes, terms, n);
+    return lanes;
+  }
+
+  // A channel's terms are columns of its lines. Its neighbours' lines are next to them.
+  void lines(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const int64_t columns = s.columns.size;
+    std::fill(lanes, lanes + n * kLanes, -0.0);
+    for (int64_t done = 0; done < terms;) {
+      const int64_t outer = (term + done) / columns, column = (term + done) % columns;
+      const int64_t m = std::min(terms - done, columns - column);
+      const int64_t line = outer * act.channels + first;
+      if (m == columns && columns < kShortLine)
+        short_lines(line, n, done);
+      else
+        for (int64_t k = 0; k < n; ++k) long_line(line + k, column, m, done, lanes + k * kLanes);
+      done += m;
+    }
+    for (int64_t k = 0; k < n; ++k) {
+      r.table->fold(lanes + k * kLanes, kLanes, 1);
+      totals[k] = lanes[k * kLanes];
+    }
+  }
+
+  void long_line(int64_t line, int64_t column, int64_t m, int64_t phase, double* lane) {
+    const char* value = bias.one(line % act.channels);
+    for (int64_t done = 0, k; done < m; done += k) {
+      k = std::min(kPiece, m - done);
+      reader.go(line, column + done, k);
+      blocks().add_terms(backward(value, false, k, dx), k, (phase + done) % kLanes, lane);
+    }
+  }
+
+  void short_lines(int64_t line, int64_t n, int64_t phase) {
+    const int64_t columns = s.columns.size, most = kPiece / columns;
+    for (int64_t done = 0, k; done < n; done += k) {
+      k = std::min(most, n - done);
+      reader.go(line + done, 0, k * columns);
+      const char* from = backward(bias.spread(line + done, 0, k * columns), true, k * columns, dx);
+      for (int64_t i = 0; i < k; ++i)
+        blocks().add_terms(from + i * columns * s.wide, columns, phase % kLanes,
+                           lanes + (done + i) * kLanes);
+    }
+  }
+
+  // Few channels: kLanes lines are one row that holds every lane.
+  void joined(int64_t term, int64_t terms) {
+    const int64_t columns = act.channels, width = kLanes * columns, end = terms * columns, at = 0;
+    for (int64_t done = 0, n; done < end; done += n) {
+      n = std::min({kPiece, end - done, width - done % width});
+      reader.go(term + done / columns, done % columns, n);
+      const char* from = backward(bias.row(done % columns, n), true, n, dx);
+      blocks().add_rows(from, &at, 1, 1, n, lanes + done % width, done < width);
+    }
+  }
+
+  // A tile of columns: a lane's rows are every 32nd line.
+  void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const int64_t buffered = std::clamp<int64_t>(kPiece / n, 1, kRowsAtOnce);
+    const char* values = bias.row(first, n);
+    int64_t offsets[kRowsAtOnce];
+    for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane) {
+      const int64_t count = ceil_div(terms - lane, kLanes);
+      for (int64_t done = 0, k; done < count; done += k) {
+        k = std::min(buffered, count - done);
+        const char* base = nullptr;
+        for (int64_t i = 0; i < k; ++i) {
+          reader.go(term + lane + (done + i) * kLanes, first, n);
+          const char* from = backward(values, true, n, dx + i * n * s.wide);
+          if (i == 0) base = from;
+          offsets[i] = from - base;
+        }
+        blocks().add_rows(base, offsets, 1, k, n, lanes + lane * n, done == 0);
+      }
+    }
+  }
+};
+
+// The first element that a walk meets of an array with one element a channel, and the step from one
+// to the next.
+char* along_channels(const BiasAct& act, const Operand& a, int64_t* stride) {
+  *stride = byte_stride(a, 0, item_size(act.bias_dtype));
+  if (!act.streams.is_channel_turned) return a.data;
+  *stride = -*stride;
+  return a.data - (act.channels - 1) * *stride;
+}
+
+}  // namespace
+
+void prepare(BiasAct* act, const BlockTable* table, int dtype, const Operand* arrays,
+             const Operand& bias, int bias_dtype, int axis) {
+  plan_streams(&act->streams, table->pipeline, dtype, BiasAct::kOut + 1, arrays, BiasAct::kOut,
+               axis);
+  act->channels = arrays[BiasAct::kOut].shape[axis];
+  act->bias_dtype = bias_dtype;
+  act->bias = along_channels(*act, bias, &act->bias_stride);
+}
+
+void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias) {
+  Reducer* r = &act->reducer;
+  const Streams& s = act->streams;
+  const int64_t channels = act->channels, item = item_size(act->bias_dtype);
+  int64_t stride;
+  char* data = along_channels(*act, dbias, &stride);
+  r->table = table;
+  r->blocks = &table->terms[kIdentity][s.wide_dtype];
+  r->outputs = r->terms = Axes();
+  r->outputs.append(channels, 0, stride);
+  r->terms.size = s.size() / channels;
+  r->partial = nullptr;
+  r->accumulate = act->accumulate;
+  const auto bits = reinterpret_cast<uintptr_t>(data) | uintptr_t(stride);
+  set_output(r, data, act->bias_dtype, bits % uintptr_t(item) == 0);
+  r->row = channels;
+  if (s.is_channel_line) {
+    r->walk = Reducer::kRows;
+    r->tile = std::clamp<int64_t>(ceil_div(channels, kFewUnits), 1, 64);
+  } else {
+    r->walk = Reducer::kColumns;
+    const int64_t tiles = channels <= kShortLine ? 1 : ceil_div(channels, kTile);
+    r->tile = tiles == 1 ? channels : std::min(kTile, ceil_div(ceil_div(channels, tiles), 16) * 16);
+  }
+  r->units = ceil_div(channels, r->tile);
+  cut_terms(r);
+}
+
+int64_t bias_workspace_size(int64_t channels, int64_t terms) {
+  Reducer r;
+  r.terms.size = terms;
+  cut_terms(&r);
+  const bool enough = ceil_div(channels, kTile) >= kFewUnits || r.chunks == 1;
+  return enough ? 0 : r.chunks * channels * 2 * int64_t(sizeof(double));
+}
+
+void forward_share(const BiasAct* act, int64_t index, int64_t shares) {
+  const int64_t size = act->streams.size();
+  const auto cut = [&](int64_t i) { return i == shares ? size : size / shares * i / kCut * kCut; };
+  Forward(*act).run(cut(index), cut(index + 1));
+}
+
+void backward_share(const BiasAct* act, int64_t index, int64_t shares) {
+  Backward backward(*act);
+  reduce_units(act->reducer, backward, index, shares);
+}
+
+}  // namespace fastact

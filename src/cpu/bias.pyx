@@ -1,0 +1,104 @@
+# bias_act: y = f(x + bias + residual), and dx and dbias in one pass.
+
+cdef int IDENTITY = ACTIVATIONS.index("identity") if "identity" in ACTIVATIONS else -1
+
+
+cdef void prepare_act(
+    BiasAct* act, int which, Block activation, const double* parameters, const Operand* arrays,
+    View out, View bias, int axis, bint accumulate
+) noexcept:
+    act.activation = activation
+    act.parameters = parameters
+    act.is_identity = which == IDENTITY
+    act.accumulate = accumulate
+    prepare_bias(act, table, out.dtype, arrays, bias.operand, bias.dtype, axis)
+
+
+cdef int computed_in(int dtype) noexcept:
+    return kF64 if dtype == kF64 else kF32
+
+
+cdef Operand operand_or_nothing(View view) noexcept:
+    cdef Operand nothing
+    if view is not None:
+        return view.operand
+    nothing.data = NULL
+    nothing.ndim = 0
+    nothing.shape = nothing.strides = NULL
+    nothing.stride_unit = 0
+    return nothing
+
+
+def bias_act_forward(
+    int which, View x, View bias, View residual, View y, int axis, tuple parameters,
+    int64_t stream
+):
+    """y OUT = f(x IN + bias IN + residual IN), the bias along `axis`; residual: or None.
+
+    x, residual and y have one shape and dtype, bias that dtype or a wider one. y is x, residual or
+    disjoint from all of them. stream: of a GPU; unused here.
+    """
+    cdef double p[MAX_PARAMETERS]
+    cdef BiasAct act
+    cdef Operand[4] arrays = [
+        operand_or_nothing(None), x.operand, operand_or_nothing(residual), y.operand
+    ]
+    cdef int threads, i
+    if y.size == 0:
+        return
+    unpack(parameters, p)
+    prepare_act(
+        &act, which, table.forward[which][computed_in(x.dtype)], p, arrays, y, bias, axis, False
+    )
+    threads = resolve_threads(y.size)
+    with nogil:
+        if threads == 1:
+            forward_share(&act, 0, 1)
+        else:
+            for i in prange(threads, schedule="static", num_threads=threads):
+                forward_share(&act, i, threads)
+
+
+def bias_act_workspace(View x, View dbias, int axis):
+    """Bytes of scratch with which `bias_act_backward` can share its work among many threads."""
+    cdef int64_t size = x.size
+    if size == 0 or resolve_threads(size) == 1:
+        return 0
+    return bias_workspace_size(x.shape_[axis], size // x.shape_[axis])
+
+
+def bias_act_backward(
+    int which, View dy, View x, View bias, View residual, View dx, View dbias, int axis,
+    tuple parameters, bint accumulate, View workspace, int64_t stream
+):
+    """dx OUT = dy IN * f'(x IN + bias IN + residual IN), dbias OUT = its sum over all other axes.
+
+    accumulate: both are IN/OUT, added to. dbias has the bias's dtype. dx is dy, x, residual or
+    disjoint from all of them. Where f is the identity, x is not read. workspace: SCRATCH of
+    `bias_act_workspace` bytes, or None.
+    """
+    cdef double p[MAX_PARAMETERS]
+    cdef BiasAct act
+    cdef Operand[4] arrays = [
+        dy.operand, x.operand, operand_or_nothing(residual), dx.operand
+    ]
+    cdef int threads, i
+    if dx.size == 0:
+        if not accumulate and dbias.size > 0:
+            fill_with_zero(dbias)
+        return
+    unpack(parameters, p)
+    prepare_act(
+        &act, which, table.backward[which][computed_in(x.dtype)][False], p, arrays, dx, bias, axis,
+        accumulate,
+    )
+    prepare_sum_of_bias(&act, table.reduce, dbias.operand)
+    threads = resolve_threads(dx.size)
+    use_workspace(&act.reducer, workspace, threads)
+    with nogil:
+        if threads == 1:
+            backward_share(&act, 0, 1)
+        else:
+            for i in prange(threads, schedule="static", num_threads=threads):
+                backward_share(&act, i, threads)
+            merge_chunks(&act.reducer)
