@@ -21,9 +21,6 @@ from test_reductions import finite, ulp
 import fastact as fa
 from fastact import _cpu
 
-if "identity" not in _cpu.ACTIVATIONS:
-    pytest.skip("this build's list of activations has no identity", allow_module_level=True)
-
 NAMES = ["identity", *(op.name for op in ACTIVATIONS)]
 name_of_all = pytest.mark.parametrize("name", NAMES)
 name_of_some = pytest.mark.parametrize("name", ["identity", "mish"])

@@ -153,7 +153,7 @@ class _DLPack(_OnCPU):
         return _streams.current(self.name, device[1]) or _streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
-        if argument == "out" and self.name in _IMMUTABLE:
+        if argument.startswith("out") and self.name in _IMMUTABLE:
             raise TypeError(
                 f"{where}: out must be an array that can be written, got one of {self.name}, whose "
                 f"arrays are immutable"

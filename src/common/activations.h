@@ -101,8 +101,18 @@ struct Mish {
   }
 };
 
+// identity(x) = x: what fused ops apply when they are told of no activation. It has no op.
+template <class T, bool approximate = false>
+struct Unchanged {
+  FASTACT_HD explicit Unchanged(const double*) {}
+  FASTACT_HD T forward(T x) const { return x; }
+  FASTACT_HD T derivative(T) const { return T(1); }
+};
+
 // The one list. X(name, Struct): the name is the op's name in Python.
-#define FASTACT_ACTIVATIONS(X) X(mish, Mish)
+#define FASTACT_ACTIVATIONS(X) \
+  X(identity, Unchanged)       \
+  X(mish, Mish)
 
 #define FASTACT_ENUMERATE(name, Struct) k_##name,
 enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };

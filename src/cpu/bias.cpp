@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kShortLine = 64;  // below, lines share a chunk
 constexpr int64_t kCut = 64;        // elements: whole cache lines of every dtype
-constexpr int64_t kRowsAtOnce = 8;  // of columns, that add_rows takes
 
 // The bias in the compute type, wherever a chunk needs it.
 class BiasValues {
@@ -215,24 +214,15 @@ struct Backward : Chunks, BlockSums {
     }
   }
 
-  // A tile of columns: a lane's rows are every 32nd line.
+  // A tile of columns, line after line: the lanes are in the second-level cache, the lines in the
+  // order of memory.
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const int64_t buffered = std::clamp<int64_t>(kPiece / n, 1, kRowsAtOnce);
     const char* values = bias.row(first, n);
-    int64_t offsets[kRowsAtOnce];
-    for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane) {
-      const int64_t count = ceil_div(terms - lane, kLanes);
-      for (int64_t done = 0, k; done < count; done += k) {
-        k = std::min(buffered, count - done);
-        const char* base = nullptr;
-        for (int64_t i = 0; i < k; ++i) {
-          reader.go(term + lane + (done + i) * kLanes, first, n);
-          const char* from = backward(values, true, n, dx + i * n * s.wide);
-          if (i == 0) base = from;
-          offsets[i] = from - base;
-        }
-        blocks().add_rows(base, offsets, 1, k, n, lanes + lane * n, done == 0);
-      }
+    const int64_t at = 0;
+    for (int64_t done = 0; done < terms; ++done) {
+      reader.go(term + done, first, n);
+      blocks().add_rows(backward(values, true, n, dx), &at, 1, 1, n, lanes + done % kLanes * n,
+                        done < kLanes);
     }
   }
 };

@@ -9,6 +9,19 @@
 // The bias is widened once a thread, and repeated, so that chunks of short lines ((1M, 3), channels
 // last) find theirs at any column. Where the channel is a line (NCHW), it is one number a line, or
 // spread over a chunk of short lines.
+//
+// float32 on one AVX-512 thread with everything in the third-level cache, as a ratio to a copy of x
+// by the same thread (in brackets: the activation alone):
+//                     relu forward   mish forward   relu backward   mish backward
+//   (4096, 768)         1.1 (1.0)      2.1 (1.5)      2.6 (1.5)       3.1 (1.7)
+//   (32, 64, 56, 56)    1.3 (1.0)      2.4 (1.6)      2.1 (1.6)       3.2 (1.9)
+//   (32, 56, 56, 64)    1.4 (1.0)      2.3 (1.5)      2.0 (1.6)       2.9 (1.9)
+// The difference is the second pass over the chunk: while it computes, nothing is read.
+//
+// Tried and rejected: prefetching the next chunk before the activation (48 lines an operand are
+// more than the core can wait for: equal to 20 % slower); eight lines of a lane at once, as a sum
+// of columns takes them ((4096, 768) backward 4 % slower, in the second-level cache 5 % faster);
+// tiles of 256 and 128 columns (1.2 and 1.6 times the time of 512).
 #pragma once
 
 #include "blocks.h"

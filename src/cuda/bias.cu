@@ -158,6 +158,7 @@ void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias
 
 template <class T>
 int64_t bias_act_workspace(const Operand& x, int axis) {
+  if (is_empty(x)) return 0;
   // What the chunks are does not depend on the strides of dy, dx and residual, nor on those of x
   // beyond their order; the most that any layout takes is asked for.
   const Operand arrays[] = {x, x, x};
@@ -173,6 +174,15 @@ void bias_act_backward(int which, const Operand& dy, const Operand& x, const Ope
                        int bias_dtype, const Operand* residual, const Operand& dx,
                        const Operand& dbias, int axis, const double* parameters, bool accumulate,
                        void* workspace, cudaStream_t stream) {
+  const auto finish = [&](const double* partials, int64_t channels, int64_t chunks) {
+    for_dtype(bias_dtype, [&](auto element) {
+      finish_partials<decltype(element)>(partials, channels, chunks, dbias.data,
+                                         byte_stride(dbias, 0, sizeof(element)), accumulate,
+                                         stream);
+    });
+  };
+  if (is_empty(x)) return finish(nullptr, x.shape[axis], 0);  // sums of nothing
+
   const Operand arrays[] = {dy, x, residual ? *residual : x, dx};
   Plan plan = plan_backward<T>(arrays, 4, axis);
   const Layout& layout = plan.layout;
@@ -207,11 +217,7 @@ void bias_act_backward(int which, const Operand& dy, const Operand& x, const Ope
       launch(backward_channels<T>, {blocks(layout.channels * plan.chunks.count), kThreads}, stream,
              dense, fused, plan.chunks, plan.piece_packs, plan.packs, aligned);
   }
-  for_dtype(bias_dtype, [&](auto element) {
-    finish_partials<decltype(element)>(plan.chunks.partials, layout.channels, plan.chunks.count,
-                                       dbias.data, byte_stride(dbias, 0, sizeof(element)),
-                                       accumulate, stream);
-  });
+  finish(plan.chunks.partials, layout.channels, plan.chunks.count);
 }
 
 using Storage = FASTACT_STORAGE;

@@ -123,10 +123,6 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   return sums;
 }
 
-bool is_empty(const Operand& a) {
-  return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
-}
-
 }  // namespace
 
 template <class T>

@@ -12,6 +12,10 @@ namespace {
 
 constexpr int kInFlight = 4;  // packs of a lane
 
+bool is_empty(const Operand& a) {
+  return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int power_of_two_from(int64_t n, int most) {
