@@ -77,8 +77,11 @@ def assert_same_bits(actual: Any, expected: Any) -> None:
     np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
-def assert_agrees(framework: Framework, actual: Any, expected: Any) -> None:
-    """The same bits where the framework is exact, else as close as the ops' bounds are."""
+def assert_agrees(framework: Framework, actual: Any, expected: Any, scale: float = 1.0) -> None:
+    """The same bits where the framework is exact, else as close as the ops' bounds are.
+
+    scale: what a derivative was multiplied with, and its absolute error.
+    """
     if framework.exact:
         assert_same_bits(actual, expected)
         return
@@ -88,7 +91,7 @@ def assert_agrees(framework: Framework, actual: Any, expected: Any) -> None:
     # a derivative the absolute bound holds, for 16 bits with the error of the fast functions.
     epsilon = float(ml_dtypes.finfo(actual.dtype).eps)
     smallest = float(ml_dtypes.finfo(actual.dtype).smallest_subnormal)
-    absolute = 4e-7 if wide == np.float32 else 1e-15
+    absolute = scale * (4e-7 if wide == np.float32 else 1e-15)
     np.testing.assert_allclose(
         actual.astype(wide), expected.astype(wide), 7 * epsilon, max(absolute, 2 * smallest)
     )
