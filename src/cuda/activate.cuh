@@ -1,8 +1,8 @@
 // Any activation, chosen at run time, of a pack.
 //
-// A call costs some 30 instructions a pack. Kernels that can bear it (strided ones, and those that
-// fuse more than an activation) have this in place of an instance for each activation: the build
-// would otherwise grow with activations x layouts x directions.
+// A call costs an estimated 30 instructions a pack. Kernels that can bear it (strided ones, and
+// those that fuse more than an activation) have this in place of an instance for each activation:
+// the build would otherwise grow with activations x layouts x directions.
 #pragma once
 
 #include "../common/activations.h"

@@ -12,10 +12,10 @@
 // the shape alone. Anything strided goes element by element through the same two steps.
 //
 // The activation is chosen at run time, in one function that is called for a pack: a call costs
-// some 30 instructions a pack (4 an element in bfloat16, of the 27 to 41 that hide behind memory),
-// where a kernel for each activation, layout and direction would multiply the build by 25. A thread
-// has one pack of each input in flight: the registers that more would need are worth more as
-// threads, of which 1024 with 2 packs each keep 32 KiB in flight on a multiprocessor.
+// an estimated 30 instructions a pack (4 an element in bfloat16, of the 27 to 41 that hide behind
+// memory), where a kernel for each activation, layout and direction would multiply the build by 25.
+// A thread has one pack of each input in flight: the registers that more would need are worth more
+// as threads, of which 1024 with 2 packs each keep 32 KiB in flight on a multiprocessor.
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 #include "bias_dense.cuh"
