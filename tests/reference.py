@@ -11,6 +11,7 @@ The same file is installed as `fastact._reference`, for `python -m fastact check
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,65 +22,185 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Formula:
-    """f(x, m), and its values at x = -inf and x = +inf."""
+    """f(x, m, ...), and its values at x = -inf and x = +inf for the default parameters."""
 
-    of: Callable[[Any, Any], Any]
+    of: Callable[..., Any]
     limits: tuple[float, float]
 
 
+INF = np.inf
+# of selu, to the digits of its paper's code
+SCALE, ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+
+
+def _clip(x: Any, low: float, high: float, m: Any) -> Any:
+    return m.where(x < low, low, m.where(x > high, high, x))
+
+
+def _softplus(x: Any, m: Any) -> Any:
+    """log(1 + exp(x)), without exp of anything large."""
+    return (x + abs(x)) / 2 + m.log1p(m.exp(-abs(x)))
+
+
+def _sigmoid(x: Any, m: Any) -> Any:
+    return 1 / (1 + m.exp(-x))
+
+
+def _gelu(x: Any, m: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":  # (1 + tanh(u)) / 2 = sigmoid(2 u), which does not cancel
+        return x * _sigmoid(2 * m.sqrt(2 / m.pi) * (x + x**3 * 44715 / 1000000), m)
+    return x * m.erfc(-_clip(x, -1000, 1000, m) / m.sqrt(2)) / 2
+
+
+def _gelu_slope(x: Any, m: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        c = 2 * m.sqrt(2 / m.pi)
+        s = _sigmoid(c * (x + x**3 * 44715 / 1000000), m)
+        tail = _sigmoid(-c * (x + x**3 * 44715 / 1000000), m)
+        return s + s * tail * x * c * (1 + x**2 * 134145 / 1000000)
+    x = _clip(x, -1000, 1000, m)
+    return m.erfc(-x / m.sqrt(2)) / 2 + x * m.exp(-(x**2) / 2) / m.sqrt(2 * m.pi)
+
+
+# tanhshrink and logcosh cancel near 0: below m.small, three terms of their series.
 FORWARD = {
-    "mish": Formula(lambda x, m: x * m.tanh(m.log1p(m.exp(x))), (-0.0, np.inf)),
+    "relu": Formula(lambda x, m: m.where(x < 0, 0, x), (0.0, INF)),
+    "relu6": Formula(lambda x, m: _clip(x, 0, 6, m), (0.0, 6.0)),
+    "leaky_relu": Formula(
+        lambda x, m, negative_slope=0.01: m.where(x < 0, negative_slope * x, x), (-INF, INF)
+    ),
+    "elu": Formula(lambda x, m, alpha=1: m.where(x < 0, alpha * m.expm1(x), x), (-1.0, INF)),
+    "selu": Formula(
+        lambda x, m: SCALE * m.where(x < 0, ALPHA * m.expm1(x), x), (-SCALE * ALPHA, INF)
+    ),
+    "celu": Formula(
+        lambda x, m, alpha=1: m.where(x < 0, alpha * m.expm1(x / alpha), x), (-1.0, INF)
+    ),
+    "gelu": Formula(_gelu, (-0.0, INF)),
+    "silu": Formula(lambda x, m: x * _sigmoid(x, m), (-0.0, INF)),
+    "mish": Formula(lambda x, m: x * m.tanh(m.log1p(m.exp(x))), (-0.0, INF)),
+    "sigmoid": Formula(_sigmoid, (0.0, 1.0)),
+    "logsigmoid": Formula(lambda x, m: -_softplus(-x, m), (-INF, -0.0)),
+    "hardsigmoid": Formula(lambda x, m: _clip(x + 3, 0, 6, m) / 6, (0.0, 1.0)),
+    "tanh": Formula(lambda x, m: m.tanh(x), (-1.0, 1.0)),
+    "hardtanh": Formula(
+        lambda x, m, min_val=-1, max_val=1: _clip(x, min_val, max_val, m), (-1.0, 1.0)
+    ),
+    "tanhshrink": Formula(
+        lambda x, m: m.where(
+            abs(x) < m.small, x**3 * (105 - 42 * x**2 + 17 * x**4) / 315, x - m.tanh(x)
+        ),
+        (-INF, INF),
+    ),
+    "softplus": Formula(lambda x, m, beta=1: _softplus(beta * x, m) / beta, (0.0, INF)),
+    "softsign": Formula(lambda x, m: x / (1 + abs(x)), (-1.0, 1.0)),
+    "softshrink": Formula(
+        lambda x, m, lambd=0.5: m.where(
+            x > lambd, x - lambd, m.where(x < -lambd, x + lambd, 0 * x)
+        ),
+        (-INF, INF),
+    ),
+    "hardshrink": Formula(lambda x, m, lambd=0.5: m.where(abs(x) > lambd, x, 0 * x), (-INF, INF)),
+    "hardswish": Formula(lambda x, m: x * _clip(x + 3, 0, 6, m) / 6, (-0.0, INF)),
+    "hardmish": Formula(lambda x, m: x * _clip(x + 2, 0, 2, m) / 2, (-0.0, INF)),
+    "lisht": Formula(lambda x, m: x * m.tanh(x), (INF, INF)),
+    "logcosh": Formula(
+        lambda x, m: m.where(
+            abs(x) < m.small,
+            x**2 * (90 - 15 * x**2 + 4 * x**4) / 180,
+            abs(x) + m.log1p(m.exp(-2 * abs(x))) - m.log(2),
+        ),
+        (INF, INF),
+    ),
 }
 
-# mish' = tanh(s) + x sech(s)^2 sigmoid(x), with s = softplus(x)
 DERIVATIVE = {
+    "relu": Formula(lambda x, m: m.where(x > 0, 1, 0), (0.0, 1.0)),
+    "relu6": Formula(lambda x, m: m.where(x > 0, m.where(x < 6, 1, 0), 0), (0.0, 0.0)),
+    "leaky_relu": Formula(
+        lambda x, m, negative_slope=0.01: m.where(x > 0, 1, negative_slope), (0.01, 1.0)
+    ),
+    "elu": Formula(lambda x, m, alpha=1: m.where(x > 0, 1, alpha * m.exp(x)), (0.0, 1.0)),
+    "selu": Formula(lambda x, m: SCALE * m.where(x > 0, 1, ALPHA * m.exp(x)), (0.0, SCALE)),
+    "celu": Formula(lambda x, m, alpha=1: m.where(x > 0, 1, m.exp(x / alpha)), (0.0, 1.0)),
+    "gelu": Formula(_gelu_slope, (0.0, 1.0)),
+    # s + x s (1 - s) with s = sigmoid(x)
+    "silu": Formula(
+        lambda x, m: _sigmoid(x, m) + x * m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 1.0)
+    ),
+    # tanh(s) + x sech(s)^2 sigmoid(x) with s = softplus(x)
     "mish": Formula(
         lambda x, m: (
             m.tanh(m.log1p(m.exp(x))) + x / m.cosh(m.log1p(m.exp(x))) ** 2 / (1 + m.exp(-x))
         ),
         (0.0, 1.0),
     ),
+    "sigmoid": Formula(lambda x, m: m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 0.0)),
+    "logsigmoid": Formula(lambda x, m: _sigmoid(-x, m), (1.0, 0.0)),
+    "hardsigmoid": Formula(lambda x, m: m.where(abs(x) < 3, x * 0 + 1, x * 0) / 6, (0.0, 0.0)),
+    "tanh": Formula(lambda x, m: 1 / m.cosh(x) ** 2, (0.0, 0.0)),
+    "hardtanh": Formula(
+        lambda x, m, min_val=-1, max_val=1: m.where(x > min_val, m.where(x < max_val, 1, 0), 0),
+        (0.0, 0.0),
+    ),
+    "tanhshrink": Formula(lambda x, m: m.tanh(x) ** 2, (1.0, 1.0)),
+    "softplus": Formula(lambda x, m, beta=1: _sigmoid(beta * x, m), (0.0, 1.0)),
+    "softsign": Formula(lambda x, m: 1 / (1 + abs(x)) ** 2, (0.0, 0.0)),
+    "softshrink": Formula(lambda x, m, lambd=0.5: m.where(abs(x) > lambd, 1, 0), (1.0, 1.0)),
+    "hardshrink": Formula(lambda x, m, lambd=0.5: m.where(abs(x) > lambd, 1, 0), (1.0, 1.0)),
+    # (2 x + 3) / 6 inside
+    "hardswish": Formula(
+        lambda x, m: m.where(x > -3, m.where(x < 3, (2 * x + 3) / 6, 1), 0), (0.0, 1.0)
+    ),
+    "hardmish": Formula(lambda x, m: m.where(x > -2, m.where(x < 0, x + 1, 1), 0), (0.0, 1.0)),
+    "lisht": Formula(lambda x, m: m.tanh(x) + x / m.cosh(x) ** 2, (-1.0, 1.0)),
+    "logcosh": Formula(lambda x, m: m.tanh(x), (-1.0, 1.0)),
 }
 
+# Where three terms of a series leave 10^-11 (which no float32 shows) and 10^-49 of the result.
+NUMPY = SimpleNamespace(**vars(np), erfc=np.vectorize(math.erfc, otypes=[np.float64]), small=0.03)
 
-def _evaluate(formula: Formula, x: Float64) -> Float64:
-    # Past +-700 exp and cosh leave float64's range, where every formula has reached its limit to
-    # the last bit of float32; the values themselves (x f(x), say) are put back by the limits only
-    # at the infinities.
+
+def _evaluate(formula: Formula, x: Float64, parameters: dict[str, Any]) -> Float64:
+    # What overflows on the way to infinity is divided by; the limits are for what even infinity
+    # does not tell.
     with np.errstate(all="ignore"):
-        inside = np.clip(x, -700.0, 300.0)
-        y = np.asarray(formula.of(inside, np), np.float64)
-        low, high = formula.limits
-        y = np.where(x > inside, x if np.isinf(high) else high, y)
+        y = np.asarray(formula.of(x, NUMPY, **parameters), np.float64)
+    low, high = formula.limits
     y = np.where(x == -np.inf, low, np.where(x == np.inf, high, y))
     return np.where(np.isnan(x), np.nan, y)
 
 
-def forward(name: str, x: Float64) -> Float64:
-    """f(x) in float64, for x that float32 can represent."""
-    return _evaluate(FORWARD[name], x)
+def forward(name: str, x: Float64, **parameters: Any) -> Float64:
+    """f(x) in float64, for x that float32 can represent; for other than the default parameters,
+    x must be finite."""
+    return _evaluate(FORWARD[name], x, parameters)
 
 
-def derivative(name: str, x: Float64) -> Float64:
-    """f'(x) in float64, for x that float32 can represent."""
-    return _evaluate(DERIVATIVE[name], x)
+def derivative(name: str, x: Float64, **parameters: Any) -> Float64:
+    """f'(x) in float64, as `forward`."""
+    return _evaluate(DERIVATIVE[name], x, parameters)
 
 
-def _evaluate_mp(formula: Formula, x: float) -> Any:
+def _evaluate_mp(formula: Formula, x: float, parameters: dict[str, Any]) -> Any:
     import mpmath
 
+    def where(condition: bool, then: Any, otherwise: Any) -> Any:
+        return then if condition else otherwise
+
     with mpmath.workdps(60):
-        return +formula.of(mpmath.mpf(x), mpmath)
+        m = SimpleNamespace(**vars(mpmath), where=where, small=mpmath.mpf("1e-8"))
+        return mpmath.mpf(formula.of(mpmath.mpf(x), m, **parameters))
 
 
-def forward_mp(name: str, x: float) -> Any:
+def forward_mp(name: str, x: float, **parameters: Any) -> Any:
     """f(x) as an mpmath number, for any finite x."""
-    return _evaluate_mp(FORWARD[name], x)
+    return _evaluate_mp(FORWARD[name], x, parameters)
 
 
-def derivative_mp(name: str, x: float) -> Any:
+def derivative_mp(name: str, x: float, **parameters: Any) -> Any:
     """f'(x) as an mpmath number, for any finite x."""
-    return _evaluate_mp(DERIVATIVE[name], x)
+    return _evaluate_mp(DERIVATIVE[name], x, parameters)
 
 
 # --- reductions -----------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_check_of_every_thousandth_input(op, tmp_path):
 
 
 def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
-    monkeypatch.setattr(op, "bounds", Bounds(0.1, 4.0, 1.2e-7))
+    monkeypatch.setattr(op, "bounds", Bounds(-1.0, 4.0, 1.2e-7))
     assert __main__.main(["check", op.name, "--stride", "97"]) == 1
     assert "VIOLATED" in capsys.readouterr().out
 

@@ -132,6 +132,33 @@ def test_backward(case):
         fa.mish.backward(dy, x, **keywords)
 
 
+# op, its parameters, words of the message
+PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
+    ("softplus", {"beta": 0.0}, r"beta must be above zero, got beta=0\.0"),
+    ("softplus", {"beta": -1}, r"beta must be above zero, got beta=-1\.0"),
+    ("celu", {"alpha": 0}, "alpha must not be zero"),
+    ("elu", {"alpha": float("nan")}, "alpha must be finite, got nan"),
+    ("leaky_relu", {"negative_slope": float("inf")}, "negative_slope must be finite"),
+    ("softshrink", {"lambd": -0.5}, "lambd must not be negative"),
+    ("hardshrink", {"lambd": -0.5}, "lambd must not be negative"),
+    (
+        "hardtanh", {"min_val": 2.0, "max_val": 1.0},
+        r"min_val must not exceed max_val, got min_val=2\.0, max_val=1\.0",
+    ),
+    ("gelu", {"approximate": "erf"}, "approximate must be 'none' or 'tanh', got 'erf'"),
+    ("gelu", {"approximate": None}, "approximate must be 'none' or 'tanh', got None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parameters", "words"), PARAMETERS)
+def test_parameters(name, parameters, words):
+    op, x = fa.ops[name], f32(3)
+    for _ in range(2):  # refused the second time too
+        for door, args in ((op, (x,)), (op.forward, (x,)), (op.backward, (x, x))):
+            with pytest.raises(ValueError, match=rf"^fastact\.{name}.*: {words}"):
+                door(*args, **parameters)
+
+
 def test_forward_may_not_destroy_what_it_saves():
     x = f32(100)
     for view in (x, x[::-1]):  # by the short cut, and by the long way

@@ -1,6 +1,7 @@
 """The op object: its doors, what it takes, how it is found, saved and documented."""
 
 import copy
+import doctest
 import inspect
 import pickle
 
@@ -32,6 +33,35 @@ def test_introspection(op):
     assert names == ["x", *op.parameters, "out", "stream"]
     for section in ("Parameters", "Returns", "Notes", "References", "Examples"):
         assert f"{section}\n" in op.__doc__
+
+
+def test_examples(op):
+    """doctest finds no docstrings of instances by itself."""
+    test = doctest.DocTestParser().get_doctest(op.__doc__, {}, op.name, None, 0)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert test.examples
+    assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
+
+
+def test_swish_is_silu():
+    assert fa.swish is fa.silu
+    assert "swish" in fa.__all__
+
+
+def test_parameters_by_position_and_keyword():
+    """Told for the first time, by the long way; then by the short cut."""
+    x, dy = sample(np.float32), sample(np.float32, seed=1)
+    for _ in range(2):
+        y, dx = fa.elu(x, alpha=0.5), fa.elu.backward(dy, x, alpha=0.5)
+        assert_same_bits(fa.elu(x, 0.5), y)
+        assert_same_bits(fa.elu(x, 0.5, np.empty_like(x)), y)
+        assert_same_bits(fa.elu.forward(x, alpha=0.5)[0], y)
+        assert_same_bits(fa.elu.backward(dy, x, 0.5), dx)
+        assert_same_bits(fa.elu(x[::2], 0.5), y[::2])
+        tanh = fa.gelu(x, approximate="tanh")
+        assert_same_bits(fa.gelu(x, "tanh"), tanh)
+        assert not np.array_equal(fa.gelu(x), tanh)
+        assert not np.array_equal(fa.elu(x), y)
 
 
 def test_three_doors(op, dtype, framework):

@@ -4,7 +4,7 @@ A message names the op, the argument, what is allowed and what came. All checks 
 before anything is written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -67,6 +67,21 @@ def number(where: str, name: str, value: Any) -> float:
     if not np.isfinite(converted):
         raise ValueError(f"{where}: {name} must be finite, got {value!r}")
     return converted
+
+
+def choice(where: str, name: str, value: Any, allowed: Mapping[str, str]) -> str:
+    """What a parameter that is one of a few strings stands for."""
+    if not isinstance(value, str) or value not in allowed:
+        listed = " or ".join(map(repr, allowed))
+        raise ValueError(f"{where}: {name} must be {listed}, got {value!r}")
+    return allowed[value]
+
+
+def rule(where: str, text: str, holds: Callable[..., bool], numbers: Mapping[str, float]) -> None:
+    """What an op asks of its parameters beyond that they are finite."""
+    if not holds(**numbers):
+        came = ", ".join(f"{name}={value!r}" for name, value in numbers.items())
+        raise ValueError(f"{where}: {text}, got {came}")
 
 
 def flag(where: str, name: str, value: Any) -> bool:

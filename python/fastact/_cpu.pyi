@@ -65,7 +65,14 @@ class Memory:
 
 class FastActivation:
     _which: int
-    def __init__(self, name: str, defaults: tuple[float, ...]) -> None: ...
+    _checked: dict[tuple[float | str, ...], tuple[int, tuple[float, ...]]]
+    def __init__(
+        self,
+        native: str,
+        names: tuple[str, ...],
+        usual: tuple[float | str, ...],
+        numbers: tuple[float, ...],
+    ) -> None: ...
     @overload
     def __call__(
         self,
@@ -73,7 +80,7 @@ class FastActivation:
         /,
         *parameters: Any,
         out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float,
+        **named: float | str,
     ) -> NDArray[Any]: ...
     @overload
     def __call__(
@@ -86,7 +93,7 @@ class FastActivation:
         /,
         *parameters: Any,
         out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float,
+        **named: float | str,
     ) -> Any: ...
     @overload
     def forward(
@@ -95,7 +102,7 @@ class FastActivation:
         /,
         *parameters: Any,
         out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float,
+        **named: float | str,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any]]]: ...
     @overload
     def forward(
@@ -108,7 +115,7 @@ class FastActivation:
         /,
         *parameters: Any,
         out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float,
+        **named: float | str,
     ) -> tuple[Any, tuple[Any]]: ...
     @overload
     def backward(
@@ -119,7 +126,7 @@ class FastActivation:
         *parameters: Any,
         out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
         accumulate: bool = False,
-        **named: float,
+        **named: float | str,
     ) -> NDArray[Any]: ...
     @overload
     def backward(
@@ -130,7 +137,7 @@ class FastActivation:
         *parameters: Any,
         out: A | tuple[A | None] | None = None,
         accumulate: bool = False,
-        **named: float,
+        **named: float | str,
     ) -> A: ...
     @overload
     def backward(
@@ -141,7 +148,7 @@ class FastActivation:
         *parameters: Any,
         out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
         accumulate: bool = False,
-        **named: float,
+        **named: float | str,
     ) -> Any: ...
 
 def activation_forward(
@@ -199,8 +206,8 @@ def bias_act_backward(
     stream: int,
 ) -> None: ...
 def broadcast(x: View, y: View, accumulate: bool, stream: int) -> None: ...
-def exponential(x: View, y: View) -> None: ...
-def exponential_bound() -> float: ...
+def elementary(name: str, x: View, y: View) -> None: ...
+def elementary_bounds() -> dict[str, float]: ...
 def copy(destination: NDArray[Any], source: NDArray[Any]) -> None: ...
 def learn_bfloat16(dtype: np.dtype[Any]) -> None: ...
 def register_tensor_type(tensor_type: type, api_capsule: Any) -> None: ...

@@ -35,4 +35,5 @@ def native_activation(where: str, op: Any, values: list[Any]) -> tuple[int, tupl
     """What the native functions call an activation, and its parameters."""
     if op is None:
         return _cpu.ACTIVATIONS.index(IDENTITY), ()
-    return op._which, op._numbers(where, values)
+    native: tuple[int, tuple[float, ...]] = op._native(where, values)
+    return native

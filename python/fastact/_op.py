@@ -51,10 +51,10 @@ class Op:
 
     name: str
     family: str
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, float | str]
 
     def _introduce(
-        self, name: str, family: str, arguments: tuple[str, ...], doc: str, **defaults: float
+        self, name: str, family: str, arguments: tuple[str, ...], doc: str, **defaults: float | str
     ) -> None:
         self.name = self.__name__ = self.__qualname__ = name
         self.family = family

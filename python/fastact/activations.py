@@ -1,123 +1,399 @@
 """Activations: one row each.
 
 The row gives the name, the parameters with their defaults (as `torch.nn.functional` has them), the
-stated accuracy and the documentation; the formula stands in `src/common/activations.h`, the oracle
-in `tests/reference.py`.
+stated accuracy and what the docstring says of this op alone (the rest is in `_activation_docs`);
+the formula stands in `src/common/activations/`, the oracle in `tests/reference.py`.
 """
 
-from typing import Any
-
-from . import _checks, _cpu
-from ._call import Call
-from ._op import Bounds, Op, register
+from ._activation import Activation
+from ._activation_docs import Doc
+from ._op import Bounds, register
 
 
-class Activation(Op, _cpu.FastActivation):
-    """An element-wise op, y = f(x).
+def _parameter(name: str, meaning: str) -> str:
+    return f"{name}\n    {meaning}\n"
 
-    The compiled base class serves contiguous arrays of one dtype; this class serves and explains
-    the rest. Data flows one way: check, choose the backend, allocate, run.
-    """
 
-    bounds: Bounds
+relu = register(
+    Activation(
+        "relu",
+        Bounds(0, 0, 0),
+        Doc(
+            "Rectified linear unit",
+            "max(x, 0)",
+            'V. Nair and G. E. Hinton, "Rectified Linear Units Improve Restricted Boltzmann\n'
+            'Machines", ICML 2010.',
+            "fa.relu(np.array([-1.0, 0.0, 2.0]))\narray([0., 0., 2.])",
+            "The derivative at 0 is 0.",
+        ),
+    )
+)
 
-    def __init__(self, name: str, bounds: Bounds, doc: str, **parameters: float) -> None:
-        _cpu.FastActivation.__init__(self, name, tuple(parameters.values()))
-        self._introduce(name, "activations", ("x",), doc, **parameters)
-        self.bounds = bounds
+relu6 = register(
+    Activation(
+        "relu6",
+        Bounds(0, 0, 0),
+        Doc(
+            "Rectified linear unit, capped",
+            "min(max(x, 0), 6)",
+            'M. Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", '
+            "CVPR 2018,\n"
+            "https://arxiv.org/abs/1801.04381",
+            "fa.relu6(np.array([-1.0, 2.0, 7.0]))\narray([0., 2., 6.])",
+            "The derivative at 0 and at 6 is 0.",
+        ),
+    )
+)
 
-    def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._map(f"fastact.{self.name}", x, args, kwargs, saves=False)[0]
+leaky_relu = register(
+    Activation(
+        "leaky_relu",
+        Bounds(1, 0.5, 0),
+        Doc(
+            "Leaky rectified linear unit",
+            "x for x > 0, else negative_slope x",
+            'A. L. Maas et al., "Rectifier Nonlinearities Improve Neural Network Acoustic '
+            'Models",\n'
+            "ICML 2013.",
+            "fa.leaky_relu(np.array([-1.0, 0.0, 2.0]))\narray([-0.01,  0.  ,  2.  ])",
+            "The derivative at 0 is negative_slope.",
+            _parameter("negative_slope : float", "The slope below zero."),
+        ),
+        negative_slope=0.01,
+    )
+)
 
-    def _forward(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
-        y, x = self._map(f"fastact.{self.name}.forward", x, args, kwargs, saves=True)
-        return y, (x,)
+elu = register(
+    Activation(
+        "elu",
+        Bounds(2, 4, 1.2e-7),
+        Doc(
+            "Exponential linear unit",
+            "x for x > 0, else alpha (exp(x) - 1)",
+            'D.-A. Clevert et al., "Fast and Accurate Deep Network Learning by Exponential Linear\n'
+            'Units (ELUs)", ICLR 2016, https://arxiv.org/abs/1511.07289',
+            "fa.elu(np.array([-1.0, 0.0, 2.0]))\narray([-0.6321...,  0.        ,  2.        ])",
+            "elu(-inf) = -alpha. The derivative at 0 is alpha.",
+            _parameter(
+                "alpha : float", "What is approached far on the left, with its sign turned."
+            ),
+        ),
+        alpha=1.0,
+    )
+)
 
-    def _map(
-        self, where: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, Any]:
-        """y, and x as it was computed on."""
-        allowed = {**self.parameters, "out": None, "stream": None}
-        *values, out, stream = _checks.bind(where, allowed, args, kwargs)
-        (out,) = _checks.outputs(where, out)
-        parameters = self._numbers(where, values)
-        with Call(where, stream, x=x) as call:
-            y, made = call.output("out", out, "x", in_place=not saves)
-            call.native.activation_forward(self._which, call.views["x"], y, parameters, call.stream)
-            return call.result(out, made), call.arrays["x"]
+selu = register(
+    Activation(
+        "selu",
+        Bounds(2, 4, 1.2e-7),
+        Doc(
+            "Scaled exponential linear unit",
+            "1.0507... elu(x, 1.6732...)",
+            'G. Klambauer et al., "Self-Normalizing Neural Networks", NeurIPS 2017,\n'
+            "https://arxiv.org/abs/1706.02515",
+            "fa.selu(np.array([-1.0, 0.0, 2.0]))\narray([-1.1113...,  0.        ,  2.1014...])",
+            "The derivative at 0 is that of the left side, 1.758.",
+        ),
+    )
+)
 
-    def _backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        where = f"fastact.{self.name}.backward"
-        allowed = {**self.parameters, "out": None, "accumulate": False, "stream": None}
-        *values, out, accumulate, stream = _checks.bind(where, allowed, args, kwargs)
-        (out,) = _checks.outputs(where, out)
-        parameters = self._numbers(where, values)
-        accumulate = _checks.flag(where, "accumulate", accumulate)
-        _checks.needs_out(where, accumulate, out)
-        with Call(where, stream, x=x, dy=dy) as call:
-            _checks.same_as(where, "dy", call.views["dy"], "x", call.views["x"])
-            dx, made = call.output("out", out, "x")
-            call.native.activation_backward(
-                self._which,
-                call.views["dy"],
-                call.views["x"],
-                dx,
-                parameters,
-                accumulate,
-                call.stream,
-            )
-            return call.result(out, made)
+celu = register(
+    Activation(
+        "celu",
+        Bounds(2, 4, 1.2e-7),
+        Doc(
+            "Continuously differentiable exponential linear unit",
+            "x for x > 0, else alpha (exp(x / alpha) - 1)",
+            'J. T. Barron, "Continuously Differentiable Exponential Linear Units",\n'
+            "https://arxiv.org/abs/1704.07483",
+            "fa.celu(np.array([-1.0, 0.0, 2.0]), 2.0)\n"
+            "array([-0.7869...,  0.        ,  2.        ])",
+            "celu(-inf) = -alpha for a positive alpha.",
+            _parameter("alpha : float", "Any number but zero."),
+            "for an alpha of zero",
+        ),
+        rules=[("alpha must not be zero", lambda alpha: alpha != 0)],
+        alpha=1.0,
+    )
+)
 
-    def _numbers(self, where: str, values: list[Any]) -> tuple[float, ...]:
-        named = zip(self.parameters, values, strict=True)
-        return tuple(_checks.number(where, name, value) for name, value in named)
+gelu = register(
+    Activation(
+        "gelu",
+        Bounds(3, 4, 1.2e-7),
+        Doc(
+            "Gaussian error linear unit",
+            "x Phi(x), Phi the normal distribution",
+            'D. Hendrycks and K. Gimpel, "Gaussian Error Linear Units (GELUs)",\n'
+            "https://arxiv.org/abs/1606.08415",
+            "fa.gelu(np.array([-1.0, 0.0, 1.0]))\narray([-0.1586...,  0.        ,  0.8413...])",
+            "gelu(-inf) = -0. The bounds hold for\nboth choices, each against its own formula.",
+            _parameter(
+                'approximate : "none" or "tanh"',
+                '"tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to\n'
+                "    5e-4. It is no faster here.",
+            ),
+            "for another approximate",
+        ),
+        choices={"approximate": {"none": "gelu", "tanh": "gelu_tanh"}},
+        approximate="none",
+    )
+)
 
+silu = register(
+    Activation(
+        "silu",
+        Bounds(3, 4, 1.2e-7),
+        Doc(
+            "Sigmoid linear unit, also named swish",
+            "x sigmoid(x) = x / (1 + exp(-x))",
+            'S. Elfwing et al., "Sigmoid-Weighted Linear Units for Neural Network Function\n'
+            'Approximation in Reinforcement Learning", Neural Networks 107, 2018,\n'
+            "https://arxiv.org/abs/1702.03118",
+            "fa.silu(np.array([-1.0, 0.0, 1.0]))\narray([-0.2689...,  0.        ,  0.7310...])",
+            "silu(-inf) = -0. `fastact.swish` is the same op.",
+        ),
+    )
+)
+swish = silu
 
 mish = register(
     Activation(
         "mish",
-        Bounds(forward_ulp=3.0, derivative_ulp=4.0, derivative_abs=1.2e-7),
-        """Mish: x tanh(softplus(x)) = x tanh(log(1 + exp(x))).
+        Bounds(3, 4, 1.2e-7),
+        Doc(
+            "Mish",
+            "x tanh(softplus(x)) = x tanh(log(1 + exp(x)))",
+            'D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", BMVC 2020,\n'
+            "https://arxiv.org/abs/1908.08681",
+            "fa.mish(np.array([-1.0, 0.0, 1.0]))\narray([-0.3034...,  0.        ,  0.8650...])",
+            "mish(-inf) = -0, mish(inf) = inf.",
+        ),
+    )
+)
 
-        Parameters
-        ----------
-        x : array
-            Any shape and strides; float16, bfloat16, float32 or float64, a NumPy array or an array
-            of any framework with DLPack. Integers, lists and scalars are taken as np.tanh takes
-            them.
-        out : array, optional
-            Where to write y: shape, dtype, device and framework of x. It may be x itself. As in
-            NumPy, a tuple of one is the same.
+sigmoid = register(
+    Activation(
+        "sigmoid",
+        Bounds(2.5, 4, 1.2e-7),
+        Doc(
+            "Logistic sigmoid",
+            "1 / (1 + exp(-x))",
+            "P.-F. Verhulst, \"Recherches mathematiques sur la loi d'accroissement de la "
+            'population",\n'
+            "1845.",
+            "fa.sigmoid(np.array([-1.0, 0.0, 1.0]))\narray([0.2689..., 0.5       , 0.7310...])",
+        ),
+    )
+)
 
-        Returns
-        -------
-        y : array
-            `out` where it was given, else a new array of x's framework, in x's layout.
+logsigmoid = register(
+    Activation(
+        "logsigmoid",
+        Bounds(2.5, 4, 1.2e-7),
+        Doc(
+            "Logarithm of the logistic sigmoid",
+            "-log(1 + exp(-x))",
+            'The log-likelihood of logistic regression: D. R. Cox, "The Regression '
+            "Analysis of Binary\n"
+            'Sequences", J. R. Stat. Soc. B 20, 1958.',
+            "fa.logsigmoid(np.array([-1.0, 0.0, 1.0]))\n"
+            "array([-1.3132..., -0.6931..., -0.3132...])",
+            "logsigmoid(inf) = -0.",
+        ),
+    )
+)
 
-        Raises
-        ------
-        TypeError
-            For a dtype that is not supported, mixed frameworks, or a tensor that requires grad.
-        ValueError
-            For an `out` of another shape or device, read-only, or that overlaps x in part.
+hardsigmoid = register(
+    Activation(
+        "hardsigmoid",
+        Bounds(1.5, 0.5, 0),
+        Doc(
+            "Piecewise linear sigmoid",
+            "min(max(x + 3, 0), 6) / 6",
+            'A. Howard et al., "Searching for MobileNetV3", ICCV 2019,\n'
+            "https://arxiv.org/abs/1905.02244",
+            "fa.hardsigmoid(np.array([-4.0, 0.0, 1.5]))\narray([0.  , 0.5 , 0.75])",
+            "The derivative at -3 and at 3 is 0.",
+        ),
+    )
+)
 
-        Notes
-        -----
-        float32 and float64: at most 3 ULP from the true value, for every input. The derivative
-        that `backward` uses is within 4 ULP or 1.2e-7 (float32; 2.3e-16 for float64) absolute.
-        float16 and bfloat16: the float32 result, correctly rounded.
-        mish(-inf) = -0, mish(inf) = inf, and a NaN gives a NaN.
+tanh = register(
+    Activation(
+        "tanh",
+        Bounds(2.5, 4, 1.2e-7),
+        Doc(
+            "Hyperbolic tangent",
+            "tanh(x)",
+            'Y. LeCun et al., "Efficient BackProp", in Neural Networks: Tricks of the Trade, 1998.',
+            "fa.tanh(np.array([-1.0, 0.0, 1.0]))\narray([-0.7615...,  0.        ,  0.7615...])",
+        ),
+    )
+)
 
-        References
-        ----------
-        D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", BMVC 2020,
-        https://arxiv.org/abs/1908.08681
+hardtanh = register(
+    Activation(
+        "hardtanh",
+        Bounds(0, 0, 0),
+        Doc(
+            "Piecewise linear tanh",
+            "min(max(x, min_val), max_val)",
+            'R. Collobert, "Large Scale Machine Learning", PhD thesis, Universite Paris VI, 2004.',
+            "fa.hardtanh(np.array([-2.0, 0.5, 2.0]))\narray([-1. ,  0.5,  1. ])",
+            "The derivative at the limits is 0.",
+            _parameter("min_val, max_val : float", "The limits."),
+            "for limits in the wrong order",
+        ),
+        rules=[("min_val must not exceed max_val", lambda min_val, max_val: min_val <= max_val)],
+        min_val=-1.0,
+        max_val=1.0,
+    )
+)
 
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.mish(np.array([-1.0, 0.0, 1.0]))
-        array([-0.3034...,  0.        ,  0.8650...])
-        """,
+tanhshrink = register(
+    Activation(
+        "tanhshrink",
+        Bounds(3, 4, 1.2e-7),
+        Doc(
+            "What tanh takes away",
+            "x - tanh(x)",
+            "A shrinkage as of wavelet denoising: D. L. Donoho and I. M. Johnstone, "
+            '"Ideal Spatial\n'
+            'Adaptation by Wavelet Shrinkage", Biometrika 81, 1994.',
+            "fa.tanhshrink(np.array([-1.0, 0.0, 1.0]))\n"
+            "array([-0.2384...,  0.        ,  0.2384...])",
+            "Nothing cancels near 0,\nwhere it is x^3/3.",
+        ),
+    )
+)
+
+softplus = register(
+    Activation(
+        "softplus",
+        Bounds(3, 4, 1.2e-7),
+        Doc(
+            "Smooth rectifier",
+            "log(1 + exp(beta x)) / beta",
+            'C. Dugas et al., "Incorporating Second-Order Functional Knowledge for Better Option\n'
+            'Pricing", NeurIPS 2000.',
+            "fa.softplus(np.array([-1.0, 0.0, 1.0]))\narray([0.3132..., 0.6931..., 1.3132...])",
+            "There is no threshold above which it is x: none is needed.",
+            _parameter("beta : float", "Above zero: how sharp the bend is."),
+            "for a beta that is not\n    above zero",
+        ),
+        rules=[("beta must be above zero", lambda beta: beta > 0)],
+        beta=1.0,
+    )
+)
+
+softsign = register(
+    Activation(
+        "softsign",
+        Bounds(2, 4, 1.2e-7),
+        Doc(
+            "Soft sign",
+            "x / (1 + |x|)",
+            'J. Turian et al., "Quadratic Features and Deep Architectures for Chunking", '
+            "NAACL 2009.",
+            "fa.softsign(np.array([-1.0, 0.0, 3.0]))\narray([-0.5 ,  0.  ,  0.75])",
+        ),
+    )
+)
+
+softshrink = register(
+    Activation(
+        "softshrink",
+        Bounds(0.5, 0, 0),
+        Doc(
+            "Soft shrinkage",
+            "x - lambd sign(x) for |x| > lambd, else 0",
+            'D. L. Donoho, "De-noising by Soft-Thresholding", IEEE Trans. Inf. Theory 41, 1995.',
+            "fa.softshrink(np.array([-2.0, 0.25, 2.0]))\narray([-1.5,  0. ,  1.5])",
+            "The zeros have the sign of x; the\nderivative at +-lambd is 0.",
+            _parameter("lambd : float", "Not below zero."),
+            "for a negative lambd",
+        ),
+        rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],
+        lambd=0.5,
+    )
+)
+
+hardshrink = register(
+    Activation(
+        "hardshrink",
+        Bounds(0, 0, 0),
+        Doc(
+            "Hard shrinkage",
+            "x for |x| > lambd, else 0",
+            'D. L. Donoho and I. M. Johnstone, "Ideal Spatial Adaptation by Wavelet Shrinkage",\n'
+            "Biometrika 81, 1994.",
+            "fa.hardshrink(np.array([-2.0, 0.25, 2.0]))\narray([-2.,  0.,  2.])",
+            "The zeros have the sign of x; the\nderivative at +-lambd is 0.",
+            _parameter("lambd : float", "Not below zero."),
+            "for a negative lambd",
+        ),
+        rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],
+        lambd=0.5,
+    )
+)
+
+hardswish = register(
+    Activation(
+        "hardswish",
+        Bounds(2.5, 4, 1.2e-7),
+        Doc(
+            "Piecewise parabolic swish",
+            "x min(max(x + 3, 0), 6) / 6",
+            'A. Howard et al., "Searching for MobileNetV3", ICCV 2019,\n'
+            "https://arxiv.org/abs/1905.02244",
+            "fa.hardswish(np.array([-4.0, -1.5, 3.0]))\narray([-0.   , -0.375,  3.   ])",
+            "hardswish(-inf) = -0. The derivative at\n-3 is 0, at 3 it is 1.",
+        ),
+    )
+)
+
+hardmish = register(
+    Activation(
+        "hardmish",
+        Bounds(1.5, 0.5, 0),
+        Doc(
+            "Piecewise parabolic Mish",
+            "x/2 min(max(x + 2, 0), 2)",
+            'D. Misra, "H-Mish", 2020, https://github.com/digantamisra98/H-Mish',
+            "fa.hardmish(np.array([-3.0, -1.0, 2.0]))\narray([-0. , -0.5,  2. ])",
+            "hardmish(-inf) = -0. The derivative at\n-2 is 0, at 0 it is 1.",
+        ),
+    )
+)
+
+lisht = register(
+    Activation(
+        "lisht",
+        Bounds(3, 4, 1.2e-7),
+        Doc(
+            "Linearly scaled hyperbolic tangent",
+            "x tanh(x)",
+            'S. K. Roy et al., "LiSHT: Non-Parametric Linearly Scaled Hyperbolic Tangent '
+            "Activation\n"
+            'Function for Neural Networks", https://arxiv.org/abs/1901.05894',
+            "fa.lisht(np.array([-1.0, 0.0, 1.0]))\narray([0.7615..., 0.        , 0.7615...])",
+        ),
+    )
+)
+
+logcosh = register(
+    Activation(
+        "logcosh",
+        Bounds(2, 4, 1.2e-7),
+        Doc(
+            "Logarithm of the hyperbolic cosine",
+            "log(cosh(x))",
+            'R. A. Saleh and A. K. M. E. Saleh, "Statistical Properties of the log-cosh '
+            "Loss Function\n"
+            'Used in Machine Learning", https://arxiv.org/abs/2208.04564',
+            "fa.logcosh(np.array([-1.0, 0.0, 1.0]))\narray([0.4337..., 0.        , 0.4337...])",
+            "Nothing overflows, and nothing cancels\nnear 0, where it is x^2/2.",
+        ),
     )
 )

@@ -7,112 +7,47 @@
 // ULP of float do not show and instructions are scarce: exp_approximate and divide<approximate>
 // are allowed there.
 //
-// To add one: write its struct, add its line to FASTACT_ACTIVATIONS, a row in
-// python/fastact/activations.py and a formula in tests/reference.py.
+// To add one: write its struct beside its kin in activations/, add its line to
+// FASTACT_ACTIVATIONS, a row in python/fastact/activations.py and a formula in tests/reference.py.
 #pragma once
 
-#include "math.h"
+#include "activations/exponential.h"
+#include "activations/gelu.h"
+#include "activations/mish.h"
+#include "activations/piecewise.h"
+#include "activations/sigmoid.h"
+#include "activations/tanh.h"
 
 FASTACT_BEGIN_NAMESPACE
 
-// mish(x) = x tanh(softplus(x)) = x tanh(log(1 + e^x))             Misra, arXiv:1908.08681
-//
-// One exponential and one division, no logarithm and no tanh. With e = exp(x) and
-// h = e (e + 2) / 2,
-//     tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = h / (h + 1).
-//
-// Derivative: with d = 1 + h and dh/dx = e (e + 1),
-//     mish'(x) = h/d + x e (e + 1) / d^2 = (h d + x e (e + 1)) / d^2.
-//
-// Both ends. Above kHigh, h / d is 1 to the last bit: mish(x) = x and mish'(x) = 1. Below, mish(x)
-// ~ x e^x stays representable long after e^x has lost its bits: the exponential is computed times
-// 2^kScale, and the factor is taken out at the very last multiplication. Below kLow the result
-// rounds to -0.
-//
-// Error over all 2^32 floats: forward 2.88 ULP (2.95 without FMA); derivative 0.99 (0.998) of the
-// bound of 4 ULP or 1.2e-7 absolute. It has a root near -1.1925, where relative error means
-// nothing.
-//
-// Four roundings make up the forward's error: h, d, the quotient, the product. For d < 1.5 the
-// quotient is written h - h (h/d): the errors of d and of the division then count only h-fold,
-// which takes the negative side from 3.2 to 2.1 ULP.
-//
-// Tried and rejected, 50 000 floats on two AVX-512 threads, where this takes 10.1 us forward:
-//   - h (h + 1) and e (e + 2) without that, 9.6 us: 3.75 ULP;
-//   - the quotient corrected by its exact remainder everywhere, 2.4 ULP: +48 %;
-//   - the low part of exp carried on its own, 2.88 ULP all the same: +5 %;
-//   - x - x / (h + 1) for x > 0, which needs no upper clamp: more selects, no better.
-template <class T>
-struct MishTraits;
-template <>
-struct MishTraits<float> {
-  static constexpr int kScale = 40;
-  static constexpr float kLow = -110, kHigh = 12;
-  static constexpr float kDown = 0x1p-40f, kHalfDown = 0x1p-41f;
-};
-template <>
-struct MishTraits<double> {
-  static constexpr int kScale = 128;
-  static constexpr double kLow = -760, kHigh = 24;
-  static constexpr double kDown = 0x1p-128, kHalfDown = 0x1p-129;
-};
-
-template <class T, bool approximate = false>
-struct Mish {
-  using C = MishTraits<T>;
-  FASTACT_HD explicit Mish(const double*) {}
-
-  FASTACT_HD T forward(T x) const {
-    const T xc = at_least(x, C::kLow);  // above kHigh y is not used
-    if constexpr (approximate) {
-      const T e = exp_approximate<C::kScale>(xc);
-      const T h = madd(e, e * C::kHalfDown, e);
-      const T y = xc * (divide<true>(h, madd(h, C::kDown, T(1))) * C::kDown);
-      return !(x <= C::kHigh) ? x : y;
-    }
-    const Exp<T> exp = exp_scaled<C::kScale>(xc);  // times 2^scale, as are e and h
-    const T e = exp.value();
-    const T rest = madd(exp.t, exp.s, e * (e * C::kHalfDown));  // h - s
-    const T h = rest + exp.s;
-    const T d = madd(h, C::kDown, T(1));
-    const T quotient = divide(h, d);
-    const T small = madd(-quotient, h * C::kDown, rest) + exp.s;  // h - h (h/d)
-    const T y = (xc * (d < T(1.5) ? small : quotient)) * C::kDown;
-    return !(x <= C::kHigh) ? x : y;  // also where x is NaN
-  }
-
-  FASTACT_HD T derivative(T x) const {
-    const T xc = at_least(at_most(x, C::kHigh), C::kLow);
-    if constexpr (approximate) {
-      const T e = exp_approximate<C::kScale>(xc);
-      const T h = madd(e, e * C::kHalfDown, e);
-      const T r = divide<true>(T(1), madd(h, C::kDown, T(1)));  // 1/d
-      const T slope = madd(e, e * C::kDown, e);
-      const T y = madd(xc * C::kDown, slope * r, h * C::kDown) * r;  // h/d + x slope/d^2
-      return x != x ? x : y;
-    }
-    const Exp<T> exp = exp_scaled<C::kScale>(xc);
-    const T e = exp.value();
-    const T h = madd(exp.t, exp.s, e * (e * C::kHalfDown)) + exp.s;
-    const T d = madd(h, C::kDown, T(1));
-    const T slope = madd(e, e * C::kDown, e);  // dh/dx
-    const T y = divide(madd(xc, slope, h * d), d * d) * C::kDown;
-    return x != x ? x : y;
-  }
-};
-
-// identity(x) = x: what fused ops apply when they are told of no activation. It has no op.
-template <class T, bool approximate = false>
-struct Unchanged {
-  FASTACT_HD explicit Unchanged(const double*) {}
-  FASTACT_HD T forward(T x) const { return x; }
-  FASTACT_HD T derivative(T) const { return T(1); }
-};
-
-// The one list. X(name, Struct): the name is the op's name in Python.
+// The one list. X(name, Struct): the name is the op's in Python. A choice among several structs by
+// a string, as gelu's, has a line a struct: gelu_tanh is gelu(approximate="tanh").
 #define FASTACT_ACTIVATIONS(X) \
   X(identity, Unchanged)       \
-  X(mish, Mish)
+  X(relu, Relu)                \
+  X(relu6, Relu6)              \
+  X(leaky_relu, LeakyRelu)     \
+  X(elu, Elu)                  \
+  X(selu, Selu)                \
+  X(celu, Celu)                \
+  X(gelu, Gelu)                \
+  X(gelu_tanh, GeluTanh)       \
+  X(silu, Silu)                \
+  X(mish, Mish)                \
+  X(sigmoid, Sigmoid)          \
+  X(logsigmoid, LogSigmoid)    \
+  X(hardsigmoid, HardSigmoid)  \
+  X(tanh, Tanh)                \
+  X(hardtanh, HardTanh)        \
+  X(tanhshrink, TanhShrink)    \
+  X(softplus, Softplus)        \
+  X(softsign, SoftSign)        \
+  X(softshrink, SoftShrink)    \
+  X(hardshrink, HardShrink)    \
+  X(hardswish, HardSwish)      \
+  X(hardmish, HardMish)        \
+  X(lisht, Lisht)              \
+  X(logcosh, LogCosh)
 
 #define FASTACT_ENUMERATE(name, Struct) k_##name,
 enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };

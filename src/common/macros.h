@@ -21,6 +21,14 @@
   }                           \
   }
 
+// On a lambda: it is part of the loop that calls it, however much else has been inlined by then. A
+// loop with a call left in it does not vectorise.
+#if defined(__GNUC__)
+#define FASTACT_INLINED __attribute__((always_inline))
+#else
+#define FASTACT_INLINED
+#endif
+
 #if defined(__CUDACC__)
 #define FASTACT_HD __host__ __device__ __forceinline__
 #elif defined(__GNUC__)
@@ -37,9 +45,11 @@ FASTACT_BEGIN_NAMESPACE
 // this is the only place where a rounding may disappear. Without FMA hardware, std::fma is a
 // library call some thirty times slower than the two instructions below.
 #if defined(__CUDA_ARCH__)
+#define FASTACT_FMA 1
 FASTACT_HD float madd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FASTACT_HD double madd(double a, double b, double c) { return __fma_rn(a, b, c); }
 #elif defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
+#define FASTACT_FMA 1
 FASTACT_HD float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 FASTACT_HD double madd(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else

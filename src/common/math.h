@@ -8,7 +8,7 @@
 // instructions a clamp (13.2 us) instead of the one integer minimum used here.
 #pragma once
 
-#include "macros.h"
+#include "approximations.h"
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -77,23 +77,47 @@ struct ExpTraits<double> {
 // The exponent's bias sits in the number that is added to round: the shift alone makes s.
 constexpr double kExpUlp = 1.0;
 
+// expm1(x) is s t + (s - 1) with scale 0: s - 1 is exact or swamps the rest, and where k is 0, s is
+// 1 and t is expm1 itself. Range: as above. A zero gives +0.
+constexpr double kExpm1Ulp = 1.5;
+
 template <class T>
 struct Exp {
   T s, t;
   FASTACT_HD T value() const { return madd(t, s, s); }
+  FASTACT_HD T minus_one() const { return madd(s, t, s - T(1)); }
 };
 
+// rest: added to x, which is far larger, without being rounded into it. (-0: nothing at all, which
+// the compiler sees.)
 template <int scale, class T>
-FASTACT_HD Exp<T> exp_scaled(T x) {
+FASTACT_HD Exp<T> exp_scaled(T x, T rest = T(-0.0)) {
   using C = ExpTraits<T>;
   using Bits = typename C::Bits;
   constexpr T magic = C::kRoundMagic + T(C::kBias + scale);
   const T shifted = madd(x, C::kLog2E, magic);
   const T k = shifted - magic;
-  const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, x));
+  const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, x)) + rest;
   const T t = madd(C::q(r) * r, r, r);
   const T s = bit_cast<T>(bit_cast<Bits>(shifted) << C::kMantissaBits);
   return {s, t};
+}
+
+// a b - product, for product = a b as rounded: what exp needs on top of a large rounded product.
+//
+// Exact with FMA. Without, by halves of the significands (Dekker), whose products are exact but for
+// the last bit of the two low halves of double.
+template <class T>
+FASTACT_HD T product_rest(T a, T b, T product) {
+#if defined(FASTACT_FMA)
+  return madd(a, b, -product);
+#else
+  using Bits = typename ExpTraits<T>::Bits;
+  constexpr Bits mask = ~Bits(0) << (ExpTraits<T>::kMantissaBits / 2 + 1);
+  const T a_high = bit_cast<T>(bit_cast<Bits>(a) & mask), a_low = a - a_high;
+  const T b_high = bit_cast<T>(bit_cast<Bits>(b) & mask), b_low = b - b_high;
+  return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;
+#endif
 }
 
 // The division and the exponential of the GPU.
@@ -185,5 +209,123 @@ FASTACT_HD T at_most(T x, T limit) {
   return limit < x ? limit : x;
 }
 #endif
+
+// x or the limit, whichever is larger (no_less) or smaller (no_more), for any limit. A NaN stays.
+template <class T>
+FASTACT_HD T no_less(T x, T limit) {
+  return limit > x ? limit : x;
+}
+template <class T>
+FASTACT_HD T no_more(T x, T limit) {
+  return limit < x ? limit : x;
+}
+
+// y, but x where x is a NaN.
+template <class T>
+FASTACT_HD T unless_nan(T x, T y) {
+  return x != x ? x : y;
+}
+
+template <class T>
+constexpr typename ExpTraits<T>::Bits kSignBit =
+    typename ExpTraits<T>::Bits(1) << (sizeof(T) * 8 - 1);
+
+// |x|, and y with the sign of x.
+template <class T>
+FASTACT_HD T magnitude(T x) {
+  return bit_cast<T>(bit_cast<typename ExpTraits<T>::Bits>(x) & ~kSignBit<T>);
+}
+template <class T>
+FASTACT_HD T with_sign(T y, T x) {
+  using Bits = typename ExpTraits<T>::Bits;
+  return bit_cast<T>((bit_cast<Bits>(y) & ~kSignBit<T>) | (bit_cast<Bits>(x) & kSignBit<T>));
+}
+
+// exp(x) * 2^scale, rounded or, for 16-bit data on a GPU, roughly.
+template <int scale, bool approximate, class T>
+FASTACT_HD T exponential(T x, T rest = T(-0.0)) {
+  if constexpr (approximate) return exp_approximate<scale>(x);
+  return exp_scaled<scale>(x, rest).value();
+}
+
+// How far the tails of what falls off as exp(x) are carried: until they round to zero, in numbers
+// that are scaled by 2^kScale so that none of their bits are lost before the last multiplication.
+// From kHigh on, 1 + exp(-x) is 1.
+template <class T>
+struct Tail;
+template <>
+struct Tail<float> {
+  static constexpr int kScale = 40;
+  static constexpr float kLow = -110, kHigh = 20, kDown = 0x1p-40f;
+};
+template <>
+struct Tail<double> {
+  static constexpr int kScale = 128;
+  static constexpr double kLow = -760, kHigh = 40, kDown = 0x1p-128;
+};
+
+// log(1 + u) for 0 <= u <= 1.
+constexpr double kLog1pUlp = 1.5;
+template <class T>
+FASTACT_HD T log1p_of_unit(T u) {
+  return madd(u * log1p_quotient(u), u, u);
+}
+
+// 1 / (1 + exp(-x)), for every x but NaN, which may give anything.
+constexpr double kSigmoidUlp = 2.5;
+template <bool approximate = false, class T>
+FASTACT_HD T sigmoid_of(T x) {
+  using C = Tail<T>;
+  const T e = exponential<C::kScale, approximate>(at_least(at_most(x, C::kHigh), C::kLow));
+  return divide<approximate>(e, madd(e, C::kDown, T(1))) * C::kDown;
+}
+
+// Its derivative, e / (1 + e)^2 with e = exp(-|x|), times 2^-bits.
+template <int kTimes = 1, bool approximate = false, class T>
+FASTACT_HD T sigmoid_slope_of(T x) {
+  using C = Tail<T>;
+  const T e = exponential<C::kScale, approximate>(at_least(-magnitude(x), C::kLow));
+  const T d = madd(e, C::kDown, T(1));
+  return divide<approximate>(e, d * d) * (kTimes * C::kDown);
+}
+
+// tanh(m) for m >= 0; a NaN may give anything.
+//
+// With n = expm1(-2 m), which has all its bits near 0, it is -n / (n + 2). That form rounds what is
+// nearly 1 three times; from 1/2 on it is 1 - 2 e / (1 + e) with e = exp(-2 m), whose
+// quotient is small.
+// For 16-bit data exp(-2 m) will do where nothing cancels, and below 1/4 three terms of the series,
+// which leave 2^-19 of the result.
+constexpr double kTanhUlp = 2.0;
+template <bool approximate = false, class T>
+FASTACT_HD T tanh_of_magnitude(T m) {
+  if constexpr (approximate) {
+    const T e = exp_approximate<0>(at_least(T(-2) * m, T(-40)));
+    const T z = m * m;
+    const T series = madd(m * z, horner(z, T(-1. / 3), T(2. / 15), T(-17. / 315)), m);
+    return m < T(0.25) ? series : divide<true>(T(1) - e, T(1) + e);
+  }
+  const Exp<T> exp = exp_scaled<0>(at_least(T(-2) * m, T(-60)));
+  const T n = exp.minus_one();
+  const bool near_one = n < T(-2. / 3);
+  const T quotient = divide(near_one ? T(2) * exp.value() : T(0) - n, n + T(2));
+  return near_one ? T(1) - quotient : quotient;
+}
+
+// The tail of the normal distribution, 1 - Phi(t) = exp(-t^2/2) g(t), as its factors: the first
+// times 2^scale. For 0 <= t <= 15 (float) and 39.5 (double), beyond which the product is zero.
+constexpr double kNormalTailUlp = 9.0;
+template <class T>
+struct NormalTail {
+  T exp, g;
+};
+template <int scale, bool approximate = false, class T>
+FASTACT_HD NormalTail<T> normal_tail(T t) {
+  const T half = T(-0.5) * t;
+  const T p = half * t;
+  const T rest = approximate ? T(0) : product_rest(half, t, p);
+  return {exponential<scale, approximate>(p, rest),
+          divide<approximate>(normal_tail_top(t), normal_tail_bottom(t))};
+}
 
 FASTACT_END_NAMESPACE

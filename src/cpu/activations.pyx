@@ -32,32 +32,82 @@ cdef class FastActivation:
     """
 
     cdef readonly int _which
-    cdef int parameter_count
+    cdef readonly dict _checked  # parameters that `_call` has accepted -> (which, the numbers)
+    cdef tuple names
+    cdef tuple usual
     cdef double[MAX_PARAMETERS] defaults
 
-    def __init__(self, str name, tuple defaults):
-        self._which = ACTIVATIONS.index(name)
-        self.parameter_count = len(defaults)
-        unpack(defaults, self.defaults)
+    def __init__(self, str native, tuple names, tuple usual, tuple numbers):
+        """native: with the defaults. numbers: those of `usual` that are none but strings."""
+        self._which = ACTIVATIONS.index(native)
+        self._checked = {}
+        self.names = names
+        self.usual = usual
+        unpack(numbers, self.defaults)
+
+    cdef bint understand(
+        self, Work* work, double* numbers, tuple args, dict kwargs, PyObject** out,
+        PyObject** accumulate
+    ) except -1:
+        """Fill in what to run; False: the Python half must look.
+
+        It has seen before whatever parameters pass here; no check of them stands twice.
+        """
+        cdef Py_ssize_t given = len(args), understood = 0, at
+        cdef list values
+        cdef PyObject* value
+        work.which = self._which
+        work.parameters = self.defaults
+        if given > <Py_ssize_t>len(self.names):
+            if given > <Py_ssize_t>len(self.names) + 1:
+                return False
+            out[0] = PyTuple_GET_ITEM(args, given - 1)
+            given -= 1
+        if kwargs:
+            value = PyDict_GetItem(kwargs, "out")
+            if value is not NULL:
+                if out[0] is not NULL:
+                    return False
+                out[0] = value
+                understood += 1
+            if accumulate is not NULL:
+                value = PyDict_GetItem(kwargs, "accumulate")
+                if value is not NULL:
+                    accumulate[0] = value
+                    understood += 1
+        if given == 0 and understood == <Py_ssize_t>len(kwargs):
+            return True
+        values = list(self.usual)
+        for at in range(given):
+            values[at] = args[at]
+        for at in range(given, len(self.names)):
+            if self.names[at] in kwargs:
+                values[at] = kwargs[self.names[at]]
+                understood += 1
+        if understood != <Py_ssize_t>len(kwargs):
+            return False
+        try:
+            found = self._checked.get(tuple(values))
+        except TypeError:  # not hashable
+            return False
+        if found is None:
+            return False
+        work.which = found[0]
+        unpack(found[1], numbers)
+        work.parameters = numbers
+        return True
 
     cdef object quick_forward(self, x, tuple args, dict kwargs, bint keep_inputs):
-        """NotImplemented unless the only argument beside x is `out`."""
+        """NotImplemented unless all is as the short cut knows it."""
         cdef PyObject* value = <PyObject*>x
-        cdef object out = None
+        cdef PyObject* out = NULL
+        cdef double[MAX_PARAMETERS] numbers
         cdef Work work
-        if args:
-            if kwargs or len(args) != 1 or self.parameter_count:
-                return NotImplemented
-            out = args[0]
-        elif kwargs:
-            if len(kwargs) != 1 or "out" not in kwargs:
-                return NotImplemented
-            out = kwargs["out"]
-        work.blocks = &table.forward[self._which][0]
-        work.parameters = self.defaults
-        work.which = self._which
+        if not self.understand(&work, numbers, args, kwargs, &out, NULL):
+            return NotImplemented
+        work.blocks = &table.forward[work.which][0]
         work.backward = work.accumulate = False
-        return quick(&work, 1, &value, out, keep_inputs)
+        return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
 
     def __call__(self, x, /, *args, **kwargs):
         result = self.quick_forward(x, args, kwargs, False)
@@ -129,24 +179,17 @@ cdef class FastActivation:
         array([0.0592..., 0.6       , 1.0490...])
         """
         cdef PyObject** values = [<PyObject*>dy, <PyObject*>x]
-        cdef Py_ssize_t understood = 0
+        cdef PyObject* out = NULL
+        cdef PyObject* accumulate = NULL
+        cdef double[MAX_PARAMETERS] numbers
         cdef Work work
-        out = None
-        accumulate = False
-        if kwargs:
-            if "out" in kwargs:
-                out = kwargs["out"]
-                understood += 1
-            if "accumulate" in kwargs:
-                accumulate = kwargs["accumulate"]
-                understood += 1
-        if not args and len(kwargs) == understood and type(accumulate) is bool:
-            work.blocks = &table.backward[self._which][0][0]
-            work.parameters = self.defaults
-            work.which = self._which
+        if self.understand(&work, numbers, args, kwargs, &out, &accumulate) and (
+            accumulate is NULL or type(<object>accumulate) is bool
+        ):
+            work.blocks = &table.backward[work.which][0][0]
             work.backward = True
-            work.accumulate = accumulate
-            result = quick(&work, 2, values, out, False)
+            work.accumulate = accumulate is not NULL and <object>accumulate
+            result = quick(&work, 2, values, None if out is NULL else <object>out, False)
             if result is not NotImplemented:
                 return result
         return self._backward(dy, x, *args, **kwargs)

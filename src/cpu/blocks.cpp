@@ -53,7 +53,7 @@ template <class T, template <class, bool> class A>
 void forward(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>, false> a(parameters);
   map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n,
-       [&](Compute<T> x) { return a.forward(x); });
+       [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
 }
 
 template <class T, template <class, bool> class A, bool accumulate>
@@ -61,14 +61,16 @@ void backward(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>, false> a(parameters);
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
                    reinterpret_cast<T*>(operands[2]), n,
-                   [&](Compute<T> dy, Compute<T> x) { return dy * a.derivative(x); });
+                   [&](Compute<T> dy, Compute<T> x)
+                       FASTACT_INLINED { return dy * a.derivative(x); });
 }
 
 // dx = 2 x dy; the product is doubled last, so that it overflows only where dx does.
 template <class T, bool accumulate>
 void square_backward(char* const* operands, int64_t n, const double*) {
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-                   reinterpret_cast<T*>(operands[2]), n, [](Compute<T> dy, Compute<T> x) {
+                   reinterpret_cast<T*>(operands[2]), n,
+                   [](Compute<T> dy, Compute<T> x) FASTACT_INLINED {
                      const Compute<T> product = dy * x;
                      return product + product;
                    });
@@ -87,11 +89,14 @@ void add(char* const* operands, int64_t n, const double*) {
              [](Compute<T> dx, Compute<T>) { return dx; });
 }
 
-template <class T>
-void exponential(char* const* operands, int64_t n, const double*) {
-  map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n,
-       [](T x) { return exp_scaled<0>(x).value(); });
-}
+#define FASTACT_ELEMENTARY(name, bound, value)                                          \
+  template <class T>                                                                    \
+  void elementary_##name(char* const* operands, int64_t n, const double*) {             \
+    map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n, \
+         [](T x) FASTACT_INLINED { return value; });                                    \
+  }
+FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
+#undef FASTACT_ELEMENTARY
 
 }  // namespace
 
@@ -102,6 +107,8 @@ void exponential(char* const* operands, int64_t n, const double*) {
    {backward<bf16, A, false>, backward<bf16, A, true>},   \
    {backward<float, A, false>, backward<float, A, true>}, \
    {backward<double, A, false>, backward<double, A, true>}},
+#define FASTACT_ELEMENTARY(name, bound, value) \
+  {elementary_##name<float>, elementary_##name<double>},
 #define FASTACT_QUOTE_(text) #text
 #define FASTACT_QUOTE(text) FASTACT_QUOTE_(text)
 
@@ -120,7 +127,7 @@ const BlockTable table = {
      {square_backward<bf16, false>, square_backward<bf16, true>},
      {square_backward<float, false>, square_backward<float, true>},
      {square_backward<double, false>, square_backward<double, true>}},
-    {exponential<float>, exponential<double>},
+    {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
     &reduce_table,
     &pipeline_blocks,
 };

@@ -18,13 +18,32 @@ namespace fastact {
 // the output or disjoint from it. parameters: of the op, in the order of its signature.
 using Block = void (*)(char* const* operands, int64_t n, const double* parameters);
 
+// The functions of math.h that have a bound, for its tests. X(name, bound, value at x)
+#define FASTACT_ELEMENTARIES(X)                        \
+  X(exp, kExpUlp, exp_scaled<0>(x).value())            \
+  X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one())    \
+  X(log1p_of_unit, kLog1pUlp, log1p_of_unit(x))        \
+  X(sigmoid_of, kSigmoidUlp, sigmoid_of(x))            \
+  X(tanh_of_magnitude, kTanhUlp, tanh_of_magnitude(x)) \
+  X(normal_tail, kNormalTailUlp, (normal_tail<0>(x).exp) * normal_tail<0>(x).g)
+
+#define FASTACT_ONE(name, bound, value) +1
+constexpr int kElementaries = 0 FASTACT_ELEMENTARIES(FASTACT_ONE);
+#undef FASTACT_ONE
+#define FASTACT_NAME(name, bound, value) #name,
+constexpr const char* kElementaryNames[] = {FASTACT_ELEMENTARIES(FASTACT_NAME)};
+#undef FASTACT_NAME
+#define FASTACT_BOUND(name, bound, value) bound,
+constexpr double kElementaryUlps[] = {FASTACT_ELEMENTARIES(FASTACT_BOUND)};
+#undef FASTACT_BOUND
+
 struct BlockTable {
   const char* isa;
   Block forward[kActivations][kDTypes];      // x IN, y OUT
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
   Block identity[kDTypes][2];                // x IN, y OUT; [1]: y IN/OUT, added to
   Block square_backward[kDTypes][2];         // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  Block exp[2];  // x IN, exp(x) OUT for float and double: for the tests of math.h
+  Block elementary[kElementaries][2];        // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;
   const PipelineBlocks* pipeline;
 };

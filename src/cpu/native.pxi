@@ -16,6 +16,8 @@ from threading import Lock
 cnp.import_array()
 
 cdef extern from "Python.h":
+    PyObject* PyDict_GetItem(dict, object) noexcept
+    PyObject* PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
     PyTypeObject* Py_TYPE(object) noexcept
 
 cdef extern from "numpy/arrayobject.h":
@@ -126,7 +128,9 @@ cdef extern from "reduce_blocks.h" namespace "fastact" nogil:
 
 cdef extern from "blocks.h" namespace "fastact" nogil:
     const int kActivations
-    const double kExpUlp
+    const int kElementaries
+    const char* const kElementaryNames[1]
+    const double kElementaryUlps[1]
     ctypedef void (*Block)(char* const*, int64_t, const double*) noexcept
 
     ctypedef struct BlockTable:
@@ -135,7 +139,7 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
         Block backward[1][4][2]
         Block identity[4][2]
         Block square_backward[4][2]
-        Block exp[2]
+        Block elementary[1][2]
         const ReduceTable* reduce
 
     ctypedef struct IsaList:

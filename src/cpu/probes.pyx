@@ -1,15 +1,19 @@
 # For tests and benchmarks alone: an elementary function by itself, and the copy ceiling.
 
-def exponential(View x, View y):
-    """y OUT = exp(x IN) by the exponential of math.h, within its range; for its tests."""
+ELEMENTARY = tuple([kElementaryNames[i].decode() for i in range(kElementaries)])
+
+
+def elementary(str name, View x, View y):
+    """y OUT = a function of math.h of x IN, within its range; for its tests."""
     cdef double p[1]
     cdef Operand[2] arrays = [x.operand, y.operand]
-    run(table.exp[x.dtype == kF64], p, x.dtype, False, 2, arrays, x.size)
+    cdef int which = ELEMENTARY.index(name)
+    run(table.elementary[which][x.dtype == kF64], p, x.dtype, False, 2, arrays, x.size)
 
 
-def exponential_bound():
-    """The error that math.h states for `exponential`, in ULP."""
-    return kExpUlp
+def elementary_bounds():
+    """The error that math.h states for each, in ULP."""
+    return {name: kElementaryUlps[i] for i, name in enumerate(ELEMENTARY)}
 
 
 def copy(cnp.ndarray destination, cnp.ndarray source):

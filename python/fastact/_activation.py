@@ -1,0 +1,113 @@
+"""The op object of an activation: the Python half of its three doors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import _checks, _cpu
+from ._activation_docs import Doc, docstring
+from ._call import Call
+from ._op import Bounds, Op
+
+_REMEMBERED = 64  # sets of parameters an op
+
+
+class Activation(Op, _cpu.FastActivation):
+    """An element-wise op, y = f(x).
+
+    The compiled base class serves contiguous arrays of one dtype; this class serves and explains
+    the rest. Data flows one way: check, choose the backend, allocate, run.
+
+    choices : for a parameter that is a string, the native activation that each value stands for.
+    rules : what must hold for the parameters that are numbers, in words and as a function of them.
+    """
+
+    bounds: Bounds
+
+    def __init__(
+        self,
+        name: str,
+        bounds: Bounds,
+        doc: Doc,
+        *,
+        choices: Mapping[str, Mapping[str, str]] | None = None,
+        rules: Sequence[tuple[str, Callable[..., bool]]] = (),
+        **parameters: float | str,
+    ) -> None:
+        self._choices = choices or {}
+        self._rules = rules
+        names = [self._choices[p][str(v)] for p, v in parameters.items() if p in self._choices]
+        numbers = tuple(v for v in parameters.values() if not isinstance(v, str))
+        _cpu.FastActivation.__init__(
+            self,
+            names[0] if names else name,
+            tuple(parameters),
+            tuple(parameters.values()),
+            numbers,
+        )
+        self._introduce(name, "activations", ("x",), docstring(doc, bounds), **parameters)
+        self.bounds = bounds
+
+    @property
+    def natives(self) -> list[str]:
+        """The native activations behind this op: its own name, unless it has a choice of them."""
+        chosen = [native for allowed in self._choices.values() for native in allowed.values()]
+        return chosen or [self.name]
+
+    def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._map(f"fastact.{self.name}", x, args, kwargs, saves=False)[0]
+
+    def _forward(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
+        y, x = self._map(f"fastact.{self.name}.forward", x, args, kwargs, saves=True)
+        return y, (x,)
+
+    def _map(
+        self, where: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
+    ) -> tuple[Any, Any]:
+        """y, and x as it was computed on."""
+        allowed = {**self.parameters, "out": None, "stream": None}
+        *values, out, stream = _checks.bind(where, allowed, args, kwargs)
+        (out,) = _checks.outputs(where, out)
+        which, numbers = self._native(where, values)
+        with Call(where, stream, x=x) as call:
+            y, made = call.output("out", out, "x", in_place=not saves)
+            call.native.activation_forward(which, call.views["x"], y, numbers, call.stream)
+            return call.result(out, made), call.arrays["x"]
+
+    def _backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        where = f"fastact.{self.name}.backward"
+        allowed = {**self.parameters, "out": None, "accumulate": False, "stream": None}
+        *values, out, accumulate, stream = _checks.bind(where, allowed, args, kwargs)
+        (out,) = _checks.outputs(where, out)
+        which, numbers = self._native(where, values)
+        accumulate = _checks.flag(where, "accumulate", accumulate)
+        _checks.needs_out(where, accumulate, out)
+        with Call(where, stream, x=x, dy=dy) as call:
+            _checks.same_as(where, "dy", call.views["dy"], "x", call.views["x"])
+            dx, made = call.output("out", out, "x")
+            call.native.activation_backward(
+                which,
+                call.views["dy"],
+                call.views["x"],
+                dx,
+                numbers,
+                accumulate,
+                call.stream,
+            )
+            return call.result(out, made)
+
+    def _native(self, where: str, values: list[Any]) -> tuple[int, tuple[float, ...]]:
+        """The native activation that the parameters choose, and those that are numbers."""
+        which, numbers = self._which, {}
+        for name, value in zip(self.parameters, values, strict=True):
+            if name in self._choices:
+                chosen = _checks.choice(where, name, value, self._choices[name])
+                which = _cpu.ACTIVATIONS.index(chosen)
+            else:
+                numbers[name] = _checks.number(where, name, value)
+        for text, holds in self._rules:
+            _checks.rule(where, text, holds, numbers)
+        if all(type(value) in (float, int, str) for value in values):
+            if len(self._checked) >= _REMEMBERED:
+                self._checked.clear()
+            self._checked[tuple(values)] = which, tuple(numbers.values())
+        return which, tuple(numbers.values())

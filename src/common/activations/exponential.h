@@ -1,0 +1,79 @@
+// The exponential linear units: a line above zero, an exponential that levels off below.
+#pragma once
+
+#include "../math.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// rise x for x >= 0, fall expm1(inner x) below: what elu, selu and celu have in common.
+//
+// Derivative: rise for x > 0, fall inner exp(inner x) below and, as in torch, at zero.
+//
+// inner x is above zero where celu is given a negative alpha, as torch allows: both ends are
+// clamped, and overflow is left to the last multiplication. In the forward pass that is the one by
+// 2 fall, after an exponential of half the size; in the derivative, exp(inner x) is the square of
+// exp(inner x / 2).
+template <class T>
+struct EluTraits;
+template <>
+struct EluTraits<float> {
+  static constexpr float kLow = -30, kHigh = 89, kLowest = -105, kTiny = 0x1p-30f;
+};
+template <>
+struct EluTraits<double> {
+  static constexpr double kLow = -60, kHigh = 710, kLowest = -750, kTiny = 0x1p-60;
+};
+
+template <class T, bool approximate, int scale = 0>
+struct ExponentialUnit {
+  using C = EluTraits<T>;
+  T rise, fall, inner, slope, half_inner;
+  FASTACT_HD ExponentialUnit(double above, double below, double in)
+      : rise(T(above)),
+        fall(T(scale == 0 ? below : 2 * below)),
+        inner(T(in)),
+        slope(T(below * in)),
+        half_inner(T(0.5 * in)) {}
+
+  FASTACT_HD T forward(T x) const {
+    T v = at_least(inner * x, C::kLow);
+    if constexpr (scale != 0) v = at_most(v, C::kHigh);
+    const Exp<T> exp = exp_scaled<scale>(v);
+    T y = fall * madd(exp.s, exp.t, exp.s - (scale == 0 ? T(1) : T(0.5)));
+    if constexpr (scale != 0) y = magnitude(v) < C::kTiny ? x : y;  // x / alpha may lose its bits
+    return x < T(0) ? y : rise * x;                                 // NaN goes to the right
+  }
+
+  FASTACT_HD T derivative(T x) const {
+    const T v = at_least(at_most(half_inner * x, C::kHigh / 2), C::kLowest / 2);
+    const T e = exponential<0, approximate>(v);
+    return unless_nan(x, x > T(0) ? rise : slope * e * e);
+  }
+};
+
+// elu(x) = x for x > 0, else alpha expm1(x)             Clevert et al., arXiv:1511.07289
+template <class T, bool approximate = false>
+struct Elu : ExponentialUnit<T, approximate> {
+  FASTACT_HD explicit Elu(const double* p) : ExponentialUnit<T, approximate>(1, p[0], 1) {}
+};
+
+// selu(x) = scale elu(x, alpha), with constants that make mean 0 and variance 1 a fixed point
+//                                                       Klambauer et al., arXiv:1706.02515
+template <class T, bool approximate = false>
+struct Selu : ExponentialUnit<T, approximate> {
+  static constexpr double kScale = 1.0507009873554804934193349852946;
+  static constexpr double kAlpha = 1.6732632423543772848170429916717;
+  FASTACT_HD explicit Selu(const double*)
+      : ExponentialUnit<T, approximate>(kScale, kScale * kAlpha, 1) {}
+};
+
+// celu(x) = x for x > 0, else alpha expm1(x / alpha)      Barron, arXiv:1704.07483
+//
+// Parameter alpha, not zero.
+template <class T, bool approximate = false>
+struct Celu : ExponentialUnit<T, approximate, -1> {
+  FASTACT_HD explicit Celu(const double* p)
+      : ExponentialUnit<T, approximate, -1>(1, p[0], 1 / p[0]) {}
+};
+
+FASTACT_END_NAMESPACE

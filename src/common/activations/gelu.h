@@ -1,0 +1,126 @@
+// Gelu, and its approximation by tanh.                  Hendrycks and Gimpel, arXiv:1606.08415
+#pragma once
+
+#include "../math.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// gelu(x) = x Phi(x), Phi the standard normal distribution
+//
+// With t = |x| and the tail q = 1 - Phi(t), it is max(x, 0) - t q for both signs: where x > 0 the
+// difference is at least x/2, and for x < 0 there is none.
+//
+// Up to t = 3/2 the tail is a polynomial in 1 - t. From there on
+//     t q = exp(-t^2/2) (1/sqrt(2 pi) - r(t)),
+// r a quotient of polynomials that is far smaller than what it is taken from. (As a quotient by
+// itself, which the derivative and 16-bit data can afford, the roundings of numerator and
+// denominator took the result to 5.9 ULP.)
+//
+// Derivative: with e = exp(-t^2/2), q = e g and the density c e, c = 1/sqrt(2 pi), it is
+// Phi(x) + c x e, which is
+//     e (g - c t) for x <= 0, and 1 - e (g - c t) for x > 0.
+// It has a root near -0.752.
+//
+// e is computed times 2^kScale, so that t q keeps its bits after e has lost them.
+template <class T>
+struct GeluTraits;
+template <>
+struct GeluTraits<float> {
+  static constexpr int kScale = 40;
+  static constexpr float kEnd = 15, kDown = 0x1p-40f;
+};
+template <>
+struct GeluTraits<double> {
+  static constexpr int kScale = 128;
+  static constexpr double kEnd = 39.5, kDown = 0x1p-128;
+};
+
+template <class T, bool approximate = false>
+struct Gelu {
+  using C = GeluTraits<T>;
+  static constexpr T kDensity = T(0.39894228040143267794);
+  FASTACT_HD explicit Gelu(const double*) {}
+
+  FASTACT_HD T forward(T x) const {
+    const T t = at_most(magnitude(x), C::kEnd);
+    const T positive = no_less(x, T(-0.0));  // -0: the zero left far on the left is negative
+    if constexpr (approximate) {
+      const NormalTail<T> tail = normal_tail<C::kScale, true>(t);
+      return madd(t * tail.g * tail.exp, -C::kDown, positive);
+    }
+    const T half = T(-0.5) * t;
+    const T p = half * t;
+    const Exp<T> exp = exp_scaled<C::kScale>(p, product_rest(half, t, p));
+    const T r = kDensity - divide(normal_far_top(t), normal_far_bottom(t));
+    const T far = madd(exp.t, r, r) * exp.s;  // times 2^kScale
+    const T near = t * normal_near(T(1) - t);
+    return t < T(1.5) ? positive - near : madd(far, -C::kDown, positive);
+  }
+
+  FASTACT_HD T derivative(T x) const {
+    const T t = at_most(magnitude(x), C::kEnd);
+    const NormalTail<T> tail = normal_tail<C::kScale, approximate>(t);
+    const T y = madd(t, -kDensity, tail.g) * tail.exp * C::kDown;
+    return unless_nan(x, x > T(0) ? T(1) - y : y);
+  }
+};
+
+// gelu(x, "tanh") = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(p),
+// p = x (a + b x^2), a = 2 sqrt(2/pi), b = 0.044715 a
+//
+// Derivative: as for silu, with m = |x|, e = e^-p(m), d = 1 + e and p' = a + 3 b m^2,
+//     (d + m p' e) / d^2 for x > 0, and e (d - m p') / d^2 below.
+//
+// Far on the left the error of p is that of the result, p times over. p is therefore carried with
+// the rest that its rounding leaves: a is split so that a_high minus the rounded factor is exact.
+template <class T>
+struct GeluTanhTraits;
+template <>
+struct GeluTanhTraits<float> {
+  static constexpr int kScale = 60;
+  static constexpr float kLow = -11.4f, kHigh = 5.5f, kDown = 0x1p-60f;
+  static constexpr float kA = 0x1.988p0f, kALow = 0x1.14cf5p-14f;
+  static constexpr float kB = 0x1.2444f2p-4f, kBLow = 0x1.49b16ap-29f;
+};
+template <>
+struct GeluTanhTraits<double> {
+  static constexpr int kScale = 256;
+  static constexpr double kLow = -22.2, kHigh = 7.2, kDown = 0x1p-256;
+  static constexpr double kA = 0x1.9884530p0, kALow = 0x1.ea1b284687e5ap-27;
+  static constexpr double kB = 0x1.2444f2a4d8b4bp-4, kBLow = -0x1.6c843a29d1c70p-61;
+};
+
+template <class T, bool approximate = false>
+struct GeluTanh {
+  using C = GeluTanhTraits<T>;
+  FASTACT_HD explicit GeluTanh(const double*) {}
+
+  FASTACT_HD T forward(T x) const {
+    const T xc = at_least(x, C::kLow);  // above kHigh y is not used
+    const T square = xc * xc;
+    const T factor = madd(square, C::kB, C::kA);
+    const T p = xc * factor;
+    T rest = 0;
+    if constexpr (!approximate) {
+      const T bs = square * C::kB;
+      const T low = madd(product_rest(xc, xc, square), C::kB, madd(square, C::kBLow, C::kALow)) +
+                    product_rest(square, C::kB, bs);
+      rest = madd(xc, ((C::kA - factor) + bs) + low, product_rest(xc, factor, p));
+    }
+    const T e = exponential<C::kScale, approximate>(p, rest);
+    const T y = (xc * divide<approximate>(e, madd(e, C::kDown, T(1)))) * C::kDown;
+    return !(x <= C::kHigh) ? x : y;  // also where x is NaN
+  }
+
+  FASTACT_HD T derivative(T x) const {
+    const T m = at_most(magnitude(x), -C::kLow);
+    const T square = m * m;
+    const T e = exponential<C::kScale, approximate>(-m * madd(square, C::kB, C::kA + C::kALow));
+    const T d = madd(e, C::kDown, T(1));
+    const T m_slope = m * madd(square, T(3) * C::kB, C::kA + C::kALow);
+    const T above = madd(m_slope, e * C::kDown, d), below = (e * (d - m_slope)) * C::kDown;
+    return unless_nan(x, divide<approximate>(x > T(0) ? above : below, d * d));
+  }
+};
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,93 @@
+// The logistic sigmoid and what is made of it: silu, softplus, logsigmoid.
+#pragma once
+
+#include "../math.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// sigmoid(x) = 1 / (1 + e^-x)
+//
+// Derivative: sigmoid(x) sigmoid(-x) = e / (1 + e)^2 with e = e^-|x|.
+template <class T, bool approximate = false>
+struct Sigmoid {
+  FASTACT_HD explicit Sigmoid(const double*) {}
+  FASTACT_HD T forward(T x) const { return unless_nan(x, sigmoid_of<approximate>(x)); }
+  FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_slope_of<1, approximate>(x)); }
+};
+
+// silu(x) = x sigmoid(x) = x e / (1 + e), e = e^x               Hendrycks and Gimpel 2016
+//
+// Derivative: with s = sigmoid(x) and s' = s (1 - s) it is s + x s'. With m = |x|, e = e^-m and
+// d = 1 + e, that is
+//     (d + m e) / d^2 for x > 0, and e (d - m) / d^2 below.
+// It has a root near -1.278. (By e^x for both signs: one ULP more.)
+//
+// As for mish, x e^x outlives e^x on the left, and on the right the quotient is 1.
+template <class T, bool approximate = false>
+struct Silu {
+  using C = Tail<T>;
+  FASTACT_HD explicit Silu(const double*) {}
+
+  FASTACT_HD T forward(T x) const {
+    const T xc = at_least(x, C::kLow);  // above kHigh y is not used
+    const T e = exponential<C::kScale, approximate>(xc);
+    const T y = (xc * divide<approximate>(e, madd(e, C::kDown, T(1)))) * C::kDown;
+    return !(x <= C::kHigh) ? x : y;  // also where x is NaN
+  }
+
+  FASTACT_HD T derivative(T x) const {
+    const T m = at_most(magnitude(x), -C::kLow);
+    const T e = exponential<C::kScale, approximate>(-m);
+    const T d = madd(e, C::kDown, T(1));
+    const T above = madd(m, e * C::kDown, d), below = (e * (d - m)) * C::kDown;
+    return unless_nan(x, divide<approximate>(x > T(0) ? above : below, d * d));
+  }
+};
+
+// softplus(x) = log(1 + e^(beta x)) / beta, parameter beta > 0        Dugas et al. 2001
+//
+// Derivative: sigmoid(beta x).
+//
+// With m = |x|, it is max(x, 0) + log1p(e^(-beta m)) / beta: nothing overflows and nothing
+// cancels. beta m is not rounded on its way into the exponential, which would magnify the error
+// as far as the tail goes.
+template <class T, bool approximate = false>
+struct Softplus {
+  using C = Tail<T>;
+  T beta, inverse, furthest;
+  FASTACT_HD explicit Softplus(const double* p)
+      : beta(T(p[0])), inverse(T(1 / p[0])), furthest(reach(p[0])) {}
+
+  // |x| from which e^(-beta |x|) is zero, or the largest number.
+  static FASTACT_HD T reach(double beta) {
+    const double largest = sizeof(T) == sizeof(float) ? 0x1p127 : 0x1p1023;
+    return -C::kLow >= beta * largest ? T(largest) : T(-C::kLow / beta);
+  }
+
+  FASTACT_HD T forward(T x) const {
+    const T m = at_most(magnitude(x), furthest);
+    const T p = -beta * m;
+    const T rest = approximate ? T(0) : product_rest(-beta, m, p);
+    const T e = exponential<C::kScale, approximate>(p, rest) * C::kDown;
+    return madd(log1p_of_unit(e), inverse, no_less(x, T(0)));
+  }
+
+  FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_of<approximate>(beta * x)); }
+};
+
+// logsigmoid(x) = log(sigmoid(x)) = -softplus(-x)
+//
+// Derivative: 1 - sigmoid(x) = sigmoid(-x).
+template <class T, bool approximate = false>
+struct LogSigmoid {
+  using C = Tail<T>;
+  FASTACT_HD explicit LogSigmoid(const double*) {}
+  FASTACT_HD T forward(T x) const {
+    const T p = at_least(-magnitude(x), C::kLow);
+    const T e = exponential<C::kScale, approximate>(p) * C::kDown;
+    return no_more(x, T(-0.0)) - log1p_of_unit(e);
+  }
+  FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_of<approximate>(-x)); }
+};
+
+FASTACT_END_NAMESPACE

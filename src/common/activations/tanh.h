@@ -1,0 +1,110 @@
+// The hyperbolic tangent and what is made of it: tanhshrink, lisht, logcosh.
+//
+// All of them are odd or even: they are computed of m = |x|, by exp(-2 m), which does not overflow.
+#pragma once
+
+#include "../math.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// tanh(x)
+//
+// Derivative: 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = e^(-2 m), the sigmoid's of 2 x times 4.
+template <class T, bool approximate = false>
+struct Tanh {
+  FASTACT_HD explicit Tanh(const double*) {}
+  FASTACT_HD T forward(T x) const {
+    return unless_nan(x, with_sign(tanh_of_magnitude<approximate>(magnitude(x)), x));
+  }
+  FASTACT_HD T derivative(T x) const {
+    return unless_nan(x, sigmoid_slope_of<4, approximate>(T(2) * x));
+  }
+};
+
+// exp(-2 m), for m >= 0, where all that happens to it is an addition of at least some 2^-30.
+template <bool approximate, class T>
+FASTACT_HD T exp_of_minus_twice(T m) {
+  return exponential<0, approximate>(at_least(T(-2) * m, T(-80)));
+}
+
+// tanhshrink(x) = x - tanh(x)
+//
+// Derivative: tanh(x)^2.
+//
+// Near 0 it is x^3/3 and the difference cancels: for m < 1, m^3 (1/3 + q(m^2)). From there on
+//     m - (1 - e) / (1 + e) = (m - 1) + 2 e / (1 + e),
+// a sum of positive numbers. A square doubles the error of what is squared: with n = expm1(-2 m),
+// the derivative is n^2 / (n + 2)^2, and near 1 rather 1 - 4 e / (1 + e)^2.
+template <class T, bool approximate = false>
+struct TanhShrink {
+  FASTACT_HD explicit TanhShrink(const double*) {}
+  FASTACT_HD T forward(T x) const {
+    const T m = magnitude(x);
+    const T z = m * m;
+    const T cube = z * m;
+    const T near = madd(cube, T(1. / 3), cube * tanhshrink_quotient(z));
+    const T e = exp_of_minus_twice<approximate>(m);
+    const T far = (m - T(1)) + divide<approximate>(T(2) * e, T(1) + e);
+    return with_sign(m < T(1) ? near : far, x);
+  }
+  FASTACT_HD T derivative(T x) const {
+    const T m = at_most(magnitude(x), T(30));
+    if constexpr (approximate) {
+      const T t = tanh_of_magnitude<true>(m);
+      return unless_nan(x, t * t);
+    }
+    const Exp<T> exp = exp_scaled<0>(T(-2) * m);
+    const T n = exp.minus_one();
+    const T square = madd(n, n, madd(T(4), n, T(4)));  // (n + 2)^2, with n + 2 not rounded
+    const bool near_one = n < T(-0.85);
+    const T quotient = divide(near_one ? T(4) * exp.value() : n * n, square);
+    return unless_nan(x, near_one ? T(1) - quotient : quotient);
+  }
+};
+
+// lisht(x) = x tanh(x)                                       Roy et al., arXiv:1901.05894
+//
+// Derivative: tanh(x) + x (1 - tanh(x)^2). With e = e^(-2 m) and d = 1 + e, up to the sign of x,
+//     (1 - e)/d + 4 m e/d^2 = ((1 - e) d + 4 m e) / d^2,
+// where 1 - e = -expm1(-2 m).
+template <class T, bool approximate = false>
+struct Lisht {
+  FASTACT_HD explicit Lisht(const double*) {}
+  FASTACT_HD T forward(T x) const {
+    const T m = magnitude(x);
+    return m * tanh_of_magnitude<approximate>(m);
+  }
+  FASTACT_HD T derivative(T x) const {
+    const T m = at_most(magnitude(x), T(40));
+    const Exp<T> exp = exp_scaled<0>(T(-2) * m);
+    const T e = exp.value();
+    const T d = T(1) + e;
+    const T y = divide<approximate>(madd(T(4) * m, e, -exp.minus_one() * d), d * d);
+    return unless_nan(x, with_sign(y, x));
+  }
+};
+
+// logcosh(x) = log(cosh(x)) = m + log1p(e^(-2 m)) - log(2)
+//
+// Derivative: tanh(x).
+//
+// Near 0 it is x^2/2 and the difference cancels: for m < 1, m^2 q(m^2). From there on log(2) is
+// taken from m exactly, and its low part goes with the logarithm.
+template <class T, bool approximate = false>
+struct LogCosh {
+  static constexpr T kLn2 = sizeof(T) == sizeof(float) ? T(0x1.62e43p-1f) : T(0x1.62e42fefa39efp-1);
+  static constexpr T kLn2Rest =
+      sizeof(T) == sizeof(float) ? T(-0x1.05c61p-29f) : T(0x1.abc9e3b39803fp-56);
+  FASTACT_HD explicit LogCosh(const double*) {}
+  FASTACT_HD T forward(T x) const {
+    const T m = magnitude(x);
+    const T z = m * m;
+    const T near = z * logcosh_quotient(z);
+    const T e = exp_of_minus_twice<approximate>(m);
+    const T far = (m - kLn2) + (madd(e * log1p_low_quotient(e), e, e) - kLn2Rest);
+    return m < T(1) ? near : far;
+  }
+  FASTACT_HD T derivative(T x) const { return Tanh<T, approximate>(nullptr).forward(x); }
+};
+
+FASTACT_END_NAMESPACE

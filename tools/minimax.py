@@ -1,0 +1,272 @@
+"""Coefficients of src/common/math.h: minimax polynomials and quotients, by Remez in 200 digits.
+
+    python tools/minimax.py NAME float|double [DEGREE [DEGREE_OF_DENOMINATOR]]
+
+prints the coefficients from the constant upwards as hexadecimal literals, and the worst relative
+error with these rounded coefficients. Without arguments it lists the names. Needs mpmath and numpy.
+
+Polynomials are rounded from the constant upwards, and what is left is fitted anew after each: the
+later coefficients then make up for the rounding of the earlier ones. Of quotients each coefficient
+is tried one and two units up and down, as long as that makes the worst error smaller.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+from mpmath import mp, mpf
+
+mp.dps = 200
+Function = Callable[[Any], Any]
+PRECISION = {"float": 24, "double": 53}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is fitted: `f` on [low, high], or on [-high, high] where `both_signs`.
+
+    weight : what an error of f means relative to the result.
+    dense : how strongly the grid is drawn towards 0.
+    degrees : of numerator and denominator, for each type.
+    """
+
+    text: str
+    f: Function
+    weight: Function
+    high: dict[str, Any]
+    degrees: dict[str, tuple[int, int]]
+    low: Any = 0
+    both_signs: bool = False
+    dense: int = 1
+
+
+def _half_scaled_erfc(t: Any) -> Any:
+    return mpmath.erfc(t / mpmath.sqrt(2)) * mpmath.exp(t * t / 2) / 2
+
+
+def _far(kind: str, degrees: tuple[int, int]) -> Target:
+    """What 1/sqrt(2 pi), as rounded, exceeds t g(t) by."""
+    c = rounded(1 / mpmath.sqrt(2 * mpmath.pi), PRECISION[kind])
+    return Target(
+        f"r(t) of t g(t) = 1/sqrt(2 pi) - r(t), t from 1.5, for {kind}",
+        lambda t: c - t * _half_scaled_erfc(t),
+        lambda t: 1 / (t * _half_scaled_erfc(t)),
+        {"float": mpf("14.5"), "double": mpf("39")},
+        {kind: degrees},
+        low=mpf("1.5"),
+        dense=3,
+    )
+
+
+def rounded(value: Any, bits: int) -> Any:
+    with mp.workprec(bits):
+        return +value
+
+
+TARGETS = {
+    "exp": Target(
+        "q(r) of exp(r) = 1 + r + r^2 q(r)",
+        lambda r: (mpmath.exp(r) - 1 - r) / r**2,
+        lambda r: r**2 / mpmath.exp(r),
+        dict.fromkeys(PRECISION, mpmath.log(2) / 2 * mpf("1.0001")),
+        {"float": (4, 0), "double": (9, 0)},
+        both_signs=True,
+    ),
+    "log1p": Target(
+        "q(u) of log1p(u) = u + u^2 q(u), u to 1",
+        lambda u: (mpmath.log1p(u) - u) / u**2,
+        lambda u: u**2 / mpmath.log1p(u),
+        dict.fromkeys(PRECISION, mpf(1)),
+        {"float": (8, 0), "double": (19, 0)},
+    ),
+    "log1p_low": Target(
+        "q(u) of log1p(u) = u + u^2 q(u), u to exp(-2)",
+        lambda u: (mpmath.log1p(u) - u) / u**2,
+        lambda u: u**2 / (1 - mpmath.log(2) + mpmath.log1p(u)),
+        dict.fromkeys(PRECISION, mpmath.exp(-2)),
+        {"float": (3, 0), "double": (8, 0)},
+    ),
+    "tanhshrink": Target(
+        "q(x^2) of x - tanh(x) = x^3 q(x^2), x to 1; the kernel takes 1/3 as rounded from q(0)",
+        lambda z: (mpmath.sqrt(z) - mpmath.tanh(mpmath.sqrt(z))) / mpmath.sqrt(z) ** 3,
+        lambda z: mpmath.sqrt(z) ** 3 / (mpmath.sqrt(z) - mpmath.tanh(mpmath.sqrt(z))),
+        dict.fromkeys(PRECISION, mpf(1)),
+        {"float": (7, 0), "double": (15, 0)},
+    ),
+    "logcosh": Target(
+        "q(x^2) of log(cosh(x)) = x^2 q(x^2), x to 1",
+        lambda z: mpmath.log(mpmath.cosh(mpmath.sqrt(z))) / z,
+        lambda z: z / mpmath.log(mpmath.cosh(mpmath.sqrt(z))),
+        dict.fromkeys(PRECISION, mpf(1)),
+        {"float": (6, 0), "double": (14, 0)},
+    ),
+    "normal_tail": Target(
+        "g(t) of the normal distribution's tail, 1 - Phi(t) = exp(-t^2/2) g(t)",
+        _half_scaled_erfc,
+        lambda t: 1 / _half_scaled_erfc(t),
+        {"float": mpf("14.5"), "double": mpf("39")},
+        {"float": (4, 5), "double": (10, 11)},
+        dense=3,
+    ),
+    "normal_near": Target(
+        "p(s) of Phi(s - 1), s from -1/2 to 1",
+        lambda s: mpmath.ncdf(s - 1),
+        lambda s: 1 / mpmath.ncdf(s - 1),
+        dict.fromkeys(PRECISION, mpf(1)),
+        {"float": (9, 0), "double": (17, 0)},
+        low=mpf("-0.5"),
+    ),
+    "normal_far": _far("float", (3, 5)),
+    "normal_far_double": _far("double", (7, 9)),
+}
+
+
+def horner(coefficients: list[Any], x: Any) -> Any:
+    value = mpf(0)
+    for c in reversed(coefficients):
+        value = value * x + c
+    return value
+
+
+def remez(
+    x: list[Any], f: list[Any], w: list[Any], n: int, d: int
+) -> tuple[list[Any], list[Any], Any]:
+    """Numerator, denominator (constant 1) and worst weighted error of n/d degrees on a grid."""
+    size = n + d + 2
+    at = [round(i * (len(x) - 1) / (size - 1)) for i in range(size)]
+    top, bottom = [mpf(0)], [mpf(1)]
+    best: Any = None
+    for _ in range(20):
+        for _ in range(5 if d else 1):
+            rows, right = mpmath.matrix(size, size), mpmath.matrix(size, 1)
+            for i, k in enumerate(at):
+                for j in range(n + 1):
+                    rows[i, j] = x[k] ** j
+                for j in range(d):
+                    rows[i, n + 1 + j] = -f[k] * x[k] ** (j + 1)
+                rows[i, size - 1] = (-1) ** i * horner(bottom, x[k]) / w[k]
+                right[i] = f[k]
+            solved = list(mpmath.lu_solve(rows, right))
+            top, bottom = solved[: n + 1], [mpf(1), *solved[n + 1 : -1]]
+        error = [
+            (horner(top, t) / horner(bottom, t) - a) * b for t, a, b in zip(x, f, w, strict=True)
+        ]
+        new, worst = exchange(error, size)
+        levelled = abs(solved[-1])
+        if best is None or worst < best[2]:
+            best = top, bottom, worst
+        if new is None or worst <= levelled * mpf("1.0005"):
+            break
+        at = new
+    return best
+
+
+def exchange(error: list[Any], size: int) -> tuple[list[int] | None, Any]:
+    """Where the error is largest between its changes of sign, `size` of them in a row."""
+    peaks: list[int] = []
+    for k, e in enumerate(error):
+        if peaks and (e > 0) == (error[peaks[-1]] > 0):
+            if abs(e) > abs(error[peaks[-1]]):
+                peaks[-1] = k
+        else:
+            peaks.append(k)
+    worst = max(abs(error[k]) for k in peaks)
+    while len(peaks) > size:  # the ends are the only ones that can go
+        peaks.pop(0 if abs(error[peaks[0]]) < abs(error[peaks[-1]]) else -1)
+    return (peaks if len(peaks) == size else None), worst
+
+
+def settle(
+    top: list[Any], bottom: list[Any], x: list[Any], f: list[Any], w: list[Any], bits: int
+) -> None:
+    """Move the rounded coefficients of a quotient by units where its worst error gains by it."""
+    of_top, of_bottom = ([horner(side, t) for t in x] for side in (top, bottom))
+    quotients = zip(of_top, of_bottom, f, w, strict=True)
+    error = np.array([float((p / q - a) * b) for p, q, a, b in quotients])
+    weights = np.array([float(a * b) for a, b in zip(f, w, strict=True)])
+    units, effects = [], []
+    for side, values, sign in ((top, of_top, 1), (bottom[1:], of_bottom, -1)):
+        for j, c in enumerate(side, start=sign < 0):
+            unit = mpf(2) ** (mpmath.frexp(c)[1] - bits)
+            units.append(unit)
+            effects.append([float(sign * unit * t**j / v) for t, v in zip(x, values, strict=True)])
+    steps, effect = np.zeros(len(units), int), np.array(effects) * weights
+    random = np.random.default_rng(0)
+    best, best_steps = np.abs(error).max(), steps.copy()
+    for _ in range(40):
+        steps = best_steps + random.integers(-1, 2, steps.size) * (random.random(steps.size) < 0.3)
+        here = np.abs(error + steps @ effect).max()
+        gained = True
+        while gained:
+            gained = False
+            for j in range(steps.size):
+                for move in (-2, -1, 1, 2):
+                    steps[j] += move
+                    there = np.abs(error + steps @ effect).max()
+                    if there < here * (1 - 1e-6):
+                        here, gained = there, True
+                    else:
+                        steps[j] -= move
+        if here < best:
+            best, best_steps = here, steps.copy()
+    for j, (step, unit) in enumerate(zip(best_steps.tolist(), units, strict=True)):
+        side, at = (top, j) if j < len(top) else (bottom, j - len(top) + 1)
+        side[at] += step * unit
+
+
+def fit(target: Target, kind: str, n: int, d: int) -> tuple[list[Any], list[Any], Any]:
+    """Rounded coefficients and their worst error."""
+    points, bits, high = 40 * (n + d + 2), PRECISION[kind], target.high[kind]
+    x = [(1 - mpmath.cos(mpmath.pi * (i + mpf(1) / 2) / points)) / 2 for i in range(points)]
+    x = (
+        [(2 * t - 1) * high for t in x]
+        if target.both_signs
+        else [target.low + t**target.dense * (high - target.low) for t in x]
+    )
+    f, w = [target.f(t) for t in x], [target.weight(t) for t in x]
+    top, bottom, ideal = remez(x, f, w, n, d)
+    print(f"worst relative error 2^{float(mpmath.log(ideal, 2)):.2f}, before rounding")
+    plain = [rounded(c, bits) for c in top], [rounded(c, bits) for c in bottom]
+    if d == 0:
+        top, rest, weights = [], f, w
+        for degree in range(n, -1, -1):
+            c = rounded(remez(x, rest, weights, degree, 0)[0][0], bits)
+            top.append(c)
+            rest = [(r - c) / t for r, t in zip(rest, x, strict=True)]
+            weights = [v * t for v, t in zip(weights, x, strict=True)]
+    top, bottom = [rounded(c, bits) for c in top], [rounded(c, bits) for c in bottom]
+    if d:
+        settle(top, bottom, x, f, w, bits)
+    return min(
+        (
+            (
+                *sides,
+                max(abs((horner(sides[0], t) / horner(sides[1], t) - a) * b) for t, a, b in data),
+            )
+            for data in [list(zip(x, f, w, strict=True))]
+            for sides in (plain, (top, bottom))
+        ),
+        key=lambda fitted: fitted[2],
+    )
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) < 2:
+        print(__doc__)
+        for name, target in TARGETS.items():
+            print(f"{name:12} {target.text}; degrees {target.degrees}")
+        return
+    name, kind, *degrees = arguments
+    n, d = map(int, [*degrees, 0][:2]) if degrees else TARGETS[name].degrees[kind]
+    top, bottom, error = fit(TARGETS[name], kind, n, d)
+    suffix = "f" if kind == "float" else ""
+    for label, coefficients in (("numerator", top), ("denominator", bottom)):
+        print(label, *(float(c).hex() + suffix for c in coefficients), sep="\n  ")
+    print(f"worst relative error 2^{float(mpmath.log(error, 2)):.2f}, with these")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
