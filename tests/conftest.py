@@ -9,12 +9,21 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from devices import DEVICES, DTYPES, FRAMEWORKS, Framework
+from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact import _cpu
 
 ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
+
+# No code but the formulas knows which activation it runs: what is held of the code around them, in
+# many layouts and sizes, is held for one without parameters, one with a number and one with a
+# choice. What a formula could break is held for all.
+by_representatives = pytest.mark.parametrize(
+    "op", [fa.mish, fa.leaky_relu, fa.gelu], ids=lambda op: op.name
+)
+
+ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
 
 
 @pytest.fixture(params=DTYPES.values(), ids=DTYPES.keys())
@@ -27,7 +36,7 @@ def op(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.fixture(params=_cpu.supported_isas())
+@pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     before = _cpu.isa()
     _cpu.select_isa(request.param)
@@ -35,7 +44,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _cpu.select_isa(before)
 
 
-@pytest.fixture(params=[*_cpu.supported_isas(), *DEVICES], ids=lambda p: getattr(p, "name", p))
+@pytest.fixture(params=[*ISAS, *DEVICES], ids=lambda p: getattr(p, "name", p))
 def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
     """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
     if isinstance(request.param, Framework):

@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,10 @@ import pytest
 import torch
 
 from fastact import _backend
+
+# A run that forces an instruction set of the CPU is about that one: the others and the devices are
+# left to a run that forces none.
+FORCED_ISA = os.environ.get("FASTACT_ISA")
 
 DTYPES = {
     "float16": np.dtype(np.float16),
@@ -87,7 +92,7 @@ def from_torch(tensor: torch.Tensor) -> np.ndarray:
 # --- the emulated device --------------------------------------------------------------------------
 
 
-EMULATED = find_spec("fastact._cuda_emulated") is not None
+EMULATED = find_spec("fastact._cuda_emulated") is not None and not FORCED_ISA
 
 
 def _emulated() -> list[Framework]:
@@ -164,7 +169,7 @@ def _wrapped(of: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
 
 
 def _cuda() -> list[Framework]:
-    if _backend.cuda_why():
+    if _backend.cuda_why() or FORCED_ISA:
         return []
     found = []
     if torch.cuda.is_available():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIVATIONS, assert_same_bits, sample
+from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
 from devices import DEVICES, DTYPES, EMULATED, KERNELS, Plain, to_emulated
 from test_errors import Elsewhere
 from test_threads import run_python
@@ -19,7 +19,7 @@ from fastact import _backend
 
 emulated: Any = _backend.emulate() if EMULATED else None
 needs_emulation = pytest.mark.skipif(
-    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON"
+    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
 )
 needs_gpu = pytest.mark.skipif(bool(_backend.cuda_why()), reason=_backend.cuda_why() or "-")
 
@@ -113,6 +113,7 @@ def test_inputs_live_as_long_as_they_are_read(op, kind):
     assert np.isnan(np.frombuffer(y.tobytes(), np.float32)).sum() == 1
 
 
+@by_representatives
 @needs_emulation
 @pytest.mark.parametrize("order", ["forward", "backward", "shuffle"])
 def test_the_order_of_threads_does_not_show(op, dtype, order):
@@ -126,6 +127,7 @@ def test_the_order_of_threads_does_not_show(op, dtype, order):
         emulated.set_thread_order("alternate", 0)
 
 
+@by_representatives
 @pytest.mark.parametrize("size", [0, 1, 3, 1023, 1024, 1025, 4096, 4099, 9001])
 @pytest.mark.parametrize("offset", range(4))
 @pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
@@ -149,6 +151,7 @@ def test_tails_and_misaligned_bases(op, dtype, device, size, offset):
 # --- errors ---------------------------------------------------------------------------------------
 
 
+@by_representatives
 @needs_emulation
 def test_arrays_on_two_places(op, kind):
     here, there = (make(kind, sample(np.float32), device) for device in (0, 1))
@@ -172,6 +175,7 @@ def test_cpu_with_gpu(op):
         op.backward(x.cuda(), x)
 
 
+@by_representatives
 @needs_emulation
 def test_streams_that_do_not_fit(op, kind):
     x, stream = make(kind, sample(np.float32)), emulated.make_stream(1)

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from conftest import sample
+from conftest import by_representatives, sample
 from test_threads import run_python
 
 # Python objects of a call: views with their axes, tuples, messages never.
@@ -22,6 +22,7 @@ def peak(call) -> int:
     return most
 
 
+@by_representatives
 def test_python_and_numpy_allocate_nothing(op, dtype, many_threads):
     x, out = sample(dtype, SIZE), np.zeros(SIZE, dtype)
     strided, other = x[::-2], out[::-2]
@@ -36,6 +37,7 @@ def test_python_and_numpy_allocate_nothing(op, dtype, many_threads):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
+@by_representatives
 @pytest.mark.parametrize("arrays", ["contiguous", "strided", "tensor"])
 def test_peak_of_the_process_is_flat(op, arrays):
     """Resident memory counts what tracemalloc can't see: native scratch, torch, page tables."""

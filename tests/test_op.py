@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import assert_agrees, assert_same_bits, sample
+from conftest import assert_agrees, assert_same_bits, by_representatives, sample
 from devices import DTYPES
 
 import fastact as fa
@@ -81,6 +81,7 @@ def test_saved_is_not_copied(op):
     assert op.forward(x[::2])[1][0].base is x
 
 
+@by_representatives
 def test_out_by_position_and_by_keyword(op, dtype, framework):
     x = framework.of(sample(dtype))
     y = framework.numpy(op(x))
@@ -108,6 +109,7 @@ def test_accumulate(op, dtype, framework):
     assert_agrees(framework, framework.numpy(total)[~nan], expected[~nan])
 
 
+@by_representatives
 def test_out_as_a_tuple(op, framework):
     """As NumPy takes it: an array or None for each output."""
     x = framework.of(sample(np.float32))

@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         isas=isas or _cpu.supported_isas(),
         exhaustive=args.exhaustive,
         stride=args.stride,
-        torch="torch" in _chosen(parser, "peer", args.peers, ["torch"]),
+        peers=_chosen(parser, "peer", args.peers, ("numpy", "torch")),
     )
     return 0 if _check.check(_ops(args, parser), options, args.markdown) else 1
 
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         "--isa", type=_names, default=(), metavar="v2,v3", help="only these instruction sets"
     )
     check.add_argument(
-        "--peers", type=_names, default=(), metavar="torch", help="measure torch's errors too"
+        "--peers", type=_names, default=(), metavar="numpy,torch", help="measure their errors too"
     )
     check.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
     check.set_defaults(run=_check)

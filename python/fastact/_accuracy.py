@@ -26,7 +26,7 @@ Oracle = Callable[[Float64s], Float64s]
 DIRECTIONS = ("forward", "derivative")
 EDGES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)  # of the histogram, in ULP
 
-BATCH = 1 << 22  # inputs between two barriers of the pool
+BATCH = 1 << 20  # inputs between two barriers of the pool; more leave the caches
 _SLICE = 1 << 17  # inputs compared at once: fewer cost more in hand-overs of the interpreter lock
 _ULPS = 2.0**23  # units in the last place that make up the power of two at or below a float32
 _SMALLEST_NORMAL = 2.0**-126  # below it the spacing stays the same

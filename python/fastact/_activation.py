@@ -53,6 +53,16 @@ class Activation(Op, _cpu.FastActivation):
         chosen = [native for allowed in self._choices.values() for native in allowed.values()]
         return chosen or [self.name]
 
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """The formulas behind this op: how each is written, and the keyword that chooses it."""
+        found: dict[str, dict[str, Any]] = {self.name: {}}
+        for parameter, allowed in self._choices.items():
+            for value in allowed:
+                if value != self.parameters[parameter]:
+                    found[f"{self.name}({parameter}={value!r})"] = {parameter: value}
+        return found
+
     def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self._map(f"fastact.{self.name}", x, args, kwargs, saves=False)[0]
 

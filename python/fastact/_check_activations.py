@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,9 @@ from numpy.typing import NDArray
 from . import _accuracy, _cpu
 from ._accuracy import DIRECTIONS, EDGES, Contender, Float32s, Float64s, Tally
 from ._check_common import Check, Options, Report
-from ._terminal import Progress
+from ._terminal import Progress, markdown_table
 from ._threads import get_num_threads
+from ._workloads import LeftOut, function_named, open_torch
 
 # A bound on the absolute error is a multiple of the type's epsilon.
 _FLOAT64_PER_FLOAT32 = float(np.finfo(np.float64).eps) / float(np.finfo(np.float32).eps)
@@ -66,36 +70,63 @@ def _add(
         report.fail(f"{' '.join(case)}: {tally.counted:.4g} ULP at {where}, allowed {limit:g}")
 
 
-def derivative(op: Any, x: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+def derivative(op: Any, x: NDArray[Any], **parameters: Any) -> NDArray[Any]:
     """The derivative of an activation: its backward pass for a gradient of one."""
-    result: NDArray[Any] = op.backward(np.ones_like(x), x, out=out)
+    result: NDArray[Any] = op.backward(np.ones_like(x), x, **parameters)
     return result
 
 
-def _both_directions(op: Any, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return op(x), derivative(op, x)
+@dataclass(frozen=True)
+class _Subject:
+    """One formula of an op: the op and the parameter that chooses it."""
+
+    name: str
+    op: Any
+    chosen: dict[str, Any]
+
+    def both(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The op and its derivative."""
+        return self.op(x, **self.chosen), derivative(self.op, x, **self.chosen)
+
+    def exact(self, function: Callable[..., Any]) -> Callable[[Any], Any]:
+        """A function of the oracle, as a function of x."""
+        return lambda x: function(self.op.name, x, **self.chosen)
 
 
-def _our_contender(op: Any, isa: str) -> Contender:
+def _ours(subject: _Subject, isa: str) -> Contender:
     ones = np.ones(_accuracy.BATCH, dtype=np.float32)
+    op, chosen = subject.op, subject.chosen
 
     def forward(x: Float32s, out: Float32s) -> None:
         _cpu.select_isa(isa)
-        op(x, out=out)
+        op(x, out=out, **chosen)
 
     def backward(x: Float32s, out: Float32s) -> None:
         _cpu.select_isa(isa)
-        op.backward(ones[: x.size], x, out=out)
+        op.backward(ones[: x.size], x, out=out, **chosen)
 
     return Contender(isa, forward, backward)
 
 
-def _torch_contender(name: str, threads: int) -> Contender | None:
-    torch = importlib.import_module("torch")
-    function = getattr(torch.nn.functional, name, None)
-    if function is None:
-        return None
-    torch.set_num_threads(threads)
+def _numpy(subject: _Subject) -> Contender:
+    """The textbook's formulas, as NumPy evaluates them for float32."""
+    oracle = importlib.import_module("fastact._reference")
+
+    def contend(formulas: dict[str, Any]) -> Callable[[Float32s, Float32s], None]:
+        formula = formulas[subject.op.name].of
+
+        def run(x: Float32s, out: Float32s) -> None:
+            with np.errstate(all="ignore"):
+                out[...] = formula(x, oracle.NUMPY, **subject.chosen)
+
+        return run
+
+    return Contender("numpy", contend(oracle.FORWARD), contend(oracle.DERIVATIVE))
+
+
+def _torch(subject: _Subject) -> Contender:
+    torch = open_torch(get_num_threads())
+    function = partial(function_named(torch.nn.functional, subject.op.name), **subject.chosen)
 
     def forward(x: Float32s, out: Float32s) -> None:
         out[...] = function(torch.from_numpy(x)).numpy()
@@ -108,32 +139,37 @@ def _torch_contender(name: str, threads: int) -> Contender | None:
     return Contender("torch", forward, backward)
 
 
-def _check_float32(op: Any, options: Options, report: Report) -> None:
+_PEERS = {"numpy": _numpy, "torch": _torch}
+
+
+def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
     """Forward and derivative on many or all float32 inputs."""
     oracle = importlib.import_module("fastact._reference")
     threads = get_num_threads()
-    contenders = [_our_contender(op, isa) for isa in options.isas]
-    if options.torch:
-        peer = _torch_contender(op.name, threads)
-        if peer is None:
-            report.say(f"  torch: has no {op.name}")
-        else:
-            contenders.append(peer)
+    contenders = [_ours(subject, isa) for isa in options.isas]
+    for peer in options.peers:
+        try:
+            contenders.append(_PEERS[peer](subject))
+        except LeftOut as reason:
+            report.say(f"  {peer}: {reason}")
     if options.exhaustive:
         total = _accuracy.count_float32(options.stride)
         batches = _accuracy.every_float32(options.stride)
     else:
         sample = _accuracy.dense_float32()[:: options.stride]
         total, batches = sample.size, _accuracy.in_batches(sample)
-    limits = {"forward": op.bounds.forward_ulp, "derivative": op.bounds.derivative_ulp}
-    allowed = {"forward": 0.0, "derivative": op.bounds.derivative_abs}
+    limits = {
+        "forward": subject.op.bounds.forward_ulp,
+        "derivative": subject.op.bounds.derivative_ulp,
+    }
+    allowed = {"forward": 0.0, "derivative": subject.op.bounds.derivative_abs}
     started = time.perf_counter()
-    with Progress(f"{op.name}, {total} float32 inputs", total) as progress:
+    with Progress(f"{subject.name}, {total} float32 inputs", total) as progress:
         totals = _accuracy.sweep(
             contenders,
             {
-                "forward": lambda x: oracle.forward(op.name, x),
-                "derivative": lambda x: oracle.derivative(op.name, x),
+                "forward": subject.exact(oracle.forward),
+                "derivative": subject.exact(oracle.derivative),
             },
             allowed,
             batches,
@@ -150,13 +186,13 @@ def _check_float32(op: Any, options: Options, report: Report) -> None:
             promised = contender.label in options.isas
             _add(
                 report,
-                (op.name, direction, "float32", contender.label),
+                (subject.name, direction, "float32", contender.label),
                 tally,
                 limits[direction] if promised else None,
             )
 
 
-def _check_16_bit(op: Any, options: Options, report: Report) -> None:
+def _check_16_bit(subject: _Subject, options: Options, report: Report) -> None:
     """Every 16-bit input gives the float32 result, rounded once."""
     every = np.arange(1 << 16, dtype=np.uint16)
     dtypes: list[Any] = [np.float16]
@@ -170,8 +206,8 @@ def _check_16_bit(op: Any, options: Options, report: Report) -> None:
         for isa in options.isas:
             _cpu.select_isa(isa)
             with np.errstate(all="ignore"):
-                results = _both_directions(op, x)
-                wides = _both_directions(op, x.astype(np.float32))
+                results = subject.both(x)
+                wides = subject.both(x.astype(np.float32))
                 roundeds = [wide.astype(dtype) for wide in wides]
             for direction, result, rounded in zip(DIRECTIONS, results, roundeds, strict=True):
                 same = result.view(np.uint16) == rounded.view(np.uint16)
@@ -180,7 +216,7 @@ def _check_16_bit(op: Any, options: Options, report: Report) -> None:
                     wrong += 1
                     at = float(x[same.argmin()])
                     report.fail(
-                        f"{op.name} {direction} {dtype} {isa}: {np.count_nonzero(~same)} of "
+                        f"{subject.name} {direction} {dtype} {isa}: {np.count_nonzero(~same)} of "
                         f"{x.size} inputs are not the rounded float32 result, first at {at:g}"
                     )
         if not wrong:
@@ -198,7 +234,7 @@ def _float64_sample(points: int) -> Float64s:
     return np.concatenate([half, -half, wide, near])
 
 
-def _check_float64(op: Any, options: Options, report: Report) -> None:
+def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
     """A sample of float64 inputs against arbitrary precision."""
     try:
         importlib.import_module("mpmath")
@@ -210,8 +246,8 @@ def _check_float64(op: Any, options: Options, report: Report) -> None:
     results = {}
     for isa in options.isas:
         _cpu.select_isa(isa)
-        results[isa] = _both_directions(op, x)
-    bounds = op.bounds
+        results[isa] = subject.both(x)
+    bounds = subject.op.bounds
     allowed = bounds.derivative_abs * _FLOAT64_PER_FLOAT32
     rules = (
         (oracle.forward_mp, bounds.forward_ulp, 0.0),
@@ -220,23 +256,23 @@ def _check_float64(op: Any, options: Options, report: Report) -> None:
     report.say(f"  float64: {x.size} inputs against mpmath; absolute bound {allowed:.3g}")
     for position, (direction, rule) in enumerate(zip(DIRECTIONS, rules, strict=True)):
         function, limit, absolute = rule
-        exact = [function(op.name, value) for value in x.tolist()]
+        exact = list(map(subject.exact(function), x.tolist()))
         for isa in options.isas:
             tally = _accuracy.tally_of_float64(x, results[isa][position], exact, absolute)
-            _add(report, (op.name, direction, "float64", isa), tally, limit)
+            _add(report, (subject.name, direction, "float64", isa), tally, limit)
 
 
-def _check_specials(op: Any, options: Options, report: Report) -> None:
+def _check_specials(subject: _Subject, options: Options, report: Report) -> None:
     """Zeros with their sign, infinities and NaN where the oracle has them at special inputs."""
     oracle = importlib.import_module("fastact._reference")
     x = np.array(_SPECIALS)
     with np.errstate(all="ignore"):
-        references = (oracle.forward(op.name, x), oracle.derivative(op.name, x))
+        references = (subject.exact(oracle.forward)(x), subject.exact(oracle.derivative)(x))
     wrong = 0
     for isa in options.isas:
         _cpu.select_isa(isa)
         for dtype in (np.float32, np.float64):
-            results = _both_directions(op, x.astype(dtype))
+            results = subject.both(x.astype(dtype))
             for direction, result, expected in zip(DIRECTIONS, results, references, strict=True):
                 special = (expected == 0) | ~np.isfinite(expected)
                 same = (result == expected) | (np.isnan(result) & np.isnan(expected))
@@ -245,7 +281,7 @@ def _check_specials(op: Any, options: Options, report: Report) -> None:
                 for index in np.flatnonzero(special & ~same):
                     wrong += 1
                     report.fail(
-                        f"{op.name} {direction} {np.dtype(dtype)} {isa}: {result[index]} at "
+                        f"{subject.name} {direction} {np.dtype(dtype)} {isa}: {result[index]} at "
                         f"{x[index]}, expected {expected[index]}"
                     )
     if not wrong:
@@ -253,10 +289,32 @@ def _check_specials(op: Any, options: Options, report: Report) -> None:
 
 
 def _check(op: Any, options: Options, report: Report) -> None:
-    _check_float32(op, options, report)
-    _check_16_bit(op, options, report)
-    _check_float64(op, options, report)
-    _check_specials(op, options, report)
+    for name, chosen in op.variants.items():
+        subject = _Subject(name, op, chosen)
+        if chosen:
+            report.say(name)
+        _check_float32(subject, options, report)
+        _check_16_bit(subject, options, report)
+        _check_float64(subject, options, report)
+        _check_specials(subject, options, report)
 
 
-CHECK = Check(_check, _HEADER, _LEFT, _LEGEND, knows=lambda op: bool(op.family == "activations"))
+def _summary(rows: list[list[str]]) -> str:
+    """What is held to the bound, of float32: an op and direction a line, a contender a column."""
+    by = list(dict.fromkeys(row[3] for row in rows if row[2] == "float32"))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for name, direction, dtype, label, _, counted, *_ in rows:
+        if dtype == "float32":
+            lines.setdefault((name, direction), {})[label] = counted
+    body = [[*line, *(found.get(label, "") for label in by)] for line, found in lines.items()]
+    return markdown_table(["counted ULP of", "direction", *by], body, 2)
+
+
+CHECK = Check(
+    _check,
+    _HEADER,
+    _LEFT,
+    _LEGEND,
+    knows=lambda op: bool(op.family == "activations"),
+    summary=_summary,
+)

@@ -21,15 +21,15 @@ class Options:
         Of the inputs chosen above, only each `stride`-th one.
     float64_points : int
         Inputs compared with arbitrary precision.
-    torch : bool
-        Measure torch on the same inputs too.
+    peers : tuple of str
+        Measure these on the same inputs too.
     """
 
     isas: tuple[str, ...]
     exhaustive: bool = False
     stride: int = 1
     float64_points: int = 2000
-    torch: bool = False
+    peers: tuple[str, ...] = ()
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Check:
     header, left : of the table of its rows: names of the columns, of which so many are names.
     legend : what the columns mean.
     knows : whether an op is of this kind.
+    summary : Markdown that says the gist of many rows.
     """
 
     run: Callable[[Any, Options, Report], None]
@@ -63,3 +64,4 @@ class Check:
     left: int
     legend: str
     knows: Callable[[Any], bool]
+    summary: Callable[[list[list[str]]], str] | None = None

@@ -117,7 +117,7 @@ def _results(
     squares = op.name == "sum_squares"
     with np.errstate(all="ignore"):
         yield "numpy", np.asarray(np.sum(np.square(x) if squares else x, axis=axes)).reshape(-1)
-    if options.torch:
+    if "torch" in options.peers:
         torch = open_torch(get_num_threads())
         tensor = as_tensor(torch, np.ascontiguousarray(x))  # it has no negative strides
         total = torch.sum(torch.square(tensor) if squares else tensor, dim=axes)
