@@ -13,7 +13,7 @@ from conftest import ISAS
 from test_threads import TIMEOUT
 
 import fastact as fa
-from fastact import __main__, _bench, _check_bias, _check_reductions, _cpu, _shapes
+from fastact import __main__, _bench, _check_bias, _check_reductions, _cpu, _shapes, _workloads
 from fastact._op import Bounds, SumBounds
 from fastact._workloads import COPY, FRESH, OURS, Options
 
@@ -132,6 +132,17 @@ def test_bench_of_shapes(shaped, tmp_path, capsys):
         assert row["what"] in shown
     assert "2 × 3 × 4 × 5" in shown or shaped.name == "unbroadcast"
     assert "Sums are held against a copy of the array that they read" in shown
+
+
+@pytest.mark.parametrize("name", [*_workloads._OF_INPUT, *_workloads._OF_OUTPUT])
+def test_torchs_backward_kernels_are_given_what_they_need(name):
+    """They are called without their autograd: their arguments are ours to get right."""
+    x, dy = (torch.linspace(-7, 7, 999, dtype=torch.float64) + shift for shift in (0, 0.1))
+    ours = fa.ops[name].backward(dy, x)
+    # torch has 1/6 of hardsigmoid in float32
+    torch.testing.assert_close(
+        _workloads.torch_gradient(torch, name, dy, x)(), ours, rtol=1e-7, atol=1e-12
+    )
 
 
 @pytest.mark.usefixtures("small_shapes")

@@ -18,6 +18,7 @@ from ._threads import get_num_threads
 from ._workloads import PEERS, Options, dtype_named
 
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
+_PANELS = 4  # rows of them in a picture; more ops are drawn as a map
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -74,6 +75,8 @@ def _info(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]:
+    if args.ops and getattr(args, "all", False):
+        parser.error("--all does not go with names of ops")
     names = _chosen(parser, "op", args.ops, list(ops)) or tuple(ops)
     return [ops[name] for name in dict.fromkeys(names)]
 
@@ -106,9 +109,8 @@ def _refuse(args: argparse.Namespace, parser: argparse.ArgumentParser, *options:
 
 
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from . import _bench, _plot, _terminal
+    from . import _bench, _plot, _plot_map, _report, _terminal
 
-    _refuse(args, parser, "markdown")
     if args.plot is not None:  # ask for what is missing before the minutes are spent
         _terminal.require("matplotlib", "--plot")
     options = Options(
@@ -121,8 +123,12 @@ def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         seconds=args.seconds or Options.seconds,
     )
     rows = _bench.bench(_ops(args, parser), options, args.json)
+    processor = _config.config()["processor"]
+    if args.markdown is not None and rows:
+        args.markdown.write_text(_report.markdown(rows, processor), encoding="utf-8")
     if args.plot is not None and rows:
-        _plot.plot(rows, _config.config()["processor"], args.plot)
+        many = len({(row.op, row.dtype) for row in rows}) > _PANELS
+        (_plot_map if many else _plot).plot(rows, processor, args.plot)
     return 0
 
 
@@ -199,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
     bench.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
+    bench.add_argument("--all", action="store_true", help="every op, as without any name")
     bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     bench.add_argument(
         "--sizes",
@@ -223,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
     bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
     bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
-    bench.add_argument("--markdown", type=Path, metavar="F", help="on a GPU: the tables to F")
+    bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
     bench.add_argument("--plot", type=Path, metavar="F.png", help="draw the speed-ups")
     bench.set_defaults(run=_bench)
 

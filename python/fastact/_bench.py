@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import _config, _workloads_activations, _workloads_bias, _workloads_reductions
+from ._op import ops
 from ._terminal import Progress, table
 from ._threads import num_threads
 from ._workloads import COPY, FRESH, OURS, Call, Case, Family, Options, installed
@@ -146,9 +147,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds * scale:.{digits}f} {unit}"
 
 
-def _print_rows(rows: Sequence[Row], family: Family) -> None:
-    """One table: the rows of one op, direction and dtype."""
-    first = rows[0]
+def title_of(row: Row) -> str:
+    """What a table is of: one op, direction and dtype."""
+    threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
+    return f"{row.op}, {row.direction}, {row.dtype}, {threads}"
+
+
+def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
+    """One table: header, lines, and how many columns of them are names."""
+    family = FAMILIES[ops[rows[0].op].family]
     named = dict.fromkeys(name for row in rows for name in row.seconds)
     peers = [name for name in named if name not in (OURS, FRESH, COPY)]
     header = [family.heading, OURS, COPY, "× copy", "without out="]
@@ -164,9 +171,7 @@ def _print_rows(rows: Sequence[Row], family: Family) -> None:
             line += [_duration(row.seconds[peer]) if took_part else "–"]
             line += [f"{row.ratios[peer]:.1f}" if took_part else "–"]
         lines.append(line)
-    threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
-    print(f"\n{first.op}, {first.direction}, {first.dtype}, {threads}")
-    print(table(header, lines, left=int(family.heading == "shape")), flush=True)
+    return header, lines, int(family.heading == "shape")
 
 
 LEGEND = """\
@@ -175,18 +180,24 @@ return a new one. × copy: time of fastact over that of a parallel copy of the s
 same threads; 1 is the speed of memory. × numpy, × torch …: their time over that of fastact."""
 
 
+def legend(rows: Sequence[Row]) -> str:
+    """What the columns of these rows' tables mean."""
+    notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
+    return "\n".join([LEGEND, *filter(None, notes)])
+
+
 def machine(peers: Sequence[str]) -> dict[str, Any]:
     """Facts about this machine, this build and the peers."""
     versions = {peer: importlib.metadata.version(peer) for peer in peers}
     return {**_config.config(), "peers": versions}
 
 
-def bench(ops: Sequence[Any], options: Options, json_file: Path | None = None) -> list[Row]:
+def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> list[Row]:
     """Measure ops, print a table for each, and return the rows.
 
     Parameters
     ----------
-    ops : sequence of ops
+    chosen : sequence of ops
         What to measure; one that has no case, or none that was asked for, is named and passed over.
     options : Options
         How to measure.
@@ -202,7 +213,7 @@ def bench(ops: Sequence[Any], options: Options, json_file: Path | None = None) -
             print(f"{peer}: not installed, left out")
     if "jax" in peers:
         print("jax: runs on threads of its own number")
-    tables = list(_tables(ops, options))
+    tables = list(_tables(chosen, options))
     rows: list[Row] = []
     with Progress("bench", sum(map(len, tables))) as progress:
         for cases in tables:
@@ -215,23 +226,22 @@ def bench(ops: Sequence[Any], options: Options, json_file: Path | None = None) -
                     f"{peer}: left out, {why}" for peer, why in left_out.items()
                 )
                 progress.advance(1)
-            _print_rows(part, FAMILIES[cases[0].op.family])
+            header, lines, left = table_of(part)
+            print(f"\n{title_of(part[0])}\n{table(header, lines, left=left)}", flush=True)
             for reason in reasons:
                 print(reason)
             rows += part
     if rows:
-        print(f"\n{LEGEND}")
-        families = dict.fromkeys(FAMILIES[cases[0].op.family].note for cases in tables)
-        print(*filter(None, families), sep="\n", end="\n" if any(families) else "")
+        print(f"\n{legend(rows)}")
     if json_file is not None:
         facts = {"machine": machine(peers), "rows": [asdict(row) for row in rows]}
         json_file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return rows
 
 
-def _tables(ops: Sequence[Any], options: Options) -> Iterator[list[Case]]:
+def _tables(chosen: Sequence[Any], options: Options) -> Iterator[list[Case]]:
     """The cases, one list a table; an op without any is named."""
-    for op in ops:
+    for op in chosen:
         found = False
         for dtype, direction in product(options.dtypes, options.directions):
             family = FAMILIES.get(op.family)

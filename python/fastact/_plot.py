@@ -15,10 +15,10 @@ _GROUP = 0.84  # width of the bars of one size, at most
 _WIDEST = 0.34  # width of one bar, at most
 
 
-def _size_label(size: int) -> str:
+def size_label(size: int) -> str:
     """Sizes as people say them.
 
-    >>> _size_label(64), _size_label(1024), _size_label(50_000), _size_label(16_000_000)
+    >>> size_label(64), size_label(1024), size_label(50_000), size_label(16_000_000)
     ('64', '1024', '50 K', '16 M')
     """
     for unit, scale in (("M", 10**6), ("K", 10**3)):
@@ -29,7 +29,13 @@ def _size_label(size: int) -> str:
 
 def _label(row: Row) -> str:
     """What a group of bars is called: a size, or a shape and what is done along it."""
-    return _size_label(row.size) if row.what == f"{row.size:,}" else row.what.replace(", ", "\n", 1)
+    return size_label(row.size) if row.what == f"{row.size:,}" else row.what.replace(", ", "\n", 1)
+
+
+def heading(rows: Sequence[Row], cpu: str) -> str:
+    """What the whole picture shows."""
+    threads = f"{rows[0].threads} threads" if rows[0].threads > 1 else "1 thread"
+    return f"Speed-up by fastact on {cpu}, {threads}"
 
 
 def _panel(axes: Any, ticker: Any, rows: Sequence[Row]) -> None:
@@ -115,7 +121,6 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> None:
         pyplot.Line2D([], [], color="black", linewidth=2, label="limit: time of a plain copy")
     )
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), fontsize=12)
-    threads = f"{rows[0].threads} threads" if rows[0].threads > 1 else "1 thread"
-    figure.suptitle(f"Speed-up by fastact on {cpu}, {threads}", fontsize=15, fontweight="bold")
+    figure.suptitle(heading(rows, cpu), fontsize=15, fontweight="bold")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)

@@ -212,22 +212,46 @@ def function_named(module: ModuleType, name: str) -> Callable[..., Any]:
     return function
 
 
-def torch_backward_kernel(torch: Any, name: str) -> Any:
+_SELU = (1.6732632423543772, 1.0507009873554805)
+
+# What autograd calls for an activation: aten's kernel of it, given dy and x, and of those that
+# differentiate by it, y.
+_OF_INPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "relu": lambda aten, dy, x: aten.threshold_backward(dy, x, 0),
+    "relu6": lambda aten, dy, x: aten.hardtanh_backward(dy, x, 0, 6),
+    "leaky_relu": lambda aten, dy, x: aten.leaky_relu_backward(dy, x, 0.01, False),
+    "elu": lambda aten, dy, x: aten.elu_backward(dy, 1, 1, 1, False, x),
+    "selu": lambda aten, dy, x: aten.elu_backward(dy, *_SELU, 1, False, x),
+    "celu": lambda aten, dy, x: aten.elu_backward(dy, 1, 1, 1, False, x),
+    "gelu": lambda aten, dy, x: aten.gelu_backward(dy, x),
+    "silu": lambda aten, dy, x: aten.silu_backward(dy, x),
+    "mish": lambda aten, dy, x: aten.mish_backward(dy, x),
+    "hardsigmoid": lambda aten, dy, x: aten.hardsigmoid_backward(dy, x),
+    "hardtanh": lambda aten, dy, x: aten.hardtanh_backward(dy, x, -1, 1),
+    "softplus": lambda aten, dy, x: aten.softplus_backward(dy, x, 1, 20),
+    "softshrink": lambda aten, dy, x: aten.softshrink_backward(dy, x, 0.5),
+    "hardshrink": lambda aten, dy, x: aten.hardshrink_backward(dy, x, 0.5),
+    "hardswish": lambda aten, dy, x: aten.hardswish_backward(dy, x),
+}
+_OF_OUTPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "sigmoid": lambda aten, dy, y: aten.sigmoid_backward(dy, y),
+    "tanh": lambda aten, dy, y: aten.tanh_backward(dy, y),
+}
+
+
+def torch_backward_kernel(torch: Any, name: str) -> Callable[[Any, Any], Any] | None:
     """What autograd would call, where it needs the gradient and the input and nothing else."""
-    kernel = getattr(torch.ops.aten, f"{name}_backward", None)
-    if kernel is None:
-        return None
-    arguments = kernel.default._schema.arguments
-    needed = [argument.name for argument in arguments if not argument.has_default_value()]
-    return kernel if needed == ["grad_output", "self"] else None
+    return partial(_OF_INPUT[name], torch.ops.aten) if name in _OF_INPUT else None
 
 
 def torch_gradient(torch: Any, name: str, dy: Any, x: Any) -> Callable[[], Any]:
-    """A call that returns dy f'(x): that kernel, or autograd over a graph that is there already."""
+    """A call that returns dy f'(x): a kernel, or autograd over a graph that is there already."""
     function = function_named(torch.nn.functional, name)
     kernel = torch_backward_kernel(torch, name)
     if kernel is not None:
         return partial(kernel, dy, x)
+    if name in _OF_OUTPUT:
+        return partial(_OF_OUTPUT[name], torch.ops.aten, dy, function(x))
     leaf = x.detach().requires_grad_()
     result = function(leaf)
     return lambda: torch.autograd.grad(result, leaf, dy, retain_graph=True)[0]

@@ -54,7 +54,8 @@ def _formula(case: Case) -> Callable[[Any, Any], Any]:
 
 
 def _numpy(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:
-    return partial(_formula(case), x, np)
+    reference = importlib.import_module("fastact._reference")
+    return partial(_formula(case), x, reference.NUMPY)
 
 
 def _numexpr(case: Case, dy: NDArray[Any], x: NDArray[Any]) -> Call:

@@ -1,0 +1,63 @@
+"""The benchmark of the CPU as a page: the gist of the activations, then every table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from ._bench import Row, legend, table_of, title_of
+from ._op import ops
+from ._terminal import markdown_table
+from ._workloads import PEERS
+
+_GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
+
+
+def times(ratio: float | None) -> str:
+    """How many times faster, in two digits.
+
+    >>> times(8.64), times(23.4), times(None)
+    ('8.6 ×', '23 ×', '–')
+    """
+    if ratio is None:
+        return "–"
+    return f"{ratio:.0f} ×" if ratio >= 9.95 else f"{ratio:.1f} ×"
+
+
+def gist(rows: Sequence[Row]) -> str:
+    """The activations of the first dtype, a line each: how many times faster than each peer."""
+    rows = [row for row in rows if ops[row.op].family == "activations"]
+    sizes = [size for size in _GIST if any(row.size == size for row in rows)]
+    found = {(r.op, r.direction, r.size): r.ratios for r in rows if r.dtype == rows[0].dtype}
+    columns = [
+        (direction, size, peer)
+        for peer in PEERS
+        for direction in dict.fromkeys(row.direction for row in rows)
+        for size in sizes
+        if any(peer in ratios for (_, of, _), ratios in found.items() if of == direction)
+    ]
+    if not columns:
+        return ""
+    lines = []
+    for name in dict.fromkeys(row.op for row in rows):
+        of = [found.get((name, direction, size), {}) for direction, size, _ in columns]
+        lines.append([name, *(times(r.get(c[2])) for r, c in zip(of, columns, strict=True))])
+    header = [f"{direction}, {size:,}, × {peer}" for direction, size, peer in columns]
+    return markdown_table([rows[0].dtype, *header], lines, 1)
+
+
+def markdown(rows: Sequence[Row], processor: str) -> str:
+    """The page of a benchmark."""
+    parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}", gist(rows)]
+    slower = [
+        f"{title_of(row)}, {row.what}: {row.ratios[peer]:.2f} × {peer}"
+        for row in rows
+        for peer in PEERS
+        if row.ratios.get(peer, 1.0) < 0.95
+    ]
+    if slower:
+        parts += ["Slower than a peer:", "\n".join(f"- {line}" for line in slower)]
+    for title, part in groupby(rows, title_of):
+        header, lines, left = table_of(list(part))
+        parts += [f"## {title}", markdown_table(header, lines, max(left, 1))]
+    return "\n\n".join(filter(None, parts)) + "\n"
