@@ -78,7 +78,7 @@ if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
   fastact_cuda_objects(cuda src/cuda/%.cu)
   foreach(target IN LISTS FASTACT_TARGETS)
     target_compile_options(${target} PRIVATE
-      -fmad=false ${werror} -Xcompiler=${warnings},-fvisibility=hidden)
+      -fmad=false --compress-mode=size ${werror} -Xcompiler=${warnings},-fvisibility=hidden)
     target_compile_definitions(${target} PRIVATE
       FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH}
       "FASTACT_CUDA_ARCHITECTURES=\"${architectures}\"")
