@@ -9,6 +9,7 @@ namespace {
 constexpr int64_t kStage = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
 constexpr int64_t kCut = 64;      // elements: whole cache lines of every dtype
 constexpr uintptr_t kLine = 64;   // bytes of a cache line
+constexpr int kAhead = 4;         // lines of the next row that are fetched during this one
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
 
 template <class T>
@@ -34,29 +35,44 @@ MoveRow scatter_for(int64_t item) {
 namespace {
 
 // A position in a prepared loop, and the walk along its rows.
-struct Cursor {
-  const Loop& loop;
-  int64_t index[kMaxAxes];
-
-  Cursor(const Loop& l, int64_t element) : loop(l) {
+class Cursor {
+ public:
+  Cursor(const Loop& l, int64_t element) : loop(l), last(l.ndim - 1) {
     for (int axis = loop.ndim; axis-- > 0;) {
       index[axis] = element % loop.shape[axis];
       element /= loop.shape[axis];
     }
+    for (int k = 0; k < loop.operands; ++k) find_row(k);
   }
-  int64_t left_in_row() const { return loop.shape[loop.ndim - 1] - index[loop.ndim - 1]; }
-  char* at(int operand) const {
-    char* p = loop.data[operand];
-    for (int axis = 0; axis < loop.ndim; ++axis) p += index[axis] * loop.strides[operand][axis];
-    return p;
-  }
+
+  int64_t left_in_row() const { return loop.shape[last] - index[last]; }
+  char* at(int k) const { return row[k] + index[last] * loop.strides[k][last]; }
+
   void advance(int64_t within_row) {
-    index[loop.ndim - 1] += within_row;
-    for (int axis = loop.ndim - 1; axis > 0 && index[axis] == loop.shape[axis]; --axis) {
+    index[last] += within_row;
+    if (index[last] < loop.shape[last] || last == 0) return;
+    index[last] = 0;
+    if (++index[last - 1] < loop.shape[last - 1]) {  // as nearly always
+      for (int k = 0; k < loop.operands; ++k) row[k] += loop.strides[k][last - 1];
+      return;
+    }
+    for (int axis = last - 1; axis > 0 && index[axis] == loop.shape[axis]; --axis) {
       index[axis] = 0;
       ++index[axis - 1];
     }
+    for (int k = 0; k < loop.operands; ++k) find_row(k);
   }
+
+ private:
+  void find_row(int k) {
+    row[k] = loop.data[k];
+    for (int axis = 0; axis < last; ++axis) row[k] += index[axis] * loop.strides[k][axis];
+  }
+
+  const Loop& loop;
+  int last;
+  int64_t index[kMaxAxes];
+  char* row[kMaxOperands];  // where the row begins
 };
 
 // Moves n elements of one operand, from `start` on, into or out of a buffer.
@@ -83,8 +99,10 @@ void run_rows(const Loop& loop, int64_t first, int64_t n) {
     const int64_t m = std::min(n - done, cursor.left_in_row());
     char* p[kMaxOperands];
     for (int k = 0; k < loop.operands; ++k) p[k] = cursor.at(k);
-    loop.block(p, m, loop.parameters);
     cursor.advance(m);
+    for (int k = 0; k < loop.operands; ++k)
+      for (int line = 0; line < kAhead; ++line) __builtin_prefetch(cursor.at(k) + line * kLine);
+    loop.block(p, m, loop.parameters);
     done += m;
   }
 }
@@ -105,14 +123,20 @@ void run_staged(const Loop& loop, int64_t first, int64_t n) {
       p[k] = stage[k];
       if (k == output && !loop.reads_output) continue;
       for_rows(loop, cursor, k, m, [&](char* row, int64_t offset, int64_t stride, int64_t count) {
-        gather(stage[k] + offset, row, stride, count);
+        if (stride == loop.item)
+          memcpy(stage[k] + offset, row, count * loop.item);
+        else
+          gather(stage[k] + offset, row, stride, count);
       });
     }
     loop.block(p, m, loop.parameters);
     if (loop.contiguous[output]) continue;
     for_rows(loop, cursor, output, m,
              [&](char* row, int64_t offset, int64_t stride, int64_t count) {
-               scatter(row, stage[output] + offset, stride, count);
+               if (stride == loop.item)
+                 memcpy(row, stage[output] + offset, count * loop.item);
+               else
+                 scatter(row, stage[output] + offset, stride, count);
              });
   }
 }

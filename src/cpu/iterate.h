@@ -15,6 +15,12 @@
 // two. Blocks therefore begin where the output crosses a line, and the few elements before that go
 // with the first block (1M float32: 262 us without, 207 us with).
 //
+// A row that does not follow the one before it is new to the hardware's prefetcher: while a row is
+// computed, the first lines of the next one are fetched. (4096, 768) of 1024 columns, float32, in
+// the shared cache, against the speed of a contiguous array: mish 0.91 (without: 0.81), relu 0.77
+// (0.75), where NumPy's copy of the same view has 0.87; rows of 64: mish 0.86, relu 0.73, copy
+// 0.75.
+//
 // Tried and rejected, on 16M float32 of mish forward with two threads (ordinary stores 5.7 to
 // 7 ms, memcpy of the same bytes 4.4 to 4.9): computing into a buffer of 0.5 to 16 KiB and
 // streaming it past the caches (6.5 to 11 ms, and no better than even when every line is aligned);
