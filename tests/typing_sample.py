@@ -19,6 +19,7 @@ out: NDArray[np.float32] = np.empty_like(x)
 
 y: NDArray[np.float32] = fa.mish(x)
 y = fa.mish(x, out=out)
+y = fa.relu6(x)  # by the star of __init__.py
 y, saved = fa.mish.forward(x)
 y, saved = fa.mish.forward(x, out=out)
 dx: NDArray[np.float32] = fa.mish.backward(y, *saved)

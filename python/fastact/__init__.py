@@ -10,75 +10,29 @@ on NumPy arrays, and on the arrays of any framework with DLPack: what comes back
 framework of what came in. `fastact.ops` maps each op's name to the op.
 """
 
-from ._checks import CudaUnavailableError
-from ._config import show_config
-from ._op import ops
-from ._threads import get_num_threads, num_threads, set_num_threads
-from ._version import __version__
-from .activations import (
-    celu,
-    elu,
-    gelu,
-    hardmish,
-    hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    lisht,
-    logcosh,
-    logsigmoid,
-    mish,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    softplus,
-    softshrink,
-    softsign,
-    swish,
-    tanh,
-    tanhshrink,
-)
-from .bias import bias_act, bias_grad, unbroadcast
-from .reductions import sum, sum_squares
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CudaUnavailableError",
-    "__version__",
-    "bias_act",
-    "bias_grad",
-    "celu",
-    "elu",
-    "gelu",
-    "get_num_threads",
-    "hardmish",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "leaky_relu",
-    "lisht",
-    "logcosh",
-    "logsigmoid",
-    "mish",
-    "num_threads",
-    "ops",
-    "relu",
-    "relu6",
-    "selu",
-    "set_num_threads",
-    "show_config",
-    "sigmoid",
-    "silu",
-    "softplus",
-    "softshrink",
-    "softsign",
-    "sum",
-    "sum_squares",
-    "swish",
-    "tanh",
-    "tanhshrink",
-    "unbroadcast",
-]
+from . import activations as _activations
+from ._checks import CudaUnavailableError as CudaUnavailableError
+from ._config import show_config as show_config
+from ._op import ops as ops
+from ._threads import get_num_threads as get_num_threads
+from ._threads import num_threads as num_threads
+from ._threads import set_num_threads as set_num_threads
+from ._version import __version__ as __version__
+from .activations import *  # noqa: F403  one row there is all that an activation needs
+from .bias import bias_act as bias_act
+from .bias import bias_grad as bias_grad
+from .bias import unbroadcast as unbroadcast
+from .reductions import sum as sum
+from .reductions import sum_squares as sum_squares
+
+if not TYPE_CHECKING:  # a type checker reads the imports
+    __all__ = sorted(
+        {
+            *("CudaUnavailableError", "__version__", "ops", "show_config"),
+            *("get_num_threads", "num_threads", "set_num_threads"),
+            *_activations.__all__,
+            *ops,
+        }
+    )

@@ -5,6 +5,8 @@ stated accuracy and what the docstring says of this op alone (the rest is in `_a
 the formula stands in `src/common/activations/`, the oracle in `tests/reference.py`.
 """
 
+from typing import TYPE_CHECKING
+
 from ._activation import Activation
 from ._activation_docs import Doc
 from ._op import Bounds, register
@@ -397,3 +399,6 @@ logcosh = register(
         ),
     )
 )
+
+if not TYPE_CHECKING:  # a type checker reads the rows
+    __all__ = [name for name, value in globals().items() if isinstance(value, Activation)]
