@@ -156,7 +156,7 @@ def _overview() -> int:
     _config.show_config()
     print("\nAccuracy (a short check; python -m fastact check does more)")
     options = _check_common.Options(isas=_cpu.supported_isas(), stride=7, float64_points=200)
-    fine = _check.check(list(ops.values()), options)
+    fine = _check.overview(list(ops.values()), options)
     print("\nSpeed (a short benchmark; python -m fastact bench does more)")
     _bench.bench(
         [ops["mish"]],

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import _check_activations, _check_bias, _check_reductions, _cpu
 from ._check_common import Check, Options, Report
-from ._terminal import markdown_table, table
+from ._terminal import Progress, markdown_table, table
 
 CHECKS = (_check_activations.CHECK, _check_reductions.CHECK, _check_bias.CHECK)
 
@@ -74,4 +74,29 @@ def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) ->
     report.say(
         f"bounds violated: {len(report.failures)}" if report.failures else "every bound holds"
     )
+    return not report.failures
+
+
+def overview(ops: Sequence[Any], options: Options) -> bool:
+    """Check ops as `check` does, and print a line each."""
+    lines: list[list[str]] = []
+    plain: list[str] = []
+    report = Report(quiet=True)
+    header = ["op"]
+    with Progress("check", len(ops)) as progress, restored_isa():
+        for op in ops:
+            check = check_for(op)
+            begin = len(report.rows)
+            if check is not None:
+                check.run(op, options, report)
+                if check.gist is None:
+                    plain.append(op.name)
+                else:
+                    found = check.gist(op, report.rows[begin:])
+                    header = ["op", *found]
+                    lines.append([op.name, *found.values()])
+            progress.advance(1)
+    print(table(header, lines, left=1))
+    held = "are not all within their bounds" if report.failures else "are within their bounds"
+    print(f"These, {', '.join(plain)} {held} on {', '.join(options.isas)}.", flush=True)
     return not report.failures

@@ -310,6 +310,15 @@ def _summary(rows: list[list[str]]) -> str:
     return markdown_table(["counted ULP of", "direction", *by], body, 2)
 
 
+def _gist(op: Any, rows: list[list[str]]) -> dict[str, str]:
+    limits = dict(zip(DIRECTIONS, (op.bounds.forward_ulp, op.bounds.derivative_ulp), strict=True))
+    found = {}
+    for direction, limit in limits.items():
+        most = max(float(row[5]) for row in rows if row[1] == direction)
+        found[f"{direction}, ULP"] = f"{most:.2f} of {limit:g}"
+    return found
+
+
 CHECK = Check(
     _check,
     _HEADER,
@@ -317,4 +326,5 @@ CHECK = Check(
     _LEGEND,
     knows=lambda op: bool(op.family == "activations"),
     summary=_summary,
+    gist=_gist,
 )

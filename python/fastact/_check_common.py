@@ -34,17 +34,19 @@ class Options:
 
 @dataclass
 class Report:
-    """What came out: said at once, and kept for the tables."""
+    """What came out: said at once unless it is quiet, and kept for the tables."""
 
+    quiet: bool = False
     rows: list[list[str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        if not self.quiet:
+            print(text, flush=True)
 
     def fail(self, text: str) -> None:
         self.failures.append(text)
-        self.say(f"  VIOLATED: {text}")
+        print(f"  VIOLATED: {text}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Check:
     legend : what the columns mean.
     knows : whether an op is of this kind.
     summary : Markdown that says the gist of many rows.
+    gist : the largest errors among an op's rows beside what is allowed, by what they are of.
     """
 
     run: Callable[[Any, Options, Report], None]
@@ -65,3 +68,4 @@ class Check:
     legend: str
     knows: Callable[[Any], bool]
     summary: Callable[[list[list[str]]], str] | None = None
+    gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
