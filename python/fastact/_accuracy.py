@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _cpu
+
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 Oracle = Callable[[Float64s], Float64s]
@@ -102,7 +104,6 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.x = np.empty(_SLICE)
-        self.scale = np.empty(_SLICE)
         self.absolute = np.empty(_SLICE)
         self.ulp = np.empty(_SLICE)
 
@@ -179,16 +180,22 @@ def tally_of(
 def _measure(
     x: Float32s, y: Float32s, reference: Float64s, allowed: float, buffers: _Buffers
 ) -> Tally:
-    """Errors of `y`; ``buffers.scale`` holds the powers of two below `reference`."""
-    absolute, ulp = buffers.absolute[: x.size], buffers.ulp[: x.size]
-    np.copyto(absolute, y)
-    np.subtract(absolute, reference, out=absolute)
-    np.abs(absolute, out=absolute)
-    np.divide(absolute, buffers.scale[: x.size], out=ulp)
-    wrong = None
-    if not np.isfinite(ulp.max()):  # of NaN, too
-        wrong = _settle_nonfinite(y, reference, absolute, ulp)
-    return tally_of(x, absolute, ulp, wrong, allowed, unit=_ULPS)
+    """Errors of `y`."""
+    found = _cpu.compare(y, reference, allowed, EDGES)
+    if found is not None:
+        absolute, worst, at, counted, counted_at, above = found
+        return Tally(
+            count=x.size,
+            worst=worst,
+            worst_at=float(x[at]),
+            absolute=absolute if allowed else 0.0,
+            counted=counted,
+            counted_at=float(x[counted_at]),
+            above=np.array(above, np.int64),
+        )
+    magnitudes, ulp = buffers.absolute[: x.size], buffers.ulp[: x.size]
+    wrong = _settle_nonfinite(y, reference, magnitudes, ulp)
+    return tally_of(x, magnitudes, ulp, wrong, allowed, unit=_ULPS)
 
 
 def _measure_all(
@@ -203,7 +210,6 @@ def _measure_all(
     with np.errstate(all="ignore"):
         np.copyto(wide, x)
         reference = oracle(wide)
-        _power_of_two_below(reference, out=buffers.scale[: x.size])
         tallies: list[Tally] = []
         for position, y in enumerate(results):
             bits = y.view(np.uint32)

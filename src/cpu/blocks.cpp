@@ -114,6 +114,7 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 
 extern const ReduceTable reduce_table;
 extern const PipelineBlocks pipeline_blocks;
+extern const CompareBlock compare_block;
 extern const BlockTable table;
 const BlockTable table = {
     FASTACT_QUOTE(FASTACT_ISA),
@@ -130,6 +131,7 @@ const BlockTable table = {
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
     &reduce_table,
     &pipeline_blocks,
+    &compare_block,
 };
 
 FASTACT_END_NAMESPACE

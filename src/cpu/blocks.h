@@ -9,6 +9,7 @@
 
 #include "../common/activations.h"
 #include "../common/operand.h"
+#include "compare_blocks.h"
 #include "pipeline_blocks.h"
 #include "reduce_blocks.h"
 
@@ -46,6 +47,7 @@ struct BlockTable {
   Block elementary[kElementaries][2];        // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;
   const PipelineBlocks* pipeline;
+  const CompareBlock* compare;  // for the accuracy check alone
 };
 
 // isa.cpp

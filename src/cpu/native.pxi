@@ -126,6 +126,18 @@ cdef extern from "reduce_blocks.h" namespace "fastact" nogil:
     ctypedef struct ReduceTable:
         ReduceBlocks terms[1][4]
 
+cdef extern from "compare_blocks.h" namespace "fastact" nogil:
+    const int kErrorEdges
+
+    ctypedef struct Comparison:
+        double absolute, ulp, counted
+        int64_t ulp_at, counted_at
+        int64_t above[1]
+        bint is_finite
+
+    ctypedef void (*CompareBlock)(const float*, const double*, int64_t, double, const double*,
+                                  Comparison*) noexcept
+
 cdef extern from "blocks.h" namespace "fastact" nogil:
     const int kActivations
     const int kElementaries
@@ -141,6 +153,7 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
         Block square_backward[4][2]
         Block elementary[1][2]
         const ReduceTable* reduce
+        const CompareBlock* compare
 
     ctypedef struct IsaList:
         int count

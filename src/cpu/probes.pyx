@@ -1,4 +1,5 @@
-# For tests and benchmarks alone: an elementary function by itself, and the copy ceiling.
+# For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
+# and the copy ceiling.
 
 ELEMENTARY = tuple([kElementaryNames[i].decode() for i in range(kElementaries)])
 
@@ -14,6 +15,31 @@ def elementary(str name, View x, View y):
 def elementary_bounds():
     """The error that math.h states for each, in ULP."""
     return {name: kElementaryUlps[i] for i, name in enumerate(ELEMENTARY)}
+
+
+def compare(cnp.ndarray y, cnp.ndarray exact, double allowed, tuple edges):
+    """(absolute, ulp, ulp_at, counted, counted_at, above) of float32 y against float64 exact.
+
+    Both are contiguous and of one size. None where an infinity or a NaN takes part.
+    """
+    cdef double[16] limits
+    cdef Comparison found
+    cdef int k
+    if len(edges) != kErrorEdges or y.size != exact.size:
+        raise ValueError("compare: wrong number of edges or of elements")
+    for k in range(kErrorEdges):
+        limits[k] = edges[k]
+    cdef const float* results = <const float*>cnp.PyArray_DATA(y)
+    cdef const double* truth = <const double*>cnp.PyArray_DATA(exact)
+    cdef int64_t n = y.size
+    # The judge is the same, whoever is judged.
+    cdef CompareBlock block = best_supported_isa().compare[0]
+    with nogil:
+        block(results, truth, n, allowed, limits, &found)
+    if not found.is_finite:
+        return None
+    above = [found.above[k] for k in range(kErrorEdges)]
+    return found.absolute, found.ulp, found.ulp_at, found.counted, found.counted_at, above
 
 
 def copy(cnp.ndarray destination, cnp.ndarray source):
