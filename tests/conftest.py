@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, Framework
+from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
 from fastact import _cpu
@@ -44,7 +44,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _cpu.select_isa(before)
 
 
-@pytest.fixture(params=[*ISAS, *DEVICES], ids=lambda p: getattr(p, "name", p))
+@pytest.fixture(params=[*ISAS, *KERNELS], ids=lambda p: getattr(p, "name", p))
 def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
     """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
     if isinstance(request.param, Framework):

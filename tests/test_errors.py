@@ -8,18 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from arrays import f32, read_only
 
 import fastact as fa
-
-
-def f32(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
-
-
-def read_only() -> np.ndarray:
-    a = f32(3)
-    a.flags.writeable = False
-    return a
 
 
 def overlapping() -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +55,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "out for promoted integers": (
         np.arange(3), {"out": f32(3)}, TypeError, "out must have dtype float64.* got float32",
     ),
-    "read-only out": (f32(3), {"out": read_only()}, ValueError, "out must be writable"),
+    "read-only out": (f32(3), {"out": read_only(3)}, ValueError, "out must be writable"),
     "partly overlapping out": (held, {"out": shifted}, ValueError, OVERLAP),
     "transposed overlap": (square, {"out": square.T}, ValueError, OVERLAP),
     "reversed overlap": (held, {"out": held[::-1]}, ValueError, OVERLAP),
@@ -114,7 +105,7 @@ BACKWARD: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], str]] = {
     "accumulate without out": (f32(3), f32(3), {"accumulate": True}, ValueError, "come with out="),
     "out overlaps dy": (held, f32(8), {"out": shifted}, ValueError, "dy itself or share no memory"),
     "out overlaps x": (f32(8), held, {"out": shifted}, ValueError, "x itself or share no memory"),
-    "read-only out": (f32(3), f32(3), {"out": read_only()}, ValueError, "must be writable"),
+    "read-only out": (f32(3), f32(3), {"out": read_only(3)}, ValueError, "must be writable"),
     "dy requires grad": (torch.ones(3, requires_grad=True), t3, {}, TypeError, r"dy\.detach"),
     "complex dy": (np.ones(3, complex), f32(3), {}, TypeError, "dy must have dtype"),
     "unknown keyword": (f32(3), f32(3), {"acc": True}, TypeError, "unknown keyword 'acc'"),

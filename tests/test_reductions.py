@@ -1,8 +1,6 @@
-"""Reductions: sums over any axes of any layout, within their bound, always with the same bits."""
+"""Sums over any axes: within their bound, by every door."""
 
 import inspect
-import math
-import os
 import pickle
 from typing import Any
 
@@ -11,77 +9,16 @@ import numpy as np
 import pytest
 import reference
 import torch
-from conftest import DTYPES, assert_same_bits
-from devices import KERNELS
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from test_layouts import _views as views
-from test_layouts import is_aligned
-from test_memory import peak
-from test_threads import run_python
+from arrays import finite
+from conftest import assert_same_bits
+from sums import SUMS, assert_within_bounds, case
 
 import fastact as fa
-from fastact import _cpu
-
-REDUCTIONS = [op for op in fa.ops.values() if op.family == "reductions"]
-
-# Each way of walking: shape and axes. Long and short rows, one and many blocks of 2048 terms, wide,
-# narrow and tall columns, terms in pieces, few terms of many outputs.
-CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((70_001,), (0,)),
-    ((40, 5003), (1,)),
-    ((300, 1000), (1,)),
-    ((3000, 37), (1,)),
-    ((5003, 700), (0,)),
-    ((6, 20_000), (0,)),
-    ((20_001, 3), (0,)),
-    ((20_001, 3), (1,)),
-    ((9001, 12), (1,)),
-    ((3, 20_001), (1,)),
-    ((5, 2500, 65), (1,)),
-    ((400, 7, 3), (1,)),
-    ((9, 6, 24, 24), (0, 2, 3)),
-    ((9, 6, 23, 25), (0, 2, 3)),
-    ((9, 24, 24, 6), (0, 1, 2)),
-    ((50, 40, 7, 7), (0, 2, 3)),
-    ((30, 20, 10, 9), (0, 2)),
-    ((30, 20, 10, 9), (1, 3)),
-]
-case = pytest.mark.parametrize(("shape", "axes"), CASES, ids=str)
 
 
-@pytest.fixture(params=REDUCTIONS, ids=lambda op: op.name)
+@pytest.fixture(params=SUMS, ids=lambda op: op.name)
 def op(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def finite(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Values of mixed signs and magnitudes, whose sums stay within every dtype."""
-    rng = np.random.default_rng(seed)
-    return np.asarray(rng.normal(size=shape) * 10.0 ** rng.uniform(-3, 1, shape)).astype(dtype)
-
-
-def ulp(y: np.ndarray) -> np.ndarray:
-    """The unit in the last place of each element, in float64."""
-    info = ml_dtypes.finfo(y.dtype)
-    _, exponent = np.frexp(np.maximum(np.abs(y.astype(float)), float(info.smallest_normal)))
-    return np.ldexp(1.0, exponent - 1 - info.nmant)
-
-
-def assert_within_bounds(op: Any, y: Any, x: np.ndarray, axes: tuple[int, ...]) -> None:
-    y = np.asarray(y).reshape(-1)
-    rows = reference.TERM[op.name](reference.terms(x.astype(np.float64), axes))
-    largest = float(ml_dtypes.finfo(y.dtype).max)
-    over = np.isinf(y.astype(float))
-    assert (np.abs(rows[over].sum(1)) > largest).all()
-    error = [
-        reference.sum_error(row, float(v)) for row, v in zip(rows[~over], y[~over], strict=True)
-    ]
-    allowed = op.bounds.ulp * ulp(y[~over]) + op.bounds.absolute * np.abs(rows[~over]).sum(1)
-    assert (np.array(error) <= allowed).all()
-
-
-# --- accuracy -------------------------------------------------------------------------------------
 
 
 @case
@@ -153,105 +90,6 @@ def test_sign_of_zero(op, dtype):
         y = op(np.full(shape, -0.0, dtype), axis)
         assert (np.signbit(np.asarray(y).astype(float)) == negative).all()
     assert not np.signbit(np.asarray(op(np.zeros((0, 3), dtype), 0)).astype(float)).any()
-
-
-# --- the same bits --------------------------------------------------------------------------------
-
-
-@case
-def test_threads_and_instruction_sets(op, dtype, shape, axes):
-    x = finite(dtype, shape)
-    chosen = _cpu.isa()
-    with fa.num_threads(1):
-        expected = op(x, axes)
-    try:
-        for isa in _cpu.supported_isas():
-            _cpu.select_isa(isa)
-            for n in (1, 2, 3, 7):
-                with fa.num_threads(n):
-                    assert_same_bits(op(x, axes), expected)
-    finally:
-        _cpu.select_isa(chosen)
-
-
-def test_without_workspace(op, many_threads):
-    """The workspace serves the threads alone."""
-    x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))
-    source, target = _cpu.View.from_numpy(x), _cpu.View.from_numpy(y)
-    term = type(op).term
-    assert _cpu.sum_workspace(term, source, target, (0,)) > 0
-    _cpu.sum(term, source, target, (0,), None, False, 0)
-    assert_same_bits(y[0], op(x, 0))
-
-
-@case
-def test_an_output_is_the_same_alone(op, dtype, shape, axes):
-    """In any batch, at any place in it: a row, a column, a channel."""
-    x = finite(dtype, shape)
-    y = np.asarray(op(x, axes, keepdims=True))
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        at = tuple(int(rng.integers(n)) for n in y.shape)
-        alone = x[tuple(slice(None) if i in axes else slice(k, k + 1) for i, k in enumerate(at))]
-        for copy in (alone, np.ascontiguousarray(alone)):
-            assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
-
-
-@case
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-def test_on_devices_addresses_and_other_rows_do_not_show(op, device, shape, axes):
-    """There the innermost axis decides as well how rows are cut, so it is left whole."""
-    x = finite(np.float32, shape)
-    y = device.run(op, x, axis=axes, keepdims=True)
-    for offset in (1, 2, 3):
-        held = np.zeros(x.size + offset, x.dtype)[offset:].reshape(shape)
-        held[...] = x
-        assert_same_bits(device.run(op, held, axis=axes, keepdims=True), y)
-    whole = (*axes, x.ndim - 1)
-    at = tuple(slice(None) if i in whole else slice(1, 2) for i in range(x.ndim))
-    assert_same_bits(device.run(op, x[at], axis=axes, keepdims=True), y[at])
-
-
-@case
-def test_misaligned(op, dtype, shape, axes):
-    x = finite(dtype, shape)
-    for offset in (1, dtype.itemsize, 3 * dtype.itemsize):
-        memory = np.zeros(x.nbytes + offset, np.uint8)[offset:]
-        moved = np.ndarray(shape, dtype, memory)
-        moved[...] = x
-        assert_same_bits(op(moved, axes), op(x, axes))
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(REDUCTIONS))
-def test_any_layout(data, name, op):
-    shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=5)))
-    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
-    dtype = DTYPES[name]
-    x = data.draw(views(shape))(finite(dtype, shape))
-    y = op(x, axes)
-    assert_within_bounds(op, y, x, axes)
-    kept = op(x, axes, keepdims=True)
-    assert kept.shape == tuple(1 if i in axes else n for i, n in enumerate(shape))
-    assert_same_bits(np.asarray(kept).reshape(np.shape(y)), y)
-    out = data.draw(views(np.shape(y), writable=True))(np.zeros(np.shape(y), dtype))
-    assert op(x, axes, out=out) is out
-    assert_same_bits(out, y)
-    if len(axes) <= 1 and all(x.strides[axis] >= 0 for axis in axes):
-        assert_same_bits(op(np.ascontiguousarray(x).reshape(shape), axes), y)
-
-
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-@settings(max_examples=150, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(REDUCTIONS))
-def test_any_layout_on_devices(device, data, name, op):
-    shape = tuple(data.draw(st.lists(st.integers(0, 20), max_size=4)))
-    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
-    x = data.draw(views(shape))(finite(DTYPES[name], shape))
-    assume(is_aligned(x))
-    y = device.run(op, x, axis=axes)
-    assert_within_bounds(op, y, x, axes)
-    assert_same_bits(device.run(op, x, axis=axes, keepdims=True).reshape(y.shape), y)
 
 
 # --- the op ---------------------------------------------------------------------------------------
@@ -420,137 +258,3 @@ def test_introspection(op):
     assert names == ["x", "axis", "keepdims", "out", "stream"]
     for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
         assert f"{section}\n" in op.__doc__
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-
-def f32(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
-
-
-def read_only() -> np.ndarray:
-    a = f32(3)
-    a.flags.writeable = False
-    return a
-
-
-square = f32(4, 4)
-
-# arguments, keywords, error, words of the message
-ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "complex": ((np.ones(3, complex),), {}, TypeError, "x must have dtype .* got complex128"),
-    "axis too large": (
-        (f32(2, 3), 2), {}, ValueError, "axis must be from -2 to 1 for an array with 2 axes, got 2",
-    ),
-    "axis too small": ((f32(2, 3), -3), {}, ValueError, "axis must be from -2 to 1.*got -3"),
-    "axis of a scalar": ((f32(), 0), {}, ValueError, r"axis must be None or \(\).*got 0"),
-    "axis repeated": (
-        (f32(2, 3), (0, -2)), {}, ValueError, r"axis must name each axis once, got \(0, -2\)",
-    ),
-    "float axis": ((f32(2, 3), 1.0), {}, TypeError, "axis must be None, an integer or .*got 1.0"),
-    "bool axis": ((f32(2, 3), True), {}, TypeError, "axis must be None, an integer .*got True"),
-    "string axis": ((f32(2, 3),), {"axis": "0"}, TypeError, "axis must be None, .*got '0'"),
-    "keepdims": ((f32(3), 0), {"keepdims": 1}, TypeError, "keepdims must be True or False, got 1"),
-    "keepdims by position": ((f32(3), 0, True), {}, TypeError, "takes at most 1 arg"),
-    "misspelt": ((f32(3),), {"keepdim": True}, TypeError, "did you mean 'keepdims'"),
-    "out of x's shape": (
-        (f32(2, 3), 0), {"out": f32(2, 3)}, ValueError, r"out must have shape \(3,\), got \(2, 3\)",
-    ),
-    "out without keepdims": (
-        (f32(2, 3), 0), {"keepdims": True, "out": f32(3)}, ValueError, r"shape \(1, 3\), got",
-    ),
-    "out of wrong dtype": (
-        (f32(2, 3), 0), {"out": np.ones(3)}, TypeError, "out must have dtype float32.*got float64",
-    ),
-    "out of another framework": ((f32(2, 3), 0), {"out": torch.ones(3)}, TypeError, "got torch"),
-    "read-only out": ((f32(2, 3), 0), {"out": read_only()}, ValueError, "out must be writable"),
-    "out in x": ((square, 0), {"out": square[1]}, ValueError, "out must not share memory with x"),
-    "stream": ((f32(3),), {"stream": 1}, ValueError, "stream must be None for arrays on the CPU"),
-    "requires grad": ((torch.ones(3, requires_grad=True),), {}, TypeError, r"use x\.detach\(\)"),
-}  # fmt: skip
-
-BACKWARD_ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "shape of dy": ((f32(2), (2, 3), 0), {}, ValueError, r"dy must have shape \(3,\), got \(2,\)"),
-    "no broadcasting": ((f32(1), (2, 3), 0), {}, ValueError, r"dy must have shape \(3,\), got"),
-    "keepdims": ((f32(3), (2, 3), 0), {"keepdims": True}, ValueError, r"shape \(1, 3\), got \(3,"),
-    "axis": ((f32(3), (2, 3), 5), {}, ValueError, "axis must be from -2 to 1"),
-    "float shape": ((f32(3), (2.0, 3), 0), {}, TypeError, "shape must be a tuple of integers, got"),
-    "no shape": ((f32(3), 3, 0), {}, TypeError, "shape must be a tuple of integers, got 3"),
-    "negative": ((f32(3), (-2, 3), 0), {}, ValueError, "shape must have no negative length"),
-    "accumulate": ((f32(3), (2, 3), 0), {"accumulate": True}, ValueError, "come with out="),
-    "out": ((f32(3), (2, 3), 0), {"out": f32(3)}, ValueError, r"out must have shape \(2, 3\), got"),
-    "out is dy": ((square[0], (4, 4), 0), {"out": square}, ValueError, "not share memory with dy"),
-    "dtype": ((f32(3), (2, 3), 0), {"out": np.ones((2, 3))}, TypeError, "out must have dtype"),
-}  # fmt: skip
-
-SQUARE_ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "shape": ((f32(2), f32(2, 3), 0), {}, ValueError, r"dy must have shape \(3,\), got \(2,\)"),
-    "dtype": ((np.ones(3), f32(2, 3), 0), {}, TypeError, "dy must have dtype float32, as x has"),
-    "axis": ((f32(3), f32(2, 3), 5), {}, ValueError, "axis must be from -2 to 1"),
-    "accumulate": ((f32(3), f32(2, 3), 0), {"accumulate": True}, ValueError, "come with out="),
-    "out": ((f32(3), f32(2, 3), 0), {"out": f32(3)}, ValueError, r"out must have shape \(2, 3\)"),
-    "out has dy": ((square[0], f32(4, 4), 0), {"out": square}, ValueError, "no memory with it"),
-}  # fmt: skip
-
-
-def test_errors(op):
-    for arguments, keywords, error, words in ERRORS.values():
-        for door, name in ((op, op.name), (op.forward, rf"{op.name}\.forward")):
-            with pytest.raises(error, match=f"^fastact.{name}: .*{words}"):
-                door(*arguments, **keywords)
-    errors = BACKWARD_ERRORS if op is fa.sum else SQUARE_ERRORS
-    for arguments, keywords, error, words in errors.values():
-        with pytest.raises(error, match=rf"^fastact.{op.name}.backward: .*{words}"):
-            op.backward(*arguments, **keywords)
-    assert (square == 1).all()
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis"),
-    [((4_000_000,), 0), ((2000, 2000), 0), ((2000, 2000), 1), ((1_000_000, 4), 0)],
-)
-def test_no_memory_that_grows(op, dtype, many_threads, shape, axis):
-    x = np.ones(shape, dtype)
-    out = np.zeros(np.delete(shape, axis), dtype)
-    wide = np.zeros((*shape, 2), dtype)[..., 0]
-    dx = np.zeros(shape, dtype)
-    (saved,) = (shape,) if op is fa.sum else (x,)
-    total = np.zeros((), dtype)
-    for call in (
-        lambda: op(x, axis, out=out),
-        lambda: op(wide, axis, out=out),
-        lambda: op.backward(out, saved, axis, out=dx, accumulate=True),
-        lambda: fa.sum_squares.value_and_grad(wide, (total, dx)),
-    ):
-        assert peak(call) < 20_000 + math.prod(shape) // 128
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
-def test_peak_of_the_process_is_flat(op):
-    code = f"""
-import numpy as np, fastact as fa, resource
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-op = fa.ops[{op.name!r}]
-x = np.ones((2000, 2000), np.float32)
-columns, total = np.zeros(2000, np.float32), np.zeros((), np.float32)
-fa.set_num_threads(4)
-op(x, 0, out=columns)
-before = peak()
-for source in (x, x.T, x[:, ::-2].T):
-    op(source, out=total); op(source, 1, out=np.zeros(len(source), np.float32))
-print(peak() - before)
-"""
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 2_000_000
-
-
-def test_more_than_2_to_the_31_terms(op):
-    """64-bit indices: one element, seen 2^31 + 9 times."""
-    n = 2**31 + 9
-    assert op(np.lib.stride_tricks.as_strided(np.ones(1), (n,), (0,))) == n

@@ -45,6 +45,8 @@ class Activation(Op, _cpu.FastActivation):
             numbers,
         )
         self._introduce(name, "activations", ("x",), docstring(doc, bounds), **parameters)
+        for door in ("_call", "_forward", "_backward"):  # what the compiled base does not serve
+            vars(self)[door] = _cpu.Door(getattr(self, door))
         self.bounds = bounds
 
     @property
@@ -80,7 +82,7 @@ class Activation(Op, _cpu.FastActivation):
         which, numbers = self._native(where, values)
         with Call(where, stream, x=x) as call:
             y, made = call.output("out", out, "x", in_place=not saves)
-            call.native.activation_forward(which, call.views["x"], y, numbers, call.stream)
+            call.run("activation_forward", which, call.views["x"], y, numbers)
             return call.result(out, made), call.arrays["x"]
 
     def _backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -94,15 +96,8 @@ class Activation(Op, _cpu.FastActivation):
         with Call(where, stream, x=x, dy=dy) as call:
             _checks.same_as(where, "dy", call.views["dy"], "x", call.views["x"])
             dx, made = call.output("out", out, "x")
-            call.native.activation_backward(
-                which,
-                call.views["dy"],
-                call.views["x"],
-                dx,
-                numbers,
-                accumulate,
-                call.stream,
-            )
+            views = call.views
+            call.run("activation_backward", which, views["dy"], views["x"], dx, numbers, accumulate)
             return call.result(out, made)
 
     def _native(self, where: str, values: list[Any]) -> tuple[int, tuple[float, ...]]:

@@ -4,28 +4,25 @@ from typing import Any
 
 from . import _axes, _checks
 from ._call import Call
-from ._fused import IDENTITY, activation_op, native_activation
-from ._op import Op, register
+from ._docs import ARRAY, STREAM, paragraph
+from ._fused import IDENTITY, bind_fused
+from ._op import QuickOp, Takes, register
 
-_ACT_KEYWORDS = frozenset({"axis", "residual", "out", "accumulate", "stream"})
-_ACT_OPTIONS: dict[str, Any] = {
-    "activation": IDENTITY,
-    "axis": -1,
-    "residual": None,
-    "out": None,
-    "stream": None,
-}
+_FORWARD = Takes({"activation": IDENTITY}, {"axis": -1, "residual": None})
+_BACKWARD = Takes(
+    {"residual": None, "activation": IDENTITY}, {"axis": -1}, accumulates=True, outputs=2
+)
 
 
-class BiasAct(Op):
+class BiasAct(QuickOp):
     """act(x + bias + residual), and the way back."""
 
     def __init__(self, doc: str) -> None:
-        self._introduce("bias_act", "bias", ("x", "bias"), doc)
-        self._takes(("x", "bias"), _ACT_OPTIONS, _ACT_KEYWORDS, more="parameters")
+        docs = {"call": doc}
+        super().__init__("bias_act", "bias", ("x", "bias"), _FORWARD, docs, more="parameters")
 
-    def __call__(self, x: Any, bias: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._map("fastact.bias_act", x, bias, args, kwargs, saves=False)[0]
+    def _call(self, x: Any, bias: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._map(self._where(), x, bias, args, kwargs, saves=False)[0]
 
     def forward(
         self, x: Any, bias: Any, /, *args: Any, **kwargs: Any
@@ -51,7 +48,7 @@ class BiasAct(Op):
         >>> dbias
         array([0.9456..., 0.6592...])
         """
-        return self._map("fastact.bias_act.forward", x, bias, args, kwargs, saves=True)
+        return self._map(self._where("forward"), x, bias, args, kwargs, saves=True)
 
     def backward(self, dy: Any, x: Any, bias: Any, /, *args: Any, **kwargs: Any) -> Any:
         """backward(dy, x, bias, residual=None, activation="identity", *, axis=-1, out=None,
@@ -89,18 +86,9 @@ class BiasAct(Op):
         >>> dbias
         array([3., 3.])
         """
-        where = "fastact.bias_act.backward"
-        options = {"residual": None, **_ACT_OPTIONS, "accumulate": False}
-        activation = args[1] if len(args) > 1 else kwargs.get("activation", IDENTITY)
-        op = activation_op(where, activation)
-        parameters = {} if op is None else op.parameters
-        only = (_ACT_KEYWORDS - {"residual"}) | parameters.keys()
-        bound = _checks.bind(where, {**options, **parameters}, args, kwargs, only)
-        residual, _, axis, out, stream, accumulate = bound[: len(options)]
-        which, numbers = native_activation(where, op, bound[len(options) :])
-        outs = _checks.outputs(where, out, 2)
-        accumulate = _checks.flag(where, "accumulate", accumulate)
-        _checks.needs_out(where, accumulate, *outs)
+        where = self._where("backward")
+        op, which, numbers, options = bind_fused(where, _BACKWARD, args, kwargs)
+        residual = options.residual
         if op is None:
             x = residual = None  # whose values do not matter
         elif x is None:
@@ -108,16 +96,16 @@ class BiasAct(Op):
         arrays = {"dy": dy} if x is None else {"x": x, "dy": dy}
         arrays |= {"bias": _array(where, bias)}
         arrays |= {} if residual is None else {"residual": residual}
-        with Call(where, stream, **arrays) as call:
+        with Call(where, options.stream, **arrays) as call:
             like = next(iter(arrays))
             views = call.views
-            axis = _checked_axis(where, call, like, axis)
-            dx, made = call.output("out[0]", outs[0], like)
-            dbias, made_bias = call.output("out[1]", outs[1], "bias", in_place=False)
+            axis = _checked_axis(where, call, like, options.axis)
+            dx, made = call.output("out[0]", options.out[0], like)
+            dbias, made_bias = call.output("out[1]", options.out[1], "bias", in_place=False)
             _checks.apart(where, "out[0]", dx, {"bias": views["bias"], "out[1]": dbias})
             size = call.native.bias_act_workspace(views[like], dbias, axis) if dbias.size else 0
-            workspace = call.workspace(size)
-            call.native.bias_act_backward(
+            call.run(
+                "bias_act_backward",
                 which,
                 views["dy"],
                 views[like],
@@ -127,11 +115,10 @@ class BiasAct(Op):
                 dbias,
                 axis,
                 numbers,
-                accumulate,
-                workspace,
-                call.stream,
+                options.accumulate,
+                call.workspace(size),
             )
-            return call.result(outs[0], made), call.result(outs[1], made_bias)
+            return call.result(options.out[0], made), call.result(options.out[1], made_bias)
 
     def _map(
         self,
@@ -143,29 +130,25 @@ class BiasAct(Op):
         *,
         saves: bool,
     ) -> tuple[Any, tuple[Any, Any, Any]]:
-        op = activation_op(where, args[0] if args else kwargs.get("activation", IDENTITY))
-        parameters = {} if op is None else op.parameters
-        only = _ACT_KEYWORDS | parameters.keys()
-        bound = _checks.bind(where, {**_ACT_OPTIONS, **parameters}, args, kwargs, only)
-        _, axis, residual, out, stream = bound[: len(_ACT_OPTIONS)]
-        which, numbers = native_activation(where, op, bound[len(_ACT_OPTIONS) :])
-        (out,) = _checks.outputs(where, out)
+        op, which, numbers, options = bind_fused(where, _FORWARD, args, kwargs)
+        residual, (out,) = options.residual, options.out
         saves = saves and op is not None
         arrays = {} if residual is None else {"residual": residual}
-        with Call(where, stream, x=x, bias=_array(where, bias), **arrays) as call:
+        with Call(where, options.stream, x=x, bias=_array(where, bias), **arrays) as call:
             views = call.views
-            axis = _checked_axis(where, call, "x", axis)
+            axis = _checked_axis(where, call, "x", options.axis)
             y, made = call.output("out", out, "x", in_place=not saves)
             _checks.apart(where, "out", y, {"bias": views["bias"]})
-            call.native.bias_act_forward(
+            residual_view = views.get("residual")
+            call.run(
+                "bias_act_forward",
                 which,
                 views["x"],
                 views["bias"],
-                views.get("residual"),
+                residual_view,
                 y,
                 axis,
                 numbers,
-                call.stream,
             )
             saved = (
                 call.arrays["x"] if saves else None,
@@ -198,63 +181,62 @@ def _checked_axis(where: str, call: Call, like: str, axis: Any) -> int:
     return number
 
 
-bias_act = register(
-    BiasAct(
-        """bias_act(x, bias, activation="identity", *, axis=-1, residual=None, out=None, ...)
+_DOC = f"""\
+bias_act(x, bias, activation="identity", *, axis=-1, residual=None, out=None, ...)
 
-        y = act(x + bias + residual), in one pass.
+y = act(x + bias + residual), in one pass.
 
-        Parameters
-        ----------
-        x : array
-            Any shape and strides; float16, bfloat16, float32 or float64, a NumPy array or an array
-            of any framework with DLPack.
-        bias : array
-            1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
-        activation : str or op
-            The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-        axis : int
-            The bias's axis: -1 for rows and channels last, 1 for NCHW.
-        residual : array, or Python scalar, optional
-            Of x's shape and dtype.
-        out : array, optional
-            Where to write y: shape, dtype, device and framework of x. It may be x or residual
-            itself.
-        ... : float
-            The activation's own parameters, by keyword.
+Parameters
+----------
+x : array
+{paragraph(ARRAY, 4)}
+bias : array
+    1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
+activation : str or op
+    The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+axis : int
+    The bias's axis: -1 for rows and channels last, 1 for NCHW.
+residual : array, or Python scalar, optional
+    Of x's shape and dtype.
+out : array, optional
+    Where to write y: shape, dtype, device and framework of x. It may be x or residual
+    itself.
+{STREAM}
+... : float
+    The activation's own parameters, by keyword.
 
-        Returns
-        -------
-        y : array
-            `out` where it was given, else a new array of x's framework, in x's layout.
+Returns
+-------
+y : array
+    `out` where it was given, else a new array of x's framework, in x's layout.
 
-        Raises
-        ------
-        TypeError
-            For a dtype that is not supported or a bias narrower than x, mixed frameworks, a tensor
-            that requires grad, or an unknown keyword.
-        ValueError
-            For an unknown activation, an axis out of range, a bias of another length; an `out` that
-            does not fit, that overlaps x or residual in part, or that shares memory with bias.
+Raises
+------
+TypeError
+    For a dtype that is not supported or a bias narrower than x, mixed frameworks, a tensor
+    that requires grad, or an unknown keyword.
+ValueError
+    For an unknown activation, an axis out of range, a bias of another length; an `out` that
+    does not fit, that overlaps x or residual in part, or that shares memory with bias.
 
-        Notes
-        -----
-        (x + bias) + residual is computed in float32 (float64 for float64), to which a wider bias is
-        rounded first; the activation follows within its own bounds, and one rounding to x's dtype.
-        The bits are those of the activation of the sums, for any number of threads.
+Notes
+-----
+(x + bias) + residual is computed in float32 (float64 for float64), to which a wider bias is
+rounded first; the activation follows within its own bounds, and one rounding to x's dtype.
+The bits are those of the activation of the sums, for any number of threads.
 
-        References
-        ----------
-        D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", BMVC 2020,
-        https://arxiv.org/abs/1908.08681
+References
+----------
+D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", BMVC 2020,
+https://arxiv.org/abs/1908.08681
 
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, bias = np.array([[-1.0, 1.0], [0.5, 2.0]]), np.array([0.0, -2.0])
-        >>> fa.bias_act(x, bias, "mish")
-        array([[-0.3034..., -0.3034...],
-               [ 0.3752...,  0.        ]])
-        """
-    )
-)
+Examples
+--------
+>>> import numpy as np, fastact as fa
+>>> x, bias = np.array([[-1.0, 1.0], [0.5, 2.0]]), np.array([0.0, -2.0])
+>>> fa.bias_act(x, bias, "mish")
+array([[-0.3034..., -0.3034...],
+       [ 0.3752...,  0.        ]])
+"""
+
+bias_act = register(BiasAct(_DOC))

@@ -20,6 +20,10 @@ class Call:
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
+
+    All that a call does to memory is done by `run`, `output`, `workspace` and `result`: from what
+    they note its door makes a plan for calls of the same kind (src/cpu/doors.pyx), which repeats
+    that and nothing else.
     """
 
     def __init__(self, where: str, stream: Any = None, **values: Any) -> None:
@@ -29,7 +33,11 @@ class Call:
         self.framework: Framework = next(iter(frameworks.values()), NUMPY)
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
-        self.scratch: list[Any] = []
+        self.runs: list[tuple[Any, tuple[Any, ...]]] = []  # native functions, their arguments
+        self.made: list[list[Any]] = []  # for each new output: its view, what it became
+        self.written: list[View] = []  # arrays of the caller's that kernels write
+        self.scratch: list[tuple[View, Any]] = []  # workspaces, what holds them
+        self.constants: list[View] = []  # numbers in place of arrays
         leader = next(iter(values))
         device = (
             (_backend.CPU, 0)
@@ -43,6 +51,7 @@ class Call:
             self._take(name, value, leader)
         if self.framework is not NUMPY:
             _register_short_cut(self.arrays[leader])
+        _cpu.note(self)
 
     @property
     def stream(self) -> int:
@@ -101,12 +110,20 @@ class Call:
     def _repeated(self, value: float, like: View) -> View:
         element = repeated(value, like)
         if self.place.device[0] == _backend.CPU:
+            self.constants.append(element)
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
         bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
-        self.native.fill(scratch, like.itemsize, bits, self.stream)
+        self.run("fill", scratch, like.itemsize, bits)
         return scratch.repeats(like)
+
+    def run(self, function: str, *arguments: Any) -> None:
+        """Run a native function on the call's stream."""
+        native = getattr(self.native, function)
+        arguments = (*arguments, self.stream)
+        self.runs.append((native, arguments))
+        native(*arguments)
 
     def output(
         self,
@@ -126,7 +143,9 @@ class Call:
         if shape is not None:
             model = model.shaped(shape)
         if out is None:
-            return self.framework.output(model, self.arrays[like], self.place)
+            view, made = self.framework.output(model, self.arrays[like], self.place)
+            self.made.append([view, made])
+            return view, made
         given = framework_of(out)
         if given is not self.framework:
             came = type(out).__name__ if given is None else given.name
@@ -139,6 +158,7 @@ class Call:
         _checks.writable(self.where, name, view)
         inputs = {n: v for n, v in self.views.items() if n in self.arrays}
         _checks.may_write(self.where, name, view, inputs, in_place=in_place)
+        self.written.append(view)
         return view, None
 
     def workspace(self, nbytes: int) -> View | None:
@@ -146,7 +166,7 @@ class Call:
         if nbytes == 0:
             return None
         view, memory = self.framework.scratch(nbytes, next(iter(self.arrays.values())), self.place)
-        self.scratch.append(memory)
+        self.scratch.append((view, memory))
         return view
 
     def result(self, out: Any, made: Any) -> Any:
@@ -154,7 +174,11 @@ class Call:
         if out is not None:
             return out
         kept = (*self.views.values(), *self.scratch)
-        return self.framework.finish(made, partial(self._let_wait, self.stream), kept)
+        finished = self.framework.finish(made, partial(self._let_wait, self.stream), kept)
+        for output in self.made:
+            if output[1] is made:
+                output[1] = finished
+        return finished
 
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""

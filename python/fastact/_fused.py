@@ -1,10 +1,11 @@
 """The activation that a fused op was told: by its name, or as the op itself."""
 
 from difflib import get_close_matches
+from types import SimpleNamespace
 from typing import Any
 
 from . import _cpu
-from ._op import Op, ops
+from ._op import Op, Takes, ops
 
 IDENTITY = "identity"
 
@@ -31,9 +32,17 @@ def activation_op(where: str, activation: Any) -> Any:
     )
 
 
-def native_activation(where: str, op: Any, values: list[Any]) -> tuple[int, tuple[float, ...]]:
-    """What the native functions call an activation, and its parameters."""
+def bind_fused(
+    where: str, takes: Takes, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
+    """The activation's op (None: the identity), its native number, its parameters, the options.
+
+    Its parameters are options too, by keyword.
+    """
+    at = list(takes.either).index("activation")
+    op = activation_op(where, args[at] if len(args) > at else kwargs.get("activation", IDENTITY))
     if op is None:
-        return _cpu.ACTIVATIONS.index(IDENTITY), ()
-    native: tuple[int, tuple[float, ...]] = op._native(where, values)
-    return native
+        return None, _cpu.ACTIVATIONS.index(IDENTITY), (), takes.bind(where, args, kwargs)
+    options = takes.also(**op.parameters).bind(where, args, kwargs)
+    which, numbers = op._native(where, [getattr(options, name) for name in op.parameters])
+    return op, which, numbers, options

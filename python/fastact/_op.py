@@ -9,11 +9,14 @@ An op is a callable with three doors, as a NumPy ufunc is one with several metho
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, update_wrapper
 from inspect import Parameter, Signature
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
+
+from . import _checks, _cpu
 
 _ops: dict[str, "Op"] = {}
 
@@ -46,6 +49,70 @@ class SumBounds:
     absolute: float
 
 
+REQUIRED: Any = Parameter.empty
+
+
+@dataclass(frozen=True)
+class Takes:
+    """The options of a door, which follow its arrays, with their defaults.
+
+    either : by position or by keyword; REQUIRED in place of a default: there is none.
+    only : by keyword alone, as the three that every door has.
+    accumulates : the door can add to its outputs.
+    outputs : how many arrays `out` stands for.
+    """
+
+    either: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+    accumulates: bool = False
+    outputs: int = 1
+
+    @cached_property
+    def by_keyword(self) -> dict[str, Any]:
+        """`only`, and what it does not name."""
+        accumulate = {"accumulate": False} if self.accumulates else {}
+        return {**self.only, "out": None, **accumulate, "stream": None}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        return {**self.either, **self.by_keyword}
+
+    @cached_property
+    def _switches(self) -> list[str]:
+        return [name for name, value in self._defaults.items() if isinstance(value, bool)]
+
+    def also(self, **only: Any) -> "Takes":
+        """With more options."""
+        return replace(self, only={**self.only, **only})
+
+    def bind(self, where: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
+        """The options of a call, checked as far as that takes no array.
+
+        An option whose default is a bool is a switch. `out` becomes a tuple of all outputs.
+        """
+        defaults = self._defaults
+        bound = _checks.bind(where, defaults, args, kwargs, frozenset(self.by_keyword))
+        values = dict(zip(defaults, bound, strict=True))
+        for name in self.either:
+            if values[name] is REQUIRED:
+                raise TypeError(f"{where}: {name} must be given")
+        for name in self._switches:
+            values[name] = _checks.flag(where, name, values[name])
+        values["out"] = _checks.outputs(where, values["out"], self.outputs)
+        _checks.needs_out(where, values.get("accumulate", False), *values["out"])
+        return SimpleNamespace(**values)
+
+    def signature(self, arguments: Sequence[str], more: str = "") -> Signature:
+        """That of a door with these arrays; more: what `**` gathers."""
+        either, only = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+        return Signature(
+            [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
+            + [Parameter(n, either, default=v) for n, v in self.either.items()]
+            + [Parameter(n, only, default=v) for n, v in self.by_keyword.items()]
+            + ([Parameter(more, Parameter.VAR_KEYWORD)] if more else [])
+        )
+
+
 class Op:
     """Name, family, signature and pickling."""
 
@@ -70,28 +137,46 @@ class Op:
             + [Parameter("stream", Parameter.KEYWORD_ONLY, default=None)]
         )
 
-    def _takes(
-        self,
-        arguments: tuple[str, ...],
-        options: Mapping[str, Any],
-        keyword_only: frozenset[str],
-        more: str = "",
-    ) -> None:
-        """Its signature, where it is not one of plain numbers; more: what `**` gathers."""
-        either, only = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
-        named = options.items()
-        self.__signature__ = Signature(
-            [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
-            + [Parameter(n, either, default=v) for n, v in named if n not in keyword_only]
-            + [Parameter(n, only, default=v) for n, v in named if n in keyword_only]
-            + ([Parameter(more, Parameter.VAR_KEYWORD)] if more else [])
-        )
-
     def __reduce__(self) -> str:
         return self.name
 
     def __repr__(self) -> str:
         return f"<fastact op {self.name!r}>"
+
+
+class QuickOp(Op, _cpu.Doors):
+    """An op whose doors remember what they ran for calls of one kind (src/cpu/doors.pyx).
+
+    `_call` is what calling the op does; every public method is a door as well.
+
+    docs : the docstring of the op ("call"), and of doors that have none of their own.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        family: str,
+        arguments: Sequence[str],
+        takes: Takes,
+        docs: Mapping[str, str],
+        *,
+        more: str = "",
+    ) -> None:
+        self._introduce(op, family, (), docs["call"])
+        self.__signature__ = takes.signature(arguments, more)
+        self._open(_cpu.Door(self._call))
+        for name in dir(type(self)):
+            method = None if name.startswith("_") else getattr(self, name, None)
+            if callable(method):
+                door = vars(self)[name] = update_wrapper(_cpu.Door(method), method)
+                door.__doc__ = docs.get(name, method.__doc__)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _where(self, door: str = "") -> str:
+        """How messages name a door."""
+        return f"fastact.{self.name}.{door}" if door else f"fastact.{self.name}"
 
 
 AnyOp = TypeVar("AnyOp", bound=Op)

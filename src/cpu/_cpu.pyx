@@ -4,8 +4,9 @@
 
 Data flows one way: the Python layer checks and allocates, the functions here take `View`s that
 are known to be right, build a loop (iterate.h) and run its blocks on the threads that
-`resolve_threads` allows. NumPy arrays and tensors that need no conversion take a short cut
-through the compiled checks of `FastActivation` (shortcut.pyx).
+`resolve_threads` allows. NumPy arrays and tensors that need no conversion take short cuts:
+contiguous ones through the compiled checks of `FastActivation` (shortcut.pyx), those of all other
+ops by the plans of their doors (doors.pyx).
 """
 include "native.pxi"
 include "threads.pyx"
@@ -16,4 +17,5 @@ include "shortcut.pyx"
 include "activations.pyx"
 include "reductions.pyx"
 include "bias.pyx"
+include "doors.pyx"
 include "probes.pyx"

@@ -11,7 +11,7 @@ def activation_forward(int which, View x, View y, tuple parameters, stream):
     cdef double p[MAX_PARAMETERS]
     cdef Operand[2] arrays = [x.operand, y.operand]
     unpack(parameters, p)
-    run(table.forward[which][x.dtype], p, x.dtype, False, 2, arrays, x.size)
+    run(table.forward[which][x.dtype], p, x.dtype, False, 2, arrays, element_count(x))
 
 
 def activation_backward(
@@ -21,7 +21,7 @@ def activation_backward(
     cdef double p[MAX_PARAMETERS]
     cdef Operand[3] arrays = [dy.operand, x.operand, dx.operand]
     unpack(parameters, p)
-    run(table.backward[which][x.dtype][accumulate], p, x.dtype, accumulate, 3, arrays, x.size)
+    run(table.backward[which][x.dtype][accumulate], p, x.dtype, accumulate, 3, arrays, element_count(x))
 
 
 cdef class FastActivation:

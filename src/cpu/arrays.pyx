@@ -22,6 +22,14 @@ cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
     return -1
 
 
+cdef int numpy_type(int dtype) noexcept:
+    if dtype == kF32:
+        return cnp.NPY_FLOAT
+    if dtype == kF64:
+        return cnp.NPY_DOUBLE
+    return NPY_HALF if dtype == kF16 else numpy_bfloat16
+
+
 cdef int dtype_of_dlpack(DLDataType dtype) noexcept:
     if dtype.lanes == 1:
         if dtype.code == kDLFloat:
@@ -62,6 +70,19 @@ cdef void fill_operand(Operand* to, DLTensor* tensor, int64_t item) noexcept:
     to.shape = tensor.shape
     to.strides = tensor.strides
     to.stride_unit = item
+
+
+cdef int64_t operand_size(const Operand* a) noexcept nogil:
+    """In elements."""
+    cdef int64_t size = 1
+    cdef int i
+    for i in range(a.ndim):
+        size *= a.shape[i]
+    return size
+
+
+cdef int64_t element_count(View view) noexcept:
+    return operand_size(&view.operand)
 
 
 cdef class View:
@@ -184,6 +205,16 @@ cdef class View:
         view.owner = self  # which holds what it views
         return view
 
+    cdef View without_memory(self):
+        """A model of this very shape and these strides, which holds nothing."""
+        cdef View view = self.same_memory()
+        cdef int i
+        for i in range(self.operand.ndim):
+            view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
+        view.owner = None
+        view.finish(NULL, self.operand.ndim)
+        return view
+
     def shaped(self, tuple shape):
         """A model for a new array: this dtype and device, another shape.
 
@@ -268,11 +299,7 @@ cdef class View:
 
     @property
     def size(self):
-        cdef int64_t n = 1
-        cdef int i
-        for i in range(self.operand.ndim):
-            n *= self.shape_[i]
-        return n
+        return element_count(self)
 
     @property
     def address(self):
@@ -284,7 +311,7 @@ cdef class View:
         cdef int64_t low = <intptr_t>self.operand.data, high = low + self.itemsize
         cdef int64_t step
         cdef int i
-        if self.size == 0:
+        if element_count(self) == 0:
             return (low, low)
         for i in range(self.operand.ndim):
             step = self.strides_[i] * (self.shape_[i] - 1)
@@ -300,7 +327,7 @@ cdef class View:
         cdef int order[kMaxAxes]
         cdef int64_t covered = self.itemsize, step
         cdef int i, axis
-        if self.size == 0:
+        if element_count(self) == 0:
             return False
         axes_in_order(self, order)
         for i in range(self.operand.ndim - 1, -1, -1):

@@ -44,13 +44,13 @@ def bias_act_forward(
         operand_or_nothing(None), x.operand, operand_or_nothing(residual), y.operand
     ]
     cdef int threads, i
-    if y.size == 0:
+    if element_count(y) == 0:
         return
     unpack(parameters, p)
     prepare_act(
         &act, which, table.forward[which][computed_in(x.dtype)], p, arrays, y, bias, axis, False
     )
-    threads = resolve_threads(y.size)
+    threads = resolve_threads(element_count(y))
     with nogil:
         if threads == 1:
             forward_share(&act, 0, 1)
@@ -61,7 +61,7 @@ def bias_act_forward(
 
 def bias_act_workspace(View x, View dbias, int axis):
     """Bytes of scratch with which `bias_act_backward` can share its work among many threads."""
-    cdef int64_t size = x.size
+    cdef int64_t size = element_count(x)
     if size == 0 or resolve_threads(size) == 1:
         return 0
     return bias_workspace_size(x.shape_[axis], size // x.shape_[axis])
@@ -83,8 +83,8 @@ def bias_act_backward(
         dy.operand, x.operand, operand_or_nothing(residual), dx.operand
     ]
     cdef int threads, i
-    if dx.size == 0:
-        if not accumulate and dbias.size > 0:
+    if element_count(dx) == 0:
+        if not accumulate and element_count(dbias) > 0:
             fill_with_zero(dbias)
         return
     unpack(parameters, p)
@@ -93,7 +93,7 @@ def bias_act_backward(
         accumulate,
     )
     prepare_sum_of_bias(&act, table.reduce, dbias.operand)
-    threads = resolve_threads(dx.size)
+    threads = resolve_threads(element_count(dx))
     use_workspace(&act.reducer, workspace, threads)
     with nogil:
         if threads == 1:

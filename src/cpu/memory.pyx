@@ -53,6 +53,25 @@ cdef DLManagedTensorVersioned* allocate_by(
     return made
 
 
+cdef DLManagedTensorVersioned* new_tensor(
+    DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape
+) except NULL:
+    """A contiguous tensor: ours on the CPU, from the framework anywhere else."""
+    cdef int64_t[kMaxAxes] strides
+    cdef int64_t step = 1
+    cdef int axis
+    cdef DLManagedTensorVersioned* made
+    if device.device_type != kDLCPU:
+        return allocate_by(api, device, dlpack_dtype(dtype), ndim, shape)
+    for axis in range(ndim - 1, -1, -1):
+        strides[axis] = step
+        step *= shape[axis]
+    made = make_tensor(ndim, shape, strides, dlpack_dtype(dtype))
+    if made is NULL:
+        raise MemoryError
+    return made
+
+
 cdef object hand_over(DLManagedTensorVersioned* tensor, DLPackExchangeAPI* api):
     """Make a framework's tensor of `tensor`, which it owns from then on."""
     cdef void* made = NULL

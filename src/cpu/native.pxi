@@ -1,17 +1,23 @@
 # What the C++ headers declare, and the module-wide imports.
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_Next
+from cpython.float cimport PyFloat_CheckExact
+from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport (
     PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName,
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_CheckExact
+from cpython.unicode cimport PyUnicode_CheckExact
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strcmp
 from libcpp cimport bool as cpp_bool
 cimport numpy as cnp
 
-from threading import Lock
+from threading import Lock, local
 
 cnp.import_array()
 
@@ -19,6 +25,9 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItem(dict, object) noexcept
     PyObject* PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
     PyTypeObject* Py_TYPE(object) noexcept
+    const char* PyUnicode_AsUTF8AndSize(str, Py_ssize_t*) except NULL
+    object PyObject_Call(object, object, PyObject*)
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
 
 cdef extern from "numpy/arrayobject.h":
     enum: NPY_HALF

@@ -5,11 +5,13 @@ TERMS = tuple([kTermNames[i].decode() for i in range(kTerms)])
 
 cdef void prepare_sum(
     Reducer* reducer, int term, View x, View y, tuple axes, bint accumulate
-) noexcept:
+) except *:
     cdef cpp_bool[kMaxAxes] reduced
-    cdef int i
-    for i in range(x.operand.ndim):
-        reduced[i] = i in axes
+    cdef int axis
+    for axis in range(x.operand.ndim):
+        reduced[axis] = False
+    for axis in axes:
+        reduced[axis] = True
     prepare_reduction(
         reducer, table.reduce, &table.reduce.terms[term][x.dtype], x.operand, y.operand, reduced,
         x.dtype, accumulate,
@@ -19,7 +21,7 @@ cdef void prepare_sum(
 def sum_workspace(int term, View x, View y, tuple axes):
     """Bytes of scratch with which `sum` can share its work among many threads; 0: none needed."""
     cdef Reducer reducer
-    if x.size == 0 or y.size == 0 or resolve_threads(x.size) == 1:
+    if element_count(x) == 0 or element_count(y) == 0 or resolve_threads(element_count(x)) == 1:
         return 0
     prepare_sum(&reducer, term, x, y, axes, False)
     return workspace_size(&reducer)
@@ -32,9 +34,9 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     bytes, or None. stream: of a GPU; unused here.
     """
     cdef Reducer reducer
-    cdef int64_t size = x.size
+    cdef int64_t size = element_count(x)
     cdef int threads, i
-    if y.size == 0:
+    if element_count(y) == 0:
         return
     if size == 0:
         if not accumulate:
@@ -57,7 +59,7 @@ cdef void use_workspace(Reducer* reducer, View workspace, int threads) noexcept:
     cdef int64_t size
     if threads > 1 and workspace is not None:
         size = workspace_size(reducer)
-        if 0 < size <= workspace.size:
+        if 0 < size <= element_count(workspace):
             reducer.partial = <double*>workspace.operand.data
 
 
@@ -82,19 +84,19 @@ cdef void fill_with_zero(View y) noexcept:
     cdef Operand[2] arrays = [y.operand, y.operand]
     arrays[0].data = <char*>&zero
     arrays[0].strides = &strides[0]
-    run(table.identity[y.dtype][False], NULL, y.dtype, False, 2, arrays, y.size)
+    run(table.identity[y.dtype][False], NULL, y.dtype, False, 2, arrays, element_count(y))
 
 
 def broadcast(View x, View y, bint accumulate, int64_t stream):
     """y OUT = x IN, or y IN/OUT += x; of one shape, x with strides of 0 where it repeats."""
     cdef Operand[2] arrays = [x.operand, y.operand]
-    run(table.identity[y.dtype][accumulate], NULL, y.dtype, accumulate, 2, arrays, y.size)
+    run(table.identity[y.dtype][accumulate], NULL, y.dtype, accumulate, 2, arrays, element_count(y))
 
 
 def square_backward(View dy, View x, View dx, bint accumulate, int64_t stream):
     """dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same; dy with strides of 0 where it repeats."""
     cdef Operand[3] arrays = [dy.operand, x.operand, dx.operand]
-    run(table.square_backward[x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, x.size)
+    run(table.square_backward[x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
 
 
 def square_value_and_grad(View x, View y, View grad, View workspace, int64_t stream):
@@ -103,7 +105,7 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     workspace: SCRATCH as of `sum` over all axes, or None.
     """
     cdef SquareGrad square
-    cdef int64_t size = x.size
+    cdef int64_t size = element_count(x)
     cdef int threads, i
     if size == 0:
         fill_with_zero(y)

@@ -154,14 +154,6 @@ cdef bint quick_tensor(
     return True
 
 
-cdef int64_t quick_size(const Operand* a) noexcept nogil:
-    cdef int64_t size = 1
-    cdef int i
-    for i in range(a.ndim):
-        size *= a.shape[i]
-    return size
-
-
 cdef bint quick_match(const Operand* a, const Operand* b, int64_t bytes, bint overlap) noexcept:
     """Same shape, and memory that is equal or disjoint (asked for by `overlap`)."""
     cdef int i
@@ -204,7 +196,7 @@ cdef object quick(
         remote = table_of(devices[0])
         if remote is NULL:
             return NotImplemented
-    size = quick_size(&arrays[0])
+    size = operand_size(&arrays[0])
     bytes = size * item_size(dtypes[0])
     if inputs == 2 and (
         dtypes[1] != dtypes[0] or not quick_match(&arrays[0], &arrays[1], 0, False)
@@ -251,22 +243,9 @@ cdef object quick_on_tensors(
 ):
     """The rest of `quick` for tensors that passed it, on the CPU (remote: NULL) or a device."""
     cdef DLManagedTensorVersioned* made = NULL
-    cdef int64_t[kMaxAxes] strides
-    cdef int64_t step = 1
-    cdef int axis
     cdef void* stream = NULL
     if out is None:
-        if remote is not NULL:
-            made = allocate_by(
-                kind.api, device, dlpack_dtype(dtype), arrays[0].ndim, arrays[0].shape
-            )
-        else:
-            for axis in range(arrays[0].ndim - 1, -1, -1):
-                strides[axis] = step
-                step *= arrays[0].shape[axis]
-            made = make_tensor(arrays[0].ndim, arrays[0].shape, strides, dlpack_dtype(dtype))
-            if made is NULL:
-                raise MemoryError
+        made = new_tensor(kind.api, device, dtype, arrays[0].ndim, arrays[0].shape)
         arrays[operands - 1].data = <char*>made.dl_tensor.data + made.dl_tensor.byte_offset
     try:
         if remote is NULL:

@@ -1,0 +1,23 @@
+"""What docstrings of several families say in the same words: it stands here once."""
+
+from textwrap import fill, indent
+
+WIDTH = 98
+
+#: What every op takes as its data.
+ARRAY = """\
+Any shape and strides; float16, bfloat16, float32 or float64, a NumPy array or an array of any
+framework with DLPack."""
+
+STREAM = """\
+stream : optional
+    For arrays on a GPU: the stream to work on, instead of their framework's current one."""
+
+OGITA = """\
+T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+(2005), https://doi.org/10.1137/030601818"""
+
+
+def paragraph(text: str, by: int = 0) -> str:
+    """Words in lines as wide as those of the templates, indented."""
+    return indent(fill(text, WIDTH - by, break_on_hyphens=False), " " * by)

@@ -1,0 +1,152 @@
+"""The bias family and bad input: clear errors, nothing is written."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from arrays import f32, read_only
+
+import fastact as fa
+
+held = f32(9, 4)
+x4, b4 = held[:8], f32(4)
+Case = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
+
+ACT_ERRORS: dict[str, Case] = {
+    "bias too long": (
+        (x4, f32(8)), {}, ValueError,
+        r"bias must have shape \(4,\), the length of axis -1 of x, got \(8,\)",
+    ),
+    "bias of two axes": ((x4, f32(1, 4)), {}, ValueError, r"shape \(4,\), .* got \(1, 4\)"),
+    "bias of length 1": ((x4, f32(1)), {}, ValueError, r"shape \(4,\), .* got \(1,\)"),
+    "other axis": ((x4, b4), {"axis": 0}, ValueError, r"shape \(8,\), .*axis 0 of x, got \(4,\)"),
+    "number": ((x4, 1.0), {}, TypeError, "bias must be an array with one axis, got 1.0"),
+    "no bias": ((x4, None), {}, TypeError, "bias must be an array with one axis, got None"),
+    "narrow bias": (
+        (x4, np.ones(4, np.float16)), {}, TypeError,
+        "bias must have dtype float32, as x has, or a wider one, got float16",
+    ),
+    "the other 16 bits": (
+        (np.ones((2, 4), np.float16), np.ones(4, ml_dtypes.bfloat16)), {}, TypeError,
+        "bias must have dtype float16, .*got bfloat16",
+    ),
+    "integer bias": ((x4, np.ones(4, int)), {}, TypeError, "bias must have dtype .*got int64"),
+    "axis": ((x4, b4), {"axis": 2}, ValueError, "axis must be from -2 to 1 for an .* got 2"),
+    "axes": ((x4, b4), {"axis": (0,)}, TypeError, r"axis must be an integer, got \(0,\)"),
+    "no axes": ((f32(), b4), {}, ValueError, "axis must name an axis, got -1 for an array without"),
+    "misspelt activation": ((x4, b4, "mihs"), {}, ValueError, "got 'mihs'; did you mean 'mish'"),
+    "unknown activation": ((x4, b4, "xyz"), {}, ValueError, "got 'xyz'; one of .*mish"),
+    "an op of another family": ((x4, b4, "sum"), {}, ValueError, "activation must be 'identity'"),
+    "no activation": ((x4, b4, None), {}, TypeError, "activation must be a name or .*got None"),
+    "not an activation": ((x4, b4, fa.sum), {}, TypeError, "activation of fastact, got <fastact"),
+    "parameter": ((x4, b4, "mish"), {"alpha": 1}, TypeError, "unknown keyword 'alpha'; allowed"),
+    "misspelt": ((x4, b4), {"residul": x4}, TypeError, "did you mean 'residual'"),
+    "axis by position": ((x4, b4, "mish", 1), {}, TypeError, "takes at most 1 arg"),
+    "residual's shape": (
+        (x4, b4), {"residual": f32(4)}, ValueError, r"residual must have shape \(8, 4\), got \(4,",
+    ),
+    "residual's dtype": (
+        (x4, b4), {"residual": np.ones((8, 4))}, TypeError, "residual must have dtype float32",
+    ),
+    "residual's framework": (
+        (x4, b4), {"residual": torch.ones(8, 4)}, TypeError, "one framework, .*residual from torch",
+    ),
+    "out's shape": ((x4, b4), {"out": f32(4)}, ValueError, r"out must have shape \(8, 4\)"),
+    "out's dtype": ((x4, b4), {"out": np.ones((8, 4))}, TypeError, "out must have dtype float32"),
+    "overlap": ((x4, b4), {"out": held[1:]}, ValueError, "(partial overlap|not share memory)"),
+    "overlaps the residual": (
+        (f32(8, 4), b4), {"residual": x4, "out": held[1:]}, ValueError, "residual|not share",
+    ),
+    "overlaps the bias": (
+        (f32(1, 4), b4), {"out": b4.reshape(1, 4)}, ValueError, "(bias|not share memory)",
+    ),
+    "read-only": ((x4, b4), {"out": read_only(8, 4)}, ValueError, "out must be writable"),
+    "two outs": ((x4, b4), {"out": (x4, b4)}, ValueError, "a tuple of 1, got a tuple of 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ACT_ERRORS)
+def test_errors(words):
+    arguments, keywords, error, message = ACT_ERRORS[words]
+    for door, name in ((fa.bias_act, "bias_act"), (fa.bias_act.forward, r"bias_act\.forward")):
+        with pytest.raises(error, match=rf"^fastact\.{name}: .*{message}"):
+            door(*arguments, **keywords)
+    assert (held == 1).all()
+    assert (b4 == 1).all()
+
+
+BACKWARD_ERRORS: dict[str, Case] = {
+    "dy's shape": (
+        (f32(4), x4, b4, None, "mish"), {}, ValueError, r"dy must have shape \(8, 4\), got \(4,\)",
+    ),
+    "dy's dtype": ((np.ones((8, 4)), x4, b4, None, "mish"), {}, TypeError, "dy must have dtype"),
+    "x is gone": ((x4, None, b4, None, "mish"), {}, TypeError, "x must be an array, as forward"),
+    "bias": ((x4, x4, f32(3), None, "mish"), {}, ValueError, r"bias must have shape \(4,\)"),
+    "one out": ((x4, x4, b4), {"out": f32(8, 4)}, ValueError, "a tuple of 2, got one ndarray"),
+    "short out": ((x4, x4, b4), {"out": (f32(8, 4),)}, ValueError, "of 2, got a tuple of 1"),
+    "dbias's shape": (
+        (x4, x4, b4), {"out": (None, f32(8))}, ValueError, r"out\[1\] must have shape \(4,\)",
+    ),
+    "dbias's dtype": (
+        (x4, x4, b4), {"out": (None, np.ones(4))}, TypeError,
+        r"out\[1\] must have dtype float32, as bias has, got float64",
+    ),
+    "dbias in bias": (
+        (f32(8, 4), f32(8, 4), b4), {"out": (None, b4)}, ValueError, r"out\[1\] must not share",
+    ),
+    "dbias in dx": (
+        (f32(8, 4), f32(8, 4), b4), {"out": (x4, held[0])}, ValueError, r"out\[0\] must not share",
+    ),
+    "dx in bias": (
+        (f32(1, 4), f32(1, 4), b4), {"out": (b4.reshape(1, 4), None)}, ValueError,
+        r"out\[0\] must",
+    ),
+    "overlap": (
+        (x4, f32(8, 4), b4), {"out": (held[1:], None)}, ValueError, "dy itself or share no memory",
+    ),
+    "accumulate": ((x4, x4, b4), {"accumulate": True}, ValueError, "with out=, the arrays to add"),
+    "accumulate into one": (
+        (x4, x4, b4), {"accumulate": True, "out": (f32(8, 4), None)}, ValueError, "with out=",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", BACKWARD_ERRORS)
+def test_backward_errors(words):
+    arguments, keywords, error, message = BACKWARD_ERRORS[words]
+    with pytest.raises(error, match=rf"^fastact\.bias_act\.backward: .*{message}"):
+        fa.bias_act.backward(*arguments, **keywords)
+    assert (held == 1).all()
+    assert (b4 == 1).all()
+
+
+SUM_ERRORS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
+    "axis": (fa.bias_grad, (x4,), {"axis": 5}, ValueError, "axis must be from -2 to 1"),
+    "no axis": (fa.bias_grad, (x4,), {"axis": None}, TypeError, "axis must be an integer, got No"),
+    "scalar": (fa.bias_grad, (f32(),), {}, ValueError, "axis must name an axis, got -1"),
+    "by position": (fa.bias_grad.backward, (b4, (3, 5)), {}, ValueError, r"shape \(5,\), got"),
+    "out": (fa.bias_grad, (x4,), {"out": f32(8)}, ValueError, r"out must have shape \(4,\), got"),
+    "in dy": (fa.bias_grad, (x4,), {"out": x4[0]}, ValueError, "out must not share memory"),
+    "accumulate": (fa.bias_grad, (x4,), {"accumulate": True}, ValueError, "come with out="),
+    "shape": (
+        fa.unbroadcast, (x4, (3,)), {}, ValueError,
+        r"shape must broadcast to \(8, 4\), the shape of dy, got \(3,\)",
+    ),
+    "longer": (fa.unbroadcast, (x4, (1, 8, 4)), {}, ValueError, r"\(8, 4\), .*got \(1, 8, 4\)"),
+    "no shape": (fa.unbroadcast, (x4, 4), {}, TypeError, "shape must be a tuple of integers"),
+    "back": (
+        fa.unbroadcast.backward, (b4, (2, 3)), {}, ValueError,
+        r"dy must have a shape that broadcasts to \(2, 3\), got \(4,\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", SUM_ERRORS)
+def test_errors_of_sums(words):
+    door, arguments, keywords, error, message = SUM_ERRORS[words]
+    with pytest.raises(error, match=rf"^fastact\.\w+(\.\w+)?: .*{message}"):
+        door(*arguments, **keywords)
+    with pytest.raises(TypeError, match="takes at most 0 arguments after"):
+        fa.bias_grad(x4, 1)
