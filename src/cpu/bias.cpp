@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kShortLine = 64;  // below, lines share a chunk
 constexpr int64_t kCut = 64;        // elements: whole cache lines of every dtype
+constexpr int64_t kKept = 3 << 18;  // bytes of dx that are to be found in the second-level cache
 
 // The bias in the compute type, wherever a chunk needs it.
 class BiasValues {
@@ -36,20 +37,21 @@ class BiasValues {
     return values;
   }
 
-  const char* one(int64_t channel) { return row(channel, 1); }
-
   // Spread over n elements from (line, column) on, as many as their lines have columns.
   const char* spread(int64_t line, int64_t column, int64_t n) {
     const int64_t columns = act.streams.columns.size;
+    if (line == spread_line && column + n <= columns && n <= spread_count) return spread_;
+    spread_line = line;
+    spread_count = std::min(n, columns - column);
     for (int64_t done = 0; done < n; ++line, column = 0) {
       const int64_t m = std::min(n - done, columns - column);
-      const char* value = one(line % act.channels);
-      if (wide == sizeof(float))
-        std::fill_n(reinterpret_cast<float*>(spread_) + done, m,
-                    *reinterpret_cast<const float*>(value));
-      else
+      const char* value = row(line % act.channels, 1);
+      if (act.is_double)
         std::fill_n(reinterpret_cast<double*>(spread_) + done, m,
                     *reinterpret_cast<const double*>(value));
+      else
+        std::fill_n(reinterpret_cast<float*>(spread_) + done, m,
+                    *reinterpret_cast<const float*>(value));
       done += m;
     }
     return spread_;
@@ -70,6 +72,7 @@ class BiasValues {
   const BiasAct& act;
   int64_t wide;
   bool is_direct, is_repeated;
+  int64_t spread_line = -1, spread_count;  // whose value spread_ begins with, and how often
   alignas(64) char values[2 * kPiece * sizeof(double)];
   alignas(64) char spread_[kPiece * sizeof(double)];
 };
@@ -84,41 +87,57 @@ struct Chunks {
   alignas(64) char residual[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char dy[kPiece * sizeof(double)];
-  alignas(64) char dx[kPiece * sizeof(double)];
+  alignas(64) char product[kPiece * sizeof(double)];
 
   explicit Chunks(const BiasAct& a)
       : act(a), s(a.streams), reader(a.streams), bias(a, a.streams.size()) {}
 
-  void add(const char* values, bool is_row, char* to, int64_t n) {
+  // values: of the bias, one an element.
+  void forward(const char* values, int64_t n) {
     const char* from = reader.load(BiasAct::kX, x);
-    const char* other =
-        s.data[BiasAct::kResidual] ? reader.load(BiasAct::kResidual, residual) : nullptr;
-    s.blocks->add[s.wide == sizeof(double)][is_row](from, values, other, to, n);
-  }
-
-  void forward(const char* values, bool is_row, int64_t n) {
     char* y = reader.direct(BiasAct::kOut);
     char* to = y ? y : z;
-    add(values, is_row, to, n);
-    char* const operands[] = {to, to};
-    if (!act.is_identity) act.activation(operands, n, act.parameters);
+    if (has_residual) {
+      add_all(from, values, to, n);
+      char* const operands[] = {to, to};
+      if (act.activation != k_identity) act.block(operands, n, act.parameters);
+    } else {
+      s.blocks->bias->forward[act.activation][act.is_double](from, values, to, n, ahead,
+                                                             act.parameters);
+    }
     if (!y) reader.store(BiasAct::kOut, z, false);
   }
 
-  // Where dy f'(z) lies in the compute type: in dx itself or in `to`, and then it has been stored.
-  const char* backward(const char* values, bool is_row, int64_t n, char* to) {
+  // Where dy f'(z) lies in the compute type: in dx itself or in `product`, and then it has been
+  // stored. lanes: it is added to them, the first onto lane `phase`; null: it is not.
+  const char* backward(const char* values, int64_t n, int64_t phase, double* lanes) {
     const char* gradient = reader.load(BiasAct::kDy, dy);
-    if (!act.is_identity) add(values, is_row, z, n);
     char* y = act.accumulate ? nullptr : reader.direct(BiasAct::kOut);
-    char* product = y ? y : to;
-    char* const operands[] = {const_cast<char*>(gradient), act.is_identity ? product : z, product};
-    if (!act.is_identity)
-      act.activation(operands, n, act.parameters);
-    else if (gradient != product)
-      memmove(product, gradient, n * s.wide);
-    if (!y) reader.store(BiasAct::kOut, product, act.accumulate);
-    return product;
+    char* to = y ? y : product;
+    if (act.activation != k_identity && !has_residual) {
+      const char* from = reader.load(BiasAct::kX, x);
+      s.blocks->bias->backward[act.activation][act.is_double](gradient, from, values, to, n, ahead,
+                                                              act.parameters, phase, lanes);
+    } else {
+      if (act.activation == k_identity) {
+        if (gradient != to) memmove(to, gradient, n * s.wide);
+      } else {
+        add_all(reader.load(BiasAct::kX, x), values, z, n);
+        char* const operands[] = {const_cast<char*>(gradient), z, to};
+        act.block(operands, n, act.parameters);
+      }
+      if (lanes) act.reducer.blocks->add_terms(to, n, phase, lanes);
+    }
+    if (!y) reader.store(BiasAct::kOut, to, act.accumulate);
+    return to;
   }
+
+  void add_all(const char* from, const char* values, char* to, int64_t n) {
+    s.blocks->add[act.is_double](from, values, reader.load(BiasAct::kResidual, residual), to, n);
+  }
+
+  int64_t ahead = 0;  // bytes from this chunk to the next one
+  const bool has_residual = s.data[BiasAct::kResidual];
 };
 
 struct Forward : Chunks {
@@ -131,12 +150,8 @@ struct Forward : Chunks {
       n = std::min(kPiece, end - first);
       if (columns >= kShortLine) n = std::min(n, columns - column);
       reader.go(line, column, n);
-      if (!s.is_channel_line)
-        forward(bias.row(column, n), true, n);
-      else if (columns >= kShortLine)
-        forward(bias.one(line % act.channels), false, n);
-      else
-        forward(bias.spread(line, column, n), true, n);
+      ahead = n * s.item;
+      forward(s.is_channel_line ? bias.spread(line, column, n) : bias.row(column, n), n);
       line += (column + n) / columns;
       column = (column + n) % columns;
     }
@@ -145,8 +160,8 @@ struct Forward : Chunks {
 
 struct Backward : Chunks, BlockSums {
   const Reducer& r;
-  alignas(64) double lanes[kLanes * kTile];
-  alignas(64) double totals[kTile];
+  alignas(64) double lanes[kLanes * kMostColumns];
+  alignas(64) double totals[kMostColumns];
 
   explicit Backward(const BiasAct& a) : Chunks(a), r(a.reducer) {}
 
@@ -170,10 +185,14 @@ struct Backward : Chunks, BlockSums {
       const int64_t outer = (term + done) / columns, column = (term + done) % columns;
       const int64_t m = std::min(terms - done, columns - column);
       const int64_t line = outer * act.channels + first;
-      if (m == columns && columns < kShortLine)
+      if (m == columns && columns < kShortLine) {
         short_lines(line, n, done);
-      else
-        for (int64_t k = 0; k < n; ++k) long_line(line + k, column, m, done, lanes + k * kLanes);
+      } else {
+        const int64_t on = column + m < columns ? m : act.channels * columns - column;
+        for (int64_t k = 0; k < n; ++k)
+          long_line(line + k, column, m, done, lanes + k * kLanes,
+                    k + 1 < n ? columns : on - k * columns);
+      }
       done += m;
     }
     for (int64_t k = 0; k < n; ++k) {
@@ -182,12 +201,14 @@ struct Backward : Chunks, BlockSums {
     }
   }
 
-  void long_line(int64_t line, int64_t column, int64_t m, int64_t phase, double* lane) {
-    const char* value = bias.one(line % act.channels);
+  // next: elements from its start to that of whichever line is next.
+  void long_line(int64_t line, int64_t column, int64_t m, int64_t phase, double* lane,
+                 int64_t next) {
     for (int64_t done = 0, k; done < m; done += k) {
       k = std::min(kPiece, m - done);
       reader.go(line, column + done, k);
-      blocks().add_terms(backward(value, false, k, dx), k, (phase + done) % kLanes, lane);
+      ahead = (done + k < m ? k : next - done) * s.item;
+      backward(bias.spread(line, column + done, k), k, (phase + done) % kLanes, lane);
     }
   }
 
@@ -196,7 +217,8 @@ struct Backward : Chunks, BlockSums {
     for (int64_t done = 0, k; done < n; done += k) {
       k = std::min(most, n - done);
       reader.go(line + done, 0, k * columns);
-      const char* from = backward(bias.spread(line + done, 0, k * columns), true, k * columns, dx);
+      const char* from =
+          backward(bias.spread(line + done, 0, k * columns), k * columns, 0, nullptr);
       for (int64_t i = 0; i < k; ++i)
         blocks().add_terms(from + i * columns * s.wide, columns, phase % kLanes,
                            lanes + (done + i) * kLanes);
@@ -205,24 +227,52 @@ struct Backward : Chunks, BlockSums {
 
   // Few channels: kLanes lines are one row that holds every lane.
   void joined(int64_t term, int64_t terms) {
-    const int64_t columns = act.channels, width = kLanes * columns, end = terms * columns, at = 0;
+    const int64_t columns = act.channels, width = kLanes * columns, end = terms * columns;
+    const bool keeps = !act.accumulate && s.is_direct[BiasAct::kOut] && s.is_flat[BiasAct::kOut];
+    const int64_t most = keeps ? ceil_div(kKept, 8 * width * s.wide) * 8 * width : 0;
+    int64_t at[kReduceBlock / kLanes] = {0};
     for (int64_t done = 0, n; done < end; done += n) {
-      n = std::min({kPiece, end - done, width - done % width});
-      reader.go(term + done / columns, done % columns, n);
-      const char* from = backward(bias.row(done % columns, n), true, n, dx);
-      blocks().add_rows(from, &at, 1, 1, n, lanes + done % width, done < width);
+      const char* start = nullptr;
+      n = 0;
+      do {
+        const int64_t from = done + n;
+        const int64_t m = std::min({kPiece, end - from, width - from % width});
+        reader.go(term + from / columns, from % columns, m);
+        ahead = m * s.item;
+        const char* made = backward(bias.row(from % columns, m), m, 0, nullptr);
+        if (n == 0) start = made;
+        n += m;
+      } while (n < most && done + n < end);
+      const int64_t whole = keeps ? n / width : 0, rest = n - whole * width;
+      for (int64_t i = 0; i < whole; ++i) at[i] = i * width * s.wide;
+      blocks().add_rows(start, at, 1, whole, width, lanes, done == 0);
+      if (rest)
+        blocks().add_rows(start + whole * width * s.wide, at, 1, 1, rest, lanes + done % width,
+                          done + whole * width < width);
     }
   }
 
-  // A tile of columns, line after line: the lanes are in the second-level cache, the lines in the
-  // order of memory.
+  // A tile of columns, line after line, in the order of memory. Where dx holds what is added up, it
+  // is read again from the second-level cache, several lines of a lane at once: lanes are not read
+  // and written for every one.
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const char* values = bias.row(first, n);
-    const int64_t at = 0;
-    for (int64_t done = 0; done < terms; ++done) {
-      reader.go(term + done, first, n);
-      blocks().add_rows(backward(values, true, n, dx), &at, 1, 1, n, lanes + done % kLanes * n,
-                        done < kLanes);
+    const bool keeps = !act.accumulate && s.is_direct[BiasAct::kOut];
+    const int64_t deep = keeps ? std::clamp<int64_t>(kKept / (kLanes * n * s.wide), 1, 8) : 0;
+    int64_t at[8 * kLanes] = {0};
+    for (int64_t done = 0, m; done < terms; done += m) {
+      m = deep ? std::min(deep * kLanes, terms - done) : 1;
+      const char* start = nullptr;
+      for (int64_t i = 0; i < m; ++i) {
+        reader.go(term + done + i, first, n);
+        ahead = s.columns.size * s.item;
+        const char* made = backward(values, n, 0, nullptr);
+        if (i == 0) start = made;
+        at[i] = made - start;
+      }
+      for (int64_t i = 0; i < std::min<int64_t>(m, kLanes); ++i)
+        blocks().add_rows(start, at + i, kLanes, ceil_div(m - i, kLanes), n,
+                          lanes + (done + i) % kLanes * n, done + i < kLanes);
     }
   }
 };
@@ -238,10 +288,14 @@ char* along_channels(const BiasAct& act, const Operand& a, int64_t* stride) {
 
 }  // namespace
 
-void prepare(BiasAct* act, const BlockTable* table, int dtype, const Operand* arrays,
+void prepare(BiasAct* act, const BlockTable* table, bool backward, int dtype, const Operand* arrays,
              const Operand& bias, int bias_dtype, int axis) {
   plan_streams(&act->streams, table->pipeline, dtype, BiasAct::kOut + 1, arrays, BiasAct::kOut,
                axis);
+  const int wide = act->streams.wide_dtype;
+  act->is_double = wide == kF64;
+  act->block = backward ? table->backward[act->activation][wide][false]
+                        : table->forward[act->activation][wide];
   act->channels = arrays[BiasAct::kOut].shape[axis];
   act->bias_dtype = bias_dtype;
   act->bias = along_channels(*act, bias, &act->bias_stride);
@@ -268,8 +322,9 @@ void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias) {
     r->tile = std::clamp<int64_t>(ceil_div(channels, kFewUnits), 1, 64);
   } else {
     r->walk = Reducer::kColumns;
-    const int64_t tiles = channels <= kShortLine ? 1 : ceil_div(channels, kTile);
-    r->tile = tiles == 1 ? channels : std::min(kTile, ceil_div(ceil_div(channels, tiles), 16) * 16);
+    const int64_t tiles = channels <= kShortLine ? 1 : ceil_div(channels, kMostColumns);
+    r->tile = tiles == 1 ? channels
+                         : std::min(kMostColumns, ceil_div(ceil_div(channels, tiles), 16) * 16);
   }
   r->units = ceil_div(channels, r->tile);
   cut_terms(r);
@@ -279,7 +334,7 @@ int64_t bias_workspace_size(int64_t channels, int64_t terms) {
   Reducer r;
   r.terms.size = terms;
   cut_terms(&r);
-  const bool enough = ceil_div(channels, kTile) >= kFewUnits || r.chunks == 1;
+  const bool enough = ceil_div(channels, kMostColumns) >= kFewUnits || r.chunks == 1;
   return enough ? 0 : r.chunks * channels * 2 * int64_t(sizeof(double));
 }
 

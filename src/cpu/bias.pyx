@@ -1,21 +1,13 @@
 # bias_act: y = f(x + bias + residual), and dx and dbias in one pass.
 
-cdef int IDENTITY = ACTIVATIONS.index("identity") if "identity" in ACTIVATIONS else -1
-
-
 cdef void prepare_act(
-    BiasAct* act, int which, Block activation, const double* parameters, const Operand* arrays,
+    BiasAct* act, int which, bint backward, const double* parameters, const Operand* arrays,
     View out, View bias, int axis, bint accumulate
 ) noexcept:
-    act.activation = activation
+    act.activation = which
     act.parameters = parameters
-    act.is_identity = which == IDENTITY
     act.accumulate = accumulate
-    prepare_bias(act, table, out.dtype, arrays, bias.operand, bias.dtype, axis)
-
-
-cdef int computed_in(int dtype) noexcept:
-    return kF64 if dtype == kF64 else kF32
+    prepare_bias(act, table, backward, out.dtype, arrays, bias.operand, bias.dtype, axis)
 
 
 cdef Operand operand_or_nothing(View view) noexcept:
@@ -47,9 +39,7 @@ def bias_act_forward(
     if element_count(y) == 0:
         return
     unpack(parameters, p)
-    prepare_act(
-        &act, which, table.forward[which][computed_in(x.dtype)], p, arrays, y, bias, axis, False
-    )
+    prepare_act(&act, which, False, p, arrays, y, bias, axis, False)
     threads = resolve_threads(element_count(y))
     with nogil:
         if threads == 1:
@@ -88,10 +78,7 @@ def bias_act_backward(
             fill_with_zero(dbias)
         return
     unpack(parameters, p)
-    prepare_act(
-        &act, which, table.backward[which][computed_in(x.dtype)][False], p, arrays, dx, bias, axis,
-        accumulate,
-    )
+    prepare_act(&act, which, True, p, arrays, dx, bias, axis, accumulate)
     prepare_sum_of_bias(&act, table.reduce, dbias.operand)
     threads = resolve_threads(element_count(dx))
     use_workspace(&act.reducer, workspace, threads)

@@ -205,14 +205,13 @@ cdef extern from "squares.h" namespace "fastact" nogil:
 
 cdef extern from "bias.h" namespace "fastact" nogil:
     ctypedef struct BiasAct:
-        Block activation
+        int activation
         const double* parameters
-        cpp_bool is_identity
         cpp_bool accumulate
         Reducer reducer
 
     void prepare_bias "fastact::prepare"(
-        BiasAct*, const BlockTable*, int, const Operand*, const Operand&, int, int
+        BiasAct*, const BlockTable*, cpp_bool, int, const Operand*, const Operand&, int, int
     ) noexcept
     void prepare_sum_of_bias "fastact::prepare_sum"(
         BiasAct*, const ReduceTable*, const Operand&

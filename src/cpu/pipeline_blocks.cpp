@@ -46,24 +46,26 @@ void round_all(const char* from, char* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = float(x[i]);
 }
 
-template <class T, bool row>
+template <class T>
 void add(const char* from, const char* bias, const char* residual, char* to, int64_t n) {
-  const T* x = reinterpret_cast<const T*>(from);
-  const T* b = reinterpret_cast<const T*>(bias);
+  const T *x = reinterpret_cast<const T*>(from), *b = reinterpret_cast<const T*>(bias);
   const T* r = reinterpret_cast<const T*>(residual);
   T* z = reinterpret_cast<T*>(to);
-  const T same = *b;
-  if (r) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) z[i] = (x[i] + (row ? b[i] : same)) + r[i];
-  } else {
+  for (int64_t i = 0; i < n; ++i) z[i] = (x[i] + b[i]) + r[i];
+}
+
+template <class T>
+void twice(const char* from, char* to, int64_t n) {
+  const T* x = reinterpret_cast<const T*>(from);
+  T* y = reinterpret_cast<T*>(to);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) z[i] = x[i] + (row ? b[i] : same);
-  }
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + x[i];
 }
 
 }  // namespace
 
+extern const BiasBlocks bias_blocks;
 extern const PipelineBlocks pipeline_blocks;
 const PipelineBlocks pipeline_blocks = {
     {widen_all<f16>, widen_all<bf16>, widen_all<float>, widen_all<double>},
@@ -72,7 +74,9 @@ const PipelineBlocks pipeline_blocks = {
      {narrow_all<float, false>, narrow_all<float, true>},
      {narrow_all<double, false>, narrow_all<double, true>}},
     round_all,
-    {{add<float, false>, add<float, true>}, {add<double, false>, add<double, true>}},
+    {add<float>, add<double>},
+    {twice<float>, twice<double>},
+    &bias_blocks,
 };
 
 FASTACT_END_NAMESPACE

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "../common/operand.h"
+#include "bias_blocks.h"
 
 namespace fastact {
 
@@ -26,10 +27,14 @@ struct PipelineBlocks {
   // y OUT (n), float = x IN (n), double, rounded.
   void (*round)(const char* x, char* y, int64_t n);
 
-  // z OUT (n) = (x IN (n) + bias IN) + residual IN (n), of float or of double.
-  //   bias: one for all, or [1] n of them. residual: null for none.
-  // z is x, residual or neither.
-  void (*add[2][2])(const char* x, const char* bias, const char* residual, char* z, int64_t n);
+  // z OUT (n) = (x IN (n) + bias IN (n)) + residual IN (n), of float or of double; z is x, residual
+  // or neither.
+  void (*add[2])(const char* x, const char* bias, const char* residual, char* z, int64_t n);
+
+  // y OUT (n) = 2 x IN (n), of float or of double.
+  void (*twice[2])(const char* x, char* y, int64_t n);
+
+  const BiasBlocks* bias;
 };
 
 }  // namespace fastact

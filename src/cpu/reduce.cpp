@@ -19,8 +19,9 @@ double* partial_of(const Reducer& r, int64_t chunk, int64_t output) {
 // A unit: some outputs over some chunks, from the sums of their blocks to y.
 struct Merger {
   const Reducer& r;
-  alignas(64) double hi[kTile], lo[kTile], chunk_hi[kTile], chunk_lo[kTile];
-  alignas(64) char stage[kTile * sizeof(double)];
+  alignas(64) double hi[kMostColumns], lo[kMostColumns];
+  alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
+  alignas(64) char stage[kMostColumns * sizeof(double)];
 
   explicit Merger(const Reducer& reducer) : r(reducer) {}
 

@@ -12,15 +12,10 @@ struct Squares : BlockSums {
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char grad[kPiece * sizeof(double)];
   alignas(64) double lanes[kLanes];
-  alignas(64) const double nothing = -0.0;  // as float or double: added to anything, it is that
 
   explicit Squares(const SquareGrad& a) : s(a.streams), r(a.reducer), reader(a.streams) {}
 
   const double* sums(int64_t, int64_t, int64_t term, int64_t terms) override {
-    const float nothing_as_float = -0.0f;
-    const bool is_double = s.wide == sizeof(double);
-    const char* zero = is_double ? reinterpret_cast<const char*>(&nothing)
-                                 : reinterpret_cast<const char*>(&nothing_as_float);
     std::fill(lanes, lanes + kLanes, -0.0);
     for (int64_t done = 0, n; done < terms; done += n) {
       n = std::min(kPiece, terms - done);
@@ -28,7 +23,7 @@ struct Squares : BlockSums {
       const char* from = reader.load(SquareGrad::kX, x);
       r.blocks->add_terms(from, n, done % kLanes, lanes);
       char* to = reader.direct(SquareGrad::kGrad);
-      s.blocks->add[is_double][false](from, zero, from, to ? to : grad, n);
+      s.blocks->twice[s.wide == sizeof(double)](from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
     r.table->fold(lanes, kLanes, 1);
