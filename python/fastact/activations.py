@@ -224,7 +224,7 @@ hardsigmoid = register(
 tanh = register(
     Activation(
         "tanh",
-        Bounds(2.5, 4, 1.2e-7),
+        Bounds(2.75, 4, 1.2e-7),
         Doc(
             "Hyperbolic tangent",
             "tanh(x)",

@@ -34,11 +34,10 @@ struct ExpTraits<float> {
   static constexpr float kLn2High = 0x1.63p-1f;
   static constexpr float kLn2Low = -0x1.bd0106p-13f;
 
+  template <bool split>
   static FASTACT_HD float q(float r) {
-    float p = madd(0x1.6a23f6p-10f, r, 0x1.1239e6p-7f);
-    p = madd(p, r, 0x1.5558f2p-5f);
-    p = madd(p, r, 0x1.555492p-3f);
-    return madd(p, r, 0x1.fffffcp-2f);
+    return polynomial<split>(r, 0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f2p-5f, 0x1.1239e6p-7f,
+                             0x1.6a23f6p-10f);
   }
 };
 
@@ -53,16 +52,12 @@ struct ExpTraits<double> {
   static constexpr double kLn2High = 0x1.62e42fefa0000p-1;
   static constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
 
+  template <bool split>
   static FASTACT_HD double q(double r) {
-    double p = madd(0x1.ad814f0804f48p-26, r, 0x1.28ad80013c392p-22);
-    p = madd(p, r, 0x1.71df242e164f1p-19);
-    p = madd(p, r, 0x1.a01999fbe94cbp-16);
-    p = madd(p, r, 0x1.a01a012ad29d4p-13);
-    p = madd(p, r, 0x1.6c16c184313dbp-10);
-    p = madd(p, r, 0x1.1111111127aa0p-7);
-    p = madd(p, r, 0x1.5555555550855p-5);
-    p = madd(p, r, 0x1.55555555554fap-3);
-    return madd(p, r, 0x1.000000000000ap-1);
+    return polynomial<split>(r, 0x1.000000000000ap-1, 0x1.55555555554fap-3, 0x1.5555555550855p-5,
+                             0x1.1111111127aa0p-7, 0x1.6c16c184313dbp-10, 0x1.a01a012ad29d4p-13,
+                             0x1.a01999fbe94cbp-16, 0x1.71df242e164f1p-19, 0x1.28ad80013c392p-22,
+                             0x1.ad814f0804f48p-26);
   }
 };
 
@@ -88,19 +83,40 @@ struct Exp {
   FASTACT_HD T minus_one() const { return madd(s, t, s - T(1)); }
 };
 
-// rest: added to x, which is far larger, without being rounded into it. (-0: nothing at all, which
-// the compiler sees.)
+// Two orders of the same steps. exp_scaled is the one with the fewest; exp_split is the one with
+// the shortest chain, for callers in which a long chain follows, and takes a rest: added to x,
+// which is far larger, without being rounded into it.
 template <int scale, class T>
-FASTACT_HD Exp<T> exp_scaled(T x, T rest = T(-0.0)) {
+struct ExpReduction {
   using C = ExpTraits<T>;
-  using Bits = typename C::Bits;
-  constexpr T magic = C::kRoundMagic + T(C::kBias + scale);
-  const T shifted = madd(x, C::kLog2E, magic);
-  const T k = shifted - magic;
-  const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, x)) + rest;
-  const T t = madd(C::q(r) * r, r, r);
-  const T s = bit_cast<T>(bit_cast<Bits>(shifted) << C::kMantissaBits);
-  return {s, t};
+  T k, s;
+  FASTACT_HD explicit ExpReduction(T x) {
+    constexpr T magic = C::kRoundMagic + T(C::kBias + scale);
+    const T shifted = madd(x, C::kLog2E, magic);
+    k = shifted - magic;
+    s = bit_cast<T>(bit_cast<typename C::Bits>(shifted) << C::kMantissaBits);
+  }
+};
+template <int scale, class T>
+FASTACT_HD Exp<T> exp_scaled(T x) {
+  using C = ExpTraits<T>;
+  const ExpReduction<scale, T> at(x);
+  const T r = madd(at.k, -C::kLn2Low, madd(at.k, -C::kLn2High, x));
+  return {at.s, madd(C::template q<false>(r) * r, r, r)};
+}
+template <int scale, class T>
+FASTACT_HD Exp<T> exp_split(T x) {
+  using C = ExpTraits<T>;
+  const ExpReduction<scale, T> at(x);
+  const T r = madd(at.k, -C::kLn2Low, madd(at.k, -C::kLn2High, x));
+  return {at.s, madd(C::template q<true>(r), r * r, r)};
+}
+template <int scale, class T>
+FASTACT_HD Exp<T> exp_split(T x, T rest) {
+  using C = ExpTraits<T>;
+  const ExpReduction<scale, T> at(x);
+  const T r = madd(at.k, -C::kLn2High, x) + madd(at.k, -C::kLn2Low, rest);
+  return {at.s, madd(C::template q<true>(r), r * r, r)};
 }
 
 // a b - product, for product = a b as rounded: what exp needs on top of a large rounded product.
@@ -243,9 +259,9 @@ FASTACT_HD T with_sign(T y, T x) {
 
 // exp(x) * 2^scale, rounded or, for 16-bit data on a GPU, roughly.
 template <int scale, bool approximate, class T>
-FASTACT_HD T exponential(T x, T rest = T(-0.0)) {
+FASTACT_HD T exponential(T x) {
   if constexpr (approximate) return exp_approximate<scale>(x);
-  return exp_scaled<scale>(x, rest).value();
+  return exp_scaled<scale>(x).value();
 }
 
 // How far the tails of what falls off as exp(x) are carried: until they round to zero, in numbers
@@ -264,6 +280,16 @@ struct Tail<double> {
   static constexpr double kLow = -760, kHigh = 40, kDown = 0x1p-128;
 };
 
+// exp(x) for x <= -kExpZero, but zero instead of a subnormal number: enough for derivatives, whose
+// bound is an absolute error as well. exp_scaled makes s = 0 of the exponent below the last normal
+// one.
+template <class T>
+constexpr T kExpZero = sizeof(T) == sizeof(float) ? T(-88) : T(-709);
+template <bool approximate = false, class T>
+FASTACT_HD T exp_or_zero(T x) {
+  return exponential<0, approximate>(at_least(x, kExpZero<T>));
+}
+
 // log(1 + u) for 0 <= u <= 1.
 constexpr double kLog1pUlp = 1.5;
 template <class T>
@@ -280,36 +306,59 @@ FASTACT_HD T sigmoid_of(T x) {
   return divide<approximate>(e, madd(e, C::kDown, T(1))) * C::kDown;
 }
 
-// Its derivative, e / (1 + e)^2 with e = exp(-|x|), times 2^-bits.
-template <int kTimes = 1, bool approximate = false, class T>
-FASTACT_HD T sigmoid_slope_of(T x) {
-  using C = Tail<T>;
-  const T e = exponential<C::kScale, approximate>(at_least(-magnitude(x), C::kLow));
-  const T d = madd(e, C::kDown, T(1));
-  return divide<approximate>(e, d * d) * (kTimes * C::kDown);
+// The same, but zero instead of a subnormal number.
+template <bool approximate = false, class T>
+FASTACT_HD T sigmoid_or_zero(T x) {
+  const T e = exp_or_zero<approximate>(at_most(x, -kExpZero<T>));
+  return divide<approximate>(e, T(1) + e);
 }
 
-// tanh(m) for m >= 0; a NaN may give anything.
+// x / (1 + exp(-p)) / down of exp(p) / down. x exp(p) is rounded once: a factor of x at the end
+// would be the fourth rounding on the left, where silu then was off by 3.15 ULP.
+template <class T>
+FASTACT_HD T silu_of(T x, Exp<T> exp, T down) {
+  const T xs = x * exp.s;
+  return divide(madd(xs, exp.t, xs), madd(exp.value(), down, T(1)));
+}
+// For 16-bit data on a GPU, of e = exp(p) / down.
+template <class T>
+FASTACT_HD T silu_approximate(T x, T e, T down) {
+  return x * divide<true>(e, madd(e, down, T(1)));
+}
+
+// Its derivative, e / (1 + e)^2 with e = exp(-|x|), times `times`. A NaN may give anything.
+template <int times = 1, bool approximate = false, class T>
+FASTACT_HD T sigmoid_slope_of(T x) {
+  const T e = exp_or_zero<approximate>(-magnitude(x));
+  const T d = T(1) + e;
+  return divide<approximate>(times * e, d * d);
+}
+
+// expm1(2 m) for m >= 0, with m held where tanh(m) has long been 1. A NaN stays.
+template <class T>
+FASTACT_HD T expm1_of_twice(T m) {
+  const T held = no_more(m, sizeof(T) == sizeof(float) ? T(10) : T(20));
+  return exp_split<0>(held + held).minus_one();
+}
+
+// tanh(m) for m >= 0. A NaN stays.
 //
-// With n = expm1(-2 m), which has all its bits near 0, it is -n / (n + 2). That form rounds what is
-// nearly 1 three times; from 1/2 on it is 1 - 2 e / (1 + e) with e = exp(-2 m), whose
-// quotient is small.
+// With n = expm1(2 m) it is n / (n + 2): n has all its bits near 0, and where it is large its error
+// counts 2 / (n + 2)-fold. (By expm1(-2 m) what is nearly 1 was rounded three times, which took a
+// second formula above 1/2 to mend: GCC makes two divisions of that, and 1.8 times the time.)
 // For 16-bit data exp(-2 m) will do where nothing cancels, and below 1/4 three terms of the series,
 // which leave 2^-19 of the result.
-constexpr double kTanhUlp = 2.0;
+constexpr double kTanhUlp = 2.75;
 template <bool approximate = false, class T>
 FASTACT_HD T tanh_of_magnitude(T m) {
   if constexpr (approximate) {
-    const T e = exp_approximate<0>(at_least(T(-2) * m, T(-40)));
+    const T e = exp_approximate<0>(T(-2) * no_more(m, T(20)));
     const T z = m * m;
     const T series = madd(m * z, horner(z, T(-1. / 3), T(2. / 15), T(-17. / 315)), m);
     return m < T(0.25) ? series : divide<true>(T(1) - e, T(1) + e);
   }
-  const Exp<T> exp = exp_scaled<0>(at_least(T(-2) * m, T(-60)));
-  const T n = exp.minus_one();
-  const bool near_one = n < T(-2. / 3);
-  const T quotient = divide(near_one ? T(2) * exp.value() : T(0) - n, n + T(2));
-  return near_one ? T(1) - quotient : quotient;
+  const T n = expm1_of_twice(m);
+  return divide(n, n + T(2));
 }
 
 // The tail of the normal distribution, 1 - Phi(t) = exp(-t^2/2) g(t), as its factors: the first
@@ -323,9 +372,9 @@ template <int scale, bool approximate = false, class T>
 FASTACT_HD NormalTail<T> normal_tail(T t) {
   const T half = T(-0.5) * t;
   const T p = half * t;
-  const T rest = approximate ? T(0) : product_rest(half, t, p);
-  return {exponential<scale, approximate>(p, rest),
-          divide<approximate>(normal_tail_top(t), normal_tail_bottom(t))};
+  const T g = divide<approximate>(normal_tail_top(t), normal_tail_bottom(t));
+  if constexpr (approximate) return {exp_approximate<scale>(p), g};
+  return {exp_split<scale>(p, product_rest(half, t, p)).value(), g};
 }
 
 FASTACT_END_NAMESPACE

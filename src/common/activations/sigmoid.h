@@ -30,17 +30,20 @@ struct Silu {
 
   FASTACT_HD T forward(T x) const {
     const T xc = at_least(x, C::kLow);  // above kHigh y is not used
-    const T e = exponential<C::kScale, approximate>(xc);
-    const T y = (xc * divide<approximate>(e, madd(e, C::kDown, T(1)))) * C::kDown;
+    T y;
+    if constexpr (approximate)
+      y = silu_approximate(xc, exp_approximate<C::kScale>(xc), C::kDown) * C::kDown;
+    else
+      y = silu_of(xc, exp_scaled<C::kScale>(xc), C::kDown) * C::kDown;
     return !(x <= C::kHigh) ? x : y;  // also where x is NaN
   }
 
   FASTACT_HD T derivative(T x) const {
-    const T m = at_most(magnitude(x), -C::kLow);
-    const T e = exponential<C::kScale, approximate>(-m);
-    const T d = madd(e, C::kDown, T(1));
-    const T above = madd(m, e * C::kDown, d), below = (e * (d - m)) * C::kDown;
-    return unless_nan(x, divide<approximate>(x > T(0) ? above : below, d * d));
+    const T m = at_most(magnitude(x), -kExpZero<T>);
+    const T e = exp_or_zero<approximate>(-m);
+    const T d = T(1) + e;
+    const T top = x > T(0) ? madd(m, e, d) : e * (d - m);
+    return unless_nan(x, divide<approximate>(top, d * d));
   }
 };
 
@@ -67,12 +70,17 @@ struct Softplus {
   FASTACT_HD T forward(T x) const {
     const T m = at_most(magnitude(x), furthest);
     const T p = -beta * m;
-    const T rest = approximate ? T(0) : product_rest(-beta, m, p);
-    const T e = exponential<C::kScale, approximate>(p, rest) * C::kDown;
+    T e;
+    if constexpr (approximate)
+      e = exp_approximate<0>(p);
+    else
+      e = exp_split<C::kScale>(p, product_rest(-beta, m, p)).value() * C::kDown;
     return madd(log1p_of_unit(e), inverse, no_less(x, T(0)));
   }
 
-  FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_of<approximate>(beta * x)); }
+  FASTACT_HD T derivative(T x) const {
+    return unless_nan(x, sigmoid_or_zero<approximate>(beta * x));
+  }
 };
 
 // logsigmoid(x) = log(sigmoid(x)) = -softplus(-x)
@@ -84,10 +92,14 @@ struct LogSigmoid {
   FASTACT_HD explicit LogSigmoid(const double*) {}
   FASTACT_HD T forward(T x) const {
     const T p = at_least(-magnitude(x), C::kLow);
-    const T e = exponential<C::kScale, approximate>(p) * C::kDown;
+    T e;
+    if constexpr (approximate)
+      e = exp_approximate<0>(p);
+    else
+      e = exp_split<C::kScale>(p).value() * C::kDown;
     return no_more(x, T(-0.0)) - log1p_of_unit(e);
   }
-  FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_of<approximate>(-x)); }
+  FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_or_zero<approximate>(-x)); }
 };
 
 FASTACT_END_NAMESPACE
