@@ -372,7 +372,7 @@ hardmish = register(
 lisht = register(
     Activation(
         "lisht",
-        Bounds(3, 4, 1.2e-7),
+        Bounds(2.5, 4, 1.2e-7),
         Doc(
             "Linearly scaled hyperbolic tangent",
             "x tanh(x)",

@@ -100,7 +100,7 @@ struct Rows {
 };
 
 template <class T>
-FASTACT_KERNEL(kThreads)
+FASTACT_KERNEL_OF(kThreads, 3)
 void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fused,
                    const Chunks chunks, const Rows shape, const bool aligned) {
   constexpr int kSize = Pack<T>::kSize;
