@@ -387,7 +387,7 @@ lisht = register(
 logcosh = register(
     Activation(
         "logcosh",
-        Bounds(2, 4, 1.2e-7),
+        Bounds(2.5, 4, 1.2e-7),
         Doc(
             "Logarithm of the hyperbolic cosine",
             "log(cosh(x))",
