@@ -22,7 +22,7 @@ FASTACT_BEGIN_NAMESPACE
 constexpr int kMapThreads = 256;
 
 // Blocks that share a multiprocessor, at least. Left to itself, ptxas kept 1280 threads of float64
-// by spilling up to 96 bytes in 12 of 54 kernels; with registers for 768 none spills, and those
+// by spilling up to 96 bytes in 17 of 54 kernels; with registers for 768 none spills, and those
 // have 48 KiB of loads in flight.
 template <class T>
 constexpr int kMapBlocks = sizeof(T) == sizeof(double) ? 3 : 4;
