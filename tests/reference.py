@@ -227,6 +227,17 @@ def sum_error(row: Float64, y: float) -> float:
 TERM: dict[str, Callable[[Float64], Float64]] = {"sum": lambda x: x, "sum_squares": lambda x: x * x}
 
 
+def moments(
+    x: Float64, axes: tuple[int, ...], keepdims: bool = False
+) -> tuple[NDArray[np.longdouble], NDArray[np.longdouble]]:
+    """The mean, and the sum of the squared distances from it, in extended precision."""
+    wide = x.astype(np.longdouble)
+    mean = wide.mean(axes, keepdims=True)
+    d = wide - mean
+    m2 = (d * d).sum(axes, keepdims=keepdims)
+    return mean if keepdims else np.squeeze(mean, axes), m2
+
+
 # --- bias -----------------------------------------------------------------------------------------
 
 
@@ -254,3 +265,38 @@ def bias_act_gradients(
     z = biased(x, bias, axis, residual)
     dx = dy if name == "identity" else dy * derivative(name, z)
     return dx, dx.sum(tuple(i for i in range(x.ndim) if i != axis % x.ndim))
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+def average(x: Float64, axes: tuple[int, ...]) -> Any:
+    """The mean over `axes`, which stay with length 1; wider than float64 where NumPy has that."""
+    return x.astype(np.longdouble).mean(axes, keepdims=True).astype(np.float64)
+
+
+def statistics(x: Float64, axes: tuple[int, ...], eps: float, centred: bool) -> Any:
+    """mean and rstd over `axes`, which stay with length 1."""
+    mean = average(x, axes) if centred else 0 * average(x, axes)
+    return mean, 1 / np.sqrt(average(np.square(x - mean), axes) + eps)
+
+
+def norm(name: str, x: Float64, mean: Any, rstd: Any, weight: Any, bias: Any) -> Float64:
+    """act((x - mean) rstd weight + bias); the parameters broadcast against x."""
+    z: Float64 = (x - mean) * rstd * weight + bias
+    return z if name == "identity" else forward(name, z)
+
+
+def norm_gradients(
+    name: str, dy: Float64, x: Float64, mean: Any, rstd: Any, weight: Any, bias: Any, **how: Any
+) -> tuple[Float64, Float64, Float64]:
+    """dx, and what dweight and dbias are the sums of.
+
+    how: `axes`, those of the statistics, and `centred`.
+    """
+    xhat = (x - mean) * rstd
+    p = dy if name == "identity" else dy * derivative(name, xhat * weight + bias)
+    g = p * weight
+    mean_g = average(g, how["axes"]) if how["centred"] else 0.0
+    dx = rstd * (g - mean_g - xhat * average(g * xhat, how["axes"]))
+    return dx, p * xhat, p

@@ -24,13 +24,24 @@ from .activations import *  # noqa: F403  one row there is all that an activatio
 from .bias import bias_act as bias_act
 from .bias import bias_grad as bias_grad
 from .bias import unbroadcast as unbroadcast
+from .norms import add_layer_norm as add_layer_norm
+from .norms import add_rms_norm as add_rms_norm
+from .norms import batch_norm as batch_norm
+from .norms import group_norm as group_norm
+from .norms import instance_norm as instance_norm
+from .norms import layer_norm as layer_norm
+from .norms import norm_apply as norm_apply
+from .norms import rms_norm as rms_norm
+from .reductions import Moments as Moments
+from .reductions import mean_var as mean_var
+from .reductions import moments as moments
 from .reductions import sum as sum
 from .reductions import sum_squares as sum_squares
 
 if not TYPE_CHECKING:  # a type checker reads the imports
     __all__ = sorted(
         {
-            *("CudaUnavailableError", "__version__", "ops", "show_config"),
+            *("CudaUnavailableError", "Moments", "__version__", "ops", "show_config"),
             *("get_num_threads", "num_threads", "set_num_threads"),
             *_activations.__all__,
             *ops,

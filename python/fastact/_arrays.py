@@ -48,7 +48,8 @@ class Framework(Protocol):
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         """New memory as `model` describes it, to be filled; `finish` makes the array of it.
 
-        like: an array of the framework, with the dtype and the device of the model.
+        like: an array of the framework on the device of the model, and of its dtype unless that
+        has another size.
         """
 
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
@@ -94,7 +95,8 @@ class _NumPy(_OnCPU):
 
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         order, shape = model.order, model.shape
-        made = np.empty([shape[axis] for axis in order], like.dtype).transpose(_inverse(order))
+        dtype = like.dtype if like.dtype.itemsize == model.itemsize else model.dtype_name
+        made = np.empty([shape[axis] for axis in order], dtype).transpose(_inverse(order))
         return View.from_numpy(made), made
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
@@ -158,7 +160,7 @@ class _DLPack(_OnCPU):
                 f"{where}: out must be an array that can be written, got one of {self.name}, whose "
                 f"arrays are immutable"
             )
-        self.namespace = self.namespace or _namespace(array)
+        self.namespace = self.namespace or namespace(array)
         stream = {} if place.stream is None else {"stream": place.stream}
         try:
             try:
@@ -174,7 +176,9 @@ class _DLPack(_OnCPU):
             memory = _cpu.Memory(model)
             return memory.view(), memory
         order, shape = model.order, model.shape
-        made = self._empty(tuple(shape[axis] for axis in order), like.dtype, like)
+        same = like.dtype.itemsize == model.itemsize
+        dtype = like.dtype if same else getattr(self.namespace, model.dtype_name)
+        made = self._empty(tuple(shape[axis] for axis in order), dtype, like)
         if order != tuple(range(len(order))):
             permute = getattr(self.namespace, "permute_dims", None) or self.namespace.transpose
             made = permute(made, _inverse(order))
@@ -212,7 +216,8 @@ def _root(array_type: type) -> str:
     return _OWNERS.get(package, package)
 
 
-def _namespace(array: Any) -> Any:
+def namespace(array: Any) -> Any:
+    """The functions of an array's framework, as the array API names them, about."""
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__()
     return sys.modules[_root(type(array))]

@@ -93,6 +93,14 @@ def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None
         raise ValueError(f"{where}: {name} must have shape {shape}, got {view.shape}")
 
 
+def integer(where: str, name: str, value: Any) -> int:
+    """An argument that is an integer."""
+    try:
+        return _integer(value)
+    except TypeError:
+        raise TypeError(f"{where}: {name} must be an integer, got {value!r}") from None
+
+
 def _integer(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError

@@ -21,7 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from . import _config, _workloads_activations, _workloads_bias, _workloads_reductions
+from . import (
+    _config,
+    _workloads_activations,
+    _workloads_bias,
+    _workloads_norms,
+    _workloads_reductions,
+)
 from ._op import ops
 from ._terminal import Progress, table
 from ._threads import num_threads
@@ -34,6 +40,7 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
 FAMILIES: dict[str, Family] = {
     "activations": _workloads_activations.FAMILY,
     "bias": _workloads_bias.FAMILY,
+    "norms": _workloads_norms.FAMILY,
     "reductions": _workloads_reductions.FAMILY,
 }
 

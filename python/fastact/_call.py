@@ -132,16 +132,19 @@ class Call:
         like: str,
         *,
         shape: tuple[int, ...] | None = None,
+        dtype: int | None = None,
         in_place: bool = True,
     ) -> tuple[View, Any]:
         """The output's view, and what `result` makes the caller's array of.
 
-        like: the input whose dtype it has, and whose shape unless one is given.
+        like: the input whose dtype and whose shape it has unless others are given.
         in_place: `out` may be one of the inputs; False where the inputs are saved.
         """
         model = self.views[like]
         if shape is not None:
             model = model.shaped(shape)
+        if dtype is not None:
+            model = model.of_dtype(dtype)
         if out is None:
             view, made = self.framework.output(model, self.arrays[like], self.place)
             self.made.append([view, made])

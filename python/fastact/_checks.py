@@ -118,6 +118,37 @@ def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[
         )
 
 
+def on_cpu(where: str, device: tuple[int, int]) -> None:
+    """For ops without kernels for a GPU."""
+    if device[0] != 1:
+        raise NotImplementedError(
+            f"{where}: arrays must be on the CPU, for there are no kernels of this op for a device "
+            f"yet, got {device_name(device)}; move the arrays (torch: x.cpu(), cupy: x.get())"
+        )
+
+
+def epsilon(where: str, value: Any) -> float:
+    """What is added to a variance: a finite number, and not negative."""
+    eps = number(where, "eps", value)
+    if eps < 0:
+        raise ValueError(f"{where}: eps must not be negative, got {value!r}")
+    return eps
+
+
+def computed_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
+    """Statistics have the dtype in which the data are computed."""
+    if view.dtype != computed_in(data):
+        raise TypeError(
+            f"{where}: {name} must have dtype {_cpu.DTYPE_NAMES[computed_in(data)]}, in which "
+            f"{data_name} is computed, got {view.dtype_name}"
+        )
+
+
+def computed_in(view: View) -> int:
+    """The dtype in which an array's is computed: that, or float32 for 16 bits."""
+    return max(view.dtype, _cpu.DTYPE_NAMES.index("float32"))
+
+
 def aligned(where: str, name: str, view: View) -> None:
     """A GPU reads an element at a multiple of its size alone."""
     bits = view.address

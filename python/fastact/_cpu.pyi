@@ -42,6 +42,8 @@ class View:
     @staticmethod
     def bytes(count: int, device: tuple[int, int]) -> View: ...
     def shaped(self, shape: tuple[int, ...]) -> View: ...
+    def of_dtype(self, dtype: int) -> View: ...
+    def split_axis(self, axis: int, groups: int) -> View: ...
     def with_axes(self, axes: tuple[int, ...]) -> View: ...
     def broadcast_to(self, shape: tuple[int, ...]) -> View: ...
     def repeats(self, like: View) -> View: ...
@@ -213,6 +215,128 @@ def bias_act_backward(
     parameters: tuple[float, ...],
     accumulate: bool,
     workspace: View | None,
+    stream: int,
+) -> None: ...
+def moments_workspace(x: View, y: View, axes: tuple[int, ...]) -> int: ...
+def moments(
+    x: View,
+    mean: View | None,
+    low: View | None,
+    second: View | None,
+    axes: tuple[int, ...],
+    divisor: float,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
+def moments_backward(
+    dmean: View,
+    dsecond: View,
+    x: View,
+    mean: View,
+    low: View,
+    dx: View,
+    share: float,
+    scale: float,
+    accumulate: bool,
+    stream: int,
+) -> None: ...
+def norm_forward(
+    which: int,
+    x: View,
+    residual: View | None,
+    total: View | None,
+    y: View,
+    mean: View | None,
+    rstd: View | None,
+    weight: View | None,
+    bias: View | None,
+    reduced: tuple[int, ...],
+    of_parameter: tuple[int, ...],
+    eps: float,
+    is_centred: bool,
+    parameters: tuple[float, ...],
+    stream: int,
+) -> None: ...
+def norm_workspace(
+    x: View,
+    weight: View | None,
+    bias: View | None,
+    dweight: View | None,
+    dbias: View | None,
+    reduced: tuple[int, ...],
+    of_parameter: tuple[int, ...],
+) -> int: ...
+def norm_backward(
+    which: int,
+    dy: View,
+    x: View,
+    dtotal: View | None,
+    dx: View | None,
+    mean: View | None,
+    rstd: View,
+    weight: View | None,
+    bias: View | None,
+    dweight: View | None,
+    dbias: View | None,
+    reduced: tuple[int, ...],
+    of_parameter: tuple[int, ...],
+    parameters: tuple[float, ...],
+    accumulate: bool,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
+def batch_norm_scratch(x: View, axis: int) -> int: ...
+def batch_norm_forward(
+    which: int,
+    x: View,
+    y: View,
+    running_mean: View | None,
+    running_var: View | None,
+    weight: View | None,
+    bias: View | None,
+    mean: View | None,
+    rstd: View | None,
+    axis: int,
+    parameters: tuple[float, ...],
+    training: bool,
+    momentum: float,
+    eps: float,
+    scratch: View | None,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
+def norm_apply(
+    which: int,
+    x: View,
+    y: View,
+    mean: View,
+    rstd: View,
+    weight: View | None,
+    bias: View | None,
+    axis: int,
+    parameters: tuple[float, ...],
+    scratch: View | None,
+    stream: int,
+) -> None: ...
+def batch_norm_backward(
+    which: int,
+    dy: View,
+    x: View,
+    mean: View,
+    rstd: View,
+    weight: View | None,
+    bias: View | None,
+    sum_p: View | None,
+    sum_p_xhat: View | None,
+    count: float,
+    dx: View | None,
+    dweight: View | None,
+    dbias: View | None,
+    axis: int,
+    parameters: tuple[float, ...],
+    training: bool,
+    accumulate: bool,
+    scratch: View | None,
     stream: int,
 ) -> None: ...
 def broadcast(x: View, y: View, accumulate: bool, stream: int) -> None: ...

@@ -39,7 +39,8 @@ def bind_fused(
 
     Its parameters are options too, by keyword.
     """
-    at = list(takes.either).index("activation")
+    either = list(takes.either)
+    at = either.index("activation") if "activation" in either else len(args)
     op = activation_op(where, args[at] if len(args) > at else kwargs.get("activation", IDENTITY))
     if op is None:
         return None, _cpu.ACTIVATIONS.index(IDENTITY), (), takes.bind(where, args, kwargs)

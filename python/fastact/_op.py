@@ -60,12 +60,16 @@ class Takes:
     only : by keyword alone, as the three that every door has.
     accumulates : the door can add to its outputs.
     outputs : how many arrays `out` stands for.
+    extra : how many more may follow them in a tuple.
+    skips : an output that is None in a tuple is not made; `wanted` tells which ones are.
     """
 
     either: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
     accumulates: bool = False
     outputs: int = 1
+    extra: int = 0
+    skips: bool = False
 
     @cached_property
     def by_keyword(self) -> dict[str, Any]:
@@ -93,13 +97,20 @@ class Takes:
         defaults = self._defaults
         bound = _checks.bind(where, defaults, args, kwargs, frozenset(self.by_keyword))
         values = dict(zip(defaults, bound, strict=True))
-        for name in self.either:
+        for name in defaults:
             if values[name] is REQUIRED:
                 raise TypeError(f"{where}: {name} must be given")
         for name in self._switches:
             values[name] = _checks.flag(where, name, values[name])
-        values["out"] = _checks.outputs(where, values["out"], self.outputs)
-        _checks.needs_out(where, values.get("accumulate", False), *values["out"])
+        given = values["out"]
+        if isinstance(given, tuple) and len(given) == self.outputs + self.extra:
+            values["out"] = given
+        else:
+            values["out"] = _checks.outputs(where, given, self.outputs) + (None,) * self.extra
+        may_lack = self.skips and given is not None
+        values["wanted"] = [not may_lack or out is not None for out in values["out"]]
+        if not may_lack:
+            _checks.needs_out(where, values.get("accumulate", False), *values["out"])
         return SimpleNamespace(**values)
 
     def signature(self, arguments: Sequence[str], more: str = "") -> Signature:
@@ -114,7 +125,12 @@ class Takes:
 
 
 class Op:
-    """Name, family, signature and pickling."""
+    """Name, family, signature and pickling.
+
+    on_devices : whether there are kernels for arrays on a GPU; else they are refused.
+    """
+
+    on_devices = True
 
     name: str
     family: str

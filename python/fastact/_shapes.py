@@ -49,9 +49,27 @@ BIASED = (Layout("linear", (4096, 768), channel=-1), Layout("nchw", (32, 64, 56,
 WEIGHTS = (Layout("weights", (28, 28, 128)),)
 
 
+#: Norms of rows on the CPU: out of the caches, in one, of a small net, and long.
+NORMED_ROWS = (
+    Layout("matrix", (8192, 4096)),
+    Layout("linear", (4096, 768)),
+    Layout("short", (128, 32)),
+    Layout("long", (64, 65536)),
+)
+
+#: Norms of channels on the CPU.
+NORMED_IMAGES = (
+    Layout("nchw", (32, 64, 56, 56), channel=1),
+    Layout("nhwc", (32, 56, 56, 64), channel=-1),
+)
+
+
+_ALL = (*REDUCED, *BIASED, *WEIGHTS, *NORMED_ROWS, *NORMED_IMAGES)
+
+
 def names() -> list[str]:
     """The names of all of them, once each."""
-    return list(dict.fromkeys(layout.name for layout in (*REDUCED, *BIASED, *WEIGHTS)))
+    return list(dict.fromkeys(layout.name for layout in _ALL))
 
 
 def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:

@@ -14,6 +14,7 @@ from ._workloads import (
     Call,
     Case,
     Family,
+    LeftOut,
     Options,
     Workload,
     as_tensor,
@@ -29,7 +30,7 @@ _BOTH = "value_and_grad"
 
 
 def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
-    if op.name not in _SUMS:
+    if op.name not in _SUMS or (op.name in _MOMENTS and direction == "backward"):
         return []
     case = partial(Case, op, direction, dtype, options.threads)
     found = [
@@ -54,7 +55,9 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
     if case.variant == _BOTH:
         ours, out = partial(op.value_and_grad, x), (np.empty(kept, case.dtype), like_x)
     elif case.direction == "forward":
-        ours, out = partial(op, x, axis=case.axis), (np.empty(kept, case.dtype),)
+        results = 2 if op.name in _MOMENTS else 1
+        ours = partial(op, x, axis=case.axis)
+        out = tuple(np.empty(kept, case.dtype) for _ in range(results))
     else:
         _, saved = op.forward(x, axis=case.axis)
         ours, out = partial(op.backward, dy, *saved, axis=case.axis), (like_x,)
@@ -67,6 +70,20 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
 
 # --- the same by numpy, torch and jax, which call the functions alike: m is one of them -----------
 
+#: Ops with two results; torch has a function of its own for them.
+_MOMENTS = frozenset({"mean_var"})
+
+
+def _var_mean(x: Any, axis: Any, m: Any) -> Any:
+    if hasattr(m, "var_mean"):
+        return tuple(reversed(m.var_mean(x, axis, correction=0)))
+    return m.mean(x, axis=axis), m.var(x, axis=axis)
+
+
+def _no_gradient(dy: Any, x: Any, m: Any) -> Any:
+    raise LeftOut("only forward is measured")
+
+
 #: The sum of x over `axis`, and the gradient for a dy that broadcasts against x. The latter is
 #: written out, as ours is; a peer could leave a mere sum's a view.
 _SUMS: dict[str, tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]] = {
@@ -78,6 +95,7 @@ _SUMS: dict[str, tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any],
         lambda x, axis, m: m.sum(m.square(x), axis=axis),
         lambda dy, x, m: 2 * x * dy,
     ),
+    "mean_var": (_var_mean, _no_gradient),
 }
 
 

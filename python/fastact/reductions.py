@@ -9,6 +9,9 @@ from typing import Any
 from . import _axes, _checks
 from ._call import Call
 from ._docs import OGITA
+from ._moments import Moments as Moments
+from ._moments import mean_var as mean_var
+from ._moments import moments as moments
 from ._op import Takes, register
 from ._reduction import SQUARE, AxisSum, Over, Shape, SquareSum
 from ._reduction_docs import SumDoc

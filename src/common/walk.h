@@ -11,7 +11,7 @@
 
 namespace fastact {
 
-constexpr int kMaxOperands = 3;  // dy, x, dx
+constexpr int kMaxOperands = 6;  // of the moments' gradient: five that are read, dx
 
 struct Walk {
   int64_t item;  // bytes an element

@@ -228,6 +228,17 @@ cdef class View:
         view.finish(NULL, len(shape))
         return view
 
+    def of_dtype(self, int dtype):
+        """A model for a new array of another dtype."""
+        cdef View view = self.same_memory()
+        cdef int i
+        for i in range(self.operand.ndim):
+            view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
+        view.dtype, view.dtype_name = dtype, DTYPE_NAMES[dtype]
+        view.itemsize = item_size(dtype)
+        view.finish(NULL, self.operand.ndim)
+        return view
+
     def with_axes(self, tuple axes):
         """The same array with axes of length 1 at these places of the result, in rising order."""
         cdef View view = self.same_memory()
@@ -239,6 +250,19 @@ cdef class View:
                 view.shape_[i], view.strides_[i] = self.shape_[own], self.strides_[own]
                 own += 1
         view.finish(self.operand.data, count)
+        return view
+
+    def split_axis(self, int axis, int64_t groups):
+        """The same array with an axis cut into `groups` equal parts: an axis of them, then one each."""
+        cdef View view = self.same_memory()
+        cdef int64_t inner = self.shape_[axis] // groups if groups else 0
+        cdef int i
+        for i in range(self.operand.ndim):
+            view.shape_[i + (i > axis)] = self.shape_[i]
+            view.strides_[i + (i > axis)] = self.strides_[i]
+        view.shape_[axis], view.shape_[axis + 1] = groups, inner
+        view.strides_[axis], view.strides_[axis + 1] = self.strides_[axis] * inner, self.strides_[axis]
+        view.finish(self.operand.data, self.operand.ndim + 1)
         return view
 
     def broadcast_to(self, tuple shape):

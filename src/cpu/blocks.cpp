@@ -76,6 +76,42 @@ void square_backward(char* const* operands, int64_t n, const double*) {
                    });
 }
 
+// dx = dmean / N + s (x - mean) dsecond, with 1/N and s as parameters. Of the mean, which may be
+// large beside x - mean, the low part comes too: x - high is nearly exact.
+template <class T, bool accumulate>
+void moments_backward(char* const* operands, int64_t n, const double* parameters) {
+  using C = Compute<T>;
+  constexpr int kInputs = 5;
+  const C share = C(parameters[0]), scale = C(parameters[1]);
+  T* y = reinterpret_cast<T*>(operands[kInputs]);
+  C wide[kInputs + 1][kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = n - i < kChunk ? n - i : kChunk;
+    const C* in[kInputs + 1];
+    for (int k = 0; k < kInputs + accumulate; ++k) {
+      const T* from = reinterpret_cast<const T*>(operands[k]) + i;
+      if constexpr (sizeof(T) == sizeof(C)) {
+        in[k] = from;
+      } else {
+        widen_chunk(from, wide[k], m);
+        in[k] = wide[k];
+      }
+    }
+    const C *x = in[0], *high = in[1], *low = in[2], *dmean = in[3], *dsecond = in[4];
+    C* sum = wide[kInputs];
+    if (accumulate && sizeof(T) == sizeof(C)) memcpy(sum, y + i, m * sizeof(C));
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) {
+      const C dx = madd(scale * dsecond[k], (x[k] - high[k]) - low[k], share * dmean[k]);
+      sum[k] = accumulate ? sum[k] + dx : dx;
+    }
+    if constexpr (sizeof(T) == sizeof(C))
+      memcpy(y + i, sum, m * sizeof(C));
+    else
+      narrow_chunk(sum, y + i, m);
+  }
+}
+
 // The same bits, whatever a NaN carries.
 template <class T>
 void copy(char* const* operands, int64_t n, const double*) {
@@ -113,6 +149,9 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 #define FASTACT_QUOTE(text) FASTACT_QUOTE_(text)
 
 extern const ReduceTable reduce_table;
+extern const MomentTable moment_table;
+extern const NormTable norm_table;
+extern const BatchTable batch_table;
 extern const PipelineBlocks pipeline_blocks;
 extern const CompareBlock compare_block;
 extern const BlockTable table;
@@ -128,8 +167,15 @@ const BlockTable table = {
      {square_backward<bf16, false>, square_backward<bf16, true>},
      {square_backward<float, false>, square_backward<float, true>},
      {square_backward<double, false>, square_backward<double, true>}},
+    {{moments_backward<f16, false>, moments_backward<f16, true>},
+     {moments_backward<bf16, false>, moments_backward<bf16, true>},
+     {moments_backward<float, false>, moments_backward<float, true>},
+     {moments_backward<double, false>, moments_backward<double, true>}},
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
     &reduce_table,
+    &moment_table,
+    &norm_table,
+    &batch_table,
     &pipeline_blocks,
     &compare_block,
 };

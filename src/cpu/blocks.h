@@ -9,7 +9,10 @@
 
 #include "../common/activations.h"
 #include "../common/operand.h"
+#include "batch_norm_blocks.h"
 #include "compare_blocks.h"
+#include "moment_blocks.h"
+#include "norm_blocks.h"
 #include "pipeline_blocks.h"
 #include "reduce_blocks.h"
 
@@ -44,8 +47,13 @@ struct BlockTable {
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
   Block identity[kDTypes][2];                // x IN, y OUT; [1]: y IN/OUT, added to
   Block square_backward[kDTypes][2];         // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  Block elementary[kElementaries][2];        // x IN, f(x) OUT for float and double: for tests alone
+  // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to
+  Block moments_backward[kDTypes][2];
+  Block elementary[kElementaries][2];  // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;
+  const MomentTable* moments;
+  const NormTable* norm;
+  const BatchTable* batch;
   const PipelineBlocks* pipeline;
   const CompareBlock* compare;  // for the accuracy check alone
 };

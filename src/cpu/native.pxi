@@ -12,6 +12,7 @@ from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.math cimport NAN
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strcmp
 from libcpp cimport bool as cpp_bool
@@ -160,6 +161,7 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
         Block backward[1][4][2]
         Block identity[4][2]
         Block square_backward[4][2]
+        Block moments_backward[4][2]
         Block elementary[1][2]
         const ReduceTable* reduce
         const CompareBlock* compare
@@ -188,11 +190,25 @@ cdef extern from "reduce.h" namespace "fastact" nogil:
 
     void prepare_reduction "fastact::prepare"(
         Reducer*, const ReduceTable*, const ReduceBlocks*, const Operand&, const Operand&,
-        const cpp_bool*, int, cpp_bool
+        const cpp_bool*, int, int, cpp_bool
     ) noexcept
     int64_t workspace_size(const Reducer*) noexcept
     void reduce_share(const Reducer*, int64_t, int64_t) noexcept
     void merge_share(const Reducer*, int64_t, int64_t) noexcept
+
+cdef extern from "moments.h" namespace "fastact" nogil:
+    ctypedef struct MomentReducer:
+        Reducer reducer
+
+    void prepare_moments "fastact::prepare"(
+        MomentReducer*, const BlockTable*, const Operand&, const Operand*, const cpp_bool*, int, int,
+        double
+    ) noexcept
+    int64_t moment_workspace_size "fastact::workspace_size"(const MomentReducer*) noexcept
+    void moment_share "fastact::reduce_share"(const MomentReducer*, int64_t, int64_t) noexcept
+    void merge_moment_share "fastact::merge_share"(
+        const MomentReducer*, int64_t, int64_t
+    ) noexcept
 
 cdef extern from "squares.h" namespace "fastact" nogil:
     ctypedef struct SquareGrad:
@@ -202,6 +218,38 @@ cdef extern from "squares.h" namespace "fastact" nogil:
         SquareGrad*, const BlockTable*, int, const Operand&, const Operand&, const Operand&
     ) noexcept
     void square_share(const SquareGrad*, int64_t, int64_t) noexcept
+
+cdef extern from "norms.h" namespace "fastact" nogil:
+    ctypedef struct Norm:
+        Block activation
+        const double* parameters
+        cpp_bool is_identity
+        cpp_bool is_centred
+        cpp_bool accumulate
+        double eps
+        double* partial
+
+    ctypedef struct NormArrays:
+        const Operand* arrays
+        int lead
+        const cpp_bool* reduced
+        const cpp_bool* of_parameter
+        Operand mean
+        Operand rstd
+        Operand weight
+        Operand bias
+        Operand dweight
+        Operand dbias
+        int weight_dtype
+        int bias_dtype
+
+    void prepare_norm "fastact::prepare"(
+        Norm*, const BlockTable*, int, const NormArrays&
+    ) noexcept
+    int64_t norm_workspace_size(const Norm*) noexcept
+    void norm_forward_share(const Norm*, int64_t, int64_t) noexcept
+    void norm_backward_share(const Norm*, int64_t, int64_t) noexcept
+    void merge_norm_share(const Norm*, int64_t, int64_t) noexcept
 
 cdef extern from "bias.h" namespace "fastact" nogil:
     ctypedef struct BiasAct:
@@ -219,3 +267,43 @@ cdef extern from "bias.h" namespace "fastact" nogil:
     int64_t bias_workspace_size(int64_t, int64_t) noexcept
     void forward_share(const BiasAct*, int64_t, int64_t) noexcept
     void backward_share(const BiasAct*, int64_t, int64_t) noexcept
+
+cdef extern from "batch_norm.h" namespace "fastact" nogil:
+    ctypedef struct ChannelArray:
+        char* data
+        int64_t stride
+        int dtype
+
+    ctypedef struct BatchNorm:
+        Block activation
+        const double* parameters
+        cpp_bool is_identity
+        cpp_bool accumulate
+        cpp_bool is_training
+        int64_t channels
+        int64_t count
+        double* mean
+        double* rstd
+        double* sums
+
+    int64_t batch_scratch(int64_t, int64_t) noexcept
+    void prepare_batch_norm "fastact::prepare"(
+        BatchNorm*, const BlockTable*, int, const Operand*, int, char*, const ChannelArray&,
+        const ChannelArray&
+    ) noexcept
+    void take_moments(BatchNorm*, double) noexcept
+    void take_statistics(
+        BatchNorm*, const ChannelArray&, const ChannelArray&, cpp_bool, double
+    ) noexcept
+    void update_running(
+        const BatchNorm&, double, const ChannelArray&, const ChannelArray&
+    ) noexcept
+    void read_channels(const BatchNorm&, const ChannelArray&, double, double*) noexcept
+    void write_channels(
+        const BatchNorm&, const double*, const ChannelArray&, cpp_bool
+    ) noexcept
+    void make_coefficients(BatchNorm*, cpp_bool) noexcept
+    void batch_forward_share(const BatchNorm*, int64_t, int64_t) noexcept
+    void batch_sums_share(const BatchNorm*, int64_t, int64_t) noexcept
+    void batch_gradient_share(const BatchNorm*, int64_t, int64_t) noexcept
+    void merge_batch_sums(BatchNorm*) noexcept

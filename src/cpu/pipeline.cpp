@@ -20,6 +20,8 @@ void append(StreamAxes* axes, const Axis& axis) {
   axes->size *= axis.length;
 }
 
+}  // namespace
+
 // Every step is a multiple of the item, the inner ones as long as what they step over.
 void find_contiguous(Streams* s, int k) {
   auto bits = reinterpret_cast<uintptr_t>(s->data[k]);
@@ -39,8 +41,6 @@ void find_contiguous(Streams* s, int k) {
   s->is_flat[k] = dense && aligned;
   s->is_direct[k] = s->has_unit[k] && s->item == s->wide;
 }
-
-}  // namespace
 
 int64_t StreamAxes::offset(int k, int64_t index) const {
   int64_t bytes = 0;

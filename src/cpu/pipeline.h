@@ -45,6 +45,9 @@ struct Streams {
 void plan_streams(Streams* streams, const PipelineBlocks* blocks, int dtype, int count,
                   const Operand* arrays, int leader, int channel);
 
+// Once the axes are known: which operands are contiguous. For plans of other kinds.
+void find_contiguous(Streams* streams, int k);
+
 // A run of elements of all operands, and one thread's way to read and write it.
 class Reader {
  public:
@@ -55,6 +58,9 @@ class Reader {
 
   // The run of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
   const char* load(int k, char* buffer);
+
+  // The run of operand k where it lies in one piece, in its own dtype; else null. Of any length.
+  char* stored(int k) const { return is_one_piece(k) ? piece(k) : nullptr; }
 
   // Where the run of operand k can be written in the compute type; null: by `store`.
   char* direct(int k) const;

@@ -56,6 +56,14 @@ void add(const char* from, const char* bias, const char* residual, char* to, int
 }
 
 template <class T>
+void plus(const char* from, const char* other, char* to, int64_t n) {
+  const T *x = reinterpret_cast<const T*>(from), *z = reinterpret_cast<const T*>(other);
+  T* y = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + z[i];
+}
+
+template <class T>
 void twice(const char* from, char* to, int64_t n) {
   const T* x = reinterpret_cast<const T*>(from);
   T* y = reinterpret_cast<T*>(to);
@@ -75,6 +83,7 @@ const PipelineBlocks pipeline_blocks = {
      {narrow_all<double, false>, narrow_all<double, true>}},
     round_all,
     {add<float>, add<double>},
+    {plus<float>, plus<double>},
     {twice<float>, twice<double>},
     &bias_blocks,
 };

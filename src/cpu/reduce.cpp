@@ -8,12 +8,14 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kNarrowTile = 64;  // columns below which rows are joined
-constexpr int64_t kLongRow = 512;    // contiguous terms worth a call of their own
-constexpr int64_t kMostChunks = 64;
+constexpr int64_t kLongRow = 512;  // contiguous terms worth a call of their own
 
 double* partial_of(const Reducer& r, int64_t chunk, int64_t output) {
   return r.partial + 2 * chunk * r.outputs.size + output;
+}
+
+int64_t output_stride(const Reducer& r) {
+  return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
 }
 
 // A unit: some outputs over some chunks, from the sums of their blocks to y.
@@ -21,7 +23,6 @@ struct Merger {
   const Reducer& r;
   alignas(64) double hi[kMostColumns], lo[kMostColumns];
   alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
-  alignas(64) char stage[kMostColumns * sizeof(double)];
 
   explicit Merger(const Reducer& reducer) : r(reducer) {}
 
@@ -44,7 +45,7 @@ struct Merger {
 
   void all_chunks(BlockSums& source, int64_t first, int64_t n) {
     if (r.terms.size <= kReduceBlock) {
-      store(first, n, source.sums(first, n, 0, r.terms.size), nullptr);
+      store_sums(r, first, n, source.sums(first, n, 0, r.terms.size), nullptr);
       return;
     }
     chunk(source, first, n, 0, hi, lo);
@@ -52,33 +53,7 @@ struct Merger {
       chunk(source, first, n, c, chunk_hi, chunk_lo);
       r.table->merge(chunk_hi, chunk_lo, hi, lo, n);
     }
-    store(first, n, hi, lo);
-  }
-
-  void store(int64_t first, int64_t n, const double* sums, const double* errors) {
-    const auto finish = r.table->finish[r.y_dtype];
-    const MoveRow gather = gather_for(r.y_item), scatter = scatter_for(r.y_item);
-    const int64_t step = r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
-    const bool in_place = step == r.y_item && r.is_y_aligned;
-    int64_t done = 0;
-    if (r.accumulate) {  // one sum more: of what y holds
-      for_runs(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
-        gather(stage + done * r.y_item, r.y + y, step, m);
-        done += m;
-      });
-      r.table->terms[0][r.y_dtype].spread(stage, r.y_item, n, chunk_hi);
-      std::fill(chunk_lo, chunk_lo + n, 0.0);
-      r.table->merge(sums, errors, chunk_hi, chunk_lo, n);
-      sums = chunk_hi, errors = chunk_lo, done = 0;
-    }
-    if (!in_place) finish(sums, errors, stage, n);
-    for_runs(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
-      if (in_place)
-        finish(sums + done, errors ? errors + done : nullptr, r.y + y, m);
-      else
-        scatter(r.y + y, stage + done * r.y_item, step, m);
-      done += m;
-    });
+    store_sums(r, first, n, hi, lo);
   }
 };
 
@@ -101,6 +76,46 @@ void move_longest_last(Axes* axes) {
 
 }  // namespace
 
+void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
+                   const double* lo) {
+  const auto finish = r.table->finish[r.y_dtype];
+  const int64_t step = output_stride(r);
+  int64_t done = 0;
+  if (step == r.y_item && r.is_y_aligned) {
+    for_runs(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
+      finish(hi + done, lo ? lo + done : nullptr, y + at, m);
+      done += m;
+    });
+    return;
+  }
+  const MoveRow scatter = scatter_for(r.y_item);
+  alignas(64) char stage[kMostColumns * sizeof(double)];
+  finish(hi, lo, stage, n);
+  for_runs(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
+    scatter(y + at, stage + done * r.y_item, step, m);
+    done += m;
+  });
+}
+
+void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
+                const double* errors) {
+  if (!r.accumulate) return store_outputs(r, r.y, first, n, sums, errors);
+  // One sum more: of what y holds.
+  alignas(64) double held[kMostColumns], held_errors[kMostColumns];
+  alignas(64) char stage[kMostColumns * sizeof(double)];
+  const MoveRow gather = gather_for(r.y_item);
+  const int64_t step = output_stride(r);
+  int64_t done = 0;
+  for_runs(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
+    gather(stage + done * r.y_item, r.y + y, step, m);
+    done += m;
+  });
+  r.table->terms[0][r.y_dtype].spread(stage, r.y_item, n, held);
+  std::fill(held_errors, held_errors + n, 0.0);
+  r.table->merge(sums, errors, held, held_errors, n);
+  store_outputs(r, r.y, first, n, held, held_errors);
+}
+
 void set_output(Reducer* r, char* y, int dtype, bool is_aligned_y) {
   r->y = y;
   r->y_dtype = dtype;
@@ -109,13 +124,12 @@ void set_output(Reducer* r, char* y, int dtype, bool is_aligned_y) {
 }
 
 void cut_terms(Reducer* r) {
-  const int64_t count = ceil_div(r->terms.size, kReduceBlock);
-  r->chunk_blocks = ceil_div(count, kMostChunks);
-  r->chunks = ceil_div(count, r->chunk_blocks);
+  r->chunk_blocks = blocks_a_chunk(r->terms.size);
+  r->chunks = ceil_div(r->terms.size, r->chunk_blocks * kReduceBlock);
 }
 
 void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, const Operand& x,
-             const Operand& y, const bool* reduced, int dtype, bool accumulate) {
+             const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate) {
   const int64_t item = item_size(dtype);
   const Reduction plan = plan_reduction(x, y, reduced, item);
   r->table = table;
@@ -125,7 +139,7 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
   r->accumulate = accumulate;
   r->x = plan.x;
   r->outputs = plan.kept;
-  set_output(r, plan.y, dtype, is_aligned(y, item));
+  set_output(r, plan.y, y_dtype, is_aligned(y, item_size(y_dtype)));
   r->terms = plan.reduced;
   r->partial = nullptr;
   (plan.inner_reduced ? r->terms : r->outputs)
@@ -169,28 +183,18 @@ int64_t workspace_size(const Reducer* r) {
 
 void reduce_units(const Reducer& r, BlockSums& source, int64_t index, int64_t shares) {
   Merger merger(r);
-  // In memory's order: the tiles of a row, then the chunks, then the rows.
-  const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
-  const bool is_tile_inner = r.walk == Reducer::kColumns;
-  const int64_t count = r.units * chunks;
-  for (int64_t i = count * index / shares; i < count * (index + 1) / shares; ++i) {
-    const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
-    const int64_t tile = is_tile_inner ? within % tiles : within / chunks;
-    const int64_t chunk = is_tile_inner ? within / tiles : within % chunks;
-    const int64_t first = row * r.row + tile * r.tile;
-    const int64_t n = std::min(r.tile, r.row - tile * r.tile);
+  for_units(r, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
     if (r.partial) {
       double* hi = partial_of(r, chunk, first);
       merger.chunk(source, first, n, chunk, hi, hi + r.outputs.size);
     } else {
       merger.all_chunks(source, first, n);
     }
-  }
+  });
 }
 
 void merge_share(const Reducer* reducer, int64_t index, int64_t shares) {
   const Reducer& r = *reducer;
-  Merger merger(r);
   const int64_t end = r.outputs.size * (index + 1) / shares;
   for (int64_t first = r.outputs.size * index / shares; first < end; first += kTile) {
     const int64_t n = std::min(kTile, end - first);
@@ -199,7 +203,7 @@ void merge_share(const Reducer* reducer, int64_t index, int64_t shares) {
       const double* part = partial_of(r, c, first);
       r.table->merge(part, part + r.outputs.size, hi, lo, n);
     }
-    merger.store(first, n, hi, lo);
+    store_sums(r, first, n, hi, lo);
   }
 }
 

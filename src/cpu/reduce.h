@@ -30,12 +30,13 @@
 // follows in memory (NCHW 13 % slower, (128, 6, 24, 24) equal).
 #pragma once
 
-#include "../common/reduction.h"
 #include "reduce_blocks.h"
+#include "runs.h"
 
 namespace fastact {
 
 constexpr int64_t kTile = 512;          // columns a unit: 2 KiB of a float32 row
+constexpr int64_t kNarrowTile = 64;     // columns below which rows are joined
 constexpr int64_t kMostColumns = 1024;  // columns a unit, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a unit where they are not columns, at most
 constexpr int64_t kFewUnits = 32;       // below, the terms are cut too
@@ -63,14 +64,20 @@ struct Reducer {
   double* partial;       // [chunks][hi, lo][outputs], or null: chunks are not units of their own
 };
 
-// x and y as for plan_reduction. blocks: one of table's.
+// x and y as for plan_reduction; y has strides. blocks: one of table's.
 void prepare(Reducer* reducer, const ReduceTable* table, const ReduceBlocks* blocks,
-             const Operand& x, const Operand& y, const bool* reduced, int dtype, bool accumulate);
+             const Operand& x, const Operand& y, const bool* reduced, int dtype, int y_dtype,
+             bool accumulate);
 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: where the results go, and
 // how the terms, of which there are terms.size, are cut into chunks.
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
 void cut_terms(Reducer* reducer);
+
+// y OUT or IN/OUT += sums IN (n <= kMostColumns) of the outputs first .. first + n; errors: null
+// for none.
+void store_sums(const Reducer& reducer, int64_t first, int64_t n, const double* sums,
+                const double* errors);
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
@@ -84,6 +91,27 @@ struct BlockSums {
  protected:
   ~BlockSums() = default;
 };
+
+// Visits the units of the index-th of `shares` parts, as first output, number of outputs, and chunk
+// (where chunks are units of their own), in memory's order: the tiles of a row, the chunks, the
+// rows.
+template <class Visit>
+void for_units(const Reducer& r, int64_t index, int64_t shares, Visit visit) {
+  const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
+  const bool is_tile_inner = r.walk == Reducer::kColumns;
+  const int64_t count = r.units * chunks;
+  for (int64_t i = count * index / shares; i < count * (index + 1) / shares; ++i) {
+    const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
+    const int64_t tile = is_tile_inner ? within % tiles : within / chunks;
+    const int64_t chunk = is_tile_inner ? within / tiles : within % chunks;
+    visit(row * r.row + tile * r.tile, std::min(r.tile, r.row - tile * r.tile), chunk);
+  }
+}
+
+// Outputs first .. first + n of an array with the strides of reducer.y = hi + lo (null: 0),
+// rounded; n <= kMostColumns.
+void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
+                   const double* lo);
 
 // The index-th of `shares` parts of the work of a reduction with terms of its own making.
 void reduce_units(const Reducer& reducer, BlockSums& source, int64_t index, int64_t shares);

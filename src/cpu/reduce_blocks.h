@@ -30,7 +30,14 @@ namespace fastact {
 
 constexpr int kLanes = 32;
 constexpr int64_t kReduceBlock = 2048;
+constexpr int64_t kMostChunks = 64;
 constexpr int kFewTerms = 8;
+
+// Many terms are cut into chunks of so many blocks, a function of their number alone.
+inline int64_t blocks_a_chunk(int64_t terms) {
+  const int64_t blocks = (terms + kReduceBlock - 1) / kReduceBlock;
+  return (blocks + kMostChunks - 1) / kMostChunks;
+}
 
 // What is summed of an element x: x, or x^2 (of float and narrower exactly).
 enum Term : int { kIdentity, kSquare, kTerms };

@@ -14,7 +14,7 @@ cdef void prepare_sum(
         reduced[axis] = True
     prepare_reduction(
         reducer, table.reduce, &table.reduce.terms[term][x.dtype], x.operand, y.operand, reduced,
-        x.dtype, accumulate,
+        x.dtype, y.dtype, accumulate,
     )
 
 
@@ -77,12 +77,17 @@ cdef void merge_chunks(const Reducer* reducer) noexcept nogil:
 
 cdef void fill_with_zero(View y) noexcept:
     cdef double zero = 0
+    fill_with(y, <char*>&zero)
+
+
+cdef void fill_with(View y, char* value) noexcept:
+    """y OUT = one element of its dtype."""
     cdef int64_t[kMaxAxes] strides
     cdef int i
     for i in range(y.operand.ndim):
         strides[i] = 0
     cdef Operand[2] arrays = [y.operand, y.operand]
-    arrays[0].data = <char*>&zero
+    arrays[0].data = value
     arrays[0].strides = &strides[0]
     run(table.identity[y.dtype][False], NULL, y.dtype, False, 2, arrays, element_count(y))
 

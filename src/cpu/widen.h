@@ -118,29 +118,43 @@ FASTACT_HD Vector load(const T* x) {
 }
 #endif
 
-// The first n < kVector elements at x; the others are -0, which changes nothing it is added to.
+// The first n < kVector elements at x; the others are those of `rest`: unless it is given, -0,
+// which changes nothing it is added to.
 #if defined(__AVX512F__)
 FASTACT_HD __mmask8 first(int64_t n) { return __mmask8((1 << n) - 1); }
-FASTACT_HD Vector fill_up(Vector v, int64_t n) {
-  return (Vector)_mm512_mask_blend_pd(first(n), _mm512_set1_pd(-0.0), (__m512d)v);
+FASTACT_HD Vector fill_up(Vector v, int64_t n, Vector rest) {
+  return (Vector)_mm512_mask_blend_pd(first(n), (__m512d)rest, (__m512d)v);
 }
-FASTACT_HD Vector load_some(const double* x, int64_t n) {
-  return fill_up((Vector)_mm512_maskz_loadu_pd(first(n), x), n);
+FASTACT_HD Vector load_some(const double* x, int64_t n, Vector rest = -Vector{}) {
+  return fill_up((Vector)_mm512_maskz_loadu_pd(first(n), x), n, rest);
 }
-FASTACT_HD Vector load_some(const float* x, int64_t n) {
-  return fill_up(widen_floats(_mm256_maskz_loadu_ps(first(n), x)), n);
+FASTACT_HD Vector load_some(const float* x, int64_t n, Vector rest = -Vector{}) {
+  return fill_up(widen_floats(_mm256_maskz_loadu_ps(first(n), x)), n, rest);
 }
 template <class T>
-FASTACT_HD Vector load_some(const T* x, int64_t n) {
-  return fill_up(widen_floats(widen_halves(_mm_maskz_loadu_epi16(first(n), x), T())), n);
+FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
+  return fill_up(widen_floats(widen_halves(_mm_maskz_loadu_epi16(first(n), x), T())), n, rest);
 }
 #else
 template <class T>
-FASTACT_HD Vector load_some(const T* x, int64_t n) {
+FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
   Vector v;
-  for (int i = 0; i < kVector; ++i) v[i] = i < n ? double(widen(x[i])) : -0.0;
+  for (int i = 0; i < kVector; ++i) v[i] = i < n ? double(widen(x[i])) : rest[i];
   return v;
 }
+#endif
+
+// a * b + c, as madd of macros.h.
+#if defined(__AVX512F__)
+FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {
+  return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+#elif defined(__FMA__)
+FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {
+  return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#else
+FASTACT_HD Vector madd(Vector a, Vector b, Vector c) { return a * b + c; }
 #endif
 
 FASTACT_END_NAMESPACE

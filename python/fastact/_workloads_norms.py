@@ -1,0 +1,152 @@
+"""The benchmark of the norms: forward reads x and writes y, backward reads dy and x, writes dx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _shapes
+from ._norm_op import NormOp
+from ._workloads import (
+    Call,
+    Case,
+    Family,
+    LeftOut,
+    Options,
+    Workload,
+    as_tensor,
+    ask_peers,
+    function_named,
+    naive,
+    open_torch,
+    ours_and_copy,
+    random,
+)
+
+_IDENTITY = "identity"
+_ACTIVATIONS = (_IDENTITY, "mish")
+_GROUPS = 32
+
+
+def _has_channels(op: Any) -> bool:
+    return op.name in ("group_norm", "instance_norm")
+
+
+def _channel(case: Case) -> int | None:
+    """The axis of the channels, of ops that have them."""
+    return case.axis[0] if case.axis else None
+
+
+def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
+    if not isinstance(op, NormOp):
+        return []
+    layouts = _shapes.NORMED_IMAGES if _has_channels(op) else _shapes.NORMED_ROWS
+    return [
+        Case(
+            op,
+            direction,
+            dtype,
+            options.threads,
+            layout.shape,
+            f"{_shapes.shape_label(layout.shape)}{channels}, {activation}",
+            None if layout.channel is None else (layout.channel,),
+            activation,
+        )
+        for activation in _ACTIVATIONS
+        for layout in _shapes.chosen(layouts, options.shapes)
+        for channels in ["" if layout.channel is None else f", channels {layout.channel}"]
+    ]
+
+
+def _work(case: Case, peers: Sequence[str]) -> Workload:
+    op, channel = case.op, _channel(case)
+    dy, x, residual = (random(case.shape, case.dtype, seed) for seed in range(3))
+    length = case.shape[-1 if channel is None else channel]
+    weights = [random((length,), case.dtype, seed) for seed in (3, 4)][: len(op._weights)]
+    told: dict[str, Any] = {"activation": case.variant}
+    told |= {} if channel is None else {"channel_axis": channel}
+    inputs = (x, residual) if len(op._inputs) > 1 else (x,)
+    positional = (_GROUPS,) if op.name == "group_norm" else ()
+    out: tuple[NDArray[Any], ...] = tuple(np.empty_like(x) for _ in inputs)
+    ours: Callable[..., object]
+    if case.direction == "forward":
+        ours, copies = partial(op, *inputs, *positional, *weights, **told), float(len(inputs))
+    else:
+        _, saved = op.forward(*inputs, *positional, *weights, **told)
+        ours, copies = partial(op.backward, dy, *saved, **told), 1.5
+        out = (out[0], *map(np.empty_like, weights))
+    calls = ours_and_copy(ours, out, np.empty_like(x), x)
+    theirs, left_out = ask_peers(_PEERS, peers, case, dy, inputs, weights)
+    return Workload(calls | theirs, copies, left_out)
+
+
+# --- the same by numpy and torch ------------------------------------------------------------------
+
+Arrays = Sequence[NDArray[Any]]
+
+
+def _numpy(case: Case, dy: NDArray[Any], inputs: Arrays, weights: Arrays) -> Call:
+    """The textbook's chain of array operations."""
+    if case.direction == "backward":
+        raise LeftOut("the chain of its gradient is nobody's to write")
+    channel, op = _channel(case), case.op
+    formula = None if case.variant == _IDENTITY else naive(case.variant)
+    shape = [1] * len(case.shape)
+    shape[-1 if channel is None else channel] = -1
+    parameters = [weight.reshape(shape) for weight in weights]
+    axes: tuple[int, ...] = (-1,)
+    grouped = op.name == "group_norm"
+    if grouped and channel != 1:
+        raise LeftOut("groups of channels that come last are strided")
+    if channel is not None:
+        axes = tuple(a for a in range(1, len(case.shape)) if a != channel % len(case.shape))
+        axes = (2,) if grouped else axes
+
+    def forward() -> Any:
+        x = inputs[0] if len(inputs) == 1 else inputs[0] + inputs[1]
+        units = x.reshape(len(x), _GROUPS, -1) if grouped else x
+        if op._is_centred:
+            units = units - units.mean(axes, keepdims=True)
+        scale = np.sqrt(np.square(units).mean(axes, keepdims=True) + case.dtype.type(1e-5))
+        z = (units / scale).reshape(x.shape) * parameters[0]
+        z = z + parameters[1] if len(parameters) > 1 else z
+        return z if formula is None else formula(z, np)
+
+    return forward
+
+
+def _torch(case: Case, dy: NDArray[Any], inputs: Arrays, weights: Arrays) -> Call:
+    torch = open_torch(case.threads)
+    functional, channel, op = torch.nn.functional, _channel(case), case.op
+    tensors = [as_tensor(torch, array) for array in inputs]
+    gradient = as_tensor(torch, dy)
+    if channel == -1:  # as torch has it: channels are axis 1, and last in memory
+        tensors, gradient = [t.movedim(-1, 1) for t in tensors], gradient.movedim(-1, 1)
+    parameters = [as_tensor(torch, weight) for weight in weights]
+    name = op.name.removeprefix("add_")
+
+    def norm(*leaves: Any) -> Any:
+        data, own = leaves[: len(tensors)], leaves[len(tensors) :]
+        x = data[0] if len(data) == 1 else data[0] + data[1]
+        if name == "group_norm":
+            z = functional.group_norm(x, _GROUPS, *own)
+        elif name == "instance_norm":
+            z = functional.instance_norm(x, None, None, *own)
+        else:
+            z = function_named(functional, name)(x, x.shape[-1:], *own)
+        return z if case.variant == _IDENTITY else function_named(functional, case.variant)(z)
+
+    if case.direction == "forward":
+        return partial(norm, *tensors, *parameters)
+    leaves = [leaf.detach().requires_grad_() for leaf in (*tensors, *parameters)]
+    result = norm(*leaves)
+    return lambda: torch.autograd.grad(result, leaves, gradient, retain_graph=True)
+
+
+_PEERS = {"numpy": _numpy, "torch": _torch}
+
+FAMILY = Family(_cases, _work)

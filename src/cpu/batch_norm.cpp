@@ -1,0 +1,366 @@
+#include "batch_norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "iterate.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kShortLine = 64;     // below, lines share a chunk
+constexpr int64_t kCut = 64;           // elements: whole cache lines of every dtype
+constexpr int64_t kLongPiece = 16384;  // elements of a line that are summed at a time
+constexpr int64_t kMostCuts = 64;      // chunks
+
+// One thread's chunks.
+struct Chunks {
+  const BatchNorm& norm;
+  const Streams& s;
+  Reader reader;
+  const char* coefficients[kCoefficients];
+  const int used;  // coefficients, the first of them
+  bool is_row = false;
+  alignas(64) char x_buffer[kPiece * sizeof(double)];
+  alignas(64) char dy_buffer[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+  alignas(64) char out[kPiece * sizeof(double)];
+  alignas(64) char spread[kCoefficients][kPiece * sizeof(double)];
+
+  Chunks(const BatchNorm& n, int used_coefficients)
+      : norm(n), s(n.streams), reader(n.streams), used(used_coefficients) {}
+
+  const char* coefficient(int k, int64_t channel) const {
+    return norm.coefficients + (k * norm.pitch + channel) * s.wide;
+  }
+
+  // n elements from (line, column) on, and the coefficients that go with them.
+  void go(int64_t line, int64_t column, int64_t n) {
+    reader.go(line, column, n);
+    is_row = !s.is_channel_line || s.columns.size < kShortLine;
+    if (!s.is_channel_line)
+      for (int k = 0; k < used; ++k) coefficients[k] = coefficient(k, column);
+    else if (!is_row)
+      for (int k = 0; k < used; ++k) coefficients[k] = coefficient(k, line % norm.channels);
+    else
+      spread_over(line, column, n);
+  }
+
+  void spread_over(int64_t line, int64_t column, int64_t n) {
+    for (int k = 0; k < used; ++k) coefficients[k] = spread[k];
+    for (int64_t done = 0; done < n; ++line, column = 0) {
+      const int64_t m = std::min(n - done, s.columns.size - column);
+      for (int k = 0; k < used; ++k) {
+        const char* value = coefficient(k, line % norm.channels);
+        if (s.wide == sizeof(float))
+          std::fill_n(reinterpret_cast<float*>(spread[k]) + done, m,
+                      *reinterpret_cast<const float*>(value));
+        else
+          std::fill_n(reinterpret_cast<double*>(spread[k]) + done, m,
+                      *reinterpret_cast<const double*>(value));
+      }
+      done += m;
+    }
+  }
+
+  // The longest chunk from `column` of a line on.
+  int64_t most(int64_t column, int64_t left) const {
+    const int64_t n = std::min(kPiece, left);
+    return s.columns.size < kShortLine ? n : std::min(n, s.columns.size - column);
+  }
+
+  void forward(int64_t n) {
+    char* y = reader.direct(BatchNorm::kOut);
+    char* to = y ? y : z;
+    norm.blocks->normalise[is_row](reader.load(BatchNorm::kX, x_buffer), coefficients, to, n);
+    char* const operands[] = {to, to};
+    if (!norm.is_identity) norm.activation(operands, n, norm.parameters);
+    if (!y) reader.store(BatchNorm::kOut, z, false);
+  }
+
+  // p = dy f'(z).
+  const char* gradient_of_z(const char* x, int64_t n) {
+    const char* dy = reader.load(BatchNorm::kDy, dy_buffer);
+    if (norm.is_identity) return dy;
+    norm.blocks->normalise[is_row](x, coefficients, z, n);
+    char* const operands[] = {const_cast<char*>(dy), z, z};
+    norm.activation(operands, n, norm.parameters);
+    return z;
+  }
+
+  void backward(int64_t n) {
+    const char* x =
+        norm.is_training || !norm.is_identity ? reader.load(BatchNorm::kX, x_buffer) : nullptr;
+    const char* p = gradient_of_z(x, n);
+    char* dx = norm.accumulate ? nullptr : reader.direct(BatchNorm::kOut);
+    char* to = dx ? dx : out;
+    if (norm.is_training)
+      norm.blocks->gradient[is_row](p, x, coefficients, to, n);
+    else
+      norm.blocks->scale[is_row](p, coefficients, to, n);
+    if (!dx) reader.store(BatchNorm::kOut, out, norm.accumulate);
+  }
+
+  template <class Visit>
+  void for_share(int64_t index, int64_t shares, Visit visit) {
+    const int64_t size = s.size(), columns = s.columns.size;
+    const auto cut = [&](int64_t i) {
+      return i == shares ? size : size / shares * i / kCut * kCut;
+    };
+    int64_t first = cut(index), line = first / columns, column = first % columns;
+    for (int64_t n; first < cut(index + 1); first += n) {
+      n = most(column, cut(index + 1) - first);
+      go(line, column, n);
+      visit(n);
+      line += (column + n) / columns;
+      column = (column + n) % columns;
+    }
+  }
+};
+
+// One thread's sums of p and p (x - mean).
+struct Sums : Chunks {
+  using Chunks::Chunks;
+  alignas(64) char lanes[2 * kPiece * sizeof(double)];
+  alignas(64) double wide_lanes[2 * kPiece];
+
+  void add(int64_t n, int64_t width, double* to) {
+    const char* x = reader.load(BatchNorm::kX, x_buffer);
+    const char* p = gradient_of_z(x, n);
+    if (!s.is_channel_line) {
+      norm.blocks->add_row(p, x, coefficients, n, lanes, width);
+      return;
+    }
+    // Lines of n / width channels.
+    const char* one[kCoefficients];
+    for (int64_t done = 0; done < n; done += width, to += 2) {
+      const int64_t step = is_row ? done * s.wide : 0;
+      for (int k = 0; k < used; ++k) one[k] = coefficients[k] + step;
+      norm.blocks->add_line(p + done * s.wide, x + done * s.wide, one, std::min(width, n - done),
+                            to);
+    }
+  }
+
+  // Chunk `chunk` of a tile of channels, where they are lines; short lines go together.
+  void lines(int64_t chunk, int64_t first, int64_t n) {
+    const int64_t columns = s.columns.size, outer = s.lines.size / norm.channels;
+    const int64_t pieces = outer * norm.cuts;
+    double* sums = wide_lanes;
+    std::fill(sums, sums + 2 * n, 0.0);
+    for (int64_t i = pieces * chunk / norm.chunks; i < pieces * (chunk + 1) / norm.chunks; ++i) {
+      const int64_t line = i / norm.cuts * norm.channels + first, cut = i % norm.cuts;
+      const int64_t end = columns * (cut + 1) / norm.cuts;
+      if (columns < kShortLine) {
+        go(line, 0, n * columns);
+        add(n * columns, columns, sums);
+        continue;
+      }
+      for (int64_t column = columns * cut / norm.cuts, m; column < end; column += m) {
+        m = std::min(kPiece, end - column);
+        go(line, column, m);
+        add(m, m, sums);
+      }
+    }
+    double* to = norm.partial + 2 * chunk * norm.channels + first;
+    for (int64_t k = 0; k < n; ++k) to[k] = sums[2 * k], to[norm.channels + k] = sums[2 * k + 1];
+  }
+
+  // Chunk `chunk` of lines, n columns of them; few columns: several lines are one row.
+  void rows(int64_t chunk, int64_t first, int64_t n) {
+    const int64_t begin = s.lines.size * chunk / norm.chunks;
+    const int64_t end = s.lines.size * (chunk + 1) / norm.chunks;
+    const int64_t joined = norm.channels < kShortLine ? kPiece / norm.channels : 1;
+    const int64_t width = joined * n;
+    std::fill(lanes, lanes + 2 * width * s.wide, 0);
+    std::fill(wide_lanes, wide_lanes + 2 * width, 0.0);
+    int terms = 0;
+    for (int64_t line = begin; line < end; line += joined) {
+      const int64_t m = std::min(joined, end - line) * n;
+      go(line, first, m);
+      add(m, width, nullptr);
+      if (++terms == kTermsOfLane) {
+        norm.blocks->flush(lanes, wide_lanes, 2 * width);
+        terms = 0;
+      }
+    }
+    norm.blocks->flush(lanes, wide_lanes, 2 * width);
+    for (int s_ = 0; s_ < 2; ++s_) {
+      double* to = norm.partial + (2 * chunk + s_) * norm.channels + first;
+      const double* from = wide_lanes + s_ * width;
+      std::copy(from, from + n, to);
+      for (int64_t j = 1; j < joined; ++j)
+        for (int64_t k = 0; k < n; ++k) to[k] += from[j * n + k];
+    }
+  }
+};
+
+int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongPiece, 1, kMostCuts); }
+
+int64_t tile_of(const BatchNorm& norm) {
+  const int64_t columns = norm.streams.columns.size;
+  if (!norm.streams.is_channel_line) return norm.channels < kShortLine ? norm.channels : kTile;
+  return columns < kShortLine ? std::min(kPiece / columns, norm.channels) : 1;
+}
+
+}  // namespace
+
+int64_t batch_scratch(int64_t channels, int64_t size) {
+  const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
+  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
+}
+
+void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand* arrays, int axis,
+             char* scratch, const ChannelArray& weight, const ChannelArray& bias) {
+  const int lead = arrays[BatchNorm::kX].data ? BatchNorm::kX : BatchNorm::kDy;
+  plan_streams(&norm->streams, table->pipeline, dtype, BatchNorm::kOut + 1, arrays, lead, axis);
+  const Streams& s = norm->streams;
+  norm->table = table;
+  norm->blocks = &table->batch->blocks[s.wide == sizeof(double)];
+  norm->channels = arrays[lead].shape[axis];
+  norm->count = s.size() / norm->channels;
+  const int64_t c = norm->channels;
+  scratch += -reinterpret_cast<uintptr_t>(scratch) % 64;
+  double* numbers = reinterpret_cast<double*>(scratch);
+  norm->mean = numbers;
+  norm->rstd = numbers + c;
+  norm->weight = numbers + 2 * c;
+  norm->bias = numbers + 3 * c;
+  norm->sums = numbers + 4 * c;
+  norm->partial = numbers + 6 * c;
+  norm->coefficients = reinterpret_cast<char*>(norm->partial + 2 * most_chunks(s.size()) * c);
+  norm->pitch = c + kPiece;
+  read_channels(*norm, weight, 1.0, norm->weight);
+  read_channels(*norm, bias, 0.0, norm->bias);
+  if (s.is_channel_line) {
+    const int64_t outer = s.lines.size / c, columns = s.columns.size;
+    norm->cuts = ceil_div(columns, kLongPiece);
+    norm->chunks = std::min(most_chunks(s.size()), outer * norm->cuts);
+  } else {
+    norm->cuts = 1;
+    norm->chunks = std::min(most_chunks(s.size()), s.lines.size);
+  }
+}
+
+void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to) {
+  if (!from.data) {
+    std::fill(to, to + norm.channels, neutral);
+    return;
+  }
+  const int64_t item = item_size(from.dtype);
+  alignas(64) char packed[kPiece * sizeof(double)];
+  for (int64_t first = 0; first < norm.channels; first += kPiece) {
+    const int64_t n = std::min(kPiece, norm.channels - first);
+    gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
+    norm.table->reduce->terms[kIdentity][from.dtype].spread(packed, item, n, to + first);
+  }
+  if (norm.streams.is_channel_turned) std::reverse(to, to + norm.channels);
+}
+
+void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
+                    bool accumulate) {
+  if (!to.data) return;
+  const int64_t item = item_size(to.dtype), last = norm.channels - 1;
+  alignas(64) char packed[kPiece * sizeof(double)];
+  double numbers[kPiece], before[kPiece];
+  for (int64_t first = 0; first < norm.channels; first += kPiece) {
+    const int64_t n = std::min(kPiece, norm.channels - first);
+    char* at = to.data + first * to.stride;
+    for (int64_t i = 0; i < n; ++i)
+      numbers[i] = from[norm.streams.is_channel_turned ? last - first - i : first + i];
+    if (accumulate) {
+      gather_for(item)(packed, at, to.stride, n);
+      norm.table->reduce->terms[kIdentity][to.dtype].spread(packed, item, n, before);
+      for (int64_t i = 0; i < n; ++i) numbers[i] += before[i];
+    }
+    norm.table->reduce->finish[to.dtype](numbers, nullptr, packed, n);
+    scatter_for(item)(at, packed, to.stride, n);
+  }
+}
+
+void take_moments(BatchNorm* norm, double eps) {
+  const int64_t c = norm->channels;
+  if (norm->streams.is_channel_turned) {
+    std::reverse(norm->mean, norm->mean + c);
+    std::reverse(norm->sums, norm->sums + c);
+  }
+  for (int64_t i = 0; i < c; ++i) norm->rstd[i] = 1 / std::sqrt(norm->sums[i] + eps);
+}
+
+void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArray& spread,
+                     bool is_rstd, double eps) {
+  read_channels(*norm, mean, 0, norm->mean);
+  read_channels(*norm, spread, 1, norm->rstd);
+  if (is_rstd) return;
+  for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
+}
+
+void update_running(const BatchNorm& norm, double momentum, const ChannelArray& mean,
+                    const ChannelArray& var) {
+  const double unbiased = double(norm.count) / double(norm.count - 1);
+  double* running = norm.partial;
+  const auto update = [&](const ChannelArray& array, const double* now, double factor) {
+    if (!array.data) return;
+    read_channels(norm, array, 0, running);
+    for (int64_t i = 0; i < norm.channels; ++i)
+      running[i] = (1 - momentum) * running[i] + momentum * (now[i] * factor);
+    write_channels(norm, running, array, false);
+  };
+  update(mean, norm.mean, 1);
+  update(var, norm.sums, unbiased);
+}
+
+void make_coefficients(BatchNorm* norm, bool with_sums) {
+  const int64_t c = norm->channels, pitch = norm->pitch;
+  const bool repeats = !norm->streams.is_channel_line && c < kShortLine;
+  const int64_t size = repeats ? pitch : c;
+  const auto fill = [&](auto* to) {
+    using T = std::decay_t<decltype(*to)>;
+    for (int64_t i = 0; i < c; ++i) {
+      const T high = T(norm->mean[i]);
+      const double share = norm->rstd[i] / double(norm->count);
+      to[kHigh * pitch + i] = high;
+      to[kLow * pitch + i] = std::isfinite(high) ? T(norm->mean[i] - double(high)) : T(0);
+      to[kScale * pitch + i] = T(norm->weight[i] * norm->rstd[i]);
+      to[kOffset * pitch + i] = T(norm->bias[i]);
+      to[kMeanP * pitch + i] = with_sums ? T(norm->sums[i] / double(norm->count)) : T(0);
+      to[kSlope * pitch + i] = with_sums ? T(norm->sums[c + i] * share) : T(0);
+    }
+    for (int k = 0; k < kCoefficients; ++k)
+      for (int64_t i = c; i < size; ++i) to[k * pitch + i] = to[k * pitch + i - c];
+  };
+  if (norm->streams.wide == sizeof(float))
+    fill(reinterpret_cast<float*>(norm->coefficients));
+  else
+    fill(reinterpret_cast<double*>(norm->coefficients));
+}
+
+void batch_forward_share(const BatchNorm* norm, int64_t index, int64_t shares) {
+  Chunks chunks(*norm, kOffset + 1);
+  chunks.for_share(index, shares, [&](int64_t n) { chunks.forward(n); });
+}
+
+void batch_gradient_share(const BatchNorm* norm, int64_t index, int64_t shares) {
+  Chunks chunks(*norm, kCoefficients);
+  chunks.for_share(index, shares, [&](int64_t n) { chunks.backward(n); });
+}
+
+void batch_sums_share(const BatchNorm* norm, int64_t index, int64_t shares) {
+  Sums sums(*norm, norm->is_identity ? kLow + 1 : kOffset + 1);
+  const int64_t tile = tile_of(*norm), tiles = ceil_div(norm->channels, tile);
+  const int64_t units = tiles * norm->chunks;
+  for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) {
+    const int64_t chunk = i / tiles, first = i % tiles * tile;
+    const int64_t n = std::min(tile, norm->channels - first);
+    norm->streams.is_channel_line ? sums.lines(chunk, first, n) : sums.rows(chunk, first, n);
+  }
+}
+
+void merge_batch_sums(BatchNorm* norm) {
+  const int64_t size = 2 * norm->channels;
+  std::copy(norm->partial, norm->partial + size, norm->sums);
+  for (int64_t chunk = 1; chunk < norm->chunks; ++chunk)
+    for (int64_t i = 0; i < size; ++i) norm->sums[i] += norm->partial[chunk * size + i];
+  for (int64_t i = 0; i < norm->channels; ++i) norm->sums[norm->channels + i] *= norm->rstd[i];
+}
+
+}  // namespace fastact

@@ -1,0 +1,190 @@
+# batch_norm: y = f((x - mean) rstd weight + bias) per channel, and the gradients' way back.
+
+
+cdef ChannelArray channels_of(View view, int axis) noexcept:
+    """An array with one element a channel: along its only axis, or along `axis`."""
+    cdef ChannelArray channels
+    channels.data = NULL
+    channels.stride = channels.dtype = 0
+    if view is not None:
+        channels.data = view.operand.data
+        channels.stride = view.strides_[0 if view.operand.ndim == 1 else axis]
+        channels.dtype = view.dtype
+    return channels
+
+
+def batch_norm_scratch(View x, int axis):
+    """Bytes of scratch for the functions below."""
+    return batch_scratch(x.shape_[axis], x.size)
+
+
+cdef void prepare_channels(
+    BatchNorm* norm, int which, Block activation, const double* parameters, View dy, View x,
+    View out, View weight, View bias, int axis, View scratch
+) noexcept:
+    cdef Operand[3] arrays = [
+        operand_or_nothing(dy), operand_or_nothing(x), operand_or_nothing(out)
+    ]
+    cdef View data = dy if x is None else x
+    norm.activation = activation
+    norm.parameters = parameters
+    norm.is_identity = which == IDENTITY
+    norm.accumulate = norm.is_training = False
+    prepare_batch_norm(
+        norm, table, data.dtype, arrays, axis, scratch.operand.data, channels_of(weight, axis),
+        channels_of(bias, axis),
+    )
+
+
+cdef void run_batch_forward(const BatchNorm* norm, int threads) noexcept nogil:
+    cdef int i
+    if threads == 1:
+        batch_forward_share(norm, 0, 1)
+    else:
+        for i in prange(threads, schedule="static", num_threads=threads):
+            batch_forward_share(norm, i, threads)
+
+
+def batch_norm_forward(
+    int which, View x, View y, View running_mean, View running_var, View weight, View bias,
+    View mean, View rstd, int axis, tuple parameters, bint training, double momentum, double eps,
+    View scratch, View workspace, int64_t stream
+):
+    """y OUT = f((x IN - mean) rstd weight IN + bias IN); mean, rstd OUT or None.
+
+    training: by the moments of x, and running statistics IN/OUT, or None, move towards them; else
+    by the running statistics IN. Of one element a channel: 1-D, or with the others of length 1.
+    scratch: `batch_norm_scratch` bytes; workspace: SCRATCH of `moments_workspace` bytes, or None.
+    """
+    cdef double p[MAX_PARAMETERS]
+    cdef BatchNorm norm
+    cdef MomentReducer moments
+    cdef Operand[3] results
+    cdef int64_t[kMaxAxes] shape
+    cdef int64_t[kMaxAxes] strides
+    cdef cpp_bool[kMaxAxes] reduced
+    cdef int threads, i
+    if x.size == 0:
+        return
+    unpack(parameters, p)
+    prepare_channels(
+        &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
+        axis, scratch,
+    )
+    threads = resolve_threads(x.size)
+    if training:
+        for i in range(x.operand.ndim):
+            reduced[i] = i != axis
+            shape[i] = x.shape_[i] if i == axis else 1
+            strides[i] = 8
+        for i in range(3):
+            results[i].ndim = x.operand.ndim
+            results[i].shape = &shape[0]
+            results[i].strides = &strides[0]
+            results[i].stride_unit = 1
+        results[0].data = <char*>norm.mean
+        results[1].data = NULL
+        results[2].data = <char*>norm.sums
+        prepare_moments(
+            &moments, table, x.operand, results, reduced, x.dtype, kF64, norm.count
+        )
+        if threads > 1 and workspace is not None:
+            if 0 < moment_workspace_size(&moments) <= workspace.size:
+                moments.reducer.partial = <double*>workspace.operand.data
+        with nogil:
+            run_moments(&moments, threads)
+            take_moments(&norm, eps)
+    else:
+        take_statistics(
+            &norm, channels_of(running_mean, axis), channels_of(running_var, axis), False, eps
+        )
+    with nogil:
+        make_coefficients(&norm, False)
+        run_batch_forward(&norm, threads)
+    write_channels(norm, norm.mean, channels_of(mean, axis), False)
+    write_channels(norm, norm.rstd, channels_of(rstd, axis), False)
+    if training:
+        update_running(
+            norm, momentum, channels_of(running_mean, axis), channels_of(running_var, axis)
+        )
+
+
+def norm_apply(
+    int which, View x, View y, View mean, View rstd, View weight, View bias, int axis,
+    tuple parameters, View scratch, int64_t stream
+):
+    """y OUT = f((x IN - mean IN) rstd IN weight IN + bias IN), as batch_norm_forward."""
+    cdef double p[MAX_PARAMETERS]
+    cdef BatchNorm norm
+    cdef int threads
+    if x.size == 0:
+        return
+    unpack(parameters, p)
+    prepare_channels(
+        &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
+        axis, scratch,
+    )
+    threads = resolve_threads(x.size)
+    take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
+    with nogil:
+        make_coefficients(&norm, False)
+        run_batch_forward(&norm, threads)
+
+
+def batch_norm_backward(
+    int which, View dy, View x, View mean, View rstd, View weight, View bias, View sum_p,
+    View sum_p_xhat, double count, View dx, View dweight, View dbias, int axis, tuple parameters,
+    bint training, bint accumulate, View scratch, int64_t stream
+):
+    """dx OUT, dweight OUT = the sum of p xhat, dbias OUT = the sum of p; each of them or None.
+
+    p = dy IN * f'(z). sum_p, sum_p_xhat IN: both, with the count of values a channel that they are
+    over; or None: they are computed.
+    accumulate: the results are IN/OUT, added to. training: as told to forward.
+    """
+    cdef double p[MAX_PARAMETERS]
+    cdef BatchNorm norm
+    cdef int threads, i
+    cdef bint needs_sums
+    if dy.size == 0:
+        if not accumulate:
+            for gradient in (dweight, dbias):
+                if gradient is not None and gradient.size:
+                    fill_with_zero(gradient)
+        return
+    unpack(parameters, p)
+    prepare_channels(
+        &norm, which, table.backward[which][computed_in(x.dtype)][False], p, dy, x, dx, weight,
+        bias, axis, scratch,
+    )
+    norm.accumulate = accumulate
+    norm.is_training = training
+    take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
+    threads = resolve_threads(x.size)
+    needs_sums = sum_p is None and (
+        training or dweight is not None or dbias is not None
+    )
+    if sum_p is not None:
+        norm.count = 1
+        read_channels(norm, channels_of(sum_p, axis), 0, norm.sums)
+        read_channels(norm, channels_of(sum_p_xhat, axis), 0, norm.sums + norm.channels)
+        for i in range(2 * norm.channels):
+            norm.sums[i] /= count
+    with nogil:
+        make_coefficients(&norm, not needs_sums and training)
+        if needs_sums:
+            if threads == 1:
+                batch_sums_share(&norm, 0, 1)
+            else:
+                for i in prange(threads, schedule="static", num_threads=threads):
+                    batch_sums_share(&norm, i, threads)
+            merge_batch_sums(&norm)
+            make_coefficients(&norm, training)
+        if dx is not None:
+            if threads == 1:
+                batch_gradient_share(&norm, 0, 1)
+            else:
+                for i in prange(threads, schedule="static", num_threads=threads):
+                    batch_gradient_share(&norm, i, threads)
+    write_channels(norm, norm.sums, channels_of(dbias, axis), accumulate)
+    write_channels(norm, norm.sums + norm.channels, channels_of(dweight, axis), accumulate)

@@ -1,0 +1,44 @@
+// The serial loops of batch_norm over a chunk of the compute type (pipeline.h), compiled once per
+// instruction set; the formulas are those of common/batch_norm.h.
+//
+// A coefficient is one number for the whole chunk, or [1] a row of them, one an element.
+#pragma once
+
+#include <cstdint>
+
+namespace fastact {
+
+// The coefficients of a channel.
+enum BatchCoefficient : int { kHigh, kLow, kScale, kOffset, kMeanP, kSlope, kCoefficients };
+
+// Terms that a lane of the compute type takes before it is added to one of double.
+constexpr int kTermsOfLane = 8;
+
+struct BatchBlocks {
+  // z OUT (n) = (x IN (n) - mean) scale + offset; z is x or disjoint from it.
+  void (*normalise[2])(const char* x, const char* const* coefficients, char* z, int64_t n);
+
+  // sums IN/OUT (2) += p and p (x - mean) of n elements, all of one channel.
+  void (*add_line)(const char* p, const char* x, const char* const* coefficients, int64_t n,
+                   double* sums);
+
+  // lanes IN/OUT [2][pitch], of the compute type, += p and p (x - mean) of n elements.
+  void (*add_row)(const char* p, const char* x, const char* const* coefficients, int64_t n,
+                  char* lanes, int64_t pitch);
+
+  // sums IN/OUT (n) += lanes IN/OUT (n), which become 0.
+  void (*flush)(char* lanes, double* sums, int64_t n);
+
+  // dx OUT (n) from p and x IN (n); dx is one of them or disjoint from both. [1]: as of rows.
+  void (*gradient[2])(const char* p, const char* x, const char* const* coefficients, char* dx,
+                      int64_t n);
+
+  // dx OUT (n) = p IN (n) scale.
+  void (*scale[2])(const char* p, const char* const* coefficients, char* dx, int64_t n);
+};
+
+struct BatchTable {
+  BatchBlocks blocks[2];  // float, double
+};
+
+}  // namespace fastact

@@ -1,0 +1,214 @@
+// The norms backward, unit by unit (norms.h; common/norms.h derives the gradients).
+#include <cstring>
+
+#include "norm_values.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kKept = 8192 * sizeof(double);  // bytes of p that pass 2 need not compute again
+constexpr int64_t kBandPiece = kPiece / 2;        // elements of a chunk, for each unit of a band
+constexpr int64_t kBandBytes = 4 << 20;           // of x and dy, that pass 2 finds in a cache
+
+// A unit between the two passes.
+struct Unit {
+  int64_t index;
+  UnitStats stats;
+  double means[2];  // of g and of g xhat
+};
+
+struct Backward : NormChunks {
+  const Streams& s;
+  const int64_t band;
+  const bool has_dx, has_sums;
+  const bool keeps;  // p, from pass 1 to pass 2
+  Reader reader;
+  alignas(64) char x[kBand][kBandPiece * sizeof(double)];
+  alignas(64) char p[kBand][kBandPiece * sizeof(double)];
+  alignas(64) char dx[kBand][kBandPiece * sizeof(double)];
+  alignas(64) char dy[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+  alignas(64) char kept[kKept];
+  alignas(64) double spread[2][kBandPiece];
+
+  explicit Backward(const Norm& a)
+      : NormChunks(a, kBandPiece),
+        s(a.streams),
+        band(band_of(a)),
+        has_dx(a.streams.data[Norm::kDx]),
+        has_sums(a.partial),
+        keeps((!a.is_identity || !a.streams.is_direct[Norm::kDy]) &&
+              band * a.streams.columns.size * a.streams.wide <= kKept),
+        reader(a.streams) {}
+
+  static int64_t band_of(const Norm& a) {
+    const int64_t bytes = 2 * a.streams.columns.size * a.streams.wide;
+    return a.kind != Norm::kRow ? 1 : std::clamp<int64_t>(kBandBytes / bytes, 1, kBand);
+  }
+
+  // One block of the batch, in one group.
+  void block(int64_t index) {
+    const int64_t group = index % norm.groups, chunk = index / norm.groups;
+    const int64_t end = std::min((chunk + 1) * norm.block, norm.batch);
+    double* sums[2] = {};
+    for (int k = 0; has_sums && k < 2; ++k) {
+      sums[k] = norm.partial + (k * norm.chunks + chunk) * norm.slots() + group * norm.row_slots;
+      std::fill(sums[k], sums[k] + norm.row_slots, 0.0);
+    }
+    Unit units[kBand];
+    for (int64_t b = chunk * norm.block; b < end; b += band) {
+      const int count = int(std::min(band, end - b));
+      for (int i = 0; i < count; ++i) {
+        units[i].index = (b + i) * norm.groups + group;
+        read_stats(&units[i]);
+      }
+      shares_parameters() ? runs(&units[0], sums) : rows(units, count, sums);
+    }
+  }
+
+  void read_stats(Unit* unit) {
+    unit->stats.mean = 0.0;
+    for_runs(norm.unit_stats, unit->index, 1, [&](int64_t mean, int64_t rstd, int64_t) {
+      if (norm.mean) unit->stats.mean = weight.number(norm.mean + mean);
+      unit->stats.rstd = weight.number(norm.rstd + rstd);
+    });
+  }
+
+  // mean(g) is no part of the gradient where no mean was subtracted.
+  void set_means(Unit* unit, double sum_g, double sum_g_xhat) {
+    unit->means[0] = norm.is_centred ? sum_g / double(s.columns.size) : 0.0;
+    unit->means[1] = sum_g_xhat / double(s.columns.size);
+  }
+
+  // p = dy f'(z) and x of a chunk, in the compute type. slot: of the band.
+  void fetch(const Unit& unit, int slot, const NormChunk& c, bool is_second, const char** to_p,
+             const char** to_x) {
+    reader.go(unit.index, c.column, c.n);
+    *to_x = reader.load(Norm::kIn, x[slot]);
+    char* own = keeps ? kept + (slot * s.columns.size + c.column) * s.wide : p[slot];
+    *to_p = own;
+    if (keeps && is_second) return;
+    const char* gradient = reader.load(Norm::kDy, norm.is_identity ? own : dy);
+    if (norm.is_identity) {
+      *to_p = gradient;
+      return;
+    }
+    norm.blocks->normalise[c.weight_row][c.bias_row](*to_x, c.n, unit.stats, c.weight, c.bias, z,
+                                                     NextChunk{});
+    char* const operands[] = {const_cast<char*>(gradient), z, own};
+    norm.activation(operands, c.n, norm.parameters);
+  }
+
+  // The two sums of some of a unit's elements, which are those of g if there is a row of weights.
+  void add_up(const Unit& unit, int slot, int64_t first, int64_t end, double* both) {
+    alignas(64) double lanes[2 * kNormLanes] = {};
+    for_chunks(unit.index, first, end, [&](const NormChunk& c) {
+      const char *from_p, *from_x;
+      fetch(unit, slot, c, false, &from_p, &from_x);
+      norm.blocks->add_sums[c.weight_row](from_p, from_x, c.n, unit.stats, c.weight, lanes);
+    });
+    norm.blocks->fold(lanes, both);
+  }
+
+  // Pass 2 of one chunk of some units.
+  void finish(const Unit* units, int count, const NormChunk& c, double* dweight, double* dbias) {
+    UnitChunk chunks[kBand] = {};
+    for (int i = 0; i < count; ++i) {
+      UnitChunk& chunk = chunks[i];
+      fetch(units[i], i, c, true, &chunk.p, &chunk.x);
+      chunk.stats = units[i].stats;
+      std::copy(units[i].means, units[i].means + 2, chunk.means);
+      // In place, dx may be where the gradient of the sum is yet to be read.
+      const bool is_direct = has_dx && !norm.accumulate && !s.data[Norm::kDSum];
+      char* direct = is_direct ? reader.direct(Norm::kDx) : nullptr;
+      chunk.dx = direct ? direct : dx[i];
+      chunk.next = next(units[i].index, band * norm.groups, c.column, Norm::kIn, Norm::kDy);
+    }
+    norm.blocks->finish[c.weight_row][count - 1](chunks, c.n, c.weight, dweight, dbias);
+    for (int i = 0; has_dx && i < count; ++i) {
+      if (chunks[i].dx != dx[i]) continue;
+      reader.go(units[i].index, c.column, c.n);
+      if (s.data[Norm::kDSum])
+        s.blocks->plus[s.wide == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i], dx[i], c.n);
+      reader.store(Norm::kDx, dx[i], norm.accumulate);
+    }
+  }
+
+  // kOne, kRuns: the two sums of a run are those of its parameters, and by its weight those of g.
+  void runs(Unit* unit, double* const* sums) {
+    double sum_g = 0.0, sum_g_xhat = 0.0;
+    int64_t slot = 0;
+    for (int64_t first = 0; first < s.columns.size; first += norm.run, ++slot) {
+      double both[2];
+      add_up(*unit, 0, first, first + norm.run, both);
+      const double w = weight.number(weight.one(unit->index, first));
+      sum_g += w * both[0];
+      sum_g_xhat += w * both[1];
+      for (int k = 0; has_sums && k < 2; ++k) sums[k][slot] += both[1 - k];
+    }
+    if (!has_dx) return;
+    set_means(unit, sum_g, sum_g_xhat);
+    for_unit(unit->index, [&](const NormChunk& c) { finish(unit, 1, c, nullptr, nullptr); });
+  }
+
+  // kRow, kMixed: pass 2 takes a chunk of all units of the band, then the next chunk.
+  void rows(Unit* units, int count, double* const* sums) {
+    for (int i = 0; i < count; ++i) {
+      double both[2] = {};
+      if (has_dx || keeps) add_up(units[i], i, 0, s.columns.size, both);
+      set_means(&units[i], both[0], both[1]);
+    }
+    const bool is_row = norm.kind == Norm::kRow;
+    for_unit(units[0].index, [&](const NormChunk& c) {
+      if (has_sums && !is_row) {
+        for (int k = 0; k < 2; ++k) std::fill(spread[k], spread[k] + c.n, 0.0);
+        finish(units, count, c, spread[0], spread[1]);
+        gather_sums(c.column, c.n, sums);
+      } else {
+        finish(units, count, c, has_sums ? sums[0] + c.column : nullptr,
+               has_sums ? sums[1] + c.column : nullptr);
+      }
+    });
+  }
+
+  // What a chunk gave, onto the slots of its parameters.
+  void gather_sums(int64_t column, int64_t n, double* const* sums) {
+    const int64_t step = last_stride(norm.slots_of_row);
+    int64_t done = 0;
+    for_runs(norm.slots_of_row, column, n, [&](int64_t slot, int64_t, int64_t m) {
+      for (int k = 0; k < 2; ++k)
+        for (int64_t i = 0; i < m; ++i) sums[k][slot + i * step] += spread[k][done + i];
+      done += m;
+    });
+  }
+};
+
+}  // namespace
+
+void norm_backward_share(const Norm* norm, int64_t index, int64_t shares) {
+  Backward backward(*norm);
+  const int64_t blocks = norm->chunks * norm->groups;
+  for (int64_t i = blocks * index / shares; i < blocks * (index + 1) / shares; ++i)
+    backward.block(i);
+}
+
+void merge_norm_share(const Norm* norm, int64_t index, int64_t shares) {
+  const int64_t slots = norm->slots(), end = slots * (index + 1) / shares;
+  alignas(64) double total[kTile];
+  const Reducer* const gradients[] = {&norm->dweight, &norm->dbias};
+  for (int k = 0; k < 2; ++k) {
+    if (!gradients[k]->y) continue;
+    for (int64_t first = slots * index / shares, n; first < end; first += n) {
+      n = std::min(kTile, end - first);
+      const double* part = norm->partial + k * norm->chunks * slots + first;
+      std::copy(part, part + n, total);
+      for (int64_t c = 1; c < norm->chunks; ++c) {
+        part += slots;
+        for (int64_t i = 0; i < n; ++i) total[i] += part[i];
+      }
+      store_sums(*gradients[k], first, n, total, nullptr);
+    }
+  }
+}
+
+}  // namespace fastact

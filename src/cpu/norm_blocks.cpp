@@ -1,0 +1,182 @@
+// The serial loops of norm_blocks.h.
+#include "norm_blocks.h"
+
+#include "../common/norms.h"
+#include "blocks.h"
+#include "widen.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int64_t kStride = 64;  // elements between two batches of prefetches
+
+FASTACT_HD void prefetch(const NextChunk& next, int64_t element) {
+  for (const char* at : next.at)
+    if (at)
+      for (int64_t byte = 0; byte < kStride * next.item; byte += 64)
+        __builtin_prefetch(at + element * next.item + byte, 0, 2);
+}
+
+template <class T, bool weight_row, bool bias_row>
+void normalise(const char* from, int64_t n, const UnitStats& stats, const char* weight,
+               const char* bias, char* to, const NextChunk& next) {
+  const T* x = reinterpret_cast<const T*>(from);
+  const T* w = reinterpret_cast<const T*>(weight);
+  const T* b = reinterpret_cast<const T*>(bias);
+  T* z = reinterpret_cast<T*>(to);
+  const Centre<T> mean = centre_of<T>(stats.mean);
+  const T rstd = T(stats.rstd), one_w = *w, one_b = *b;
+  const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
+#pragma omp simd
+    for (int64_t i = first; i < end; ++i)
+      z[i] =
+          affine(normalised(x[i], mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
+  };
+  int64_t i = 0;
+  for (; next.at[0] && i + kStride <= n; i += kStride) {
+    prefetch(next, i);
+    run(i, i + kStride);
+  }
+  run(i, n);
+}
+
+// Vectors as wide as the instruction set's, and lanes of 128 bytes in all.
+template <class T>
+struct Wide {
+  static constexpr int kCount = kVector * int(sizeof(double) / sizeof(T));
+  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(T));
+  static constexpr int kVectorsOfT = kLanesOfT / kCount;
+  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
+  static FASTACT_HD type load(const T* x) {
+    type v;
+    memcpy(&v, x, sizeof v);
+    return v;
+  }
+};
+
+// A lane of T takes 8 terms before it is added to its lane of double: half as many instructions as
+// with terms in double, which have to be converted one by one; their rounding is that of a product.
+constexpr int kTermsOfLane = 8;
+
+template <class T, bool weight_row>
+void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats, const char* weight,
+              double* lanes) {
+  using V = typename Wide<T>::type;
+  constexpr int kCount = Wide<T>::kCount, kLanesOfT = Wide<T>::kLanesOfT,
+                kVectorsOfT = Wide<T>::kVectorsOfT;
+  const T* p = reinterpret_cast<const T*>(p_);
+  const T* x = reinterpret_cast<const T*>(x_);
+  const T* w = reinterpret_cast<const T*>(weight);
+  const T mean = T(stats.mean), rstd = T(stats.rstd);
+  const T* const end = p + n;
+  while (p != end) {
+    V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
+    const int64_t left = end - p;
+    const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
+    for (int round = 0; round < rounds; ++round, p += kLanesOfT, x += kLanesOfT) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kVectorsOfT; ++k) {
+        V g = Wide<T>::load(p + k * kCount);
+        if (weight_row) g *= Wide<T>::load(w + k * kCount);
+        g_sum[k] += g;
+        gx_sum[k] += g * ((Wide<T>::load(x + k * kCount) - mean) * rstd);
+      }
+      if (weight_row) w += kLanesOfT;
+    }
+    T sums[2][kLanesOfT];
+    memcpy(sums[0], g_sum, sizeof sums[0]);
+    memcpy(sums[1], gx_sum, sizeof sums[1]);
+    const int rest = rounds == kTermsOfLane ? 0 : int(end - p);
+    for (int lane = 0; lane < rest; ++lane) {
+      const T g = weight_row ? p[lane] * w[lane] : p[lane];
+      sums[0][lane] += g;
+      sums[1][lane] += g * ((x[lane] - mean) * rstd);
+    }
+    p += rest;
+#pragma omp simd
+    for (int lane = 0; lane < kLanesOfT; ++lane) lanes[lane] += double(sums[0][lane]);
+#pragma omp simd
+    for (int lane = 0; lane < kLanesOfT; ++lane) lanes[kNormLanes + lane] += double(sums[1][lane]);
+  }
+}
+
+void fold(const double* lanes, double* sums) {
+  for (int s = 0; s < 2; ++s) {
+    double lane[kNormLanes];
+    memcpy(lane, lanes + s * kNormLanes, sizeof lane);
+#pragma GCC unroll 8
+    for (int half = kNormLanes / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k) lane[k] += lane[half + k];
+    sums[s] = lane[0];
+  }
+}
+
+// Over the units of a band the parameters' sums are of T: at most kBand terms.
+template <class T, bool weight_row, int count, bool has_sums>
+void finish_some(const UnitChunk* units, int64_t n, const T* w, double* dweight, double* dbias) {
+  const T *p[count], *x[count];
+  T *dx[count], mean[count], rstd[count], mean_g[count], mean_gx[count];
+  bool has_next = false;
+  for (int k = 0; k < count; ++k) {
+    const UnitChunk& unit = units[k];
+    p[k] = reinterpret_cast<const T*>(unit.p);
+    x[k] = reinterpret_cast<const T*>(unit.x);
+    dx[k] = reinterpret_cast<T*>(unit.dx);
+    mean[k] = T(unit.stats.mean), rstd[k] = T(unit.stats.rstd);
+    mean_g[k] = T(unit.means[0]), mean_gx[k] = T(unit.means[1]);
+    has_next |= unit.next.at[0] != nullptr;
+  }
+  const T one_w = *w;
+  const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
+#pragma omp simd
+    for (int64_t i = first; i < end; ++i) {
+      const T weight = weight_row ? w[i] : one_w;
+      T dw = 0, db = 0;
+#pragma GCC unroll 4
+      for (int k = 0; k < count; ++k) {
+        const T product = p[k][i], xhat = (x[k][i] - mean[k]) * rstd[k];
+        if (has_sums) {
+          dw = madd(product, xhat, dw);
+          db += product;
+        }
+        dx[k][i] = input_gradient(product * weight, xhat, rstd[k], mean_g[k], mean_gx[k]);
+      }
+      if (has_sums) {
+        dweight[i] += double(dw);
+        dbias[i] += double(db);
+      }
+    }
+  };
+  int64_t i = 0;
+  for (; has_next && i + kStride <= n; i += kStride) {
+    for (int k = 0; k < count; ++k) prefetch(units[k].next, i);
+    run(i, i + kStride);
+  }
+  run(i, n);
+}
+
+template <class T, bool weight_row, int count>
+void finish(const UnitChunk* units, int64_t n, const char* weight, double* dweight, double* dbias) {
+  const T* w = reinterpret_cast<const T*>(weight);
+  dweight ? finish_some<T, weight_row, count, true>(units, n, w, dweight, dbias)
+          : finish_some<T, weight_row, count, false>(units, n, w, dweight, dbias);
+}
+
+}  // namespace
+
+#define FASTACT_FINISH(T, row) \
+  {finish<T, row, 1>, finish<T, row, 2>, finish<T, row, 3>, finish<T, row, 4>}
+#define FASTACT_NORM(T)                                       \
+  {                                                           \
+    {{normalise<T, false, false>, normalise<T, false, true>}, \
+     {normalise<T, true, false>, normalise<T, true, true>}},  \
+        {add_sums<T, false>, add_sums<T, true>}, fold, {      \
+      FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)       \
+    }                                                         \
+  }
+
+extern const NormTable norm_table;
+const NormTable norm_table = {{FASTACT_NORM(float), FASTACT_NORM(double)}};
+
+FASTACT_END_NAMESPACE

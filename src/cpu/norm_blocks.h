@@ -1,0 +1,60 @@
+// The serial loops of the norms over one chunk, compiled once per instruction set like blocks.h.
+//
+// Chunks are of the compute type (pipeline.h); the formulas are those of common/norms.h. A
+// parameter is one number for the whole chunk (a channel's) or one an element (a row's).
+#pragma once
+
+#include <cstdint>
+
+namespace fastact {
+
+constexpr int kNormLanes = 32;  // of float; half of them of double
+constexpr int64_t kBand = 4;    // units that one call of `finish` takes
+
+// The numbers of one unit.
+struct UnitStats {
+  double mean, rstd;
+};
+
+// Where the elements lie that will be wanted next in the place of a chunk's, to be prefetched as
+// they are stored: up to two arrays, null for none.
+struct NextChunk {
+  const char* at[2];
+  int64_t item;
+};
+
+// One unit's part of a call of `finish`: n elements of p, x and dx; the means of g and of g xhat.
+struct UnitChunk {
+  const char *p, *x;
+  char* dx;
+  UnitStats stats;
+  double means[2];
+  NextChunk next;
+};
+
+struct NormBlocks {
+  // z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from it.
+  //   [weight is a row][bias is a row]: IN (n) each, or IN (1).
+  void (*normalise[2][2])(const char* x, int64_t n, const UnitStats& stats, const char* weight,
+                          const char* bias, char* z, const NextChunk& next);
+
+  // lanes IN/OUT [2][kNormLanes] += p w and p w xhat of n elements; the first onto lane 0.
+  // weight: [1] IN (n), or [0] none.
+  void (*add_sums[2])(const char* p, const char* x, int64_t n, const UnitStats& stats,
+                      const char* weight, double* lanes);
+
+  // sums OUT (2): the lanes in halves, as of a reduction.
+  void (*fold)(const double* lanes, double* sums);
+
+  // Of 1 to kBand units, dx OUT (n) = rstd (p w - mean_g - xhat mean_g_xhat); dx is p, x or
+  // disjoint from them. weight: [1] IN (n), or [0] IN (1).
+  //   dweight, dbias IN/OUT (n) += the sums over the units of p xhat and of p; null: no sums.
+  void (*finish[2][kBand])(const UnitChunk* units, int64_t n, const char* weight, double* dweight,
+                           double* dbias);
+};
+
+struct NormTable {
+  NormBlocks blocks[2];  // float, double
+};
+
+}  // namespace fastact

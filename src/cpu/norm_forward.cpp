@@ -1,0 +1,159 @@
+// The norms forward, unit by unit (norms.h).
+#include <cstring>
+
+#include "../common/moments.h"
+#include "../common/norms.h"
+#include "norm_values.h"
+
+namespace fastact {
+namespace {
+
+struct Forward : NormChunks {
+  const Streams& s;
+  const int source;  // what is normalised: x, or the sum of x and the residual
+  Reader reader;
+  alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+  alignas(64) char gathered[kReduceBlock * sizeof(double)];
+
+  explicit Forward(const Norm& a)
+      : NormChunks(a, kPiece),
+        s(a.streams),
+        source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
+        reader(a.streams) {}
+
+  void unit(int64_t index) {
+    if (source == Norm::kSum) add(index);
+    const UnitStats stats = statistics(index);
+    save(index, stats);
+    for_unit(index, [&](const NormChunk& c) { normalise(index, c, stats); });
+  }
+
+  // The sum is stored before anything else, and what is normalised is what was stored.
+  void add(int64_t index) {
+    for (int64_t column = 0, n; column < s.columns.size; column += n) {
+      n = std::min(kPiece, s.columns.size - column);
+      reader.go(index, column, n);
+      const char* a = reader.load(Norm::kX, x);
+      const char* b = reader.load(Norm::kResidual, z);
+      char* sum = reader.direct(Norm::kSum);
+      s.blocks->plus[s.wide == sizeof(double)](a, b, sum ? sum : z, n);
+      if (!sum) reader.store(Norm::kSum, z, false);
+    }
+  }
+
+  UnitStats statistics(int64_t index) {
+    const double count = double(s.columns.size);
+    double mean = 0.0, squares;
+    norm.is_centred ? moments(index, &mean, &squares) : sum_of_squares(index, &squares);
+    return {mean, rstd_of(squares, count, norm.eps)};
+  }
+
+  void save(int64_t index, const UnitStats& stats) {
+    if (!norm.rstd) return;
+    for_runs(norm.unit_stats, index, 1, [&](int64_t mean, int64_t rstd, int64_t) {
+      if (s.wide == sizeof(double)) {
+        if (norm.mean) memcpy(norm.mean + mean, &stats.mean, sizeof(double));
+        memcpy(norm.rstd + rstd, &stats.rstd, sizeof(double));
+      } else {
+        const float rounded[] = {float(stats.mean), float(stats.rstd)};
+        if (norm.mean) memcpy(norm.mean + mean, rounded, sizeof(float));
+        memcpy(norm.rstd + rstd, rounded + 1, sizeof(float));
+      }
+    });
+  }
+
+  // A block of the unit, and the dtype in which it lies there.
+  const char* block(int64_t index, int64_t first, int64_t n, int* dtype) {
+    reader.go(index, first, n);
+    if (const char* at = reader.stored(source)) {
+      *dtype = s.dtype;
+      return at;
+    }
+    *dtype = s.wide_dtype;
+    for (int64_t done = 0, m; done < n; done += m) {
+      m = std::min(kPiece, n - done);
+      reader.go(index, first + done, m);
+      char* to = gathered + done * s.wide;
+      const char* from = reader.load(source, to);
+      if (from != to) memcpy(to, from, m * s.wide);
+    }
+    return gathered;
+  }
+
+  // With the bits of `moments` over these axes, whether they lie in one piece or not.
+  void moments(int64_t index, double* mean, double* squares) {
+    const int64_t size = s.columns.size;
+    reader.go(index, 0, size);
+    if (const char* at = reader.stored(source)) {
+      norm.table->moments->dtypes[s.dtype].row(at, size, mean, squares);
+      return;
+    }
+    const int64_t chunk_terms = blocks_a_chunk(size) * kReduceBlock, start = 0;
+    const auto arrays = [](Moments& m) {
+      return MomentArrays{&m.mean, &m.m2, &m.mean_low, &m.m2_low};
+    };
+    Moments all{};
+    for (int64_t begin = 0; begin < size; begin += chunk_terms) {
+      const int64_t end = std::min(begin + chunk_terms, size);
+      Moments chunk{};
+      for (int64_t term = begin, n; term < end; term += n) {
+        n = std::min(kReduceBlock, end - term);
+        Moments one{};
+        int dtype;
+        const char* at = block(index, term, n, &dtype);
+        norm.table->moments->dtypes[dtype].along(at, &start, 1, n, &one.mean, &one.m2);
+        if (term > begin)
+          norm.table->moments->merge(arrays(one), n, arrays(chunk), term - begin, 1);
+        else
+          chunk = one;
+      }
+      if (begin > 0)
+        norm.table->moments->merge(arrays(chunk), end - begin, arrays(all), begin, 1);
+      else
+        all = chunk;
+    }
+    *mean = all.mean + all.mean_low;
+    *squares = all.m2 + all.m2_low;
+  }
+
+  void sum_of_squares(int64_t index, double* squares) {
+    const int64_t size = s.columns.size, start = 0;
+    double hi = 0.0, lo = 0.0;
+    for (int64_t term = 0, n; term < size; term += n) {
+      n = std::min(kReduceBlock, size - term);
+      int dtype;
+      const char* at = block(index, term, n, &dtype);
+      double sum;
+      norm.table->reduce->terms[kSquare][dtype].sum_blocks(at, &start, 1, n, &sum);
+      if (term > 0)
+        norm.table->reduce->merge(&sum, nullptr, &hi, &lo, 1);
+      else
+        hi = sum;
+    }
+    *squares = lo == 0.0 ? hi : hi + lo;
+  }
+
+  void normalise(int64_t index, const NormChunk& c, const UnitStats& stats) {
+    reader.go(index, c.column, c.n);
+    const char* from = reader.load(source, x);
+    const int second = source == Norm::kSum ? Norm::kResidual : -1;
+    char* y = reader.direct(Norm::kY);
+    char* to = y ? y : z;
+    norm.blocks->normalise[c.weight_row][c.bias_row](from, c.n, stats, c.weight, c.bias, to,
+                                                     next(index, 1, c.column, Norm::kX, second));
+    char* const operands[] = {to, to};
+    if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
+    if (!y) reader.store(Norm::kY, z, false);
+  }
+};
+
+}  // namespace
+
+void norm_forward_share(const Norm* norm, int64_t index, int64_t shares) {
+  Forward forward(*norm);
+  const int64_t units = norm->units();
+  for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) forward.unit(i);
+}
+
+}  // namespace fastact

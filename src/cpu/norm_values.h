@@ -1,0 +1,144 @@
+// What the norms' passes share: the parameters in the compute type, chunk by chunk (norms.h).
+#pragma once
+
+#include <algorithm>
+
+#include "iterate.h"
+#include "norms.h"
+#include "runs.h"
+
+namespace fastact {
+
+inline int64_t offset_of(const Axes& axes, int64_t index) {
+  int64_t at = 0;
+  for_runs(axes, index, 1, [&](int64_t x, int64_t, int64_t) { at = x; });
+  return at;
+}
+
+// One thread's view of a parameter.
+class NormValues {
+ public:
+  // neutral: what stands for a parameter that is not there.
+  NormValues(const Streams& streams, const NormParameter& parameter, double neutral)
+      : s(streams), p(parameter) {
+    if (s.wide == sizeof(float)) {
+      const float value = float(neutral);
+      memcpy(buffer, &value, sizeof value);
+    } else {
+      memcpy(buffer, &neutral, sizeof neutral);
+    }
+  }
+
+  bool is_there() const { return p.data; }
+
+  // Those of n elements of a unit from `column` on; of one that is not there, its neutral value.
+  const char* row(int64_t unit, int64_t column, int64_t n) {
+    if (!p.data) return buffer;
+    const char* base = p.is_shared ? p.data : p.data + offset_of(p.units, unit);
+    if (p.is_direct) return base + column * s.wide;
+    if (base != read_base || column != read_column || n != read_count) read(base, column, n);
+    return buffer;
+  }
+
+  // That of one element.
+  const char* one(int64_t unit, int64_t column) { return row(unit, column, 1); }
+
+  double number(const char* value) const {
+    if (s.wide == sizeof(double)) return *reinterpret_cast<const double*>(value);
+    return double(*reinterpret_cast<const float*>(value));
+  }
+
+ private:
+  void read(const char* base, int64_t column, int64_t n) {
+    const int64_t item = item_size(p.dtype), step = last_stride(p.row);
+    const MoveRow gather = gather_for(item);
+    alignas(64) char packed[kPiece * sizeof(double)];
+    char* to = packed;
+    for_runs(p.row, column, n, [&](int64_t at, int64_t, int64_t m) {
+      gather(to, base + at, step, m);
+      to += m * item;
+    });
+    if (compute_dtype(p.dtype) == s.wide_dtype)
+      s.blocks->widen[p.dtype](packed, buffer, n);
+    else
+      s.blocks->round(packed, buffer, n);
+    read_base = base, read_column = column, read_count = n;
+  }
+
+  const Streams& s;
+  const NormParameter& p;
+  const char* read_base = nullptr;
+  int64_t read_column = -1, read_count = -1;
+  alignas(64) char buffer[kPiece * sizeof(double)];
+};
+
+// A chunk of a unit, with what its elements are multiplied by and what is added.
+struct NormChunk {
+  int64_t column, n;
+  const char *weight, *bias;
+  bool weight_row, bias_row;  // one an element, or one for all
+};
+
+constexpr int64_t kPrefetched = 64;       // elements at a time
+constexpr int64_t kFarUnits = 128 << 10;  // bytes, of an operand, that are not prefetched
+
+// One thread's parameters, and the chunks that go with them.
+struct NormChunks {
+  const Norm& norm;
+  const int64_t most;  // elements of a chunk
+  NormValues weight, bias;
+
+  NormChunks(const Norm& a, int64_t most_elements)
+      : norm(a),
+        most(most_elements),
+        weight(a.streams, a.weight, 1.0),
+        bias(a.streams, a.bias, -0.0) {}
+
+  // The elements from `column` on of the unit that comes `step` after this one, of two operands;
+  // none where units are too big for them to stay in the cache until then.
+  NextChunk next(int64_t unit, int64_t step, int64_t column, int first, int second) const {
+    const Streams& s = norm.streams;
+    NextChunk found{{nullptr, nullptr}, s.item};
+    if (s.columns.size < kPrefetched || unit + step >= norm.units() ||
+        step * s.columns.size * s.item > kFarUnits * norm.groups)
+      return found;
+    int count = 0;
+    for (const int k : {first, second})
+      if (k >= 0 && s.has_unit[k])
+        found.at[count++] = s.data[k] + s.lines.offset(k, unit + step) + column * s.item;
+    return found;
+  }
+
+  bool shares_parameters() const { return norm.kind == Norm::kOne || norm.kind == Norm::kRuns; }
+
+  NormChunk at(int64_t unit, int64_t column, int64_t n) {
+    if (shares_parameters())
+      return {column, n, weight.one(unit, column), bias.one(unit, column), false, false};
+    return {column,
+            n,
+            weight.row(unit, column, n),
+            bias.row(unit, column, n),
+            weight.is_there(),
+            bias.is_there()};
+  }
+
+  // Visits all of a unit.
+  template <class Visit>
+  void for_unit(int64_t unit, Visit visit) {
+    const int64_t size = norm.streams.columns.size;
+    const int64_t step = shares_parameters() ? norm.run : size;
+    for (int64_t first = 0; first < size; first += step)
+      for_chunks(unit, first, first + step, visit);
+  }
+
+  // Visits elements first .. end of a unit; of one run, if parameters are shared.
+  template <class Visit>
+  void for_chunks(int64_t unit, int64_t first, int64_t end, Visit visit) {
+    for (int64_t n; first < end; first += n) {
+      n = std::min(most, end - first);
+      visit(at(unit, first, n));
+    }
+  }
+};
+
+}  // namespace fastact

@@ -1,0 +1,174 @@
+"""What the norms refuse, with which words; and that nothing is written before they do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from normed import NORMS
+
+import fastact as fa
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+X, W = ones(4, 6), ones(6)
+IMAGE, C = ones(2, 6, 3), ones(6)
+FROZEN = ones(4, 6)
+FROZEN.flags.writeable = False
+
+# call, what the message says beside the name of the op
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "weight": (
+        lambda: fa.layer_norm(X, ones(5)),
+        ValueError,
+        r"layer_norm: weight must have shape \(6,\), got \(5,\)",
+    ),
+    "bias": (
+        lambda: fa.group_norm(IMAGE, 2, C, ones(3)),
+        ValueError,
+        r"group_norm: bias must have shape \(6,\), got \(3,\)",
+    ),
+    "weight of a tuple": (
+        lambda: fa.layer_norm(IMAGE, ones(6), axis=(1, 2)),
+        ValueError,
+        r"weight must have shape \(6, 3\), got \(6,\)",
+    ),
+    "narrow weight": (
+        lambda: fa.rms_norm(X, ones(6, dtype=np.float16)),
+        TypeError,
+        "rms_norm: weight must have dtype float32, as x has, or a wider one, got float16",
+    ),
+    "number": (lambda: fa.layer_norm(X, 1.0), TypeError, "weight must be an array, got 1.0"),
+    "axis": (lambda: fa.layer_norm(X, axis=2), ValueError, "axis must be from -2 to 1"),
+    "axis twice": (lambda: fa.rms_norm(X, axis=(0, -2)), ValueError, "name each axis once"),
+    "no axis": (lambda: fa.layer_norm(X, axis=None), TypeError, "axis must be an integer or"),
+    "channels": (lambda: fa.instance_norm(W), ValueError, "axis must be from -1 to 0"),
+    "groups": (
+        lambda: fa.group_norm(IMAGE, 4),
+        ValueError,
+        "num_groups must divide the 6 channels along axis 1, got 4",
+    ),
+    "no groups": (lambda: fa.group_norm(IMAGE, 0), ValueError, "num_groups must divide"),
+    "groups left out": (lambda: fa.group_norm(IMAGE), TypeError, "num_groups must be given"),
+    "half a group": (lambda: fa.group_norm(IMAGE, 1.5), TypeError, "num_groups must be an integer"),
+    "eps": (
+        lambda: fa.layer_norm(X, eps=-1e-5),
+        ValueError,
+        "eps must not be negative, got -1e-05",
+    ),
+    "eps NaN": (lambda: fa.layer_norm(X, eps=np.nan), ValueError, "eps must be finite, got nan"),
+    "activation": (
+        lambda: fa.layer_norm(X, activation="mush"),
+        ValueError,
+        "did you mean 'mish'",
+    ),
+    "keyword": (lambda: fa.layer_norm(X, epsilon=1e-5), TypeError, "did you mean 'eps'"),
+    "residual": (
+        lambda: fa.add_layer_norm(X, ones(4, 5)),
+        ValueError,
+        r"residual must have shape \(4, 6\), got \(4, 5\)",
+    ),
+    "no residual": (lambda: fa.add_rms_norm(X), TypeError, "residual must be given"),
+    "read-only": (lambda: fa.layer_norm(X, out=FROZEN), ValueError, "out must be writable"),
+    "out of weight": (
+        lambda: fa.layer_norm(X, X[0], out=X),
+        ValueError,
+        "out must be weight itself or share no memory|must not share memory with weight",
+    ),
+    "one for two": (lambda: fa.add_layer_norm(X, X, out=X.copy()), ValueError, "a tuple of 2"),
+    "y on the sum": (
+        lambda: fa.add_layer_norm(X, X.copy(), out=(W2 := ones(4, 6), W2)),
+        ValueError,
+        r"out\[1\] must not share memory with out\[0\]",
+    ),
+    "saved": (
+        lambda: fa.layer_norm.forward(X, out=X),
+        ValueError,
+        "must not share memory with x, which is still needed",
+    ),
+    "statistics": (
+        lambda: fa.layer_norm.backward(X, X, ones(4), ones(4, 1)),
+        ValueError,
+        r"mean must have shape \(4, 1\), got \(4,\)",
+    ),
+    "statistics of groups": (
+        lambda: fa.group_norm.backward(IMAGE, IMAGE, ones(2, 3), ones(2, 2)),
+        ValueError,
+        r"mean must have shape \(2, 2\), got \(2, 3\)",
+    ),
+    "wide statistics": (
+        lambda: fa.rms_norm.backward(X, X, ones(4, 1, dtype=np.float64)),
+        TypeError,
+        "rstd must have dtype float32, in which x is computed, got float64",
+    ),
+    "statistics of 16 bits": (
+        lambda: fa.rms_norm.backward(*[ones(4, 6, dtype=np.float16)] * 2, ones(4, 1)[::1] > 0),
+        TypeError,
+        "rstd must have dtype",
+    ),
+    "no statistics": (
+        lambda: fa.layer_norm.backward(X, X),
+        TypeError,
+        "mean must be given",
+    ),
+    "None for a statistic": (
+        lambda: fa.layer_norm.backward(X, X, None, ones(4, 1)),
+        TypeError,
+        "mean must be an array, as forward saved it, got None",
+    ),
+    "dy": (
+        lambda: fa.rms_norm.backward(ones(6), X, ones(4, 1)),
+        ValueError,
+        r"dy must have shape \(4, 6\), got \(6,\)",
+    ),
+    "accumulate": (
+        lambda: fa.rms_norm.backward(X, X, ones(4, 1), accumulate=True),
+        ValueError,
+        "accumulate=True must come with out=",
+    ),
+    "out of nothing": (
+        lambda: fa.rms_norm.backward(X, X, ones(4, 1), out=(None, ones(6))),
+        ValueError,
+        r"out\[1\] must be None, for there is no weight",
+    ),
+    "integers": (lambda: fa.layer_norm(X, ones(6, dtype=np.int64)), TypeError, "weight must have"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "words"), BAD.values(), ids=BAD.keys())
+def test_message(call, error, words):
+    with pytest.raises(error, match=r"^fastact\.\w+") as raised:
+        call()
+    assert raised.match(words)
+
+
+def test_nothing_is_written():
+    y, held = np.zeros((4, 6), np.float32), np.zeros(6, np.float32)
+    with pytest.raises(ValueError, match="weight must have shape"):
+        fa.layer_norm(X, ones(5), out=y)
+    with pytest.raises(ValueError, match="dy must have shape"):
+        fa.rms_norm.backward(ones(3, 6), X, ones(4, 1), W, out=(y, held))
+    with pytest.raises(ValueError, match=r"out\[1\] must have shape"):
+        fa.rms_norm.backward(X, X, ones(4, 1), W, out=(y, ones(5)))
+    assert not y.any()
+    assert not held.any()
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
+def test_partial_overlap(norm):
+    memory = np.ones((5, 6), np.float32)
+    positional = (2,) if norm.name == "group_norm" else ()
+    inputs = (memory[:4], ones(4, 6)) if norm.name.startswith("add") else (memory[:4],)
+    out = (memory[1:], None) if len(inputs) == 2 else memory[1:]
+    with pytest.raises(ValueError, match="partial overlap"):
+        norm(*inputs, *positional, out=out)
+
+
+def test_devices(device):
+    x = device.of(ones(4, 6))
+    with pytest.raises(
+        NotImplementedError, match=r"^fastact\.layer_norm: arrays must be on the CPU"
+    ):
+        fa.layer_norm(x)
