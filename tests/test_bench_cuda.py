@@ -76,7 +76,7 @@ def options(**changed):
 
 
 def measurable():
-    return [op for op in fa.ops.values() if op.family in GPU_WORKLOADS]
+    return [op for op in fa.ops.values() if op.family in GPU_WORKLOADS and op.on_devices]
 
 
 @pytest.mark.usefixtures("quick")

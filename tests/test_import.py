@@ -11,7 +11,7 @@ import fastact as fa
 from fastact import _cpu
 
 # numpy takes 0.11 to 0.18 s by itself on a small machine and is not ours to bound. What we add is
-# some 0.012 s; with this much the whole stays under 0.15 s wherever numpy leaves room for it. The
+# some 0.02 s; with this much the whole stays under 0.15 s wherever numpy leaves room for it. The
 # best of several runs counts, since another process may hold the machine.
 OWN_SECONDS = 0.04
 
@@ -41,7 +41,8 @@ start = time.perf_counter()
 import fastact
 print(time.perf_counter() - start)
 """
-    assert min(float(run_python(code).stdout) for _ in range(5)) < OWN_SECONDS
+    runs = [run_python(code, PYTHONDONTWRITEBYTECODE="") for _ in range(5)]  # the first compiles
+    assert min(float(done.stdout) for done in runs) < OWN_SECONDS
 
 
 def test_isa_is_chosen_and_forced():

@@ -176,7 +176,7 @@ class _DLPack(_OnCPU):
             memory = _cpu.Memory(model)
             return memory.view(), memory
         order, shape = model.order, model.shape
-        same = like.dtype.itemsize == model.itemsize
+        same = str(like.dtype).rpartition(".")[2] == model.dtype_name
         dtype = like.dtype if same else getattr(self.namespace, model.dtype_name)
         made = self._empty(tuple(shape[axis] for axis in order), dtype, like)
         if order != tuple(range(len(order))):

@@ -277,7 +277,7 @@ def _commit() -> str:
 def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[GpuCase]]:
     """The cases, one list a table; an op without any is named."""
     for op in ops:
-        family = GPU_WORKLOADS.get(op.family)
+        family = GPU_WORKLOADS.get(op.family) if op.on_devices else None
         found = False
         for direction, dtype in product(options.directions, options.dtypes):
             if family and (cases := family.cases(op, direction, dtype, options.sizes)):

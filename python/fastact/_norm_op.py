@@ -133,7 +133,7 @@ class NormOp(QuickOp):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._map(self._where(), self._takes, args, kwargs, saves=False)[0]
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+    def forward(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """forward(x, ...) -> (y, saved)
 
         The op's value, as calling the op gives it, and the tuple that `backward` needs.
@@ -164,7 +164,7 @@ class NormOp(QuickOp):
         >>> dweight
         array([-0.1176..., -0.1279...,  2.8592...])
         """
-        return self._map(self._where("forward"), self._forward, args, kwargs, saves=True)
+        return self._map(self._where("forward"), self._forward, (x, *args), kwargs, saves=True)
 
     def _map(
         self,
