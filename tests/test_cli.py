@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import ISAS
+from normed import NORMS
 from test_threads import TIMEOUT
 
 import fastact as fa
-from fastact import __main__, _bench, _check_bias, _check_reductions, _cpu, _shapes, _workloads
+from fastact import (
+    __main__,
+    _bench,
+    _check_bias,
+    _check_reductions,
+    _cpu,
+    _shapes,
+    _workloads,
+    _workloads_norms,
+)
 from fastact._op import Bounds, SumBounds
 from fastact._workloads import COPY, FRESH, OURS, Options
 
@@ -155,6 +165,37 @@ def test_peers_do_the_same_work(shaped, direction):
         for name in set(work.calls) - {COPY}:
             for ours, theirs in zip(expected, as_arrays(work.calls[name]()), strict=True):
                 np.testing.assert_allclose(theirs, ours, 1e-4, 1e-5, err_msg=f"{name}, {case}")
+
+
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_peers_normalise_alike(norm, direction, monkeypatch):
+    rows = (_shapes.Layout("matrix", (6, 10)),)
+    images = [_shapes.Layout("nchw", (2, 4, 3, 5), channel=1)]
+    images += [_shapes.Layout("nhwc", (2, 3, 5, 4), channel=-1)]
+    monkeypatch.setattr(_shapes, "NORMED_ROWS", rows)
+    monkeypatch.setattr(_shapes, "NORMED_IMAGES", images)
+    monkeypatch.setattr(_workloads_norms, "_GROUPS", 2)
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
+    family = _bench.FAMILIES["norms"]
+    for case in family.cases(norm, direction, float32, options):
+        work = family.work(case, options.peers)
+        results = {name: call() for name, call in work.calls.items() if name != COPY}
+        ours = results[FRESH] if isinstance(results[FRESH], tuple) else (results[FRESH],)
+        assert "torch" in results
+        for name in set(results) - {FRESH, OURS}:
+            theirs = results[name] if isinstance(results[name], tuple) else (results[name],)
+            first = np.asarray(theirs[0])
+            if case.axis == (-1,) and name == "torch":  # torch has channels as axis 1
+                first = np.moveaxis(first, 1, -1)
+            pairs = [(ours[0], first)]
+            if direction == "backward":  # of residual and x, torch has a gradient each
+                weights = len(norm._weights)
+                pairs += zip(ours[-weights:], theirs[-weights:], strict=True)
+            for one, other in pairs:
+                np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
 def test_shapes_that_are_measured():
