@@ -11,14 +11,49 @@ constexpr int64_t kCut = 64;      // elements: whole cache lines of every dtype
 constexpr uintptr_t kLine = 64;   // bytes of a cache line
 constexpr int kAhead = 4;         // lines of the next row that are fetched during this one
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
+constexpr int64_t kShortRow = 16;
 
 template <class T>
+void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t n) {
+  constexpr int64_t kItem = sizeof(T);
+  if (to_stride == kItem && from_stride == kItem) {
+    memcpy(to, from, n * kItem);
+  } else if (to_stride == kItem && from_stride == 0) {
+    T value;
+    memcpy(&value, from, kItem);
+    for (int64_t i = 0; i < n; ++i) memcpy(to + i * kItem, &value, kItem);
+  } else {
+    for (int64_t i = 0; i < n; ++i) memcpy(to + i * to_stride, from + i * from_stride, kItem);
+  }
+}
+template <class T>
 void gather_row(char* to, const char* from, int64_t stride, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) memcpy(to + i * sizeof(T), from + i * stride, sizeof(T));
+  move_row<T>(to, sizeof(T), from, stride, n);
 }
 template <class T>
 void scatter_row(char* to, const char* from, int64_t stride, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) memcpy(to + i * stride, from + i * sizeof(T), sizeof(T));
+  move_row<T>(to, stride, from, sizeof(T), n);
+}
+
+// Bytes from a row to the next one, and from a column to the next one.
+struct Steps {
+  int64_t row, column;
+};
+using MoveTile = void (*)(char* to, Steps to_steps, const char* from, Steps from_steps,
+                          int64_t rows, int64_t columns);
+
+// Short rows column by column: a loop over three elements is mostly its own start and end.
+template <class T>
+void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int64_t rows,
+               int64_t columns) {
+  if (columns < kShortRow && rows > columns) {
+    std::swap(rows, columns);
+    std::swap(to_steps.row, to_steps.column);
+    std::swap(from_steps.row, from_steps.column);
+  }
+  for (int64_t i = 0; i < rows; ++i)
+    move_row<T>(to + i * to_steps.row, to_steps.column, from + i * from_steps.row,
+                from_steps.column, columns);
 }
 
 }  // namespace
@@ -46,6 +81,9 @@ class Cursor {
   }
 
   int64_t left_in_row() const { return loop.shape[last] - index[last]; }
+  int64_t rows_left() const {  // along the axis before the last, this one included
+    return last > 0 ? loop.shape[last - 1] - index[last - 1] : 1;
+  }
   char* at(int k) const { return row[k] + index[last] * loop.strides[k][last]; }
 
   void advance(int64_t within_row) {
@@ -63,6 +101,15 @@ class Cursor {
     for (int k = 0; k < loop.operands; ++k) find_row(k);
   }
 
+  // From the start of a row, by at most rows_left().
+  void advance_rows(int64_t rows) {
+    if (last > 0) {
+      index[last - 1] += rows - 1;
+      for (int k = 0; k < loop.operands; ++k) row[k] += (rows - 1) * loop.strides[k][last - 1];
+    }
+    advance(loop.shape[last]);
+  }
+
  private:
   void find_row(int k) {
     row[k] = loop.data[k];
@@ -75,15 +122,24 @@ class Cursor {
   char* row[kMaxOperands];  // where the row begins
 };
 
-// Moves n elements of one operand, from `start` on, into or out of a buffer.
+// Visits n elements of one operand, from `cursor` on, as tiles: where they begin, how many elements
+// were before them, rows, columns.
 template <class Move>
-void for_rows(const Loop& loop, const Cursor& start, int operand, int64_t n, Move move) {
-  Cursor cursor = start;
+void for_tiles(const Loop& loop, Cursor cursor, int operand, int64_t n, Move move) {
+  const int64_t length = loop.shape[loop.ndim - 1];
   for (int64_t done = 0; done < n;) {
-    const int64_t m = std::min(n - done, cursor.left_in_row());
-    move(cursor.at(operand), done * loop.item, loop.strides[operand][loop.ndim - 1], m);
-    cursor.advance(m);
-    done += m;
+    char* const at = cursor.at(operand);
+    if (cursor.left_in_row() == length && n - done >= length) {
+      const int64_t rows = std::min((n - done) / length, cursor.rows_left());
+      move(at, done, rows, length);
+      cursor.advance_rows(rows);
+      done += rows * length;
+    } else {
+      const int64_t m = std::min(n - done, cursor.left_in_row());
+      move(at, done, 1, m);
+      cursor.advance(m);
+      done += m;
+    }
   }
 }
 
@@ -107,47 +163,91 @@ void run_rows(const Loop& loop, int64_t first, int64_t n) {
   }
 }
 
-void run_staged(const Loop& loop, int64_t first, int64_t n) {
-  alignas(64) char stage[kMaxOperands][kStage * sizeof(double)];
-  const MoveRow gather = gather_for(loop.item), scatter = scatter_for(loop.item);
-  const int output = loop.operands - 1;
-  for (int64_t done = 0; done < n; done += kStage) {
-    const int64_t m = std::min(n - done, kStage);
-    const Cursor cursor(loop, first + done);
-    char* p[kMaxOperands];
-    for (int k = 0; k < loop.operands; ++k) {
-      if (loop.contiguous[k]) {
-        p[k] = loop.data[k] + (first + done) * loop.item;
-        continue;
-      }
-      p[k] = stage[k];
-      if (k == output && !loop.reads_output) continue;
-      for_rows(loop, cursor, k, m, [&](char* row, int64_t offset, int64_t stride, int64_t count) {
-        if (stride == loop.item)
-          memcpy(stage[k] + offset, row, count * loop.item);
-        else
-          gather(stage[k] + offset, row, stride, count);
-      });
-    }
-    loop.block(p, m, loop.parameters);
-    if (loop.contiguous[output]) continue;
-    for_rows(loop, cursor, output, m,
-             [&](char* row, int64_t offset, int64_t stride, int64_t count) {
-               if (stride == loop.item)
-                 memcpy(row, stage[output] + offset, count * loop.item);
-               else
-                 scatter(row, stage[output] + offset, stride, count);
-             });
-  }
-}
+// The third way: one thread's buffers.
+class Stage {
+ public:
+  explicit Stage(const Loop& l) : loop(l), output(l.operands - 1), move(tile_for(l.item)) {}
 
-void run_block(const Loop& loop, int64_t first, int64_t n) {
-  if (loop.whole)
-    run_contiguous(loop, first, n);
-  else if (loop.rows)
-    run_rows(loop, first, n);
-  else
-    run_staged(loop, first, n);
+  void run(int64_t first, int64_t n) {
+    for (int64_t done = 0; done < n; done += kStage)
+      chunk(first + done, std::min(kStage, n - done));
+  }
+
+ private:
+  void chunk(int64_t first, int64_t n) {
+    char* p[kMaxOperands];
+    for (int k = 0; k < output; ++k) p[k] = input(k, first, n);
+    char* to = loop.data[output] + first * loop.item;
+    if (loop.contiguous[output]) {
+      p[output] = to;
+      loop.block(p, n, loop.parameters);
+    } else {
+      p[output] = buffer[output];
+      const Cursor cursor(loop, first);
+      if (loop.reads_output) gather(output, cursor, n);
+      loop.block(p, n, loop.parameters);
+      for_tiles(
+          loop, cursor, output, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+            move(at, steps(output), p[output] + done * loop.item, dense(columns), rows, columns);
+          });
+    }
+  }
+
+  // Operand k from `first` on: where it lies, or in its buffer. What repeats itself is gathered
+  // once, and so often that n elements follow each one of the first period.
+  char* input(int k, int64_t first, int64_t n) {
+    if (loop.contiguous[k]) return loop.data[k] + first * loop.item;
+    const int64_t period = loop.period[k];
+    if (period == 0) {
+      const Cursor cursor(loop, first);
+      const bool is_one = loop.strides[k][loop.ndim - 1] == 0 && cursor.left_in_row() >= n;
+      if (is_one && cursor.at(k) == value[k] && n <= times[k]) return buffer[k];
+      gather(k, cursor, n);
+      value[k] = is_one ? cursor.at(k) : nullptr;
+      times[k] = n;
+      return buffer[k];
+    }
+    if (!is_filled[k]) {
+      gather(k, Cursor(loop, 0), period);
+      const int64_t end = (period + std::min(kStage, loop.size)) * loop.item;
+      for (int64_t done = period * loop.item; done < end; done *= 2)
+        memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
+      is_filled[k] = true;
+    }
+    return buffer[k] + first % period * loop.item;
+  }
+
+  void gather(int k, const Cursor& cursor, int64_t n) {
+    for_tiles(loop, cursor, k, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+      move(buffer[k] + done * loop.item, dense(columns), at, steps(k), rows, columns);
+    });
+  }
+
+  Steps dense(int64_t columns) const { return {columns * loop.item, loop.item}; }
+  Steps steps(int k) const {
+    const int last = loop.ndim - 1;
+    return {last > 0 ? loop.strides[k][last - 1] : 0, loop.strides[k][last]};
+  }
+  static MoveTile tile_for(int64_t item) {
+    return item == 2 ? move_tile<uint16_t> : item == 4 ? move_tile<uint32_t> : move_tile<uint64_t>;
+  }
+
+  const Loop& loop;
+  const int output;
+  const MoveTile move;
+  bool is_filled[kMaxOperands] = {};     // with periods
+  const char* value[kMaxOperands] = {};  // of which a buffer holds nothing else, so many times
+  int64_t times[kMaxOperands];
+  alignas(64) char buffer[kMaxOperands][2 * kStage * sizeof(double)];
+};
+
+// The elements after which operand k begins anew, if a buffer holds them; else 0.
+int64_t period_of(const Loop& loop, int k) {
+  int outer = 0;
+  while (outer < loop.ndim && loop.strides[k][outer] == 0) ++outer;
+  int64_t period = 1;
+  for (int axis = outer; axis < loop.ndim; ++axis) period *= loop.shape[axis];
+  return outer > 0 && period <= kStage ? period : 0;
 }
 
 }  // namespace
@@ -164,6 +264,10 @@ void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool 
     loop->rows &=
         loop->strides[k][loop->ndim - 1] == loop->item && rows_aligned(*loop, k, loop->item);
   const auto past_line = reinterpret_cast<uintptr_t>(loop->data[operands - 1]) % kLine;
+  for (int k = 0; k < operands; ++k) {
+    loop->period[k] = period_of(*loop, k);
+    loop->rows &= loop->period[k] == 0;
+  }
   loop->head = loop->whole ? int64_t((kLine - past_line) % kLine) / loop->item : 0;
 }
 
@@ -173,11 +277,12 @@ void run_share(const Loop* loop, int64_t index, int64_t shares) {
     const int64_t even = loop->size / shares * i / kCut * kCut + loop->head;
     return i == 0 ? 0 : i == shares ? loop->size : std::min(even, loop->size);
   };
-  const int64_t end = cut(index + 1);
-  for (int64_t first = cut(index); first < end;) {
-    const int64_t n = std::min(kBlock + (first == 0 ? loop->head : 0), end - first);
-    run_block(*loop, first, n);
-    first += n;
+  const int64_t first = cut(index), end = cut(index + 1);
+  if (!(loop->whole || loop->rows)) return Stage(*loop).run(first, end - first);
+  for (int64_t at = first; at < end;) {
+    const int64_t n = std::min(kBlock + (at == 0 ? loop->head : 0), end - at);
+    loop->whole ? run_contiguous(*loop, at, n) : run_rows(*loop, at, n);
+    at += n;
   }
 }
 
