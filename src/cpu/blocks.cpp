@@ -180,6 +180,7 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 extern const ReduceTable reduce_table;
 extern const MomentTable moment_table;
 extern const NormTable norm_table;
+extern const NormColumnTable norm_column_table;
 extern const BatchTable batch_table;
 extern const PipelineBlocks pipeline_blocks;
 extern const CompareBlock compare_block;
@@ -204,6 +205,7 @@ const BlockTable table = {
     &reduce_table,
     &moment_table,
     &norm_table,
+    &norm_column_table,
     &batch_table,
     &pipeline_blocks,
     &compare_block,

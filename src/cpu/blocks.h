@@ -13,6 +13,7 @@
 #include "compare_blocks.h"
 #include "moment_blocks.h"
 #include "norm_blocks.h"
+#include "norm_column_blocks.h"
 #include "pipeline_blocks.h"
 #include "reduce_blocks.h"
 
@@ -53,6 +54,7 @@ struct BlockTable {
   const ReduceTable* reduce;
   const MomentTable* moments;
   const NormTable* norm;
+  const NormColumnTable* norm_columns;
   const BatchTable* batch;
   const PipelineBlocks* pipeline;
   const CompareBlock* compare;  // for the accuracy check alone

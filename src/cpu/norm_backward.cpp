@@ -1,6 +1,7 @@
 // The norms backward, unit by unit (norms.h; common/norms.h derives the gradients).
 #include <cstring>
 
+#include "norm_columns.h"
 #include "norm_values.h"
 
 namespace fastact {
@@ -186,6 +187,7 @@ struct Backward : NormChunks {
 }  // namespace
 
 void norm_backward_share(const Norm* norm, int64_t index, int64_t shares) {
+  if (norm->kind == Norm::kColumns) return column_backward_share(norm, index, shares);
   Backward backward(*norm);
   const int64_t blocks = norm->chunks * norm->groups;
   for (int64_t i = blocks * index / shares; i < blocks * (index + 1) / shares; ++i)

@@ -3,6 +3,7 @@
 
 #include "../common/moments.h"
 #include "../common/norms.h"
+#include "norm_columns.h"
 #include "norm_values.h"
 
 namespace fastact {
@@ -151,6 +152,7 @@ struct Forward : NormChunks {
 }  // namespace
 
 void norm_forward_share(const Norm* norm, int64_t index, int64_t shares) {
+  if (norm->kind == Norm::kColumns) return column_forward_share(norm, index, shares);
   Forward forward(*norm);
   const int64_t units = norm->units();
   for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) forward.unit(i);

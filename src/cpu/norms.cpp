@@ -2,6 +2,7 @@
 #include "norms.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "runs.h"
@@ -22,6 +23,7 @@ enum Companion { kMean, kRstd, kWeight, kBias, kDWeight, kDBias, kCompanions };
 struct Axis {
   int64_t length, data[kStreams], companion[kCompanions];
   bool reduced, of_parameter;
+  bool is_column;  // of the streams
 };
 
 // As the last axis, or as a part of the one before, where both step as one.
@@ -58,7 +60,7 @@ NormParameter parameter(const char* data, int dtype, int wide_dtype, const Axis*
   p.data = data;
   p.dtype = dtype;
   for (int i = 0; i < count; ++i)
-    append(axes[i].reduced ? &p.row : &p.units, axes[i].length, axes[i].companion[which], 0);
+    append(axes[i].is_column ? &p.row : &p.units, axes[i].length, axes[i].companion[which], 0);
   const int64_t item = item_size(dtype);
   p.is_direct = dtype == wide_dtype && is_aligned(data, item) && p.row.count <= 1 &&
                 (p.row.size == 1 || last_stride(p.row) == item);
@@ -83,6 +85,24 @@ void move_longest_last(Axis* axes, int count, int lead, int64_t item) {
   for (int i = first; i < count; ++i)
     if (axes[i].length >= axes[longest].length) longest = i;
   std::swap(axes[longest], axes[count - 1]);
+}
+
+// Whether the channels lie inside the pixels. Then those come before the groups.
+bool move_channels_last(Axis* axes, int count, int lead, int64_t item) {
+  int64_t channel = 0, pixel = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < count; ++i) {
+    const int64_t step = axes[i].data[lead];
+    if (axes[i].of_parameter) channel = std::max(channel, step > 0 ? step : pixel);
+    if (axes[i].reduced && !axes[i].of_parameter) pixel = std::min(pixel, step);
+    if (step % item != 0) return false;
+  }
+  if (channel == 0 || pixel == std::numeric_limits<int64_t>::max() || channel >= pixel)
+    return false;
+  for (int i = 1; i < count; ++i)
+    for (int j = i; j > 0 && axes[j - 1].of_parameter && !axes[j].of_parameter; --j)
+      std::swap(axes[j], axes[j - 1]);
+  for (int i = 0; i < count; ++i) axes[i].is_column = axes[i].of_parameter;
+  return true;
 }
 
 // Where a gradient of a parameter goes.
@@ -129,7 +149,7 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
   const Operand& shape = given.arrays[given.lead];
   for (int i = 0; i < shape.ndim; ++i) {
     if (shape.shape[i] == 1) continue;
-    Axis axis{shape.shape[i], {}, {}, given.reduced[i], given.of_parameter[i]};
+    Axis axis{shape.shape[i], {}, {}, given.reduced[i], given.of_parameter[i], given.reduced[i]};
     for (int k = 0; k < kStreams; ++k)
       if (s->data[k]) axis.data[k] = byte_stride(given.arrays[k], i, s->item);
     for (int c = 0; c < kCompanions; ++c)
@@ -157,16 +177,19 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
     for (int j = i; j > 0 && comes_before(axes[j], axes[j - 1]); --j)
       std::swap(axes[j], axes[j - 1]);
 
-  move_longest_last(axes, count, given.lead, s->item);
+  const bool is_by_columns = move_channels_last(axes, count, given.lead, s->item);
+  if (!is_by_columns) move_longest_last(axes, count, given.lead, s->item);
 
   s->lines = s->columns = StreamAxes();
-  norm->unit_stats = Axes();
+  norm->unit_stats = norm->pixels = Axes();
   norm->batch = norm->groups = norm->row_slots = 1;
   for (int i = 0; i < count; ++i) {
     const Axis& axis = axes[i];
-    append(axis.reduced ? &s->columns : &s->lines, axis, s->count);
+    append(axis.is_column ? &s->columns : &s->lines, axis, s->count);
     if (!axis.reduced)
       append(&norm->unit_stats, axis.length, axis.companion[kMean], axis.companion[kRstd]);
+    if (axis.reduced && !axis.of_parameter)
+      append(&norm->pixels, axis.length, axis.data[given.lead], 0);
     int64_t* size = axis.reduced        ? axis.of_parameter ? &norm->row_slots : nullptr
                     : axis.of_parameter ? &norm->groups
                                         : &norm->batch;
@@ -188,11 +211,12 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
   for (int i = 0; i < inner; ++i) is_mixed |= axes[i].reduced && !axes[i].of_parameter;
   const bool has_parameters = norm->weight.data || norm->bias.data;
   if (!has_parameters) norm->run = s->columns.size;
-  norm->kind = norm->run == s->columns.size && (norm->run > 1 || !has_parameters) ? Norm::kOne
-               : is_mixed                                                         ? Norm::kMixed
-               : norm->run == 1                                                   ? Norm::kRow
-               : norm->run < kShortRun                                            ? Norm::kMixed
-                                                                                  : Norm::kRuns;
+  norm->kind = is_by_columns                                                        ? Norm::kColumns
+               : norm->run == s->columns.size && (norm->run > 1 || !has_parameters) ? Norm::kOne
+               : is_mixed                                                           ? Norm::kMixed
+               : norm->run == 1                                                     ? Norm::kRow
+               : norm->run < kShortRun                                              ? Norm::kMixed
+                                                                                    : Norm::kRuns;
 
   norm->slots_of_row = Axes();
   int64_t slot = norm->row_slots;
@@ -210,6 +234,7 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
       std::min(std::max(kSums / row_bytes, kFewBlocks), kMostSums / row_bytes), 1, kMostBlocks);
   const int64_t least = std::clamp(ceil_div(norm->batch, kFewShares), kBand, kLeastBlock);
   norm->block = std::max(ceil_div(norm->batch, most), least);
+  if (is_by_columns) norm->block = ceil_div(norm->batch, most);  // an example is much work
   norm->chunks = ceil_div(norm->batch, norm->block);
 }
 

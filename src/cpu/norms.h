@@ -18,6 +18,10 @@
 //   kRuns   one a run of neighbours (group_norm of NCHW): its two sums serve dx and the parameters
 //   kMixed  anything else: the parameters are spread over a chunk, the sums gathered from it
 //
+// A fifth kind walks all units of an example together, norm_columns.h:
+//
+//   kColumns  channels come last: the channels are the columns, and the lines are pixels
+//
 // The parameters' sums are double, of a fixed block of units each, merged in the order of the
 // blocks: their bits do not depend on the number of threads. A workspace holds a row of sums a
 // block, at most 64 of them and 16 MiB in all (of rows past a million elements: one).
@@ -26,7 +30,6 @@
 // ratio to its three passes, measured beside other work:
 //   layer_norm  (4096, 768) 1.1 (2.0)   (64, 65536) 1.7 (2.6)   (8192, 4096) 1.3 (1.4)
 //   group_norm (32, 64, 56, 56) 1.7 (2.1)   instance_norm 1.9 (2.1)
-// Channels that come last are read with strides, unit by unit: 9 (30).
 //
 // Tried and rejected, layer_norm backward on one thread at (128, 768), elements a ns: the sums of
 // parameters in double for each unit by itself 1.26 (four units at a time 1.72); sums of g and of
@@ -53,7 +56,7 @@ struct NormParameter {
 struct Norm {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are not there
   enum Backward { kDy, kIn, kDSum, kDx };
-  enum Kind { kOne, kRow, kRuns, kMixed };
+  enum Kind { kOne, kRow, kRuns, kMixed, kColumns };
 
   Streams streams;
   const BlockTable* table;
@@ -71,6 +74,8 @@ struct Norm {
 
   char *mean, *rstd;  // of the compute type; null: not there
   Axes unit_stats;    // byte strides of mean (x) and rstd (y)
+
+  Axes pixels;  // kColumns: byte strides of what is normalised (x)
 
   // backward: unit = batch * groups + group; slots are the elements of a parameter.
   int64_t batch, groups, row_slots;

@@ -1,0 +1,265 @@
+"""group_norm and instance_norm where the channels come last, which walk pixels instead of units."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import DTYPES, assert_same_bits
+from normed import Setting
+from test_norms import Arrays, assert_all_same_bits, assert_right, everything, layouts, run
+
+import fastact as fa
+from fastact import _cpu
+
+LAST = {"channel_axis": -1}
+
+# Groups of one, three, eight and all channels; channels by which pixels are joined (fewer than 64)
+# and are not, of no vector's multiple, of more than one piece (128) and of more than one tile
+# (512); one example and more than there are rows of sums (64); fewer pixels than a call takes (8),
+# more than moments are taken of at once (256 rows, of 16 pixels each where there are 6 channels),
+# and along any number of axes.
+SETTINGS = [
+    Setting("group_norm", (3, 5, 7, 12), LAST, groups=12),
+    Setting("group_norm", (3, 5, 7, 12), LAST, groups=4),
+    Setting("group_norm", (2, 9, 7, 24), LAST, groups=3),
+    Setting("group_norm", (2, 11, 13, 21), LAST, groups=7),
+    Setting("group_norm", (2, 11, 13, 21), LAST, groups=1),
+    Setting("group_norm", (2, 70, 70, 6), LAST, groups=2),
+    Setting("group_norm", (1, 21, 17, 130), LAST, groups=13),
+    Setting("group_norm", (3, 4, 5, 200), LAST, groups=25),
+    Setting("group_norm", (2, 3, 3, 1100), LAST, groups=1),
+    Setting("group_norm", (2, 3, 3, 1100), LAST, groups=2),
+    Setting("group_norm", (2, 3, 3, 1100), LAST, groups=1100),
+    Setting("group_norm", (130, 2, 3, 6), LAST, groups=2),
+    Setting("instance_norm", (3, 9, 7, 12), LAST),
+    Setting("instance_norm", (2, 50, 3), LAST),
+    Setting("instance_norm", (3, 2, 5, 4, 70), LAST),
+    Setting("instance_norm", (1, 1, 9, 65), LAST),
+    Setting("instance_norm", (2, 5, 7, 513), LAST),
+    Setting("instance_norm", (70, 4, 9), LAST),
+]
+each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
+NAMES = ("identity", "mish")
+
+
+@each_setting
+@pytest.mark.parametrize("name", NAMES)
+def test_values(setting, name, dtype, isa):
+    arrays = Arrays(setting, dtype)
+    assert_right(arrays, name, *run(arrays, activation=name))
+
+
+@each_setting
+@pytest.mark.parametrize("weights", ["", "w", "b"])
+def test_parameters_are_optional(setting, weights):
+    arrays = Arrays(setting, np.dtype(np.float32), weights=weights)
+    assert_right(arrays, "silu", *run(arrays, activation="silu"))
+
+
+@each_setting
+def test_wider_parameters(setting):
+    arrays = Arrays(setting, DTYPES["float16"], parameter=np.float64)
+    assert_right(arrays, "mish", *run(arrays, activation="mish"))
+
+
+@each_setting
+@pytest.mark.parametrize("offset", [1e4, -1e6])
+def test_far_from_zero(setting, offset):
+    """Where the mean's low part counts, and where merging channels could cancel."""
+    arrays = Arrays(setting, np.dtype(np.float32))
+    arrays.x = (arrays.x + np.float32(offset)).astype(np.float32)
+    y = arrays.setting.split(arrays.call(arrays.op))
+    values, slack = arrays.exact("identity")
+    error = abs(y - setting.split(values[0]))
+    assert (error <= setting.split(slack[0]) + 2.0**-24 * abs(y)).all()
+
+
+@each_setting
+@pytest.mark.parametrize("value", [0.1, 3e30])
+def test_constant_channels_give_the_bias(setting, value):
+    arrays = Arrays(setting, np.dtype(np.float32))
+    arrays.x[...] = value
+    y = arrays.call(arrays.op)
+    np.testing.assert_array_equal(y, np.broadcast_to(arrays.bias, y.shape))
+
+
+def test_near_the_largest(isa):
+    """No product of factors that are out of range each by itself."""
+    x = (np.random.default_rng(0).normal(size=(3, 40, 70)) * 1e30).astype(np.float32)
+    y, saved = fa.instance_norm.forward(x, channel_axis=-1)
+    wide = x.astype(float)
+    exact = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
+    np.testing.assert_allclose(y, exact, 1e-6, 1e-6)
+    dx = fa.instance_norm.backward(np.ascontiguousarray(x[::-1]), *saved, channel_axis=-1)[0]
+    assert np.isfinite(dx).all()
+    assert abs(dx).max() > 0.1
+
+
+def test_no_number_stays_in_its_group():
+    x = np.random.default_rng(0).normal(size=(3, 9, 12)).astype(np.float32)
+    clean = fa.group_norm(x, 4, **LAST)
+    x[1, 3, 4] = np.nan
+    y = fa.group_norm(x, 4, **LAST)
+    assert np.isnan(y[1, :, 3:6]).all()
+    y[1, :, 3:6] = clean[1, :, 3:6]
+    assert_same_bits(y, clean)
+
+
+# --- bits -----------------------------------------------------------------------------------------
+
+# Big enough for threads; examples more and fewer than those, and whole or cut between groups.
+BIG = [
+    Setting("group_norm", (9, 20, 20, 12), LAST, groups=3),
+    Setting("group_norm", (1, 30, 30, 96), LAST, groups=32),
+    Setting("group_norm", (3, 20, 20, 130), LAST, groups=13),
+    Setting("group_norm", (3, 9, 9, 1200), LAST, groups=2),
+    Setting("group_norm", (90, 9, 9, 24), LAST, groups=8),
+    Setting("instance_norm", (1, 30, 30, 130), LAST),
+    Setting("instance_norm", (3, 30, 30, 33), LAST),
+]
+each_big = pytest.mark.parametrize("setting", BIG, ids=str)
+
+
+@each_big
+@pytest.mark.parametrize("name", NAMES)
+def test_threads_do_not_change_bits(setting, name, dtype):
+    arrays = Arrays(setting, dtype)
+    found = []
+    for threads in (1, 2, 3, 7):
+        with fa.num_threads(threads):
+            found.append(everything(arrays, activation=name))
+    for other in found[1:]:
+        assert_all_same_bits(other, found[0])
+
+
+@each_big
+def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
+    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
+    arrays, before, found = Arrays(setting, dtype), _cpu.isa(), []
+    try:
+        for isa in isas:
+            _cpu.select_isa(isa)
+            found.append(everything(arrays, activation="mish"))
+    finally:
+        _cpu.select_isa(before)
+    for other in found[1:]:
+        assert_all_same_bits(other, found[0])
+
+
+@each_big
+def test_examples_do_not_depend_on_each_other(setting, dtype):
+    arrays = Arrays(setting, dtype)
+    (y, _), gradients = run(arrays, activation="mish")
+    arrays.x, arrays.dy = arrays.x[-1:], arrays.dy[-1:]
+    (one, _), one_gradients = run(arrays, activation="mish")
+    assert_same_bits(one, y[-1:])
+    assert_same_bits(one_gradients[0], gradients[0][-1:])
+
+
+# --- layouts and outputs --------------------------------------------------------------------------
+
+
+def views(a: np.ndarray) -> list[np.ndarray]:
+    """The same values with channels inside the pixels still, but otherwise laid out."""
+    steps = np.zeros((*a.shape[:-2], 2 * a.shape[-2], a.shape[-1] + 3), a.dtype)[..., ::2, 1:-2]
+    turned = np.ascontiguousarray(a[:, ::-1])[:, ::-1]
+    inner = np.ascontiguousarray(np.moveaxis(a, 0, -2))  # examples between pixels and channels
+    apart = np.zeros((2 * a.shape[0], *a.shape[1:]), a.dtype)[::-2]
+    steps[...] = apart[...] = a
+    return [steps, turned, np.moveaxis(inner, -2, 0), apart, *layouts(a)]
+
+
+@each_setting
+@pytest.mark.parametrize("name", NAMES)
+def test_any_layout(setting, name):
+    """x, dy and outputs may lie anyhow, each in its own way."""
+    arrays = Arrays(setting, np.dtype(np.float32))
+    plain_x, plain_dy = arrays.x, arrays.dy
+    for k, x in enumerate(views(plain_x)):
+        arrays.x, arrays.dy = x, views(plain_dy)[k - 3]
+        got, gradients = run(arrays, activation=name)
+        assert_right(arrays, name, got, gradients)
+        y, dx = views(np.zeros_like(plain_x))[k - 5], views(np.zeros_like(plain_x))[k - 6]
+        _, saved = arrays.call(arrays.op.forward, activation=name, out=(y, None, None))
+        outs = (dx, *(np.empty_like(g) for g in gradients[1:]))
+        told = {**setting.options, "activation": name}
+        arrays.op.backward(arrays.dy, *saved, out=outs, **told)
+        assert_same_bits(y, got[0])
+        assert_all_same_bits(list(outs), list(gradients))
+
+
+@each_setting
+def test_repeated_examples(setting):
+    """An x with a stride of 0 along the batch."""
+    arrays = Arrays(setting, np.dtype(np.float32))
+    arrays.x = np.broadcast_to(arrays.x[:1], setting.shape)
+    assert_right(arrays, "mish", *run(arrays, activation="mish"))
+
+
+@each_setting
+def test_expanded_gradient(setting, dtype):
+    arrays = Arrays(setting, dtype)
+    arrays.dy = np.broadcast_to(np.ones((), dtype), setting.shape)
+    expanded = run(arrays, activation="mish")[1]
+    arrays.dy = np.ones(setting.shape, dtype)
+    assert_all_same_bits(list(expanded), list(run(arrays, activation="mish")[1]))
+
+
+@each_setting
+@pytest.mark.parametrize("name", NAMES)
+def test_in_place(setting, name, dtype):
+    arrays = Arrays(setting, dtype)
+    (y, saved), gradients = run(arrays, activation=name)
+    x = arrays.x.copy()
+    arrays.x = x
+    arrays.call(arrays.op, activation=name, out=x)
+    assert_same_bits(x, y)
+    told = {**setting.options, "activation": name}
+    outs = [np.empty_like(g) for g in gradients]
+    for at in (0, 1):  # dx in dy, then in x
+        operands = [arrays.dy.copy(), saved[0].copy()]
+        outs[0] = operands[at]
+        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
+        assert_all_same_bits(list(found), list(gradients))
+
+
+@each_setting
+def test_accumulate_and_skip(setting, dtype):
+    arrays = Arrays(setting, dtype)
+    (_, saved), gradients = run(arrays, activation="mish")
+    told = {**setting.options, "activation": "mish"}
+    held = [np.zeros_like(g) for g in gradients]
+    for _ in range(2):
+        arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **told)
+    for h, g in zip(held, gradients, strict=True):  # twice a number has no rounding of its own
+        np.testing.assert_array_equal(h.astype(np.float64), 2 * g.astype(np.float64))
+    for at in range(len(gradients)):
+        outs: list[Any] = [None] * len(gradients)
+        outs[at] = np.empty_like(gradients[at])
+        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **told)
+        assert [f is None for f in found] == [o is None for o in outs]
+        assert_same_bits(found[at], gradients[at])
+
+
+@pytest.mark.parametrize("setting", [s for s in SETTINGS if len(s.shape) == 4], ids=str)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_tensors_in_the_format_channels_last(setting, kind):
+    """NCHW by their axes, NHWC in memory: the bits of NHWC, and outputs in the same format."""
+    arrays = Arrays(setting, np.dtype(np.float32))
+    op, positional = arrays.op, setting.positional
+    x, dy, w, b = (
+        torch.from_numpy(a).to(kind) for a in (arrays.x, arrays.dy, arrays.weight, arrays.bias)
+    )
+    y, saved = op.forward(x, *positional, w, b, activation="mish", **LAST)
+    gradients = op.backward(dy, *saved, activation="mish", **LAST)
+    turned_x, turned_dy = (t.permute(0, 3, 1, 2) for t in (x, dy))
+    assert turned_x.is_contiguous(memory_format=torch.channels_last)
+    turned_y, saved = op.forward(turned_x, *positional, w, b, activation="mish")
+    turned = op.backward(turned_dy, *saved, activation="mish")
+    for made in (turned_y, turned[0]):
+        assert made.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(turned_y.permute(0, 2, 3, 1), y)
+    assert torch.equal(turned[0].permute(0, 2, 3, 1), gradients[0])
+    assert torch.equal(turned[1], gradients[1])
+    assert torch.equal(turned[2], gradients[2])
