@@ -1,12 +1,16 @@
-"""What the tests of the norms share: the settings, and what the oracle makes of them."""
+"""What the tests of the norms share: settings, arrays, calls, and what the oracle makes of them."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
+import reference
+from conftest import assert_same_bits
 
 import fastact as fa
+from fastact._check_norms import bounded
 
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and hasattr(op, "_units")]
 
@@ -142,3 +146,138 @@ def rounding(dtype: Any, exact: np.ndarray) -> np.ndarray:
     """Half a ULP of a dtype, about: what its last rounding costs."""
     info = ml_dtypes.finfo(dtype)
     return float(info.eps) / 2 * np.abs(exact) + float(info.smallest_subnormal)
+
+
+FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
+each_norm = pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
+each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
+few_settings = pytest.mark.parametrize("setting", FEW, ids=str)
+
+
+class Arrays:
+    """x, dy, residual and parameters of a setting, and its calls."""
+
+    def __init__(
+        self, setting: Setting, dtype: Any, *, weights: str = "wb", parameter: Any = None
+    ) -> None:
+        rng = np.random.default_rng(len(setting.shape))
+        made = lambda shape: rng.normal(size=shape).astype(dtype)  # noqa: E731
+        self.setting, self.op = setting, fa.ops[setting.op]
+        self.x, self.dy, self.residual = (made(setting.shape) for _ in range(3))
+        of = lambda a: a.astype(parameter or dtype)  # noqa: E731
+        self.weight = of(1 + made(setting.parameter)) if "w" in weights else None
+        self.bias = of(made(setting.parameter)) if "b" in weights else None
+        if not setting.centred:
+            self.bias = None
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return (self.x, self.residual) if self.setting.adds else (self.x,)
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        both = {"weight": self.weight, "bias": self.bias}
+        return both if self.setting.centred else {"weight": self.weight}
+
+    def call(self, door: Any, **named: Any) -> Any:
+        options = {**self.setting.options, **self.weights, **named}
+        return door(*self.inputs, *self.setting.positional, **options)
+
+    @property
+    def normalised(self) -> np.ndarray:
+        """What is normalised: x, or the sum, rounded."""
+        if not self.setting.adds:
+            return self.x
+        compute = np.promote_types(self.x.dtype, np.float32)
+        return (self.x.astype(compute) + self.residual.astype(compute)).astype(self.x.dtype)
+
+    def exact(self, name: str, mean: Any = None, rstd: Any = None) -> Any:
+        """y, dx, dweight and dbias of the oracle, and how far off each may be.
+
+        mean, rstd: those that backward is given; else the true ones.
+        """
+        s = self.setting
+        x, dy = s.split(self.normalised), s.split(self.dy)
+        true = reference.statistics(x, s.axes, s.eps, s.centred)
+        if rstd is not None:
+            true = (s.of_units(mean) if s.centred else 0.0, s.of_units(rstd))
+        w = s.along(self.weight) if self.weight is not None else np.ones(())
+        b = s.along(self.bias) if self.bias is not None else np.zeros(())
+        of = (dy, x, w, b)
+        found = bounded(name, self.x.dtype, of, true, s.axes, s.centred)
+        of_terms = [
+            tuple(s.summed(np.broadcast_to(t, x.shape)) for t in part) for part in found[2:]
+        ]
+        back = lambda a: np.broadcast_to(a, s.split_shape).reshape(s.shape)  # noqa: E731
+        both = [tuple(map(back, part)) for part in found[:2]] + of_terms
+        return [value for value, _ in both], [slack for _, slack in both]
+
+
+def assert_close(actual: np.ndarray, exact: np.ndarray, slack: np.ndarray) -> None:
+    error = np.abs(actual.astype(np.float64) - exact)
+    allowed = slack + rounding(actual.dtype, exact)
+    worst = float(np.max(error / allowed, initial=0))
+    assert worst <= 1, f"{worst} times the bound"
+
+
+def run(arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
+    """y and what backward gives for what forward saved."""
+    y, saved = arrays.call(arrays.op.forward, **named)
+    told = {**arrays.setting.options, **named}
+    return (y, saved), arrays.op.backward(arrays.dy, *saved, **told)
+
+
+def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
+    y, saved = got
+    s = arrays.setting
+    if s.adds:
+        y, total = y
+        assert_same_bits(total, arrays.normalised)
+        assert saved[0] is total
+    values, slack = arrays.exact(name)
+    assert y.dtype == arrays.x.dtype
+    assert_close(y, values[0], slack[0])
+    statistics = saved[1 : -len(arrays.weights)]
+    mean, rstd = (None, *statistics)[-2:]
+    compute = np.promote_types(arrays.x.dtype, np.float32)
+    assert all(a.dtype == compute for a in statistics)
+    exact = reference.statistics(s.split(arrays.normalised), s.axes, s.eps, s.centred)
+    u = unit_roundoff(compute)
+    np.testing.assert_allclose(s.of_units(rstd), exact[1], 4 * u)
+    if s.centred:
+        spread = np.abs(s.split(arrays.normalised)).mean(s.axes, keepdims=True)
+        assert (abs(s.of_units(mean) - exact[0]) <= u * abs(exact[0]) + 4 * u * spread).all()
+    values, slack = arrays.exact(name, mean, rstd)
+    assert_close(gradients[0], values[1], slack[1])
+    parameters = (arrays.weight, arrays.bias)
+    for parameter, gradient, exact, allowed in zip(
+        parameters, gradients[1:], values[2:], slack[2:], strict=False
+    ):
+        assert (parameter is None) == (gradient is None)
+        if gradient is not None:
+            assert gradient.dtype == parameter.dtype
+            assert gradient.shape == parameter.shape
+            assert_close(gradient, exact, allowed)
+
+
+def everything(arrays: Arrays, **named: Any) -> list[Any]:
+    (y, saved), gradients = run(arrays, **named)
+    return [*(y if arrays.setting.adds else (y,)), *saved, *gradients]
+
+
+def assert_all_same_bits(actual: list[Any], expected: list[Any]) -> None:
+    for a, b in zip(actual, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert_same_bits(a, b)
+
+
+def layouts(a: np.ndarray) -> list[np.ndarray]:
+    """The same values, laid out otherwise."""
+    turned = np.ascontiguousarray(a[..., ::-1])[..., ::-1]
+    order = np.asfortranarray(a)
+    gaps = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)[..., ::2]
+    gaps[...] = a
+    raw = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    raw[...] = a
+    return [turned, order, gaps, raw]

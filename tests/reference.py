@@ -292,11 +292,27 @@ def norm_gradients(
 ) -> tuple[Float64, Float64, Float64]:
     """dx, and what dweight and dbias are the sums of.
 
-    how: `axes`, those of the statistics, and `centred`.
+    how: `axes`, those of the statistics, or None where these do not depend on x; and `centred`.
     """
     xhat = (x - mean) * rstd
     p = dy if name == "identity" else dy * derivative(name, xhat * weight + bias)
     g = p * weight
+    if how["axes"] is None:
+        return rstd * g, p * xhat, p
     mean_g = average(g, how["axes"]) if how["centred"] else 0.0
     dx = rstd * (g - mean_g - xhat * average(g * xhat, how["axes"]))
     return dx, p * xhat, p
+
+
+def batch_norm(
+    name: str, x: Float64, axis: int, weight: Any, bias: Any, eps: float
+) -> tuple[Float64, Any, Any]:
+    """y, mean and rstd in training: the norm over all axes but one."""
+    mean, rstd = statistics(x, tuple(i for i in range(x.ndim) if i != axis % x.ndim), eps, True)
+    w, b = (along(parameter, x.ndim, axis) for parameter in (weight, bias))
+    return norm(name, x, mean, rstd, w, b), mean, rstd
+
+
+def moved(running: Float64, new: Float64, momentum: float) -> Float64:
+    """Running statistics after a batch: its mean, or its variance with correction 1, is new."""
+    return (1 - momentum) * running + momentum * new

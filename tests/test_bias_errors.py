@@ -107,8 +107,8 @@ BACKWARD_ERRORS: dict[str, Case] = {
         (x4, f32(8, 4), b4), {"out": (held[1:], None)}, ValueError, "dy itself or share no memory",
     ),
     "accumulate": ((x4, x4, b4), {"accumulate": True}, ValueError, "with out=, the arrays to add"),
-    "accumulate into one": (
-        (x4, x4, b4), {"accumulate": True, "out": (f32(8, 4), None)}, ValueError, "with out=",
+    "none of them": (
+        (x4, x4, b4), {"out": (None, None)}, ValueError, "out must have an array for one gradient",
     ),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -24,7 +25,8 @@ from fastact import (
     _workloads,
     _workloads_norms,
 )
-from fastact._op import Bounds, SumBounds
+from fastact._check import check_for
+from fastact._op import Bounds, NormBounds, SumBounds
 from fastact._workloads import COPY, FRESH, OURS, Options
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
@@ -46,6 +48,7 @@ def small_shapes(monkeypatch, torch_threads):
     matrix = _shapes.Layout("matrix", (6, 10), ((0,), (1,), None), -1)
     monkeypatch.setattr(_shapes, "REDUCED", (matrix, channels))
     monkeypatch.setattr(_shapes, "BIASED", (matrix, channels))
+    monkeypatch.setattr(_shapes, "MIDDLE", (_shapes.Layout("middle", (2, 6, 5), ((1,),)),))
     monkeypatch.setattr(_shapes, "WEIGHTS", (_shapes.Layout("weights", (3, 3, 8)),))
     monkeypatch.setattr(_bench, "_SAMPLE_SECONDS", 1e-6)
 
@@ -120,6 +123,8 @@ def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
 
 def as_arrays(result):
     """What a call gave, as arrays of float64: one, or two of a gradient."""
+    if isinstance(result, fa.Moments):
+        result = (result.mean, result.m2)
     results = result if isinstance(result, tuple) else (result,)
     return [np.asarray(array).astype(np.float64).reshape(-1) for array in results]
 
@@ -198,6 +203,34 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("norm", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
+    layouts = (
+        _shapes.Layout("nchw", (3, 4, 3, 5), channel=1),
+        _shapes.Layout("nhwc", (3, 3, 5, 4), channel=-1),
+    )
+    monkeypatch.setattr(_shapes, "BATCHED", layouts)
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
+    family = _bench.FAMILIES["norms"]
+    cases = family.cases(norm, direction, float32, options)
+    assert len(cases) == 4  # with an activation and without
+    for case in cases:
+        work = family.work(case, options.peers)
+        assert set(work.left_out) <= {"numpy"}
+        found = {name: call() for name, call in work.calls.items() if name != COPY}
+        ours = found[FRESH] if isinstance(found[FRESH], tuple) else (found[FRESH],)
+        for name in set(found) - {FRESH, OURS}:
+            theirs = found[name] if isinstance(found[name], tuple) else (found[name],)
+            for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                array = np.asarray(other)
+                if name == "torch" and k == 0:
+                    array = np.moveaxis(array, 1, case.axis[0])
+                np.testing.assert_allclose(array, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
+
+
 def test_shapes_that_are_measured():
     labels = {
         layout.name: [_shapes.sum_label(layout.shape, axis) for axis in layout.axes]
@@ -242,6 +275,39 @@ def test_check_of_sums(shaped, tmp_path, capsys, monkeypatch, torch_threads):
     monkeypatch.setattr(shaped, "bounds", SumBounds(0.1, 0.0))
     assert __main__.main(words[:4]) == 1
     assert "VIOLATED" in capsys.readouterr().out
+
+
+OF_MOMENTS = [fa.mean_var, fa.moments]
+NORMALISING = [*NORMS, fa.batch_norm, fa.norm_apply]
+
+
+@pytest.mark.parametrize("checked", [*OF_MOMENTS, *NORMALISING], ids=lambda op: op.name)
+def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
+    words = ["check", checked.name, "--stride", "1009", "--isa", _cpu.isa()]
+    report = tmp_path / "accuracy.md"
+    assert __main__.main([*words, "--markdown", str(report)]) == 0
+    assert "every bound holds" in capsys.readouterr().out
+    rows = [line.split(" | ") for line in report.read_text().splitlines() if " | " in line][1:]
+    dtypes = {row[1 if checked in OF_MOMENTS else 2] for row in rows}
+    assert dtypes == {"float64", "float32", "float16", "bfloat16"}
+    tight = (
+        replace(checked.bounds, mean=0, m2=0, m2_double=0, far=0, merged=0.01)
+        if checked in OF_MOMENTS
+        else NormBounds(scaled=0)
+    )
+    monkeypatch.setattr(type(checked), "bounds", tight)
+    assert __main__.main(words) == 1
+    assert "VIOLATED" in capsys.readouterr().out
+
+
+def test_every_op_is_checked_and_measured():
+    """Of the families that are."""
+    options = Options((64,), (), (), (), 1)
+    float32 = np.dtype(np.float32)
+    for op in fa.ops.values():
+        if op.family in _bench.FAMILIES:
+            assert check_for(op) is not None
+            assert _bench.FAMILIES[op.family].cases(op, "forward", float32, options)
 
 
 def test_check_of_bias_act(capsys, monkeypatch):

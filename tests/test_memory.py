@@ -11,6 +11,7 @@ from test_threads import run_python
 # Python objects of a call: views with their axes, tuples, messages never.
 OBJECTS = 20_000  # bytes
 SIZE = 4_000_000
+reads_proc = os.path.exists("/proc/self/status")
 
 
 def peak(call) -> int:
@@ -36,7 +37,7 @@ def test_python_and_numpy_allocate_nothing(op, dtype, many_threads):
     assert peak(lambda: op(x)) < SIZE * dtype.itemsize + OBJECTS
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
+@pytest.mark.skipif(not reads_proc, reason="reads Linux's /proc")
 @by_representatives
 @pytest.mark.parametrize("arrays", ["contiguous", "strided", "tensor"])
 def test_peak_of_the_process_is_flat(op, arrays):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import DTYPES, assert_same_bits
 from normed import Setting
-from test_norms import Arrays, assert_all_same_bits, assert_right, everything, layouts, run
+from normed import Arrays, assert_all_same_bits, assert_right, everything, layouts, run
 
 import fastact as fa
 from fastact import _cpu

@@ -1,4 +1,4 @@
-"""Sums: time of a call, and peak of memory."""
+"""Sums and moments: time of a call, and peak of memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import numpy as np
 
 from .common import DTYPES, dtype_named, names, normal, op_named
 
-# Moments, say, are another matter.
-OPS = [name for name in names("reductions") if name.startswith("sum")]
+OPS = names("reductions")
+# Those with two results: their dtypes, None for x's.
+RESULTS: dict[str, tuple[Any, ...]] = {
+    "mean_var": (None, None),
+    "moments": (np.float64, np.float64),
+}
 
 Axis = int | tuple[int, ...] | None
 
@@ -21,6 +25,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], Axis]] = {
     "rows": ((4096, 4096), 1),
     "channels": ((32, 64, 56, 56), (0, 2, 3)),
     "narrow": ((1_000_000, 3), 0),
+    "middle": ((64, 512, 512), 1),
 }
 
 AXES: dict[str, Axis] = {"0": 0, "1": 1, "all": None}
@@ -29,11 +34,12 @@ AXES: dict[str, Axis] = {"0": 0, "1": 1, "all": None}
 def _call(
     name: str, dtype: str, shape: tuple[int, ...], axis: Axis, rows: int | None = None
 ) -> Callable[[], object]:
-    """A sum of the first rows of an array, all of them by default, with `out=`."""
+    """A reduction of the first rows of an array, all of them by default, with `out=`."""
     op, kind = op_named(name), dtype_named(dtype)
     x = normal(int(np.prod(shape)), kind, seed=0).reshape(shape)[:rows]
     summed = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    out = np.zeros([n for i, n in enumerate(x.shape) if i not in summed], kind)
+    kept = [n for i, n in enumerate(x.shape) if i not in summed]
+    out = tuple(np.zeros(kept, dtype or kind) for dtype in RESULTS.get(name, (None,)))
     return partial(op, x, axis=axis, out=out)
 
 

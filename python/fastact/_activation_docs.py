@@ -50,6 +50,11 @@ Examples
 """
 
 
+def parameter(name: str, meaning: str) -> str:
+    """A parameter's line, and what it means."""
+    return f"{name}\n    {meaning}\n"
+
+
 @dataclass(frozen=True)
 class Doc:
     """What an activation's docstring says of it alone.

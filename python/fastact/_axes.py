@@ -30,18 +30,15 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def one(where: str, axis: Any, ndim: int) -> int:
-    """The axis that `axis` names, as a number from 0 on."""
-    try:
-        number = _integer(axis)
-    except TypeError:
-        raise TypeError(f"{where}: axis must be an integer, got {axis!r}") from None
+def one(where: str, axis: Any, ndim: int, name: str = "axis") -> int:
+    """The axis that an argument names, as a number from 0 on."""
+    number = integer(where, name, axis)
     if not ndim:
-        raise ValueError(f"{where}: axis must name an axis, got {axis} for an array without any")
+        raise ValueError(f"{where}: {name} must name an axis, got {axis} for an array without any")
     if not -ndim <= number < ndim:
         raise ValueError(
-            f"{where}: axis must be from {-ndim} to {ndim - 1} for an array with {ndim} axes, got "
-            f"{axis}"
+            f"{where}: {name} must be from {-ndim} to {ndim - 1} for an array with {ndim} axes, "
+            f"got {axis}"
         )
     return number % ndim
 

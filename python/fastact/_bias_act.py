@@ -10,7 +10,11 @@ from ._op import QuickOp, Takes, register
 
 _FORWARD = Takes({"activation": IDENTITY}, {"axis": -1, "residual": None})
 _BACKWARD = Takes(
-    {"residual": None, "activation": IDENTITY}, {"axis": -1}, accumulates=True, outputs=2
+    {"residual": None, "activation": IDENTITY},
+    {"axis": -1},
+    accumulates=True,
+    outputs=2,
+    skips=True,
 )
 
 
@@ -66,9 +70,10 @@ class BiasAct(QuickOp):
         activation, axis, ...
             As told to `forward`.
         out : tuple of two arrays or None, optional
-            Where to write dx, which may be dy, x or residual itself, and dbias.
+            Where to write dx, which may be dy, x or residual itself, and dbias; one that is None is
+            not computed (dx is, into memory of the call's own: `bias_grad` is for dbias alone).
         accumulate : bool
-            Add to both arrays of `out` instead of overwriting them.
+            Add the gradients to `out` instead of overwriting it.
 
         Returns
         -------
@@ -100,8 +105,15 @@ class BiasAct(QuickOp):
             like = next(iter(arrays))
             views = call.views
             axis = _checked_axis(where, call, like, options.axis)
-            dx, made = call.output("out[0]", options.out[0], like)
-            dbias, made_bias = call.output("out[1]", options.out[1], "bias", in_place=False)
+            made = [
+                call.output(f"out[{i}]", out, name, in_place=i == 0)
+                if wanted
+                else (call.temporary(name), None)
+                for i, (out, wanted, name) in enumerate(
+                    zip(options.out, options.wanted, (like, "bias"), strict=True)
+                )
+            ]
+            dx, dbias = (view for view, _ in made)
             _checks.apart(where, "out[0]", dx, {"bias": views["bias"], "out[1]": dbias})
             size = call.native.bias_act_workspace(views[like], dbias, axis) if dbias.size else 0
             call.run(
@@ -118,7 +130,10 @@ class BiasAct(QuickOp):
                 options.accumulate,
                 call.workspace(size),
             )
-            return call.result(options.out[0], made), call.result(options.out[1], made_bias)
+            return tuple(
+                call.result(out, new) if wanted else None
+                for out, wanted, (_, new) in zip(options.out, options.wanted, made, strict=True)
+            )
 
     def _map(
         self,

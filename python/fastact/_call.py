@@ -172,6 +172,15 @@ class Call:
         self.scratch.append((view, memory))
         return view
 
+    def temporary(self, like: str, shape: tuple[int, ...] | None = None) -> View:
+        """An array for the time of the call, of an input's dtype and of its shape or another."""
+        model = self.views[like]
+        if shape is not None:
+            model = model.shaped(shape)
+        view, memory = self.framework.output(model, self.arrays[like], self.place)
+        self.scratch.append((view, memory))
+        return view
+
     def result(self, out: Any, made: Any) -> Any:
         """The caller's array: `out` where it was given, else the framework's array of `made`."""
         if out is not None:

@@ -11,11 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import _check_activations, _check_bias, _check_norms, _check_reductions, _cpu
+from . import (
+    _check_activations,
+    _check_bias,
+    _check_moments,
+    _check_norms,
+    _check_reductions,
+    _cpu,
+)
 from ._check_common import Check, Options, Report
 from ._terminal import Progress, markdown_table, table
 
-CHECKS = (_check_activations.CHECK, _check_reductions.CHECK, _check_bias.CHECK, _check_norms.CHECK)
+CHECKS = (
+    _check_activations.CHECK,
+    _check_reductions.CHECK,
+    _check_moments.CHECK,
+    _check_bias.CHECK,
+    _check_norms.CHECK,
+)
 
 
 def check_for(op: Any) -> Check | None:

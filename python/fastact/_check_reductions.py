@@ -40,7 +40,7 @@ def mixed(rng: np.random.Generator, *shape: int) -> Float64s:
     return values
 
 
-def _around_1e4(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
+def around_1e4(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
     """Far from 0 for their spread, as raw measurements are."""
     return rng.normal(1e4, 1.0, (outputs, terms))
 
@@ -61,7 +61,7 @@ def _ones(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
 
 _DATA: dict[str, Make] = {
     "mixed": mixed,
-    "around 1e4": _around_1e4,
+    "around 1e4": around_1e4,
     "cancelling": _cancelling,
     "ones": _ones,
 }
@@ -78,7 +78,7 @@ def _strided(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 #: What an op walks in different ways: arrays of about n elements, and the axes to sum over.
-_LAYOUTS: dict[str, Callable[[Draw, int], list[tuple[NDArray[Any], tuple[int, ...]]]]] = {
+LAYOUTS: dict[str, Callable[[Draw, int], list[tuple[NDArray[Any], tuple[int, ...]]]]] = {
     "rows": lambda draw, n: [(draw(_ODD, n // _ODD), (1,))],
     "columns": lambda draw, n: [(draw(129, n // 129).T.copy(), (0,))],
     "whole": lambda draw, n: [(draw(1, n // 64 * 64).reshape(-1, 64), (0, 1))],
@@ -128,7 +128,7 @@ def _results(
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def _ulp(y: Float64s, info: Any) -> Float64s:
+def ulp(y: Float64s, info: Any) -> Float64s:
     """The unit in the last place of each element of a dtype."""
     _, exponents = np.frexp(np.maximum(np.abs(y), float(info.smallest_normal)))
     units: Float64s = np.ldexp(1.0, exponents - 1 - int(info.nmant))
@@ -143,7 +143,7 @@ def worst(y: NDArray[Any], terms: Float64s, bounds: SumBounds, info: Any) -> flo
         return np.inf
     pairs = zip(terms.tolist(), sums.tolist(), strict=True)
     errors = np.array([oracle.sum_error(row, value) for row, value in pairs])
-    allowed = bounds.ulp * _ulp(sums, info) + bounds.absolute * np.abs(terms).sum(axis=1)
+    allowed = bounds.ulp * ulp(sums, info) + bounds.absolute * np.abs(terms).sum(axis=1)
     return float(np.max(errors / allowed, initial=0.0))
 
 
@@ -211,8 +211,8 @@ def _check(op: Any, options: Options, report: Report) -> None:
         f"  arrays of {size} elements; bound: {op.bounds.ulp:g} ULP of the sum and "
         f"{op.bounds.absolute:.3g} of the sum of magnitudes"
     )
-    with Progress(op.name, len(kinds) * len(_LAYOUTS)) as progress:
-        for (dtype, info), (layout, arrange) in product(kinds, _LAYOUTS.items()):
+    with Progress(op.name, len(kinds) * len(LAYOUTS)) as progress:
+        for (dtype, info), (layout, arrange) in product(kinds, LAYOUTS.items()):
             found: dict[str, dict[str, float]] = {}  # by whom, then by data
             for name, make in _DATA.items():
                 if name == "cancelling" and op.name == "sum_squares":

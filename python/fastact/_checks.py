@@ -257,6 +257,15 @@ def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:
     return given
 
 
+def wants_one(where: str, outs: tuple[Any, ...]) -> None:
+    """Of several gradients, those that are None are skipped, but not all of them."""
+    if all(out is None for out in outs):
+        raise ValueError(
+            f"{where}: out must have an array for one gradient at least (None skips one), got "
+            f"{outs!r}"
+        )
+
+
 def needs_out(where: str, accumulate: bool, *outs: Any) -> None:
     """accumulate=True adds into arrays, so there must be one for each output."""
     if accumulate and any(out is None for out in outs):

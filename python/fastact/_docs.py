@@ -13,6 +13,13 @@ STREAM = """\
 stream : optional
     For arrays on a GPU: the stream to work on, instead of their framework's current one."""
 
+# What None means in a tuple of outputs, for all ops alike, as their docstrings say it.
+#: Of results: as in NumPy.
+ALLOCATED = "one that is None is allocated"
+#: Of gradients, in `backward` of an op with several: autograd asks for some of them. It is None in
+#: what is returned, too. At least one is not None.
+SKIPPED = "one that is None is not computed"
+
 OGITA = """\
 T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
 (2005), https://doi.org/10.1137/030601818"""

@@ -1,6 +1,6 @@
 """What the norms share: their doors, and how their axes become units (src/common/norms.h)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -9,7 +9,8 @@ from . import _axes, _checks
 from ._call import Call
 from ._cpu import View
 from ._fused import IDENTITY, bind_fused
-from ._op import REQUIRED, QuickOp, Takes
+from ._norm_arrays import WEIGHTS, apart, chosen, gradients, present, results
+from ._op import REQUIRED, NormBounds, QuickOp, Takes
 
 Shape = tuple[int, ...]
 
@@ -62,7 +63,7 @@ def rows(where: str, x: View, axis: Any) -> Units:
 
 def groups(where: str, x: View, num_groups: int, channel_axis: Any) -> Units:
     """A batch, which is axis 0 unless the channels are, and groups of channels."""
-    channel = _axes.one(where, channel_axis, x.ndim)
+    channel = _axes.one(where, channel_axis, x.ndim, "channel_axis")
     kept = (channel,) if channel == 0 else (0, channel)
     count = x.shape[channel]
     if num_groups < 1 or count % num_groups:
@@ -79,7 +80,7 @@ def groups(where: str, x: View, num_groups: int, channel_axis: Any) -> Units:
 
 def instances(where: str, x: View, channel_axis: Any) -> Units:
     """A batch, which is axis 0 unless the channels are, and each channel by itself."""
-    channel = _axes.one(where, channel_axis, x.ndim)
+    channel = _axes.one(where, channel_axis, x.ndim, "channel_axis")
     reduced = tuple(axis for axis in range(x.ndim) if axis not in (0, channel))
     statistics = _axes.reduced(x.shape, reduced, keepdims=True)
     return Units(reduced, (channel,), statistics, (x.shape[channel],), x.ndim)
@@ -95,6 +96,7 @@ class NormOp(QuickOp):
     """
 
     on_devices = False
+    bounds = NormBounds(scaled=6)
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class NormOp(QuickOp):
         self._own = (*required, *options)
         self._inputs = inputs
         self._is_centred = is_centred
-        self._weights = ("weight", "bias") if is_centred else ("weight",)
+        self._weights = WEIGHTS if is_centred else WEIGHTS[:1]
         self._statistics = ("mean", "rstd") if is_centred else ("rstd",)
         weights = dict.fromkeys(self._weights)
         told = {**options, "eps": eps, "activation": IDENTITY}
@@ -143,8 +145,8 @@ class NormOp(QuickOp):
         x, ...
             As for the call.
         out : array or tuple, optional
-            As for the call, or a tuple that goes on with arrays for the statistics that are saved.
-            Neither may share memory with what is saved.
+            As for the call, or a tuple that goes on with arrays for the statistics that are saved;
+            one that is None is allocated. They may not share memory with what is saved.
 
         Returns
         -------
@@ -181,8 +183,8 @@ class NormOp(QuickOp):
         inputs = dict(zip(self._inputs, args, strict=False))
         _, which, parameters, options = bind_fused(where, takes, args[count:], kwargs)
         eps, outs = _checks.epsilon(where, options.eps), options.out
-        weights = _arrays(where, options, self._weights)
-        with Call(where, options.stream, **inputs, **weights) as call:
+        arrays = {**inputs, **chosen(options, self._weights)}
+        with Call(where, options.stream, **present(where, arrays)) as call:
             _checks.on_cpu(where, call.place.device)
             x = call.views["x"]
             units = self._units_of(where, x, options)
@@ -191,22 +193,16 @@ class NormOp(QuickOp):
             self._check_weights(where, call, units)
             # What is saved may not be written: x, or with a residual the sum, which is an output.
             in_place = not saves or count > 1
-            names = ("out",) if count == 1 else ("out[0]", "out[1]")
+            of_units: dict[str, Any] = {"shape": units.statistics, "dtype": _checks.computed_in(x)}
+            names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
             made = [
                 call.output(name, out, "x", in_place=in_place)
-                for name, out in zip(names, outs, strict=False)
+                if i < count
+                else call.output(name, out, "x", in_place=False, **of_units)
+                for i, (name, out) in enumerate(zip(names, outs, strict=True))
             ]
-            if saves:
-                of_stats: dict[str, Any] = {
-                    "shape": units.statistics,
-                    "dtype": _checks.computed_in(x),
-                }
-                made += [
-                    call.output(f"out[{count + i}]", out, "x", in_place=False, **of_stats)
-                    for i, out in enumerate(outs[count:])
-                ]
             views = [view for view, _ in made]
-            _are_apart(where, call, views, weights)
+            apart(call, dict(zip(names, views, strict=True)))
             statistics = [units.of_units(view) for view in views[count:]]
             mean, rstd = (None, None, *statistics)[-2:]
             call.run(
@@ -225,13 +221,13 @@ class NormOp(QuickOp):
                 self._is_centred,
                 parameters,
             )
-            results = tuple(call.result(out, new) for out, (_, new) in zip(outs, made, strict=True))
+            found = results(call, outs, made)
             saved = (
-                call.arrays["x"] if count == 1 else results[1],
-                *results[count:],
-                *(call.arrays.get(name) for name in self._weights),
+                call.arrays["x"] if count == 1 else found[1],
+                *found[count:],
+                *map(call.arrays.get, self._weights),
             )
-            return (results[0] if count == 1 else results[:count]), saved
+            return (found[0] if count == 1 else found[:count]), saved
 
     def backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """backward(dy, *saved, activation="identity", out=None, accumulate=False, ...)
@@ -274,15 +270,10 @@ class NormOp(QuickOp):
         where = self._where("backward")
         _, which, parameters, options = bind_fused(where, self._backward, args, kwargs)
         _checks.epsilon(where, options.eps)
-        statistics = _arrays(where, options, self._statistics)
-        for name in self._statistics:
-            if name not in statistics:
-                raise TypeError(f"{where}: {name} must be an array, as forward saved it, got None")
-        weights = _arrays(where, options, self._weights)
-        arrays = {"x": x, "dy": dy, **statistics, **weights}
-        if getattr(options, "dtotal", None) is not None:
+        arrays = {"x": x, "dy": dy, **chosen(options, (*self._statistics, *self._weights))}
+        if len(self._inputs) > 1:
             arrays["dtotal"] = options.dtotal
-        with Call(where, options.stream, **arrays) as call:
+        with Call(where, options.stream, **present(where, arrays)) as call:
             _checks.on_cpu(where, call.place.device)
             views = call.views
             data = views["x"]
@@ -294,21 +285,9 @@ class NormOp(QuickOp):
                 _checks.computed_dtype(where, name, views[name], "x", data)
                 _axes.has_shape(where, name, views[name], units.statistics)
             self._check_weights(where, call, units)
-            made: list[tuple[View | None, Any]] = []
-            for i, name in enumerate(("x", *self._weights)):
-                out = options.out[i]
-                if name not in views and out is not None:
-                    raise ValueError(f"{where}: out[{i}] must be None, for there is no {name}")
-                if name in views and options.wanted[i]:
-                    made.append(call.output(f"out[{i}]", out, name, in_place=i == 0))
-                else:
-                    made.append((None, None))
-            dx, *gradients = [view for view, _ in made]
-            others = {n: views[n] for n in (*self._statistics, *weights)}
-            if dx is not None:
-                _checks.apart(where, "out[0]", dx, others)
-            _are_apart(where, call, [view for view, _ in made], {})
-            dweight, dbias = (*map(units.of_weight, gradients), None)[:2]
+            made = gradients(call, options, self._weights)
+            dx, *of_weights = [view for view, _ in made]
+            dweight, dbias = (*map(units.of_weight, of_weights), None)[:2]
             native = self._native_weights(call, units)
             mean, rstd = (None, *(units.of_units(views[n]) for n in self._statistics))[-2:]
             size = call.native.norm_workspace(
@@ -332,10 +311,7 @@ class NormOp(QuickOp):
                 options.accumulate,
                 call.workspace(size),
             )
-            return tuple(
-                None if view is None else call.result(out, new)
-                for out, (view, new) in zip(options.out, made, strict=True)
-            )
+            return results(call, options.out, made)
 
     def _units_of(
         self, where: str, x: View, options: SimpleNamespace, rstd: View | None = None
@@ -360,21 +336,3 @@ class NormOp(QuickOp):
 
     def _native_weights(self, call: Call, units: Units) -> tuple[View | None, View | None]:
         return units.of_weight(call.views.get("weight")), units.of_weight(call.views.get("bias"))
-
-
-def _arrays(where: str, options: SimpleNamespace, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those that were given; numbers, which elsewhere stand for arrays, have no shape to check."""
-    arrays = {name: getattr(options, name) for name in names}
-    for name, value in arrays.items():
-        if isinstance(value, bool | int | float):
-            raise TypeError(f"{where}: {name} must be an array, got {value!r}")
-    return {name: value for name, value in arrays.items() if value is not None}
-
-
-def _are_apart(where: str, call: Call, outs: Sequence[View | None], inputs: dict[str, Any]) -> None:
-    """No output shares memory with another one, or with these inputs."""
-    others = {name: call.views[name] for name in inputs}
-    for i, view in enumerate(outs):
-        if view is not None:
-            _checks.apart(where, f"out[{i}]", view, others)
-            others[f"out[{i}]"] = view

@@ -49,6 +49,32 @@ class SumBounds:
     absolute: float
 
 
+@dataclass(frozen=True)
+class MomentBounds:
+    """Stated accuracy of moments in double, with d = abs(mean) / std.
+
+    |mean - exact| <= 2**-53 |mean| + mean mean|x|,  |m2 - exact| <= (m2 + far d) m2
+    m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
+    What is rounded to another dtype has half a ULP more.
+    """
+
+    mean: float
+    m2: float
+    m2_double: float
+    far: float
+    merged: float
+
+
+@dataclass(frozen=True)
+class NormBounds:
+    """Stated accuracy of z, which the activation is of, with u = 2**-24 (float64: 2**-53).
+
+    |z - exact| <= scaled u |xhat weight| + u |z| + (2**-48; float64: u) |mean weight| rstd
+    """
+
+    scaled: float
+
+
 REQUIRED: Any = Parameter.empty
 
 
@@ -61,7 +87,8 @@ class Takes:
     accumulates : the door can add to its outputs.
     outputs : how many arrays `out` stands for.
     extra : how many more may follow them in a tuple.
-    skips : an output that is None in a tuple is not made; `wanted` tells which ones are.
+    skips : the outputs are gradients, of which one that is None in a tuple is not made
+        (`_docs.SKIPPED`); `wanted` tells which ones are.
     """
 
     either: Mapping[str, Any] = field(default_factory=dict)
@@ -107,9 +134,11 @@ class Takes:
             values["out"] = given
         else:
             values["out"] = _checks.outputs(where, given, self.outputs) + (None,) * self.extra
-        may_lack = self.skips and given is not None
-        values["wanted"] = [not may_lack or out is not None for out in values["out"]]
-        if not may_lack:
+        values["wanted"] = [True] * len(values["out"])
+        if self.skips and given is not None:
+            values["wanted"] = [out is not None for out in values["out"]]
+            _checks.wants_one(where, given)
+        else:
             _checks.needs_out(where, values.get("accumulate", False), *values["out"])
         return SimpleNamespace(**values)
 

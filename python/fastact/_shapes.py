@@ -63,8 +63,20 @@ NORMED_IMAGES = (
     Layout("nhwc", (32, 56, 56, 64), channel=-1),
 )
 
+#: Batch norms on the CPU: out of the caches; deep in a net; a first layer, with few channels.
+BATCHED = (
+    Layout("nchw", (32, 64, 56, 56), channel=1),
+    Layout("nhwc", (32, 56, 56, 64), channel=-1),
+    Layout("deep", (8, 256, 14, 14), channel=1),
+    Layout("deep-nhwc", (8, 14, 14, 256), channel=-1),
+    Layout("small", (128, 6, 24, 24), channel=1),
+    Layout("small-nhwc", (128, 24, 24, 6), channel=-1),
+)
 
-_ALL = (*REDUCED, *BIASED, *WEIGHTS, *NORMED_ROWS, *NORMED_IMAGES)
+#: Moments over an axis between others.
+MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
+
+_ALL = (*REDUCED, *BIASED, *WEIGHTS, *NORMED_ROWS, *NORMED_IMAGES, *BATCHED, *MIDDLE)
 
 
 def names() -> list[str]:

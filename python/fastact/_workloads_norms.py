@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _shapes
+from . import _shapes, _workloads_channels
+from ._channel_norm import ChannelNorm
 from ._norm_op import NormOp
 from ._workloads import (
     Call,
@@ -25,6 +26,7 @@ from ._workloads import (
     open_torch,
     ours_and_copy,
     random,
+    torch_backward_kernel,
 )
 
 _IDENTITY = "identity"
@@ -42,6 +44,8 @@ def _channel(case: Case) -> int | None:
 
 
 def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
+    if isinstance(op, ChannelNorm):
+        return _workloads_channels.cases(op, direction, dtype, options)
     if not isinstance(op, NormOp):
         return []
     layouts = _shapes.NORMED_IMAGES if _has_channels(op) else _shapes.NORMED_ROWS
@@ -63,6 +67,8 @@ def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> l
 
 
 def _work(case: Case, peers: Sequence[str]) -> Workload:
+    if isinstance(case.op, ChannelNorm):
+        return _workloads_channels.work(case, peers)
     op, channel = case.op, _channel(case)
     dy, x, residual = (random(case.shape, case.dtype, seed) for seed in range(3))
     length = case.shape[-1 if channel is None else channel]
@@ -142,11 +148,44 @@ def _torch(case: Case, dy: NDArray[Any], inputs: Arrays, weights: Arrays) -> Cal
 
     if case.direction == "forward":
         return partial(norm, *tensors, *parameters)
+    kernel = _torch_backward(torch, name, tensors[0], parameters)
+    slope = torch_backward_kernel(torch, case.variant)
+    if len(tensors) == 1 and kernel is not None and (slope is None) == (case.variant == _IDENTITY):
+        back, z = kernel
+        return lambda: back(gradient if slope is None else slope(gradient, z))
+    # It has no kernel of its own on the CPU: what autograd does over a graph that is there already.
     leaves = [leaf.detach().requires_grad_() for leaf in (*tensors, *parameters)]
     result = norm(*leaves)
     return lambda: torch.autograd.grad(result, leaves, gradient, retain_graph=True)
 
 
+def _torch_backward(
+    torch: Any, name: str, x: Any, parameters: list[Any]
+) -> tuple[Callable[[Any], Any], Any] | None:
+    """torch's own kernel of the gradients, given dz, and z."""
+    aten, wanted = torch.ops.aten, [True] * 3
+    if name == "layer_norm":
+        lengths = list(x.shape[-1:])
+        z, *saved = aten.native_layer_norm(x, lengths, *parameters, 1e-5)
+        return (
+            lambda dz: aten.native_layer_norm_backward(dz, x, lengths, *saved, *parameters, wanted),
+            z,
+        )
+    if name == "group_norm":
+        shape = (len(x), x.shape[1], x[0, 0].numel(), _GROUPS)
+        z, *saved = aten.native_group_norm(x, *parameters, *shape, 1e-5)
+        weight = parameters[0]
+        return (
+            lambda dz: aten.native_group_norm_backward(dz, x, *saved, weight, *shape, wanted),
+            z,
+        )
+    return None
+
+
 _PEERS = {"numpy": _numpy, "torch": _torch}
 
-FAMILY = Family(_cases, _work)
+NOTE = """\
+Norms are held against a copy of what they read and write: of rows, groups and instances once each;
+batch_norm in training reads everything twice, for its statistics are those of the whole batch."""
+
+FAMILY = Family(_cases, _work, note=NOTE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> l
     if op.name not in _SUMS or (op.name in _MOMENTS and direction == "backward"):
         return []
     case = partial(Case, op, direction, dtype, options.threads)
+    layouts = (*_shapes.REDUCED, *(_shapes.MIDDLE if op.name in _MOMENTS else ()))
     found = [
         case(layout.shape, _shapes.sum_label(layout.shape, axis), axis)
-        for layout in _shapes.chosen(_shapes.REDUCED, options.shapes)
+        for layout in _shapes.chosen(layouts, options.shapes)
         for axis in layout.axes
     ]
     if direction == "backward" and hasattr(op, _BOTH):
@@ -55,9 +57,9 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
     if case.variant == _BOTH:
         ours, out = partial(op.value_and_grad, x), (np.empty(kept, case.dtype), like_x)
     elif case.direction == "forward":
-        results = 2 if op.name in _MOMENTS else 1
         ours = partial(op, x, axis=case.axis)
-        out = tuple(np.empty(kept, case.dtype) for _ in range(results))
+        results = _MOMENTS.get(op.name, (None,))
+        out = tuple(np.empty(kept, dtype or case.dtype) for dtype in results)
     else:
         _, saved = op.forward(x, axis=case.axis)
         ours, out = partial(op.backward, dy, *saved, axis=case.axis), (like_x,)
@@ -70,14 +72,22 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
 
 # --- the same by numpy, torch and jax, which call the functions alike: m is one of them -----------
 
-#: Ops with two results; torch has a function of its own for them.
-_MOMENTS = frozenset({"mean_var"})
+#: Ops with two results, and their dtypes, None for x's; torch has a function of its own for them.
+_MOMENTS: dict[str, tuple[Any, ...]] = {
+    "mean_var": (None, None),
+    "moments": (np.float64, np.float64),
+}
 
 
 def _var_mean(x: Any, axis: Any, m: Any) -> Any:
     if hasattr(m, "var_mean"):
         return tuple(reversed(m.var_mean(x, axis, correction=0)))
     return m.mean(x, axis=axis), m.var(x, axis=axis)
+
+
+def _moments(x: Any, axis: Any, m: Any) -> Any:
+    mean, var = _var_mean(x, axis, m)
+    return mean, var * (prod(x.shape) / prod(mean.shape))
 
 
 def _no_gradient(dy: Any, x: Any, m: Any) -> Any:
@@ -96,6 +106,7 @@ _SUMS: dict[str, tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any],
         lambda dy, x, m: 2 * x * dy,
     ),
     "mean_var": (_var_mean, _no_gradient),
+    "moments": (_moments, _no_gradient),
 }
 
 

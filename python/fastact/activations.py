@@ -8,13 +8,8 @@ the formula stands in `src/common/activations/`, the oracle in `tests/reference.
 from typing import TYPE_CHECKING
 
 from ._activation import Activation
-from ._activation_docs import Doc
+from ._activation_docs import Doc, parameter
 from ._op import Bounds, register
-
-
-def _parameter(name: str, meaning: str) -> str:
-    return f"{name}\n    {meaning}\n"
-
 
 relu = register(
     Activation(
@@ -59,7 +54,7 @@ leaky_relu = register(
             "ICML 2013.",
             "fa.leaky_relu(np.array([-1.0, 0.0, 2.0]))\narray([-0.01,  0.  ,  2.  ])",
             "The derivative at 0 is negative_slope.",
-            _parameter("negative_slope : float", "The slope below zero."),
+            parameter("negative_slope : float", "The slope below zero."),
         ),
         negative_slope=0.01,
     )
@@ -76,9 +71,7 @@ elu = register(
             'Units (ELUs)", ICLR 2016, https://arxiv.org/abs/1511.07289',
             "fa.elu(np.array([-1.0, 0.0, 2.0]))\narray([-0.6321...,  0.        ,  2.        ])",
             "elu(-inf) = -alpha. The derivative at 0 is alpha.",
-            _parameter(
-                "alpha : float", "What is approached far on the left, with its sign turned."
-            ),
+            parameter("alpha : float", "What is approached far on the left, with its sign turned."),
         ),
         alpha=1.0,
     )
@@ -111,7 +104,7 @@ celu = register(
             "fa.celu(np.array([-1.0, 0.0, 2.0]), 2.0)\n"
             "array([-0.7869...,  0.        ,  2.        ])",
             "celu(-inf) = -alpha for a positive alpha.",
-            _parameter("alpha : float", "Any number but zero."),
+            parameter("alpha : float", "Any number but zero."),
             "for an alpha of zero",
         ),
         rules=[("alpha must not be zero", lambda alpha: alpha != 0)],
@@ -130,7 +123,7 @@ gelu = register(
             "https://arxiv.org/abs/1606.08415",
             "fa.gelu(np.array([-1.0, 0.0, 1.0]))\narray([-0.1586...,  0.        ,  0.8413...])",
             "gelu(-inf) = -0. The bounds hold for\nboth choices, each against its own formula.",
-            _parameter(
+            parameter(
                 'approximate : "none" or "tanh"',
                 '"tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to\n'
                 "    5e-4. It is no faster here.",
@@ -244,7 +237,7 @@ hardtanh = register(
             'R. Collobert, "Large Scale Machine Learning", PhD thesis, Universite Paris VI, 2004.',
             "fa.hardtanh(np.array([-2.0, 0.5, 2.0]))\narray([-1. ,  0.5,  1. ])",
             "The derivative at the limits is 0.",
-            _parameter("min_val, max_val : float", "The limits."),
+            parameter("min_val, max_val : float", "The limits."),
             "for limits in the wrong order",
         ),
         rules=[("min_val must not exceed max_val", lambda min_val, max_val: min_val <= max_val)],
@@ -281,7 +274,7 @@ softplus = register(
             'Pricing", NeurIPS 2000.',
             "fa.softplus(np.array([-1.0, 0.0, 1.0]))\narray([0.3132..., 0.6931..., 1.3132...])",
             "There is no threshold above which it is x: none is needed.",
-            _parameter("beta : float", "Above zero: how sharp the bend is."),
+            parameter("beta : float", "Above zero: how sharp the bend is."),
             "for a beta that is not\n    above zero",
         ),
         rules=[("beta must be above zero", lambda beta: beta > 0)],
@@ -313,7 +306,7 @@ softshrink = register(
             'D. L. Donoho, "De-noising by Soft-Thresholding", IEEE Trans. Inf. Theory 41, 1995.',
             "fa.softshrink(np.array([-2.0, 0.25, 2.0]))\narray([-1.5,  0. ,  1.5])",
             "The zeros have the sign of x; the\nderivative at +-lambd is 0.",
-            _parameter("lambd : float", "Not below zero."),
+            parameter("lambd : float", "Not below zero."),
             "for a negative lambd",
         ),
         rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],
@@ -332,7 +325,7 @@ hardshrink = register(
             "Biometrika 81, 1994.",
             "fa.hardshrink(np.array([-2.0, 0.25, 2.0]))\narray([-2.,  0.,  2.])",
             "The zeros have the sign of x; the\nderivative at +-lambd is 0.",
-            _parameter("lambd : float", "Not below zero."),
+            parameter("lambd : float", "Not below zero."),
             "for a negative lambd",
         ),
         rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],

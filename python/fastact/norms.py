@@ -6,7 +6,7 @@ and the gradients are in src/common/norms.h.
 
 from . import _norm_op
 from ._batch_norm import batch_norm as batch_norm
-from ._batch_norm import norm_apply as norm_apply
+from ._norm_apply import norm_apply as norm_apply
 from ._norm_op import NormOp
 from ._op import register
 
@@ -46,8 +46,8 @@ _MORE = """\
 _ONE_OUT = """array, optional
             Where to write y: shape, dtype, device and framework of x. It may be x itself."""
 _TWO_OUTS = """tuple of two arrays or None, optional
-            Where to write y and the sum: shape, dtype, device and framework of x. The sum may be x
-            or residual itself, and y too."""
+            Where to write y and the sum: shape, dtype, device and framework of x; one that is None
+            is allocated. The sum may be x or residual itself, and y too."""
 _Y = """\
         y : array
             `out` where it was given, else a new array of x's framework, in x's layout."""

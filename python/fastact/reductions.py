@@ -9,9 +9,9 @@ from typing import Any
 from . import _axes, _checks
 from ._call import Call
 from ._docs import OGITA
+from ._mean_var import mean_var as mean_var
+from ._mean_var import moments as moments
 from ._moments import Moments as Moments
-from ._moments import mean_var as mean_var
-from ._moments import moments as moments
 from ._op import Takes, register
 from ._reduction import SQUARE, AxisSum, Over, Shape, SquareSum
 from ._reduction_docs import SumDoc
@@ -58,7 +58,7 @@ class SumSquares(_OverAxes, SquareSum):
             As for the call.
         out : tuple of two arrays or None, optional
             Where to write the value, of shape (), and the gradient, of x's shape; both of x's
-            dtype. The gradient's may be x itself.
+            dtype; one that is None is allocated. The gradient's may be x itself.
 
         Returns
         -------

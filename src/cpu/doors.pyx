@@ -230,7 +230,7 @@ cdef Plan plan_of(object call, const Description* description, object result):
     plan.made = [contiguous(made[0]) for made in call.made]
     for k in range(plan.workspaces):
         view = call.scratch[k][0]
-        plan.sizes[k] = view.shape_[0]
+        plan.sizes[k] = view.size * view.itemsize
     model.functions, model.arguments = [], []
     for function, arguments in call.runs:
         model.functions.append(function)

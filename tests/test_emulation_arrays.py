@@ -1,0 +1,235 @@
+"""Arrays of the emulated device: made, viewed, and handed over by DLPack and its C exchange API."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+emulated = pytest.importorskip(
+    "fastact._cuda_emulated", reason="built with FASTACT_CUDA_EMULATION=ON only"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Any:
+    yield
+    assert emulated.live_bytes() == 0
+
+
+@pytest.fixture(params=["Array", "ExchangeArray"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    return getattr(emulated, request.param)
+
+
+def make(kind: Any, array: np.ndarray, device: int = 0) -> Any:
+    contiguous = np.ascontiguousarray(array)
+    return kind.from_bytes(contiguous.tobytes(), array.dtype.name, array.shape, device)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
+def test_array(kind: Any, dtype: str, device: int) -> None:
+    x = np.arange(24, dtype=dtype).reshape(2, 3, 4)
+    a = make(kind, x, device)
+    assert (a.shape, a.strides, a.dtype, a.device) == (x.shape, x.strides, dtype, device)
+    assert a.__dlpack_device__() == (12, device)
+    assert a.data_ptr % 256 == 0
+    assert a.tobytes() == x.tobytes()
+    assert emulated.live_bytes() == x.nbytes
+    assert make(kind, x[:0]).tobytes() == b""
+    assert kind.from_bytes(memoryview(b"\0\0"), "bfloat16", ()).shape == ()
+
+
+def test_views(kind: Any) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    a = make(kind, x)
+    for view in [x.T, x[::-1, 1::2], x[2], np.broadcast_to(x[1], (3, 6)), x[3:, 5:]]:
+        offset = view.__array_interface__["data"][0] - x.__array_interface__["data"][0]
+        seen = a.view(view.shape, view.strides, offset)
+        assert (seen.shape, seen.strides) == (view.shape, view.strides)
+        assert seen.data_ptr == a.data_ptr + offset
+        assert seen.tobytes() == view.tobytes()
+    del a
+    assert seen.tobytes() == x[3:, 5:].tobytes()
+    with pytest.raises(ValueError, match="part of an element"):
+        seen.view((2,), (3,))
+
+
+def test_uninitialised_array(kind: Any) -> None:
+    a = kind.empty((2, 3), "float32", device=1)
+    assert a.device == 1
+    with pytest.raises(emulated.Fault, match="uninitialised global memory: the host reads"):
+        a.tobytes()
+    with pytest.raises(emulated.Fault, match="out of bounds"):
+        a.view((7,), (4,)).tobytes()
+
+
+def test_bad_arguments(kind: Any) -> None:
+    with pytest.raises(TypeError, match="no dtype complex64"):
+        kind.empty((), "complex64")
+    with pytest.raises(ValueError, match="device 2"):
+        kind.empty((), "float32", 2)
+    with pytest.raises(ValueError, match="takes 8 bytes, got 4"):
+        kind.from_bytes(b"1234", "float32", (2,))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_dlpack(kind: Any, old: bool) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    stream = emulated.make_stream(0)
+
+    class Producer:
+        def __init__(self) -> None:
+            self.array = make(kind, x).view((3, 2), (4, 12))
+
+        def __dlpack__(self, stream: Any, max_version: Any) -> Any:
+            assert max_version == (1, 1)
+            return self.array.__dlpack__(stream=stream, max_version=None if old else max_version)
+
+    emulated.clear_seen_streams()
+    b = kind.from_dlpack(Producer(), stream)
+    assert emulated.seen_streams() == [stream]
+    assert (b.shape, b.strides) == ((3, 2), (4, 12))
+    assert b.tobytes() == x.T.tobytes()
+    del b
+    assert emulated.live_bytes() == 0
+
+
+def test_capsules_are_released(kind: Any) -> None:
+    a = kind.empty((4,), "float32")
+    capsules = [a.__dlpack__(), a.__dlpack__(max_version=(1, 0), stream=None)]
+    assert "dltensor" in repr(capsules[0])
+    assert "dltensor_versioned" in repr(capsules[1])
+    del a
+    assert emulated.live_bytes() == 16
+    del capsules
+    assert emulated.live_bytes() == 0
+
+
+def test_refused_exports(kind: Any) -> None:
+    a = kind.empty((4,), "float32")
+    with pytest.raises(BufferError, match="does not copy"):
+        a.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="does not move"):
+        a.__dlpack__(dl_device=(12, 1))
+    with pytest.raises(BufferError, match="read-only"):
+        a.view((4,), (4,), readonly=True).__dlpack__()
+    with pytest.raises(BufferError, match="device type 1"):
+        kind.from_dlpack(np.zeros(3))
+
+
+def test_exchange_api_is_not_inherited() -> None:
+    assert not hasattr(emulated.Array, "__dlpack_c_exchange_api__")
+    assert not issubclass(emulated.ExchangeArray, emulated.Array)
+    assert '"dlpack_exchange_api"' in repr(emulated.ExchangeArray.__dlpack_c_exchange_api__)
+
+
+def test_current_stream() -> None:
+    stream = emulated.make_stream(1)
+    assert stream != 0
+    emulated.set_current_stream(1, stream)
+    assert (emulated.current_stream(0), emulated.current_stream(1)) == (0, stream)
+    emulated.set_current_stream(1, 0)
+    assert emulated.current_stream(1) == 0
+
+
+# --- The C exchange API ------------------------------------------------------------------------
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+Out = ctypes.POINTER(ctypes.c_void_p)
+SetError = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+
+
+class ExchangeApi(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("previous", ctypes.c_void_p),
+        (
+            "allocate",
+            ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Tensor), Out, ctypes.c_void_p, SetError),
+        ),
+        ("managed_from_object", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, Out)),
+        (
+            "object_from_managed",
+            ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.py_object)),
+        ),
+        ("borrow", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))),
+        ("current_stream", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, Out)),
+    )
+
+
+@pytest.fixture
+def api() -> ExchangeApi:
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    capsule = emulated.ExchangeArray.__dlpack_c_exchange_api__
+    return ExchangeApi.from_address(pointer_of(capsule, b"dlpack_exchange_api"))
+
+
+def object_of(api: ExchangeApi, managed: ctypes.c_void_p) -> Any:
+    made = ctypes.py_object()
+    assert api.object_from_managed(managed, ctypes.byref(made)) == 0
+    result = made.value  # a second reference: ctypes does not own the one that was written
+    ctypes.pythonapi.Py_DecRef(made)
+    return result
+
+
+def test_exchange(api: ExchangeApi) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    a = make(emulated.ExchangeArray, x, device=1).view((3, 2), (4, 12))
+    assert api.version[0] == 1
+    managed = ctypes.c_void_p()
+    assert api.managed_from_object(a, ctypes.byref(managed)) == 0
+    b = object_of(api, managed)
+    assert type(b) is emulated.ExchangeArray
+    assert (b.shape, b.strides, b.device, b.data_ptr) == ((3, 2), (4, 12), 1, a.data_ptr)
+    del a
+    assert b.tobytes() == x.T.tobytes()
+
+    borrowed = Tensor()
+    assert api.borrow(b, ctypes.byref(borrowed)) == 0
+    assert borrowed.data + borrowed.byte_offset == b.data_ptr
+    assert (*borrowed.device, borrowed.ndim) == (12, 1, 2)
+    assert (*borrowed.shape[:2], *borrowed.strides[:2]) == (3, 2, 1, 3)
+
+    assert api.allocate(ctypes.byref(borrowed), ctypes.byref(managed), None, SetError()) == 0
+    c = object_of(api, managed)
+    assert (c.shape, c.strides, c.device, c.dtype) == ((3, 2), (8, 4), 1, "float32")
+    del b, c
+    assert emulated.live_bytes() == 0
+
+
+def test_exchange_current_stream(api: ExchangeApi) -> None:
+    stream = emulated.make_stream(1)
+    emulated.set_current_stream(1, stream)
+    seen = ctypes.c_void_p()
+    assert api.current_stream(12, 1, ctypes.byref(seen)) == 0
+    assert seen.value == stream
+    emulated.set_current_stream(1, 0)
+    with pytest.raises(ValueError, match="not an emulated device"):
+        api.current_stream(2, 1, ctypes.byref(seen))
+
+
+def test_exchange_errors(api: ExchangeApi) -> None:
+    with pytest.raises(RuntimeError):
+        api.borrow(3, ctypes.byref(Tensor()))
+    told: list[bytes] = []
+    prototype = Tensor(device=(2, 0))
+    report = SetError(lambda _, kind, message: told.extend([kind, message]))
+    managed = ctypes.c_void_p()
+    assert api.allocate(ctypes.byref(prototype), ctypes.byref(managed), None, report) == -1
+    assert told == [b"ValueError", b"not an emulated device"]

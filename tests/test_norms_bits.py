@@ -1,0 +1,75 @@
+"""Norms have the same bits: for any threads, on AVX2 and AVX-512, in any batch, and as mean_var."""
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from normed import Arrays, Setting, assert_all_same_bits, everything, few_settings, run
+
+import fastact as fa
+from fastact import _cpu
+
+BIG = [
+    Setting("layer_norm", (300, 130)),
+    Setting("layer_norm", (5, 40000)),
+    Setting("rms_norm", (300, 130)),
+    Setting("add_rms_norm", (300, 130)),
+    Setting("group_norm", (20, 12, 20, 20), groups=3),
+    Setting("group_norm", (9, 20, 20, 12), {"channel_axis": -1}, groups=3),
+    Setting("instance_norm", (20, 12, 20, 20)),
+    Setting("instance_norm", (9, 20, 20, 12), {"channel_axis": -1}),
+]
+
+
+@pytest.mark.parametrize("setting", BIG, ids=str)
+@pytest.mark.parametrize("name", ["identity", "mish"])
+def test_threads_do_not_change_bits(setting, name, dtype):
+    arrays = Arrays(setting, dtype)
+    found = []
+    for threads in (1, 2, 3):
+        with fa.num_threads(threads):
+            found.append(everything(arrays, activation=name))
+    assert_all_same_bits(found[1], found[0])
+    assert_all_same_bits(found[2], found[0])
+
+
+@pytest.mark.parametrize("setting", BIG, ids=str)
+def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
+    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
+    arrays, before, found = Arrays(setting, dtype), _cpu.isa(), []
+    try:
+        for isa in isas:
+            _cpu.select_isa(isa)
+            found.append(everything(arrays, activation="mish"))
+    finally:
+        _cpu.select_isa(before)
+    for other in found[1:]:
+        assert_all_same_bits(other, found[0])
+
+
+@few_settings
+def test_units_do_not_depend_on_each_other(setting, dtype):
+    """A batch of its last example alone."""
+    if len(setting.shape) < 2 or 0 in setting.axes or setting.options.get("channel_axis") == 0:
+        pytest.skip("no batch")
+    arrays = Arrays(setting, dtype)
+    (y, _), gradients = run(arrays, activation="mish")
+    arrays.x, arrays.dy, arrays.residual = (a[-1:] for a in (arrays.x, arrays.dy, arrays.residual))
+    (one, _), one_gradients = run(arrays, activation="mish")
+    pick = (lambda a: a[0]) if setting.adds else (lambda a: a)
+    assert_same_bits(pick(one), pick(y)[-1:])
+    assert_same_bits(one_gradients[0], gradients[0][-1:])
+
+
+@pytest.mark.parametrize("shape", [(40, 77), (5, 2500), (2, 300_001)], ids=str)
+def test_statistics_have_the_bits_of_mean_var(shape, dtype, isa):
+    """One formula for both: a row in a block, in a few, and in chunks of blocks."""
+    x = (100 + np.random.default_rng(0).normal(size=shape)).astype(dtype)
+    compute = np.promote_types(dtype, np.float32)
+    mean, _ = fa.mean_var(x.astype(compute), -1, keepdims=True)
+    strided = np.asfortranarray(x)
+    for a in (x, strided):
+        _, (_, saved_mean, rstd, *_) = fa.layer_norm.forward(a)
+        assert_same_bits(saved_mean, mean)
+        # Of a variance that is not rounded between, as it is by mean_var.
+        m = fa.moments(a, -1, keepdims=True)
+        assert_same_bits(rstd, (1 / np.sqrt(m.var() + 1e-5)).astype(compute))

@@ -1,0 +1,116 @@
+"""Where norms write: in place, to given arrays, added; and gradients that come expanded."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from normed import (
+    SETTINGS,
+    Arrays,
+    Setting,
+    assert_all_same_bits,
+    each_setting,
+    few_settings,
+    run,
+)
+
+import fastact as fa
+
+
+@each_setting
+@pytest.mark.parametrize("name", ["identity", "mish"])
+def test_in_place(setting, name):
+    arrays = Arrays(setting, np.dtype(np.float32))
+    (y, saved), gradients = run(arrays, activation=name)
+    first = y[0] if setting.adds else y
+    x = arrays.x.copy()
+    arrays.x = x
+    out = (x, np.empty_like(x)) if setting.adds else x
+    arrays.call(arrays.op, activation=name, out=out)
+    assert_same_bits(x, first)
+    told = {**setting.options, "activation": name}
+    outs = [np.empty_like(g) for g in gradients]
+    for at in (0, 1):  # dx in dy, then in x
+        operands = [arrays.dy.copy(), saved[0].copy()]
+        outs[0] = operands[at]
+        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
+        assert found[0] is operands[at]
+        assert_all_same_bits(list(found), list(gradients))
+
+
+def test_sum_in_place():
+    arrays = Arrays(Setting("add_layer_norm", (19, 70)), np.dtype(np.float32))
+    y, total = arrays.call(fa.add_layer_norm)
+    out = (np.empty_like(y), arrays.residual.copy())
+    arrays.residual = out[1]
+    (again, same), saved = arrays.call(fa.add_layer_norm.forward, out=out)
+    assert same is out[1] is saved[0]
+    assert again is out[0]
+    assert_same_bits(same, total)
+    assert_same_bits(again, y)
+
+
+@few_settings
+def test_statistics_may_be_given_memory(setting):
+    arrays = Arrays(setting, np.dtype(np.float32))
+    y, saved = arrays.call(arrays.op.forward)
+    statistics = saved[1 : -len(arrays.weights)]
+    out = (*map(np.empty_like, (*(y if setting.adds else (y,)), *statistics)),)
+    again, kept = arrays.call(arrays.op.forward, out=out)
+    assert (again[0] if setting.adds else again) is out[0]
+    for a, b in zip(statistics, kept[1:], strict=False):
+        assert_same_bits(a, b)
+        assert any(b is o for o in out)
+
+
+@few_settings
+def test_accumulate_and_skip(setting, dtype):
+    arrays = Arrays(setting, dtype)
+    (_, saved), gradients = run(arrays, activation="mish")
+    told = {**setting.options, "activation": "mish"}
+    held = [np.ones_like(g) for g in gradients]
+    arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **told)
+    for h, g in zip(held, gradients, strict=True):
+        wide = np.promote_types(g.dtype, np.float32)
+        eps = float(ml_dtypes.finfo(g.dtype).eps)
+        np.testing.assert_allclose(h.astype(wide), g.astype(wide) + 1, 2 * eps, 2 * eps)
+    for at in range(len(gradients)):
+        outs = [None] * len(gradients)
+        outs[at] = np.empty_like(gradients[at])
+        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **told)
+        assert [f is None for f in found] == [o is None for o in outs]
+        assert_same_bits(found[at], gradients[at])
+
+
+@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.adds], ids=str)
+def test_gradient_of_the_sum(setting, dtype):
+    arrays = Arrays(setting, dtype)
+    (_, saved), (dx, *_) = run(arrays, activation="mish")
+    dtotal = arrays.residual
+    both = arrays.op.backward(
+        arrays.dy, *saved, dtotal=dtotal, activation="mish", **setting.options
+    )[0]
+    wide = np.promote_types(dtype, np.float32)
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    expected = dx.astype(wide) + dtotal.astype(wide)
+    np.testing.assert_allclose(both.astype(wide), expected, 2 * eps, 4 * eps)
+    held = dtotal.copy()  # and in place
+    outs = (held, *(None for _ in arrays.weights))
+    found = arrays.op.backward(
+        arrays.dy, *saved, dtotal=held, activation="mish", out=outs, **setting.options
+    )
+    assert_same_bits(found[0], both)
+
+
+@few_settings
+def test_expanded_gradient(setting, dtype):
+    """What autograd hands over for a sum: one number with strides of 0."""
+    arrays = Arrays(setting, dtype)
+    arrays.dy = np.broadcast_to(np.ones((), dtype), setting.shape)
+    expanded = run(arrays, activation="mish")[1]
+    arrays.dy = np.ones(setting.shape, dtype)
+    whole = run(arrays, activation="mish")[1]
+    assert_all_same_bits(list(expanded), list(whole))
+    saved = arrays.call(arrays.op.forward, activation="mish")[1]
+    number = arrays.op.backward(1.0, *saved, activation="mish", **setting.options)
+    assert_all_same_bits(list(number), list(whole))
