@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DTYPES, assert_same_bits
-from normed import Setting
-from normed import Arrays, assert_all_same_bits, assert_right, everything, layouts, run
+from normed import Arrays, Setting, assert_all_same_bits, assert_right, everything, layouts, run
 
 import fastact as fa
 from fastact import _cpu

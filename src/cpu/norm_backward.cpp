@@ -8,8 +8,11 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kKept = 8192 * sizeof(double);  // bytes of p that pass 2 need not compute again
-constexpr int64_t kBandPiece = kPiece / 2;        // elements of a chunk, for each unit of a band
-constexpr int64_t kBandBytes = 4 << 20;           // of x and dy, that pass 2 finds in a cache
+constexpr int64_t kBandPiece = kPiece / 2;        // elements of a chunk
+constexpr int64_t kBand = kLeastBlock;     // units, at most, that pass 2 takes chunk by chunk
+constexpr int64_t kBandBytes = 2 << 20;    // of their x and dy, which stay in a cache,
+constexpr int64_t kSmallBand = 512 << 10;  // and where no sums speak for more units
+constexpr int64_t kLine = 64;
 
 // A unit between the two passes.
 struct Unit {
@@ -22,14 +25,16 @@ struct Backward : NormChunks {
   const Streams& s;
   const int64_t band;
   const bool has_dx, has_sums;
-  const bool keeps;  // p, from pass 1 to pass 2
+  const bool is_direct;  // dx, to where it belongs
+  const bool keeps;      // p, from pass 1 to pass 2
   Reader reader;
-  alignas(64) char x[kBand][kBandPiece * sizeof(double)];
-  alignas(64) char p[kBand][kBandPiece * sizeof(double)];
-  alignas(64) char dx[kBand][kBandPiece * sizeof(double)];
+  alignas(64) char x[kQuad][kBandPiece * sizeof(double)];
+  alignas(64) char p[kQuad][kBandPiece * sizeof(double)];
+  alignas(64) char dx[kQuad][kBandPiece * sizeof(double)];
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char kept[kKept];
+  alignas(64) char of_band[2][kBandPiece * sizeof(double) + kLine];
   alignas(64) double spread[2][kBandPiece];
 
   explicit Backward(const Norm& a)
@@ -38,13 +43,20 @@ struct Backward : NormChunks {
         band(band_of(a)),
         has_dx(a.streams.data[Norm::kDx]),
         has_sums(a.partial),
+        // In place, dx may be where the gradient of the sum is yet to be read.
+        is_direct(has_dx && !a.accumulate && !a.streams.data[Norm::kDSum]),
         keeps((!a.is_identity || !a.streams.is_direct[Norm::kDy]) &&
               band * a.streams.columns.size * a.streams.wide <= kKept),
         reader(a.streams) {}
 
+  // Of no array's layout: the bits of the sums depend on it.
   static int64_t band_of(const Norm& a) {
-    const int64_t bytes = 2 * a.streams.columns.size * a.streams.wide;
-    return a.kind != Norm::kRow ? 1 : std::clamp<int64_t>(kBandBytes / bytes, 1, kBand);
+    if (a.kind != Norm::kRow) return 1;
+    const int64_t bytes = a.streams.columns.size * a.streams.wide;
+    const bool is_made = !a.is_identity || a.streams.item != a.streams.wide;
+    const int64_t most = is_made && bytes <= kKept ? kKept / bytes : kBand;
+    const int64_t fits = (a.partial ? kBandBytes : kSmallBand) / (2 * bytes);
+    return std::clamp(std::min(most, fits), int64_t(1), kBand);
   }
 
   // One block of the batch, in one group.
@@ -81,12 +93,12 @@ struct Backward : NormChunks {
     unit->means[1] = sum_g_xhat / double(s.columns.size);
   }
 
-  // p = dy f'(z) and x of a chunk, in the compute type. slot: of the band.
-  void fetch(const Unit& unit, int slot, const NormChunk& c, bool is_second, const char** to_p,
+  // p = dy f'(z) and x of a chunk, in the compute type. at: the unit's place in the band.
+  void fetch(const Unit& unit, int64_t at, const NormChunk& c, bool is_second, const char** to_p,
              const char** to_x) {
     reader.go(unit.index, c.column, c.n);
-    *to_x = reader.load(Norm::kIn, x[slot]);
-    char* own = keeps ? kept + (slot * s.columns.size + c.column) * s.wide : p[slot];
+    *to_x = reader.load(Norm::kIn, x[at % kQuad]);
+    char* own = keeps ? kept + (at * s.columns.size + c.column) * s.wide : p[at % kQuad];
     *to_p = own;
     if (keeps && is_second) return;
     const char* gradient = reader.load(Norm::kDy, norm.is_identity ? own : dy);
@@ -101,38 +113,46 @@ struct Backward : NormChunks {
   }
 
   // The two sums of some of a unit's elements, which are those of g if there is a row of weights.
-  void add_up(const Unit& unit, int slot, int64_t first, int64_t end, double* both) {
+  void add_up(const Unit& unit, int64_t at, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes] = {};
     for_chunks(unit.index, first, end, [&](const NormChunk& c) {
       const char *from_p, *from_x;
-      fetch(unit, slot, c, false, &from_p, &from_x);
+      fetch(unit, at, c, false, &from_p, &from_x);
       norm.blocks->add_sums[c.weight_row](from_p, from_x, c.n, unit.stats, c.weight, lanes);
     });
     norm.blocks->fold(lanes, both);
   }
 
-  // Pass 2 of one chunk of some units.
-  void finish(const Unit* units, int count, const NormChunk& c, double* dweight, double* dbias) {
-    UnitChunk chunks[kBand] = {};
-    for (int i = 0; i < count; ++i) {
-      UnitChunk& chunk = chunks[i];
-      fetch(units[i], i, c, true, &chunk.p, &chunk.x);
-      chunk.stats = units[i].stats;
-      std::copy(units[i].means, units[i].means + 2, chunk.means);
-      // In place, dx may be where the gradient of the sum is yet to be read.
-      const bool is_direct = has_dx && !norm.accumulate && !s.data[Norm::kDSum];
-      char* direct = is_direct ? reader.direct(Norm::kDx) : nullptr;
-      chunk.dx = direct ? direct : dx[i];
-      chunk.next = next(units[i].index, band * norm.groups, c.column, Norm::kIn, Norm::kDy);
+  // Pass 2 of one chunk of some units. sums IN/OUT: += those of their parameters; null: no sums.
+  void finish(const Unit* units, int64_t count, const NormChunk& c, double* const* sums) {
+    char* made[2] = {};
+    for (int64_t first = 0, n; first < count; first += n) {
+      n = std::min<int64_t>(kQuad, count - first);
+      UnitChunk chunks[kQuad] = {};
+      for (int64_t i = 0; i < n; ++i) {
+        const Unit& unit = units[first + i];
+        UnitChunk& chunk = chunks[i];
+        fetch(unit, first + i, c, true, &chunk.p, &chunk.x);
+        chunk.stats = unit.stats;
+        std::copy(unit.means, unit.means + 2, chunk.means);
+        char* direct = is_direct ? reader.direct(Norm::kDx) : nullptr;
+        chunk.dx = direct ? direct : dx[i];
+      }
+      if (sums && !made[0])
+        for (int k = 0; k < 2; ++k) {
+          made[k] = of_band[k] + reinterpret_cast<uintptr_t>(chunks[0].dx) % kLine;
+          memset(made[k], 0, c.n * s.wide);
+        }
+      norm.blocks->finish[c.weight_row][n - 1](chunks, c.n, c.weight, made[0], made[1]);
+      for (int64_t i = 0; has_dx && i < n; ++i) {
+        if (chunks[i].dx != dx[i]) continue;
+        reader.go(units[first + i].index, c.column, c.n);
+        if (s.data[Norm::kDSum])
+          s.blocks->plus[s.wide == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i], dx[i], c.n);
+        reader.store(Norm::kDx, dx[i], norm.accumulate);
+      }
     }
-    norm.blocks->finish[c.weight_row][count - 1](chunks, c.n, c.weight, dweight, dbias);
-    for (int i = 0; has_dx && i < count; ++i) {
-      if (chunks[i].dx != dx[i]) continue;
-      reader.go(units[i].index, c.column, c.n);
-      if (s.data[Norm::kDSum])
-        s.blocks->plus[s.wide == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i], dx[i], c.n);
-      reader.store(Norm::kDx, dx[i], norm.accumulate);
-    }
+    for (int k = 0; sums && k < 2; ++k) norm.blocks->add_band(made[k], c.n, sums[k]);
   }
 
   // kOne, kRuns: the two sums of a run are those of its parameters, and by its weight those of g.
@@ -149,7 +169,7 @@ struct Backward : NormChunks {
     }
     if (!has_dx) return;
     set_means(unit, sum_g, sum_g_xhat);
-    for_unit(unit->index, [&](const NormChunk& c) { finish(unit, 1, c, nullptr, nullptr); });
+    for_unit(unit->index, [&](const NormChunk& c) { finish(unit, 1, c, nullptr); });
   }
 
   // kRow, kMixed: pass 2 takes a chunk of all units of the band, then the next chunk.
@@ -159,16 +179,19 @@ struct Backward : NormChunks {
       if (has_dx || keeps) add_up(units[i], i, 0, s.columns.size, both);
       set_means(&units[i], both[0], both[1]);
     }
-    const bool is_row = norm.kind == Norm::kRow;
     for_unit(units[0].index, [&](const NormChunk& c) {
-      if (has_sums && !is_row) {
-        for (int k = 0; k < 2; ++k) std::fill(spread[k], spread[k] + c.n, 0.0);
-        finish(units, count, c, spread[0], spread[1]);
-        gather_sums(c.column, c.n, sums);
-      } else {
-        finish(units, count, c, has_sums ? sums[0] + c.column : nullptr,
-               has_sums ? sums[1] + c.column : nullptr);
+      if (!has_sums) {
+        finish(units, count, c, nullptr);
+        return;
       }
+      const bool is_row = norm.kind == Norm::kRow;
+      double* to[2];
+      for (int k = 0; k < 2; ++k) {
+        to[k] = is_row ? sums[k] + c.column : spread[k];
+        if (!is_row) std::fill(spread[k], spread[k] + c.n, 0.0);
+      }
+      finish(units, count, c, to);
+      if (!is_row) gather_sums(c.column, c.n, sums);
     });
   }
 

@@ -3,18 +3,29 @@
 
 #include "../common/norms.h"
 #include "blocks.h"
-#include "widen.h"
+#include "lanes.h"
+#include "stream_blocks.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int64_t kStride = 64;  // elements between two batches of prefetches
 
-FASTACT_HD void prefetch(const NextChunk& next, int64_t element) {
+FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
   for (const char* at : next.at)
     if (at)
       for (int64_t byte = 0; byte < kStride * next.item; byte += 64)
         __builtin_prefetch(at + element * next.item + byte, 0, 2);
+}
+
+constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
+
+// Elements up to the next one at a multiple of 64 bytes, of which a vector's store and the loads
+// beside it touch one line each, not two.
+template <class T>
+FASTACT_HD int64_t head_of(const T* at, int64_t n) {
+  if (n < kLeastPeeled) return 0;
+  return int64_t(-reinterpret_cast<uintptr_t>(at) % 64 / sizeof(T));
 }
 
 template <class T, bool weight_row, bool bias_row>
@@ -32,9 +43,10 @@ void normalise(const char* from, int64_t n, const UnitStats& stats, const char* 
       z[i] =
           affine(normalised(x[i], mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
   };
-  int64_t i = 0;
+  int64_t i = head_of(z, n);
+  run(0, i);
   for (; next.at[0] && i + kStride <= n; i += kStride) {
-    prefetch(next, i);
+    prefetch_next(next, i);
     run(i, i + kStride);
   }
   run(i, n);
@@ -74,6 +86,8 @@ void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats,
     const int64_t left = end - p;
     const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
     for (int round = 0; round < rounds; ++round, p += kLanesOfT, x += kLanesOfT) {
+      prefetch<kLanesOfT>(p, kAhead);
+      prefetch<kLanesOfT>(x, kAhead);
 #pragma GCC unroll 16
       for (int k = 0; k < kVectorsOfT; ++k) {
         V g = Wide<T>::load(p + k * kCount);
@@ -112,12 +126,10 @@ void fold(const double* lanes, double* sums) {
   }
 }
 
-// Over the units of a band the parameters' sums are of T: at most kBand terms.
 template <class T, bool weight_row, int count, bool has_sums>
-void finish_some(const UnitChunk* units, int64_t n, const T* w, double* dweight, double* dbias) {
+void finish_some(const UnitChunk* units, int64_t n, const T* w, T* dweight, T* dbias) {
   const T *p[count], *x[count];
   T *dx[count], mean[count], rstd[count], mean_g[count], mean_gx[count];
-  bool has_next = false;
   for (int k = 0; k < count; ++k) {
     const UnitChunk& unit = units[k];
     p[k] = reinterpret_cast<const T*>(unit.p);
@@ -125,14 +137,13 @@ void finish_some(const UnitChunk* units, int64_t n, const T* w, double* dweight,
     dx[k] = reinterpret_cast<T*>(unit.dx);
     mean[k] = T(unit.stats.mean), rstd[k] = T(unit.stats.rstd);
     mean_g[k] = T(unit.means[0]), mean_gx[k] = T(unit.means[1]);
-    has_next |= unit.next.at[0] != nullptr;
   }
   const T one_w = *w;
   const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
 #pragma omp simd
     for (int64_t i = first; i < end; ++i) {
       const T weight = weight_row ? w[i] : one_w;
-      T dw = 0, db = 0;
+      T dw = has_sums ? dweight[i] : 0, db = has_sums ? dbias[i] : 0;
 #pragma GCC unroll 4
       for (int k = 0; k < count; ++k) {
         const T product = p[k][i], xhat = (x[k][i] - mean[k]) * rstd[k];
@@ -142,38 +153,42 @@ void finish_some(const UnitChunk* units, int64_t n, const T* w, double* dweight,
         }
         dx[k][i] = input_gradient(product * weight, xhat, rstd[k], mean_g[k], mean_gx[k]);
       }
-      if (has_sums) {
-        dweight[i] += double(dw);
-        dbias[i] += double(db);
-      }
+      if (has_sums) dweight[i] = dw, dbias[i] = db;
     }
   };
-  int64_t i = 0;
-  for (; has_next && i + kStride <= n; i += kStride) {
-    for (int k = 0; k < count; ++k) prefetch(units[k].next, i);
-    run(i, i + kStride);
-  }
-  run(i, n);
+  const int64_t head = head_of(dx[0], n);
+  run(0, head);
+  run(head, n);
 }
 
 template <class T, bool weight_row, int count>
-void finish(const UnitChunk* units, int64_t n, const char* weight, double* dweight, double* dbias) {
+void finish(const UnitChunk* units, int64_t n, const char* weight, char* dweight, char* dbias) {
   const T* w = reinterpret_cast<const T*>(weight);
-  dweight ? finish_some<T, weight_row, count, true>(units, n, w, dweight, dbias)
-          : finish_some<T, weight_row, count, false>(units, n, w, dweight, dbias);
+  T *dw = reinterpret_cast<T*>(dweight), *db = reinterpret_cast<T*>(dbias);
+  dw ? finish_some<T, weight_row, count, true>(units, n, w, dw, db)
+     : finish_some<T, weight_row, count, false>(units, n, w, dw, db);
+}
+
+template <class T>
+void add_band(const char* sums, int64_t n, double* total) {
+  const T* from = reinterpret_cast<const T*>(sums);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) total[i] += double(from[i]);
 }
 
 }  // namespace
 
 #define FASTACT_FINISH(T, row) \
   {finish<T, row, 1>, finish<T, row, 2>, finish<T, row, 3>, finish<T, row, 4>}
-#define FASTACT_NORM(T)                                       \
-  {                                                           \
-    {{normalise<T, false, false>, normalise<T, false, true>}, \
-     {normalise<T, true, false>, normalise<T, true, true>}},  \
-        {add_sums<T, false>, add_sums<T, true>}, fold, {      \
-      FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)       \
-    }                                                         \
+#define FASTACT_NORM(T)                                         \
+  {                                                             \
+      {{normalise<T, false, false>, normalise<T, false, true>}, \
+       {normalise<T, true, false>, normalise<T, true, true>}},  \
+      {add_sums<T, false>, add_sums<T, true>},                  \
+      fold,                                                     \
+      {FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)},      \
+      add_band<T>,                                              \
+      stream,                                                   \
   }
 
 extern const NormTable norm_table;

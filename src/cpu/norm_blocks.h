@@ -9,7 +9,7 @@
 namespace fastact {
 
 constexpr int kNormLanes = 32;  // of float; half of them of double
-constexpr int64_t kBand = 4;    // units that one call of `finish` takes
+constexpr int kQuad = 4;        // units that one call of `finish` takes, at most
 
 // The numbers of one unit.
 struct UnitStats {
@@ -29,7 +29,6 @@ struct UnitChunk {
   char* dx;
   UnitStats stats;
   double means[2];
-  NextChunk next;
 };
 
 struct NormBlocks {
@@ -46,11 +45,18 @@ struct NormBlocks {
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);
 
-  // Of 1 to kBand units, dx OUT (n) = rstd (p w - mean_g - xhat mean_g_xhat); dx is p, x or
+  // Of 1 to kQuad units, dx OUT (n) = rstd (p w - mean_g - xhat mean_g_xhat); dx is p, x or
   // disjoint from them. weight: [1] IN (n), or [0] IN (1).
-  //   dweight, dbias IN/OUT (n) += the sums over the units of p xhat and of p; null: no sums.
-  void (*finish[2][kBand])(const UnitChunk* units, int64_t n, const char* weight, double* dweight,
-                           double* dbias);
+  //   dweight, dbias IN/OUT (n) += the sums over the units of p xhat and of p; null: no sums. They
+  //   lie as dx of the first unit does within 64 bytes: vectors are aligned to it.
+  void (*finish[2][kQuad])(const UnitChunk* units, int64_t n, const char* weight, char* dweight,
+                           char* dbias);
+
+  // total IN/OUT (n) += sums IN (n), such as `finish` makes.
+  void (*add_band)(const char* sums, int64_t n, double* total);
+
+  // to OUT (bytes) = from IN (bytes), past the caches (stream_blocks.h).
+  void (*stream)(const char* from, char* to, int64_t bytes);
 };
 
 struct NormTable {

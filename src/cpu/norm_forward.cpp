@@ -1,4 +1,5 @@
 // The norms forward, unit by unit (norms.h).
+#include <atomic>
 #include <cstring>
 
 #include "../common/moments.h"
@@ -9,9 +10,12 @@
 namespace fastact {
 namespace {
 
+constexpr int64_t kStreamed = 32 << 20;  // bytes of y, of which a cache keeps little
+
 struct Forward : NormChunks {
   const Streams& s;
   const int source;  // what is normalised: x, or the sum of x and the residual
+  const bool is_streamed;
   Reader reader;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
@@ -21,7 +25,15 @@ struct Forward : NormChunks {
       : NormChunks(a, kPiece),
         s(a.streams),
         source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
+        is_streamed(streams(a.streams)),
         reader(a.streams) {}
+
+  // y goes past the caches: it is no operand's memory, and too big to stay there.
+  static bool streams(const Streams& s) {
+    bool is_another = s.is_direct[Norm::kY];
+    for (int k = 0; k < Norm::kY; ++k) is_another &= s.data[k] != s.data[Norm::kY];
+    return is_another && s.size() * s.item >= kStreamed;
+  }
 
   void unit(int64_t index) {
     if (source == Norm::kSum) add(index);
@@ -140,12 +152,15 @@ struct Forward : NormChunks {
     const char* from = reader.load(source, x);
     const int second = source == Norm::kSum ? Norm::kResidual : -1;
     char* y = reader.direct(Norm::kY);
-    char* to = y ? y : z;
+    char* to = y && !is_streamed ? y : z;
     norm.blocks->normalise[c.weight_row][c.bias_row](from, c.n, stats, c.weight, c.bias, to,
-                                                     next(index, 1, c.column, Norm::kX, second));
+                                                     next(index, c.column, Norm::kX, second));
     char* const operands[] = {to, to};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
-    if (!y) reader.store(Norm::kY, z, false);
+    if (!y)
+      reader.store(Norm::kY, z, false);
+    else if (is_streamed)
+      norm.blocks->stream(z, y, c.n * s.wide);
   }
 };
 
@@ -156,6 +171,8 @@ void norm_forward_share(const Norm* norm, int64_t index, int64_t shares) {
   Forward forward(*norm);
   const int64_t units = norm->units();
   for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) forward.unit(i);
+  // Before others read what has been streamed.
+  if (forward.is_streamed) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 }  // namespace fastact

@@ -94,18 +94,18 @@ struct NormChunks {
         weight(a.streams, a.weight, 1.0),
         bias(a.streams, a.bias, -0.0) {}
 
-  // The elements from `column` on of the unit that comes `step` after this one, of two operands;
-  // none where units are too big for them to stay in the cache until then.
-  NextChunk next(int64_t unit, int64_t step, int64_t column, int first, int second) const {
+  // The elements from `column` on of the next unit, of two operands; none where units are too big
+  // for them to stay in the cache until then.
+  NextChunk next(int64_t unit, int64_t column, int first, int second) const {
     const Streams& s = norm.streams;
     NextChunk found{{nullptr, nullptr}, s.item};
-    if (s.columns.size < kPrefetched || unit + step >= norm.units() ||
-        step * s.columns.size * s.item > kFarUnits * norm.groups)
+    if (s.columns.size < kPrefetched || unit + 1 >= norm.units() ||
+        s.columns.size * s.item > kFarUnits)
       return found;
     int count = 0;
     for (const int k : {first, second})
       if (k >= 0 && s.has_unit[k])
-        found.at[count++] = s.data[k] + s.lines.offset(k, unit + step) + column * s.item;
+        found.at[count++] = s.data[k] + s.lines.offset(k, unit + 1) + column * s.item;
     return found;
   }
 

@@ -11,8 +11,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kShortRun = 32;        // below, parameters are spread over chunks
-constexpr int64_t kMostBlocks = 64;      // rows of sums
-constexpr int64_t kLeastBlock = 16;      // units a row of sums, so that it costs little beside them
+constexpr int64_t kMostBlocks = 32;      // rows of sums
 constexpr int64_t kFewShares = 4;        // where there are too few units for that
 constexpr int64_t kFewBlocks = 8;        // as many even where they are big
 constexpr int64_t kSums = 4 << 20;       // bytes of them, where there are more than few
@@ -232,7 +231,7 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
   const int64_t row_bytes = 2 * norm->slots() * int64_t(sizeof(double));
   const int64_t most = std::clamp<int64_t>(
       std::min(std::max(kSums / row_bytes, kFewBlocks), kMostSums / row_bytes), 1, kMostBlocks);
-  const int64_t least = std::clamp(ceil_div(norm->batch, kFewShares), kBand, kLeastBlock);
+  const int64_t least = std::clamp<int64_t>(ceil_div(norm->batch, kFewShares), kQuad, kLeastBlock);
   norm->block = std::max(ceil_div(norm->batch, most), least);
   if (is_by_columns) norm->block = ceil_div(norm->batch, most);  // an example is much work
   norm->chunks = ceil_div(norm->batch, norm->block);

@@ -12,9 +12,8 @@
 // How parameters go with the elements of a unit is one of four kinds:
 //
 //   kOne    one weight and one bias a unit (instance_norm)
-//   kRow    one an element (layer_norm, rms_norm): four units at a time take pass 2, chunk by
-//   chunk,
-//           so that a chunk of the parameters' sums stays in the first-level cache for all four
+//   kRow    one an element (layer_norm, rms_norm): up to 16 units, a band, take pass 2 chunk by
+//           chunk, so that a chunk of the parameters' sums stays in the first-level cache for all
 //   kRuns   one a run of neighbours (group_norm of NCHW): its two sums serve dx and the parameters
 //   kMixed  anything else: the parameters are spread over a chunk, the sums gathered from it
 //
@@ -22,19 +21,29 @@
 //
 //   kColumns  channels come last: the channels are the columns, and the lines are pixels
 //
-// The parameters' sums are double, of a fixed block of units each, merged in the order of the
-// blocks: their bits do not depend on the number of threads. A workspace holds a row of sums a
-// block, at most 64 of them and 16 MiB in all (of rows past a million elements: one).
+// The parameters' sums are of the compute type within a band and double beyond it, of a fixed block
+// of units each, merged in the order of the blocks: their bits do not depend on the number of
+// threads. A workspace holds a row of sums a block, at most 32 of them and 16 MiB in all (of rows
+// past a million elements: one).
 //
 // float32 on two AVX-512 threads, times as ratios to a copy of x, and in brackets backward as a
 // ratio to its three passes, measured beside other work:
-//   layer_norm  (4096, 768) 1.1 (2.0)   (64, 65536) 1.7 (2.6)   (8192, 4096) 1.3 (1.4)
-//   group_norm (32, 64, 56, 56) 1.7 (2.1)   instance_norm 1.9 (2.1)
+//   layer_norm  (4096, 768) 1.2 (2.0)   (64, 65536) 1.5 (2.4)   (8192, 4096) 1.15 (1.26)
+//   group_norm (32, 64, 56, 56) 1.7 (1.7)   instance_norm 1.8 (1.7)
+// A unit is one thread's: (1, 10M) takes 4.7 (27).
 //
-// Tried and rejected, layer_norm backward on one thread at (128, 768), elements a ns: the sums of
-// parameters in double for each unit by itself 1.26 (four units at a time 1.72); sums of g and of
-// g xhat in double lanes 4.7 for that pass alone; rows of sums for 4 units each (as much memory
-// as x: half the speed of 16).
+// What made the difference, in such ratios: a y of 32 MiB or more goes past the caches
+// ((8192, 4096) forward 1.50 -> 1.10; at 16 MiB it loses), vectors aligned to dx (NumPy's big
+// arrays begin 16 bytes into a line, so that every vector of 64 bytes touched two: `finish` of 768
+// columns gave 2.8 elements a ns and gives 5.5), and sums of a band in the compute type.
+//
+// Tried and rejected: a dx that goes past the caches ((8192, 4096) 1.23 -> 1.42, and 1.7 a unit at
+// a time: its bursts take turns with reading); prefetching the next band during pass 2
+// ((4096, 768) 2.2 -> 2.3, without sums 1.65 -> 1.93; forward gains by it: group_norm 1.8 -> 1.5);
+// pass 2 of one or two units at a time, where rows are 4 KiB apart and share their place in the
+// cache ((64, 65536) 1.39 -> 1.58, 1.48). On one thread at (128, 768), elements a ns: sums of g and
+// of g xhat in double lanes 4.7 for that pass alone (with lanes of float 9); rows of sums for 4
+// units each (as much memory as x) half the speed of 16.
 #pragma once
 
 #include "blocks.h"
@@ -43,6 +52,8 @@
 #include "reduce.h"
 
 namespace fastact {
+
+constexpr int64_t kLeastBlock = 16;  // units a row of sums, so that it costs little beside them
 
 // Where one parameter lies.
 struct NormParameter {
