@@ -316,3 +316,48 @@ def batch_norm(
 def moved(running: Float64, new: Float64, momentum: float) -> Float64:
     """Running statistics after a batch: its mean, or its variance with correction 1, is new."""
     return (1 - momentum) * running + momentum * new
+
+
+# --- recurrent gates ------------------------------------------------------------------------------
+#
+# Of activated gates, each an array of the state's shape; `slope` of an activated gate.
+
+
+def activated(name: str, x: Any, u: Any) -> dict[str, Any]:
+    """The gates of pre-activations x + u, by their letters; q: what a GRU's reset gate scales."""
+    if name == "gru_gates":
+        r, z = (_sigmoid(x[k] + u[k], NUMPY) for k in "rz")
+        return {"r": r, "z": z, "n": np.tanh(x["n"] + r * u["n"]), "q": u["n"] + 0 * r}
+    made = {k: np.tanh(x[k] + u[k]) if k in "gn" else _sigmoid(x[k] + u[k], NUMPY) for k in x}
+    return made
+
+
+def gated(name: str, a: dict[str, Any], before: Any) -> tuple[Any, ...]:
+    """The states after a step: (h, c) of an LSTM, else one."""
+    if name == "lstm_gates":
+        c = a["f"] * before + a["i"] * a["g"]
+        return a["o"] * np.tanh(c), c
+    if name == "gru_reset":
+        return (a["r"] * before,)
+    return ((1 - a["z"]) * a["n"] + a["z"] * before,)
+
+
+def gate_gradients(
+    name: str, a: dict[str, Any], before: Any, dh: Any, c: Any = None, dc: Any = 0.0
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The gradients of x and of u, by their letters, and that of the state before."""
+    slope = {k: 1 - a[k] ** 2 if k in "gn" else a[k] * (1 - a[k]) for k in a if k != "q"}
+    if name == "lstm_gates":
+        d = dc + dh * a["o"] * (1 - np.tanh(c) ** 2)
+        of = {"i": d * a["g"], "f": d * before, "g": d * a["i"], "o": dh * np.tanh(c)}
+        dx = {k: of[k] * slope[k] for k in of}
+        return dx, dx, d * a["f"]
+    if name == "gru_reset":
+        dx = {"r": dh * before * slope["r"]}
+        return dx, dx, dh * a["r"]
+    dn = dh * (1 - a["z"]) * slope["n"]
+    dx = {"z": dh * (before - a["n"]) * slope["z"], "n": dn}
+    if name == "gru_blend":
+        return dx, dx, dh * a["z"]
+    dx["r"] = dn * a["q"] * slope["r"]
+    return dx, {**dx, "n": dn * a["r"]}, dh * a["z"]

@@ -24,6 +24,10 @@ from .activations import *  # noqa: F403  one row there is all that an activatio
 from .bias import bias_act as bias_act
 from .bias import bias_grad as bias_grad
 from .bias import unbroadcast as unbroadcast
+from .gates import gru_blend as gru_blend
+from .gates import gru_gates as gru_gates
+from .gates import gru_reset as gru_reset
+from .gates import lstm_gates as lstm_gates
 from .norms import add_layer_norm as add_layer_norm
 from .norms import add_rms_norm as add_rms_norm
 from .norms import batch_norm as batch_norm

@@ -25,6 +25,7 @@ from . import (
     _config,
     _workloads_activations,
     _workloads_bias,
+    _workloads_gates,
     _workloads_norms,
     _workloads_reductions,
 )
@@ -40,6 +41,7 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
 FAMILIES: dict[str, Family] = {
     "activations": _workloads_activations.FAMILY,
     "bias": _workloads_bias.FAMILY,
+    "gates": _workloads_gates.FAMILY,
     "norms": _workloads_norms.FAMILY,
     "reductions": _workloads_reductions.FAMILY,
 }

@@ -14,6 +14,7 @@ from typing import Any
 from . import (
     _check_activations,
     _check_bias,
+    _check_gates,
     _check_moments,
     _check_norms,
     _check_reductions,
@@ -28,6 +29,7 @@ CHECKS = (
     _check_moments.CHECK,
     _check_bias.CHECK,
     _check_norms.CHECK,
+    _check_gates.CHECK,
 )
 
 

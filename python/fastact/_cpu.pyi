@@ -12,6 +12,8 @@ A = TypeVar("A", bound=Array)
 ACTIVATIONS: tuple[str, ...]
 DTYPE_NAMES: tuple[str, ...]
 TERMS: tuple[str, ...]
+GATE_KINDS: tuple[str, ...]
+GATE_ULPS: tuple[float, float]
 
 class View:
     dtype: int
@@ -337,6 +339,41 @@ def batch_norm_backward(
     training: bool,
     accumulate: bool,
     scratch: View | None,
+    stream: int,
+) -> None: ...
+def gates_forward(
+    kind: int,
+    gates: View,
+    recurrent: View | None,
+    bias: View | None,
+    recurrent_bias: View | None,
+    state: View,
+    hidden: View,
+    cell: View | None,
+    kept: View | None,
+    places: tuple[int, ...],
+    stream: int,
+) -> None: ...
+def gates_workspace(kind: int, state: View) -> int: ...
+def gates_backward(
+    kind: int,
+    gates: View,
+    recurrent: View | None,
+    bias: View | None,
+    recurrent_bias: View | None,
+    state: View,
+    cell: View | None,
+    hidden_gradient: View,
+    cell_gradient: View | None,
+    gates_gradient: View | None,
+    recurrent_gradient: View | None,
+    state_gradient: View | None,
+    bias_gradient: View | None,
+    recurrent_bias_gradient: View | None,
+    places: tuple[int, ...],
+    recomputes: bool,
+    accumulate: bool,
+    workspace: View | None,
     stream: int,
 ) -> None: ...
 def broadcast(x: View, y: View, accumulate: bool, stream: int) -> None: ...

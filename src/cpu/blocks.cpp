@@ -182,6 +182,7 @@ extern const MomentTable moment_table;
 extern const NormTable norm_table;
 extern const NormColumnTable norm_column_table;
 extern const BatchTable batch_table;
+extern const GateTable gate_table;
 extern const PipelineBlocks pipeline_blocks;
 extern const CompareBlock compare_block;
 extern const BlockTable table;
@@ -207,6 +208,7 @@ const BlockTable table = {
     &norm_table,
     &norm_column_table,
     &batch_table,
+    &gate_table,
     &pipeline_blocks,
     &compare_block,
 };

@@ -11,6 +11,7 @@
 #include "../common/operand.h"
 #include "batch_norm_blocks.h"
 #include "compare_blocks.h"
+#include "gate_blocks.h"
 #include "moment_blocks.h"
 #include "norm_blocks.h"
 #include "norm_column_blocks.h"
@@ -56,6 +57,7 @@ struct BlockTable {
   const NormTable* norm;
   const NormColumnTable* norm_columns;
   const BatchTable* batch;
+  const GateTable* gate;
   const PipelineBlocks* pipeline;
   const CompareBlock* compare;  // for the accuracy check alone
 };

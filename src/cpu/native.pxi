@@ -307,3 +307,30 @@ cdef extern from "batch_norm.h" namespace "fastact" nogil:
     void batch_sums_share(const BatchNorm*, int64_t, int64_t) noexcept
     void batch_gradient_share(const BatchNorm*, int64_t, int64_t) noexcept
     void merge_batch_sums(BatchNorm*) noexcept
+
+cdef extern from "gates.h" namespace "fastact" nogil:
+    const int kLstm
+    const int kGru
+    const int kReset
+    const int kBlend
+    const double kGateUlps[2]
+
+    ctypedef struct GateArrays:
+        Operand gates, recurrent, state, cell, hidden, cell_gradient
+        Operand gates_out, recurrent_out, state_out
+        Operand bias, recurrent_bias
+        int bias_dtype, recurrent_bias_dtype
+        const int* places
+
+    ctypedef struct Gates:
+        pass
+
+    void prepare_gates "fastact::prepare"(
+        Gates*, const BlockTable*, int, int, cpp_bool, cpp_bool, cpp_bool, const GateArrays&
+    ) noexcept
+    void prepare_gate_sums(Gates*, const ReduceTable*, const Operand*, const int*) noexcept
+    int64_t gate_workspace_size(int, int, int64_t, int64_t, int) noexcept
+    void use_gate_workspace "fastact::use_workspace"(Gates*, char*) noexcept
+    void gate_share(const Gates*, int64_t, int64_t) noexcept
+    void gate_sum_share(const Gates*, int64_t, int64_t) noexcept
+    void merge_gate_sums(const Gates*) noexcept

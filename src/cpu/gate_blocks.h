@@ -1,0 +1,45 @@
+// The serial loops of the recurrent gates (common/gates.h), compiled once per instruction set.
+//
+// A loop runs over rows of a state's columns; each operand has rows of its own stride. What is
+// absent has a stand-in (gates.cpp), but for the two that cost most: a recurrent projection that is
+// not added, and gates that are not kept.
+#pragma once
+
+#include <cstdint>
+
+namespace fastact {
+
+enum GateKind : int { kLstm, kGru, kReset, kBlend, kGateKinds };
+
+// The arrays of a call, gate by gate. A first one with its successors in the kernels' order of
+// gates: i f g o; r z n; r; z n. Backward with recompute reads what forward does.
+enum GateSlot : int {
+  kGateIn = 0,         // forward IN: pre-activations. Backward IN: activated gates (of gru r z n q)
+  kRecurrentIn = 4,    // IN: the recurrent projection
+  kGateBias = 8,       // IN: one row for all (of gru r z n q)
+  kStateIn = 12,       // IN: c or h before
+  kCell = 13,          // lstm: c, forward OUT, backward IN
+  kHidden = 14,        // forward OUT: h. Backward IN: dh
+  kCellGradient = 15,  // lstm, backward IN: dc
+  kGateOut = 16,       // forward OUT: activated gates. Backward OUT: dgates
+  kRecurrentOut = 20,  // gru, backward OUT: drecurrent
+  kStateOut = 24,      // backward OUT: dc or dh before
+  kGateSlots = 25,
+};
+
+// step: from row to row, in elements; columns lie side by side.
+struct GateRows {
+  char* data[kGateSlots];
+  int64_t step[kGateSlots];
+};
+
+using GateBlock = void (*)(const GateRows& rows, int64_t count, int64_t columns);
+
+// Of float and of double. An output is an input or disjoint from all of them.
+struct GateTable {
+  GateBlock forward[kGateKinds][2][2][2];  // [type][adds a recurrent projection][keeps gates]
+  GateBlock backward[kGateKinds][2];       // [type]
+  GateBlock recompute[kGateKinds][2][2];   // [type][adds a recurrent projection]
+};
+
+}  // namespace fastact

@@ -1,0 +1,94 @@
+// Recurrent gates: forward and backward in one pass over memory each (common/gates.h).
+//
+// Packed arrays (..., G H) hold G gates of H columns side by side, in an order of the caller's: a
+// gate is the same array from another column on, and nothing is ever gathered to be taken apart.
+// All axes but the last are rows, each array with strides of its own, so that a step of a sequence,
+// or a gate slice, is read where it lies. The kernels (gate_blocks.h) run over rows of columns;
+// arrays of 16 bits, strided columns, what is added to, and short rows, which are joined, pass
+// through buffers of kPiece elements that stay in the first-level cache.
+//
+// Both biases are added up once a thread and tile of columns, and are one row in the kernels; where
+// there is none, it is a row of -0, which changes nothing it is added to.
+//
+// dbias is the sum over all rows, in the order and with the bits of bias_grad (reduce_blocks.h): of
+// gradients before they are rounded, which are found in the second-level cache. A unit of work is
+// then a tile of columns, all its gates, over a chunk of the rows.
+#pragma once
+
+#include "../common/gates.h"
+#include "blocks.h"
+#include "gate_blocks.h"
+#include "reduce.h"
+
+namespace fastact {
+
+constexpr int kMostGates = 4;
+
+// What one call is about; arrays without data are not there.
+struct GateArrays {
+  Operand gates, recurrent, state, cell, hidden, cell_gradient;  // slots of gate_blocks.h
+  Operand gates_out, recurrent_out, state_out;
+  Operand bias, recurrent_bias;
+  int bias_dtype, recurrent_bias_dtype;
+  const int* places;  // of each gate of the kernels in packed arrays
+};
+
+struct Gates {
+  // One gate of an array, or a state; strides in bytes, those of rows in the batch's axes.
+  struct Stream {
+    char* data;
+    int64_t column;
+    int64_t step[kMaxAxes];
+    bool is_dense, is_direct;  // a row's columns lie side by side; and need no conversion
+  };
+  // One gate of a bias, or of both, in the row of the kernels.
+  struct Bias {
+    const char* data[2];
+    int64_t stride[2];
+    int dtype[2];
+  };
+
+  const PipelineBlocks* blocks;
+  GateBlock block;
+  int kind, dtype, wide_dtype;
+  int64_t item, wide;  // bytes of an element, and of one in the compute type
+  bool backward, accumulate;
+  int64_t rows, columns;
+  int axes;  // of the batch, merged, outermost first
+  int64_t length[kMaxAxes];
+  Stream streams[kGateSlots];
+  Bias bias[kMostGates];
+  int biases;      // rows of bias: gates, and q of gru
+  bool moves;      // something passes through buffers
+  bool lacks;      // something has a buffer as its stand-in
+  bool is_joined;  // rows are short
+
+  // Backward, if a gradient of a bias is wanted.
+  Reducer sums[2];    // of dbias, of drecurrent_bias; y null: not wanted
+  bool shares_lanes;  // one block of rows: the threads share its lanes, which meet in a workspace
+  int64_t tile;       // columns a unit
+  int64_t tiles;
+  int places[kMostGates];
+};
+
+// backward: else forward. recomputes: backward has what forward has.
+// arrays: state leads; every one has its shape but for the last axis of packed ones.
+void prepare(Gates* gates, const BlockTable* table, int kind, int dtype, bool backward,
+             bool recomputes, bool accumulate, const GateArrays& arrays);
+
+// After `prepare`: gradients of the biases, which have their dtypes; without data: not wanted.
+void prepare_gate_sums(Gates* gates, const ReduceTable* table, const Operand* sums,
+                       const int* dtypes);
+
+// Bytes of scratch with which many threads can share sums of few columns; 0 where that would not
+// help. To be used after prepare_gate_sums.
+int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads);
+void use_workspace(Gates* gates, char* workspace);
+
+// The index-th of `shares` parts of the work.
+void gate_share(const Gates* gates, int64_t index, int64_t shares);
+void gate_sum_share(const Gates* gates, int64_t index, int64_t shares);
+// Once all parts of the latter are done: what they left in the workspace, if there is one.
+void merge_gate_sums(const Gates* gates);
+
+}  // namespace fastact

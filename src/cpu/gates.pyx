@@ -1,0 +1,132 @@
+# Recurrent gates: the states of a step, and its gradients into packed arrays (gates.h).
+#
+# All arrays have the axes of the state, packed ones with several gates along the last of them.
+
+GATE_KINDS = ("lstm", "gru", "reset", "blend")
+GATE_ULPS = (kGateUlps[0], kGateUlps[1])
+
+
+cdef void set_gates(
+    GateArrays* given, int* at, View gates, View recurrent, View bias, View recurrent_bias,
+    View state, tuple places
+) noexcept:
+    cdef int i
+    for i in range(4):
+        at[i] = places[i] if i < len(places) else i
+    given.places = at
+    given.gates, given.recurrent = operand_or_nothing(gates), operand_or_nothing(recurrent)
+    given.bias = operand_or_nothing(bias)
+    given.recurrent_bias = operand_or_nothing(recurrent_bias)
+    given.bias_dtype = 0 if bias is None else bias.dtype
+    given.recurrent_bias_dtype = 0 if recurrent_bias is None else recurrent_bias.dtype
+    given.state = state.operand
+
+
+def gates_forward(
+    int kind, View gates, View recurrent, View bias, View recurrent_bias, View state, View hidden,
+    View cell, View kept, tuple places, int64_t stream
+):
+    """hidden OUT and, of "lstm", cell OUT: the states after the step from `state` IN.
+
+    gates, recurrent IN: packed pre-activations, which are added up; of "gru", both, else recurrent
+    may be None. bias, recurrent_bias IN: of one axis, or None. kept OUT: the activated gates,
+    packed as gates are (of "gru" r, z, n and what r scales), or None. places: where each gate of
+    the kernels (i f g o; r z n; r; z n) lies in packed arrays. Each output is an input or disjoint
+    from all of them. stream: of a GPU; unused here.
+    """
+    cdef Gates step
+    cdef GateArrays given
+    cdef int[4] at
+    cdef int64_t size = element_count(state)
+    cdef int threads, i
+    if size == 0:
+        return
+    set_gates(&given, at, gates, recurrent, bias, recurrent_bias, state, places)
+    given.hidden, given.cell = hidden.operand, operand_or_nothing(cell)
+    given.gates_out = operand_or_nothing(kept)
+    given.cell_gradient = given.recurrent_out = given.state_out = operand_or_nothing(None)
+    prepare_gates(&step, table, kind, state.dtype, False, False, False, given)
+    threads = resolve_threads(gate_work(kind, size))
+    with nogil:
+        if threads == 1:
+            gate_share(&step, 0, 1)
+        else:
+            for i in prange(threads, schedule="static", num_threads=threads):
+                gate_share(&step, i, threads)
+
+
+cdef int64_t gate_work(int kind, int64_t size) noexcept:
+    """In elements of an activation, by which threads are counted."""
+    return size * (5 if kind == kLstm else 3 if kind == kGru else 1 if kind == kReset else 2)
+
+
+def gates_workspace(int kind, View state):
+    """Bytes of scratch with which `gates_backward` can share the sums of few columns."""
+    cdef int64_t size = element_count(state), columns
+    cdef int threads = resolve_threads(gate_work(kind, size))
+    if size == 0 or threads == 1:
+        return 0
+    columns = state.shape_[state.operand.ndim - 1]
+    return gate_workspace_size(kind, state.dtype, size // columns, columns, threads)
+
+
+def gates_backward(
+    int kind, View gates, View recurrent, View bias, View recurrent_bias, View state, View cell,
+    View hidden_gradient, View cell_gradient, View gates_gradient, View recurrent_gradient,
+    View state_gradient, View bias_gradient, View recurrent_bias_gradient, tuple places,
+    bint recomputes, bint accumulate, View workspace, int64_t stream
+):
+    """The gradients of `gates_forward`, each OUT or None; of "gru" alone, recurrent_gradient.
+
+    gates IN: what it kept, with recurrent and the biases None; or if it recomputes, what it took.
+    cell IN: of "lstm", what it gave; unused if it recomputes. hidden_gradient IN; cell_gradient IN
+    or None. accumulate: the gradients are IN/OUT, added to. Those of the biases have their dtypes.
+    workspace: SCRATCH of `gates_workspace` bytes, or None.
+    """
+    cdef Gates step
+    cdef GateArrays given
+    cdef int[4] at
+    cdef Operand[2] sums = [
+        operand_or_nothing(bias_gradient), operand_or_nothing(recurrent_bias_gradient)
+    ]
+    cdef int[2] dtypes = [0, 0]
+    cdef int64_t size = element_count(state)
+    cdef int threads, i
+    cdef bint is_merging = False
+    if size == 0:
+        if not accumulate:
+            for gradient in (bias_gradient, recurrent_bias_gradient):
+                if gradient is not None and element_count(gradient) > 0:
+                    fill_with_zero(gradient)
+        return
+    set_gates(&given, at, gates, recurrent, bias, recurrent_bias, state, places)
+    given.hidden, given.cell = hidden_gradient.operand, operand_or_nothing(cell)
+    given.cell_gradient = operand_or_nothing(cell_gradient)
+    given.gates_out = operand_or_nothing(gates_gradient)
+    given.recurrent_out = operand_or_nothing(recurrent_gradient)
+    given.state_out = operand_or_nothing(state_gradient)
+    prepare_gates(&step, table, kind, state.dtype, True, recomputes, accumulate, given)
+    threads = resolve_threads(gate_work(kind, size))
+    if bias_gradient is None and recurrent_bias_gradient is None:
+        with nogil:
+            if threads == 1:
+                gate_share(&step, 0, 1)
+            else:
+                for i in prange(threads, schedule="static", num_threads=threads):
+                    gate_share(&step, i, threads)
+        return
+    for i, gradient in enumerate((bias_gradient, recurrent_bias_gradient)):
+        if gradient is not None:
+            dtypes[i] = gradient.dtype
+    prepare_gate_sums(&step, table.reduce, sums, dtypes)
+    if threads > 1 and workspace is not None:
+        use_gate_workspace(&step, workspace.operand.data)
+        is_merging = True
+    with nogil:
+        if threads == 1:
+            gate_sum_share(&step, 0, 1)
+        else:
+            for i in prange(threads, schedule="static", num_threads=threads):
+                gate_sum_share(&step, i, threads)
+        if is_merging:
+            merge_gate_sums(&step)

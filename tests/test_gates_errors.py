@@ -1,0 +1,95 @@
+"""What the recurrent gates refuse, with which words; and that nothing is written before they do."""
+
+# ruff: noqa: E501  a case is a line
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastact as fa
+
+L, G = fa.lstm_gates, fa.gru_gates
+
+
+def f32(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
+SAVED: dict[str, Any] = {
+    "lstm": L.forward(f32(2, 12), f32(2, 3))[1],
+    "gru": G.forward(f32(2, 9), f32(2, 9), f32(2, 3))[1],
+}
+
+BAD: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    (L, (f32(2, 10), f32(2, 3)), {}, ValueError, r"fastact.lstm_gates: gates must have a last axis of 4"),
+    (G, (f32(2, 10), f32(2, 10), f32(2, 3)), {}, ValueError, "gates must have a last axis of 3 gates"),
+    (L, (f32(), f32()), {}, ValueError, "gates must have a last axis of 4"),
+    (L, (f32(2, 12), f32(2, 4)), {}, ValueError, r"c_prev must have shape \(2, 3\), got \(2, 4\)"),
+    (L, (f32(2, 12), f32(3)), {}, ValueError, r"c_prev must have shape \(2, 3\), got \(3,\)"),
+    (L, (f32(2, 12),), {}, TypeError, "c_prev must be given, by position"),
+    (L, (f32(2, 12), None), {}, TypeError, "c_prev must be an array, got None"),
+    (L, (f32(2, 12), f32(2, 3)), {"recurrent": f32(2, 9)}, ValueError, r"recurrent must have shape \(2, 12\)"),
+    (L, (f32(2, 12), f32(2, 3)), {"bias": f32(9)}, ValueError, r"bias must have shape \(12,\), got \(9,\)"),
+    (L, (f32(2, 12), f32(2, 3)), {"recurrent_bias": f32(1, 12)}, ValueError, r"recurrent_bias must have shape"),
+    (L, (f32(2, 12), f32(2, 3)), {"bias": np.ones(12, np.float16)}, TypeError, "or a wider one"),
+    (L, (f32(2, 12), f32(2, 3)), {"bias": 1.0}, TypeError, "bias must be an array, got 1.0"),
+    (L, (f32(2, 12), f32(2, 3).astype(float)), {}, TypeError, "c_prev must have dtype float32"),
+    (L, (f32(2, 12), f32(2, 3)), {"order": "ifg"}, ValueError, "order must be a permutation of 'ifgo'"),
+    (L, (f32(2, 12), f32(2, 3)), {"order": "iifo"}, ValueError, "got 'iifo'"),
+    (L, (f32(2, 12), f32(2, 3)), {"order": 3}, ValueError, "order must be a permutation"),
+    (L, (f32(2, 12), f32(2, 3)), {"biass": f32(12)}, TypeError, "did you mean 'bias'"),
+    (G, (f32(2, 9), f32(2, 6), f32(2, 3)), {}, ValueError, r"recurrent must have shape \(2, 9\), got \(2, 6\)"),
+    (G, (f32(2, 9), None, f32(2, 3)), {}, TypeError, "recurrent must be an array, got None"),
+    (L.backward, (f32(2, 3),), {}, TypeError, "fastact.lstm_gates.backward: dc must be given"),
+    (L.backward, (f32(2, 3), None, f32(2, 12), f32(2, 3)), {}, TypeError, "c must be given"),
+    (L.backward, (f32(2, 3), None, f32(2, 12), f32(2, 3), None), {}, TypeError, "c must be an array, as forward saved it with recompute=False"),
+    (L.backward, (f32(2, 3), None, None, *SAVED["lstm"][1:]), {}, TypeError, "gates must be an array, as forward"),
+    (L.backward, (None, None, *SAVED["lstm"]), {}, TypeError, "dh must be an array or a number"),
+    (L.backward, (f32(2, 4), None, *SAVED["lstm"]), {}, ValueError, r"dh must have shape \(2, 3\)"),
+    (G.backward, (f32(2, 3), f32(2, 9), *SAVED["gru"][1:]), {}, ValueError, "a last axis of 4 gates"),
+    (G.backward, (f32(2, 3), *SAVED["gru"]), {"recompute": True}, TypeError, "recurrent must be an array, as forward saved it with recompute=True"),
+    (L.backward, (f32(2, 3), None, *SAVED["lstm"]), {"out": (None, None, f32(12))}, ValueError, r"out\[2\] must be None, for there is no bias"),
+    (L.backward, (f32(2, 3), None, *SAVED["lstm"]), {"accumulate": True}, ValueError, "accumulate=True must come with out="),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case[-1][:40])
+def test_refused(case):
+    door, arguments, options, error, words = case
+    with pytest.raises(error, match=words):
+        door(*arguments, **options)
+
+
+def test_nothing_is_written():
+    h, c = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    for options in ({"bias": f32(9)}, {"order": "abcd"}, {"recurrent": f32(1, 12)}):
+        with pytest.raises(ValueError, match=r"fastact\.lstm_gates"):
+            L(f32(2, 12), f32(2, 3), out=(h, c), **options)
+    with pytest.raises(ValueError, match="must have shape"):
+        L(f32(2, 12), f32(2, 3), out=(h, np.zeros((2, 4), np.float32)))
+    assert not h.any()
+    assert not c.any()
+
+
+def test_overlaps():
+    memory = np.zeros((4, 24), np.float32)
+    gates, c = memory[:2, :12], f32(2, 3)
+    with pytest.raises(ValueError, match="partial overlap"):
+        L(gates, c, out=(memory[:2, 1:4], f32(2, 3)))
+    with pytest.raises(ValueError, match=r"out\[1\] must not share memory with out\[0\]"):
+        L(gates, c, out=(memory[:2, 12:15], memory[:2, 13:16]))
+    with pytest.raises(
+        ValueError, match=r"out\[1\] must not share memory with c_prev, which is still"
+    ):
+        L.forward(gates, c, out=(f32(2, 3), c, None))
+    with pytest.raises(
+        ValueError, match=r"must not share memory with gates, which is still needed"
+    ):
+        L.forward(gates, c, out=(gates[:, :3], f32(2, 3), None), recompute=True)
+    bias = f32(12)
+    with pytest.raises(ValueError, match="must not share memory with bias"):
+        L(gates[:1], c[:1], bias=bias, out=(bias[:3].reshape(1, 3), f32(1, 3)))
+    readonly = f32(2, 3)
+    readonly.flags.writeable = False
+    with pytest.raises(ValueError, match="must be writable"):
+        L(gates, c, out=(readonly, None))
