@@ -13,27 +13,23 @@ The same code then runs with Mish written in plain NumPy, to see what the activa
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
-from statistics import median
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+from _shared import Array, Labels, Trainer, arguments, load_digits, train, turns, verdict
 
 import fastact as fa
-
-Array = NDArray[np.float32]
 
 LAYERS = (64, 256, 128, 10)  # pixels, two hidden layers, digits
 BATCH = 64
 EPOCHS = 30
-TIMED_EPOCHS = 15
+RATE = 0.02
+TIMED_EPOCHS, QUICK_EPOCHS = 15, 1
 REQUIRED_ACCURACY = 0.97
 
 
@@ -81,9 +77,19 @@ class Network:
         rng = np.random.default_rng(seed)
         self.activation = activation
         self.layers = [Layer(*shape, rng) for shape in pairwise(LAYERS)]
+        self.batch = BATCH
+        self.x = np.empty((BATCH, LAYERS[0]), dtype=np.float32)
+        self.labels = np.zeros(BATCH, dtype=np.intp)
 
-    def forward(self, x: Array) -> Array:
-        """The logits of one batch. z is kept in every layer: backward needs nothing else."""
+    def load(self, images: Array, labels: Labels | None) -> None:
+        """Take over a batch of images; without labels for a forward pass alone."""
+        self.x[...] = images.reshape(self.x.shape)
+        if labels is not None:
+            self.labels[...] = labels
+
+    def forward(self) -> Array:
+        """The logits of the batch. z is kept in every layer: backward needs nothing else."""
+        x = self.x
         *hidden, last = self.layers
         for layer in hidden:
             np.matmul(x, layer.weight, out=layer.z)
@@ -92,20 +98,27 @@ class Network:
         np.matmul(x, last.weight, out=last.y)
         return np.add(last.y, last.bias, out=last.y)
 
-    def loss(self, labels: NDArray[np.intp]) -> float:
+    def gradient(self) -> float:
+        """The loss of the batch, and the gradients of all weights."""
+        self.forward()
+        loss = self.loss()
+        self.backward()
+        return loss
+
+    def loss(self) -> float:
         """Cross-entropy of the last forward pass; leaves its gradient in the last layer."""
         logits, dz = self.layers[-1].y, self.layers[-1].dz
         rows = np.arange(BATCH)
         np.subtract(logits, logits.max(axis=1, keepdims=True), out=dz)
         np.exp(dz, out=dz)
         np.divide(dz, dz.sum(axis=1, keepdims=True), out=dz)  # the probabilities
-        loss = -float(np.log(dz[rows, labels]).mean())
-        dz[rows, labels] -= 1
+        loss = -float(np.log(dz[rows, self.labels]).mean())
+        dz[rows, self.labels] -= 1
         np.divide(dz, BATCH, out=dz)
         return loss
 
-    def backward(self, x: Array) -> None:
-        """Gradients of all weights for the batch `x` that went through forward and loss."""
+    def backward(self) -> None:
+        """Gradients of all weights, after forward and loss."""
         for layer, below in zip(self.layers[:0:-1], self.layers[-2::-1], strict=True):
             np.matmul(below.y.T, layer.dz, out=layer.dweight)
             np.sum(layer.dz, axis=0, out=layer.dbias)
@@ -113,7 +126,7 @@ class Network:
             np.matmul(layer.dz, layer.weight.T, out=below.dz)
             self.activation.backward(below.dz, below.z, out=below.dz)
         first = self.layers[0]
-        np.matmul(x.T, first.dz, out=first.dweight)
+        np.matmul(self.x.T, first.dz, out=first.dweight)
         np.sum(first.dz, axis=0, out=first.dbias)
 
     def parameters(self) -> Iterable[tuple[Array, Array]]:
@@ -122,119 +135,30 @@ class Network:
             yield layer.weight, layer.dweight
             yield layer.bias, layer.dbias
 
-    def accuracy(self, x: Array, labels: NDArray[np.intp]) -> float:
-        """Share of the images that are read correctly."""
-        for layer in self.layers[:-1]:
-            z = x @ layer.weight + layer.bias
-            x = self.activation(z, out=z)  # in place: nothing needs z any more
-        logits = x @ self.layers[-1].weight + self.layers[-1].bias
-        return float((logits.argmax(axis=1) == labels).mean())
 
-
-class Momentum:
-    """Gradient descent with momentum, its state and its scratch allocated once."""
-
-    def __init__(self, network: Network, rate: float = 0.02, momentum: float = 0.9) -> None:
-        self.rate, self.momentum = np.float32(rate), np.float32(momentum)
-        self.state = [
-            (parameter, gradient, np.zeros_like(parameter), np.empty_like(parameter))
-            for parameter, gradient in network.parameters()
-        ]
-
-    def step(self) -> None:
-        """Update every parameter from its gradient."""
-        for parameter, gradient, velocity, scratch in self.state:
-            np.multiply(velocity, self.momentum, out=velocity)
-            np.add(velocity, gradient, out=velocity)
-            np.multiply(velocity, self.rate, out=scratch)
-            np.subtract(parameter, scratch, out=parameter)
-
-
-class Trainer:
-    """A network, its data in random order, and the two buffers that a batch is gathered into."""
-
-    def __init__(self, activation: Activation, x: Array, labels: NDArray[np.intp]) -> None:
-        self.network = Network(activation, seed=0)
-        self.optimizer = Momentum(self.network)
-        self.rng = np.random.default_rng(1)
-        self.x, self.labels = x, labels
-        self.batch_x = np.empty((BATCH, x.shape[1]), dtype=np.float32)
-        self.batch_labels = np.empty(BATCH, dtype=labels.dtype)
-
-    def epoch(self) -> float:
-        """One pass over the data, but for the last incomplete batch; returns the mean loss."""
-        order = self.rng.permutation(len(self.x))
-        losses = []
-        for begin in range(0, len(order) - BATCH + 1, BATCH):
-            chosen = order[begin : begin + BATCH]
-            # mode="clip" because the default mode gathers into a temporary first.
-            np.take(self.x, chosen, axis=0, out=self.batch_x, mode="clip")
-            np.take(self.labels, chosen, out=self.batch_labels, mode="clip")
-            self.network.forward(self.batch_x)
-            losses.append(self.network.loss(self.batch_labels))
-            self.network.backward(self.batch_x)
-            self.optimizer.step()
-        return float(np.mean(losses))
-
-
-def time_epochs(trainers: list[Trainer]) -> list[float]:
-    """Median milliseconds of an epoch of each, taken in turns so that noise hits all alike."""
-    times: list[list[float]] = [[] for _ in trainers]
-    for _ in range(TIMED_EPOCHS):
-        for trainer, measured in zip(trainers, times, strict=True):
-            begin = time.perf_counter()
-            trainer.epoch()
-            measured.append(1e3 * (time.perf_counter() - begin))
-    return [median(measured) for measured in times]
-
-
-def plot(losses: list[float], path: str) -> None:
-    """Draw the training loss."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    axes.semilogy(range(1, len(losses) + 1), losses, color="#2a78d6", linewidth=2)
-    axes.set(xlabel="epoch", ylabel="training loss", title="load_digits, MLP with fastact.mish")
-    axes.grid(color="#e5e4e0", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+def seconds(trainer: Trainer) -> float:
+    """The time of an epoch."""
+    begin = time.perf_counter()
+    trainer.epoch()
+    return time.perf_counter() - begin
 
 
 def main() -> int:
     """Train, test, time; the exit status says whether the accuracy is good enough."""
-    parser = argparse.ArgumentParser(description="An MLP on handwritten digits with fastact.mish.")
-    parser.add_argument("--plot", metavar="FILE", help="draw the training loss")
-    arguments = parser.parse_args()
+    told = arguments("An MLP on handwritten digits with fastact.mish.")
+    digits = load_digits()
+    trainer = Trainer(Network(fa.mish, seed=0), digits, RATE)
+    train(trainer, EPOCHS, told.plot, "load_digits, MLP with fastact.mish")
 
-    images, digits = load_digits(return_X_y=True)
-    pixels = (images / 4 - 2).astype(np.float32)  # from 0 ... 16 to -2 ... 2
-    x_train, x_test, labels_train, labels_test = train_test_split(
-        pixels, digits, test_size=0.25, stratify=digits, random_state=0
-    )
-
-    trainer = Trainer(fa.mish, x_train, labels_train)
-    losses = []
-    for epoch in range(1, EPOCHS + 1):
-        losses.append(trainer.epoch())
-        if epoch == 1 or epoch % 5 == 0:
-            print(f"epoch {epoch:3d}   loss {losses[-1]:.5f}")
-    if arguments.plot:
-        plot(losses, arguments.plot)
-
-    activations: list[Activation] = [fa.mish, PlainMish()]
-    ours, plain = time_epochs([Trainer(a, x_train, labels_train) for a in activations])
+    activations: dict[str, Activation] = {"fastact": fa.mish, "plain": PlainMish()}
+    trainers = {n: Trainer(Network(a, seed=0), digits, RATE) for n, a in activations.items()}
+    epochs = QUICK_EPOCHS if told.quick else TIMED_EPOCHS
+    times = turns({n: partial(seconds, t) for n, t in trainers.items()}, epochs)
     print(
-        f"an epoch with fastact.mish {ours:.1f} ms, with plain NumPy mish {plain:.1f} ms:"
-        f" {plain / ours:.1f} times faster"
+        f"an epoch with fastact.mish {1e3 * times['fastact']:.1f} ms, with plain NumPy mish"
+        f" {1e3 * times['plain']:.1f} ms: {times['plain'] / times['fastact']:.1f} times faster"
     )
-
-    accuracy = trainer.network.accuracy(x_test, labels_test)
-    passed = accuracy >= REQUIRED_ACCURACY
-    print(
-        f"test accuracy {accuracy:.2%} of {len(x_test)} images,"
-        f" at least {REQUIRED_ACCURACY:.0%} required: {'passed' if passed else 'FAILED'}"
-    )
-    return 0 if passed else 1
+    return verdict(trainer, REQUIRED_ACCURACY)
 
 
 if __name__ == "__main__":
