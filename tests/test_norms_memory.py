@@ -35,9 +35,10 @@ def test_python_and_numpy_allocate_the_outputs(op, many_threads):
             result = call()
             out = outs(result)
             size = sum(part.nbytes for part in parts(result))
-            found.setdefault(door, []).append(
-                (peak(lambda: call(out=out)), peak(call) - size)  # noqa: B023
-            )
+            ways = (lambda: call(out=out), call)  # noqa: B023
+            # The least of three: what a first call notes for the next ones is not counted.
+            least, least_new = (min(peak(way) for _ in range(3)) for way in ways)
+            found.setdefault(door, []).append((least, least_new - size))
     for door, ((few, few_new), (many, many_new)) in found.items():
         assert many - few < OBJECTS, door
         assert many_new - few_new < OBJECTS, door
