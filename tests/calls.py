@@ -16,6 +16,10 @@ def _more(x: np.ndarray, dy: np.ndarray) -> dict[str, tuple[tuple[Any, ...], Nam
     """What follows x, what is told by keyword, and what of that backward is told again."""
     w = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
     b, axis = w - x.dtype.type(1), {"axis": 0}
+
+    def gates(count: int, *biases: str) -> Named:
+        return dict.fromkeys(biases, np.tile(w, count))
+
     return {
         "bias_act": ((b,), {"activation": "mish", "residual": dy}, {"activation": "mish"}),
         "bias_grad": ((), {}, {}),
@@ -32,7 +36,20 @@ def _more(x: np.ndarray, dy: np.ndarray) -> dict[str, tuple[tuple[Any, ...], Nam
         "instance_norm": ((w, b), {}, {}),
         "batch_norm": ((None, None, w, b), {"training": True}, {"training": True}),
         "norm_apply": ((b, w, w, b), {"axis": 1}, {"axis": 1}),
+        "lstm_gates": ((dy,), gates(4, "bias"), {}),
+        "gru_gates": ((np.tile(dy, 3), dy), gates(3, "bias", "recurrent_bias"), {}),
+        "gru_reset": ((dy,), gates(1, "bias"), {}),
+        "gru_blend": ((dy,), gates(2, "bias"), {}),
     }
+
+
+#: Gates that are packed in what comes first.
+_GATES = {"lstm_gates": 4, "gru_gates": 3, "gru_reset": 1, "gru_blend": 2}
+
+
+def _first(op: Any, x: np.ndarray) -> np.ndarray:
+    """x, and side by side as many of it as there are gates."""
+    return np.tile(x, _GATES[op.name]) if op.name in _GATES else x
 
 
 _NAMES = frozenset(_more(np.ones((2, 2)), np.ones((2, 2))))
@@ -50,15 +67,17 @@ def parts(result: Any) -> tuple[Any, ...]:
 def forward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
     """The op with all that it takes; `out` may be added."""
     more, told, _ = _more(x, dy).get(op.name, ((), {}, {}))
-    return partial(op, x, *more, **told)
+    return partial(op, _first(op, x), *more, **told)
 
 
 def backward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
     """Its backward; `out` and `accumulate` may be added. dy: for results of x's shape."""
     more, told, again = _more(x, dy).get(op.name, ((), {}, {}))
-    result, saved = op.forward(x, *more, **told)
+    result, saved = op.forward(_first(op, x), *more, **told)
     gradients = tuple(part.astype(x.dtype) for part in parts(result))
     if op.name in ("mean_var", "moments"):
         return partial(op.backward, gradients, *saved, **again)
     gradient = dy if gradients[0].shape == x.shape else gradients[0]
+    if op.name == "lstm_gates":
+        return partial(op.backward, gradient, gradients[1], *saved, **again)
     return partial(op.backward, gradient, *saved, **again)

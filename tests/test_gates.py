@@ -20,6 +20,8 @@ each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
 # Shorter and longer than a vector, rows that are joined, a buffer of 256, a tile of 1024 columns;
 # more rows than a block of 2048; batches of no and of two axes.
 SHAPES = [(7,), (1, 1), (3, 5), (70, 40), (4, 1100), (2100, 12), (2, 3, 300)]
+# Of every op more than the second-level cache has, and columns of more than a unit.
+WIDE = (256, 1100)
 
 
 def forward(step: Step, **told: Any) -> tuple[Any, ...]:
@@ -96,7 +98,7 @@ def test_same_bits_for_any_number_of_threads(op, shape, dtype):
 
 
 @each_op
-@pytest.mark.parametrize("shape", [(33, 20), (256, 64), (64, 512), (2500, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(33, 20), (256, 64), (64, 512), (2500, 40), WIDE], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dbias_is_bias_grad(op, shape, dtype, isa):
     """The sums of bias_grad, to the bit; both biases have theirs."""
@@ -107,6 +109,23 @@ def test_dbias_is_bias_grad(op, shape, dtype, isa):
         assert_same_bits(made[3], fa.bias_grad(made[0]))
     else:
         assert_same_bits(made[2], fa.bias_grad(made[0]))
+
+
+@each_op
+@pytest.mark.parametrize("threads", [1, 3])
+def test_dbias_alone(op, threads, isa):
+    """What is not stored cannot be read again, and has the same sums."""
+    step = random_step(op, WIDE, np.float32)
+    saved = forward(step)[-1]
+    expected = backward(step, saved)
+    out = tuple(np.empty_like(d) if d.ndim == 1 else None for d in expected)
+    with fa.num_threads(threads):
+        made = backward(step, saved, out=out)
+    for gradient, same in zip(made, expected, strict=True):
+        if same.ndim == 1:
+            assert_same_bits(gradient, same)
+        else:
+            assert gradient is None
 
 
 def test_sums_are_wide():

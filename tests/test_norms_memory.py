@@ -1,4 +1,4 @@
-"""With `out=` no norm, moment or sum allocates what grows with the data; without, its outputs."""
+"""With `out=` no norm, sum or gate allocates what grows with the data; without, its outputs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,7 +60,7 @@ fa.set_num_threads(4)
 x, dy = (np.random.default_rng(s).random(({rows}, 40), np.float32) for s in (0, 1))
 held = []
 for op in calls.OPS:
-    if op.family in ("norms", "reductions"):
+    if op.family in ("norms", "reductions", "gates"):
         for call in (calls.forward(op, x, dy), calls.backward(op, x, dy)):
             result = call()
             out = tuple(np.ones_like(part) for part in calls.parts(result))
@@ -74,5 +74,5 @@ print(len(held), peak() - before)
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     count, grown = map(int, done.stdout.split())
-    assert count == 2 * sum(op.family in ("norms", "reductions") for op in fa.ops.values())
+    assert count == 2 * sum(op.family in ("norms", "reductions", "gates") for op in fa.ops.values())
     assert grown < rows * 40 * 4 / 2  # half of one array of the 2 * count that were written

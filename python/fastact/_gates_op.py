@@ -9,6 +9,7 @@ from . import _checks, _cpu
 from ._call import Call
 from ._cpu import View
 from ._op import REQUIRED, QuickOp, Takes
+from ._reduction import IDENTITY, add_up
 
 Shape = tuple[int, ...]
 
@@ -100,7 +101,7 @@ class GatesOp(QuickOp):
         with Call(where, options.stream, **arrays) as call:
             _checks.on_cpu(where, call.place.device)
             units = self._units(where, call, kind.gates if options.recompute else kind.kept)
-            packed = (*units.batch, kind.gates * units.columns)
+            whole = (*units.batch, kind.gates * units.columns)
             made: list[tuple[View | None, Any]] = []
             for i, name in enumerate(self._gradients):
                 out, like = options.out[i], name
@@ -116,7 +117,7 @@ class GatesOp(QuickOp):
                 elif is_bias:
                     made.append(call.output(f"out[{i}]", out, like, in_place=False))
                 else:
-                    shape = units.state if name == kind.state else packed
+                    shape = units.state if name == kind.state else whole
                     made.append(call.output(f"out[{i}]", out, "gates", shape=shape))
             views = [view for view, _ in made]
             _keep_apart(where, call, views, ("bias", "recurrent_bias"))
@@ -124,7 +125,17 @@ class GatesOp(QuickOp):
             given_views = [call.views.get(name) for name in ("recurrent", "bias", "recurrent_bias")]
             if not options.recompute:
                 given_views = [None, None, None]
-            wants_sums = gradients["bias"] or gradients.get("recurrent_bias")
+            sums = [(gradients["bias"], gradients["gates"])]
+            if kind.takes_recurrent:
+                sums.append((gradients["recurrent_bias"], gradients["recurrent"]))
+            sums = [(bias, packed) for bias, packed in sums if bias is not None]
+            apart = (
+                bool(sums)
+                and not options.accumulate
+                and all(packed is not None for _, packed in sums)
+                and call.native.gates_sums_apart(self._which, call.views[kind.state])
+            )
+            fused = bool(sums) and not apart
             call.run(
                 "gates_backward",
                 self._which,
@@ -135,17 +146,19 @@ class GatesOp(QuickOp):
                 gradients["gates"],
                 gradients.get("recurrent"),
                 gradients[kind.state],
-                gradients["bias"],
-                gradients.get("recurrent_bias"),
+                gradients["bias"] if fused else None,
+                gradients.get("recurrent_bias") if fused else None,
                 places,
                 options.recompute,
                 options.accumulate,
                 call.workspace(
-                    call.native.gates_workspace(self._which, call.views[kind.state])
-                    if wants_sums
-                    else 0
+                    call.native.gates_workspace(self._which, call.views[kind.state]) if fused else 0
                 ),
             )
+            if apart:
+                rows = tuple(range(len(units.batch)))
+                for bias, packed in sums:
+                    add_up(call, IDENTITY, packed, bias.with_axes(rows), rows)
             return tuple(
                 None if view is None else call.result(out, new)
                 for out, (view, new) in zip(options.out, made, strict=True)

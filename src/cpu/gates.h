@@ -5,14 +5,38 @@
 // All axes but the last are rows, each array with strides of its own, so that a step of a sequence,
 // or a gate slice, is read where it lies. The kernels (gate_blocks.h) run over rows of columns;
 // arrays of 16 bits, strided columns, what is added to, and short rows, which are joined, pass
-// through buffers of kPiece elements that stay in the first-level cache.
+// through buffers of kGatePiece elements that stay in the first-level cache.
 //
 // Both biases are added up once a thread and tile of columns, and are one row in the kernels; where
 // there is none, it is a row of -0, which changes nothing it is added to.
 //
 // dbias is the sum over all rows, in the order and with the bits of bias_grad (reduce_blocks.h): of
 // gradients before they are rounded, which are found in the second-level cache. A unit of work is
-// then a tile of columns, all its gates, over a chunk of the rows.
+// then a tile of columns, all its gates, over a chunk of the rows (gate_sums.cpp). But where a
+// row is more than such a tile, and its gradients more than the cache, the tile's rows are pages
+// apart, and those of a power of two share their place in the cache: gradients of float and double
+// are then stored by whole rows first, and summed in a second pass as bias_grad would.
+//
+// float32 on two AVX-512 threads, as torch eager's chain of operations under no_grad takes times
+// that, measured beside other work:
+//   lstm, rows x H           (256, 64)   (64, 512)   (256, 1024)   (16384, 1024)
+//     forward                6.0         4.7         3.7           13.7
+//     backward, with dbias   4.9, 3.4    3.9, 2.9    2.9, 1.5      20.6, 8.6
+//   gru
+//     forward                4.8         4.7         3.5           11.4
+//     backward, with dbias   4.5, 3.1    3.8, 2.3    3.0, 1.3      15.6, 4.0
+//
+// The floor of forward in the caches is arithmetic: the five activations of an lstm's element alone
+// take 5 x 4.3 = 21.5 ns for 16 of them. What made the difference: tanh(c), which waits for all of
+// c's chain, in a second loop over 256 columns that the first-level cache still holds (27.6 -> 23.3
+// ns for 16 elements).
+//
+// backward with dbias in two passes, as a ratio to without, one thread: (256, 1024) 2.3 -> 1.3,
+// (2048, 1024) 1.8 -> 1.2, (256, 512) 2.3 -> 1.1 (of the first, 1.0 ms of 1.3 went to the kernel,
+// which takes 0.55 ms by whole rows). The figures with dbias above were measured before that.
+//
+// Tried and rejected: the quotients of two activations by one division, with Markstein's correction
+// (35 ns for 16 elements against 27.6).
 #pragma once
 
 #include "../common/gates.h"
@@ -79,6 +103,10 @@ void prepare(Gates* gates, const BlockTable* table, int kind, int dtype, bool ba
 // After `prepare`: gradients of the biases, which have their dtypes; without data: not wanted.
 void prepare_gate_sums(Gates* gates, const ReduceTable* table, const Operand* sums,
                        const int* dtypes);
+
+// Whether the biases' gradients are to be summed of those that were stored, in a pass of its own:
+// units of some columns only would go through rows that are too far apart.
+bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns);
 
 // Bytes of scratch with which many threads can share sums of few columns; 0 where that would not
 // help. To be used after prepare_gate_sums.

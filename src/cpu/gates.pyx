@@ -70,6 +70,15 @@ def gates_workspace(int kind, View state):
     return gate_workspace_size(kind, state.dtype, size // columns, columns, threads)
 
 
+def gates_sums_apart(int kind, View state):
+    """Whether the biases' gradients are better the `sum` of the others, once those are stored."""
+    cdef int64_t size = element_count(state), columns
+    if size == 0:
+        return False
+    columns = state.shape_[state.operand.ndim - 1]
+    return gate_sums_apart(kind, state.dtype, size // columns, columns)
+
+
 def gates_backward(
     int kind, View gates, View recurrent, View bias, View recurrent_bias, View state, View cell,
     View hidden_gradient, View cell_gradient, View gates_gradient, View recurrent_gradient,

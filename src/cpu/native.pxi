@@ -329,6 +329,7 @@ cdef extern from "gates.h" namespace "fastact" nogil:
         Gates*, const BlockTable*, int, int, cpp_bool, cpp_bool, cpp_bool, const GateArrays&
     ) noexcept
     void prepare_gate_sums(Gates*, const ReduceTable*, const Operand*, const int*) noexcept
+    cpp_bool gate_sums_apart(int, int, int64_t, int64_t) noexcept
     int64_t gate_workspace_size(int, int, int64_t, int64_t, int) noexcept
     void use_gate_workspace "fastact::use_workspace"(Gates*, char*) noexcept
     void gate_share(const Gates*, int64_t, int64_t) noexcept

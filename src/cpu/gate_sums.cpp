@@ -1,0 +1,271 @@
+// The gradients of the gates' biases (gates.h): sums over rows, in the order of bias_grad.
+#include "gate_tiles.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kKept = 3 << 18;  // bytes of gradients that the second-level cache still has
+constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
+
+// The slot whose sum over the rows is that of a row of bias.
+int slot_of_sum(const Gates& g, int k) {
+  return g.kind == kGru && k == 3 ? kRecurrentOut + 2 : kGateOut + k;
+}
+
+// Columns a unit of work: all their gradients are still in the second-level cache when they are
+// added up, if the rows are not too many for that.
+int64_t tile_of(int kind, int64_t wide, int64_t rows, int64_t columns) {
+  const int64_t most = kMostColumns / kKeptOf[kind] / 16 * 16;
+  const int64_t kept = kKept / (rows * kKeptOf[kind] * wide);
+  const int64_t tiles = ceil_div(columns, kept >= kNarrowTile ? std::min(kept, most) : most);
+  return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
+}
+
+// The sums of a tile's columns over the rows of a chunk, as gate after gate in the packed order.
+class Sums {
+ public:
+  explicit Sums(const Gates& gates) : g(gates), r(gates.sums[0]), tiles(gates) {}
+
+  void run(int64_t index, int64_t shares) {
+    if (g.shares_lanes) {
+      const int64_t units = g.tiles * kLanes, end = units * (index + 1) / shares;
+      for (int64_t i = units * index / shares, n; i < end; i += n) {
+        n = std::min(kLanes - i % kLanes, end - i);
+        const int64_t first = i / kLanes * g.tile;
+        block(first, std::min(g.tile, g.columns - first), 0, g.rows, i % kLanes, i % kLanes + n,
+              lanes_of(g, first));
+      }
+      return;
+    }
+    const int64_t chunks = r.partial ? r.chunks : 1, units = g.tiles * chunks;
+    for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i)
+      unit(i % g.tiles * g.tile, i / g.tiles);
+  }
+
+  // In the workspace, those of the tile from column `first` on.
+  static double* lanes_of(const Gates& g, int64_t first) {
+    return g.sums[0].partial + kLanes * g.biases * first;
+  }
+
+  // (hi, lo) IN: the sums of columns first .. first + n, from one gate's to the next one's `step`.
+  static void store(const Gates& g, int64_t first, int64_t n, const double* hi, const double* lo,
+                    int64_t step) {
+    const int64_t gates = kGatesOf[g.kind];
+    for (int64_t k = 0; k < g.biases; ++k) {
+      const bool is_q = k == gates, is_n = g.kind == kGru && k == 2;
+      const int64_t output = (is_q ? 2 : k) * g.columns + first, at = k * step;
+      for (int i = 0; i < 2; ++i)
+        if (g.sums[i].y && !(i == 0 ? is_q : is_n))
+          store_sums(g.sums[i], output, n, hi + at, lo ? lo + at : nullptr);
+    }
+  }
+
+ private:
+  void unit(int64_t first, int64_t chunk_index) {
+    const int64_t n = std::min(g.tile, g.columns - first);
+    const int64_t width = n * g.biases;
+    if (r.partial) {
+      chunk(first, n, chunk_index, hi, lo);
+      double* to = r.partial + 2 * chunk_index * g.biases * g.columns;
+      for (int k = 0; k < g.biases; ++k) {
+        std::copy_n(hi + k * n, n, to + k * g.columns + first);
+        std::copy_n(lo + k * n, n, to + (g.biases + k) * g.columns + first);
+      }
+      return;
+    }
+    chunk(first, n, 0, hi, lo);
+    for (int64_t c = 1; c < r.chunks; ++c) {
+      chunk(first, n, c, chunk_hi, chunk_lo);
+      r.table->merge(chunk_hi, chunk_lo, hi, lo, width);
+    }
+    store(g, first, n, hi, lo, n);
+  }
+
+  void chunk(int64_t first, int64_t n, int64_t index, double* to, double* errors) {
+    const int64_t begin = index * r.chunk_blocks * kReduceBlock;
+    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.rows);
+    const int64_t width = n * g.biases;
+    for (int64_t row = begin; row < end; row += kReduceBlock) {
+      const int64_t rows = std::min(kReduceBlock, end - row);
+      whole_block(first, n, row, rows);
+      if (row > begin) {
+        r.table->merge(lanes, nullptr, to, errors, width);
+      } else {
+        std::copy_n(lanes, width, to);
+        std::fill_n(errors, width, 0.0);
+      }
+    }
+  }
+
+  // lanes[0] becomes the sums of a block.
+  void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
+    bool keeps = rows * n * g.biases * g.wide <= kKept;
+    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
+    const int64_t width = n * g.biases;
+    if (!keeps) {
+      block(first, n, row, rows, 0, kLanes, lanes);
+      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
+      return;
+    }
+    for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
+    fold(first, n, row, rows, 0, 1, lanes);
+  }
+
+  // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
+  // added up when it is its turn: five are in memory instead of all.
+  bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
+            double* to) {
+    if (lane >= rows) return false;
+    if (step == kLanes) {
+      for (int64_t done = lane; done < rows; done += kDeep * kLanes)
+        add_kept(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), done == lane,
+                 to);
+      return true;
+    }
+    const int64_t width = n * g.biases;
+    fold(first, n, row, rows, lane, 2 * step, to);
+    if (fold(first, n, row, rows, lane + step, 2 * step, to + width)) r.table->fold(to, 2, width);
+    return true;
+  }
+
+  // lane OUT [from .. to][n a gate]: the rows of a block that belong to these lanes.
+  void block(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t from, int64_t to,
+             double* lane) {
+    bool keeps = true;
+    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
+    const int64_t few = kLanes * n * g.biases * g.wide;
+    const int64_t deep = keeps ? std::clamp<int64_t>(kKept / few, 1, kDeep) * kLanes : kLanes;
+    const bool is_all = to - from == kLanes;  // then its rows follow each other
+    const int64_t run = is_all ? deep : kLanes;
+    for (int64_t done = 0; done < rows; done += deep) {
+      const int64_t end = std::min(done + deep, rows);
+      for (int64_t i = done; i < end; i += run) {
+        const int64_t last = std::min(i + (is_all ? deep : to), end);
+        if (keeps)
+          for (int64_t k = i + from; k < last;) k += tiles.tile(row + k, last - k, first, n);
+        else
+          add_made(first, n, row, i + from, last, lane);
+      }
+      if (!keeps) continue;
+      for (int64_t l = from; l < std::min(to, end - done); ++l)
+        add_kept(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
+                 lane + l * n * g.biases);
+    }
+  }
+
+  // Gradients that are stored as they are computed are read again, several rows of a lane at once:
+  // lanes are not read and written for every one.
+  void add_kept(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
+    int64_t at[kDeep];
+    const bool is_whole = n == g.columns;
+    for (int k = 0; k < g.biases; ++k) {
+      const bool is_gate = k < kGatesOf[g.kind];
+      const Gates::Stream& s = g.streams[slot_of_sum(g, k)];
+      const int64_t place = is_gate ? g.places[k] : k;
+      if (is_whole && is_gate && place > 0) continue;  // it lies in the row of the first
+      for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
+      r.blocks->add_rows(s.data + first * s.column, at, 1, rows,
+                         is_whole && is_gate ? n * kGatesOf[g.kind] : n, lane + place * n, fresh);
+    }
+  }
+
+  // Rows row + begin .. row + end of gradients that pass through buffers.
+  void add_made(int64_t first, int64_t n, int64_t row, int64_t begin, int64_t end, double* lane) {
+    for (int64_t i = begin, m; i < end; i += m) {
+      m = tiles.tile(row + i, std::min(end - i, g.moves ? kGatePiece / n : 1), first, n);
+      for (int k = 0; k < g.biases; ++k) {
+        const int slot = slot_of_sum(g, k);
+        const Gates::Stream& s = g.streams[slot];
+        const int64_t place = k < kGatesOf[g.kind] ? g.places[k] : k;
+        for (int64_t j = 0; j < m; ++j) {
+          const int64_t at = tiles.is_direct(slot) ? tiles.offset(s, row + i + j) : j * n * g.wide;
+          const char* start = tiles.is_direct(slot) ? s.data + first * s.column : tiles.made(slot);
+          r.blocks->add_rows(start, &at, 1, 1, n, lane + ((i + j) % kLanes * g.biases + place) * n,
+                             i + j < kLanes);
+        }
+      }
+    }
+  }
+
+  const Gates& g;
+  const Reducer& r;
+  GateTiles tiles;
+  alignas(64) double lanes[kLanes * kMostColumns];
+  alignas(64) double hi[kMostColumns], lo[kMostColumns];
+  alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
+};
+
+}  // namespace
+
+void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, const int* dtypes) {
+  for (int i = 0; i < 2; ++i) {
+    Reducer* r = &g->sums[i];
+    r->table = table;
+    r->blocks = &table->terms[kIdentity][g->wide_dtype];
+    r->outputs = r->terms = Axes();
+    r->terms.size = g->rows;
+    r->partial = nullptr;
+    r->accumulate = g->accumulate;
+    r->y = nullptr;
+    cut_terms(r);
+    if (!sums[i].data) continue;
+    const int64_t item = item_size(dtypes[i]), stride = byte_stride(sums[i], 0, item);
+    r->outputs.append(kGatesOf[g->kind] * g->columns, 0, stride);
+    const auto bits = reinterpret_cast<uintptr_t>(sums[i].data) | uintptr_t(stride);
+    set_output(r, sums[i].data, dtypes[i], bits % uintptr_t(item) == 0);
+  }
+  g->shares_lanes = false;
+  g->tile = tile_of(g->kind, g->wide, g->rows, g->columns);
+  if (g->moves || g->lacks) g->tile = std::min(g->tile, kGatePiece);
+  g->tiles = ceil_div(g->columns, g->tile);
+}
+
+bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns) {
+  const int64_t wide = item_size(compute_dtype(dtype));
+  const bool is_exact = item_size(dtype) == wide;  // else they were rounded
+  return is_exact && rows > kLanes && rows * columns * kKeptOf[kind] * wide > kKept &&
+         columns > tile_of(kind, wide, rows, columns);
+}
+
+int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
+  const int64_t width = kKeptOf[kind] * columns;
+  const int64_t tile = tile_of(kind, item_size(compute_dtype(dtype)), rows, columns);
+  const int64_t tiles = ceil_div(columns, tile);
+  if (rows <= kReduceBlock) return tiles >= threads ? 0 : kLanes * width * int64_t(sizeof(double));
+  Reducer r;
+  r.terms.size = rows;
+  cut_terms(&r);
+  return tiles >= kFewUnits ? 0 : r.chunks * width * 2 * int64_t(sizeof(double));
+}
+
+void gate_sum_share(const Gates* gates, int64_t index, int64_t shares) {
+  Sums(*gates).run(index, shares);
+}
+
+void use_workspace(Gates* gates, char* workspace) {
+  gates->sums[0].partial = reinterpret_cast<double*>(workspace);
+  gates->shares_lanes = gates->rows <= kReduceBlock;
+}
+
+void merge_gate_sums(const Gates* gates) {
+  const Gates& g = *gates;
+  const Reducer& r = g.sums[0];
+  if (g.shares_lanes) {
+    for (int64_t first = 0; first < g.columns; first += g.tile) {
+      const int64_t n = std::min(g.tile, g.columns - first);
+      double* lanes = Sums::lanes_of(g, first);
+      r.table->fold(lanes, std::min<int64_t>(g.rows, kLanes), n * g.biases);
+      Sums::store(g, first, n, lanes, nullptr, n);
+    }
+    return;
+  }
+  const int64_t width = g.biases * g.columns;
+  double *hi = r.partial, *lo = hi + width;
+  for (int64_t c = 1; c < r.chunks; ++c)
+    r.table->merge(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
+  for (int64_t first = 0; first < g.columns; first += kMostColumns)
+    Sums::store(g, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
+                g.columns);
+}
+
+}  // namespace fastact
