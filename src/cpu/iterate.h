@@ -30,8 +30,8 @@
 // inputs fetched meanwhile. Where the last cache (480 MB) holds the arrays, 16M float32: relu 0.88,
 // tanh and mish 1.0 times the time; but a copy over the output then takes 1.6 times the time, for
 // it is no longer in the cache, and new memory, which the system has just cleared there, 1.5 times.
-// Beyond that cache, 64M: relu 0.7 to 0.96, mish 0.96 to 1.3. Prefetching for writing (blocks.cpp)
-// has no such price. Computing into a buffer and `rep movsb` from there: 1.2 times the time.
+// Beyond that cache, 64M: relu 0.7 to 0.96, mish 0.96 to 1.3. Computing into a buffer and `rep
+// movsb` from there: 1.2 times the time.
 #pragma once
 
 #include "../common/walk.h"
