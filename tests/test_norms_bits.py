@@ -1,4 +1,4 @@
-"""Norms have the same bits: for any threads, on AVX2 and AVX-512, in any batch, and as mean_var."""
+"""Norms have the same bits: for any threads, on AVX2 and AVX-512, in any batch."""
 
 import numpy as np
 import pytest

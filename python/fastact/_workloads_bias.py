@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _shapes
+from ._fused import IDENTITY
 from ._op import ops
 from ._shapes import Shape
 from ._workloads import (
@@ -31,8 +32,7 @@ from ._workloads import (
 )
 from ._workloads_reductions import NOTE
 
-_IDENTITY = "identity"
-_ACTIVATIONS = (_IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
+_ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 
 
 def _channel(case: Case) -> int:
@@ -54,7 +54,7 @@ def _act_cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) 
             activation,
         )
         for activation in _ACTIVATIONS
-        if activation == _IDENTITY or activation in ops
+        if activation == IDENTITY or activation in ops
         for layout in _shapes.chosen(_shapes.BIASED, options.shapes)
         if layout.channel is not None
     ]
@@ -72,7 +72,7 @@ def _act_work(case: Case, peers: Sequence[str]) -> Workload:
     else:
         ours = partial(case.op.backward, dy, x, bias, None, case.variant, axis=axis)
         # The derivative of the identity needs no x: it is not read.
-        out, copies = (like_x, np.empty_like(bias)), 1.0 if case.variant == _IDENTITY else 1.5
+        out, copies = (like_x, np.empty_like(bias)), 1.0 if case.variant == IDENTITY else 1.5
     calls = ours_and_copy(ours, out, like_x, x)
     theirs, left_out = ask_peers(
         _ACT_PEERS, peers, case, dy, x, np.expand_dims(bias, case.axis or ())
@@ -91,7 +91,7 @@ def _and_sum(case: Case, gradient: Callable[[], Any]) -> Call:
 
 
 def _act_numpy(case: Case, dy: NDArray[Any], x: NDArray[Any], bias: NDArray[Any]) -> Call:
-    plain = case.variant == _IDENTITY
+    plain = case.variant == IDENTITY
     if case.direction == "forward":
         formula = naive(case.variant) if not plain else lambda x, m: x
         return lambda: formula(x + bias, np)
@@ -103,7 +103,7 @@ def _act_numpy(case: Case, dy: NDArray[Any], x: NDArray[Any], bias: NDArray[Any]
 
 def _act_torch(case: Case, dy: NDArray[Any], x: NDArray[Any], bias: NDArray[Any]) -> Call:
     torch = open_torch(case.threads)
-    plain = case.variant == _IDENTITY
+    plain = case.variant == IDENTITY
     gradient, tensor, addend = (as_tensor(torch, array) for array in (dy, x, bias))
     if case.direction == "forward":
         if plain:

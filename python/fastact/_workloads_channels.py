@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _shapes
+from ._fused import IDENTITY
 from ._workloads import (
     Call,
     Case,
@@ -30,8 +31,8 @@ from ._workloads import (
     torch_backward_kernel,
 )
 
-_IDENTITY = "identity"
-_ACTIVATIONS = (_IDENTITY, "mish")
+#: Nothing behind a norm, and an exponential.
+ACTIVATIONS = (IDENTITY, "mish")
 _EPS, _MOMENTUM = 1e-5, 0.1
 #: Arrays of x's size that are read and written, two of which a copy moves.
 _MOVED = {
@@ -55,7 +56,7 @@ def cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> li
             (layout.channel,),
             activation,
         )
-        for activation in _ACTIVATIONS
+        for activation in ACTIVATIONS
         for layout in _shapes.chosen(_shapes.BATCHED, options.shapes)
         if layout.channel is not None
     ]
@@ -97,7 +98,7 @@ def _numpy(case: Case, dy: NDArray[Any], x: NDArray[Any], *of_channels: NDArray[
         raise LeftOut("the chain of its gradient is nobody's to write")
     (channel,) = case.axis or (1,)
     axes = _shapes.others(case.shape, channel)
-    formula = None if case.variant == _IDENTITY else naive(case.variant)
+    formula = None if case.variant == IDENTITY else naive(case.variant)
     trains = case.op.name == "batch_norm"
     weight, bias, mean, var = (np.expand_dims(a, axes) for a in of_channels)
     unbiased = x.size / weight.size / (x.size / weight.size - 1)
@@ -125,7 +126,7 @@ def _torch(case: Case, dy: NDArray[Any], x: NDArray[Any], *of_channels: NDArray[
     normalise = partial(
         aten.native_batch_norm, data, weight, bias, mean, var, trains, _MOMENTUM, _EPS
     )
-    plain = case.variant == _IDENTITY
+    plain = case.variant == IDENTITY
     function = None if plain else function_named(torch.nn.functional, case.variant)
     if case.direction == "forward":
         return lambda: normalise()[0] if function is None else function(normalise()[0])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from . import _shapes, _workloads_channels
 from ._channel_norm import ChannelNorm
+from ._fused import IDENTITY
 from ._norm_op import NormOp
 from ._workloads import (
     Call,
@@ -29,8 +30,6 @@ from ._workloads import (
     torch_backward_kernel,
 )
 
-_IDENTITY = "identity"
-_ACTIVATIONS = (_IDENTITY, "mish")
 _GROUPS = 32
 
 
@@ -60,7 +59,7 @@ def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> l
             None if layout.channel is None else (layout.channel,),
             activation,
         )
-        for activation in _ACTIVATIONS
+        for activation in _workloads_channels.ACTIVATIONS
         for layout in _shapes.chosen(layouts, options.shapes)
         for channels in ["" if layout.channel is None else f", channels {layout.channel}"]
     ]
@@ -100,7 +99,7 @@ def _numpy(case: Case, dy: NDArray[Any], inputs: Arrays, weights: Arrays) -> Cal
     if case.direction == "backward":
         raise LeftOut("the chain of its gradient is nobody's to write")
     channel, op = _channel(case), case.op
-    formula = None if case.variant == _IDENTITY else naive(case.variant)
+    formula = None if case.variant == IDENTITY else naive(case.variant)
     shape = [1] * len(case.shape)
     shape[-1 if channel is None else channel] = -1
     parameters = [weight.reshape(shape) for weight in weights]
@@ -144,13 +143,13 @@ def _torch(case: Case, dy: NDArray[Any], inputs: Arrays, weights: Arrays) -> Cal
             z = functional.instance_norm(x, None, None, *own)
         else:
             z = function_named(functional, name)(x, x.shape[-1:], *own)
-        return z if case.variant == _IDENTITY else function_named(functional, case.variant)(z)
+        return z if case.variant == IDENTITY else function_named(functional, case.variant)(z)
 
     if case.direction == "forward":
         return partial(norm, *tensors, *parameters)
     kernel = _torch_backward(torch, name, tensors[0], parameters)
     slope = torch_backward_kernel(torch, case.variant)
-    if len(tensors) == 1 and kernel is not None and (slope is None) == (case.variant == _IDENTITY):
+    if len(tensors) == 1 and kernel is not None and (slope is None) == (case.variant == IDENTITY):
         back, z = kernel
         return lambda: back(gradient if slope is None else slope(gradient, z))
     # It has no kernel of its own on the CPU: what autograd does over a graph that is there already.

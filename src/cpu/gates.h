@@ -18,13 +18,13 @@
 // are then stored by whole rows first, and summed in a second pass as bias_grad would.
 //
 // float32 on two AVX-512 threads, as torch eager's chain of operations under no_grad takes times
-// that, measured beside other work:
+// that (docs/results/bench.md):
 //   lstm, rows x H           (256, 64)   (64, 512)   (256, 1024)   (16384, 1024)
-//     forward                6.0         4.7         3.7           13.7
-//     backward, with dbias   4.9, 3.4    3.9, 2.9    2.9, 1.5      20.6, 8.6
+//     forward                6.5         6.5         3.9           11.8
+//     backward with dbias    7.3         4.2         2.9           6.5
 //   gru
-//     forward                4.8         4.7         3.5           11.4
-//     backward, with dbias   4.5, 3.1    3.8, 2.3    3.0, 1.3      15.6, 4.0
+//     forward                5.6         7.0         4.4           13.5
+//     backward with dbias    6.3         3.9         3.2           7.7
 //
 // The floor of forward in the caches is arithmetic: the five activations of an lstm's element alone
 // take 5 x 4.3 = 21.5 ns for 16 of them. What made the difference: tanh(c), which waits for all of
@@ -33,7 +33,7 @@
 //
 // backward with dbias in two passes, as a ratio to without, one thread: (256, 1024) 2.3 -> 1.3,
 // (2048, 1024) 1.8 -> 1.2, (256, 512) 2.3 -> 1.1 (of the first, 1.0 ms of 1.3 went to the kernel,
-// which takes 0.55 ms by whole rows). The figures with dbias above were measured before that.
+// which takes 0.55 ms by whole rows).
 //
 // Tried and rejected: the quotients of two activations by one division, with Markstein's correction
 // (35 ns for 16 elements against 27.6).
