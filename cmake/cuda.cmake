@@ -8,6 +8,7 @@ set(FASTACT_STORAGE_f16 fastact::f16)
 set(FASTACT_STORAGE_bf16 fastact::bf16)
 set(FASTACT_STORAGE_f32 float)
 set(FASTACT_STORAGE_f64 double)
+file(GLOB FASTACT_CUDA_BINDINGS CONFIGURE_DEPENDS src/cuda/bindings*.cpp)
 string(LENGTH "${CMAKE_CURRENT_SOURCE_DIR}/" FASTACT_SOURCE_ROOT_LENGTH)
 
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
@@ -84,7 +85,7 @@ if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
       "FASTACT_CUDA_ARCHITECTURES=\"${architectures}\"")
   endforeach()
 
-  pybind11_add_module(_cuda MODULE src/cuda/bindings.cpp ${FASTACT_OBJECTS})
+  pybind11_add_module(_cuda MODULE ${FASTACT_CUDA_BINDINGS} ${FASTACT_OBJECTS})
   target_include_directories(_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${FASTACT_WARNINGS}>)
   target_compile_definitions(_cuda PRIVATE
@@ -101,7 +102,7 @@ if(FASTACT_CUDA_EMULATION)
   file(GLOB FASTACT_EMULATION CONFIGURE_DEPENDS src/cuda/emulation/*.cpp)
   fastact_cuda_objects(emulated ${CMAKE_CURRENT_BINARY_DIR}/emulated/%.cpp)
   pybind11_add_module(_cuda_emulated MODULE NO_EXTRAS
-    src/cuda/bindings.cpp ${FASTACT_EMULATION} ${FASTACT_OBJECTS})
+    ${FASTACT_CUDA_BINDINGS} ${FASTACT_EMULATION} ${FASTACT_OBJECTS})
   # A GPU has a fused multiply-add, so this device has one; debug information names what failed.
   set(flags -O1 -g -ffp-contract=off ${FASTACT_WARNINGS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,15 +1,12 @@
-// The only file that knows pybind11: the functions of the CPU module, for arrays on a GPU.
+// The functions of the CPU module, for arrays on a GPU. Only the files named bindings know
+// pybind11.
 //
-// An array comes as the `View` that the CPU module makes of it: a description that lives as long as
-// the View does. All checks have passed. Nothing here allocates or synchronises; work is queued on
-// the stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+// All checks have passed. Nothing here allocates or synchronises; work is queued on the stream that
+// the caller gives, on the arrays' device, and the GIL is released meanwhile.
+#include "bindings.h"
 
 #include "../common/activations.h"
 #include "../common/device_table.h"
-#include "device.h"
-#include "kernels.h"
 #if defined(FASTACT_CUDA_EMULATION)
 #include "emulation/array.h"
 #define FASTACT_MODULE _cuda_emulated
@@ -17,38 +14,9 @@
 #define FASTACT_MODULE _cuda
 #endif
 
-namespace py = pybind11;
-
-namespace {
-
 using namespace fastact;
 
-struct Array {
-  const Operand& operand;
-  int dtype;
-  int device;
-};
-
-Array array_of(const py::handle& view) {
-  const auto address = view.attr("operand_address").cast<uintptr_t>();
-  return {*reinterpret_cast<const Operand*>(address), view.attr("dtype").cast<int>(),
-          view.attr("device").cast<std::pair<int, int>>().second};
-}
-
-cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
-
-bool is_empty(const Operand& a) {
-  for (int i = 0; i < a.ndim; ++i)
-    if (a.shape[i] == 0) return true;
-  return false;
-}
-
-struct Parameters {
-  double value[kMaxParameters] = {};
-  explicit Parameters(const std::vector<double>& given) {
-    std::copy(given.begin(), given.end(), value);
-  }
-};
+namespace {
 
 void activation(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
                 const double* parameters, int device, void* stream) {
@@ -85,13 +53,6 @@ void py_activation_backward(int which, const py::object& dy, const py::object& x
   activation(which, b.dtype, true, accumulate, arrays, p.value, b.device, stream_of(stream));
 }
 
-struct Reduced {
-  bool axis[kMaxAxes] = {};
-  explicit Reduced(const std::vector<int>& axes) {
-    for (int i : axes) axis[i] = true;
-  }
-};
-
 int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
                          const std::vector<int>& axes) {
   const Array a = array_of(x), b = array_of(y);
@@ -107,7 +68,7 @@ void py_sum(int term, const py::object& x, const py::object& y, const std::vecto
   const Array a = array_of(x), b = array_of(y);
   if (is_empty(b.operand)) return;
   const Reduced reduced(axes);
-  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  void* scratch = Optional(workspace).data();
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
   for_dtype(a.dtype, [&](auto element) {
@@ -131,7 +92,7 @@ void py_square_backward(const py::object& dy, const py::object& x, const py::obj
 void py_square_value_and_grad(const py::object& x, const py::object& y, const py::object& grad,
                               const py::object& workspace, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y), c = array_of(grad);
-  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  void* scratch = Optional(workspace).data();
   const py::gil_scoped_release release;
   const DeviceGuard guard(a.device);
   for_dtype(a.dtype, [&](auto element) {
@@ -140,21 +101,12 @@ void py_square_value_and_grad(const py::object& x, const py::object& y, const py
   });
 }
 
-struct Residual {
-  Operand operand{};
-  bool given;
-  explicit Residual(const py::object& view) : given(!view.is_none()) {
-    if (given) operand = array_of(view).operand;
-  }
-  const Operand* pointer() const { return given ? &operand : nullptr; }
-};
-
 void py_bias_act_forward(int which, const py::object& x, const py::object& bias,
                          const py::object& residual, const py::object& y, int axis,
                          const std::vector<double>& parameters, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(bias), c = array_of(y);
   if (is_empty(a.operand)) return;
-  const Residual r(residual);
+  const Optional r(residual);
   const Parameters p(parameters);
   const py::gil_scoped_release release;
   const DeviceGuard guard(a.device);
@@ -178,9 +130,9 @@ void py_bias_act_backward(int which, const py::object& dy, const py::object& x,
   const Array a = array_of(dy), b = array_of(x), c = array_of(bias), d = array_of(dx),
               e = array_of(dbias);
   if (is_empty(e.operand)) return;
-  const Residual r(residual);
+  const Optional r(residual);
   const Parameters p(parameters);
-  void* scratch = workspace.is_none() ? nullptr : array_of(workspace).operand.data;
+  void* scratch = Optional(workspace).data();
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
   for_dtype(b.dtype, [&](auto element) {
