@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from _shared import (
+    DIGITS,
     QUICK_ROUNDS,
     ROUNDS,
     THREADS,
     Array,
     Call,
     Labels,
-    Model,
-    Steps,
+    Network,
     print_shares,
     turns,
 )
@@ -118,14 +118,35 @@ def _seconds(call: Call, times: int) -> float:
     return (time.perf_counter() - begin) / times
 
 
-def fastact_peer(model: Model, steps: Steps, gradients: Callable[[], list[Array]]) -> Peer:
-    """A model of these examples, loaded with its batch."""
+def fastact_peer(
+    model: Network,
+    images: Array,
+    labels: Labels,
+    order: Callable[[dict[str, Array]], list[Array]] = lambda gradients: list(gradients.values()),
+) -> Peer:
+    """A network of these examples with its batch.
+
+    order : its gradients with the axes that frameworks know.
+    """
+    model.load(images, labels)
 
     def gradient() -> list[Array]:
         model.gradient()
-        return gradients()
+        return order(model.gradients)
 
-    return Peer(model.forward, gradient, steps.profile)
+    return Peer(model.forward, gradient, model.all.profile)
+
+
+def torch_tensors(
+    arrays: Iterable[Array], images: Array, labels: Labels, dtype: str
+) -> tuple[list[Any], Any, Any]:
+    """Parameters from arrays, the images, and the targets."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    parameters = [torch.tensor(array, dtype=kind, requires_grad=True) for array in arrays]
+    target = torch.nn.functional.one_hot(torch.tensor(labels), DIGITS).to(kind)
+    return parameters, torch.tensor(images, dtype=kind), target
 
 
 def torch_peer(residual: Call, parameters: Any, kinds: Mapping[str, str]) -> Peer:

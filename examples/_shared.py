@@ -31,6 +31,7 @@ fa.set_num_threads(1)
 
 PAUSE_SECONDS = 0.05  # between two turns: twice as long as OpenBLAS's threads wait for more work
 ROUNDS, QUICK_ROUNDS = 25, 2
+DIGITS = 10
 
 
 class Digits(NamedTuple):
@@ -67,6 +68,11 @@ def minus_one_hot(labels: Labels | None, out: Array) -> None:
     out[...] = 0
     if labels is not None:
         out[np.arange(len(labels)), labels] = -1
+
+
+def buffer(*shape: int) -> Array:
+    """Memory to write into."""
+    return np.empty(shape, np.float32)
 
 
 class Steps:
@@ -122,6 +128,43 @@ class Model(Protocol):
 
     def parameters(self) -> Iterable[tuple[Array, Array]]:
         """Pairs of a parameter and its gradient."""
+
+
+class Network:
+    """A `Model` of `Steps` with the sum of squares as its loss; who derives from it adds the steps.
+
+    weights, gradients : arrays by name.
+    r, minus : the answers less the targets, and minus the targets: (batch, 10).
+    up, all : the steps of a forward pass, and those of a gradient.
+    """
+
+    def __init__(self, weights: Mapping[str, Array], images: Array, minus: Array) -> None:
+        """images : where a batch is kept, (batch, side, side), with any strides."""
+        self.batch = len(images)
+        self.weights = {name: array.copy() for name, array in weights.items()}
+        self.gradients = {name: np.empty_like(array) for name, array in weights.items()}
+        self.images, self.minus = images, minus
+        self.r, self.loss = np.empty_like(minus), buffer()
+        self.up, self.all = Steps(), Steps()
+
+    def load(self, images: Array, labels: Labels | None, /) -> None:
+        """Take over a batch."""
+        self.images[...] = images
+        minus_one_hot(labels, out=self.minus)
+
+    def forward(self) -> Array:
+        """The answers less the targets."""
+        self.up()
+        return self.r
+
+    def gradient(self) -> float:
+        """The loss of the batch, and all gradients."""
+        self.all()
+        return float(self.loss)
+
+    def parameters(self) -> Iterable[tuple[Array, Array]]:
+        """Pairs of a parameter and its gradient."""
+        return zip(self.weights.values(), self.gradients.values(), strict=True)
 
 
 class Momentum:

@@ -33,7 +33,6 @@ bias and relu.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -45,17 +44,20 @@ from _peers import (
     fastact_peer,
     jax_peer,
     torch_peer,
+    torch_tensors,
 )
 from _shared import (
+    DIGITS,
     QUICK_ROUNDS,
     ROUNDS,
     Array,
     Labels,
+    Network,
     Steps,
     Trainer,
     arguments,
+    buffer,
     load_digits,
-    minus_one_hot,
     print_shares,
     train,
     verdict,
@@ -64,7 +66,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import fastact as fa
 
-SIDE, DIGITS = 28, 10
+SIDE = 28
 KERNEL = 5
 CHANNELS = (1, 6, 16)
 WIDTHS = (256, 120, 84, DIGITS)  # 256: 16 channels of 4 x 4 are left
@@ -89,11 +91,6 @@ def initial(seed: int = 0) -> dict[str, Array]:
         weights[f"b{number}"] = np.zeros(outputs, np.float32)
     weights["w5"] *= np.float32(0.1)  # the first answers are near 0, as the targets are
     return weights
-
-
-def buffer(*shape: int) -> Array:
-    """Memory to write into."""
-    return np.empty(shape, np.float32)
 
 
 def windows(rows: Array) -> Array:
@@ -219,17 +216,14 @@ class Product(Layer):
         self.down.add("products", np.matmul, weight.T, self.dy, out=dx)
 
 
-class LeNet:
+class LeNet(Network):
     """The network, its gradients, and all that a batch leaves on its way."""
 
     def __init__(self, weights: dict[str, Array], batch: int = BATCH) -> None:
-        self.batch = batch
-        self.weights = {name: array.copy() for name, array in weights.items()}
-        self.gradients = {name: np.empty_like(array) for name, array in weights.items()}
-        self.x, self.minus = buffer(SIDE, 1, SIDE, batch), buffer(DIGITS, batch)
-        self.loss = buffer()
+        x, minus = buffer(SIDE, 1, SIDE, batch), buffer(DIGITS, batch)
+        super().__init__(weights, x[:, 0].transpose(2, 0, 1), minus.T)
 
-        y: Array = self.x  # the last layer's, and its gradient
+        y: Array = x  # the last layer's, and its gradient
         dy: Any = None  # the images need none
         layers: list[Layer] = []
         for n, activation in enumerate(("relu", "relu", "relu", "relu", "identity"), 1):
@@ -240,39 +234,17 @@ class LeNet:
                 layers.append(Pool(layers[-1].y, layers[-1].dy))
             else:
                 layers.append(Product(y.reshape(-1, batch), dy.reshape(-1, batch), w, dw))
-            residual = self.minus if n == 5 else None
+            residual = minus if n == 5 else None
             below, axis = layers[-1], 1 if n < len(CHANNELS) else 0
             layers.append(Bias(below.y, below.dy, activation, axis, b, db, residual))
             y, dy = layers[-1].y, layers[-1].dy
-        self.top = layers[-1]
-
-        self.up, down = Steps(), Steps()
+        self.r, down = y.T, Steps()
         for layer in layers:
             self.up += layer.up
-        outs = (self.loss, self.top.dy)
-        down.add("loss", fa.sum_squares.value_and_grad, self.top.y, out=outs)
+        down.add("loss", fa.sum_squares.value_and_grad, y, out=(self.loss, dy))
         for layer in reversed(layers):
             down += layer.down
         self.all = self.up + down
-
-    def load(self, images: Array, labels: Labels | None) -> None:
-        """Take over a batch of images (batch, side, side)."""
-        self.x[:, 0] = images.transpose(1, 2, 0)
-        minus_one_hot(labels, out=self.minus.T)
-
-    def forward(self) -> Array:
-        """The answers less the targets, (batch, 10)."""
-        self.up()
-        return self.top.y.T
-
-    def gradient(self) -> float:
-        """The loss of the batch, and all gradients."""
-        self.all()
-        return float(self.loss)
-
-    def parameters(self) -> Iterable[tuple[Array, Array]]:
-        """Pairs of a parameter and its gradient."""
-        return zip(self.weights.values(), self.gradients.values(), strict=True)
 
 
 def for_frameworks(weights: dict[str, Array]) -> list[Array]:
@@ -286,22 +258,17 @@ def for_frameworks(weights: dict[str, Array]) -> list[Array]:
 
 def with_fastact(weights: dict[str, Array], images: Array, labels: Labels) -> Peer:
     """The network above."""
-    model = LeNet(weights, len(images))
-    model.load(images, labels)
-    return fastact_peer(model, model.all, lambda: for_frameworks(model.gradients))
+    return fastact_peer(LeNet(weights, len(images)), images, labels, for_frameworks)
 
 
 def with_torch(
     weights: dict[str, Array], images: Array, labels: Labels, dtype: str = "float32"
 ) -> Peer:
     """The same in torch; its images lie as it likes them, with the batch first."""
-    import torch
-    from torch.nn.functional import conv2d, linear, max_pool2d, one_hot, relu
+    from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
-    kind = getattr(torch, dtype)
-    parameters = [torch.tensor(w, dtype=kind, requires_grad=True) for w in for_frameworks(weights)]
-    x = torch.tensor(images[:, None], dtype=kind)
-    target = one_hot(torch.tensor(labels), DIGITS).to(kind)
+    arrays = for_frameworks(weights)
+    parameters, x, target = torch_tensors(arrays, images[:, None], labels, dtype)
 
     def residual() -> Any:
         w1, b1, w2, b2, w3, b3, w4, b4, w5, b5 = parameters

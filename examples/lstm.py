@@ -27,7 +27,6 @@ fastact adds the recurrent product and the bias, and keeps no array for any gate
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,22 +37,25 @@ from _peers import (
     fastact_peer,
     jax_peer,
     torch_peer,
+    torch_tensors,
 )
 from _shared import (
+    DIGITS,
     Array,
     Labels,
+    Network,
     Steps,
     Trainer,
     arguments,
+    buffer,
     load_digits,
-    minus_one_hot,
     train,
     verdict,
 )
 
 import fastact as fa
 
-LAYERS, UNITS, DIGITS = 2, 64, 10
+LAYERS, UNITS = 2, 64
 SIDE, BATCH = 64, 256  # what is timed: 64 steps of 64 pixels
 TRAIN_SIDE, TRAIN_BATCH = 8, 64  # what learns: the images as they are
 EPOCHS = 30
@@ -76,11 +78,6 @@ def initial(inputs: int, seed: int = 0) -> dict[str, Array]:
         weights[f"u{layer}"] = uniform(UNITS, 4 * UNITS)
         weights[f"b{layer}"] = uniform(4 * UNITS)
     return {**weights, "w": uniform(UNITS, DIGITS), "b": uniform(DIGITS)}
-
-
-def buffer(*shape: int) -> Array:
-    """Memory to write into."""
-    return np.empty(shape, np.float32)
 
 
 class Layer:
@@ -134,19 +131,17 @@ class Layer:
             self.down.add("products", np.matmul, flat, w.T, out=dx.reshape(rows.shape))
 
 
-class Lstm:
+class Lstm(Network):
     """The network, its gradients, and all that a batch leaves on its way."""
 
     def __init__(self, weights: dict[str, Array], side: int, batch: int) -> None:
-        self.batch = batch
-        self.weights = {name: array.copy() for name, array in weights.items()}
-        self.gradients = {name: np.empty_like(array) for name, array in weights.items()}
-        self.x, self.minus = buffer(side, batch, side), buffer(batch, DIGITS)
-        self.r, dr, self.loss = buffer(batch, DIGITS), buffer(batch, DIGITS), buffer()
+        sequence, minus = buffer(side, batch, side), buffer(batch, DIGITS)
+        super().__init__(weights, sequence.transpose(1, 0, 2), minus)
+        dr = np.empty_like(self.r)
 
         layers: list[Layer] = []
         for n in range(1, LAYERS + 1):
-            x, dx = (layers[-1].y, layers[-1].dy) if layers else (self.x, None)
+            x, dx = (layers[-1].y, layers[-1].dy) if layers else (sequence, None)
             names = [f"{letter}{n}" for letter in "wub"]
             arrays = [kept[name] for kept in (self.weights, self.gradients) for name in names]
             layers.append(Layer(x, dx, n < LAYERS, *arrays))
@@ -157,7 +152,7 @@ class Lstm:
             up += layer.up
         up.add("products", np.matmul, state, self.weights["w"], out=self.r)
         bias = self.weights["b"]
-        up.add("sums", fa.bias_act, self.r, bias, residual=self.minus, out=self.r)
+        up.add("sums", fa.bias_act, self.r, bias, residual=minus, out=self.r)
         down.add("sums", fa.sum_squares.value_and_grad, self.r, out=(self.loss, dr))
         down.add("sums", fa.bias_grad, dr, out=self.gradients["b"])
         down.add("products", np.matmul, state.T, dr, out=self.gradients["w"])
@@ -166,31 +161,10 @@ class Lstm:
             down += layer.down
         self.up, self.all = up, up + down
 
-    def load(self, images: Array, labels: Labels | None) -> None:
-        """Take over a batch of images (batch, side, side)."""
-        self.x[...] = images.transpose(1, 0, 2)
-        minus_one_hot(labels, out=self.minus)
-
-    def forward(self) -> Array:
-        """The answers less the targets, (batch, 10)."""
-        self.up()
-        return self.r
-
-    def gradient(self) -> float:
-        """The loss of the batch, and all gradients."""
-        self.all()
-        return float(self.loss)
-
-    def parameters(self) -> Iterable[tuple[Array, Array]]:
-        """Pairs of a parameter and its gradient."""
-        return zip(self.weights.values(), self.gradients.values(), strict=True)
-
 
 def with_fastact(weights: dict[str, Array], images: Array, labels: Labels) -> Peer:
     """The network above."""
-    model = Lstm(weights, images.shape[1], len(images))
-    model.load(images, labels)
-    return fastact_peer(model, model.all, lambda: list(model.gradients.values()))
+    return fastact_peer(Lstm(weights, images.shape[1], len(images)), images, labels)
 
 
 def with_torch(
@@ -199,12 +173,10 @@ def with_torch(
     """The same in torch: torch.nn.LSTM, whose weights are the transposed ones."""
     import torch
 
-    kind = getattr(torch, dtype)
-    parameters = [torch.tensor(w, dtype=kind, requires_grad=True) for w in weights.values()]
-    x = torch.tensor(images.transpose(1, 0, 2).copy(), dtype=kind)
-    target = torch.nn.functional.one_hot(torch.tensor(labels), DIGITS).to(kind)
-    zeros = torch.zeros(4 * UNITS, dtype=kind)  # torch has a second bias
-    start = torch.zeros(LAYERS, len(images), UNITS, dtype=kind)
+    sequence = images.transpose(1, 0, 2).copy()
+    parameters, x, target = torch_tensors(weights.values(), sequence, labels, dtype)
+    zeros = x.new_zeros(4 * UNITS)  # torch has a second bias
+    start = x.new_zeros(LAYERS, len(images), UNITS)
 
     def residual() -> Any:
         *recurrent, w, b = parameters

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,22 +32,25 @@ from _peers import (
     fastact_peer,
     jax_peer,
     torch_peer,
+    torch_tensors,
 )
 from _shared import (
+    DIGITS,
     Array,
     Labels,
+    Network,
     Steps,
     Trainer,
     arguments,
+    buffer,
     load_digits,
-    minus_one_hot,
     train,
     verdict,
 )
 
 import fastact as fa
 
-SIDE, HIDDEN, DIGITS = 28, 32, 10
+SIDE, HIDDEN = 28, 32
 BATCH = 128
 EPOCHS = 60
 RATE = 0.001 / BATCH  # the loss is a sum, not a mean
@@ -72,29 +74,23 @@ def initial(seed: int = 0) -> dict[str, Array]:
     }
 
 
-class Mlp:
+class Mlp(Network):
     """The network, its gradients, and all that a batch leaves on its way."""
 
     def __init__(self, weights: dict[str, Array], batch: int = BATCH) -> None:
-        self.batch = batch
-        self.weights = {name: array.copy() for name, array in weights.items()}
-        self.gradients = {name: np.empty_like(array) for name, array in weights.items()}
+        x, minus = buffer(batch, SIDE * SIDE), buffer(batch, DIGITS)
+        super().__init__(weights, x.reshape(batch, SIDE, SIDE), minus)
         w1, b1, w2, b2 = self.weights.values()
         dw1, db1, dw2, db2 = self.gradients.values()
 
-        def empty(width: int) -> Array:
-            return np.empty((batch, width), np.float32)
+        z, h, dh = buffer(batch, HIDDEN), buffer(batch, HIDDEN), buffer(batch, HIDDEN)
+        dy = np.empty_like(self.r)
 
-        self.x, self.minus = empty(SIDE * SIDE), empty(DIGITS)
-        z, h, dh = empty(HIDDEN), empty(HIDDEN), empty(HIDDEN)
-        self.r, dy = empty(DIGITS), empty(DIGITS)
-        self.loss = np.empty((), np.float32)
-
-        up = self.up = Steps()
-        up.add("products", np.matmul, self.x, w1, out=z)
+        up = self.up
+        up.add("products", np.matmul, x, w1, out=z)
         up.add("bias", fa.bias_act, z, b1, "tanh", out=h)  # z is kept for the way back
         up.add("products", np.matmul, h, w2, out=self.r)
-        up.add("bias", fa.bias_act, self.r, b2, residual=self.minus, out=self.r)
+        up.add("bias", fa.bias_act, self.r, b2, residual=minus, out=self.r)
 
         down = Steps()
         down.add("loss", fa.sum_squares.value_and_grad, self.r, out=(self.loss, dy))
@@ -102,34 +98,13 @@ class Mlp:
         down.add("products", np.matmul, h.T, dy, out=dw2)
         down.add("products", np.matmul, dy, w2.T, out=dh)
         down.add("bias", fa.bias_act.backward, dh, z, b1, None, "tanh", out=(dh, db1))
-        down.add("products", np.matmul, self.x.T, dh, out=dw1)
+        down.add("products", np.matmul, x.T, dh, out=dw1)
         self.all = up + down
-
-    def load(self, images: Array, labels: Labels | None) -> None:
-        """Take over a batch of images (batch, side, side)."""
-        self.x[...] = images.reshape(self.x.shape)
-        minus_one_hot(labels, out=self.minus)
-
-    def forward(self) -> Array:
-        """The answers less the targets, (batch, 10)."""
-        self.up()
-        return self.r
-
-    def gradient(self) -> float:
-        """The loss of the batch, and all gradients."""
-        self.all()
-        return float(self.loss)
-
-    def parameters(self) -> Iterable[tuple[Array, Array]]:
-        """Pairs of a parameter and its gradient."""
-        return zip(self.weights.values(), self.gradients.values(), strict=True)
 
 
 def with_fastact(weights: dict[str, Array], images: Array, labels: Labels) -> Peer:
     """The network above."""
-    model = Mlp(weights, len(images))
-    model.load(images, labels)
-    return fastact_peer(model, model.all, lambda: list(model.gradients.values()))
+    return fastact_peer(Mlp(weights, len(images)), images, labels)
 
 
 def with_torch(
@@ -138,10 +113,8 @@ def with_torch(
     """The same in torch."""
     import torch
 
-    kind = getattr(torch, dtype)
-    parameters = [torch.tensor(w, dtype=kind, requires_grad=True) for w in weights.values()]
-    x = torch.tensor(images.reshape(len(images), -1), dtype=kind)
-    target = torch.nn.functional.one_hot(torch.tensor(labels), DIGITS).to(kind)
+    rows = images.reshape(len(images), -1)
+    parameters, x, target = torch_tensors(weights.values(), rows, labels, dtype)
 
     def residual() -> Any:
         w1, b1, w2, b2 = parameters

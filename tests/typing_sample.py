@@ -25,6 +25,13 @@ y, saved = fa.mish.forward(x, out=out)
 dx: NDArray[np.float32] = fa.mish.backward(y, *saved)
 dx = fa.mish.backward(y, x, out=dx, accumulate=True)
 
+y, saved = fa.layer_norm.forward(x, activation="mish")
+dx, dweight, dbias = fa.layer_norm.backward(y, *saved, activation="mish")
+mean, var = fa.mean_var(x)
+merged: fa.Moments = fa.Moments.merge_many([fa.moments(x), fa.moments(x)])
+count: int = merged.merge(merged).count
+value, gradient = fa.sum_squares.value_and_grad(x)
+
 from_a_list: NDArray[np.float64] = fa.mish([-1.0, 0.0, 1.0])
 
 t: torch.Tensor = fa.mish(torch.zeros(3))

@@ -10,12 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _config, _cpu, _shapes
 from ._op import ops
 from ._threads import get_num_threads
 from ._workloads import PEERS, Options, dtype_named
+
+if TYPE_CHECKING:
+    from ._bench import Row
 
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
 _PANELS = 4  # rows of them in a picture; more ops are drawn as a map
@@ -95,40 +98,58 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    args.directions = _chosen(parser, "direction", args.directions, _DIRECTIONS)
+    if args.directions is not None:
+        args.directions = _chosen(parser, "direction", args.directions, _DIRECTIONS)
     if args.dtypes is not None:
         args.dtypes = _chosen(parser, "dtype", args.dtypes, _DTYPES)
     return (_bench_on_gpu if args.device == "cuda" else _bench_on_cpu)(args, parser)
 
 
-def _refuse(args: argparse.Namespace, parser: argparse.ArgumentParser, *options: str) -> None:
-    """Leave if an option is given that the device has no use for."""
+def _refuse(
+    args: argparse.Namespace, parser: argparse.ArgumentParser, beside: str, *options: str
+) -> None:
+    """Leave if an option is given for which another has no use."""
     for option in options:
         if getattr(args, option) is not None:
-            parser.error(f"--{option} does not go with --device {args.device}")
+            parser.error(f"--{option} does not go with {beside}")
 
 
-def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from . import _bench, _plot, _plot_map, _report, _terminal
+def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[list[Row], str]:
+    """The rows, and on which processor: of a file, or measured now."""
+    from . import _bench
 
-    if args.plot is not None:  # ask for what is missing before the minutes are spent
-        _terminal.require("matplotlib", "--plot")
+    chosen = _ops(args, parser)
+    if args.source is not None:
+        measuring = ("sizes", "shapes", "dtypes", "directions", "peers", "threads", "seconds")
+        _refuse(args, parser, "--from", *measuring, "json")
+        try:
+            return _bench.read(args.source, chosen)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
     options = Options(
         sizes=args.sizes or _SIZES,
         dtypes=tuple(map(dtype_named, args.dtypes or ("float32",))),
-        directions=args.directions,
+        directions=args.directions or _DIRECTIONS,
         peers=_chosen(parser, "peer", PEERS if args.peers is None else args.peers, PEERS),
         threads=args.threads or get_num_threads(),
         shapes=_chosen(parser, "shape", args.shapes or (), _shapes.names()),
         seconds=args.seconds or Options.seconds,
     )
-    rows = _bench.bench(_ops(args, parser), options, args.json)
-    processor = _config.config()["processor"]
+    return _bench.bench(chosen, options, args.json), _config.config()["processor"]
+
+
+def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from . import _plot, _plot_map, _report, _terminal
+
+    if args.plot is not None:  # ask for what is missing before the minutes are spent
+        _terminal.require("matplotlib", "--plot")
+    rows, processor = _measured(args, parser)
     if args.markdown is not None and rows:
         args.markdown.write_text(_report.markdown(rows, processor), encoding="utf-8")
     if args.plot is not None and rows:
         many = len({(row.op, row.dtype) for row in rows}) > _PANELS
-        (_plot_map if many else _plot).plot(rows, processor, args.plot)
+        for picture in (_plot_map if many else _plot).plot(rows, processor, args.plot):
+            print(f"drawn: {picture}")
     return 0
 
 
@@ -136,11 +157,13 @@ def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     from . import _bench_cuda
     from ._workloads_cuda import GPU_PEERS
 
-    _refuse(args, parser, "plot", "threads", "shapes")
+    if args.source is not None:
+        parser.error("--from does not go with --device cuda")
+    _refuse(args, parser, "--device cuda", "plot", "threads", "shapes")
     options = _bench_cuda.Options(
         sizes=args.sizes,
         dtypes=args.dtypes or _DTYPES,
-        directions=args.directions,
+        directions=args.directions or _DIRECTIONS,
         peers=_chosen(parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS),
         seconds=args.seconds or _bench_cuda.Options.seconds,
     )
@@ -220,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only these shapes, for ops with axes",
     )
     bench.add_argument("--dtypes", type=_names, metavar=",".join(_DTYPES))
-    bench.add_argument("--directions", type=_names, default=_DIRECTIONS, metavar="forward,backward")
+    bench.add_argument("--directions", type=_names, metavar="forward,backward")
     bench.add_argument(
         "--peers",
         type=_names,
@@ -231,7 +254,20 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
     bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
     bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
-    bench.add_argument("--plot", type=Path, metavar="F.png", help="draw the speed-ups")
+    bench.add_argument(
+        "--plot",
+        type=Path,
+        metavar="F.png",
+        help=f"draw the speed-ups; of more than {_PANELS} ops a picture for each family, "
+        "F_norms.png and so on",
+    )
+    bench.add_argument(
+        "--from",
+        type=Path,
+        dest="source",
+        metavar="F",
+        help="measure nothing: show, write or draw what --json wrote to F",
+    )
     bench.set_defaults(run=_bench)
 
     for command in (check, bench):

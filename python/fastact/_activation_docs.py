@@ -1,29 +1,26 @@
 """What the docstrings of the activations have in common: it stands here once."""
 
 from dataclasses import dataclass
-from textwrap import fill
 
+from ._docs import ARRAY, LIKE_X, STREAM, paragraph
 from ._op import Bounds
 
-_WIDTH = 98
+_X = f"{ARRAY} Integers, lists and scalars are taken as np.tanh takes them."
 _TEMPLATE = """\
 {title}: {formula}.
 
 Parameters
 ----------
 x : array
-    Any shape and strides; float16, bfloat16, float32 or float64, a NumPy array or an array of any
-    framework with DLPack. Integers, lists and scalars are taken as np.tanh takes them.
+{array}
 {parameters}out : array, optional
     Where to write y: shape, dtype, device and framework of x. It may be x itself. As in NumPy, a
     tuple of one is the same.
-stream : optional
-    For arrays on a GPU: the stream to work on, instead of their framework's current one.
+{stream}
 
 Returns
 -------
-y : array
-    `out` where it was given, else a new array of x's framework, in x's layout.
+{like_x}
 
 Raises
 ------
@@ -86,12 +83,15 @@ def docstring(doc: Doc, bounds: Bounds) -> str:
     return _TEMPLATE.format(
         title=doc.title,
         formula=doc.formula,
+        array=paragraph(_X, 4),
+        stream=STREAM,
+        like_x=LIKE_X,
         parameters=doc.parameters,
         errors=doc.errors and f"; {doc.errors}",
         forward=forward,
         derivative=derivative,
         on_gpu=f", on a GPU within {bounds.narrow_ulp:g} ULP",
-        notes=fill(f"A NaN gives a NaN. {doc.notes}", _WIDTH, break_on_hyphens=False),
-        reference=fill(doc.reference, _WIDTH, break_on_hyphens=False),
+        notes=paragraph(f"A NaN gives a NaN. {doc.notes}"),
+        reference=paragraph(doc.reference),
         example=doc.example,
     )

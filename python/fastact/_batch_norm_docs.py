@@ -1,24 +1,21 @@
 """The docstrings of batch_norm and norm_apply."""
 
-from ._docs import ARRAY, STREAM, paragraph
+from ._docs import ACTIVATION, ARRAY, LIKE_X, OWN, STREAM, paragraph
 
 _PARAMETERS = """\
 weight, bias : array, optional
     1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
 """
 _REST = f"""\
-activation : str or op
-    The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+{ACTIVATION}
 out : array, optional
     Where to write y: shape, dtype, device and framework of x. It may be x itself.
 {STREAM}
-... : float
-    The activation's own parameters, by keyword.
+{OWN}
 
 Returns
 -------
-y : array
-    `out` where it was given, else a new array of x's framework, in x's layout.
+{LIKE_X}
 
 Raises
 ------

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product, repeat
+from itertools import groupby, product, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -201,6 +201,12 @@ def machine(peers: Sequence[str]) -> dict[str, Any]:
     return {**_config.config(), "peers": versions}
 
 
+def _show(part: Sequence[Row]) -> None:
+    """Print the table of one op, direction and dtype."""
+    header, lines, left = table_of(part)
+    print(f"\n{title_of(part[0])}\n{table(header, lines, left=left)}", flush=True)
+
+
 def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> list[Row]:
     """Measure ops, print a table for each, and return the rows.
 
@@ -235,8 +241,7 @@ def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None
                     f"{peer}: left out, {why}" for peer, why in left_out.items()
                 )
                 progress.advance(1)
-            header, lines, left = table_of(part)
-            print(f"\n{title_of(part[0])}\n{table(header, lines, left=left)}", flush=True)
+            _show(part)
             for reason in reasons:
                 print(reason)
             rows += part
@@ -246,6 +251,36 @@ def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None
         facts = {"machine": machine(peers), "rows": [asdict(row) for row in rows]}
         json_file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return rows
+
+
+def read(json_file: Path, chosen: Sequence[Any]) -> tuple[list[Row], str]:
+    """Print the tables of what `bench` has written, and return their rows and the processor.
+
+    Parameters
+    ----------
+    json_file : Path
+        The file that `bench` wrote.
+    chosen : sequence of ops
+        Those to show, where the file has them.
+
+    Raises
+    ------
+    ValueError
+        If the file is none of this benchmark.
+    """
+    try:
+        facts = json.loads(json_file.read_text(encoding="utf-8"))
+        processor = str(facts["machine"]["processor"])
+        rows = [Row(**row) for row in facts["rows"]]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{json_file} was not written by bench --json on a CPU") from None
+    names = [op.name for op in chosen]
+    rows = [row for row in rows if row.op in names]
+    for _, part in groupby(rows, title_of):
+        _show(list(part))
+    if rows:
+        print(f"\n{legend(rows)}")
+    return rows, processor
 
 
 def _tables(chosen: Sequence[Any], options: Options) -> Iterator[list[Case]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from . import _axes, _checks
 from ._call import Call
-from ._docs import ARRAY, STREAM, paragraph
+from ._docs import ACTIVATION, ARRAY, LIKE_X, OWN, STREAM, paragraph
 from ._fused import IDENTITY, bind_fused
 from ._op import QuickOp, Takes, register
 
@@ -207,8 +207,7 @@ x : array
 {paragraph(ARRAY, 4)}
 bias : array
     1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
-activation : str or op
-    The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+{ACTIVATION}
 axis : int
     The bias's axis: -1 for rows and channels last, 1 for NCHW.
 residual : array, or Python scalar, optional
@@ -217,13 +216,11 @@ out : array, optional
     Where to write y: shape, dtype, device and framework of x. It may be x or residual
     itself.
 {STREAM}
-... : float
-    The activation's own parameters, by keyword.
+{OWN}
 
 Returns
 -------
-y : array
-    `out` where it was given, else a new array of x's framework, in x's layout.
+{LIKE_X}
 
 Raises
 ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,3 +69,34 @@ class Check:
     knows: Callable[[Any], bool]
     summary: Callable[[list[list[str]]], str] | None = None
     gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
+
+
+def add_rows(
+    report: Report,
+    case: Sequence[str],
+    found: Mapping[str, Mapping[str, float]],
+    data: Sequence[str],
+    isas: Sequence[str],
+    *more: str,
+) -> None:
+    """Rows of the table: the case, by whom, an error for each kind of data.
+
+    Parameters
+    ----------
+    found : dict of str to dict of str to float
+        By whom, on which data, how much of the bound. Instruction sets that agree share a row.
+    more : str
+        Who is held to the bound as the instruction sets are.
+    """
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for by, errors in found.items():
+        for kind, error in errors.items():
+            if by in (*isas, *more) and not error <= 1.0:
+                report.fail(f"{' '.join(case)} {by}, {kind}: {error:.4g} times the bound")
+        if by in isas:
+            alike.setdefault(tuple(errors.values()), []).append(by)
+    rows = [(" ".join(names), found[names[0]]) for names in alike.values()]
+    rows += [(by, errors) for by, errors in found.items() if by not in isas]
+    for label, errors in rows:
+        cells = [f"{errors[kind]:.3g}" if kind in errors else "" for kind in data]
+        report.rows.append([*case, label, *cells])

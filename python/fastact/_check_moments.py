@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _cpu
-from ._check_common import Check, Options, Report
+from ._check_common import Check, Options, Report, add_rows
 from ._check_reductions import LAYOUTS, around_1e4, dtypes, mixed, ulp
 from ._moments import Moments
 from ._op import MomentBounds, ops
@@ -134,7 +134,9 @@ def _check(op: Any, options: Options, report: Report) -> None:
                 x = _draw(mixed, dtype, 1, 1000)
                 one = (x.T, (1,)) if layout == "rows" else (x, (0,))
                 _judge(op, [one], _ONE, info, options, found)
-            _add(report, [op.name, dtype.name, layout], found, options)
+            add_rows(
+                report, [op.name, dtype.name, layout], found, [*_DATA, _ONE], options.isas, "merged"
+            )
             progress.advance(1)
 
 
@@ -173,25 +175,6 @@ def _all_errors(
     if op.name == "moments":
         error = _errors(_merged(x, axes), x, axes, 0.0 if equal else 1.0, bounds, info)
         yield "merged", error / bounds.merged
-
-
-def _add(
-    report: Report, case: list[str], found: dict[str, dict[str, float]], options: Options
-) -> None:
-    """Rows of the table; instruction sets that agree share one."""
-    ours = (*options.isas, "merged")
-    alike: dict[tuple[float, ...], list[str]] = {}
-    for by, errors in found.items():
-        for data, error in errors.items():
-            if by in ours and not error <= 1.0:
-                report.fail(f"{' '.join(case)} {by}, {data}: {error:.4g} times the bound")
-        if by in options.isas:
-            alike.setdefault(tuple(errors.values()), []).append(by)
-    rows = [(" ".join(isas), found[isas[0]]) for isas in alike.values()]
-    rows += [(by, errors) for by, errors in found.items() if by not in options.isas]
-    for label, errors in rows:
-        cells = [f"{errors[data]:.3g}" if data in errors else "" for data in (*_DATA, _ONE)]
-        report.rows.append([*case, label, *cells])
 
 
 _LEGEND = """\

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _cpu, _shapes
-from ._check_common import Check, Options, Report
+from ._check_common import Check, Options, Report, add_rows
 from ._op import SumBounds
 from ._terminal import Progress
 from ._threads import get_num_threads
@@ -222,29 +222,8 @@ def _check(op: Any, options: Options, report: Report) -> None:
                 arrays = arrange(partial(_draw, make, term, dtype, info), size)
                 for by, error in _largest_by(op, arrays, info, options).items():
                     found.setdefault(by, {})[name] = error
-            _add(report, (op.name, dtype.name, layout), found, options)
+            add_rows(report, [op.name, dtype.name, layout], found, list(_DATA), options.isas)
             progress.advance(1)
-
-
-def _add(
-    report: Report,
-    case: tuple[str, str, str],
-    found: dict[str, dict[str, float]],
-    options: Options,
-) -> None:
-    """Rows of the table: op, dtype, layout, by whom. Instruction sets that agree share one."""
-    alike: dict[tuple[float, ...], list[str]] = {}
-    for by, errors in found.items():
-        for data, error in errors.items():
-            if by in options.isas and not error <= 1.0:
-                report.fail(f"{' '.join(case)} {by}, {data}: {error:.4g} times the bound")
-        if by in options.isas:
-            alike.setdefault(tuple(errors.values()), []).append(by)
-    rows = [(" ".join(isas), found[isas[0]]) for isas in alike.values()]
-    rows += [(by, errors) for by, errors in found.items() if by not in options.isas]
-    for label, errors in rows:
-        cells = [f"{errors[name]:.3g}" if name in errors else "" for name in _DATA]
-        report.rows.append([*case, label, *cells])
 
 
 _LEGEND = """\

@@ -13,6 +13,23 @@ STREAM = """\
 stream : optional
     For arrays on a GPU: the stream to work on, instead of their framework's current one."""
 
+#: Of ops with an activation behind them, and its parameters.
+ACTIVATION = """\
+activation : str or op
+    The name of an activation of `fastact.ops`, or the op itself; "identity" for none."""
+OWN = """\
+... : float
+    The activation's own parameters, by keyword."""
+
+#: What most ops return.
+LIKE_X = """\
+y : array
+    `out` where it was given, else a new array of x's framework, in x's layout."""
+
+CHO = """\
+K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
+Translation", https://arxiv.org/abs/1406.1078"""
+
 # What None means in a tuple of outputs, for all ops alike, as their docstrings say it.
 #: Of results: as in NumPy.
 ALLOCATED = "one that is None is allocated"

@@ -1,6 +1,6 @@
 """The docstrings of the recurrent gates."""
 
-from ._docs import ALLOCATED, ARRAY, SKIPPED, STREAM, paragraph
+from ._docs import ALLOCATED, ARRAY, CHO, SKIPPED, STREAM, paragraph
 
 _BIASES = """\
 bias, recurrent_bias : array, optional
@@ -45,6 +45,10 @@ out : tuple of arrays or None, optional
 accumulate : bool
     Add the gradients to `out` instead of overwriting it."""
 
+_OF_EITHER = """\
+    The sum of dgates over all rows, of either bias: in the dtype of bias, or of recurrent_bias
+    where that is the only one; None where there is none."""
+
 _FORWARD = """\
 forward({call}, recompute=False, out=None, ...) -> ({y}, saved)
 
@@ -85,7 +89,8 @@ gates + recurrent + bias + recurrent_bias, in one pass.
 Parameters
 ----------
 gates : array, of shape (..., 4 H)
-    The input's projection, W x. {ARRAY.replace(chr(10), chr(10) + "    ")}
+    The input's projection, W x.
+{paragraph(ARRAY, 4)}
 c_prev : array, of shape (..., H), or Python scalar
     The cell's state before this step.
 {_RECURRENT}
@@ -159,8 +164,7 @@ dgates : array, of shape (..., 4 H)
     All four gates, packed as gates are.
 dc_prev : array, of shape (..., H)
 dbias : array, of shape (4 H,)
-    The sum of dgates over all rows, of either bias: in the dtype of bias, or of recurrent_bias
-    where that is the only one; None where there is none.
+{_OF_EITHER}
 
 Notes
 -----
@@ -188,7 +192,7 @@ Parameters
 ----------
 gates : array, of shape (..., 3 H)
     The input's projection, W x, with its gates in the order r, z, n.
-    {ARRAY.replace(chr(10), chr(10) + "    ")}
+{paragraph(ARRAY, 4)}
 recurrent : array, of shape (..., 3 H)
     The recurrent projection, U h.
 h_prev : array, of shape (..., H), or Python scalar
@@ -210,8 +214,7 @@ Where z is 1, h has the bits of h_prev. {_BOUNDS}
 
 References
 ----------
-K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
-Translation", https://arxiv.org/abs/1406.1078
+{CHO}
 
 Examples
 --------
@@ -310,8 +313,7 @@ Notes
 
 References
 ----------
-K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
-Translation", https://arxiv.org/abs/1406.1078
+{CHO}
 
 Examples
 --------
@@ -351,8 +353,7 @@ Returns
 dgates : array, of shape {packed}
 dh_prev : array, of shape (..., H)
 dbias : array
-    The sum of dgates over all rows, of either bias: in the dtype of bias, or of recurrent_bias
-    where that is the only one; None where there is none.
+{_OF_EITHER}
 
 Notes
 -----

@@ -1,4 +1,4 @@
-"""One picture of the benchmark: how many times faster than each peer, and what memory allows."""
+"""One picture of the benchmark of a few ops: the gain over each peer, and what memory allows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _panel(axes: Any, ticker: Any, rows: Sequence[Row]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def plot(rows: Sequence[Row], cpu: str, file: Path) -> None:
+def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of a benchmark: one panel for each op, direction and dtype.
 
     Parameters
@@ -90,6 +90,11 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> None:
         Name of the processor, for the title.
     file : Path
         Where to write the picture; the suffix chooses the format.
+
+    Returns
+    -------
+    list of Path
+        The picture.
     """
     pyplot = require("matplotlib.pyplot", "--plot")
     ticker = require("matplotlib.ticker", "--plot")
@@ -124,3 +129,4 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> None:
     figure.suptitle(heading(rows, cpu), fontsize=15, fontweight="bold")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
+    return [file]

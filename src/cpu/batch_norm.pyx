@@ -36,15 +36,6 @@ cdef void prepare_channels(
     )
 
 
-cdef void run_batch_forward(const BatchNorm* norm, int threads) noexcept nogil:
-    cdef int i
-    if threads == 1:
-        batch_forward_share(norm, 0, 1)
-    else:
-        for i in prange(threads, schedule="static", num_threads=threads):
-            batch_forward_share(norm, i, threads)
-
-
 def batch_norm_forward(
     int which, View x, View y, View running_mean, View running_var, View weight, View bias,
     View mean, View rstd, int axis, tuple parameters, bint training, double momentum, double eps,
@@ -88,9 +79,7 @@ def batch_norm_forward(
         prepare_moments(
             &moments, table, x.operand, results, reduced, x.dtype, kF64, norm.count
         )
-        if threads > 1 and workspace is not None:
-            if 0 < moment_workspace_size(&moments) <= workspace.size:
-                moments.reducer.partial = <double*>workspace.operand.data
+        use_moment_workspace(&moments, workspace, threads)
         with nogil:
             run_moments(&moments, threads)
             take_moments(&norm, eps)
@@ -100,7 +89,7 @@ def batch_norm_forward(
         )
     with nogil:
         make_coefficients(&norm, False)
-        run_batch_forward(&norm, threads)
+        run_shares(threads, batch_forward_share, &norm)
     write_channels(norm, norm.mean, channels_of(mean, axis), False)
     write_channels(norm, norm.rstd, channels_of(rstd, axis), False)
     if training:
@@ -128,7 +117,7 @@ def norm_apply(
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
     with nogil:
         make_coefficients(&norm, False)
-        run_batch_forward(&norm, threads)
+        run_shares(threads, batch_forward_share, &norm)
 
 
 def batch_norm_backward(
@@ -173,18 +162,10 @@ def batch_norm_backward(
     with nogil:
         make_coefficients(&norm, not needs_sums and training)
         if needs_sums:
-            if threads == 1:
-                batch_sums_share(&norm, 0, 1)
-            else:
-                for i in prange(threads, schedule="static", num_threads=threads):
-                    batch_sums_share(&norm, i, threads)
+            run_shares(threads, batch_sums_share, &norm)
             merge_batch_sums(&norm)
             make_coefficients(&norm, training)
         if dx is not None:
-            if threads == 1:
-                batch_gradient_share(&norm, 0, 1)
-            else:
-                for i in prange(threads, schedule="static", num_threads=threads):
-                    batch_gradient_share(&norm, i, threads)
+            run_shares(threads, batch_gradient_share, &norm)
     write_channels(norm, norm.sums, channels_of(dbias, axis), accumulate)
     write_channels(norm, norm.sums + norm.channels, channels_of(dweight, axis), accumulate)

@@ -35,18 +35,14 @@ def bias_act_forward(
     cdef Operand[4] arrays = [
         operand_or_nothing(None), x.operand, operand_or_nothing(residual), y.operand
     ]
-    cdef int threads, i
+    cdef int threads
     if element_count(y) == 0:
         return
     unpack(parameters, p)
     prepare_act(&act, which, False, p, arrays, y, bias, axis, False)
     threads = resolve_threads(element_count(y))
     with nogil:
-        if threads == 1:
-            forward_share(&act, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                forward_share(&act, i, threads)
+        run_shares(threads, forward_share, &act)
 
 
 def bias_act_workspace(View x, View dbias, int axis):
@@ -72,7 +68,7 @@ def bias_act_backward(
     cdef Operand[4] arrays = [
         dy.operand, x.operand, operand_or_nothing(residual), dx.operand
     ]
-    cdef int threads, i
+    cdef int threads
     if element_count(dx) == 0:
         if not accumulate and element_count(dbias) > 0:
             fill_with_zero(dbias)
@@ -83,9 +79,5 @@ def bias_act_backward(
     threads = resolve_threads(element_count(dx))
     use_workspace(&act.reducer, workspace, threads)
     with nogil:
-        if threads == 1:
-            backward_share(&act, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                backward_share(&act, i, threads)
-            merge_chunks(&act.reducer)
+        run_shares(threads, backward_share, &act)
+        merge_chunks(&act.reducer)

@@ -38,7 +38,7 @@ def gates_forward(
     cdef GateArrays given
     cdef int[4] at
     cdef int64_t size = element_count(state)
-    cdef int threads, i
+    cdef int threads
     if size == 0:
         return
     set_gates(&given, at, gates, recurrent, bias, recurrent_bias, state, places)
@@ -48,11 +48,7 @@ def gates_forward(
     prepare_gates(&step, table, kind, state.dtype, False, False, False, given)
     threads = resolve_threads(gate_work(kind, size))
     with nogil:
-        if threads == 1:
-            gate_share(&step, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                gate_share(&step, i, threads)
+        run_shares(threads, gate_share, &step)
 
 
 cdef int64_t gate_work(int kind, int64_t size) noexcept:
@@ -118,11 +114,7 @@ def gates_backward(
     threads = resolve_threads(gate_work(kind, size))
     if bias_gradient is None and recurrent_bias_gradient is None:
         with nogil:
-            if threads == 1:
-                gate_share(&step, 0, 1)
-            else:
-                for i in prange(threads, schedule="static", num_threads=threads):
-                    gate_share(&step, i, threads)
+            run_shares(threads, gate_share, &step)
         return
     for i, gradient in enumerate((bias_gradient, recurrent_bias_gradient)):
         if gradient is not None:
@@ -132,10 +124,6 @@ def gates_backward(
         use_gate_workspace(&step, workspace.operand.data)
         is_merging = True
     with nogil:
-        if threads == 1:
-            gate_sum_share(&step, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                gate_sum_share(&step, i, threads)
+        run_shares(threads, gate_sum_share, &step)
         if is_merging:
             merge_gate_sums(&step)

@@ -44,28 +44,24 @@ def moments(
     cdef int64_t size = x.size
     cdef int threads = resolve_threads(size)
     prepare_moments_of(&reducer, x, mean, low, second, axes, divisor)
-    if threads > 1 and workspace is not None:
-        if 0 < moment_workspace_size(&reducer) <= workspace.size:
-            reducer.reducer.partial = <double*>workspace.operand.data
+    use_moment_workspace(&reducer, workspace, threads)
     with nogil:
         run_moments(&reducer, threads)
 
 
+cdef void use_moment_workspace(MomentReducer* reducer, View workspace, int threads) noexcept:
+    """As `use_workspace` of sums."""
+    if threads > 1 and workspace is not None:
+        if 0 < moment_workspace_size(reducer) <= element_count(workspace):
+            reducer.reducer.partial = <double*>workspace.operand.data
+
+
 cdef void run_moments(const MomentReducer* reducer, int threads) noexcept nogil:
-    cdef int i
-    if threads == 1:
-        moment_share(reducer, 0, 1)
-        return
-    for i in prange(threads, schedule="static", num_threads=threads):
-        moment_share(reducer, i, threads)
-    if reducer.reducer.partial is NULL:
-        return
-    threads = resolve_threads(moment_workspace_size(reducer) // 8)
-    if threads == 1:
-        merge_moment_share(reducer, 0, 1)
-    else:
-        for i in prange(threads, schedule="static", num_threads=threads):
-            merge_moment_share(reducer, i, threads)
+    run_shares(threads, moment_share, reducer)
+    if reducer.reducer.partial is not NULL:
+        run_shares(
+            resolve_threads(moment_workspace_size(reducer) // 8), merge_moment_share, reducer
+        )
 
 
 def moments_backward(

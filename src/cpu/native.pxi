@@ -10,7 +10,6 @@ from cpython.pycapsule cimport (
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
-from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.math cimport NAN
 from libc.stdlib cimport free, malloc
@@ -96,6 +95,9 @@ cdef extern from "runtime.h" namespace "fastact" nogil:
     bint in_parallel() noexcept
     int& local_threads() noexcept
     const char* compiler() noexcept
+    void run_shares[Job](
+        int threads, void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
+    ) noexcept
     DLManagedTensorVersioned* describe_tensor(
         void*, DLDevice, int, const int64_t*, const int64_t*, DLDataType
     ) noexcept

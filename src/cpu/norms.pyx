@@ -50,7 +50,7 @@ def norm_forward(
     cdef Operand[4] arrays = [
         x.operand, operand_or_nothing(residual), operand_or_nothing(total), y.operand
     ]
-    cdef int threads, i
+    cdef int threads
     if x.size == 0:
         if rstd is not None and rstd.size > 0:
             fill(mean, NAN)
@@ -70,11 +70,7 @@ def norm_forward(
     norm.eps = eps
     threads = resolve_threads(x.size)
     with nogil:
-        if threads == 1:
-            norm_forward_share(&norm, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                norm_forward_share(&norm, i, threads)
+        run_shares(threads, norm_forward_share, &norm)
 
 
 cdef void prepare_backward(
@@ -126,7 +122,7 @@ def norm_backward(
     cdef Operand[4] arrays = [
         dy.operand, x.operand, operand_or_nothing(dtotal), operand_or_nothing(dx)
     ]
-    cdef int threads, i
+    cdef int threads
     if x.size == 0:
         if not accumulate:
             fill(dweight, 0)
@@ -146,22 +142,13 @@ def norm_backward(
         norm.partial = <double*>workspace.operand.data
     threads = resolve_threads(x.size)
     with nogil:
-        if threads == 1:
-            norm_backward_share(&norm, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                norm_backward_share(&norm, i, threads)
+        run_shares(threads, norm_backward_share, &norm)
         if norm.partial is not NULL:
             merge_norm(&norm)
 
 
 cdef void merge_norm(const Norm* norm) noexcept nogil:
-    cdef int i, threads = resolve_threads(norm_workspace_size(norm) // 8)
-    if threads == 1:
-        merge_norm_share(norm, 0, 1)
-    else:
-        for i in prange(threads, schedule="static", num_threads=threads):
-            merge_norm_share(norm, i, threads)
+    run_shares(resolve_threads(norm_workspace_size(norm) // 8), merge_norm_share, norm)
 
 
 cdef void fill(View y, double value) noexcept:

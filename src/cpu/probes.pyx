@@ -42,20 +42,28 @@ def compare(cnp.ndarray y, cnp.ndarray exact, double allowed, tuple edges):
     return found.absolute, found.ulp, found.ulp_at, found.counted, found.counted_at, above
 
 
+cdef struct Copy:
+    char* to
+    const char* origin
+    int64_t size
+
+
+cdef void copy_share(const Copy* job, int64_t number, int64_t shares) noexcept nogil:
+    """Of whole cache lines."""
+    cdef int64_t length = (job.size // shares + 63) // 64 * 64
+    cdef int64_t begin = number * length
+    memcpy(job.to + begin, job.origin + begin, min(length, job.size - begin))
+
+
 def copy(cnp.ndarray destination, cnp.ndarray source):
     """Copy bytes by memcpy, each thread one share: the ceiling that benchmarks compare with.
 
     Both arrays are C-contiguous and of one size.
     """
-    cdef int64_t size = source.nbytes
     cdef int threads = resolve_threads(source.size)
-    cdef int64_t share = (size // threads + 63) // 64 * 64
-    cdef char* to = <char*>cnp.PyArray_DATA(destination)
-    cdef char* origin = <char*>cnp.PyArray_DATA(source)
-    cdef int i
+    cdef Copy job
+    job.to = <char*>cnp.PyArray_DATA(destination)
+    job.origin = <char*>cnp.PyArray_DATA(source)
+    job.size = source.nbytes
     with nogil:
-        if threads == 1:
-            memcpy(to, origin, size)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                memcpy(to + i * share, origin + i * share, min(share, size - i * share))
+        run_shares(threads, copy_share, &job)

@@ -35,7 +35,7 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     """
     cdef Reducer reducer
     cdef int64_t size = element_count(x)
-    cdef int threads, i
+    cdef int threads
     if element_count(y) == 0:
         return
     if size == 0:
@@ -46,12 +46,8 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     prepare_sum(&reducer, term, x, y, axes, accumulate)
     use_workspace(&reducer, workspace, threads)
     with nogil:
-        if threads == 1:
-            reduce_share(&reducer, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                reduce_share(&reducer, i, threads)
-            merge_chunks(&reducer)
+        run_shares(threads, reduce_share, &reducer)
+        merge_chunks(&reducer)
 
 
 cdef void use_workspace(Reducer* reducer, View workspace, int threads) noexcept:
@@ -64,15 +60,8 @@ cdef void use_workspace(Reducer* reducer, View workspace, int threads) noexcept:
 
 
 cdef void merge_chunks(const Reducer* reducer) noexcept nogil:
-    cdef int i, threads
-    if reducer.partial is NULL:
-        return
-    threads = resolve_threads(workspace_size(reducer) // 8)
-    if threads == 1:
-        merge_share(reducer, 0, 1)
-    else:
-        for i in prange(threads, schedule="static", num_threads=threads):
-            merge_share(reducer, i, threads)
+    if reducer.partial is not NULL:
+        run_shares(resolve_threads(workspace_size(reducer) // 8), merge_share, reducer)
 
 
 cdef void fill_with_zero(View y) noexcept:
@@ -111,7 +100,7 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     """
     cdef SquareGrad square
     cdef int64_t size = element_count(x)
-    cdef int threads, i
+    cdef int threads
     if size == 0:
         fill_with_zero(y)
         return
@@ -119,9 +108,5 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
     use_workspace(&square.reducer, workspace, threads)
     with nogil:
-        if threads == 1:
-            square_share(&square, 0, 1)
-        else:
-            for i in prange(threads, schedule="static", num_threads=threads):
-                square_share(&square, i, threads)
-            merge_chunks(&square.reducer)
+        run_shares(threads, square_share, &square)
+        merge_chunks(&square.reducer)

@@ -43,6 +43,19 @@ inline const char* compiler() {
 #endif
 }
 
+// Runs every share of a job: share(job, number, threads) for the numbers below `threads`, which are
+// fixed, whoever runs them. One thread enters no parallel region: that costs more than a small job,
+// and would hang in a child made by fork.
+template <typename Job>
+void run_shares(int threads, void (*share)(const Job*, int64_t, int64_t), const Job* job) {
+  if (threads == 1) {
+    share(job, 0, 1);
+    return;
+  }
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int i = 0; i < threads; ++i) share(job, i, threads);
+}
+
 // Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for
 // huge pages, as NumPy does: their first touch is otherwise dominated by page faults.
 inline void* allocate(size_t bytes) {

@@ -130,6 +130,8 @@ cdef bint quick_tensor(
     cdef int i
     if Py_TYPE(x) is not kind.type:
         return False
+    # These checks stand in describe_tensor_of, too: one inline function of both made the calls of
+    # small NumPy arrays, which never come here, 5 to 9 % slower.
     if kind.has_gradients and x.requires_grad:
         return False
     if kind.has_negation and x.is_neg():

@@ -1,4 +1,5 @@
-# Threads: how many a call may use, decided in one place, and the one parallel region.
+# Threads: how many a call may use, decided in one place. The one parallel region is run_shares of
+# runtime.h.
 #
 # The count is the thread's own (`with num_threads(n)`), else the process's (`set_num_threads`),
 # never more than the work deserves, and 1 where threads would not help or would hang:
@@ -40,14 +41,8 @@ cdef int resolve_threads(int64_t elements) noexcept nogil:
 
 
 cdef void run_loop(const Loop* loop) noexcept nogil:
-    """Run a prepared loop, one share a thread. The serial branch stays outside the region."""
-    cdef int threads = resolve_threads(loop.size)
-    cdef int i
-    if threads == 1:
-        run_share(loop, 0, 1)
-    else:
-        for i in prange(threads, schedule="static", num_threads=threads):
-            run_share(loop, i, threads)
+    """Run a prepared loop, one share a thread."""
+    run_shares(resolve_threads(loop.size), run_share, loop)
 
 
 def set_process_threads(int n):
