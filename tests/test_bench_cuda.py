@@ -131,6 +131,11 @@ def test_bytes_that_have_to_move():
     rows = GpuCase(fa.mish, "forward", "float64", (10, 100), (1,), reduces=True)
     assert (forward.moved, backward.moved, rows.moved) == (4000, 12000, 8080)
     assert rows.label == "10 × 100, axis 1"
+    cases = GPU_WORKLOADS["gates"].cases
+    shapes = [case.shape for case in cases(fa.lstm_gates, "forward", "float32", None)]
+    assert (shapes[0], shapes[-1]) == ((256, 64), (4096, 4096))
+    moved = [cases(fa.lstm_gates, d, "float32", (5120,))[0].moved for d in ("forward", "backward")]
+    assert moved == [640 * 4 * 11, 640 * 4 * 13]
 
 
 def test_the_copy_moves_the_same_bytes():

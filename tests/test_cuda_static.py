@@ -89,6 +89,25 @@ def kernel(function, **changed):
     return replace(made, **changed)
 
 
+def test_rounds_over_rows_of_gates(function):
+    """Loads and stores by kind and direction; 16-bit gradients go by half a pack."""
+    one = kernel(function, kernel="gates_backward_kernel", what="lstm again")
+    assert (one.accesses, one.pack, one.bytes_per_element) == ((11, 5), 8, 32)
+    wide = replace(one, dtype="float32", what="lstm backward")
+    assert (wide.accesses, wide.pack, wide.bytes_per_element) == ((8, 5), 16, 52)
+    assert one.has_path
+    assert not replace(one, what="lstm again, single columns").has_path
+    assert (one.threads, kernel(function).threads) == (128, 256)
+    store = replace(function.code[8], opcode="STG.E.64")
+    load = replace(function.code[11], opcode="LDG.E.64")
+    code = [load, store, *function.code[14:16]]
+    code = [replace(c, address=0xB0 + 16 * i) for i, c in enumerate(code)]
+    assert opcodes(sass.Function("rows", code).loop(1, 1, bits=64)) == [
+        "LDG.E.64", "STG.E.64", "BRA",
+    ]  # fmt: skip
+    assert sass.Function("rows", code).loop(1, 1) == []
+
+
 def test_problems_are_found(function):
     good = kernel(function, dtype="float32")
     assert list(cuda_static.problems([good])) == []

@@ -7,15 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_same_bits
+from gated import assert_all_same, backward, each_op, everywhere, forward, on, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastact as fa
 from fastact._check_gates import Step, errors, random_step
-from fastact._gates_op import GatesOp
-
-GATES = [op for op in fa.ops.values() if isinstance(op, GatesOp)]
-each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
 
 # Shorter and longer than a vector, rows that are joined, a buffer of 256, a tile of 1024 columns;
 # more rows than a block of 2048; batches of no and of two axes.
@@ -24,39 +21,19 @@ SHAPES = [(7,), (1, 1), (3, 5), (70, 40), (4, 1100), (2100, 12), (2, 3, 300)]
 WIDE = (256, 1100)
 
 
-def forward(step: Step, **told: Any) -> tuple[Any, ...]:
-    """All results, and what is saved."""
-    results, saved = step.op.forward(*step.arrays, **step.options, **told)
-    return (*(results if isinstance(results, tuple) else (results,)), saved)
-
-
-def backward(step: Step, saved: Any, **told: Any) -> tuple[Any, ...]:
-    made: tuple[Any, ...] = step.op.backward(
-        *step.gradients, *saved, **step.told, **step.named, **told
-    )
-    return made
-
-
-def assert_all_same(actual: Any, expected: Any) -> None:
-    for a, b in zip(actual, expected, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert_same_bits(a, b)
-
-
 @each_op
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_within_the_bounds(op, shape, dtype, isa, recompute):
+def test_within_the_bounds(op, shape, dtype, backend, recompute):
     told = {"recompute": True} if recompute else {}
-    step = random_step(op, shape, dtype, 2.0, **told)
+    step = random_step(on(op, backend), shape, dtype, 2.0, **told)
     assert max(errors(step, ml_dtypes.finfo(dtype))) <= 1
 
 
 @each_op
-def test_gates_are_the_activations(op, isa):
+def test_gates_are_the_activations(op, backend):
     """Kept gates have the bits of sigmoid and tanh of the sums."""
-    step = random_step(op, (9, 200), np.float32)
+    step = random_step(on(op, backend), (9, 200), np.float32)
     if op is fa.gru_gates:
         return
     kept = forward(step)[-1][0]
@@ -64,17 +41,20 @@ def test_gates_are_the_activations(op, isa):
     assert step.recurrent_bias is not None
     sums = (step.gates + step.recurrent) + (step.bias + step.recurrent_bias)
     parts = zip(step.letters, np.split(sums, len(step.letters), -1), strict=True)
-    expected = [(fa.tanh if k in "gn" else fa.sigmoid)(np.ascontiguousarray(a)) for k, a in parts]
+    activation = lambda k: fa.tanh if k in "gn" else fa.sigmoid  # noqa: E731
+    expected = [backend.run(activation(k), np.ascontiguousarray(a)) for k, a in parts]
     assert_same_bits(kept, np.concatenate(expected, -1))
 
 
 @each_op
-def test_call_forward_and_recompute_agree(op, dtype):
-    step = random_step(op, (70, 40), dtype)
+@everywhere
+@pytest.mark.parametrize("shape", [(70, 40), (9, 65)], ids=str)
+def test_call_forward_and_recompute_agree(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
     *results, saved = forward(step)
-    called = op(*step.arrays, **step.options)
+    called = step.op(*step.arrays, **step.options)
     assert_all_same(called if isinstance(called, tuple) else (called,), results)
-    again = random_step(op, (70, 40), dtype, recompute=True)
+    again = random_step(step.op, shape, dtype, recompute=True)
     inputs = forward(again)[-1]
     assert inputs[0] is again.gates
     if dtype in (np.float32, np.float64):  # which are kept as they were
@@ -128,16 +108,18 @@ def test_dbias_alone(op, threads, isa):
             assert gradient is None
 
 
-def test_sums_are_wide():
+def test_sums_are_wide(backend):
     """1600 equal gradients in bfloat16, whose own sum would stop at 256 of them."""
     gates, ones = np.zeros((1600, 3), ml_dtypes.bfloat16), np.ones((1600, 3), ml_dtypes.bfloat16)
-    saved = fa.gru_reset.forward(gates, ones * 4, bias=np.zeros(3, np.float32))[1]
-    np.testing.assert_array_equal(fa.gru_reset.backward(ones, *saved)[2], 1600.0)
+    reset = on(fa.gru_reset, backend)
+    saved = reset.forward(gates, ones * 4, bias=np.zeros(3, np.float32))[1]
+    np.testing.assert_array_equal(reset.backward(ones, *saved)[2], 1600.0)
 
 
+@everywhere
 @pytest.mark.parametrize("order", ["ifgo", "iofg", "iofc", "gofi", "ofig"])
-def test_orders(order):
-    step = random_step(fa.lstm_gates, (40, 50), np.float32)
+def test_orders(order, where):
+    step = random_step(on(fa.lstm_gates, where), (40, 50), np.float32)
     *results, saved = forward(step)
     dgates, dc_prev, dbias = backward(step, saved)
     letters = order.replace("c", "g")
@@ -156,48 +138,36 @@ def test_orders(order):
     assert_all_same(backward(other, kept), (turned(dgates), dc_prev, turned(dbias)))
 
 
-def views(array: np.ndarray, kind: str) -> np.ndarray:
-    """The same values in other memory."""
-    if kind == "packed":  # a slice of a wider array
-        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 3), array.dtype)
-        view = wide[..., 2 : 2 + array.shape[-1]]
-    elif kind == "steps":
-        view = np.zeros((*array.shape[:-1], 3 * array.shape[-1]), array.dtype)[..., ::3]
-    elif kind == "negative":
-        view = np.zeros(array.shape, array.dtype)[..., ::-1]
-    elif kind == "fortran":
-        view = np.zeros(array.shape, array.dtype, order="F")
-    else:  # misaligned
-        raw = np.zeros(array.nbytes + 1, np.uint8)
-        view = raw[1:].view(array.dtype).reshape(array.shape)
-    view[...] = array
-    return view
-
-
 @each_op
-@pytest.mark.parametrize("kind", ["packed", "steps", "negative", "fortran", "misaligned"])
+@everywhere
+@pytest.mark.parametrize(
+    "kind", ["packed", "steps", "negative", "fortran", "misaligned", "shifted"]
+)
 @pytest.mark.parametrize("shape", [(6, 70), (5, 3, 9)], ids=str)
-def test_layouts(op, dtype, kind, shape):
-    step = random_step(op, shape, dtype)
+def test_layouts(op, dtype, kind, shape, where):
+    if kind == "misaligned" and not where.exact:
+        pytest.skip("a device refuses what is not aligned to its items")
+    step = random_step(on(op, where), shape, dtype)
     *results, saved = forward(step)
     made = backward(step, saved)
     of = lambda a: None if a is None else views(a, kind)  # noqa: E731
     other = Step(
-        op, of(step.gates), of(step.state), of(step.dh), of(step.recurrent), step.bias,
+        step.op, of(step.gates), of(step.state), of(step.dh), of(step.recurrent), step.bias,
         step.recurrent_bias, of(step.dc),
     )  # fmt: skip
     outs = tuple(of(np.zeros_like(a)) for a in (*results, saved[0]))
     *others, kept = forward(other, out=outs)
     assert_all_same((*others, kept[0]), (*results, saved[0]))
     into = tuple(None if d is None else of(np.zeros_like(d)) for d in made)
-    if kind == "misaligned" or len(shape) == 2:
+    if kind in ("misaligned", "shifted") or len(shape) == 2:
         assert_all_same(backward(other, kept, out=into), made)
 
 
 @each_op
-def test_expanded_and_numbers(op, dtype):
+@everywhere
+def test_expanded_and_numbers(op, dtype, where):
     """A gradient with stride 0, and numbers for states and gradients."""
-    step = random_step(op, (20, 30), dtype)
+    step = random_step(on(op, where), (20, 30), dtype)
     one = np.ones((), dtype)
     step.dh = np.broadcast_to(one, (20, 30))
     step.state = np.broadcast_to(one / 2, (20, 30))
@@ -205,15 +175,16 @@ def test_expanded_and_numbers(op, dtype):
     made = backward(step, saved)
     arrays = step.arrays
     given = [0.5 if a is step.state else a for a in arrays]
-    saved = op.forward(*given, **step.options)[1]
+    saved = step.op.forward(*given, **step.options)[1]
     gradients = (1.0, step.dc) if op is fa.lstm_gates else (1.0,)
-    assert_all_same(op.backward(*gradients, *saved), made)
+    assert_all_same(step.op.backward(*gradients, *saved), made)
 
 
 @each_op
+@everywhere
 @pytest.mark.parametrize("shape", [(20, 30), (5, 300)], ids=str)
-def test_accumulate_and_left_out(op, dtype, shape):
-    step = random_step(op, shape, dtype)
+def test_accumulate_and_left_out(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
     saved = forward(step)[-1]
     made = backward(step, saved)
     for i in range(len(made)):  # each alone
@@ -230,14 +201,15 @@ def test_accumulate_and_left_out(op, dtype, shape):
 
 
 @each_op
+@everywhere
 @pytest.mark.parametrize("shape", [(70, 40), (20, 9)], ids=str)
-def test_in_place(op, dtype, shape):
-    step = random_step(op, shape, dtype)
+def test_in_place(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
     *results, saved = forward(step)
     made = backward(step, saved)
     copies = tuple(a.copy() for a in step.arrays)
     out = (np.empty_like(step.state), copies[-1]) if op is fa.lstm_gates else copies[-1]
-    called = op(*copies, **step.options, out=out)
+    called = step.op(*copies, **step.options, out=out)
     assert_all_same(called if isinstance(called, tuple) else (called,), results)
     if op is not fa.gru_gates:  # which keeps one array more
         step.gates = step.gates.copy()
@@ -250,9 +222,10 @@ def test_in_place(op, dtype, shape):
 
 
 @each_op
+@everywhere
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0), (2, 0, 5)], ids=str)
-def test_empty(op, dtype, shape):
-    step = random_step(op, shape, dtype)
+def test_empty(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
     *results, saved = forward(step)
     assert all(r.shape == shape for r in results)
     made = backward(step, saved)
@@ -260,9 +233,9 @@ def test_empty(op, dtype, shape):
 
 
 @each_op
-def test_nan_and_inf(op, isa):
+def test_nan_and_inf(op, backend):
     """What is not a number stays so in its column, and nowhere else; shut gates are exact."""
-    step = random_step(op, (4, 40), np.float32)
+    step = random_step(on(op, backend), (4, 40), np.float32)
     step.bias = step.recurrent_bias = None
     expected = forward(step)[0].copy()
     step.gates[1, 3] = np.nan
@@ -303,8 +276,6 @@ def test_examples(op):
 
 
 def test_frameworks_agree(framework):
-    if not framework.exact:
-        pytest.skip("no kernels of this op for a device")
     step = random_step(fa.lstm_gates, (6, 40), np.float32)
     *results, saved = forward(step)
     made = backward(step, saved)

@@ -35,6 +35,16 @@ PACK = 16  # bytes
 _WORDS = {"Identity": "broadcast"}
 IN_FLIGHT = {"map_contiguous": {1: 4, 2: 2}, "sum_rows": {1: 4}, "sum_columns": {1: 4}}
 
+# Of a round over rows of gates: loads and stores, all of what the op can be given included; loads
+# where backward makes the gates again.
+GATES = {
+    "lstm": {"forward": (9, 6), "backward": (8, 5), "again": (11, 5)},
+    "gru": {"forward": (7, 5), "backward": (6, 7), "again": (8, 7)},
+    "reset": {"forward": (3, 2), "backward": (3, 2), "again": (4, 2)},
+    "blend": {"forward": (5, 3), "backward": (4, 3), "again": (6, 3)},
+}
+GATE_KERNELS = {"gates_forward_kernel": "forward", "gates_backward_kernel": "backward"}
+
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
     ("bfloat16", "mish forward", "MUFU.EX2", 1),
@@ -78,6 +88,23 @@ class Kernel:
     elements: int = 0
 
     @property
+    def accesses(self) -> tuple[int, int]:
+        """Of gates read by packs: loads and stores of a round; else none."""
+        op, _, way = self.what.partition(" ")
+        return GATES[op][way] if way in ("forward", "backward", "again") and op in GATES else (0, 0)
+
+    @property
+    def pack(self) -> int:
+        """Bytes of an access on the fast path."""
+        is_half = self.kernel == "gates_backward_kernel" and ITEM[self.dtype] == 2
+        return PACK // 2 if is_half else PACK
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 128 if sum(self.accesses) or self.kernel.startswith("finish_gate") else 256
+
+    @property
     def title(self) -> str:
         """For messages."""
         return f"{self.kernel}, {self.what}, {self.dtype}"
@@ -85,11 +112,13 @@ class Kernel:
     @property
     def has_path(self) -> bool:
         """Whether there ought to be a fast path."""
-        return self.kernel in IN_FLIGHT
+        return self.kernel in IN_FLIGHT or sum(self.accesses) > 0
 
     @property
     def bytes_per_element(self) -> int:
         """That have to be moved: inputs and output once; of a sum the output is nothing."""
+        if sum(self.accesses):
+            return sum(self.accesses) * ITEM[self.dtype]
         accesses = self.inputs + 1 + self.accumulate if self.kernel.startswith("map") else 1
         return accesses * ITEM[self.dtype]
 
@@ -138,6 +167,11 @@ def _arguments(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
+def _arguments_of(kind: str) -> str:
+    """A template's own name, in small letters."""
+    return kind.partition("<")[0].lower()
+
+
 def _functor(name: str) -> str:
     """What a map computes, in words."""
     functor, _, arguments = name.partition("<")
@@ -157,6 +191,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('sum_rows', 'dense', 'float64', 1, False)
     >>> identify("void sum_rows<(Access)0, Square, double>(RowSums)")
     ('sum_rows', 'aligned, square', 'float64', 1, False)
+    >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
+    ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
+    >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
+    ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -169,6 +207,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         accumulate = arguments[2] == "true"
         what = _functor(arguments[3]) + (", accumulate" if accumulate else "")
         return kernel, what, dtype, int(arguments[1]), accumulate
+    if kernel in GATE_KERNELS:
+        way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
+        apart = "" if arguments[2] == "true" else ", single columns"
+        return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
@@ -180,10 +222,14 @@ def _with_path(kernel: Kernel) -> Kernel:
     """The kernel with its fast path: every access of 16 bytes, all loads of a round in flight.
 
     For the map, the whole way of a thread through a full tile whose arrays are aligned alike. For
-    sums, one round of the loop; a pack that may lie anywhere is cut out of two.
+    sums, one round of the loop; a pack that may lie anywhere is cut out of two. For gates, one
+    round over a row, of 16-bit gradients by 8 bytes.
     """
     if not kernel.has_path:
         return kernel
+    if sum(kernel.accesses):
+        round_ = kernel.code.loop(*kernel.accesses, bits=8 * kernel.pack)
+        return replace(kernel, path=tuple(round_), elements=kernel.pack // ITEM[kernel.dtype])
     packs = IN_FLIGHT[kernel.kernel][kernel.inputs]
     if kernel.kernel.startswith("map"):
         path = kernel.code.path(packs * (kernel.inputs + kernel.accumulate), packs)
@@ -213,12 +259,16 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
         if kernel.what.startswith(CALLS):
             continue
         if kernel.has_path and not kernel.path:
-            yield f"{kernel.title}: no path whose accesses are all of 16 bytes"
+            yield f"{kernel.title}: no path whose accesses are all of {kernel.pack} bytes"
         if any(one.base == "CALL" for one in kernel.path):
             yield f"{kernel.title}: a call on the fast path"
-        narrow = sum(one.base in ("LDG", "STG") and ".128" not in one.opcode for one in kernel.path)
+        wide = f".{8 * kernel.pack}"
+        narrow = sum(one.base in ("LDG", "STG") and wide not in one.opcode for one in kernel.path)
         if narrow:
-            yield f"{kernel.title}: {narrow} accesses of less than 16 bytes on the fast path"
+            yield (
+                f"{kernel.title}: {narrow} accesses of less than {kernel.pack} bytes on the fast "
+                f"path"
+            )
     for dtype, what, opcode, each in CLAIMS:
         for kernel in kernels:
             if (kernel.dtype, kernel.what) == (dtype, what) and kernel.path:

@@ -11,8 +11,6 @@ import sass
 if TYPE_CHECKING:
     from cuda_static import Kernel
 
-THREADS = 256  # of a block, in every kernel
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -54,10 +52,10 @@ _RESOURCES = """\
 ## Resources of every kernel
 
 Registers of a thread; bytes of spills and of static shared memory; threads that a multiprocessor
-can hold: blocks of {threads}, as many as registers (given to a warp by 256, from a quarter of the
-{registers} to each of four schedulers), shared memory (1 KiB of its own a block) and the limits of
-{most} threads and {blocks} blocks allow. Loads and stores of global memory in the code by width,
-the rare paths (misaligned arrays, ends) included.
+can hold: blocks of 256, of gates read by packs 128, as many as registers (given to a warp by 256,
+from a quarter of the {registers} to each of four schedulers), shared memory (1 KiB of its own a
+block) and the limits of {most} threads and {blocks} blocks allow. Loads and stores of global memory
+in the code by width, the rare paths (misaligned arrays, ends) included.
 """
 
 _PATHS = """\
@@ -66,10 +64,11 @@ _PATHS = """\
 Maps: the whole way of a thread through a full tile of arrays that are aligned alike, from the first
 instruction to the exit, over the elements that it computes. Sums: one round of the loop. Of the
 ways through the code it is the shortest with exactly the 16-byte loads and stores that the tile has
-to make. By unit: fma (float and integer multiply-add, conversion from float16), alu (integers,
-comparisons, selections, packing to 16 bits), fp64, xu (special functions, conversions from and to
-64 bits), memory, and the rest (uniform, branches). Predicated instructions count whether or not
-they take effect.
+to make. Gates: one round over a row, with everything that the op can be given but `accumulate`; of
+16-bit gradients by 8 bytes; "again" makes the gates of what forward took. By unit: fma (float and
+integer multiply-add, conversion from float16), alu (integers, comparisons, selections, packing to
+16 bits), fp64, xu (special functions, conversions from and to 64 bits), memory, and the rest
+(uniform, branches). Predicated instructions count whether or not they take effect.
 """
 
 _PREDICTION = """\
@@ -97,8 +96,9 @@ def occupancy(kernel: Kernel, arch: str) -> int:
     warp = -(-kernel.resources.registers * 32 // 256) * 256
     warps = limits.registers // 4 // max(warp, 1) * 4
     by_shared = limits.shared // (kernel.resources.shared + 1024)
-    blocks = min(warps * 32 // THREADS, by_shared, limits.threads // THREADS, limits.blocks)
-    return blocks * THREADS
+    threads = kernel.threads
+    blocks = min(warps * 32 // threads, by_shared, limits.threads // threads, limits.blocks)
+    return blocks * threads
 
 
 def bound(kernel: Kernel) -> tuple[float, str, float]:
@@ -131,9 +131,7 @@ def _resources(kernels: Sequence[Kernel], arch: str) -> str:
         numbers.append(sum(one.base != "NOP" for one in kernel.code.code))
         rows.append([kernel.kernel, kernel.what or "–", kernel.dtype, *map(str, numbers)])
     limits = LIMITS[arch]
-    words = _RESOURCES.format(
-        threads=THREADS, registers=limits.registers, most=limits.threads, blocks=limits.blocks
-    )
+    words = _RESOURCES.format(registers=limits.registers, most=limits.threads, blocks=limits.blocks)
     return f"{words}\n{_table(header, rows, 3)}\n"
 
 

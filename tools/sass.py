@@ -65,9 +65,9 @@ class Instruction:
         found = _TARGET.findall(self.operands)
         return int(found[-1], 16) if found else -1
 
-    def is_wide(self, base: str) -> bool:
-        """A load or store of 16 bytes."""
-        return self.base == base and ".128" in self.opcode
+    def is_wide(self, base: str, bits: int = 128) -> bool:
+        """A load or store of 16 bytes, or of another size."""
+        return self.base == base and f".{bits}" in self.opcode
 
 
 @dataclass
@@ -118,9 +118,11 @@ class Function:
         return after if not ends or set(after) <= ends else sorted(ends)
 
     def path(
-        self, loads: int, stores: int, start: int = 0, *, back: bool = False
+        self, loads: int, stores: int, start: int = 0, *, back: bool = False, bits: int = 128
     ) -> list[Instruction]:
-        """The shortest way with exactly so many 16-byte loads and stores; empty if there is none.
+        """The shortest way with exactly so many loads and stores; empty if there is none.
+
+        Those of `bits` count, 16 bytes unless it is told otherwise.
 
         From the first instruction to an exit, or back to where it began. Which way the conditions
         of real data send a thread is not known here; the counts single it out: a way around some
@@ -132,8 +134,8 @@ class Function:
         while reached:
             state = reached.popleft()
             i, loaded, stored = state
-            loaded += self.code[i].is_wide("LDG")
-            stored += self.code[i].is_wide("STG")
+            loaded += self.code[i].is_wide("LDG", bits)
+            stored += self.code[i].is_wide("STG", bits)
             if loaded > loads or stored > stores:
                 continue
             complete = (loaded, stored) == (loads, stores)
@@ -159,10 +161,14 @@ class Function:
             state = came[state]
         return way[::-1]
 
-    def loop(self, loads: int) -> list[Instruction]:
-        """One round of the shortest loop with exactly so many 16-byte loads; empty without one."""
+    def loop(self, loads: int, stores: int = 0, *, bits: int = 128) -> list[Instruction]:
+        """One round of the shortest loop with exactly so many loads and stores; empty without one.
+
+        Those of `bits` count, as for `path`.
+        """
         heads = {j for i in range(len(self.code)) for j in self.successors(i) if j <= i}
-        rounds = [way for head in sorted(heads) if (way := self.path(loads, 0, head, back=True))]
+        found = (self.path(loads, stores, head, back=True, bits=bits) for head in sorted(heads))
+        rounds = [way for way in found if way]
         return min(rounds, key=len, default=[])
 
 

@@ -35,9 +35,9 @@ number of threads, nor on strides."""
 _BACK_BOUNDS = """\
 The gradients are those of the activated gates as they were kept. With S, H and u as for the call
 and G the magnitude of the gradients that came back, an error is at most 40 u (1 + S) (1 + H)^2 G,
-and the rounding to the dtype. {dbias} sum in double, always in one order, for float32 and float64
-with the bits of ``bias_grad`` of the gradients that belong to it, and where those are large, in a
-second pass."""
+and the rounding to the dtype. {dbias} sum in double, always in one order; on the CPU, for float32
+and float64, with the bits of ``bias_grad`` of the gradients that belong to it, and where those are
+large, in a second pass."""
 
 _OUT_BACK = f"""\
 out : tuple of arrays or None, optional

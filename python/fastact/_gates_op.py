@@ -49,8 +49,6 @@ class Kind(NamedTuple):
 class GatesOp(QuickOp):
     """A step of a recurrent layer behind its matrix products, and the way back."""
 
-    on_devices = False
-
     def __init__(self, op: str, kind: Kind, docs: Mapping[str, str]) -> None:
         self._kind = kind
         self._which = _cpu.GATE_KINDS.index(kind.name)
@@ -99,7 +97,6 @@ class GatesOp(QuickOp):
         self._check_saved(where, given, options.recompute)
         arrays = {name: value for name, value in given.items() if value is not None}
         with Call(where, options.stream, **arrays) as call:
-            _checks.on_cpu(where, call.place.device)
             units = self._units(where, call, kind.gates if options.recompute else kind.kept)
             whole = (*units.batch, kind.gates * units.columns)
             made: list[tuple[View | None, Any]] = []
@@ -187,7 +184,6 @@ class GatesOp(QuickOp):
         _no_numbers(where, given)
         arrays = {name: value for name, value in given.items() if value is not None}
         with Call(where, options.stream, **arrays) as call:
-            _checks.on_cpu(where, call.place.device)
             units = self._units(where, call, kind.gates)
             outs = options.out
             made = [

@@ -68,7 +68,7 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
     return Workload(calls | theirs, moved / 2, left_out)
 
 
-def _chain(name: str, torch: Any) -> Callable[..., Any]:
+def gate_chain(name: str, torch: Any) -> Callable[..., Any]:
     """The step as a chain of torch's operations."""
     sigmoid, tanh = torch.sigmoid, torch.tanh
 
@@ -95,7 +95,7 @@ def _chain(name: str, torch: Any) -> Callable[..., Any]:
 
 def _torch(case: Case, step: _check_gates.Step, saved: Any) -> Call:
     torch = open_torch(case.threads)
-    chain = _chain(case.op.name, torch)
+    chain = gate_chain(case.op.name, torch)
     arrays = [*step.arrays, *([] if case.op.name == "gru_gates" else [step.recurrent]), step.bias]
     tensors = [as_tensor(torch, np.asarray(a)) for a in arrays]
     if case.direction == "forward":

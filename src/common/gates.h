@@ -51,13 +51,14 @@ FASTACT_BEGIN_NAMESPACE
 // In units of u, as above: of states, of gradients.
 constexpr double kGateUlps[] = {20, 40};
 
-template <class T>
+// approximate: by a GPU's estimates, for 16-bit data alone (math.h).
+template <bool approximate = false, class T>
 FASTACT_HD T gate_sigmoid(T a) {
-  return Sigmoid<T>(nullptr).forward(a);
+  return Sigmoid<T, approximate>(nullptr).forward(a);
 }
-template <class T>
+template <bool approximate = false, class T>
 FASTACT_HD T gate_tanh(T a) {
-  return Tanh<T>(nullptr).forward(a);
+  return Tanh<T, approximate>(nullptr).forward(a);
 }
 // The derivatives, of what the functions gave.
 template <class T>
@@ -74,9 +75,9 @@ template <class T>
 FASTACT_HD T lstm_cell(T i, T f, T g, T before) {
   return madd(f, before, i * g);
 }
-template <class T>
+template <bool approximate = false, class T>
 FASTACT_HD T lstm_hidden(T o, T cell) {
-  return o * gate_tanh(cell);
+  return o * gate_tanh<approximate>(cell);
 }
 
 template <class T>
@@ -84,9 +85,9 @@ struct LstmGradient {
   T i, f, g, o, before;
 };
 // before, cell: the states; dcell: what reaches the cell's state but through h.
-template <class T>
+template <bool approximate = false, class T>
 FASTACT_HD LstmGradient<T> lstm_gradient(T i, T f, T g, T o, T before, T cell, T dh, T dcell) {
-  const T t = gate_tanh(cell);
+  const T t = gate_tanh<approximate>(cell);
   const T d = madd(dh * o, tanh_slope(t), dcell);
   return {d * g * sigmoid_slope(i), d * before * sigmoid_slope(f), d * i * tanh_slope(g),
           dh * t * sigmoid_slope(o), d * f};

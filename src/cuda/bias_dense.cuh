@@ -127,7 +127,7 @@ void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fuse
         for (int j = 0; j < kSize; ++j) total[j] += double(dx.lane[j]);
       }
     }
-    fold_rows<T>(block, total, tx, ty, shape.tx, shape.ty);
+    fold_rows(block, total, tx, ty, shape.tx, shape.ty);
 
     const int64_t here = tile * shape.tx * kSize;
     const int columns = int(smaller(shape.tx * kSize, shape.width - here));

@@ -65,4 +65,7 @@ struct Reduced {
   }
 };
 
+// Families with a file of their own.
+void bind_gates(py::module_& m);
+
 }  // namespace fastact

@@ -132,7 +132,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
       sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunk + ty, end,
                                total);
 
-    fold_rows<T>(block, total, tx, ty, sums.tx, sums.ty);
+    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int64_t here = tile * sums.tx * kSize;

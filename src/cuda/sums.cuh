@@ -5,6 +5,8 @@
 // decided once for an array (Access) and once for four packs; what is left goes one by one.
 #pragma once
 
+#include <algorithm>
+
 #include "pack.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -18,7 +20,7 @@ bool is_empty(const Operand& a) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int power_of_two_from(int64_t n, int most) {
+inline int power_of_two_from(int64_t n, int most) {
   int power = 1;
   while (power < n && power < most) power *= 2;
   return power;
@@ -170,12 +172,11 @@ FASTACT_DEVICE int64_t piece_offset(const Sums& sums, int64_t piece) {
   return piece * sums.pieces.x[0];
 }
 
-// Adds up the rows of a block, tx packs wide and ty high, in halves until one is left, in `block`,
-// shared memory for every thread's pack of columns. Threads beyond ty rows have none.
-template <class T, class Shared>
-FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[Pack<T>::kSize], int x, int y,
-                              int tx, int ty) {
-  constexpr int kSize = Pack<T>::kSize;
+// Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
+// `block`, shared memory for every thread's columns. Threads beyond ty rows have none.
+template <class Shared, int kSize>
+FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[kSize], int x, int y, int tx,
+                              int ty) {
   const int mine = (y * tx + x) * kSize;
   if (y < ty) {
 #pragma unroll

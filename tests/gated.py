@@ -1,0 +1,112 @@
+"""The recurrent gates on any backend: ops that take and give NumPy arrays wherever they run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import FRAMEWORKS, KERNELS, Framework
+
+import fastact as fa
+from fastact._check_gates import Step
+from fastact._gates_op import GatesOp
+
+GATES = [op for op in fa.ops.values() if isinstance(op, GatesOp)]
+each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
+
+# NumPy's arrays, and those of each device: what does not depend on the instruction set.
+everywhere = pytest.mark.parametrize(
+    "where", [FRAMEWORKS[0], *KERNELS], ids=lambda framework: framework.name
+)
+
+
+class On:
+    """A gates op on a framework's arrays; every array that goes in or comes out is NumPy's.
+
+    An array that is given twice, or that comes back, is the same one: what is done in place shows.
+    """
+
+    def __init__(self, op: Any, framework: Framework) -> None:
+        self.op, self.framework = op, framework
+        self.name, self.bounds = op.name, op.bounds
+
+    def _run(self, door: Callable[..., Any], args: Any, named: Any) -> Any:
+        theirs: dict[int, Any] = {}
+        ours: dict[int, np.ndarray] = {}
+
+        def of(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(of, value))
+            if not isinstance(value, np.ndarray):
+                return value
+            if id(value) not in theirs:
+                theirs[id(value)] = self.framework.of(value)
+                ours[id(theirs[id(value)])] = value
+            return theirs[id(value)]
+
+        def back(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(back, value))
+            if value is None or isinstance(value, bool | int | float):
+                return value
+            return ours[id(value)] if id(value) in ours else self.framework.numpy(value)
+
+        results = door(*map(of, args), **{name: of(value) for name, value in named.items()})
+        for array in ours.values():
+            if array.flags.writeable:
+                array[...] = self.framework.numpy(theirs[id(array)])
+        return back(results)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._run(self.op, args, named)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        return self._run(self.op.forward, args, named)
+
+    def backward(self, *args: Any, **named: Any) -> Any:
+        return self._run(self.op.backward, args, named)
+
+
+def on(op: Any, framework: Framework) -> Any:
+    """The op, for NumPy arrays, on a framework's device."""
+    return op if framework.exact else On(op, framework)
+
+
+def forward(step: Step, **told: Any) -> tuple[Any, ...]:
+    """All results, and what is saved."""
+    results, saved = step.op.forward(*step.arrays, **step.options, **told)
+    return (*(results if isinstance(results, tuple) else (results,)), saved)
+
+
+def backward(step: Step, saved: Any, **told: Any) -> tuple[Any, ...]:
+    made: tuple[Any, ...] = step.op.backward(
+        *step.gradients, *saved, **step.told, **step.named, **told
+    )
+    return made
+
+
+def assert_all_same(actual: Any, expected: Any) -> None:
+    for a, b in zip(actual, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert_same_bits(a, b)
+
+
+def views(array: np.ndarray, kind: str) -> np.ndarray:
+    """The same values in other memory."""
+    if kind == "packed":  # a slice of a wider array
+        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 3), array.dtype)
+        view = wide[..., 2 : 2 + array.shape[-1]]
+    elif kind == "steps":
+        view = np.zeros((*array.shape[:-1], 3 * array.shape[-1]), array.dtype)[..., ::3]
+    elif kind == "negative":
+        view = np.zeros(array.shape, array.dtype)[..., ::-1]
+    elif kind == "fortran":
+        view = np.zeros(array.shape, array.dtype, order="F")
+    else:
+        shift = 1 if kind == "misaligned" else array.itemsize  # bytes: what a device takes, or not
+        raw = np.zeros(array.nbytes + shift, np.uint8)
+        view = raw[shift:].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
