@@ -23,6 +23,7 @@ from fastact import (
     _cpu,
     _shapes,
     _workloads,
+    _workloads_gates,
     _workloads_norms,
 )
 from fastact._check import check_for
@@ -30,6 +31,7 @@ from fastact._op import Bounds, NormBounds, SumBounds
 from fastact._workloads import COPY, FRESH, OURS, Options
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
+GATES = [op for op in fa.ops.values() if op.family == "gates"]
 SUMS = [op for op in SHAPED if _check_reductions.CHECK.knows(op)]
 
 
@@ -170,6 +172,39 @@ def test_peers_do_the_same_work(shaped, direction):
         for name in set(work.calls) - {COPY}:
             for ours, theirs in zip(expected, as_arrays(work.calls[name]()), strict=True):
                 np.testing.assert_allclose(theirs, ours, 1e-4, 1e-5, err_msg=f"{name}, {case}")
+
+
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("peer", ["torch", "torch.compile"])
+@pytest.mark.parametrize("gates", GATES, ids=lambda op: op.name)
+def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
+    def traced(torch, function):  # without the minute that a C++ compiler takes
+        return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+
+    monkeypatch.setattr(_workloads_gates, "compiled_by_torch", traced)
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), (peer,), 1, shapes=("small",))
+    family = _bench.FAMILIES[gates.family]
+    (case,) = family.cases(gates, direction, float32, options)
+    work = family.work(case, _workloads.installed(options.peers))
+    assert not work.left_out
+    result = work.calls[FRESH]()
+    results = result if isinstance(result, tuple) else (result,)
+    expected = as_arrays(tuple(y for y in results if y is not None))
+    found = as_arrays(work.calls[peer]())
+    for ours in expected:  # in whichever order; torch has those of the recurrent projection too
+        assert any(
+            ours.shape == theirs.shape and np.allclose(theirs, ours, 1e-4, 1e-5) for theirs in found
+        ), (gates.name, ours.shape)
+    for _ in range(2):  # it can be timed
+        again = as_arrays(work.calls[peer]())
+    for before, after in zip(found, again, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_what_takes_long_is_measured_on_request_alone():
+    assert not set(_workloads.ON_REQUEST) & set(_workloads.PEERS)
 
 
 @pytest.mark.usefixtures("torch_threads")

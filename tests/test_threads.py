@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import platform
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import threadpoolctl
 from conftest import assert_same_bits, sample
 
 import fastact as fa
-from fastact import _cpu, _threads
+from fastact import _cpu, _openmp, _threads
 
 SIZE = 300_000  # enough for several threads
 TIMEOUT = 60  # seconds; a deadlock takes for ever, a loaded machine a few
@@ -218,3 +220,63 @@ def test_the_gil_is_released(many_threads):
         sys.setswitchinterval(interval)
     clock.join()
     assert during > 0
+
+
+DECIDES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+IDLE = f"""
+import os
+before = dict(os.environ)
+import fastact as fa
+from fastact import _openmp
+import numpy as np, subprocess
+assert dict(os.environ) == before
+child = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+told = [line for line in child.splitlines() if line.startswith("GOMP_SPINCOUNT=")]
+assert len(told) == ("GOMP_SPINCOUNT" in before)
+fa.set_num_threads(4)
+x = np.linspace(-5, 5, {SIZE}, dtype=np.float32)
+y = fa.mish(x)
+fa.set_num_threads(1)
+assert np.array_equal(fa.mish(x), y)
+print(_openmp.idle)
+"""
+
+
+@pytest.mark.skipif(not _openmp.loaded_runtimes(), reason="the OpenMP runtime is not libgomp")
+@pytest.mark.parametrize(
+    ("environ", "turns", "told"),
+    [
+        ({}, "1000", "GOMP_SPINCOUNT=1000, by fastact"),
+        ({"GOMP_SPINCOUNT": "0"}, "0", "GOMP_SPINCOUNT=0"),
+        ({"GOMP_SPINCOUNT": "12345"}, "12345", "GOMP_SPINCOUNT=12345"),
+        ({"OMP_WAIT_POLICY": "passive"}, "0", "OMP_WAIT_POLICY=passive"),
+        # Some 30 000 000 000 turns.
+        ({"OMP_WAIT_POLICY": "active"}, None, "OMP_WAIT_POLICY=active"),
+    ],
+)
+def test_idle_threads_wait_as_told(environ, turns, told, monkeypatch):
+    if platform.machine() != "x86_64" and not environ:
+        pytest.skip("fastact decides on x86-64 only")
+    for name in DECIDES:
+        monkeypatch.delenv(name, raising=False)
+    done = run_python(IDLE, OMP_DISPLAY_ENV="verbose", **environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == told
+    shown = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)  # what libgomp made of it
+    assert len(shown) == 1
+    assert shown[0] == turns or (turns is None and int(shown[0]) > 1_000_000)
+
+
+@pytest.mark.skipif(not _openmp.loaded_runtimes(), reason="the OpenMP runtime is not libgomp")
+def test_a_runtime_that_is_there_already_is_not_claimed(monkeypatch):
+    for name in DECIDES:
+        monkeypatch.delenv(name, raising=False)
+    code = """
+import ctypes
+ctypes.CDLL({!r})
+import fastact
+print(fastact._openmp.idle)
+"""
+    (ours,) = run_python("import fastact; print(*fastact._openmp.loaded_runtimes())").stdout.split()
+    done = run_python(code.format(ours))
+    assert done.stdout.strip() == "libgomp was loaded before fastact", done.stderr

@@ -12,6 +12,7 @@ framework of what came in. `fastact.ops` maps each op's name to the op.
 
 from typing import TYPE_CHECKING
 
+from . import _openmp as _openmp  # the first import of _cpu
 from . import activations as _activations
 from ._checks import CudaUnavailableError as CudaUnavailableError
 from ._config import show_config as show_config

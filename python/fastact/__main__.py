@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import _config, _cpu, _shapes
 from ._op import ops
 from ._threads import get_num_threads
-from ._workloads import PEERS, Options, dtype_named
+from ._workloads import ON_REQUEST, PEERS, Options, dtype_named
 
 if TYPE_CHECKING:
     from ._bench import Row
@@ -130,7 +130,9 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
         sizes=args.sizes or _SIZES,
         dtypes=tuple(map(dtype_named, args.dtypes or ("float32",))),
         directions=args.directions or _DIRECTIONS,
-        peers=_chosen(parser, "peer", PEERS if args.peers is None else args.peers, PEERS),
+        peers=_chosen(
+            parser, "peer", PEERS if args.peers is None else args.peers, (*PEERS, *ON_REQUEST)
+        ),
         threads=args.threads or get_num_threads(),
         shapes=_chosen(parser, "shape", args.shapes or (), _shapes.names()),
         seconds=args.seconds or Options.seconds,
@@ -248,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peers",
         type=_names,
         metavar=",".join(PEERS),
-        help="on a GPU: torch,torch.compile; empty for none",
+        help="torch.compile on request, of gates; on a GPU: torch,torch.compile; empty for none",
     )
     bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
     bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")

@@ -32,7 +32,7 @@ from . import (
 from ._op import ops
 from ._terminal import Progress, table
 from ._threads import num_threads
-from ._workloads import COPY, FRESH, OURS, Call, Case, Family, Options, installed
+from ._workloads import COPY, FRESH, OURS, Call, Case, Family, Options, installed, package_of
 
 _SAMPLE_SECONDS = 1e-3
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
@@ -197,7 +197,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 def machine(peers: Sequence[str]) -> dict[str, Any]:
     """Facts about this machine, this build and the peers."""
-    versions = {peer: importlib.metadata.version(peer) for peer in peers}
+    versions = {peer: importlib.metadata.version(package_of(peer)) for peer in peers}
     return {**_config.config(), "peers": versions}
 
 

@@ -25,8 +25,8 @@ from typing import Any
 from ._device_cuda import MOST_CALLS, Call, Gpu, open_gpu
 from ._report_cuda import LEGEND, markdown, print_latency, print_rows
 from ._terminal import Progress
-from ._workloads import COPY, FRESH, OURS
-from ._workloads_cuda import GPU_WORKLOADS, ITEM, READ, TORCH, GpuCase, GpuWork, Tensors
+from ._workloads import COPY, FRESH, OURS, TORCH
+from ._workloads_cuda import GPU_WORKLOADS, ITEM, READ, GpuCase, GpuWork, Tensors
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _cpu, _threads
+from . import _cpu, _openmp, _threads
 from ._backend import cuda_config
 from ._version import __version__
 
@@ -54,7 +54,11 @@ def config() -> dict[str, Any]:
             "why": isa_why,
         },
         "openmp": str(openmp) if openmp else "not built: every call is serial",
-        "threads": {"limit": _cpu.get_thread_limit(), "default_from": _threads.decided_by},
+        "threads": {
+            "limit": _cpu.get_thread_limit(),
+            "default_from": _threads.decided_by,
+            "idle": _openmp.idle,
+        },
         "cuda": cuda_config(),
     }
 

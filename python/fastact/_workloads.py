@@ -29,6 +29,8 @@ OURS = "fastact"
 FRESH = "fresh"  # ours without out=: the result is allocated, as peers without out= have to
 COPY = "copy"
 PEERS = ("numpy", "numexpr", "torch", "jax")
+TORCH, COMPILED = "torch", "torch.compile"
+ON_REQUEST = (COMPILED,)  # takes seconds to compile a row, which are not counted
 
 
 class LeftOut(Exception):
@@ -126,7 +128,12 @@ class Family:
 
 def installed(peers: Sequence[str]) -> list[str]:
     """The peers among `peers` that can be imported."""
-    return [peer for peer in peers if find_spec(peer) is not None]
+    return [peer for peer in peers if find_spec(package_of(peer)) is not None]
+
+
+def package_of(peer: str) -> str:
+    """The package that a peer is part of."""
+    return peer.partition(".")[0]
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -195,6 +202,13 @@ def open_torch(threads: int) -> Any:
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     return torch
+
+
+def compiled_by_torch(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function by torch.compile, for these very shapes."""
+    torch._dynamo.reset()  # or it gives up on a function after some shapes, and runs it eagerly
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+    return compiled
 
 
 def as_tensor(torch: Any, array: NDArray[Any]) -> Any:

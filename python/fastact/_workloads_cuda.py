@@ -12,10 +12,16 @@ from math import prod
 from typing import Any, Protocol
 
 from . import _shapes
-from ._workloads import LeftOut, function_named, torch_backward_kernel
+from ._workloads import (
+    COMPILED,
+    TORCH,
+    LeftOut,
+    compiled_by_torch,
+    function_named,
+    torch_backward_kernel,
+)
 from ._workloads_gates import gate_chain
 
-TORCH, COMPILED = "torch", "torch.compile"
 READ = "read"  # torch.sum over as many bytes of float32, for ops that write next to nothing
 GPU_PEERS = (TORCH, COMPILED)
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -112,13 +118,6 @@ class Family:
     work: Callable[[GpuCase, Maker, Sequence[str]], GpuWork]
 
 
-def _compiled(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function by torch.compile, for these very shapes."""
-    torch._dynamo.reset()  # or it gives up on a function after some shapes, and runs it eagerly
-    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
-    return compiled
-
-
 def _bound(
     function: Callable[..., Any], pick: Callable[[Tensors], Tensors]
 ) -> Callable[[Tensors], Callable[[], Any]]:
@@ -136,7 +135,7 @@ def _peers(
     if TORCH in wanted:
         peers[TORCH] = _bound(eager, pick)
     if COMPILED in wanted:
-        peers[COMPILED] = _bound(_compiled(torch, eager), pick)
+        peers[COMPILED] = _bound(compiled_by_torch(torch, eager), pick)
     return peers
 
 

@@ -6,6 +6,7 @@ reads the activated gates and four states, and writes the gates' gradients and c
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from . import _check_gates
 from ._gates_op import GatesOp
 from ._workloads import (
+    COMPILED,
+    TORCH,
     Call,
     Case,
     Family,
@@ -22,6 +25,7 @@ from ._workloads import (
     Workload,
     as_tensor,
     ask_peers,
+    compiled_by_torch,
     open_torch,
     ours_and_copy,
 )
@@ -93,9 +97,14 @@ def gate_chain(name: str, torch: Any) -> Callable[..., Any]:
     return {"lstm_gates": lstm, "gru_gates": gru, "gru_reset": reset, "gru_blend": blend}[name]
 
 
-def _torch(case: Case, step: _check_gates.Step, saved: Any) -> Call:
+def _torch(case: Case, step: _check_gates.Step, saved: Any, compiles: bool = False) -> Call:
     torch = open_torch(case.threads)
     chain = gate_chain(case.op.name, torch)
+    if compiles:
+        # Else the way back may use up what it was given, and could be run only once.
+        config: Any = importlib.import_module("torch._functorch.config")
+        config.donated_buffer = False
+        chain = compiled_by_torch(torch, chain)
     arrays = [*step.arrays, *([] if case.op.name == "gru_gates" else [step.recurrent]), step.bias]
     tensors = [as_tensor(torch, np.asarray(a)) for a in arrays]
     if case.direction == "forward":
@@ -106,7 +115,10 @@ def _torch(case: Case, step: _check_gates.Step, saved: Any) -> Call:
     return lambda: torch.autograd.grad(results, leaves, gradients, retain_graph=True)
 
 
-_PEERS = {"torch": _torch}
+_PEERS: dict[str, Callable[..., Call]] = {
+    TORCH: _torch,
+    COMPILED: partial(_torch, compiles=True),
+}
 
 FAMILY = Family(
     _cases,

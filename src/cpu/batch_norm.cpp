@@ -12,6 +12,7 @@ constexpr int64_t kShortLine = 64;     // below, lines share a chunk
 constexpr int64_t kCut = 64;           // elements: whole cache lines of every dtype
 constexpr int64_t kLongPiece = 16384;  // elements of a line that are summed at a time
 constexpr int64_t kMostCuts = 64;      // chunks
+constexpr int64_t kNear = 2 << 20;     // bytes of x that stay in a cache
 
 // One thread's chunks.
 struct Chunks {
@@ -19,8 +20,12 @@ struct Chunks {
   const Streams& s;
   Reader reader;
   const char* coefficients[kCoefficients];
-  const int used;  // coefficients, the first of them
+  const int used;         // coefficients, the first of them
+  const int64_t longest;  // elements of a chunk
+  const int64_t at_once;  // rows
+  const bool is_short;    // lines share a chunk
   bool is_row = false;
+  int64_t row_count = 1;  // of a chunk, where each has the same coefficients
   alignas(64) char x_buffer[kPiece * sizeof(double)];
   alignas(64) char dy_buffer[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
@@ -28,7 +33,30 @@ struct Chunks {
   alignas(64) char spread[kCoefficients][kPiece * sizeof(double)];
 
   Chunks(const BatchNorm& n, int used_coefficients)
-      : norm(n), s(n.streams), reader(n.streams), used(used_coefficients) {}
+      : norm(n),
+        s(n.streams),
+        reader(n.streams),
+        used(used_coefficients),
+        longest(longest_of(n)),
+        at_once(most_rows(n)),
+        is_short(n.streams.columns.size < kShortLine) {}
+
+  // What needs no buffer is as long as it likes.
+  static int64_t longest_of(const BatchNorm& n) {
+    const Streams& s = n.streams;
+    bool is_plain = n.is_identity && !n.accumulate;
+    for (int k = 0; k <= BatchNorm::kOut; ++k)
+      if (s.data[k]) is_plain &= s.is_direct[k] && (s.is_channel_line || s.is_flat[k]);
+    return is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece;
+  }
+
+  // Whole rows that go by at a time. Beyond the caches one: the hardware's prefetcher follows that.
+  static int64_t most_rows(const BatchNorm& n) {
+    const int64_t columns = n.streams.columns.size;
+    const bool is_far = n.streams.size() * n.streams.item > kNear;
+    if (n.streams.is_channel_line || columns < kShortLine || is_far) return 1;
+    return std::clamp<int64_t>(longest_of(n) / columns, 1, kRowsAtOnce);
+  }
 
   const char* coefficient(int k, int64_t channel) const {
     return norm.coefficients + (k * norm.pitch + channel) * s.wide;
@@ -38,6 +66,7 @@ struct Chunks {
   void go(int64_t line, int64_t column, int64_t n) {
     reader.go(line, column, n);
     is_row = !s.is_channel_line || s.columns.size < kShortLine;
+    row_count = at_once > 1 && column == 0 ? std::max<int64_t>(n / s.columns.size, 1) : 1;
     if (!s.is_channel_line)
       for (int k = 0; k < used; ++k) coefficients[k] = coefficient(k, column);
     else if (!is_row)
@@ -65,14 +94,27 @@ struct Chunks {
 
   // The longest chunk from `column` of a line on.
   int64_t most(int64_t column, int64_t left) const {
-    const int64_t n = std::min(kPiece, left);
-    return s.columns.size < kShortLine ? n : std::min(n, s.columns.size - column);
+    const int64_t columns = s.columns.size;
+    if (is_short) return std::min(kPiece, left);
+    if (at_once > 1 && column == 0 && left >= columns)
+      return std::min(at_once, left / columns) * columns;
+    return std::min({longest, left, columns - column});
+  }
+
+  // Of one row of a chunk.
+  int64_t width_of(int64_t n) const { return row_count > 1 ? n / row_count : n; }
+
+  void normalise(const char* x, char* to, int64_t n) {
+    if (row_count > 1)
+      norm.blocks->normalise_rows(x, coefficients, to, row_count, width_of(n));
+    else
+      norm.blocks->normalise[is_row](x, coefficients, to, n);
   }
 
   void forward(int64_t n) {
     char* y = reader.direct(BatchNorm::kOut);
     char* to = y ? y : z;
-    norm.blocks->normalise[is_row](reader.load(BatchNorm::kX, x_buffer), coefficients, to, n);
+    normalise(reader.load(BatchNorm::kX, x_buffer), to, n);
     char* const operands[] = {to, to};
     if (!norm.is_identity) norm.activation(operands, n, norm.parameters);
     if (!y) reader.store(BatchNorm::kOut, z, false);
@@ -82,7 +124,7 @@ struct Chunks {
   const char* gradient_of_z(const char* x, int64_t n) {
     const char* dy = reader.load(BatchNorm::kDy, dy_buffer);
     if (norm.is_identity) return dy;
-    norm.blocks->normalise[is_row](x, coefficients, z, n);
+    normalise(x, z, n);
     char* const operands[] = {const_cast<char*>(dy), z, z};
     norm.activation(operands, n, norm.parameters);
     return z;
@@ -94,18 +136,23 @@ struct Chunks {
     const char* p = gradient_of_z(x, n);
     char* dx = norm.accumulate ? nullptr : reader.direct(BatchNorm::kOut);
     char* to = dx ? dx : out;
-    if (norm.is_training)
+    const int64_t m = width_of(n);
+    if (norm.is_training && row_count > 1)
+      norm.blocks->gradient_rows(p, x, coefficients, to, row_count, m);
+    else if (norm.is_training)
       norm.blocks->gradient[is_row](p, x, coefficients, to, n);
     else
-      norm.blocks->scale[is_row](p, coefficients, to, n);
+      for (int64_t at = 0; at < n; at += m)
+        norm.blocks->scale[is_row](p + at * s.wide, coefficients, to + at * s.wide, m);
     if (!dx) reader.store(BatchNorm::kOut, out, norm.accumulate);
   }
 
   template <class Visit>
   void for_share(int64_t index, int64_t shares, Visit visit) {
     const int64_t size = s.size(), columns = s.columns.size;
+    const int64_t step = at_once > 1 ? columns : kCut;
     const auto cut = [&](int64_t i) {
-      return i == shares ? size : size / shares * i / kCut * kCut;
+      return i == shares ? size : size / shares * i / step * step;
     };
     int64_t first = cut(index), line = first / columns, column = first % columns;
     for (int64_t n; first < cut(index + 1); first += n) {
@@ -128,7 +175,7 @@ struct Sums : Chunks {
     const char* x = reader.load(BatchNorm::kX, x_buffer);
     const char* p = gradient_of_z(x, n);
     if (!s.is_channel_line) {
-      norm.blocks->add_row(p, x, coefficients, n, lanes, width);
+      norm.blocks->add_rows(p, x, coefficients, row_count, width_of(n), lanes, width);
       return;
     }
     // Lines of n / width channels.
@@ -156,7 +203,7 @@ struct Sums : Chunks {
         continue;
       }
       for (int64_t column = columns * cut / norm.cuts, m; column < end; column += m) {
-        m = std::min(kPiece, end - column);
+        m = std::min(kPiece, end - column);  // of all layouts alike: the bits depend on it
         go(line, column, m);
         add(m, m, sums);
       }
@@ -174,11 +221,14 @@ struct Sums : Chunks {
     std::fill(lanes, lanes + 2 * width * s.wide, 0);
     std::fill(wide_lanes, wide_lanes + 2 * width, 0.0);
     int terms = 0;
-    for (int64_t line = begin; line < end; line += joined) {
-      const int64_t m = std::min(joined, end - line) * n;
+    const bool is_whole = n == s.columns.size && at_once > 1;
+    for (int64_t line = begin, step; line < end; line += step) {
+      step = is_whole ? std::min<int64_t>(at_once, kTermsOfLane - terms) : joined;
+      const int64_t m = std::min(step, end - line) * n;
       go(line, first, m);
       add(m, width, nullptr);
-      if (++terms == kTermsOfLane) {
+      terms += int(row_count);
+      if (terms == kTermsOfLane) {
         norm.blocks->flush(lanes, wide_lanes, 2 * width);
         terms = 0;
       }

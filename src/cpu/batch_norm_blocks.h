@@ -14,6 +14,8 @@ enum BatchCoefficient : int { kHigh, kLow, kScale, kOffset, kMeanP, kSlope, kCoe
 // Terms that a lane of the compute type takes before it is added to one of double.
 constexpr int kTermsOfLane = 8;
 
+constexpr int64_t kRowsAtOnce = 8;  // whose coefficients are read once
+
 struct BatchBlocks {
   // z OUT (n) = (x IN (n) - mean) scale + offset; z is x or disjoint from it.
   void (*normalise[2])(const char* x, const char* const* coefficients, char* z, int64_t n);
@@ -22,9 +24,10 @@ struct BatchBlocks {
   void (*add_line)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                    double* sums);
 
-  // lanes IN/OUT [2][pitch], of the compute type, += p and p (x - mean) of n elements.
-  void (*add_row)(const char* p, const char* x, const char* const* coefficients, int64_t n,
-                  char* lanes, int64_t pitch);
+  // lanes IN/OUT [2][pitch], of the compute type, += p and p (x - mean) of `rows` rows, one after
+  // the other; p, x IN [rows][n].
+  void (*add_rows)(const char* p, const char* x, const char* const* coefficients, int64_t rows,
+                   int64_t n, char* lanes, int64_t pitch);
 
   // sums IN/OUT (n) += lanes IN/OUT (n), which become 0.
   void (*flush)(char* lanes, double* sums, int64_t n);
@@ -32,6 +35,12 @@ struct BatchBlocks {
   // dx OUT (n) from p and x IN (n); dx is one of them or disjoint from both. [1]: as of rows.
   void (*gradient[2])(const char* p, const char* x, const char* const* coefficients, char* dx,
                       int64_t n);
+
+  // Both of these of `rows` rows at once, whose coefficients are the same; x, z, p, dx [rows][n].
+  void (*normalise_rows)(const char* x, const char* const* coefficients, char* z, int64_t rows,
+                         int64_t n);
+  void (*gradient_rows)(const char* p, const char* x, const char* const* coefficients, char* dx,
+                        int64_t rows, int64_t n);
 
   // dx OUT (n) = p IN (n) scale.
   void (*scale[2])(const char* p, const char* const* coefficients, char* dx, int64_t n);

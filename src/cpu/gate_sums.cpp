@@ -5,6 +5,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kKept = 3 << 18;  // bytes of gradients that the second-level cache still has
+constexpr int64_t kRunCost = 256;   // of a border between runs, in elements of lanes
 constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
 
 // The slot whose sum over the rows is that of a row of bias.
@@ -21,20 +22,32 @@ int64_t tile_of(int kind, int64_t wide, int64_t rows, int64_t columns) {
   return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
 }
 
+// How the lanes of one block are dealt out: to `count` parts in runs of `lanes`. Long runs are
+// lanes that the last thread has to fetch from the others; between short ones lie rows whose last
+// cache line two threads write to, wherever memory begins between lines, as malloc's does.
+struct Parts {
+  int64_t count = 1, lanes = 1;
+  Parts(int64_t rows, int64_t width, int threads) {
+    while (count < threads && count < kLanes) count *= 2;
+    if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for shares of equal size
+    while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kRunCost * rows) lanes *= 2;
+  }
+};
+
+// Whether threads take rows of one block rather than tiles of columns.
+bool shares_rows(int64_t rows, int64_t tiles, int threads) {
+  if (rows > kReduceBlock || threads < 2) return false;
+  return tiles < threads || (rows >= kLanes / 2 * threads && tiles < kFewUnits);
+}
+
 // The sums of a tile's columns over the rows of a chunk, as gate after gate in the packed order.
 class Sums {
  public:
   explicit Sums(const Gates& gates) : g(gates), r(gates.sums[0]), tiles(gates) {}
 
   void run(int64_t index, int64_t shares) {
-    if (g.shares_lanes) {
-      const int64_t units = g.tiles * kLanes, end = units * (index + 1) / shares;
-      for (int64_t i = units * index / shares, n; i < end; i += n) {
-        n = std::min(kLanes - i % kLanes, end - i);
-        const int64_t first = i / kLanes * g.tile;
-        block(first, std::min(g.tile, g.columns - first), 0, g.rows, i % kLanes, i % kLanes + n,
-              lanes_of(g, first));
-      }
+    if (g.parts) {
+      for (int64_t i = g.parts * index / shares; i < g.parts * (index + 1) / shares; ++i) part(i);
       return;
     }
     const int64_t chunks = r.partial ? r.chunks : 1, units = g.tiles * chunks;
@@ -44,7 +57,7 @@ class Sums {
 
   // In the workspace, those of the tile from column `first` on.
   static double* lanes_of(const Gates& g, int64_t first) {
-    return g.sums[0].partial + kLanes * g.biases * first;
+    return g.sums[0].partial + g.parts * g.part_lanes * g.biases * first;
   }
 
   // (hi, lo) IN: the sums of columns first .. first + n, from one gate's to the next one's `step`.
@@ -61,6 +74,48 @@ class Sums {
   }
 
  private:
+  // The rows of one block whose lanes are those of a part: every parts-th run of part_lanes. What
+  // can be folded of them without the other parts is, so that few lanes meet in the workspace; all
+  // the part's rows are whole, and no two threads write to a cache line but where runs of rows
+  // meet.
+  void part(int64_t index) {
+    const int64_t begin = index * g.part_lanes, every = g.parts * g.part_lanes;
+    const bool keeps = keeps_all();
+    if (keeps)
+      for (int64_t row = begin; row < g.rows; row += every)
+        tiles.run(row, std::min(g.part_lanes, g.rows - row), 0, g.columns);
+    for (int64_t first = 0; first < g.columns; first += g.tile) {
+      const int64_t n = std::min(g.tile, g.columns - first), width = n * g.biases;
+      double* to = lanes_of(g, first);
+      if (!keeps)
+        for (int64_t row = begin; row < g.rows; row += every)
+          add_made(first, n, 0, row, std::min(row + g.part_lanes, g.rows), lanes);
+      for (int64_t lane = begin; lane < std::min(begin + g.part_lanes, g.rows); ++lane) {
+        double* sums = keeps ? lanes : lanes + lane * width;
+        if (keeps)
+          fold(first, n, 0, g.rows, lane, every, lanes);
+        else
+          fold_made(lane, every, width);
+        std::copy_n(sums, width, to + lane * width);
+      }
+    }
+  }
+
+  // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
+  // fold.
+  void fold_made(int64_t lane, int64_t step, int64_t width) {
+    const int64_t count = std::min<int64_t>(g.rows, kLanes);
+    for (int64_t half = kLanes / 2; half >= step; half /= 2)
+      for (int64_t l = lane; l < half && l + half < count; l += step)
+        for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
+  }
+
+  bool keeps_all() const {
+    bool keeps = true;
+    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
+    return keeps;
+  }
+
   void unit(int64_t first, int64_t chunk_index) {
     const int64_t n = std::min(g.tile, g.columns - first);
     const int64_t width = n * g.biases;
@@ -99,11 +154,9 @@ class Sums {
 
   // lanes[0] becomes the sums of a block.
   void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
-    bool keeps = rows * n * g.biases * g.wide <= kKept;
-    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
     const int64_t width = n * g.biases;
-    if (!keeps) {
-      block(first, n, row, rows, 0, kLanes, lanes);
+    if (rows * width * g.wide > kKept || !keeps_all()) {
+      block(first, n, row, rows, lanes);
       r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
       return;
     }
@@ -128,26 +181,19 @@ class Sums {
     return true;
   }
 
-  // lane OUT [from .. to][n a gate]: the rows of a block that belong to these lanes.
-  void block(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t from, int64_t to,
-             double* lane) {
-    bool keeps = true;
-    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
+  // lane OUT [kLanes][n a gate]: the rows of a block.
+  void block(int64_t first, int64_t n, int64_t row, int64_t rows, double* lane) {
+    const bool keeps = keeps_all();
     const int64_t few = kLanes * n * g.biases * g.wide;
     const int64_t deep = keeps ? std::clamp<int64_t>(kKept / few, 1, kDeep) * kLanes : kLanes;
-    const bool is_all = to - from == kLanes;  // then its rows follow each other
-    const int64_t run = is_all ? deep : kLanes;
     for (int64_t done = 0; done < rows; done += deep) {
       const int64_t end = std::min(done + deep, rows);
-      for (int64_t i = done; i < end; i += run) {
-        const int64_t last = std::min(i + (is_all ? deep : to), end);
-        if (keeps)
-          for (int64_t k = i + from; k < last;) k += tiles.tile(row + k, last - k, first, n);
-        else
-          add_made(first, n, row, i + from, last, lane);
+      if (!keeps) {
+        add_made(first, n, row, done, end, lane);
+        continue;
       }
-      if (!keeps) continue;
-      for (int64_t l = from; l < std::min(to, end - done); ++l)
+      for (int64_t k = done; k < end;) k += tiles.tile(row + k, end - k, first, n);
+      for (int64_t l = 0; l < std::min<int64_t>(kLanes, end - done); ++l)
         add_kept(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
                  lane + l * n * g.biases);
     }
@@ -214,24 +260,31 @@ void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, 
     const auto bits = reinterpret_cast<uintptr_t>(sums[i].data) | uintptr_t(stride);
     set_output(r, sums[i].data, dtypes[i], bits % uintptr_t(item) == 0);
   }
-  g->shares_lanes = false;
+  g->parts = 0;
   g->tile = tile_of(g->kind, g->wide, g->rows, g->columns);
   if (g->moves || g->lacks) g->tile = std::min(g->tile, kGatePiece);
   g->tiles = ceil_div(g->columns, g->tile);
 }
 
-bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns) {
+bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
   const int64_t wide = item_size(compute_dtype(dtype));
   const bool is_exact = item_size(dtype) == wide;  // else they were rounded
-  return is_exact && rows > kLanes && rows * columns * kKeptOf[kind] * wide > kKept &&
-         columns > tile_of(kind, wide, rows, columns);
+  const int64_t kept = rows * columns * kKeptOf[kind] * wide;
+  const int64_t tile = tile_of(kind, wide, rows, columns);
+  if (shares_rows(rows, ceil_div(columns, tile), threads) && kept <= threads * kKept) return false;
+  return is_exact && rows > kLanes && kept > kKept && columns > tile;
 }
 
 int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
   const int64_t width = kKeptOf[kind] * columns;
   const int64_t tile = tile_of(kind, item_size(compute_dtype(dtype)), rows, columns);
   const int64_t tiles = ceil_div(columns, tile);
-  if (rows <= kReduceBlock) return tiles >= threads ? 0 : kLanes * width * int64_t(sizeof(double));
+  if (rows <= kReduceBlock) {
+    const Parts parts(rows, width, threads);
+    return shares_rows(rows, tiles, threads)
+               ? parts.count * parts.lanes * width * int64_t(sizeof(double))
+               : 0;
+  }
   Reducer r;
   r.terms.size = rows;
   cut_terms(&r);
@@ -242,19 +295,22 @@ void gate_sum_share(const Gates* gates, int64_t index, int64_t shares) {
   Sums(*gates).run(index, shares);
 }
 
-void use_workspace(Gates* gates, char* workspace) {
+void use_workspace(Gates* gates, char* workspace, int threads) {
   gates->sums[0].partial = reinterpret_cast<double*>(workspace);
-  gates->shares_lanes = gates->rows <= kReduceBlock;
+  if (gates->rows > kReduceBlock) return;
+  const Parts parts(gates->rows, kKeptOf[gates->kind] * gates->columns, threads);
+  gates->parts = parts.count;
+  gates->part_lanes = parts.lanes;
 }
 
 void merge_gate_sums(const Gates* gates) {
   const Gates& g = *gates;
   const Reducer& r = g.sums[0];
-  if (g.shares_lanes) {
+  if (g.parts) {
     for (int64_t first = 0; first < g.columns; first += g.tile) {
       const int64_t n = std::min(g.tile, g.columns - first);
       double* lanes = Sums::lanes_of(g, first);
-      r.table->fold(lanes, std::min<int64_t>(g.rows, kLanes), n * g.biases);
+      r.table->fold(lanes, std::min(g.rows, g.parts * g.part_lanes), n * g.biases);
       Sums::store(g, first, n, lanes, nullptr, n);
     }
     return;

@@ -12,10 +12,11 @@
 //
 // dbias is the sum over all rows, in the order and with the bits of bias_grad (reduce_blocks.h): of
 // gradients before they are rounded, which are found in the second-level cache. A unit of work is
-// then a tile of columns, all its gates, over a chunk of the rows (gate_sums.cpp). But where a
-// row is more than such a tile, and its gradients more than the cache, the tile's rows are pages
-// apart, and those of a power of two share their place in the cache: gradients of float and double
-// are then stored by whole rows first, and summed in a second pass as bias_grad would.
+// then a tile of columns, all its gates, over a chunk of the rows (gate_sums.cpp), or where there
+// is one block of rows and many threads, some of its rows. But where a row is more than such a
+// tile, and its gradients more than the cache, the tile's rows are pages apart, and those of a
+// power of two share their place in the cache: gradients of float and double are then stored by
+// whole rows first, and summed in a second pass as bias_grad would.
 //
 // float32 on two AVX-512 threads, as torch eager's chain of operations under no_grad takes times
 // that (docs/results/bench.md):
@@ -34,6 +35,17 @@
 // backward with dbias in two passes, as a ratio to without, one thread: (256, 1024) 2.3 -> 1.3,
 // (2048, 1024) 1.8 -> 1.2, (256, 512) 2.3 -> 1.1 (of the first, 1.0 ms of 1.3 went to the kernel,
 // which takes 0.55 ms by whole rows).
+//
+// Threads share one block of rows, all columns of them, rather than take tiles of columns, whose
+// borders are cache lines that two threads write to: each gate has its own in each row, wherever an
+// array begins between lines, as malloc's large ones do. Which rows, decides how many lanes the
+// last thread fetches from the others (Parts in gate_sums.cpp). Two threads of an EPYC (Zen 4),
+// float32, against tiles of columns, in us, medians of two runs:
+//             (64, 256)         (64, 512)          (256, 256)
+//   lstm      36-42 -> 28-29    80-90 -> 44-48     97-104 -> 72-86
+//   gru       35-38 -> 28       136-138 -> 55-69   105-109 -> 73-83
+// By runs of 1, 2, 4 and 16 rows, the best of five: (64, 512) 46, 33, 33, 44; of 1, 4, 8 and 16:
+// (256, 64) 40, 29, 25, 19.
 //
 // Tried and rejected: the quotients of two activations by one division, with Markstein's correction
 // (35 ns for 16 elements against 27.6).
@@ -88,9 +100,11 @@ struct Gates {
   bool is_joined;  // rows are short
 
   // Backward, if a gradient of a bias is wanted.
-  Reducer sums[2];    // of dbias, of drecurrent_bias; y null: not wanted
-  bool shares_lanes;  // one block of rows: the threads share its lanes, which meet in a workspace
-  int64_t tile;       // columns a unit
+  Reducer sums[2];  // of dbias, of drecurrent_bias; y null: not wanted
+  // One block of rows, whose lanes many threads share, and which meet in a workspace: parts of it
+  // (0: it is not shared), and lanes of a part that lie side by side.
+  int64_t parts, part_lanes;
+  int64_t tile;  // columns a unit
   int64_t tiles;
   int places[kMostGates];
 };
@@ -106,12 +120,12 @@ void prepare_gate_sums(Gates* gates, const ReduceTable* table, const Operand* su
 
 // Whether the biases' gradients are to be summed of those that were stored, in a pass of its own:
 // units of some columns only would go through rows that are too far apart.
-bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns);
+bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads);
 
-// Bytes of scratch with which many threads can share sums of few columns; 0 where that would not
-// help. To be used after prepare_gate_sums.
+// Bytes of scratch with which so many threads can share sums; 0 where that would not help. To be
+// used after prepare_gate_sums.
 int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads);
-void use_workspace(Gates* gates, char* workspace);
+void use_workspace(Gates* gates, char* workspace, int threads);
 
 // The index-th of `shares` parts of the work.
 void gate_share(const Gates* gates, int64_t index, int64_t shares);

@@ -69,10 +69,12 @@ def gates_workspace(int kind, View state):
 def gates_sums_apart(int kind, View state):
     """Whether the biases' gradients are better the `sum` of the others, once those are stored."""
     cdef int64_t size = element_count(state), columns
+    cdef int threads
     if size == 0:
         return False
     columns = state.shape_[state.operand.ndim - 1]
-    return gate_sums_apart(kind, state.dtype, size // columns, columns)
+    threads = resolve_threads(gate_work(kind, size))
+    return gate_sums_apart(kind, state.dtype, size // columns, columns, threads)
 
 
 def gates_backward(
@@ -121,7 +123,7 @@ def gates_backward(
             dtypes[i] = gradient.dtype
     prepare_gate_sums(&step, table.reduce, sums, dtypes)
     if threads > 1 and workspace is not None:
-        use_gate_workspace(&step, workspace.operand.data)
+        use_gate_workspace(&step, workspace.operand.data, threads)
         is_merging = True
     with nogil:
         run_shares(threads, gate_sum_share, &step)

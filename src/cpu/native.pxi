@@ -331,9 +331,9 @@ cdef extern from "gates.h" namespace "fastact" nogil:
         Gates*, const BlockTable*, int, int, cpp_bool, cpp_bool, cpp_bool, const GateArrays&
     ) noexcept
     void prepare_gate_sums(Gates*, const ReduceTable*, const Operand*, const int*) noexcept
-    cpp_bool gate_sums_apart(int, int, int64_t, int64_t) noexcept
+    cpp_bool gate_sums_apart(int, int, int64_t, int64_t, int) noexcept
     int64_t gate_workspace_size(int, int, int64_t, int64_t, int) noexcept
-    void use_gate_workspace "fastact::use_workspace"(Gates*, char*) noexcept
+    void use_gate_workspace "fastact::use_workspace"(Gates*, char*, int) noexcept
     void gate_share(const Gates*, int64_t, int64_t) noexcept
     void gate_sum_share(const Gates*, int64_t, int64_t) noexcept
     void merge_gate_sums(const Gates*) noexcept

@@ -24,6 +24,7 @@ struct Unit {
 struct Backward : NormChunks {
   const Streams& s;
   const int64_t band;
+  const int64_t ahead;  // units from one to that in its place of the next band
   const bool has_dx, has_sums;
   const bool is_direct;  // dx, to where it belongs
   const bool keeps;      // p, from pass 1 to pass 2
@@ -38,9 +39,10 @@ struct Backward : NormChunks {
   alignas(64) double spread[2][kBandPiece];
 
   explicit Backward(const Norm& a)
-      : NormChunks(a, kBandPiece),
+      : NormChunks(a, chunk_of(a)),
         s(a.streams),
         band(band_of(a)),
+        ahead(shares_parameters() ? 1 : band * a.groups),
         has_dx(a.streams.data[Norm::kDx]),
         has_sums(a.partial),
         // In place, dx may be where the gradient of the sum is yet to be read.
@@ -48,6 +50,16 @@ struct Backward : NormChunks {
         keeps((!a.is_identity || !a.streams.is_direct[Norm::kDy]) &&
               band * a.streams.columns.size * a.streams.wide <= kKept),
         reader(a.streams) {}
+
+  // As long as what needs no buffer.
+  static int64_t chunk_of(const Norm& a) {
+    const Streams& s = a.streams;
+    const bool is_shared = a.kind == Norm::kOne || a.kind == Norm::kRuns;
+    const bool is_plain = a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn];
+    const bool stores =
+        s.data[Norm::kDx] && (a.accumulate || s.data[Norm::kDSum] || !s.is_direct[Norm::kDx]);
+    return is_shared && is_plain && !stores ? s.columns.size : kBandPiece;
+  }
 
   // Of no array's layout: the bits of the sums depend on it.
   static int64_t band_of(const Norm& a) {
@@ -59,24 +71,27 @@ struct Backward : NormChunks {
     return std::clamp(std::min(most, fits), int64_t(1), kBand);
   }
 
-  // One block of the batch, in one group.
-  void block(int64_t index) {
-    const int64_t group = index % norm.groups, chunk = index / norm.groups;
+  // One block of the batch, in some groups: as the units lie in memory.
+  void block(int64_t chunk, int64_t first_group, int64_t groups) {
     const int64_t end = std::min((chunk + 1) * norm.block, norm.batch);
-    double* sums[2] = {};
+    double* first_sums[2] = {};
     for (int k = 0; has_sums && k < 2; ++k) {
-      sums[k] = norm.partial + (k * norm.chunks + chunk) * norm.slots() + group * norm.row_slots;
-      std::fill(sums[k], sums[k] + norm.row_slots, 0.0);
+      first_sums[k] =
+          norm.partial + (k * norm.chunks + chunk) * norm.slots() + first_group * norm.row_slots;
+      std::fill_n(first_sums[k], groups * norm.row_slots, 0.0);
     }
     Unit units[kBand];
-    for (int64_t b = chunk * norm.block; b < end; b += band) {
-      const int count = int(std::min(band, end - b));
-      for (int i = 0; i < count; ++i) {
-        units[i].index = (b + i) * norm.groups + group;
-        read_stats(&units[i]);
+    for (int64_t b = chunk * norm.block; b < end; b += band)
+      for (int64_t g = 0; g < groups; ++g) {
+        const int count = int(std::min(band, end - b));
+        for (int i = 0; i < count; ++i) {
+          units[i].index = (b + i) * norm.groups + first_group + g;
+          read_stats(&units[i]);
+        }
+        double* sums[2] = {};
+        for (int k = 0; has_sums && k < 2; ++k) sums[k] = first_sums[k] + g * norm.row_slots;
+        shares_parameters() ? runs(&units[0], sums) : rows(units, count, sums);
       }
-      shares_parameters() ? runs(&units[0], sums) : rows(units, count, sums);
-    }
   }
 
   void read_stats(Unit* unit) {
@@ -114,11 +129,12 @@ struct Backward : NormChunks {
 
   // The two sums of some of a unit's elements, which are those of g if there is a row of weights.
   void add_up(const Unit& unit, int64_t at, int64_t first, int64_t end, double* both) {
-    alignas(64) double lanes[2 * kNormLanes] = {};
+    alignas(64) double lanes[2 * kNormLanes];
     for_chunks(unit.index, first, end, [&](const NormChunk& c) {
       const char *from_p, *from_x;
       fetch(unit, at, c, false, &from_p, &from_x);
-      norm.blocks->add_sums[c.weight_row](from_p, from_x, c.n, unit.stats, c.weight, lanes);
+      norm.blocks->add_sums[c.weight_row](from_p, from_x, c.n, unit.stats, c.weight, lanes,
+                                          c.column == first);
     });
     norm.blocks->fold(lanes, both);
   }
@@ -128,12 +144,13 @@ struct Backward : NormChunks {
     char* made[2] = {};
     for (int64_t first = 0, n; first < count; first += n) {
       n = std::min<int64_t>(kQuad, count - first);
-      UnitChunk chunks[kQuad] = {};
+      UnitChunk chunks[kQuad];
       for (int64_t i = 0; i < n; ++i) {
         const Unit& unit = units[first + i];
         UnitChunk& chunk = chunks[i];
         fetch(unit, first + i, c, true, &chunk.p, &chunk.x);
         chunk.stats = unit.stats;
+        chunk.next = next(unit.index + ahead, c.column, Norm::kIn, Norm::kDy);
         std::copy(unit.means, unit.means + 2, chunk.means);
         char* direct = is_direct ? reader.direct(Norm::kDx) : nullptr;
         chunk.dx = direct ? direct : dx[i];
@@ -213,8 +230,12 @@ void norm_backward_share(const Norm* norm, int64_t index, int64_t shares) {
   if (norm->kind == Norm::kColumns) return column_backward_share(norm, index, shares);
   Backward backward(*norm);
   const int64_t blocks = norm->chunks * norm->groups;
-  for (int64_t i = blocks * index / shares; i < blocks * (index + 1) / shares; ++i)
-    backward.block(i);
+  const int64_t end = blocks * (index + 1) / shares;
+  for (int64_t i = blocks * index / shares, n; i < end; i += n) {
+    const int64_t chunk = i / norm->groups, group = i % norm->groups;
+    n = std::min(norm->groups - group, end - i);
+    backward.block(chunk, group, n);
+  }
 }
 
 void merge_norm_share(const Norm* norm, int64_t index, int64_t shares) {

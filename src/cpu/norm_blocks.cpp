@@ -72,7 +72,7 @@ constexpr int kTermsOfLane = 8;
 
 template <class T, bool weight_row>
 void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats, const char* weight,
-              double* lanes) {
+              double* lanes, bool fresh) {
   using V = typename Wide<T>::type;
   constexpr int kCount = Wide<T>::kCount, kLanesOfT = Wide<T>::kLanesOfT,
                 kVectorsOfT = Wide<T>::kVectorsOfT;
@@ -81,6 +81,11 @@ void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats,
   const T* w = reinterpret_cast<const T*>(weight);
   const T mean = T(stats.mean), rstd = T(stats.rstd);
   const T* const end = p + n;
+  if (fresh) {
+    const Vector zero = {};
+#pragma GCC unroll 64
+    for (int lane = 0; lane < 2 * kNormLanes; lane += kVector) store(zero, lanes + lane);
+  }
   while (p != end) {
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
     const int64_t left = end - p;
@@ -156,9 +161,13 @@ void finish_some(const UnitChunk* units, int64_t n, const T* w, T* dweight, T* d
       if (has_sums) dweight[i] = dw, dbias[i] = db;
     }
   };
-  const int64_t head = head_of(dx[0], n);
-  run(0, head);
-  run(head, n);
+  int64_t i = head_of(dx[0], n);
+  run(0, i);
+  for (; units[0].next.at[0] && i + kStride <= n; i += kStride) {
+    for (int k = 0; k < count; ++k) prefetch_next(units[k].next, i);
+    run(i, i + kStride);
+  }
+  run(i, n);
 }
 
 template <class T, bool weight_row, int count>

@@ -29,6 +29,7 @@ struct UnitChunk {
   char* dx;
   UnitStats stats;
   double means[2];
+  NextChunk next;  // of the unit that comes in this one's place
 };
 
 struct NormBlocks {
@@ -38,9 +39,9 @@ struct NormBlocks {
                           const char* bias, char* z, const NextChunk& next);
 
   // lanes IN/OUT [2][kNormLanes] += p w and p w xhat of n elements; the first onto lane 0.
-  // weight: [1] IN (n), or [0] none.
+  // weight: [1] IN (n), or [0] none. fresh: the lanes are written, not read.
   void (*add_sums[2])(const char* p, const char* x, int64_t n, const UnitStats& stats,
-                      const char* weight, double* lanes);
+                      const char* weight, double* lanes, bool fresh);
 
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);

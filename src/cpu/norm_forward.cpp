@@ -22,7 +22,7 @@ struct Forward : NormChunks {
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
 
   explicit Forward(const Norm& a)
-      : NormChunks(a, kPiece),
+      : NormChunks(a, chunk_of(a)),
         s(a.streams),
         source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
         is_streamed(streams(a.streams)),
@@ -33,6 +33,17 @@ struct Forward : NormChunks {
     bool is_another = s.is_direct[Norm::kY];
     for (int k = 0; k < Norm::kY; ++k) is_another &= s.data[k] != s.data[Norm::kY];
     return is_another && s.size() * s.item >= kStreamed;
+  }
+
+  // As long as what needs no buffer.
+  static int64_t chunk_of(const Norm& a) {
+    const Streams& s = a.streams;
+    const bool is_plain = a.is_identity && s.is_direct[Norm::kY] && !streams(s) &&
+                          s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
+    const auto is_whole = [](const NormParameter& p) { return !p.data || p.is_direct; };
+    const bool is_shared = a.kind == Norm::kOne || a.kind == Norm::kRuns;
+    return is_plain && (is_shared || (is_whole(a.weight) && is_whole(a.bias))) ? s.columns.size
+                                                                               : kPiece;
   }
 
   void unit(int64_t index) {
@@ -154,7 +165,7 @@ struct Forward : NormChunks {
     char* y = reader.direct(Norm::kY);
     char* to = y && !is_streamed ? y : z;
     norm.blocks->normalise[c.weight_row][c.bias_row](from, c.n, stats, c.weight, c.bias, to,
-                                                     next(index, c.column, Norm::kX, second));
+                                                     next(index + 1, c.column, Norm::kX, second));
     char* const operands[] = {to, to};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
     if (!y)

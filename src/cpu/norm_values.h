@@ -34,14 +34,17 @@ class NormValues {
   // Those of n elements of a unit from `column` on; of one that is not there, its neutral value.
   const char* row(int64_t unit, int64_t column, int64_t n) {
     if (!p.data) return buffer;
-    const char* base = p.is_shared ? p.data : p.data + offset_of(p.units, unit);
+    const char* base = base_of(unit);
     if (p.is_direct) return base + column * s.wide;
     if (base != read_base || column != read_column || n != read_count) read(base, column, n);
     return buffer;
   }
 
   // That of one element.
-  const char* one(int64_t unit, int64_t column) { return row(unit, column, 1); }
+  const char* one(int64_t unit, int64_t column) {
+    if (!p.data || !p.is_wide) return row(unit, column, 1);
+    return base_of(unit) + offset_of(p.row, column);
+  }
 
   double number(const char* value) const {
     if (s.wide == sizeof(double)) return *reinterpret_cast<const double*>(value);
@@ -49,6 +52,10 @@ class NormValues {
   }
 
  private:
+  const char* base_of(int64_t unit) const {
+    return p.is_shared ? p.data : p.data + offset_of(p.units, unit);
+  }
+
   void read(const char* base, int64_t column, int64_t n) {
     const int64_t item = item_size(p.dtype), step = last_stride(p.row);
     const MoveRow gather = gather_for(item);
@@ -80,47 +87,39 @@ struct NormChunk {
 };
 
 constexpr int64_t kPrefetched = 64;       // elements at a time
-constexpr int64_t kFarUnits = 128 << 10;  // bytes, of an operand, that are not prefetched
+constexpr int64_t kFarUnits = 128 << 10;  // bytes of a unit, from which none is prefetched
+constexpr int64_t kNear = 2 << 20;        // and of x, up to which all of it stays near
 
 // One thread's parameters, and the chunks that go with them.
 struct NormChunks {
   const Norm& norm;
   const int64_t most;  // elements of a chunk
+  const bool is_far;   // what comes next has to be prefetched
   NormValues weight, bias;
 
   NormChunks(const Norm& a, int64_t most_elements)
       : norm(a),
         most(most_elements),
+        is_far(a.streams.columns.size >= kPrefetched &&
+               a.streams.columns.size * a.streams.item <= kFarUnits &&
+               a.streams.size() * a.streams.item > kNear),
         weight(a.streams, a.weight, 1.0),
         bias(a.streams, a.bias, -0.0) {}
 
-  // The elements from `column` on of the next unit, of two operands; none where units are too big
-  // for them to stay in the cache until then.
+  // The elements from `column` on of a unit that comes later, of two operands; none where they are
+  // in a cache already, or units too big for them to stay in one until then.
   NextChunk next(int64_t unit, int64_t column, int first, int second) const {
     const Streams& s = norm.streams;
     NextChunk found{{nullptr, nullptr}, s.item};
-    if (s.columns.size < kPrefetched || unit + 1 >= norm.units() ||
-        s.columns.size * s.item > kFarUnits)
-      return found;
+    if (!is_far || unit >= norm.units()) return found;
     int count = 0;
     for (const int k : {first, second})
       if (k >= 0 && s.has_unit[k])
-        found.at[count++] = s.data[k] + s.lines.offset(k, unit + 1) + column * s.item;
+        found.at[count++] = s.data[k] + s.lines.offset(k, unit) + column * s.item;
     return found;
   }
 
   bool shares_parameters() const { return norm.kind == Norm::kOne || norm.kind == Norm::kRuns; }
-
-  NormChunk at(int64_t unit, int64_t column, int64_t n) {
-    if (shares_parameters())
-      return {column, n, weight.one(unit, column), bias.one(unit, column), false, false};
-    return {column,
-            n,
-            weight.row(unit, column, n),
-            bias.row(unit, column, n),
-            weight.is_there(),
-            bias.is_there()};
-  }
 
   // Visits all of a unit.
   template <class Visit>
@@ -134,9 +133,19 @@ struct NormChunks {
   // Visits elements first .. end of a unit; of one run, if parameters are shared.
   template <class Visit>
   void for_chunks(int64_t unit, int64_t first, int64_t end, Visit visit) {
-    for (int64_t n; first < end; first += n) {
-      n = std::min(most, end - first);
-      visit(at(unit, first, n));
+    NormChunk c{first, 0, nullptr, nullptr, false, false};
+    const bool is_shared = shares_parameters();
+    if (is_shared) {
+      c.weight = weight.one(unit, first), c.bias = bias.one(unit, first);
+    } else {
+      c.weight_row = weight.is_there(), c.bias_row = bias.is_there();
+    }
+    for (; c.column < end; c.column += c.n) {
+      c.n = std::min(most, end - c.column);
+      if (!is_shared) {
+        c.weight = weight.row(unit, c.column, c.n), c.bias = bias.row(unit, c.column, c.n);
+      }
+      visit(c);
     }
   }
 };

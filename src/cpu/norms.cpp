@@ -61,12 +61,13 @@ NormParameter parameter(const char* data, int dtype, int wide_dtype, const Axis*
   for (int i = 0; i < count; ++i)
     append(axes[i].is_column ? &p.row : &p.units, axes[i].length, axes[i].companion[which], 0);
   const int64_t item = item_size(dtype);
-  p.is_direct = dtype == wide_dtype && is_aligned(data, item) && p.row.count <= 1 &&
-                (p.row.size == 1 || last_stride(p.row) == item);
+  p.is_wide = dtype == wide_dtype && is_aligned(data, item);
   for (int i = 0; i < p.units.count; ++i) {
-    p.is_direct &= p.units.x[i] % item == 0;
+    p.is_wide &= p.units.x[i] % item == 0;
     p.is_shared &= p.units.x[i] == 0;
   }
+  for (int i = 0; i < p.row.count; ++i) p.is_wide &= p.row.x[i] % item == 0;
+  p.is_direct = p.is_wide && p.row.count <= 1 && (p.row.size == 1 || last_stride(p.row) == item);
   return p;
 }
 

@@ -32,18 +32,23 @@
 //   group_norm (32, 64, 56, 56) 1.7 (1.7)   instance_norm 1.8 (1.7)
 // A unit is one thread's: (1, 10M) takes 4.7 (27).
 //
-// What made the difference, in such ratios: a y of 32 MiB or more goes past the caches
+// What made the difference beyond a last cache of 32 MiB, in times: backward asks for the next
+// units during pass 2 ((4096, 768) 1 -> 0.91, instance_norm of (32, 64, 56, 56) 1 -> 0.84,
+// group_norm 1 -> 0.89; with all arrays in a last cache of 480 MiB (4096, 768) 1 -> 1.05; where x
+// has no more than 2 MiB nobody asks), and goes through the units of a block as they lie in memory,
+// their runs in one piece (with the asking: instance_norm 1 -> 0.71, group_norm 1 -> 0.79; in the
+// caches 1 -> 0.56).
+//
+// What made the difference, in ratios to a copy: a y of 32 MiB or more goes past the caches
 // ((8192, 4096) forward 1.50 -> 1.10; at 16 MiB it loses), vectors aligned to dx (NumPy's big
 // arrays begin 16 bytes into a line, so that every vector of 64 bytes touched two: `finish` of 768
 // columns gave 2.8 elements a ns and gives 5.5), and sums of a band in the compute type.
 //
 // Tried and rejected: a dx that goes past the caches ((8192, 4096) 1.23 -> 1.42, and 1.7 a unit at
-// a time: its bursts take turns with reading); prefetching the next band during pass 2
-// ((4096, 768) 2.2 -> 2.3, without sums 1.65 -> 1.93; forward gains by it: group_norm 1.8 -> 1.5);
-// pass 2 of one or two units at a time, where rows are 4 KiB apart and share their place in the
-// cache ((64, 65536) 1.39 -> 1.58, 1.48). On one thread at (128, 768), elements a ns: sums of g and
-// of g xhat in double lanes 4.7 for that pass alone (with lanes of float 9); rows of sums for 4
-// units each (as much memory as x) half the speed of 16.
+// a time: its bursts take turns with reading); pass 2 of one or two units at a time, where rows are
+// 4 KiB apart and share their place in the cache ((64, 65536) 1.39 -> 1.58, 1.48). On one thread at
+// (128, 768), elements a ns: sums of g and of g xhat in double lanes 4.7 for that pass alone (with
+// lanes of float 9); rows of sums for 4 units each (as much memory as x) half the speed of 16.
 #pragma once
 
 #include "blocks.h"
@@ -59,7 +64,8 @@ constexpr int64_t kLeastBlock = 16;  // units a row of sums, so that it costs li
 struct NormParameter {
   const char* data = nullptr;  // null: none
   int dtype = 0;
-  bool is_direct = false;  // along a unit: side by side, in the compute type
+  bool is_wide = false;    // of the compute type, and aligned
+  bool is_direct = false;  // along a unit: side by side as well
   bool is_shared = true;   // by all units
   Axes units, row;         // byte strides along the units and along their elements (x)
 };
