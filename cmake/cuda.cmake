@@ -2,7 +2,8 @@
 #
 # Each family's .cu is compiled once a storage type: small units, built side by side.
 
-set(FASTACT_CUDA_FAMILIES activations bias gates reductions)
+set(FASTACT_CUDA_FAMILIES
+  activations batch_norm bias gates moments norm_columns norms reductions)
 set(FASTACT_STORAGES f16 bf16 f32 f64)
 set(FASTACT_STORAGE_f16 fastact::f16)
 set(FASTACT_STORAGE_bf16 fastact::bf16)

@@ -8,7 +8,7 @@ import pytest
 import reference
 import torch
 from conftest import assert_same_bits
-from devices import to_torch
+from devices import FRAMEWORKS, Framework, to_torch
 from test_memory import peak
 
 import fastact as fa
@@ -38,6 +38,7 @@ LAYOUTS = {
 # Every way on arrays in order; what a layout changes, is how x is read, and that is one for all.
 WAYS = [("C", training, name) for training in (True, False) for name in ("identity", "mish")]
 WAYS += [(layout, True, "mish") for layout in LAYOUTS if layout != "C"]
+ways = pytest.mark.parametrize(("layout", "training", "name"), WAYS)
 
 
 def draw(shape: tuple[int, ...], dtype: Any, seed: int, centre: float = 0) -> np.ndarray:
@@ -71,27 +72,42 @@ def by_torch(
     return [y, dx, leaves[1].grad.numpy(), leaves[2].grad.numpy(), mean.numpy(), var.numpy()]
 
 
-@shapes
-@pytest.mark.parametrize(("layout", "training", "name"), WAYS)
-def test_against_torch_in_float64(dtype, many_threads, shape, axis, layout, training, name):
+def assert_as_torch(
+    framework: Framework,
+    dtype: Any,
+    shape: tuple[int, ...],
+    axis: int,
+    layout: str,
+    training: bool,
+    name: str,
+) -> None:
+    """y, all gradients and the running statistics."""
     x = LAYOUTS[layout](draw(shape, dtype, 4, 3))
     dy = draw(shape, dtype, 5)
     weights = parameters(shape[axis], dtype)
     expected = by_torch(x, axis, dy, weights, training, name)
-    weight, bias, mean, var = weights
+    weight, bias, mean, var = map(framework.of, weights)
     named = {"channel_axis": axis, "activation": name}
-    y, saved = fa.batch_norm.forward(x, mean, var, weight, bias, training, 0.3, **named)
-    gradients = fa.batch_norm.backward(dy, *saved, training, **named)
+    y, saved = fa.batch_norm.forward(
+        framework.of(x), mean, var, weight, bias, training, 0.3, **named
+    )
+    gradients = fa.batch_norm.backward(framework.of(dy), *saved, training, **named)
     # Of the dtype's ULP: y and dx of their largest value, sums of the terms that they are of. dx of
     # a statistic that is rounded: some more.
     eps = {2: 2.0**-7, 4: 2.0**-19, 8: 2.0**-44}[np.dtype(dtype).itemsize]
     count = x.size / shape[axis]
     scales = [np.abs(expected[0]).max(), np.abs(expected[1]).max(), count, count, 1, 1]
-    found = (y, *gradients, mean, var)
+    found = map(framework.numpy, (y, *gradients, mean, var))
     for one, other, scale in zip(found, expected, scales, strict=True):
         assert one.dtype == dtype
         error = np.abs(one.astype(float) - other).max()
         assert error <= eps * (np.abs(other).max() + scale)
+
+
+@shapes
+@ways
+def test_against_torch_in_float64(dtype, many_threads, shape, axis, layout, training, name):
+    assert_as_torch(FRAMEWORKS[0], dtype, shape, axis, layout, training, name)
 
 
 @shapes

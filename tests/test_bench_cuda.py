@@ -128,8 +128,10 @@ def test_cases_are_those_that_are_documented():
 def test_bytes_that_have_to_move():
     forward = GpuCase(fa.mish, "forward", "bfloat16", (1000,))
     backward = GpuCase(fa.mish, "backward", "float32", (1000,))
-    rows = GpuCase(fa.mish, "forward", "float64", (10, 100), (1,), reduces=True)
+    rows = GpuCase(fa.mish, "forward", "float64", (10, 100), (1,), 1, "float64")
+    pair = GpuCase(fa.moments, "forward", "float32", (10, 100), (1,), 2, "float64")
     assert (forward.moved, backward.moved, rows.moved) == (4000, 12000, 8080)
+    assert pair.moved == 4160
     assert rows.label == "10 × 100, axis 1"
     cases = GPU_WORKLOADS["gates"].cases
     shapes = [case.shape for case in cases(fa.lstm_gates, "forward", "float32", None)]

@@ -11,7 +11,7 @@ import pytest
 import reference
 import torch
 from conftest import assert_same_bits
-from devices import DTYPES, to_torch
+from devices import DTYPES, FRAMEWORKS, Framework, to_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sums import case
@@ -37,10 +37,19 @@ def draw(dtype: Any, shape: tuple[int, ...], centre: float = 100, seed: int = 0)
     return np.random.default_rng(seed).normal(centre, 3, shape).astype(dtype)
 
 
-def close(x: np.ndarray, axes: tuple[int, ...], correction: float = 0, **named: Any) -> None:
+def close(
+    x: np.ndarray,
+    axes: tuple[int, ...],
+    correction: float = 0,
+    framework: Framework = FRAMEWORKS[0],
+    **named: Any,
+) -> None:
     """mean_var and moments within the bounds that their docstrings state."""
-    mean, var = fa.mean_var(x, axes, correction=correction, **named)
-    m = fa.moments(x, axes, **named)
+    given = framework.of(x)
+    parts = fa.mean_var(given, axes, correction=correction, **named)
+    mean, var = map(framework.numpy, parts)
+    m = fa.moments(given, axes, **named)
+    m = Moments(m.count, framework.numpy(m.mean), framework.numpy(m.m2))
     exact_mean, exact_m2 = reference.moments(x.astype(np.float64), axes, **named)
     magnitude = np.abs(x.astype(np.float64)).mean(axes, **named)
     divisor = m.count - correction
@@ -61,8 +70,8 @@ def close(x: np.ndarray, axes: tuple[int, ...], correction: float = 0, **named: 
 
 
 @case
-def test_within_the_bounds(dtype, isa, many_threads, shape, axes):
-    close(draw(dtype, shape), axes, 1)
+def test_within_the_bounds(dtype, backend, many_threads, shape, axes):
+    close(draw(dtype, shape), axes, 1, backend)
 
 
 @case

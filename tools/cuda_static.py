@@ -238,9 +238,9 @@ def _with_path(kernel: Kernel) -> Kernel:
     return replace(kernel, path=tuple(path), elements=packs * PACK // ITEM[kernel.dtype])
 
 
-# These call their activation: activate.cuh says why. A fused bias is loaded element by element; the
+# These call their activation: activate.cuh says why. What they fuse is loaded beside the packs; the
 # strided map, once an element's place is found, keeps what it needs after the call on the stack.
-CALLS = "bias"
+CALLS = ("bias", "norm")
 CALLS_STRIDED = "chosen"
 
 

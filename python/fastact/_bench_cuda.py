@@ -144,7 +144,9 @@ def _disagreeing(case: GpuCase, calls: dict[str, list[Call]], device: Gpu) -> tu
     ours = calls[OURS][0]()
     names = [name for name in calls if name not in (OURS, COPY, READ)]
     return tuple(
-        name for name in names if not device.torch.allclose(calls[name][0](), ours, **limits)
+        name
+        for name in names
+        if not device.torch.allclose(calls[name][0]().to(ours.dtype), ours, **limits)
     )
 
 

@@ -93,7 +93,7 @@ class Call:
 
     def _take(self, name: str, value: Any, leader: str) -> None:
         if name != leader and isinstance(value, bool | int | float):
-            self.views[name] = self._repeated(value, self.views[leader])
+            self.views[name] = self.repeated(value, self.views[leader])
             return
         if framework_of(value) is not self.framework:
             if self.framework is not NUMPY:
@@ -107,7 +107,8 @@ class Call:
         self.arrays[name] = value
         self.views[name] = see(self.where, name, value, self.framework, self.place)
 
-    def _repeated(self, value: float, like: View) -> View:
+    def repeated(self, value: float, like: View) -> View:
+        """A number as an array of another one's shape and dtype."""
         element = repeated(value, like)
         if self.place.device[0] == _backend.CPU:
             self.constants.append(element)

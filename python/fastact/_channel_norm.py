@@ -25,14 +25,12 @@ class ChannelNorm(QuickOp):
     axis_name : of the option that says which axis the channels are.
     """
 
-    on_devices = False
     bounds = NormBounds(scaled=4)
     axis_name: str
 
     def _axis_of(self, call: Call, options: Any) -> int:
         """The channels' axis of x, once every array of the call is known to fit x."""
         where, x = call.where, call.views["x"]
-        _checks.on_cpu(where, call.place.device)
         axis = _axes.one(where, getattr(options, self.axis_name), x.ndim, self.axis_name)
         for name, view in call.views.items():
             if name == "dy":

@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 from . import _axes, _checks, _cpu
-from ._arrays import repeated
 from ._call import Call
 from ._cpu import View
 from ._moments import Moments
@@ -22,7 +21,6 @@ _OVER = {"axis": None}
 class _OverAxes(QuickOp):
     """The mean over some axes, and m2 over a divisor that ops of this kind tell by `_divisor`."""
 
-    on_devices = False
     bounds = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
     dtype: int | None  # of the results; None: as x
 
@@ -40,7 +38,6 @@ class _OverAxes(QuickOp):
         """The count, the mean, the other result, and x as it was computed on."""
         options = self._takes.bind(where, args, kwargs)
         with Call(where, options.stream, x=x) as call:
-            _checks.on_cpu(where, call.place.device)
             view = call.views["x"]
             axes = _axes.axes(where, options.axis, view.ndim)
             count = math.prod(view.shape[axis] for axis in axes)
@@ -63,7 +60,6 @@ class _OverAxes(QuickOp):
             raise TypeError(f"{where}: dy must be a tuple of two gradients, got {dy!r}")
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
         with Call(where, options.stream, x=x, **gradients) as call:
-            _checks.on_cpu(where, call.place.device)
             view = call.views["x"]
             axes = _axes.axes(where, options.axis, view.ndim)
             count = math.prod(view.shape[axis] for axis in axes)
@@ -106,7 +102,7 @@ def _compute(
     """Of no elements the results are NaN, but m2 is 0."""
     if not x.size:
         for result, value in ((mean, math.nan), (second, 0.0 if divisor == 1 else math.nan)):
-            call.run("broadcast", repeated(value, result), result, False)
+            call.run("broadcast", call.repeated(value, result), result, False)
         return
     workspace = call.workspace(call.native.moments_workspace(x, mean, axes))
     steps = [

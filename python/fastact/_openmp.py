@@ -20,9 +20,10 @@ then finds the other asleep, call after call.
 
 libgomp reads the environment when it is loaded, which is when `_cpu` is imported: that import
 stands here, before all others, and leaves the environment as it was. OMP_WAIT_POLICY and
-GOMP_SPINCOUNT of the user's are left alone. A wheel brings a libgomp of its own; a build from source
-shares the system's, and its waiting, with whoever loads that one later. This is for x86-64 on Linux, where it was measured: a
-turn takes another time elsewhere, and other runtimes wait in other ways.
+GOMP_SPINCOUNT of the user's are left alone. A wheel brings a libgomp of its own; a build from
+source shares the system's, and its waiting, with whoever loads that one later. This is for x86-64
+on Linux, where it was measured: a turn takes another time elsewhere, and other runtimes wait in
+other ways.
 """
 
 import os

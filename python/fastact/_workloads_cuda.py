@@ -51,6 +51,7 @@ class GpuCase:
 
     axis : of a reduction, None for all axes.
     accesses : arrays of `shape` that have to move, where those are not x, y and perhaps dy.
+    reduces, into : to how many arrays, 0 being no reduction, and of what dtype.
     """
 
     op: Any
@@ -58,7 +59,8 @@ class GpuCase:
     dtype: str
     shape: tuple[int, ...]
     axis: tuple[int, ...] | None = None
-    reduces: bool = False
+    reduces: int = 0
+    into: str = "float32"
     accesses: int = 0
 
     @property
@@ -71,7 +73,7 @@ class GpuCase:
         """Bytes that have to move: each input read once, the output written once."""
         size = prod(self.shape)
         if self.reduces:
-            return (size + prod(self.kept)) * ITEM[self.dtype]
+            return size * ITEM[self.dtype] + self.reduces * prod(self.kept) * ITEM[self.into]
         accesses = self.accesses or (2 if self.direction == "forward" else 3)
         return size * ITEM[self.dtype] * accesses
 
@@ -196,7 +198,7 @@ def _reduction_cases(
     if direction != "forward" or op.name not in _REDUCTIONS:
         return []
     return [
-        GpuCase(op, direction, dtype, layout.shape, axis, reduces=True)
+        GpuCase(op, direction, dtype, layout.shape, axis, *_results(op.name, dtype))
         for size in sizes or (ELEMENTS,)
         for layout in _shapes.reduced(size, narrow=max(size // 2, 1))
         for axis in layout.axes
@@ -212,19 +214,44 @@ def _sum_squares_by_torch(torch: Any, axis: tuple[int, ...] | None) -> Callable[
     return lambda x: total(torch.square(x))
 
 
+def _var_mean_by_torch(torch: Any, axis: tuple[int, ...] | None) -> Callable[[Any], Any]:
+    return lambda x: torch.var_mean(x, dim=axis, correction=0)[1]
+
+
 #: Ops of the family that are measured, and what torch does for them.
 _REDUCTIONS: dict[str, Callable[[Any, tuple[int, ...] | None], Callable[[Any], Any]]] = {
     "sum": _sum_by_torch,
     "sum_squares": _sum_squares_by_torch,
+    "mean_var": _var_mean_by_torch,
+    "moments": _var_mean_by_torch,
 }
 
 
+def _results(name: str, dtype: str) -> tuple[int, str]:
+    """How many arrays an op reduces to, and of what dtype."""
+    return 1 + (name in ("mean_var", "moments")), "float64" if name == "moments" else dtype
+
+
 def _reduction_work(case: GpuCase, device: Maker, wanted: Sequence[str]) -> GpuWork:
+    """Of two results, which lie behind each other in one tensor, a call returns the mean."""
     eager = _REDUCTIONS[case.op.name](device.torch, case.axis)
+    pair = case.reduces > 1
+    shape = (case.reduces, *case.kept) if pair else case.kept
+
+    def ours(x: Any, out: Any) -> Any:
+        if not pair:
+            return case.op(x, axis=case.axis, out=out)
+        case.op(x, axis=case.axis, out=tuple(out))
+        return out[0]
+
+    def fresh(x: Any, out: Any) -> Any:
+        made = case.op(x, axis=case.axis)
+        return made if not pair else made.mean if case.op.name == "moments" else made[0]
+
     return GpuWork(
-        lambda: (device.random(case.shape, case.dtype), device.empty(case.kept, case.dtype)),
-        lambda x, out: case.op(x, axis=case.axis, out=out),
-        lambda x, out: case.op(x, axis=case.axis),
+        lambda: (device.random(case.shape, case.dtype), device.empty(shape, case.into)),
+        ours,
+        fresh,
         _peers(wanted, device.torch, eager, lambda tensors: tensors[:-1]),
     )
 
@@ -277,7 +304,7 @@ def _gate_peers(
     if TORCH in wanted:
         peers[TORCH] = binder(eager)
     if COMPILED in wanted:
-        peers[COMPILED] = binder(_compiled(torch, eager))
+        peers[COMPILED] = binder(compiled_by_torch(torch, eager))
     return peers
 
 

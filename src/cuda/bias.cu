@@ -34,34 +34,11 @@ void cut(Chunks* chunks, int64_t n, int64_t least) {
   chunks->count = std::max<int64_t>(1, ceil_div(n, chunks->size));
 }
 
-// How the arrays lie together: outer x channels x inner if all are without gaps in one order.
-struct Layout {
-  bool dense;
-  int64_t channels, outer, inner;
-};
-
-Layout layout_of(const Operand* arrays, int count, int axis, int64_t item) {
-  const Operand& last = arrays[count - 1];
-  Layout layout{true, last.shape[axis], 1, 1};
-  for (int i = 0; i < last.ndim; ++i) {
-    if (last.shape[i] == 1) continue;
-    const int64_t stride = byte_stride(last, i, item);
-    int64_t inside = item;  // elements whose stride is smaller: what a step of this axis skips
-    for (int k = 0; k < last.ndim; ++k)
-      if (last.shape[k] != 1 && byte_stride(last, k, item) < stride) inside *= last.shape[k];
-    for (int k = 0; k < count; ++k) layout.dense &= byte_stride(arrays[k], i, item) == inside;
-    if (i == axis) continue;
-    const bool is_outer = last.shape[axis] == 1 || stride > byte_stride(last, axis, item);
-    (is_outer ? layout.outer : layout.inner) *= last.shape[i];
-  }
-  return layout;
-}
-
 struct Plan {
   Layout layout;
   Chunks chunks;
   int64_t piece_packs, packs;
-  Rows rows;
+  ChannelRows rows;
 };
 
 // arrays: dy, x, dx and the residual, if any, in any order but dx last.
@@ -78,18 +55,8 @@ Plan plan_backward(const Operand* arrays, int count, int axis) {
     plan.packs = plan.piece_packs * layout.outer;
     cut(&plan.chunks, plan.packs, kChunkPacks);
   } else {
-    int64_t folded = 1;
-    if (layout.channels % kSize != 0 && layout.channels <= kWarp) {
-      folded = kSize;
-      while (layout.channels * folded / 2 % kSize == 0) folded /= 2;
-    }
-    Rows& rows = plan.rows;
-    rows.width = layout.channels * folded;
-    rows.rows = ceil_div(layout.outer, folded);
-    const int64_t packs = ceil_div(rows.width, kSize);
-    rows.tx = folded > 1 ? int(packs) : power_of_two_from(packs, kWarp);
-    rows.ty = kThreads / rows.tx;
-    rows.tiles = ceil_div(packs, rows.tx);
+    plan.rows = rows_of<T>(layout.channels, layout.outer, kThreads);
+    const ChannelRows& rows = plan.rows;
     const int64_t most = std::max<int64_t>(1, kManyBlocks / rows.tiles);
     cut(&plan.chunks, rows.rows,
         std::max<int64_t>(kChunkRows * std::max(1, rows.ty / 8), rows.rows / most));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bias_fused.cuh"
+#include "layout.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -92,17 +93,11 @@ void backward_channels(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused 
   }
 }
 
-// inner = 1: rows of channels. Rows that are no whole number of packs are folded, as many as make
-// one, into rows of `width` elements; a lane always meets the same channel.
-struct Rows {
-  int64_t width, rows, tiles;
-  int tx, ty;
-};
-
+// inner = 1: rows of channels, by tiles.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 3)
 void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fused,
-                   const Chunks chunks, const Rows shape, const bool aligned) {
+                   const Chunks chunks, const ChannelRows shape, const bool aligned) {
   constexpr int kSize = Pack<T>::kSize;
   FASTACT_SHARED(double, block, kThreads* kSize);
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;

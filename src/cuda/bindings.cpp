@@ -222,6 +222,8 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.def("bias_act_backward", py_bias_act_backward,
         "dx OUT = dy IN * f'(x + bias + residual), dbias OUT = its sum by channel, or +=.");
   bind_gates(m);
+  bind_moments(m);
+  bind_batch_norm(m);
 #if defined(FASTACT_CUDA_EMULATION)
   bind_emulation(m);
   bind_selftest(m);

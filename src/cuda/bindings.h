@@ -51,6 +51,10 @@ inline bool is_empty(const Operand& a) {
   return false;
 }
 
+// The functions of one family each.
+void bind_moments(py::module_& m);
+void bind_batch_norm(py::module_& m);
+
 struct Parameters {
   double value[kMaxParameters] = {};
   explicit Parameters(const std::vector<double>& given) {

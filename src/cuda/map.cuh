@@ -27,6 +27,12 @@ constexpr int kMapThreads = 256;
 template <class T>
 constexpr int kMapBlocks = sizeof(T) == sizeof(double) ? 3 : 4;
 
+// A map that keeps more alive says itself how few are enough: F::kLeastBlocks.
+template <class F, class T, class = int>
+constexpr int kBlocksOf = kMapBlocks<T>;
+template <class F, class T>
+constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
+
 // What a map computes, given what it is at an index of contiguous arrays (0 for strided ones):
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)        of one element
 //   Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index)            of a pack of them
@@ -93,7 +99,7 @@ FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index,
 }
 
 template <class T, int inputs, bool accumulates, class F>
-FASTACT_KERNEL_OF(kMapThreads, kMapBlocks<T>)
+FASTACT_KERNEL_OF(kMapThreads, (kBlocksOf<F, T>))
 void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
   constexpr int kTurns = F::kTurns;
   constexpr int kSize = Pack<T>::kSize;

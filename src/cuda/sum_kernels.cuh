@@ -18,12 +18,12 @@ struct RowSums : Sums {
   int64_t step_pieces, step_packs;  // `group` packs further, as whole pieces and the rest
 };
 
-// A lane's share of the packs [begin, end) of a row.
-template <Access access, class F, class T>
-FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
-                              int lane) {
+// Visits a lane's share of the packs [begin, end) of a row, kInFlight at a time:
+// visit(places, packs).
+template <Access access, class T, class Visit>
+FASTACT_DEVICE void walk_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
+                             int lane, const Visit& visit) {
   constexpr int kSize = Pack<T>::kSize;
-  double total[kInFlight] = {};
   int64_t q = begin + lane;
   int64_t piece = sums.pieces.size > 1 ? q / sums.piece_packs : 0;
   int64_t within = q - piece * sums.piece_packs;
@@ -43,9 +43,21 @@ FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin,
     }
     Pack<T> packs[kInFlight];
     read<access>(sums, places, packs);
-#pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) total[turn] += pack_sum<F>(packs[turn]);
+    visit(places, packs);
   }
+}
+
+// A lane's share of the sum of a row.
+template <Access access, class F, class T>
+FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
+                              int lane) {
+  double total[kInFlight] = {};
+  walk_row<access, T>(sums, x, begin, end, lane,
+                      [&](const Place(&)[kInFlight], const Pack<T>(&packs)[kInFlight]) {
+#pragma unroll
+                        for (int turn = 0; turn < kInFlight; ++turn)
+                          total[turn] += pack_sum<F>(packs[turn]);
+                      });
   return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
@@ -83,11 +95,11 @@ struct ColumnSums : Sums {
   int tx, ty;     // threads of a block
 };
 
-// A thread's share of the rows [begin, end) of a pack of columns.
-template <Access access, class F, class T>
-FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t column, int64_t begin,
-                               int64_t end, double (&total)[Pack<T>::kSize]) {
-  constexpr int kSize = Pack<T>::kSize;
+// Visits a thread's share of the rows [begin, end) of a pack of columns, kInFlight at a time:
+// visit(places, packs).
+template <Access access, class T, class Visit>
+FASTACT_DEVICE void walk_column(const ColumnSums& sums, const char* x, int64_t column,
+                                int64_t begin, int64_t end, const Visit& visit) {
   x += column * sums.inner_x;
   for (int64_t row = begin; row < end;) {
     Place places[kInFlight];
@@ -103,12 +115,24 @@ FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t co
     }
     Pack<T> packs[kInFlight];
     read<access>(sums, places, packs);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const auto term = [&](int turn) { return F()(double(widen(packs[turn].lane[j]))); };
-      total[j] += (term(0) + term(1)) + (term(2) + term(3));
-    }
+    visit(places, packs);
   }
+}
+
+// A thread's share of the sums of a pack of columns.
+template <Access access, class F, class T>
+FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t column, int64_t begin,
+                               int64_t end, double (&total)[Pack<T>::kSize]) {
+  walk_column<access, T>(sums, x, column, begin, end,
+                         [&](const Place(&)[kInFlight], const Pack<T>(&packs)[kInFlight]) {
+#pragma unroll
+                           for (int j = 0; j < Pack<T>::kSize; ++j) {
+                             const auto term = [&](int turn) {
+                               return F()(double(widen(packs[turn].lane[j])));
+                             };
+                             total[j] += (term(0) + term(1)) + (term(2) + term(3));
+                           }
+                         });
 }
 
 template <Access access, class F, class T>

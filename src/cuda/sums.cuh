@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kInFlight = 4;  // packs of a lane
 
-bool is_empty(const Operand& a) {
+inline bool is_empty(const Operand& a) {
   return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
 }
 

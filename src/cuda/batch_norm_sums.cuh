@@ -1,0 +1,377 @@
+// The sums of p = dy f'(z) and of p (x - mean) over the elements of each cell.
+//
+//   sums_of_lines     dense, the elements of a channel lie in lines of `inner`: a task is a chunk
+//   of
+//                     one channel's packs, of a warp where a channel is short, else of a block
+//   sums_of_columns   dense, channels come last: a task is a tile of channels over a chunk of rows,
+//                     which meet in shared memory by a tree; rows that are no whole number of packs
+//                     are folded, as many as make one
+//   sums_of_any       any strides: a task is a chunk of one cell's elements
+//
+// Terms are rounded to the compute type and added in double. Partials lie [2][cells][chunks].
+#pragma once
+
+#include "batch_norm_cells.cuh"
+#include "layout.cuh"
+#include "reduce.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Tasks {
+  int64_t size, count;  // units of a chunk (packs, rows or elements), and chunks of a cell
+  int64_t cells;
+  double* partials;  // OUT
+
+  FASTACT_DEVICE void put(int64_t cell, int64_t chunk, double p, double p_x) const {
+    store(partials + cell * count + chunk, p);
+    store(partials + (cells + cell) * count + chunk, p_x);
+  }
+};
+
+template <class T>
+struct Gradients {
+  const T *dy, *x;  // IN, dense
+  int64_t n;        // elements
+  bool aligned;     // every pack is a multiple of 16 bytes
+};
+
+template <class T>
+FASTACT_DEVICE Pack<T> get_pack(const Gradients<T>& arrays, const T* p, int64_t index, int valid) {
+  if (valid < Pack<T>::kSize) return load_some(p + index, valid);
+  if (arrays.aligned) return load_pack(p + index);
+  return load_window(p + index, p, p + arrays.n);
+}
+
+// p and p (x - mean) of a pack, zeros from lane `valid` on; number(k, j): of lane j.
+template <class T, bool is_identity, class Number>
+FASTACT_DEVICE void terms(const Gradients<T>& arrays, const ChosenActivation& activation,
+                          int64_t index, int valid, const Number& number, Wide<T>& p,
+                          Wide<T>& p_x) {
+  const Pack<T> x = get_pack(arrays, arrays.x, index, valid);
+  const Pack<T> dy = get_pack(arrays, arrays.dy, index, valid);
+  if constexpr (is_identity) {
+    p = widen_pack(dy);
+  } else {
+    p = widen_pack(x);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j)
+      p.lane[j] = batch_normalised(p.lane[j], number(kHigh, j), number(kLow, j), number(kScale, j),
+                                   number(kOffset, j));
+    p = slope_at<T>(activation.which, activation.parameters, p);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] = widen(dy.lane[j]) * p.lane[j];
+  }
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) {
+    const Compute<T> from_mean = centred(widen(x.lane[j]), number(kHigh, j), number(kLow, j));
+    p_x.lane[j] = j < valid ? p.lane[j] * from_mean : 0;
+    p.lane[j] = j < valid ? p.lane[j] : 0;
+  }
+}
+
+template <class T>
+FASTACT_DEVICE double lane_sum(const Wide<T>& wide) {
+  double sum[2] = {};
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] += double(wide.lane[j]);
+  return sum[0] + sum[1];
+}
+
+struct Lines {
+  int64_t piece_packs;  // of one line
+  int64_t packs;        // of a channel
+  int group;            // threads of a task
+  int64_t step_pieces, step;
+};
+
+template <class T, bool is_identity>
+FASTACT_KERNEL_OF(kThreads, 3)
+void sums_of_lines(const Gradients<T> arrays, const Cells<T> cells,
+                   FASTACT_GRID_CONSTANT const ChosenActivation activation, const Tasks tasks,
+                   const Lines lines) {
+  const int here = kThreads / lines.group, lane = int(threadIdx.x) % lines.group;
+  const int64_t all = cells.channels * tasks.count;
+  for (int64_t first = int64_t(blockIdx.x) * here; first < all;
+       first += int64_t(gridDim.x) * here) {
+    const int64_t task = first + int(threadIdx.x) / lines.group;
+    const bool idle = task >= all;  // yet it takes part in shuffles and barriers
+    const int64_t channel = idle ? 0 : task / tasks.count;
+    const int64_t chunk = idle ? 0 : task - channel * tasks.count;
+    const int64_t end = idle ? 0 : smaller((chunk + 1) * tasks.size, lines.packs);
+    const auto number = [&](int k, int) { return load(cells.row(k) + channel); };
+
+    double sum = 0, sum_x = 0;
+    int64_t q = chunk * tasks.size + lane;
+    int64_t piece = q / lines.piece_packs, within = q - piece * lines.piece_packs;
+    for (; q < end; q += lines.group) {
+      const int64_t element = within * Pack<T>::kSize;
+      const int64_t index = (piece * cells.channels + channel) * cells.inner + element;
+      const int valid = int(smaller(cells.inner - element, Pack<T>::kSize));
+      Wide<T> p, p_x;
+      terms<T, is_identity>(arrays, activation, index, valid, number, p, p_x);
+      sum += lane_sum(p);
+      sum_x += lane_sum(p_x);
+      piece += lines.step_pieces;
+      within += lines.step;
+      if (within >= lines.piece_packs) within -= lines.piece_packs, ++piece;
+    }
+    if (lines.group == kThreads) {
+      sum = block_sum<kThreads>(sum);
+      __syncthreads();
+      sum_x = block_sum<kThreads>(sum_x);
+      __syncthreads();
+    } else {
+      sum = warp_sum(sum);
+      sum_x = warp_sum(sum_x);
+    }
+    if (lane == 0 && !idle) tasks.put(channel, chunk, sum, sum_x);
+  }
+}
+
+// Of an example.
+struct Columns : ChannelRows {
+  int64_t terms;  // elements
+  int64_t examples;
+};
+
+template <class T, bool is_identity>
+FASTACT_KERNEL_OF(kThreads, 2)
+void sums_of_columns(const Gradients<T> arrays, const Cells<T> cells,
+                     FASTACT_GRID_CONSTANT const ChosenActivation activation, const Tasks tasks,
+                     const Columns shape) {
+  constexpr int kSize = Pack<T>::kSize, kNumbers = is_identity ? 2 : 4;
+  FASTACT_SHARED(double, block, kThreads* kSize);
+  FASTACT_SHARED(Compute<T>, numbers, kNumbers * kSize * kWarp);  // a row of lanes for each number
+  const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
+  const int64_t all = shape.examples * tasks.count * shape.tiles;
+  for (int64_t task = blockIdx.x; task < all; task += gridDim.x) {
+    const int64_t tile = task % shape.tiles;
+    const int64_t chunk = task / shape.tiles % tasks.count;
+    const int64_t example = task / shape.tiles / tasks.count;
+    const int64_t here = tile * shape.tx * kSize, column = here + tx * kSize;
+    const int64_t begin = chunk * tasks.size, end = smaller(begin + tasks.size, shape.rows);
+    const bool is_there = column < shape.width && ty < shape.ty;
+    if (is_there && ty == 0) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const bool has_cell = column + j < shape.width;
+        const int64_t cell = example * cells.channels + (column + j) % cells.channels;
+#pragma unroll
+        for (int k = 0; k < kNumbers; ++k)
+          numbers[(k * kSize + j) * kWarp + tx] =
+              has_cell ? load(cells.row(k) + cell) : Compute<T>(0);
+      }
+    }
+    __syncthreads();
+    const auto number = [&](int k, int j) {
+      return Compute<T>(numbers[(k * kSize + j) * kWarp + tx]);
+    };
+
+    double sum[kSize] = {}, sum_x[kSize] = {};
+    if (is_there) {
+      for (int64_t row = begin + ty; row < end; row += shape.ty) {
+        const int64_t in_example = row * shape.width + column;
+        const int64_t left = smaller(shape.width - column, shape.terms - in_example);
+        if (left <= 0) break;
+        Wide<T> p, p_x;
+        terms<T, is_identity>(arrays, activation, example * shape.terms + in_example,
+                              int(smaller(left, kSize)), number, p, p_x);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          sum[j] += double(p.lane[j]);
+          sum_x[j] += double(p_x.lane[j]);
+        }
+      }
+    }
+    const int columns = int(smaller(shape.tx * kSize, shape.width - here));
+    const int outputs = int(smaller(columns, cells.channels));
+    const int mine = int(threadIdx.x);  // a column
+    double total[2] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      fold_rows<T>(block, k == 0 ? sum : sum_x, tx, ty, shape.tx, shape.ty);
+      if (mine < outputs)
+        for (int at = mine; at < columns; at += outputs) total[k] += double(block[at]);
+      __syncthreads();
+    }
+    if (mine < outputs)
+      tasks.put(example * cells.channels + here + mine, chunk, total[0], total[1]);
+  }
+}
+
+// Axes of cells or of the terms of one, with the strides of dy and x in bytes.
+struct TwoStrides {
+  int count;
+  int64_t size, length[kMaxAxes], dy[kMaxAxes], x[kMaxAxes];
+
+  void append(int64_t n, int64_t of_dy, int64_t of_x) {
+    length[count] = n, dy[count] = of_dy, x[count] = of_x;
+    ++count;
+    size *= n;
+  }
+};
+
+FASTACT_DEVICE void step_to(const TwoStrides& axes, int64_t index, int64_t& dy, int64_t& x) {
+  for (int axis = axes.count - 1; axis >= 0; --axis) {
+    const int64_t rest = quotient(index, axes.length[axis]);
+    const int64_t here = index - rest * axes.length[axis];
+    dy += here * axes.dy[axis];
+    x += here * axes.x[axis];
+    index = rest;
+  }
+}
+
+struct Anywhere {
+  const char *dy, *x;  // IN
+  TwoStrides cells, terms;
+};
+
+template <class T, bool is_identity>
+FASTACT_KERNEL_OF(kThreads, 2)
+void sums_of_any(FASTACT_GRID_CONSTANT const Anywhere arrays, const Cells<T> cells,
+                 FASTACT_GRID_CONSTANT const ChosenActivation activation, const Tasks tasks) {
+  using C = Compute<T>;
+  for (int64_t task = blockIdx.x; task < tasks.cells * tasks.count; task += gridDim.x) {
+    const int64_t cell = task / tasks.count, chunk = task - cell * tasks.count;
+    const int64_t end = smaller((chunk + 1) * tasks.size, arrays.terms.size);
+    int64_t dy_cell = 0, x_cell = 0;
+    step_to(arrays.cells, cell, dy_cell, x_cell);
+    double sum = 0, sum_x = 0;
+    for (int64_t i = chunk * tasks.size + threadIdx.x; i < end; i += kThreads) {
+      int64_t dy_at = dy_cell, x_at = x_cell;
+      step_to(arrays.terms, i, dy_at, x_at);
+      const C x = widen(load(reinterpret_cast<const T*>(arrays.x + x_at)));
+      C p = widen(load(reinterpret_cast<const T*>(arrays.dy + dy_at)));
+      with_number<kHigh, kLow, kScale, kOffset>(cells, cell, [&](int, const C(&n)[4]) {
+        if constexpr (!is_identity) {
+          Wide<T> z{};
+          z.lane[0] = batch_normalised(x, n[0], n[1], n[2], n[3]);
+          p *= slope_at<T>(activation.which, activation.parameters, z).lane[0];
+        }
+        sum += double(p);
+        sum_x += double(C(p * centred(x, n[0], n[1])));
+      });
+    }
+    sum = block_sum<kThreads>(sum);
+    __syncthreads();
+    sum_x = block_sum<kThreads>(sum_x);
+    if (threadIdx.x == 0) tasks.put(cell, chunk, sum, sum_x);
+    __syncthreads();
+  }
+}
+
+// --- what a call takes --------------------------------------------------------------------------
+
+constexpr int64_t kChunkPacks = 2048;  // of a channel
+constexpr int64_t kChunkRows = 64;
+constexpr int64_t kChunkTerms = 8192;
+constexpr int64_t kManyTasks = 1024;
+constexpr int64_t kMostChunks = 1024;
+constexpr int64_t kWarpPacks = 256;  // of a channel that a warp takes
+
+void cut(Tasks* tasks, int64_t n, int64_t least) {
+  tasks->size = std::max<int64_t>(least, ceil_div(n, kMostChunks));
+  tasks->count = std::max<int64_t>(1, ceil_div(n, tasks->size));
+}
+
+// Arrays as cells see them: examples x outer x channels x inner, or not dense.
+struct CellLayout {
+  bool dense;
+  int64_t examples, channels, outer, inner;  // outer: of an example
+};
+
+template <class T>
+Lines plan_lines(const CellLayout& layout, Tasks* tasks) {
+  Lines lines{};
+  lines.piece_packs = ceil_div(layout.inner, Pack<T>::kSize);
+  lines.packs = lines.piece_packs * layout.outer;
+  lines.group = lines.packs <= kWarpPacks ? kWarp : kThreads;
+  lines.step_pieces = lines.group / lines.piece_packs;
+  lines.step = lines.group % lines.piece_packs;
+  cut(tasks, lines.packs, kChunkPacks);
+  return lines;
+}
+
+template <class T>
+Columns plan_columns(const CellLayout& layout, Tasks* tasks) {
+  Columns shape{};
+  static_cast<ChannelRows&>(shape) = rows_of<T>(layout.channels, layout.outer, kThreads);
+  shape.examples = layout.examples;
+  shape.terms = layout.outer * layout.channels;
+  const int64_t most = std::max<int64_t>(1, kManyTasks / shape.tiles);
+  cut(tasks, shape.rows,
+      std::max<int64_t>(kChunkRows * std::max(1, shape.ty / 8), shape.rows / most));
+  return shape;
+}
+
+// Partials of a cell, at most, whatever the layout of dy.
+template <class T>
+int64_t most_chunks(const CellLayout& layout) {
+  Tasks tasks{};
+  cut(&tasks, layout.outer * layout.inner, kChunkTerms);
+  int64_t most = tasks.count;
+  if (layout.inner > 1)
+    plan_lines<T>(layout, &tasks);
+  else
+    plan_columns<T>(layout, &tasks);
+  return std::max(most, tasks.count);
+}
+
+// Queues the sums of every cell; the chunks of each, which lie in `partials`. has_lines: there may
+// be some, so that their kernels are wanted.
+template <class T, bool has_lines = true>
+int64_t run_sums(const Operand& dy, const Operand& x, const CellLayout& layout, const bool* of_cell,
+                 const Cells<T>& cells, const ChosenActivation& activation, bool is_identity,
+                 double* partials, cudaStream_t stream) {
+  Tasks tasks{};
+  tasks.partials = partials;
+  tasks.cells = layout.examples * layout.channels;
+  const auto blocks = [](int64_t n) { return std::min(n, kMaxBlocks); };
+  if (!layout.dense) {
+    Anywhere arrays{dy.data, x.data, {0, 1, {}, {}, {}}, {0, 1, {}, {}, {}}};
+    for (int i = 0; i < x.ndim; ++i)
+      if (x.shape[i] > 1)
+        (of_cell[i] ? arrays.cells : arrays.terms)
+            .append(x.shape[i], byte_stride(dy, i, sizeof(T)), byte_stride(x, i, sizeof(T)));
+    cut(&tasks, arrays.terms.size, kChunkTerms);
+    launch(is_identity ? sums_of_any<T, true> : sums_of_any<T, false>,
+           {blocks(tasks.cells * tasks.count), kThreads}, stream, arrays, cells, activation, tasks);
+    return tasks.count;
+  }
+  Gradients<T> arrays{reinterpret_cast<const T*>(dy.data), reinterpret_cast<const T*>(x.data),
+                      tasks.cells * layout.outer * layout.inner, false};
+  const auto bits = reinterpret_cast<uintptr_t>(dy.data) | reinterpret_cast<uintptr_t>(x.data);
+  if constexpr (has_lines) {
+    if (layout.inner > 1) {
+      const Lines lines = plan_lines<T>(layout, &tasks);
+      const bool one_line = layout.outer * layout.channels == 1;
+      arrays.aligned = bits % kPackBytes == 0 && (one_line || layout.inner % Pack<T>::kSize == 0);
+      const int64_t all = ceil_div(layout.channels * tasks.count, kThreads / lines.group);
+      launch(is_identity ? sums_of_lines<T, true> : sums_of_lines<T, false>,
+             {blocks(all), kThreads}, stream, arrays, cells, activation, tasks, lines);
+      return tasks.count;
+    }
+  }
+  const Columns shape = plan_columns<T>(layout, &tasks);
+  arrays.aligned = bits % kPackBytes == 0 && shape.width % Pack<T>::kSize == 0 &&
+                   (shape.examples == 1 || shape.terms % Pack<T>::kSize == 0);
+  launch(is_identity ? sums_of_columns<T, true> : sums_of_columns<T, false>,
+         {blocks(shape.examples * tasks.count * shape.tiles), kThreads}, stream, arrays, cells,
+         activation, tasks, shape);
+  return tasks.count;
+}
+
+// The sum of a cell's partials, to every lane of a warp; k: 0 of p, 1 of p (x - mean).
+FASTACT_DEVICE double total_of(const double* partials, int64_t cells, int64_t chunks, int k,
+                               int64_t cell) {
+  double sum = 0;
+  for (int64_t i = int(threadIdx.x) % kWarp; i < chunks; i += kWarp)
+    sum += load(partials + (k * cells + cell) * chunks + i);
+  return warp_sum(sum);
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

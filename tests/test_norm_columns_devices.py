@@ -1,0 +1,168 @@
+"""group_norm and instance_norm on devices where the channels come last in memory."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import DTYPES, KERNELS
+from normed import Arrays, Setting, assert_right
+
+import fastact as fa
+
+if not fa.group_norm.on_devices:
+    pytest.skip("group_norm has no kernels for devices", allow_module_level=True)
+
+pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+
+LAST = {"channel_axis": -1}
+# Groups of one channel and of all; channels that packs divide or not, few enough to be folded, and
+# beyond a tile; one example and many; pixels of several chunks and of a few.
+SETTINGS = [
+    Setting("group_norm", (2, 9, 7, 12), LAST, groups=4),
+    Setting("group_norm", (3, 5, 64), LAST, groups=8),
+    Setting("group_norm", (1, 40, 40, 6), LAST, groups=1),
+    Setting("group_norm", (2, 6, 600), LAST, groups=2),
+    Setting("group_norm", (2, 50, 10), LAST, groups=5),
+    Setting("group_norm", (33, 2, 8), LAST, groups=8),
+    Setting("instance_norm", (3, 9, 7, 12), LAST),
+    Setting("instance_norm", (2, 1500, 3), LAST),
+    Setting("instance_norm", (2, 70, 264), LAST),
+]
+settings = pytest.mark.parametrize("setting", SETTINGS, ids=str)
+names = pytest.mark.parametrize("name", ["identity", "mish"])
+
+
+def moved(a: np.ndarray) -> np.ndarray:
+    """The same values, an element beyond where memory is aligned."""
+    held = np.zeros(a.size + 1, a.dtype)[1:].reshape(a.shape)
+    held[...] = a
+    return held
+
+
+def gaps(a: np.ndarray) -> np.ndarray:
+    held = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)[..., ::2]
+    held[...] = a
+    return held
+
+
+def padded(a: np.ndarray) -> np.ndarray:
+    """Rows of pixels with room behind each."""
+    held = np.zeros((a.shape[0], a.shape[1] + 1, *a.shape[2:]), a.dtype)[:, :-1]
+    held[...] = a
+    return held
+
+
+def backwards(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(a[::-1, ::-1])[::-1, ::-1]
+
+
+LAYOUTS = {"moved": moved, "gaps": gaps, "padded": padded, "backwards": backwards}
+
+
+def run(device: Any, arrays: Arrays, **named: Any) -> tuple[Any, Any]:
+    """(y, saved) and the gradients, as NumPy's."""
+    given = [None if a is None else device.of(a) for a in (arrays.weight, arrays.bias)]
+    told = {**arrays.setting.options, **named}
+    positional = arrays.setting.positional
+    y, saved = arrays.op.forward(
+        device.of(arrays.x),
+        *positional,
+        **told,
+        **dict(zip(("weight", "bias"), given, strict=True)),
+    )
+    back = arrays.op.backward(device.of(arrays.dy), *saved, **told)
+    of = lambda a: None if a is None else device.numpy(a)  # noqa: E731
+    return (of(y), tuple(map(of, saved))), tuple(map(of, back))
+
+
+@settings
+@names
+def test_right(device, dtype, setting, name):
+    arrays = Arrays(setting, dtype)
+    assert_right(arrays, name, *run(device, arrays, activation=name))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[2], SETTINGS[6]], ids=str)
+@names
+def test_layouts(device, dtype, setting, name, layout):
+    arrays = Arrays(setting, dtype)
+    arrays.x = LAYOUTS[layout](arrays.x)
+    assert_right(arrays, name, *run(device, arrays, activation=name))
+    arrays.x, arrays.dy = np.ascontiguousarray(arrays.x), LAYOUTS[layout](arrays.dy)
+    assert_right(arrays, name, *run(device, arrays, activation=name))
+
+
+def test_torchs_channels_last(device, dtype):
+    """The channels are axis 1, but lie innermost."""
+    for setting in (
+        Setting("group_norm", (3, 8, 5, 6), groups=2),
+        Setting("instance_norm", (3, 5, 5, 6)),
+    ):
+        arrays = Arrays(setting, dtype)
+        arrays.x, arrays.dy = (
+            np.ascontiguousarray(np.moveaxis(a, 1, -1)).transpose(0, 3, 1, 2)
+            for a in (arrays.x, arrays.dy)
+        )
+        assert_right(arrays, "mish", *run(device, arrays, activation="mish"))
+
+
+@pytest.mark.parametrize("weights", ["", "w", "b"])
+def test_without_weight_or_bias(device, weights):
+    for setting in (SETTINGS[0], SETTINGS[6]):
+        arrays = Arrays(setting, np.float32, weights=weights)
+        assert_right(arrays, "mish", *run(device, arrays, activation="mish"))
+
+
+def test_wider_parameters(device):
+    for name in ("float16", "bfloat16", "float32"):
+        arrays = Arrays(SETTINGS[0], DTYPES[name], parameter=np.float64)
+        assert_right(arrays, "identity", *run(device, arrays))
+
+
+def test_far_from_zero(device):
+    rng = np.random.default_rng(0)
+    x = rng.normal(1e4, 1, (2, 500, 6)).astype(np.float32)
+    y = device.numpy(fa.group_norm(device.of(x), 2, channel_axis=-1, eps=0.0))
+    split = x.astype(float).reshape(2, 500, 2, 3)
+    exact = split - split.mean((1, 3), keepdims=True)
+    exact /= np.sqrt((exact**2).mean((1, 3), keepdims=True))
+    np.testing.assert_allclose(y, exact.reshape(x.shape), atol=2e-6)
+
+
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[4], SETTINGS[7]], ids=str)
+def test_same_bits_again_at_any_address_and_in_any_batch(device, dtype, setting):
+    arrays = Arrays(setting, dtype)
+    (y, saved), back = run(device, arrays, activation="mish")
+    arrays.x, arrays.dy = moved(arrays.x), moved(arrays.dy)
+    (again, others), back_again = run(device, arrays, activation="mish")
+    for one, other in zip((again, *others, *back_again), (y, *saved, *back), strict=True):
+        assert_same_bits(one, other)
+    arrays.x, arrays.dy = arrays.x[1:], arrays.dy[1:]
+    (alone, _), back_alone = run(device, arrays, activation="mish")
+    assert_same_bits(alone, y[1:])
+    assert_same_bits(back_alone[0], back[0][1:])
+
+
+def test_in_place_skips_and_accumulate(device):
+    arrays = Arrays(SETTINGS[0], np.float32)
+    (y, saved), back = run(device, arrays)
+    weight, bias = device.of(arrays.weight), device.of(arrays.bias)
+    held = device.of(arrays.x)
+    told = {"weight": weight, "bias": bias, **LAST}
+    assert fa.group_norm(held, 4, **told, out=held) is held
+    assert_same_bits(device.numpy(held), y)
+    given = tuple(map(device.of, saved))
+    only = device.of(np.zeros(12, np.float32))
+    found = fa.group_norm.backward(device.of(arrays.dy), *given, **LAST, out=(None, only, None))
+    assert found[0] is found[2] is None
+    assert_same_bits(device.numpy(only), back[1])
+    outs = tuple(device.of(np.ones_like(g)) for g in back)
+    fa.group_norm.backward(device.of(arrays.dy), *given, **LAST, out=outs, accumulate=True)
+    for out, gradient in zip(outs, back, strict=True):
+        np.testing.assert_allclose(device.numpy(out), 1 + gradient, rtol=1e-5, atol=1e-6)
+    for into in (0, 1):
+        pair = [device.of(arrays.dy), device.of(arrays.x)]
+        fa.group_norm.backward(pair[0], pair[1], *given[1:], **LAST, out=(pair[into], None, None))
+        assert_same_bits(device.numpy(pair[into]), back[0])
