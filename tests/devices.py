@@ -155,6 +155,7 @@ class Plain:
 
         return SimpleNamespace(
             uint8="uint8",
+            **{name: name for name in DTYPES},
             empty=lambda shape, dtype, device: Plain(kind.empty(shape, dtype, device)),
             permute_dims=permute_dims,
             from_dlpack=lambda producer: Plain(kind.from_dlpack(producer, stream=stream)),

@@ -12,9 +12,10 @@ import torch
 from test_cli import fastact
 
 import fastact as fa
-from fastact import _backend, _bench_cuda, _device_cuda, _workloads_cuda
-from fastact._workloads import COPY, FRESH, OURS
-from fastact._workloads_cuda import GPU_WORKLOADS, TORCH, GpuCase
+from fastact import _backend, _bench_cuda, _device_cuda, _gpu_work
+from fastact._gpu_work import GpuCase
+from fastact._workloads import COPY, FRESH, OURS, TORCH
+from fastact._workloads_cuda import GPU_WORKLOADS
 
 FACTS = {
     "gpu": "no GPU",
@@ -67,7 +68,7 @@ def quick(monkeypatch):
 def options(**changed):
     told = {
         "sizes": (4096,),
-        "dtypes": tuple(_workloads_cuda.ITEM),
+        "dtypes": tuple(_gpu_work.ITEM),
         "directions": ("forward", "backward"),
         "peers": (TORCH,),
         "seconds": 0.0,
@@ -76,7 +77,9 @@ def options(**changed):
 
 
 def measurable():
-    return [op for op in fa.ops.values() if op.family in GPU_WORKLOADS and op.on_devices]
+    ops = [op for op in fa.ops.values() if op.family in GPU_WORKLOADS and op.on_devices]
+    of_family = lambda op: GPU_WORKLOADS[op.family].cases(op, "forward", "float32", None)  # noqa: E731
+    return [op for op in ops if of_family(op)]
 
 
 @pytest.mark.usefixtures("quick")
@@ -88,7 +91,7 @@ def test_every_op_runs_and_is_reported(tmp_path, capsys):
     shown = capsys.readouterr().out
     for op in measurable():
         rows = [row for row in results["rows"] if row["op"] == op.name]
-        assert {row["dtype"] for row in rows} == set(_workloads_cuda.ITEM)
+        assert {row["dtype"] for row in rows} == set(_gpu_work.ITEM)
         assert op.name in shown
         assert f"## {op.name}, forward, float32" in page.read_text()
     for row in results["rows"]:
@@ -172,7 +175,7 @@ def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
     def fails(x):
         raise RuntimeError("no compiler\nand a back trace")
 
-    monkeypatch.setattr(_workloads_cuda, "_compiled", lambda torch, function: fails)
+    monkeypatch.setattr(_gpu_work, "compiled_by_torch", lambda torch, function: fails)
     few = options(dtypes=("float32",), directions=("forward",), peers=(TORCH, "torch.compile"))
     assert _bench_cuda.bench([fa.mish], few, device=StandIn()) == []
     assert "torch.compile: left out, RuntimeError: no compiler\n" in capsys.readouterr().out

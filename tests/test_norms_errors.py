@@ -195,11 +195,3 @@ def test_partial_overlap(norm):
     out = (memory[1:], None) if len(inputs) == 2 else memory[1:]
     with pytest.raises(ValueError, match="partial overlap"):
         norm(*inputs, *positional, out=out)
-
-
-def test_devices(device):
-    x = device.of(ones(4, 6))
-    with pytest.raises(
-        NotImplementedError, match=r"^fastact\.layer_norm: arrays must be on the CPU"
-    ):
-        fa.layer_norm(x)

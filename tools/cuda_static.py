@@ -33,6 +33,12 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 PACK = 16  # bytes
 _WORDS = {"Identity": "broadcast"}
+_NORM_WORDS = {
+    "true": "identity",
+    "false": "any activation",
+    "NormRows": "rows",
+    "NormStrided": "any strides",
+}
 IN_FLIGHT = {"map_contiguous": {1: 4, 2: 2}, "sum_rows": {1: 4}, "sum_columns": {1: 4}}
 
 # Of a round over rows of gates: loads and stores, all of what the op can be given included; loads
@@ -195,6 +201,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
+    >>> identify("void norm_forward_units<float, true, NormRows>(NormRows)")
+    ('norm_forward_units', 'identity, rows', 'float32', 1, False)
+    >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
+    ('norm_moments', 'any strides', 'bfloat16', 1, False)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -211,6 +221,9 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
         apart = "" if arguments[2] == "true" else ", single columns"
         return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype, 1, False
+    if kernel.startswith("norm_"):
+        known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
+        return kernel, ", ".join(known), dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]

@@ -157,7 +157,7 @@ def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
 
 def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from . import _bench_cuda
-    from ._workloads_cuda import GPU_PEERS
+    from ._gpu_work import GPU_PEERS
 
     if args.source is not None:
         parser.error("--from does not go with --device cuda")

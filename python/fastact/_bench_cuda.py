@@ -23,10 +23,11 @@ from statistics import median
 from typing import Any
 
 from ._device_cuda import MOST_CALLS, Call, Gpu, open_gpu
+from ._gpu_work import ITEM, READ, GpuCase, GpuWork, Tensors
 from ._report_cuda import LEGEND, markdown, print_latency, print_rows
 from ._terminal import Progress
 from ._workloads import COPY, FRESH, OURS, TORCH
-from ._workloads_cuda import GPU_WORKLOADS, ITEM, READ, GpuCase, GpuWork, Tensors
+from ._workloads_cuda import GPU_WORKLOADS
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3

@@ -242,6 +242,9 @@ def moments_backward(
     accumulate: bool,
     stream: int,
 ) -> None: ...
+def norm_forward_workspace(
+    x: View, reduced: tuple[int, ...], of_parameter: tuple[int, ...]
+) -> int: ...
 def norm_forward(
     which: int,
     x: View,
@@ -257,6 +260,7 @@ def norm_forward(
     eps: float,
     is_centred: bool,
     parameters: tuple[float, ...],
+    workspace: View | None,
     stream: int,
 ) -> None: ...
 def norm_workspace(

@@ -95,7 +95,6 @@ class NormOp(QuickOp):
     is_centred : whether a mean is subtracted; without, there is no bias either.
     """
 
-    on_devices = False
     bounds = NormBounds(scaled=6)
 
     def __init__(
@@ -185,7 +184,6 @@ class NormOp(QuickOp):
         eps, outs = _checks.epsilon(where, options.eps), options.out
         arrays = {**inputs, **chosen(options, self._weights)}
         with Call(where, options.stream, **present(where, arrays)) as call:
-            _checks.on_cpu(where, call.place.device)
             x = call.views["x"]
             units = self._units_of(where, x, options)
             if count > 1:
@@ -205,6 +203,9 @@ class NormOp(QuickOp):
             apart(call, dict(zip(names, views, strict=True)))
             statistics = [units.of_units(view) for view in views[count:]]
             mean, rstd = (None, None, *statistics)[-2:]
+            size = call.native.norm_forward_workspace(
+                units.data(x), units.reduced, units.of_parameter
+            )
             call.run(
                 "norm_forward",
                 which,
@@ -220,6 +221,7 @@ class NormOp(QuickOp):
                 eps,
                 self._is_centred,
                 parameters,
+                call.workspace(size),
             )
             found = results(call, outs, made)
             saved = (
@@ -274,7 +276,6 @@ class NormOp(QuickOp):
         if len(self._inputs) > 1:
             arrays["dtotal"] = options.dtotal
         with Call(where, options.stream, **present(where, arrays)) as call:
-            _checks.on_cpu(where, call.place.device)
             views = call.views
             data = views["x"]
             units = self._units_of(where, data, options, views["rstd"])

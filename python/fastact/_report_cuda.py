@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ._bench import _duration
+from ._gpu_work import GPU_PEERS, READ
 from ._terminal import markdown_table, table
 from ._workloads import COPY, FRESH, OURS
-from ._workloads_cuda import GPU_PEERS, READ
 
 if TYPE_CHECKING:
     from ._bench_cuda import Latency, Row

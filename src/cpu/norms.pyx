@@ -31,17 +31,22 @@ cdef void set_parameters(NormArrays* given, int dtype, View weight, View bias) n
     given.bias_dtype = dtype if bias is None else bias.dtype
 
 
+def norm_forward_workspace(View x, tuple reduced, tuple of_parameter):
+    """Bytes of scratch that `norm_forward` needs."""
+    return 0
+
+
 def norm_forward(
     int which, View x, View residual, View total, View y, View mean, View rstd, View weight,
     View bias, tuple reduced, tuple of_parameter, double eps, bint is_centred, tuple parameters,
-    int64_t stream
+    View workspace, int64_t stream
 ):
     """y OUT = f((x IN - mean) rstd weight IN + bias IN), the statistics those of each unit.
 
     residual IN, total OUT: if given, x + residual, rounded, is normalised in x's place. mean, rstd
     OUT: in the compute type, or None; weight, bias: or None. is_centred: False for rms_norm, which
     has no mean. Of x, residual, total and y, each is another or disjoint from it, but y is not
-    total. stream: of a GPU; unused here.
+    total. workspace, stream: of a GPU; unused here.
     """
     cdef double p[MAX_PARAMETERS]
     cdef Norm norm

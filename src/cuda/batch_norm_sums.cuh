@@ -192,7 +192,7 @@ void sums_of_columns(const Gradients<T> arrays, const Cells<T> cells,
     double total[2] = {};
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      fold_rows<T>(block, k == 0 ? sum : sum_x, tx, ty, shape.tx, shape.ty);
+      fold_rows(block, k == 0 ? sum : sum_x, tx, ty, shape.tx, shape.ty);
       if (mine < outputs)
         for (int at = mine; at < columns; at += outputs) total[k] += double(block[at]);
       __syncthreads();

@@ -224,6 +224,7 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   bind_gates(m);
   bind_moments(m);
   bind_batch_norm(m);
+  bind_norms(m);
 #if defined(FASTACT_CUDA_EMULATION)
   bind_emulation(m);
   bind_selftest(m);

@@ -51,10 +51,6 @@ inline bool is_empty(const Operand& a) {
   return false;
 }
 
-// The functions of one family each.
-void bind_moments(py::module_& m);
-void bind_batch_norm(py::module_& m);
-
 struct Parameters {
   double value[kMaxParameters] = {};
   explicit Parameters(const std::vector<double>& given) {
@@ -70,6 +66,9 @@ struct Reduced {
 };
 
 // Families with a file of their own.
+void bind_batch_norm(py::module_& m);
 void bind_gates(py::module_& m);
+void bind_moments(py::module_& m);
+void bind_norms(py::module_& m);
 
 }  // namespace fastact

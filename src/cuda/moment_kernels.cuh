@@ -216,7 +216,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       const double n = lane.count(j), start = centre[tx * kSize + j];
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
-    fold_rows<T>(block, total, tx, ty, sums.tx, sums.ty);
+    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
     const bool short_one = sums.terms > 0 && end == sums.rows &&
                            (sums.rows - 1) * sums.width + here + mine >= sums.terms;
     const double count = double(end - begin - (short_one ? 1 : 0));
@@ -232,10 +232,10 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       total[j] = lane.rows > 0 ? moved.sum : 0.0;
       lane.squares[j] = lane.rows > 0 ? moved.squares : 0.0;
     }
-    fold_rows<T>(block, total, tx, ty, sums.tx, sums.ty);
+    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
     const double sum = mine < columns ? double(block[mine]) : 0.0;
     __syncthreads();
-    fold_rows<T>(block, lane.squares, tx, ty, sums.tx, sums.ty);
+    fold_rows(block, lane.squares, tx, ty, sums.tx, sums.ty);
     Part part{};
     if (mine < columns && count > 0) part = part_of(centre[mine], sum, block[mine], count);
 

@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -32,6 +33,7 @@ namespace {
 
 constexpr int kVersion = 12080;
 constexpr int kMultiprocessors[kDevices] = {4, 3};
+constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10};  // for kernels that ask for it
 constexpr int kMajor = 9, kMinor = 0;
 
 struct Injection {
@@ -49,6 +51,8 @@ std::recursive_mutex& mutex() {
 std::unordered_map<cudaStream_t, int> streams;
 std::unordered_set<cudaEvent_t> events;
 std::map<std::string, Injection> injections;
+
+std::map<std::pair<const void*, int>, size_t> asked_shared;  // of a kernel on a device
 
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -113,6 +117,14 @@ cudaStream_t make_stream(int device) {
   auto* made = new CUstream_st{device};
   streams[made] = device;
   return made;
+}
+
+size_t most_dynamic_shared(const void* kernel) {
+  const auto found = asked_shared.find({kernel, current_device});
+  return found == asked_shared.end() ? kMaxShared : std::max(kMaxShared, found->second);
+}
+size_t most_shared(const void* kernel) {
+  return most_dynamic_shared(kernel) > kMaxShared ? kMostShared[current_device] : kMaxShared;
 }
 
 const std::string& kernel_name(const Grid& grid) {
@@ -186,6 +198,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         return *value = kMaxThreads, cudaSuccess;
       case cudaDevAttrMaxSharedMemoryPerBlock:
         return *value = int(kMaxShared), cudaSuccess;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        return *value = int(kMostShared[device]), cudaSuccess;
       case cudaDevAttrWarpSize:
         return *value = kWarpLanes, cudaSuccess;
       case cudaDevAttrMultiProcessorCount:
@@ -301,6 +315,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return api("cudaEventDestroy", [&] {
     if (!events.erase(event)) return cudaErrorInvalidResourceHandle;
     delete event;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  return api("cudaFuncSetAttribute", [&] {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        size_t(value) > kMostShared[current_device])
+      return cudaErrorInvalidValue;
+    asked_shared[{kernel, current_device}] = size_t(value);
     return cudaSuccess;
   });
 }

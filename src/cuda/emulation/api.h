@@ -3,7 +3,8 @@
 //
 // Everything happens at once, inside the call: streams and events order nothing, but the calls that
 // would are logged. Device 0 has 4 multiprocessors and device 1 has 3: a result that depends on the
-// number of multiprocessors differs between them.
+// number of multiprocessors differs between them. So does one that depends on the shared memory
+// that a kernel may ask for: 64 KiB on device 0, and on device 1 the 48 KiB that it has unasked.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +57,10 @@ enum cudaDeviceAttr : int {
   cudaDevAttrMaxThreadsPerMultiProcessor = 39,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
+
+enum cudaFuncAttribute : int { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 struct cudaDeviceProp {
   char name[256];
@@ -99,6 +103,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
 template <class T>
 cudaError_t cudaMalloc(T** p, size_t size) {
@@ -112,6 +117,11 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)
 namespace fastact::emulation {
 
 struct Grid;
+
+// Bytes of shared memory that a block of a kernel may have on the current device: from the launch,
+// and in all. More than 48 KiB have to be asked for.
+size_t most_dynamic_shared(const void* kernel);
+size_t most_shared(const void* kernel);
 
 // One call at a time: held through a launch, and by whoever looks at a device from the host.
 class Lock {

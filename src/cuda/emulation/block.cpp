@@ -184,7 +184,7 @@ cudaError_t check(const Grid& grid) {
       g.y > 65535 || g.z > 65535 || b.x > kMaxThreads || b.y > kMaxThreads || b.z > 64 ||
       size_t{b.x} * b.y * b.z > kMaxThreads)
     return cudaErrorInvalidConfiguration;
-  if (grid.shared > kMaxShared) return cudaErrorInvalidValue;
+  if (grid.shared > most_dynamic_shared(grid.kernel)) return cudaErrorInvalidValue;
   int device = -1;
   if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)
     return cudaErrorInvalidResourceHandle;
@@ -246,7 +246,8 @@ void barrier(const Site& site) { wait(State::kAtBarrier, site); }
 
 void take_static_shared(size_t n) {
   self.static_shared += n;
-  if (self.static_shared + self.grid->shared > kMaxShared) throw TooMuchShared();
+  if (self.static_shared + self.grid->shared > most_shared(self.grid->kernel))
+    throw TooMuchShared();
 }
 
 void run(const Grid& grid) {
