@@ -77,7 +77,7 @@ def options(**changed):
 
 
 def measurable():
-    ops = [op for op in fa.ops.values() if op.family in GPU_WORKLOADS and op.on_devices]
+    ops = [op for op in fa.ops.values() if op.family in GPU_WORKLOADS]
     of_family = lambda op: GPU_WORKLOADS[op.family].cases(op, "forward", "float32", None)  # noqa: E731
     return [op for op in ops if of_family(op)]
 

@@ -10,9 +10,6 @@ from normed import Arrays, Setting, assert_right
 
 import fastact as fa
 
-if not fa.group_norm.on_devices:
-    pytest.skip("group_norm has no kernels for devices", allow_module_level=True)
-
 pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 
 LAST = {"channel_axis": -1}

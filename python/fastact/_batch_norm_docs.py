@@ -25,8 +25,6 @@ TypeError
 ValueError
     For an axis out of range, an array of another shape, an unknown activation; an `out` that does
     not fit, that overlaps x in part, or that shares memory with another argument{{errors}}.
-NotImplementedError
-    For arrays that are not on the CPU.
 
 Notes
 -----

@@ -280,7 +280,7 @@ def _commit() -> str:
 def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[GpuCase]]:
     """The cases, one list a table; an op without any is named."""
     for op in ops:
-        family = GPU_WORKLOADS.get(op.family) if op.on_devices else None
+        family = GPU_WORKLOADS.get(op.family)
         found = False
         for direction, dtype in product(options.directions, options.dtypes):
             if family and (cases := family.cases(op, direction, dtype, options.sizes)):

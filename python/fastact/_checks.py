@@ -118,15 +118,6 @@ def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[
         )
 
 
-def on_cpu(where: str, device: tuple[int, int]) -> None:
-    """For ops without kernels for a GPU."""
-    if device[0] != 1:
-        raise NotImplementedError(
-            f"{where}: arrays must be on the CPU, for there are no kernels of this op for a device "
-            f"yet, got {device_name(device)}; move the arrays (torch: x.cpu(), cupy: x.get())"
-        )
-
-
 def epsilon(where: str, value: Any) -> float:
     """What is added to a variance: a finite number, and not negative."""
     eps = number(where, "eps", value)

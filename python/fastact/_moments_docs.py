@@ -23,8 +23,6 @@ TypeError
 ValueError
     For an axis out of range or named twice; an `out` of another shape or device, read-only, or that
     shares memory with x.
-NotImplementedError
-    For arrays that are not on the CPU.
 
 Notes
 -----

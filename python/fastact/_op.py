@@ -154,12 +154,7 @@ class Takes:
 
 
 class Op:
-    """Name, family, signature and pickling.
-
-    on_devices : whether there are kernels for arrays on a GPU; else they are refused.
-    """
-
-    on_devices = True
+    """Name, family, signature and pickling."""
 
     name: str
     family: str

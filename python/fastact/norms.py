@@ -40,8 +40,6 @@ _MORE = """\
             For a parameter of another shape, {errors}, a negative eps, an unknown
             activation; an `out` that does not fit, that overlaps x in part, or that shares memory
             with a parameter.
-        NotImplementedError
-            For arrays that are not on the CPU.
 """
 _ONE_OUT = """array, optional
             Where to write y: shape, dtype, device and framework of x. It may be x itself."""
