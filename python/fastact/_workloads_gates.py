@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _check_gates
 from ._gates_op import GatesOp
+from ._shapes import shape_label
 from ._workloads import (
     COMPILED,
     TORCH,
@@ -43,7 +44,7 @@ def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> l
     if not isinstance(op, GatesOp):
         return []
     return [
-        Case(op, direction, dtype, options.threads, shape, "x".join(map(str, shape)))
+        Case(op, direction, dtype, options.threads, shape, shape_label(shape))
         for name, shape in _SHAPES.items()
         if not options.shapes or name in options.shapes
     ]
