@@ -116,3 +116,16 @@ def sample(dtype: Any, size: int = 1000, seed: int = 0) -> np.ndarray:
         x[rng.permutation(size)[:count]] = specials[:count]
     with np.errstate(all="ignore"):
         return x.astype(dtype)
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn; closed in the end."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    drawn = []
+    close = pyplot.close
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    yield drawn
+    for figure in drawn:
+        close(figure)

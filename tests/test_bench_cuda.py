@@ -4,6 +4,7 @@ The stand-in computes on the CPU; a test at the end runs the real thing where th
 """
 
 import json
+import math
 from itertools import count
 from types import SimpleNamespace
 
@@ -42,7 +43,7 @@ class StandIn(_device_cuda.Gpu):
         self.replays_wrongly = False
 
     def free(self):
-        return 2**20
+        return 2**22
 
     def synchronize(self):
         pass
@@ -63,6 +64,8 @@ class StandIn(_device_cuda.Gpu):
 def quick(monkeypatch):
     monkeypatch.setattr(_bench_cuda, "_SAMPLE_SECONDS", 1e-6)
     monkeypatch.setattr(_bench_cuda, "_LATENCY_ROUNDS", 2)
+    monkeypatch.setattr(_bench_cuda, "_TINY_CALLS", 3)
+    monkeypatch.setattr(_bench_cuda, "_FEWEST_ROUNDS", 2)
 
 
 def options(**changed):
@@ -85,8 +88,8 @@ def measurable():
 @pytest.mark.usefixtures("quick")
 def test_every_op_runs_and_is_reported(tmp_path, capsys):
     numbers, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
-    problems = _bench_cuda.bench(list(fa.ops.values()), options(), numbers, page, StandIn())
-    assert problems == []
+    done = _bench_cuda.bench(list(fa.ops.values()), options(), numbers, page, StandIn())
+    assert done.problems == []
     results = json.loads(numbers.read_text())
     shown = capsys.readouterr().out
     for op in measurable():
@@ -143,6 +146,48 @@ def test_bytes_that_have_to_move():
     assert moved == [640 * 4 * 11, 640 * 4 * 13]
 
 
+@pytest.mark.parametrize(
+    ("name", "arrays"),
+    [
+        ("layer_norm", (2, 3)),
+        ("add_rms_norm", (4, 4)),  # x, residual, y, total; dy, dtotal, total, dx
+        ("group_norm", (2, 3)),
+        ("instance_norm", (2, 3)),
+        ("batch_norm", (3, 5)),  # x twice, y; dy and x twice, dx
+        ("norm_apply", (2, 3)),
+        ("bias_act", (2, 3)),
+    ],
+)
+def test_arrays_that_have_to_move(name, arrays):
+    op = fa.ops[name]
+    for direction, expected in zip(("forward", "backward"), arrays, strict=True):
+        for case in GPU_WORKLOADS[op.family].cases(op, direction, "bfloat16", None):
+            assert case.moved == 2 * math.prod(case.shape) * expected
+
+
+def test_norms_are_measured_at_long_rows_and_pictures():
+    """In arrays past the cache, and with channels where either convention has them."""
+    cases = GPU_WORKLOADS["norms"].cases
+    rows = cases(fa.add_layer_norm, "forward", "float16", None)
+    assert [case.span for case in rows] == [256, 1024, 4096, 16384, 65536, 262144]
+    assert {2 * math.prod(case.shape) for case in rows} == {2**27}
+    spans = {
+        op.name: {case.label: case.span for case in cases(op, "forward", "float32", None)}
+        for op in (fa.batch_norm, fa.instance_norm, fa.group_norm)
+    }
+    first, last = "32 × 256 × 14 × 14, channels 1", "32 × 14 × 14 × 256, channels -1"
+    assert {name: (of[first], of[last]) for name, of in spans.items()} == {
+        "batch_norm": (32 * 196, 32 * 196),
+        "instance_norm": (196, 196),
+        "group_norm": (196 * 8, 196 * 8),
+    }
+    assert all("256 × 64 × 56 × 56, channels 1" in of for of in spans.values())
+
+
+def test_every_op_with_kernels_has_cases():
+    assert measurable() == [op for op in fa.ops.values() if op.on_devices]
+
+
 def test_the_copy_moves_the_same_bytes():
     """To a multiple of 32, which is then scaled away."""
     for nbytes in (64, 4000, 4096, 2**28 + 8):
@@ -164,7 +209,7 @@ def test_what_goes_wrong_is_told(monkeypatch, capsys):
     device.replays_wrongly = True
     monkeypatch.setattr(torch.nn.functional, "mish", torch.relu)
     few = options(dtypes=("float32",), directions=("forward",))
-    problems = _bench_cuda.bench([fa.mish], few, device=device)
+    problems = _bench_cuda.bench([fa.mish], few, device=device).problems
     assert any("CUDA graph: replaying it gives other bits" in problem for problem in problems)
     assert any("torch has another result" in problem for problem in problems)
     assert "WRONG: mish forward" in capsys.readouterr().out
@@ -177,14 +222,14 @@ def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
 
     monkeypatch.setattr(_gpu_work, "compiled_by_torch", lambda torch, function: fails)
     few = options(dtypes=("float32",), directions=("forward",), peers=(TORCH, "torch.compile"))
-    assert _bench_cuda.bench([fa.mish], few, device=StandIn()) == []
+    assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
     assert "torch.compile: left out, RuntimeError: no compiler\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_does_not_fit_is_passed_over(capsys):
     few = options(sizes=(2**20,), dtypes=("float32",), directions=("forward",))
-    assert _bench_cuda.bench([fa.mish], few, device=StandIn()) == []
+    assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
     assert "GiB, of which" in capsys.readouterr().out
 
 
@@ -234,7 +279,7 @@ def test_without_a_gpu_of_fastact(monkeypatch):
         _device_cuda.open_gpu()
 
 
-@pytest.mark.parametrize("option", [["--threads", "2"], ["--plot", "x.png"], ["--shapes", "nchw"]])
+@pytest.mark.parametrize("option", [["--threads", "2"], ["--shapes", "nchw"]])
 def test_options_of_the_cpu_are_refused(option):
     done = fastact("bench", "--device", "cuda", *option)
     assert done.returncode == 2

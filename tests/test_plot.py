@@ -29,19 +29,6 @@ def cases() -> list[Row]:
     return rows
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are drawn; closed in the end."""
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    pyplot.switch_backend("agg")
-    drawn = []
-    close = pyplot.close
-    monkeypatch.setattr(pyplot, "close", drawn.append)
-    yield drawn
-    for figure in drawn:
-        close(figure)
-
-
 def written(rows: list[Row], path) -> str:
     path.write_text(json.dumps({"machine": {"processor": "P"}, "rows": [*map(asdict, rows)]}))
     return str(path)
@@ -130,7 +117,8 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):
         ("{}", ["--sizes", "64"], "--sizes does not go with --from"),
         ("{}", ["--directions", "forward"], "--directions does not go with --from"),
         ("{}", ["--json", "x.json"], "--json does not go with --from"),
-        ("{}", ["--device", "cuda"], "--from does not go with --device cuda"),
+        ("{}", ["--device", "cuda"], "was not written by bench --device cuda --json"),
+        ("{}", ["--device", "cuda", "--sizes", "64"], "--sizes does not go with --from"),
     ],
 )
 def test_what_cannot_be_shown_again(tmp_path, content, words, message):

@@ -7,18 +7,22 @@
 #   test       the test suite
 #   sanitize   memcheck, racecheck and initcheck of tools/gpu_short.py
 #   bits       every float32 input on the GPU against the CPU (tools/gpu_bits.py)
-#   bench      the benchmark; writes gpu_NAME.json and gpu_NAME.md, NAME being the GPU's
+#   bench      the benchmark; writes gpu_NAME.json, gpu_NAME.md and gpu_NAME_float32.png (and one of
+#              each other dtype), NAME being the GPU's
 #   all        each of them, in this order; the default
 #
 #   --quick    fewer inputs and sizes: some minutes for all
 #   --out DIR  where results and the log gpu_NAME.log go; default: docs/results
 #   --work DIR what is built; parts that are run one by one share it; default: under $TMPDIR
 #
-# A part ends after PART_SECONDS (540). The exit status is 1 if a part failed, and 2 for a bad word.
+# A part ends after PART_SECONDS (540); of a benchmark that is cut off so, what it has measured is
+# written and drawn. All of it, with torch.compile, takes longer. The exit status is 1 if a part
+# failed, and 2 for a bad word.
 #
 # Needed: a GPU, nvcc, a C++17 compiler, compute-sanitizer, and a python3 (or $PYTHON) that has
 # scikit-build-core, cython, pybind11, cmake, ninja, numpy, torch with CUDA, pytest, hypothesis,
-# mpmath, ml_dtypes, threadpoolctl. What is missing is named, and its part fails.
+# mpmath, ml_dtypes, threadpoolctl. What is missing is named, and its part fails; without matplotlib
+# there is no picture, and that is all.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -169,7 +173,16 @@ bench() {
   installed && has_gpu || return 1
   local words=(--json "$out/$name.json" --markdown "$out/$name.md")
   ((quick == 0)) || words+=(--sizes 33554432 --dtypes "float32,bfloat16" --peers torch)
-  "$python" -m fastact bench --device cuda "${words[@]}"
+  local status=0
+  rm -f "$out/$name.json" # or an old one would be drawn
+  timeout "$((limit > 90 ? limit - 45 : limit))" \
+    "$python" -m fastact bench --device cuda "${words[@]}" || status=$?
+  if [[ -s $out/$name.json ]] && has_modules "draws the picture" matplotlib; then
+    "$python" -m fastact bench --device cuda --from "$out/$name.json" --plot "$out/$name.png" |
+      grep '^drawn: '
+    ((PIPESTATUS[1] == 0)) || status=1 # nothing was drawn
+  fi
+  return "$status"
 }
 
 gpu_name() { # nvidia_h200 -> h200

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _config, _cpu, _shapes
+from . import _config, _cpu, _shapes, _terminal
 from ._op import ops
 from ._threads import get_num_threads
 from ._workloads import ON_REQUEST, PEERS, Options, dtype_named
 
 if TYPE_CHECKING:
     from ._bench import Row
+    from ._rows_cuda import Results
 
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
 _PANELS = 4  # rows of them in a picture; more ops are drawn as a map
@@ -102,6 +103,8 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         args.directions = _chosen(parser, "direction", args.directions, _DIRECTIONS)
     if args.dtypes is not None:
         args.dtypes = _chosen(parser, "dtype", args.dtypes, _DTYPES)
+    if args.plot is not None:  # ask for what is missing before the minutes are spent
+        _terminal.require("matplotlib", "--plot")
     return (_bench_on_gpu if args.device == "cuda" else _bench_on_cpu)(args, parser)
 
 
@@ -141,10 +144,8 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
 
 
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from . import _plot, _plot_map, _report, _terminal
+    from . import _plot, _plot_map, _report
 
-    if args.plot is not None:  # ask for what is missing before the minutes are spent
-        _terminal.require("matplotlib", "--plot")
     rows, processor = _measured(args, parser)
     if args.markdown is not None and rows:
         args.markdown.write_text(_report.markdown(rows, processor), encoding="utf-8")
@@ -155,13 +156,22 @@ def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     return 0
 
 
-def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from . import _bench_cuda
+def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Results:
+    """The rows and the machine, of a file or measured now."""
+    from . import _bench_cuda, _report_cuda, _rows_cuda
     from ._gpu_work import GPU_PEERS
 
+    chosen = _ops(args, parser)
     if args.source is not None:
-        parser.error("--from does not go with --device cuda")
-    _refuse(args, parser, "--device cuda", "plot", "threads", "shapes")
+        _refuse(args, parser, "--from", "sizes", "dtypes", "directions", "peers", "seconds", "json")
+        try:
+            results = _rows_cuda.read(args.source, chosen)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        _report_cuda.print_again(results)
+        if args.markdown is not None:
+            args.markdown.write_text(_report_cuda.markdown(results), encoding="utf-8")
+        return results
     options = _bench_cuda.Options(
         sizes=args.sizes,
         dtypes=args.dtypes or _DTYPES,
@@ -169,7 +179,18 @@ def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         peers=_chosen(parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS),
         seconds=args.seconds or _bench_cuda.Options.seconds,
     )
-    return 1 if _bench_cuda.bench(_ops(args, parser), options, args.json, args.markdown) else 0
+    return _bench_cuda.bench(chosen, options, args.json, args.markdown)
+
+
+def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from . import _plot_cuda
+
+    _refuse(args, parser, "--device cuda", "threads", "shapes")
+    results = _measured_on_gpu(args, parser)
+    if args.plot is not None:
+        for picture in _plot_cuda.plot(results, args.plot):
+            print(f"drawn: {picture}")
+    return 1 if results.problems else 0
 
 
 def _overview() -> int:
@@ -261,7 +282,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="F.png",
         help=f"draw the speed-ups; of more than {_PANELS} ops a picture for each family, "
-        "F_norms.png and so on",
+        "F_norms.png and so on; on a GPU: bytes a second against those of a copy",
     )
     bench.add_argument(
         "--from",

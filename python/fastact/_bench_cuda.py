@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import datetime
 import gc
-import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import ceil, prod
@@ -24,7 +23,8 @@ from typing import Any
 
 from ._device_cuda import MOST_CALLS, Call, Gpu, open_gpu
 from ._gpu_work import ITEM, READ, GpuCase, GpuWork, Tensors
-from ._report_cuda import LEGEND, markdown, print_latency, print_rows
+from ._report_cuda import markdown, print_end, print_latency, print_rows
+from ._rows_cuda import Latency, Results, Row
 from ._terminal import Progress
 from ._workloads import COPY, FRESH, OURS, TORCH
 from ._workloads_cuda import GPU_WORKLOADS
@@ -47,44 +47,6 @@ class Options:
     directions: tuple[str, ...]
     peers: tuple[str, ...]
     seconds: float = 0.5
-
-
-@dataclass(frozen=True)
-class Row:
-    """Median seconds of one call on the GPU, and median ratios to our time, by contender.
-
-    graph : empty if a replayed CUDA graph of the call gives the same bits, else what went wrong.
-    wrong : peers whose results are not ours.
-    """
-
-    op: str
-    direction: str
-    dtype: str
-    what: str
-    bytes: int
-    buffers: int
-    rounds: int
-    seconds: dict[str, float]
-    ratios: dict[str, float]
-    graph: str
-    wrong: tuple[str, ...] = ()
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def rate(self) -> float:
-        """Bytes a second."""
-        return self.bytes / self.seconds[OURS]
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Median seconds that the host spends in one call of so few elements that only that counts."""
-
-    op: str
-    direction: str
-    dtype: str
-    elements: int
-    seconds: dict[str, float]
 
 
 def buffers_for(bytes_of_set: int, l2: int) -> int:
@@ -219,6 +181,8 @@ def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
             for name, values in samples.items()
         },
         graph=check_graph(work, sets[0], device),
+        series=case.series,
+        span=case.span,
         wrong=wrong,
         left_out=left_out,
     )
@@ -296,8 +260,8 @@ def bench(
     json_file: Path | None = None,
     markdown_file: Path | None = None,
     device: Gpu | None = None,
-) -> list[str]:
-    """Measure ops on a GPU, print and write tables, and return what went wrong.
+) -> Results:
+    """Measure ops on a GPU, print and write tables, and return them with what went wrong.
 
     Parameters
     ----------
@@ -321,6 +285,7 @@ def bench(
     rows: list[Row] = []
     problems: list[str] = []
     latencies = [measure_latency(_tiny(cases[0]), device, eager) for cases in tables]
+    results = Results(facts, rows, latencies, problems)
     print_latency(latencies)
     with Progress("bench", sum(map(len, tables))) as progress:
         for cases in tables:
@@ -342,21 +307,11 @@ def bench(
             rows += part
             # After each table: what has been measured survives whatever comes.
             if json_file is not None:
-                results = {
-                    "machine": facts,
-                    "rows": [{**asdict(row), "rate": row.rate} for row in rows],
-                    "latency": [asdict(one) for one in latencies],
-                    "problems": problems,
-                }
-                json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+                results.write(json_file)
             if markdown_file is not None:
-                text = markdown(facts, rows, latencies, problems)
-                markdown_file.write_text(text, encoding="utf-8")
-    if rows:
-        print(f"\n{LEGEND}")
-    for problem in problems:
-        print(f"WRONG: {problem}")
-    return problems
+                markdown_file.write_text(markdown(results), encoding="utf-8")
+    print_end(results)
+    return results
 
 
 def _tiny(case: GpuCase) -> GpuCase:

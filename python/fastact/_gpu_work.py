@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import isqrt, prod
 from typing import Any, Protocol
 
 from . import _shapes
@@ -19,6 +19,7 @@ ELEMENTS = 2**25
 BYTES = 2**28
 
 Tensors = tuple[Any, ...]
+Bind = Callable[[Tensors], Callable[[], Any]]  # a peer's call for a set
 
 
 class Maker(Protocol):
@@ -37,9 +38,12 @@ class Maker(Protocol):
 class GpuCase:
     """One row of the benchmark.
 
-    axis : of a reduction, None for all axes.
+    axis : along which elements share a result, a mean or a bias; None for all axes.
     accesses : arrays of `shape` that have to move, where those are not x, y and perhaps dy.
     reduces, into : to how many arrays, 0 being no reduction, and of what dtype.
+    channel : the axis of the channels, of ops that have one.
+    variant : what else tells it from other cases of the op, in words.
+    groups : of channels, whose elements share more than `axis` tells.
     """
 
     op: Any
@@ -50,6 +54,9 @@ class GpuCase:
     reduces: int = 0
     into: str = "float32"
     accesses: int = 0
+    channel: int | None = None
+    variant: str = ""
+    groups: int = 0
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -70,7 +77,22 @@ class GpuCase:
         """The shape, and the axes that are reduced."""
         if self.reduces:
             return _shapes.sum_label(self.shape, self.axis)
-        return _shapes.shape_label(self.shape)
+        channel = () if self.channel is None else (f"channels {self.channel}",)
+        return ", ".join(filter(None, (_shapes.shape_label(self.shape), *channel, self.variant)))
+
+    @property
+    def series(self) -> str:
+        """Under which name its rate is drawn over `span`."""
+        last = "channels last" if self.channel == -1 else ""
+        return ", ".join(filter(None, (self.op.name, last, self.variant)))
+
+    @property
+    def span(self) -> int:
+        """How many elements share a result, a mean or a bias; all of them where nothing is."""
+        shared = prod(self.shape) // max(prod(self.kept), 1)
+        if not self.groups or self.channel is None:
+            return shared
+        return shared * self.shape[self.channel] // self.groups
 
 
 @dataclass(frozen=True)
@@ -92,7 +114,7 @@ class GpuWork:
     make: Callable[[], Tensors]
     ours: Callable[..., Any]
     fresh: Callable[..., Any]
-    peers: dict[str, Callable[[Tensors], Callable[[], Any]]]
+    peers: dict[str, Bind]
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -108,22 +130,80 @@ class Family:
     work: Callable[[GpuCase, Maker, Sequence[str]], GpuWork]
 
 
-def bound(
-    function: Callable[..., Any], pick: Callable[[Tensors], Tensors]
-) -> Callable[[Tensors], Callable[[], Any]]:
+def first(result: Any) -> Any:
+    """The result, or the first of several."""
+    return result[0] if isinstance(result, tuple | list) else result
+
+
+def _forward(function: Callable[..., Any], pick: Callable[[Tensors], Tensors]) -> Bind:
     def bind(tensors: Tensors) -> Callable[[], Any]:
         inputs = pick(tensors)
-        return lambda: function(*inputs)
+        return lambda: first(function(*inputs))
 
     return bind
 
 
-def peers_of(
-    wanted: Sequence[str], torch: Any, eager: Callable[..., Any], pick: Callable[[Tensors], Tensors]
-) -> dict[str, Callable[[Tensors], Callable[[], Any]]]:
+def _backward(
+    torch: Any, function: Callable[..., Any], pick: Callable[[Tensors], tuple[Tensors, ...]]
+) -> Bind:
+    def bind(tensors: Tensors) -> Callable[[], Any]:
+        inputs, came, *fixed = pick(tensors)
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        results = function(*leaves, *(fixed[0] if fixed else ()))
+        return lambda: torch.autograd.grad(results, leaves, came, retain_graph=True)[0]
+
+    return bind
+
+
+def _by_both(
+    wanted: Sequence[str],
+    torch: Any,
+    eager: Callable[..., Any],
+    binder: Callable[[Callable[..., Any]], Bind],
+) -> dict[str, Bind]:
     peers = {}
     if TORCH in wanted:
-        peers[TORCH] = bound(eager, pick)
+        peers[TORCH] = binder(eager)
     if COMPILED in wanted:
-        peers[COMPILED] = bound(compiled_by_torch(torch, eager), pick)
+        peers[COMPILED] = binder(compiled_by_torch(torch, eager))
     return peers
+
+
+def peers_of(
+    wanted: Sequence[str], torch: Any, eager: Callable[..., Any], pick: Callable[[Tensors], Tensors]
+) -> dict[str, Bind]:
+    """A function of torch as it is and compiled, of what is picked out of a set."""
+    return _by_both(wanted, torch, eager, lambda function: _forward(function, pick))
+
+
+def gradients_of(
+    wanted: Sequence[str],
+    torch: Any,
+    eager: Callable[..., Any],
+    pick: Callable[[Tensors], tuple[Tensors, ...]],
+) -> dict[str, Bind]:
+    """What autograd does over a graph of the function that is there already.
+
+    pick : of a set the inputs to differentiate by, the gradients that come, and perhaps inputs that
+        follow as constants.
+    """
+    return _by_both(wanted, torch, eager, lambda function: _backward(torch, function, pick))
+
+
+#: Images, channels and side of pictures where no sizes are given: past the caches, the first and a
+#: later stage of ResNet-50 at a batch of 32.
+_PICTURES = ((256, 64, 56), (32, 64, 56), (32, 256, 14))
+
+
+def pictures(sizes: Sequence[int] | None) -> list[tuple[tuple[int, ...], int]]:
+    """Shapes of pictures, each with channels first and last, and the axis of the channels."""
+    found = []
+    for channels, largest in dict.fromkeys((c, s) for _, c, s in _PICTURES):
+        for size in sizes or ():
+            side = min(max(isqrt(size // channels), 2), largest)
+            found.append((max(size // (channels * side * side), 2), channels, side))
+    return [
+        ((images, channels, side, side), 1) if leads else ((images, side, side, channels), -1)
+        for images, channels, side in (found if sizes else _PICTURES)
+        for leads in (True, False)
+    ]

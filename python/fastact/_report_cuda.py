@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._bench import _duration
 from ._gpu_work import GPU_PEERS, READ
+from ._rows_cuda import Latency, Results, Row
 from ._terminal import markdown_table, table
 from ._workloads import COPY, FRESH, OURS
-
-if TYPE_CHECKING:
-    from ._bench_cuda import Latency, Row
 
 LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the
 arrays take turns, so that together they exceed the second-level cache three times over. GB/s: bytes
-that the op has to move (each input read once, the output written once) over its time. % of copy:
-that rate as a share of the one at which torch's copy_ moves as many bytes in the same run. % of
-read, for sums: the time of torch.sum over as many bytes of float32, over ours: a peer, no ceiling.
-without out=: ours with the result allocated. × torch, × torch.compile: their time over ours. graph:
-whether a captured CUDA graph of the call, replayed on other values, gives the bits of the call."""
+that the op has to move (each input read once, the output written once; batch_norm in training reads
+its inputs twice) over its time. % of copy: that rate as a share of the one at which torch's copy_
+moves as many bytes in the same run. % of read, for sums: the time of torch.sum over as many bytes
+of float32, over ours: a peer, no ceiling. without out=: ours with the result allocated. × torch,
+× torch.compile: their time over ours. graph: whether a captured CUDA graph of the call, replayed on
+other values, gives the bits of the call."""
 
 LATENCY_LEGEND = """\
 What one call costs the host, in Python, for so few elements that nothing else counts, with fewer
@@ -44,6 +43,10 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
+def _title(row: Row) -> str:
+    return f"{row.op}, {row.direction}, {row.dtype}"
+
+
 def _left_out(rows: Sequence[Row]) -> list[str]:
     """Who could not take part and why, once each."""
     return list(
@@ -57,7 +60,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     """One table: the rows of one op, direction and dtype."""
     if not rows:
         return
-    print(f"\n{rows[0].op}, {rows[0].direction}, {rows[0].dtype}")
+    print(f"\n{_title(rows[0])}")
     print(table(*_columns(rows)))
     print(*_left_out(rows), sep="\n", end="", flush=True)
 
@@ -98,22 +101,38 @@ def _facts(facts: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, parts)) + "."
 
 
-def markdown(
-    facts: Mapping[str, Any],
-    rows: Sequence[Row],
-    latencies: Sequence[Latency],
-    problems: Sequence[str],
-) -> str:
+def _tables(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each op, direction and dtype."""
+    return [list(part) for _, part in groupby(rows, lambda r: (r.op, r.direction, r.dtype))]
+
+
+def print_end(results: Results) -> None:
+    """What the columns mean, and what went wrong."""
+    if results.rows:
+        print(f"\n{LEGEND}")
+    for problem in results.problems:
+        print(f"WRONG: {problem}")
+
+
+def print_again(results: Results) -> None:
+    """All that was printed when it was measured."""
+    print_latency(results.latencies)
+    for part in _tables(results.rows):
+        print_rows(part)
+    print_end(results)
+
+
+def markdown(results: Results) -> str:
     """The page: machine, tables, legends, and what went wrong."""
+    facts, latencies = results.facts, results.latencies
     parts = [
         f"# Speed on {facts['gpu']}",
         f"Measured by `python -m fastact bench --device cuda`.\n\n{_facts(facts)}",
     ]
-    if problems:
-        parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in problems))
-    for (op, direction, dtype), group in groupby(rows, lambda r: (r.op, r.direction, r.dtype)):
-        part = list(group)
-        parts += [f"## {op}, {direction}, {dtype}", markdown_table(*_columns(part))]
+    if results.problems:
+        parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
+    for part in _tables(results.rows):
+        parts += [f"## {_title(part[0])}", markdown_table(*_columns(part))]
         parts += _left_out(part)
     parts.append(LEGEND)
     if latencies:

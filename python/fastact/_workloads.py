@@ -206,6 +206,9 @@ def open_torch(threads: int) -> Any:
 
 def compiled_by_torch(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function by torch.compile, for these very shapes."""
+    # Else a way back may use up what it was given, and could be run only once.
+    config: Any = importlib.import_module("torch._functorch.config")
+    config.donated_buffer = False
     torch._dynamo.reset()  # or it gives up on a function after some shapes, and runs it eagerly
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
     return compiled

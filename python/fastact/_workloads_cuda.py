@@ -22,6 +22,7 @@ from ._gpu_work import (
     peers_of,
 )
 from ._workloads import LeftOut, function_named, torch_backward_kernel
+from ._workloads_cuda_bias import BIAS
 from ._workloads_cuda_gates import GATES
 from ._workloads_cuda_norms import NORMS
 
@@ -142,6 +143,7 @@ def _reduction_work(case: GpuCase, device: Maker, wanted: Sequence[str]) -> GpuW
 
 GPU_WORKLOADS = {
     "activations": Family(_activation_cases, _activation_work),
+    "bias": BIAS,
     "gates": GATES,
     "reductions": Family(_reduction_cases, _reduction_work),
     "norms": NORMS,

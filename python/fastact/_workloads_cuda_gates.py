@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ._gpu_work import Family, GpuCase, GpuWork, Maker, Tensors
-from ._workloads import COMPILED, TORCH, compiled_by_torch
+from ._gpu_work import Family, GpuCase, GpuWork, Maker, Tensors, gradients_of, peers_of
 from ._workloads_gates import gate_chain
 
 #: Rows and units of a state: a small cell, a wide and a large one, and out of the caches.
@@ -30,41 +29,13 @@ def _gate_cases(op: Any, direction: str, dtype: str, sizes: Sequence[int] | None
     return [GpuCase(op, direction, dtype, shape, accesses=accesses) for shape in shapes]
 
 
-def _gate_peers(
-    wanted: Sequence[str], torch: Any, op: str, gradients: int
-) -> dict[str, Callable[[Tensors], Callable[[], Any]]]:
-    """The step as a chain of operations of the first four tensors.
-
-    gradients: how many come after them, for what autograd does over a graph that is there already;
-    0: forward.
-    """
-    eager = gate_chain(op, torch)
-
-    def binder(function: Callable[..., Any]) -> Callable[[Tensors], Callable[[], Any]]:
-        def bind(tensors: Tensors) -> Callable[[], Any]:
-            if not gradients:
-                return lambda: function(*tensors[:4])[0]
-            leaves = [tensor.detach().requires_grad_() for tensor in tensors[:4]]
-            results = function(*leaves)
-            came = tensors[4 : 4 + gradients]
-            return lambda: torch.autograd.grad(results, leaves, came, retain_graph=True)[0]
-
-        return bind
-
-    peers = {}
-    if TORCH in wanted:
-        peers[TORCH] = binder(eager)
-    if COMPILED in wanted:
-        peers[COMPILED] = binder(compiled_by_torch(torch, eager))
-    return peers
-
-
 def _gate_work(case: GpuCase, device: Maker, wanted: Sequence[str]) -> GpuWork:
     """Tensors are what the chain takes, gradients, what else is saved, and outputs, backwards."""
     op, (rows, columns) = case.op, case.shape
     is_lstm, is_gru = op.name == "lstm_gates", op.name == "gru_gates"
     states = 2 if is_lstm else 1
     packed = (rows, _GATES[op.name] * columns)
+    chain = gate_chain(op.name, device.torch)
 
     def given(tensors: Tensors) -> tuple[Tensors, dict[str, Any], Any]:
         """The call's arrays and options, and the state."""
@@ -112,7 +83,9 @@ def _gate_work(case: GpuCase, device: Maker, wanted: Sequence[str]) -> GpuWork:
         make,
         lambda *tensors: ours(tensors, outs(tensors)),
         lambda *tensors: ours(tensors, None),
-        _gate_peers(wanted, device.torch, op.name, states if ours is backward else 0),
+        peers_of(wanted, device.torch, chain, lambda tensors: tensors[:4])
+        if ours is forward
+        else gradients_of(wanted, device.torch, chain, lambda t: (t[:4], t[4 : 4 + states])),
     )
 
 

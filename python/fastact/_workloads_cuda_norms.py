@@ -1,97 +1,105 @@
-"""Norms in the GPU benchmark: forward reads x and writes y; backward reads dy, x and writes dx."""
+"""Norms in the GPU benchmark: forward reads x and writes y; backward reads dy, x and writes dx.
+
+Of those that add a residual, forward reads it and writes the sum, too, and backward reads the
+gradient of the sum. Norms of channels in training are in `_workloads_cuda_channels.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from ._gpu_work import ELEMENTS, Family, GpuCase, GpuWork, Maker, Tensors, peers_of
-from ._workloads import COMPILED, TORCH
+from . import _shapes
+from ._gpu_norms import Norm, by_channels, channel_axis, norm_work
+from ._gpu_work import ITEM, Family, GpuCase, GpuWork, Maker, Tensors, pictures
+from ._workloads_cuda_channels import CHANNEL_NORMS
 
-#: Rows from what a warp takes to what several blocks do, and the channels and pixels of a picture.
+#: Rows from what a warp takes to what several blocks do, in arrays past any second-level cache.
 _LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
-_CHANNELS, _GROUPS, _PIXELS = 64, 32, 56 * 56
+_ARRAY = 2**27  # bytes
+_GROUPS = 32
 
 
 def _norm_cases(op: Any, direction: str, dtype: str, sizes: Sequence[int] | None) -> list[GpuCase]:
-    if op.name not in _NORMS:
-        return []
-    shapes: list[tuple[int, ...]] = []
-    for size in sizes or (ELEMENTS,):
-        if op.name == "group_norm":
-            pixels = min(max(size // _CHANNELS, 1), _PIXELS)
-            shapes.append((max(size // (_CHANNELS * pixels), 1), _CHANNELS, pixels))
-        else:
-            lengths = sorted({min(length, size) for length in _LENGTHS})
-            shapes += [(size // length, length) for length in lengths]
-    return [GpuCase(op, direction, dtype, shape) for shape in shapes]
+    arrays = _NORMS[op.name].arrays[direction == "backward"]
+    case = partial(GpuCase, op, direction, dtype, accesses=arrays)
+    if op.name in _OF_ROWS:
+        rows = [
+            (size // length, length)
+            for size in sizes or (_ARRAY // ITEM[dtype],)
+            for length in sorted({min(length, size) for length in _LENGTHS})
+        ]
+        return [case(shape, axis=(1,)) for shape in rows]
+    # Of pictures, statistics are those of each one, unless they are the batch's or given.
+    each = 0 if op.name in CHANNEL_NORMS else 1
+    return [
+        case(
+            shape,
+            axis=_shapes.others(shape, channel)[each:],
+            channel=channel,
+            groups=_GROUPS if op.name == "group_norm" else 0,
+        )
+        for shape, channel in pictures(sizes)
+    ]
 
 
-def _layer_norm_by_torch(torch: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
+def _row_norm_by_torch(name: str, torch: Any, case: GpuCase) -> Callable[..., Any]:
+    functional = torch.nn.functional
+
+    def norm(x: Any, *rest: Any) -> Any:
+        if name == "layer_norm":
+            return functional.layer_norm(x, x.shape[-1:], *rest)
+        return functional.rms_norm(x, x.shape[-1:], *rest, 1e-6)
+
+    def add_norm(x: Any, *rest: Any) -> Any:
+        *weights, residual = rest
+        total = x + residual
+        return norm(total, *weights), total
+
+    return norm if case.op.name == name else add_norm
 
 
-def _rms_norm_by_torch(torch: Any, x: Any, weight: Any) -> Any:
-    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+def _zero(saved: Tensors, case: GpuCase) -> Tensors:
+    """The residual on the way back of torch, where x is the sum already."""
+    return (saved[0].new_zeros(()),)
 
 
-def _group_norm_by_torch(torch: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-    return torch.nn.functional.group_norm(x, _GROUPS, weight, bias)
+def _residual(device: Maker, case: GpuCase) -> Tensors:
+    return (device.random(case.shape, case.dtype),)
 
 
-#: Ops of the family that are measured, and what torch does for them.
-_NORMS: dict[str, Callable[..., Any]] = {
-    "layer_norm": _layer_norm_by_torch,
-    "rms_norm": _rms_norm_by_torch,
-    "group_norm": _group_norm_by_torch,
+def _group_norm_by_torch(torch: Any, case: GpuCase) -> Callable[..., Any]:
+    return by_channels(
+        case, lambda x, *weights: torch.nn.functional.group_norm(x, _GROUPS, *weights)
+    )
+
+
+def _instance_norm_by_torch(torch: Any, case: GpuCase) -> Callable[..., Any]:
+    return by_channels(
+        case, lambda x, *weights: torch.nn.functional.instance_norm(x, None, None, *weights)
+    )
+
+
+def _of_rows(name: str, weights: int) -> dict[str, Norm]:
+    by_torch = partial(_row_norm_by_torch, name)
+    adds = Norm(by_torch, (4, 4), weights, 2, others=_residual, fixed=_zero)
+    return {name: Norm(by_torch, weights=weights), f"add_{name}": adds}
+
+
+_OF_ROWS = _of_rows("layer_norm", 2) | _of_rows("rms_norm", 1)
+
+#: The norms that are measured.
+_NORMS: dict[str, Norm] = {
+    **_OF_ROWS,
+    "group_norm": Norm(_group_norm_by_torch, told=channel_axis, positional=(_GROUPS,)),
+    "instance_norm": Norm(_instance_norm_by_torch, told=channel_axis),
+    **CHANNEL_NORMS,
 }
 
 
 def _norm_work(case: GpuCase, device: Maker, wanted: Sequence[str]) -> GpuWork:
-    op, torch, eager = case.op, device.torch, _NORMS[case.op.name]
-    positional = (_GROUPS,) if op.name == "group_norm" else ()
-    weights = 1 if op.name == "rms_norm" else 2
-    length = _CHANNELS if op.name == "group_norm" else case.shape[-1]
-
-    def parameters() -> list[Any]:
-        return [device.random((length,), case.dtype) for _ in range(weights)]
-
-    if case.direction == "forward":
-        return GpuWork(
-            lambda: (
-                device.random(case.shape, case.dtype),
-                *parameters(),
-                device.empty(case.shape, case.dtype),
-            ),
-            lambda x, *rest: op(x, *positional, *rest[:-1], out=rest[-1]),
-            lambda x, *rest: op(x, *positional, *rest[:-1]),
-            peers_of(wanted, torch, lambda x, *own: eager(torch, x, *own), lambda t: t[:-1]),
-        )
-
-    def make() -> Tensors:
-        """What backward takes, gradients of the parameters, dx."""
-        x, dy = (device.random(case.shape, case.dtype) for _ in range(2))
-        saved = op.forward(x, *positional, *parameters())[1]
-        own = [device.empty((length,), case.dtype).zero_() for _ in range(weights)]
-        return (dy, *saved, *own, device.empty(case.shape, case.dtype))
-
-    def ours(*tensors: Any) -> Any:
-        *inputs, dx = tensors
-        return op.backward(*inputs[:-weights], out=(dx, *inputs[-weights:]))[0]
-
-    def bind(tensors: Tensors) -> Callable[[], Any]:
-        dy, x, *rest = tensors
-        leaves = [t.detach().requires_grad_() for t in (x, *rest[-1 - 2 * weights : -1 - weights])]
-        y = eager(torch, *leaves)
-        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)[0]
-
-    return GpuWork(
-        make,
-        ours,
-        lambda *tensors: op.backward(*tensors[: -1 - weights])[0],
-        {TORCH: bind} if TORCH in wanted else {},
-        {COMPILED: "its gradient is torch's own"} if COMPILED in wanted else {},
-    )
+    return norm_work(case, device, wanted, _NORMS[case.op.name])
 
 
 NORMS = Family(_norm_cases, _norm_work)

@@ -6,7 +6,6 @@ reads the activated gates and four states, and writes the gates' gradients and c
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -102,9 +101,6 @@ def _torch(case: Case, step: _check_gates.Step, saved: Any, compiles: bool = Fal
     torch = open_torch(case.threads)
     chain = gate_chain(case.op.name, torch)
     if compiles:
-        # Else the way back may use up what it was given, and could be run only once.
-        config: Any = importlib.import_module("torch._functorch.config")
-        config.donated_buffer = False
         chain = compiled_by_torch(torch, chain)
     arrays = [*step.arrays, *([] if case.op.name == "gru_gates" else [step.recurrent]), step.bias]
     tensors = [as_tensor(torch, np.asarray(a)) for a in arrays]
