@@ -13,6 +13,7 @@ if not TOOLS.exists():
 sys.path.insert(0, str(TOOLS))
 
 cuda_static = import_module("cuda_static")
+cuda_static_norms = import_module("cuda_static_norms")
 cuda_static_report = import_module("cuda_static_report")
 sass = import_module("sass")
 
@@ -75,6 +76,90 @@ def test_a_round_of_the_loop(function):
     assert opcodes(way) == ["LDG.E.128", "DADD", "MUFU.EX2", "BRA"]
     assert sass.by_pipe(way) == {"memory": 1, "fp64": 1, "xu": 1, "control": 1}
     assert function.loop(3) == []
+
+
+def code_of(*lines):
+    """Instructions one after another, from opcodes with operands; "BRA n" goes to the n-th."""
+    code = []
+    for i, line in enumerate(lines):
+        opcode, _, operands = line.partition(" ")
+        predicate = ""
+        if opcode == "BRA":
+            predicate, operands = "P0", hex(16 * int(operands))
+        code.append(sass.Instruction(16 * i, predicate, opcode, operands))
+    return sass.Function("made", code)
+
+
+PASSES = (
+    *("LDG.E.128", "STS.128", "BRA 0"),  # keeps what it reads
+    *("LDS.128", "DADD", "BRA 3"),
+    *("LDS.128", "CALL.REL", "STG.E.128", "BRA 6"),  # calls for each pack
+    *("LDS.128", "BRA 13", "FFMA", "STG.E.128", "BRA 10"),  # a multiply-add that may be left out
+    "EXIT",
+)
+
+
+@pytest.mark.parametrize(
+    ("counts", "least", "found"),
+    [
+        ({"loads": 1, "shared": (0, 1)}, ("", 0), PASSES[:3]),
+        ({"loads": 0, "shared": (1, 0)}, ("", 0), PASSES[3:6]),
+        ({"loads": 0, "shared": (0, 0)}, ("", 0), ()),
+        ({"loads": 0, "stores": 1}, ("", 0), PASSES[6:10]),
+        ({"loads": 0, "stores": 1, "shared": (1, 0)}, ("", 0), ("LDS.128", "BRA", *PASSES[13:15])),
+        ({"loads": 0, "stores": 1, "shared": (1, 0)}, ("FFMA", 1), PASSES[10:15]),
+        ({"loads": 0, "stores": 1, "shared": (1, 0)}, ("FFMA", 2), ()),
+    ],
+)
+def test_a_pass_is_told_by_shared_memory_and_multiplies(counts, least, found):
+    way = code_of(*PASSES).loop(**counts, least=least)
+    assert opcodes(way) == [line.partition(" ")[0] for line in found]
+
+
+def test_passes_over_rows_are_put_together(function):
+    """Four packs: one round that takes four of them, and four of a pass that takes one."""
+    moments = ("LDG.E.128",) * 4 + ("STS.128",) * 4 + ("BRA 0", "LDS.128", "BRA 9", "EXIT")
+    rows = {"kernel": "norm_moments", "what": "rows", "dtype": "float32", "path": ()}
+    one = kernel(function, code=code_of(*moments), **rows)
+    assert (one.is_norm, one.has_path, one.threads) == (True, True, 512)
+    (made,) = cuda_static_norms.with_norm_paths(one)
+    assert (len(made.path), made.elements, made.bytes_per_element) == (9 + 4 * 2, 16, 4)
+    (none,) = cuda_static_norms.with_norm_paths(kernel(function, **rows))
+    assert any("no path" in problem for problem in cuda_static.problems([none]))
+
+
+def test_maps_of_batch_norm_have_a_line_for_each_order(function):
+    numbers = ("LDG.E",) * 4
+    nchw = ("LDG.E.128", "BRA 8", *numbers, "STG.E.128", "EXIT")
+    last = (*("LDG.E.128",) * 4, "STG.E.128", "EXIT")
+    given = {"what": "norm forward, identity", "dtype": "float32", "path": (), "elements": 0}
+    one = kernel(function, code=code_of(*nchw, *last), **given)
+    first, second = cuda_static_norms.with_norm_paths(one)
+    assert (len(first.path), first.elements, first.bytes_per_element) == (8, 4, 8)
+    assert (len(second.path), second.is_variant) == (8, True)
+    assert second.what.endswith("channels last")
+    assert list(cuda_static.problems([first, second])) == []  # numbers of a channel are narrow
+    (only,) = cuda_static_norms.with_norm_paths(replace(one, family="norm_columns"))
+    assert (only.what, only.is_variant) == (second.what, False)
+    called = replace(one, what="norm forward, any activation")
+    assert not called.has_path
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "forward", "backward", "sums"),
+    [
+        (256, "float16", 2, 3, 0),
+        (16384, "float16", 2, 3, 0),  # 4 packs a thread, all of them in shared memory
+        (16384, "float32", 2, 3.5, 0),  # 8 of x and dy, of which 6 are kept
+        (32768, "float16", 2, 5, 1 / 8),  # the sums alone fill it
+        (65536, "float32", 2.25, 5, 9 / 16),  # 28 of 32 packs are kept
+        (262144, "float16", 3, 5, 57 / 64),  # cut into chunks
+    ],
+)
+def test_what_rows_move(length, dtype, forward, backward, sums):
+    """By hand: 28 slots of 16 bytes for each of 512 threads, less the facts of a row."""
+    expected = cuda_static_norms.Traffic(forward, backward, pytest.approx(sums))
+    assert cuda_static_norms.traffic(length, dtype) == expected
 
 
 def kernel(function, **changed):

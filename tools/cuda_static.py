@@ -22,24 +22,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sass
+from cuda_static_names import ITEM, identify
+from cuda_static_norms import FAST_NORMS, with_norm_paths
 from cuda_static_report import report
 
 ROOT = Path(__file__).resolve().parents[1]
 STORAGES = ("fastact::f16", "fastact::bf16", "float", "double")
 #: As cmake/cuda.cmake has them.
 FLAGS = ("-std=c++17", "-O3", "-fmad=false")
-DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
-ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 PACK = 16  # bytes
-_WORDS = {"Identity": "broadcast"}
-_NORM_WORDS = {
-    "true": "identity",
-    "false": "any activation",
-    "NormRows": "rows",
-    "NormStrided": "any strides",
+IN_FLIGHT = {
+    "map_contiguous": {1: 4, 2: 2},
+    "sum_rows": {1: 4},
+    "sum_columns": {1: 4},
+    "moment_rows": {1: 4},
+    "moment_columns": {1: 4},
 }
-IN_FLIGHT = {"map_contiguous": {1: 4, 2: 2}, "sum_rows": {1: 4}, "sum_columns": {1: 4}}
 
 # Of a round over rows of gates: loads and stores, all of what the op can be given included; loads
 # where backward makes the gates again.
@@ -49,7 +47,8 @@ GATES = {
     "reset": {"forward": (3, 2), "backward": (3, 2), "again": (4, 2)},
     "blend": {"forward": (5, 3), "backward": (4, 3), "again": (6, 3)},
 }
-GATE_KERNELS = {"gates_forward_kernel": "forward", "gates_backward_kernel": "backward"}
+# Whose blocks have up to 512 threads.
+NORM_UNITS = ("norm_forward_units", "norm_backward_units", "norm_moments", "norm_apply_chunks")
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
@@ -81,6 +80,8 @@ class Kernel:
     what : the op and its direction, or how a sum reads its array.
     path : its fast path, and the elements that a thread computes along it; empty where none is
         defined.
+    moved : arrays of the path's elements that it reads or writes, where the kind does not tell.
+    is_variant : a further path of a kernel that is listed already.
     """
 
     kernel: str
@@ -92,6 +93,9 @@ class Kernel:
     code: sass.Function
     path: tuple[sass.Instruction, ...] = ()
     elements: int = 0
+    moved: int = 0
+    family: str = ""
+    is_variant: bool = False
 
     @property
     def accesses(self) -> tuple[int, int]:
@@ -108,6 +112,8 @@ class Kernel:
     @property
     def threads(self) -> int:
         """Of a block."""
+        if self.kernel in NORM_UNITS:
+            return 512
         return 128 if sum(self.accesses) or self.kernel.startswith("finish_gate") else 256
 
     @property
@@ -118,13 +124,34 @@ class Kernel:
     @property
     def has_path(self) -> bool:
         """Whether there ought to be a fast path."""
-        return self.kernel in IN_FLIGHT or sum(self.accesses) > 0
+        if self.is_norm_map:
+            return FAST_NORMS in self.what
+        return self.kernel in IN_FLIGHT or self.is_norm or sum(self.accesses) > 0
+
+    @property
+    def is_norm_map(self) -> bool:
+        """A map of batch_norm or of a norm whose channels come last."""
+        return self.kernel == "map_contiguous" and self.what.startswith("norm ")
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the fast path loads numbers of a channel, narrow ones."""
+        return self.is_norm_map or self.kernel == "sums_of_lines"
+
+    @property
+    def is_norm(self) -> bool:
+        """A kernel of norms that has a fast path: dense rows, and no activation to call."""
+        if self.kernel.startswith("sums_of"):
+            return self.what == FAST_NORMS and self.kernel != "sums_of_any"
+        if self.kernel == "norm_moments":
+            return self.what == "rows"
+        return self.kernel in NORM_UNITS and self.what == f"{FAST_NORMS}, rows"
 
     @property
     def bytes_per_element(self) -> int:
         """That have to be moved: inputs and output once; of a sum the output is nothing."""
-        if sum(self.accesses):
-            return sum(self.accesses) * ITEM[self.dtype]
+        if sum(self.accesses) or self.moved:
+            return (sum(self.accesses) or self.moved) * ITEM[self.dtype]
         accesses = self.inputs + 1 + self.accumulate if self.kernel.startswith("map") else 1
         return accesses * ITEM[self.dtype]
 
@@ -159,76 +186,11 @@ def read_resources(log: str) -> dict[str, Resources]:
     return found
 
 
-def _arguments(text: str) -> list[str]:
-    """The template arguments at the front of `text`, up to the bracket that closes the list."""
-    parts, depth = [""], 0
-    for letter in text:
-        if letter == ">" and depth == 0:
-            break
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def _arguments_of(kind: str) -> str:
-    """A template's own name, in small letters."""
-    return kind.partition("<")[0].lower()
-
-
-def _functor(name: str) -> str:
-    """What a map computes, in words."""
-    functor, _, arguments = name.partition("<")
-    words = _WORDS.get(functor) or re.sub(r"(?<=[a-z])(?=[A-Z])", " ", functor).lower()
-    ops = [one.lower() for one in _arguments(arguments) if re.fullmatch(r"[A-Z]\w*", one)]
-    return " ".join([*ops, words])
-
-
-def identify(demangled: str) -> tuple[str, str, str, int, bool]:
-    """Kernel, what it does, dtype, number of inputs, whether it accumulates.
-
-    Examples
-    --------
-    >>> identify("void fastact::map_contiguous<float, 2, true, Backward<float, Mish> >(int)")
-    ('map_contiguous', 'mish backward, accumulate', 'float32', 2, True)
-    >>> identify("void fastact::sum_rows<(fastact::Access)1, double>(fastact::RowSums)")
-    ('sum_rows', 'dense', 'float64', 1, False)
-    >>> identify("void sum_rows<(Access)0, Square, double>(RowSums)")
-    ('sum_rows', 'aligned, square', 'float64', 1, False)
-    >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
-    ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
-    >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
-    ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
-    >>> identify("void norm_forward_units<float, true, NormRows>(NormRows)")
-    ('norm_forward_units', 'identity, rows', 'float32', 1, False)
-    >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
-    ('norm_moments', 'any strides', 'bfloat16', 1, False)
-    """
-    short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
-    match = re.match(r"void (\w+)(<?)", short)
-    if match is None:
-        return short.partition("(")[0], "", "", 0, False
-    kernel = match[1]
-    arguments = _arguments(short[match.end() :]) if match[2] else []
-    dtype = next((DTYPES[one] for one in arguments if one in DTYPES), "")
-    if kernel.startswith("map_") and len(arguments) == 4:
-        accumulate = arguments[2] == "true"
-        what = _functor(arguments[3]) + (", accumulate" if accumulate else "")
-        return kernel, what, dtype, int(arguments[1]), accumulate
-    if kernel in GATE_KERNELS:
-        way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
-        apart = "" if arguments[2] == "true" else ", single columns"
-        return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype, 1, False
-    if kernel.startswith("norm_"):
-        known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
-        return kernel, ", ".join(known), dtype, 1, False
-    # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
-    access = arguments[0].rpartition(")")[2] if arguments else ""
-    terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
-    words = [ACCESS[access], *(one for one in terms if one != "itself")] if access in ACCESS else []
-    return kernel, ", ".join(words), dtype, 1, False
+def _with_paths(kernel: Kernel) -> list[Kernel]:
+    """The kernel with its fast path, and a line each for those it has besides."""
+    if kernel.has_path and (kernel.is_norm or kernel.is_norm_map):
+        return with_norm_paths(kernel)
+    return [_with_path(kernel)]
 
 
 def _with_path(kernel: Kernel) -> Kernel:
@@ -253,7 +215,7 @@ def _with_path(kernel: Kernel) -> Kernel:
 
 # These call their activation: activate.cuh says why. What they fuse is loaded beside the packs; the
 # strided map, once an element's place is found, keeps what it needs after the call on the stack.
-CALLS = ("bias", "norm")
+CALLS = ("bias",)
 CALLS_STRIDED = "chosen"
 
 
@@ -261,7 +223,9 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
     """What is wrong with the kernels, one line each."""
     for kernel in kernels:
         framed = kernel.what.startswith(CALLS_STRIDED)
-        if kernel.resources.spills or (kernel.resources.stack and not framed):
+        if kernel.is_variant:
+            pass  # said of the kernel itself
+        elif kernel.resources.spills or (kernel.resources.stack and not framed):
             yield (
                 f"{kernel.title}: {kernel.resources.spills} bytes of spills, "
                 f"{kernel.resources.stack} bytes of stack"
@@ -277,7 +241,7 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
             yield f"{kernel.title}: a call on the fast path"
         wide = f".{8 * kernel.pack}"
         narrow = sum(one.base in ("LDG", "STG") and wide not in one.opcode for one in kernel.path)
-        if narrow:
+        if narrow and not kernel.has_numbers:
             yield (
                 f"{kernel.title}: {narrow} accesses of less than {kernel.pack} bytes on the fast "
                 f"path"
@@ -296,7 +260,7 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
 def families() -> list[str]:
     """The sources that the build has."""
     cmake = (ROOT / "cmake/cuda.cmake").read_text(encoding="utf-8")
-    found = re.search(r"set\(FASTACT_CUDA_FAMILIES ([^)]*)\)", cmake)
+    found = re.search(r"set\(FASTACT_CUDA_FAMILIES\s+([^)]*)\)", cmake)
     if found is None:
         raise SystemExit("cuda_static: cmake/cuda.cmake has no FASTACT_CUDA_FAMILIES")
     return found[1].split()
@@ -334,8 +298,8 @@ def build(
     kernels = []
     for function, name in zip(functions, names, strict=True):
         if function.name in resources:
-            kernel = Kernel(*identify(name), resources[function.name], function)
-            kernels.append(_with_path(kernel))
+            kernel = Kernel(*identify(name), resources[function.name], function, family=family)
+            kernels += _with_paths(kernel)
     return kernels
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sass
+from cuda_static_norms import traffic
 
 if TYPE_CHECKING:
     from cuda_static import Kernel
@@ -52,7 +53,8 @@ _RESOURCES = """\
 ## Resources of every kernel
 
 Registers of a thread; bytes of spills and of static shared memory; threads that a multiprocessor
-can hold: blocks of 256, of gates read by packs 128, as many as registers (given to a warp by 256,
+can hold: blocks of 256, of gates read by packs 128, of norms over rows 512 (the most; what they
+keep of rows in dynamic shared memory is left out), as many as registers (given to a warp by 256,
 from a quarter of the {registers} to each of four schedulers), shared memory (1 KiB of its own a
 block) and the limits of {most} threads and {blocks} blocks allow. Loads and stores of global memory
 in the code by width, the rare paths (misaligned arrays, ends) included.
@@ -65,7 +67,11 @@ Maps: the whole way of a thread through a full tile of arrays that are aligned a
 instruction to the exit, over the elements that it computes. Sums: one round of the loop. Of the
 ways through the code it is the shortest with exactly the 16-byte loads and stores that the tile has
 to make. Gates: one round over a row, with everything that the op can be given but `accumulate`; of
-16-bit gradients by 8 bytes; "again" makes the gates of what forward took. By unit: fma (float and
+16-bit gradients by 8 bytes; "again" makes the gates of what forward took. Norms over rows: a round
+of each pass (what is kept of x, the squares, y; backward x and dy, the sums of the row, dx with the
+sums of columns), as often as four packs take it, with parameters of x's dtype, one an element, and
+no sum over threads. Maps of batch_norm: the numbers of one channel for a pack, or, channels last, a
+pack of each number. Ways with a call are none. By unit: fma (float and
 integer multiply-add, conversion from float16), alu (integers, comparisons, selections, packing to
 16 bits), fp64, xu (special functions, conversions from and to 64 bits), memory, and the rest
 (uniform, branches). Predicated instructions count whether or not they take effect.
@@ -88,6 +94,33 @@ where "issue" stands for all instructions. The bound is a share of the device's 
 means that counting finds nothing slower than memory; "next" is what comes closest, as a share of
 the time of memory.
 """
+
+
+_TRAFFIC = """\
+## Bytes moved against the minimum
+
+By the plans in src/cuda, as a multiple of reading each input and writing each output once, caches
+left out of account. Rows of layer_norm (identity, weight and bias, sm_90's shared memory), for
+any number of them; "sums outside" is the share of backward's sums of columns that lie in scratch
+memory instead of shared memory, and whose traffic is not counted.
+"""
+
+_TRAFFIC_MAPS = """\
+batch_norm in training, whatever the shape: forward 1.50 (x twice, y once), backward 1.67 (dy and x
+twice, dx once); norms whose channels come last the same; moments 1.00.
+"""
+
+
+def _traffic() -> str:
+    header = ["row", "dtype", "forward", "backward", "sums outside"]
+    rows = []
+    for length in (256, 1024, 4096, 8192, 16384, 32768, 65536, 131072, 262144):
+        for dtype in ("float16", "float32", "float64"):
+            one = traffic(length, dtype)
+            name = "float16, bfloat16" if dtype == "float16" else dtype
+            numbers = [f"{one.forward / 2:.2f}", f"{one.backward / 3:.2f}", f"{one.sums:.0%}"]
+            rows.append([str(length), name, *numbers])
+    return f"{_TRAFFIC}\n{_table(header, rows, 2)}\n\n{_TRAFFIC_MAPS}"
 
 
 def occupancy(kernel: Kernel, arch: str) -> int:
@@ -114,12 +147,19 @@ def bound(kernel: Kernel) -> tuple[float, str, float]:
     return min(1.0, memory / times[unit]), unit, times[unit] / memory
 
 
+def _by_family(kernels: Sequence[Kernel], table: Callable[[Sequence[Kernel]], str]) -> str:
+    """A table a family, under its name."""
+    names = sorted({kernel.family for kernel in kernels})
+    parts = [(name, [one for one in kernels if one.family == name]) for name in names]
+    return "\n".join(f"### {name}\n\n{table(part)}\n" for name, part in parts)
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     rule = ["---" if i < left else "---:" for i in range(len(header))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
 
 
-def _resources(kernels: Sequence[Kernel], arch: str) -> str:
+def _resources_table(kernels: Sequence[Kernel], arch: str) -> str:
     header = ["kernel", "of", "dtype", "registers", "spills", "shared", "threads"]
     header += ["16-byte loads", "others", "16-byte stores", "others", "instructions"]
     rows = []
@@ -130,12 +170,17 @@ def _resources(kernels: Sequence[Kernel], arch: str) -> str:
             numbers += [kernel.code.count(base, wide=wide) for wide in (True, False)]
         numbers.append(sum(one.base != "NOP" for one in kernel.code.code))
         rows.append([kernel.kernel, kernel.what or "–", kernel.dtype, *map(str, numbers)])
+    return _table(header, rows, 3)
+
+
+def _resources(kernels: Sequence[Kernel], arch: str) -> str:
     limits = LIMITS[arch]
     words = _RESOURCES.format(registers=limits.registers, most=limits.threads, blocks=limits.blocks)
-    return f"{words}\n{_table(header, rows, 3)}\n"
+    known = [kernel for kernel in kernels if not kernel.is_variant]
+    return f"{words}\n{_by_family(known, lambda some: _resources_table(some, arch))}"
 
 
-def _paths(kernels: Sequence[Kernel]) -> str:
+def _paths_table(kernels: Sequence[Kernel]) -> str:
     units = ("fma", "alu", "fp64", "xu", "memory")
     header = ["kernel", "of", "dtype", "elements", "instructions", "an element", *units, "rest"]
     rows = []
@@ -146,23 +191,27 @@ def _paths(kernels: Sequence[Kernel]) -> str:
         each = [f"{number / kernel.elements:.2f}" for number in numbers]
         rows.append([kernel.kernel, kernel.what, kernel.dtype, str(kernel.elements)])
         rows[-1] += [str(len(kernel.path)), *each]
-    return f"{_PATHS}\n{_table(header, rows, 3)}\n"
+    return _table(header, rows, 3)
 
 
-def _predictions(kernels: Sequence[Kernel]) -> str:
+def _predictions_table(kernels: Sequence[Kernel]) -> str:
     header = ["kernel", "of", "dtype", "bytes an element", "bound", "next", "at"]
     rows = []
     for kernel in kernels:
         share, unit, of_memory = bound(kernel)
         row = [kernel.kernel, kernel.what, kernel.dtype, str(kernel.bytes_per_element)]
         rows.append([*row, f"{share:.0%}", unit, f"{of_memory:.0%}"])
+    return _table(header, rows, 3)
+
+
+def _predictions(kernels: Sequence[Kernel]) -> str:
     words = _PREDICTION.format(
         copy=COPY_RATE / 1e12,
         sms=MULTIPROCESSORS,
         clock=CLOCK / 1e9,
         rates=", ".join(f"{rate} ({unit})" for unit, rate in RATES.items()),
     )
-    return f"{words}\n{_table(header, rows, 3)}\n"
+    return f"{words}\n{_by_family(kernels, _predictions_table)}"
 
 
 def report(kernels: Sequence[Kernel], arch: str, release: str, wrong: Sequence[str]) -> str:
@@ -175,6 +224,6 @@ def report(kernels: Sequence[Kernel], arch: str, release: str, wrong: Sequence[s
     if wrong:
         parts.append("Problems found:\n\n" + "\n".join(f"- {problem}" for problem in wrong) + "\n")
     if arch == "90":
-        parts.append(_predictions(with_path))
-    parts += [_paths(with_path), _resources(kernels, arch)]
+        parts += [_predictions(with_path), _traffic()]
+    parts += [f"{_PATHS}\n{_by_family(with_path, _paths_table)}", _resources(kernels, arch)]
     return "\n".join(parts)

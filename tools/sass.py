@@ -70,6 +70,21 @@ class Instruction:
         return self.base == base and f".{bits}" in self.opcode
 
 
+# On a way: the place; loads and stores so far, of global and of shared memory; of an opcode.
+State = tuple[int, int, int, int, int, int]
+
+
+def _counted(one: Instruction, bits: int, shared: bool, opcode: str) -> tuple[int, ...]:
+    """What an instruction adds to the counts of a way."""
+    return (
+        one.is_wide("LDG", bits),
+        one.is_wide("STG", bits),
+        shared and one.is_wide("LDS"),
+        shared and one.is_wide("STS"),
+        one.base == opcode,
+    )
+
+
 @dataclass
 class Function:
     """The code of one kernel, in the order of addresses."""
@@ -77,6 +92,7 @@ class Function:
     name: str
     code: list[Instruction]
     _index: dict[int, int] = field(default_factory=dict)
+    _after: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._index = {one.address: i for i, one in enumerate(self.code)}
@@ -92,6 +108,11 @@ class Function:
 
         A call comes back: what it calls is not followed.
         """
+        if i not in self._after:
+            self._after[i] = self._find_successors(i)
+        return self._after[i]
+
+    def _find_successors(self, i: int) -> list[int]:
         one = self.code[i]
         after = [i + 1] if i + 1 < len(self.code) else []
         conditional = bool(one.predicate) and one.predicate not in ("PT", "UPT")
@@ -118,32 +139,45 @@ class Function:
         return after if not ends or set(after) <= ends else sorted(ends)
 
     def path(
-        self, loads: int, stores: int, start: int = 0, *, back: bool = False, bits: int = 128
+        self,
+        loads: int,
+        stores: int,
+        start: int = 0,
+        *,
+        back: bool = False,
+        bits: int = 128,
+        shared: tuple[int, int] | None = None,
+        least: tuple[str, int] = ("", 0),
     ) -> list[Instruction]:
         """The shortest way with exactly so many loads and stores; empty if there is none.
 
-        Those of `bits` count, 16 bytes unless it is told otherwise.
+        Those of `bits` count, 16 bytes unless it is told otherwise. `shared` asks for so many of
+        shared memory too, and for no call on the way; `least` for an opcode so often, or more.
 
         From the first instruction to an exit, or back to where it began. Which way the conditions
         of real data send a thread is not known here; the counts single it out: a way around some
         loads or stores, or through the code for misaligned arrays, has other ones.
         """
-        begin = (start, 0, 0)
-        came: dict[tuple[int, int, int], tuple[int, int, int] | None] = {begin: None}
+        wanted = (loads, stores, *(shared or (0, 0)), least[1])
+        counted = [_counted(one, bits, shared is not None, least[0]) for one in self.code]
+        begin = (start, 0, 0, 0, 0, 0)
+        came: dict[State, State | None] = {begin: None}
         reached = deque([begin])
         while reached:
             state = reached.popleft()
-            i, loaded, stored = state
-            loaded += self.code[i].is_wide("LDG", bits)
-            stored += self.code[i].is_wide("STG", bits)
-            if loaded > loads or stored > stores:
+            i, *before = state
+            if shared is not None and self.code[i].base == "CALL":
                 continue
-            complete = (loaded, stored) == (loads, stores)
+            here = [one + more for one, more in zip(before, counted[i], strict=True)]
+            here[4] = min(here[4], wanted[4])
+            if any(one > most for one, most in zip(here, wanted, strict=True)):
+                continue
             ways = self.successors(i)
-            if complete and (start in ways if back else self.code[i].base in ("EXIT", "RET")):
+            ends = start in ways if back else self.code[i].base in ("EXIT", "RET")
+            if tuple(here) == wanted and ends:
                 return self._way(came, state)
             for j in ways:
-                further = (j, loaded, stored)
+                further = (j, here[0], here[1], here[2], here[3], here[4])
                 if further not in came and not (back and j == start):
                     came[further] = state
                     reached.append(further)
@@ -151,8 +185,8 @@ class Function:
 
     def _way(
         self,
-        came: dict[tuple[int, int, int], tuple[int, int, int] | None],
-        state: tuple[int, int, int] | None,
+        came: dict[State, State | None],
+        state: State | None,
     ) -> list[Instruction]:
         """The instructions up to a state, in order."""
         way = []
@@ -161,14 +195,25 @@ class Function:
             state = came[state]
         return way[::-1]
 
-    def loop(self, loads: int, stores: int = 0, *, bits: int = 128) -> list[Instruction]:
+    def loop(
+        self,
+        loads: int,
+        stores: int = 0,
+        *,
+        bits: int = 128,
+        shared: tuple[int, int] | None = None,
+        least: tuple[str, int] = ("", 0),
+    ) -> list[Instruction]:
         """One round of the shortest loop with exactly so many loads and stores; empty without one.
 
-        Those of `bits` count, as for `path`.
+        What counts is told as for `path`.
         """
         heads = {j for i in range(len(self.code)) for j in self.successors(i) if j <= i}
-        found = (self.path(loads, stores, head, back=True, bits=bits) for head in sorted(heads))
-        rounds = [way for way in found if way]
+        rounds: list[list[Instruction]] = []
+        for head in sorted(heads):
+            way = self.path(loads, stores, head, back=True, bits=bits, shared=shared, least=least)
+            if way:
+                rounds.append(way)
         return min(rounds, key=len, default=[])
 
 

@@ -102,7 +102,9 @@ struct Keep {
 
   // Sums of a lane's i-th pack of columns. which: 0 of dweight, 1 of dbias.
   FASTACT_DEVICE C* spill(int i, int which, int thread) const {
-    const int64_t slot = (int64_t(i) * 2 + which) * int(blockDim.x) + thread;
+    // Unsigned: signed factors take a register for the upper half of blockDim.x, and float64 with
+    // any strides has none left.
+    const int64_t slot = int64_t(uint64_t(uint32_t(i * 2 + which)) * blockDim.x) + thread;
     return reinterpret_cast<C*>(spilled) + slot * Pack<T>::kSize;
   }
   FASTACT_DEVICE Wide<T> sums(int i, int which, int thread) const {

@@ -1,0 +1,105 @@
+"""From the names of CUDA kernels to what they do, in words."""
+
+from __future__ import annotations
+
+import re
+
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
+#: Bytes of an element in storage, and in the type that is computed in.
+ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
+ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
+_WORDS = {"Identity": "broadcast"}
+STATISTICS = {"0": "given", "1": "of channels", "2": "of units"}
+_NORM_WORDS = {
+    "true": "identity",
+    "false": "any activation",
+    "NormRows": "rows",
+    "NormStrided": "any strides",
+}
+GATE_KERNELS = {"gates_forward_kernel": "forward", "gates_backward_kernel": "backward"}
+
+
+def _arguments(text: str) -> list[str]:
+    """The template arguments at the front of `text`, up to the bracket that closes the list."""
+    parts, depth = [""], 0
+    for letter in text:
+        if letter == ">" and depth == 0:
+            break
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _arguments_of(kind: str) -> str:
+    """A template's own name, in small letters."""
+    return kind.partition("<")[0].lower()
+
+
+def _functor(name: str) -> str:
+    """What a map computes, in words."""
+    functor, _, arguments = name.partition("<")
+    words = _WORDS.get(functor) or re.sub(r"(?<=[a-z])(?=[A-Z])", " ", functor).lower()
+    ops = [one.lower() for one in _arguments(arguments) if re.fullmatch(r"[A-Z]\w*", one)]
+    return " ".join([*ops, words])
+
+
+def _norm_map(way: str, arguments: list[str]) -> str:
+    """What a map of batch_norm computes, in words."""
+    statistics = [STATISTICS[one[-1]] for one in arguments if "Statistics" in one]
+    return ", ".join([f"norm {way}", *statistics, _NORM_WORDS[arguments[-1]]])
+
+
+def identify(demangled: str) -> tuple[str, str, str, int, bool]:
+    """Kernel, what it does, dtype, number of inputs, whether it accumulates.
+
+    Examples
+    --------
+    >>> identify("void fastact::map_contiguous<float, 2, true, Backward<float, Mish> >(int)")
+    ('map_contiguous', 'mish backward, accumulate', 'float32', 2, True)
+    >>> identify("void fastact::sum_rows<(fastact::Access)1, double>(fastact::RowSums)")
+    ('sum_rows', 'dense', 'float64', 1, False)
+    >>> identify("void sum_rows<(Access)0, Square, double>(RowSums)")
+    ('sum_rows', 'aligned, square', 'float64', 1, False)
+    >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
+    ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
+    >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
+    ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
+    >>> identify("void norm_forward_units<float, true, NormRows>(NormRows)")
+    ('norm_forward_units', 'identity, rows', 'float32', 1, False)
+    >>> identify("void map_contiguous<float, 2, true, NormBackward<float, (Statistics)1, true> >()")
+    ('map_contiguous', 'norm backward, of channels, identity', 'float32', 2, False)
+    >>> identify("void sums_of_lines<float, false>(Tasks)")
+    ('sums_of_lines', 'any activation', 'float32', 1, False)
+    >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
+    ('norm_moments', 'any strides', 'bfloat16', 1, False)
+    """
+    short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
+    match = re.match(r"void (\w+)(<?)", short)
+    if match is None:
+        return short.partition("(")[0], "", "", 0, False
+    kernel = match[1]
+    arguments = _arguments(short[match.end() :]) if match[2] else []
+    dtype = next((DTYPES[one] for one in arguments if one in DTYPES), "")
+    if kernel.startswith("map_") and len(arguments) == 4:
+        accumulate = arguments[2] == "true"
+        if match := re.match(r"Norm(Forward|Backward)<(.*)>", arguments[3]):
+            what = _norm_map(match[1].lower(), _arguments(match[2]))
+            return kernel, what, dtype, int(arguments[1]), False
+        what = _functor(arguments[3]) + (", accumulate" if accumulate else "")
+        return kernel, what, dtype, int(arguments[1]), accumulate
+    if kernel in GATE_KERNELS:
+        way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
+        apart = "" if arguments[2] == "true" else ", single columns"
+        return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype, 1, False
+    if kernel.startswith(("norm_", "sums_of_")):
+        known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
+        return kernel, ", ".join(known), dtype, 1, False
+    # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
+    access = arguments[0].rpartition(")")[2] if arguments else ""
+    terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
+    words = [ACCESS[access], *(one for one in terms if one != "itself")] if access in ACCESS else []
+    return kernel, ", ".join(words), dtype, 1, False

@@ -1,0 +1,153 @@
+"""The fast paths of the norms, of batch_norm and of norms whose channels come last.
+
+A kernel over rows makes several passes, each a loop that its loads and stores single out. Their
+instructions are put together in the proportion in which a thread runs them, so that a pass that
+takes four packs a round stands once beside four rounds of one that takes a single pack.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sass
+from cuda_static_names import COMPUTE, ITEM
+
+if TYPE_CHECKING:
+    from cuda_static import Kernel
+
+FAST_NORMS = "identity"  # kernels that call no activation
+_TOGETHER = 4  # packs: what the passes are put together for
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One loop: accesses of 16 bytes in a round, and the packs of the row that a round takes."""
+
+    loads: int
+    stores: int
+    shared: tuple[int, int]
+    packs: int = 1
+    multiplies: int = 0  # multiply-adds of an element, at least
+
+
+# Of x alone; y = f(x) besides takes a pack of weight and of bias, in x's dtype.
+_COLLECT = Pass(4, 0, (0, 4), 4)
+_SPREAD = Pass(0, 0, (1, 0))
+_APPLY = Pass(2, 1, (1, 0))
+# Kernel: its passes, and how often an element is read or written.
+_ROWS = {
+    "norm_forward_units": ((_COLLECT, _SPREAD, _APPLY), 2),
+    "norm_moments": ((_COLLECT, _SPREAD), 1),
+    "norm_apply_chunks": ((Pass(3, 1, (0, 0)),), 2),
+}
+
+
+def _passes(kernel: Kernel) -> tuple[tuple[Pass, ...], int]:
+    if kernel.kernel != "norm_backward_units":
+        return _ROWS[kernel.kernel]
+    # x and dy, of two rows at a time; the sums, with weight; dx, with the facts of its row, and the
+    # sums of the columns: a multiply-add of an element for each.
+    facts = 4 * COMPUTE[kernel.dtype] // 16
+    return (
+        Pass(4, 0, (0, 4), 2),
+        Pass(1, 0, (2, 0)),
+        Pass(0, 1, (2 + facts, 0), multiplies=2),
+    ), 3
+
+
+def _with_rows(kernel: Kernel) -> Kernel:
+    size = 16 // ITEM[kernel.dtype]
+    passes, moved = _passes(kernel)
+    path: list[sass.Instruction] = []
+    for one in passes:
+        fma = "DFMA" if kernel.dtype == "float64" else "FFMA"
+        way = kernel.code.loop(
+            one.loads, one.stores, shared=one.shared, least=(fma, one.multiplies * size)
+        )
+        if not way:
+            return replace(kernel, moved=moved)
+        path += way * (_TOGETHER // one.packs)
+    return replace(kernel, path=tuple(path), elements=_TOGETHER * size, moved=moved)
+
+
+# Rows of numbers that a map takes, in the compute type, by what it does.
+_NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of units": 6}
+
+
+def _with_map(kernel: Kernel) -> list[Kernel]:
+    """One line each for numbers that a pack shares, and for a pack of each number."""
+    size = 16 // ITEM[kernel.dtype]
+    words = kernel.what.split(", ")
+    numbers = _NUMBERS[words[0] if words[0] in _NUMBERS else words[1]]
+    planes = COMPUTE[kernel.dtype] // ITEM[kernel.dtype]
+    shared = kernel.code.path(kernel.inputs, 1, shared=(0, 0))
+    apart = kernel.code.path(kernel.inputs + numbers * planes, 1, shared=(0, 0))
+    facts = replace(kernel, elements=size, moved=kernel.inputs + 1)
+    last = replace(facts, what=f"{kernel.what}, channels last", path=tuple(apart))
+    if kernel.family == "norm_columns":
+        return [last]
+    return [replace(facts, path=tuple(shared)), replace(last, is_variant=True)]
+
+
+def with_norm_paths(kernel: Kernel) -> list[Kernel]:
+    """The kernel with its fast path, and its further paths."""
+    if kernel.is_norm_map:
+        return _with_map(kernel)
+    if kernel.kernel.startswith("sums_of"):
+        path = kernel.code.loop(2, shared=(0, 0))
+        size = 16 // ITEM[kernel.dtype]
+        return [replace(kernel, path=tuple(path), elements=size, moved=2)]
+    return [_with_rows(kernel)]
+
+
+def constants(source: str) -> dict[str, int]:
+    """The numbers that a source names.
+
+    Examples
+    --------
+    >>> constants("constexpr int64_t kSplit = 16384;  // packs\\nconstexpr int kBytes = 46 << 10;")
+    {'kSplit': 16384, 'kBytes': 47104}
+    """
+    found = re.findall(r"constexpr \w+ (k\w+) = (\d+)(?: << (\d+))?;", source)
+    return {name: int(number) << int(shift or 0) for name, number, shift in found}
+
+
+_CUDA = Path(__file__).resolve().parents[1] / "src/cuda"
+_OPTIN = 227 << 10  # bytes of shared memory that a block may have on sm_90
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of a row, identity and parameters given: accesses an element, caches left out of account.
+
+    sums : the share of backward's sums of columns that shared memory does not hold.
+    """
+
+    forward: float
+    backward: float
+    sums: float
+
+
+def traffic(length: int, dtype: str) -> Traffic:
+    """What a row of so many elements moves, by the plans of norms.cu on sm_90."""
+    known = constants((_CUDA / "norms.cu").read_text(encoding="utf-8"))
+    known |= constants((_CUDA / "norm_rows.cuh").read_text(encoding="utf-8"))
+    packs = -(-length * ITEM[dtype] // 16)
+    threads = known["kNormThreads"] if packs >= known["kWideRow"] else known["kThreadsOfNarrow"]
+    slots = (_OPTIN - known["kStaticShared"]) // (16 * threads)
+    per_lane = -(-packs // threads)
+    # Forward: what is not kept is read again for the squares, and for y.
+    left = max(0, packs - slots * threads) / packs
+    forward = 3.0 if packs > known["kSplit"] else 2 + 2 * left
+    # Backward: sums first, then x and dy; what is not kept is read for the sums, and for dx. The
+    # facts of the row take a little too.
+    planes = 2 * COMPUTE[dtype] // ITEM[dtype]
+    facts = 4 * COMPUTE[dtype]
+    free = _OPTIN - known["kStaticShared"] - facts
+    sums = min(per_lane, free // (planes * 16 * threads))
+    kept = min(per_lane, (free - sums * planes * 16 * threads) // (2 * 16 * threads))
+    again = max(0, packs - kept * threads) / packs
+    return Traffic(forward, 3 + 2 * again, max(0, packs - sums * threads) / packs)
