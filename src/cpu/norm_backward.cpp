@@ -18,7 +18,9 @@ constexpr int64_t kLine = 64;
 struct Unit {
   int64_t index;
   UnitStats stats;
-  double means[2];  // of g and of g xhat
+  double means[2];    // of g and of g xhat
+  const char *p, *x;  // where they need not be made
+  char* dx;           // where it can be written directly
 };
 
 struct Backward : NormChunks {
@@ -26,6 +28,7 @@ struct Backward : NormChunks {
   const int64_t band;
   const int64_t ahead;  // units from one to that in its place of the next band
   const bool has_dx, has_sums;
+  const bool is_plain;   // p and x are arrays
   const bool is_direct;  // dx, to where it belongs
   const bool keeps;      // p, from pass 1 to pass 2
   Reader reader;
@@ -45,8 +48,10 @@ struct Backward : NormChunks {
         ahead(shares_parameters() ? 1 : band * a.groups),
         has_dx(a.streams.data[Norm::kDx]),
         has_sums(a.partial),
+        is_plain(a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn]),
         // In place, dx may be where the gradient of the sum is yet to be read.
-        is_direct(has_dx && !a.accumulate && !a.streams.data[Norm::kDSum]),
+        is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
+                  !a.streams.data[Norm::kDSum]),
         keeps((!a.is_identity || !a.streams.is_direct[Norm::kDy]) &&
               band * a.streams.columns.size * a.streams.wide <= kKept),
         reader(a.streams) {}
@@ -94,12 +99,16 @@ struct Backward : NormChunks {
       }
   }
 
+  char* line_of(int k, const Unit& unit) const { return s.data[k] + s.lines.offset(k, unit.index); }
+
   void read_stats(Unit* unit) {
     unit->stats.mean = 0.0;
     for_runs(norm.unit_stats, unit->index, 1, [&](int64_t mean, int64_t rstd, int64_t) {
       if (norm.mean) unit->stats.mean = weight.number(norm.mean + mean);
       unit->stats.rstd = weight.number(norm.rstd + rstd);
     });
+    if (is_plain) unit->p = line_of(Norm::kDy, *unit), unit->x = line_of(Norm::kIn, *unit);
+    if (is_direct) unit->dx = line_of(Norm::kDx, *unit);
   }
 
   // mean(g) is no part of the gradient where no mean was subtracted.
@@ -111,6 +120,10 @@ struct Backward : NormChunks {
   // p = dy f'(z) and x of a chunk, in the compute type. at: the unit's place in the band.
   void fetch(const Unit& unit, int64_t at, const NormChunk& c, bool is_second, const char** to_p,
              const char** to_x) {
+    if (is_plain) {
+      *to_p = unit.p + c.column * s.wide, *to_x = unit.x + c.column * s.wide;
+      return;
+    }
     reader.go(unit.index, c.column, c.n);
     *to_x = reader.load(Norm::kIn, x[at % kQuad]);
     char* own = keeps ? kept + (at * s.columns.size + c.column) * s.wide : p[at % kQuad];
@@ -139,6 +152,21 @@ struct Backward : NormChunks {
     norm.blocks->fold(lanes, both);
   }
 
+  // Pass 1 of units of one chunk.
+  void sum_whole(Unit* units, int count, const NormChunk& c) {
+    for (int first = 0, n; first < count; first += n) {
+      n = std::min(kQuad, count - first);
+      UnitChunk chunks[kQuad];
+      for (int i = 0; i < n; ++i) {
+        fetch(units[first + i], first + i, c, false, &chunks[i].p, &chunks[i].x);
+        chunks[i].stats = units[first + i].stats;
+      }
+      norm.blocks->sum_units[c.weight_row](chunks, n, c.n, c.weight);
+      for (int i = 0; i < n; ++i)
+        set_means(&units[first + i], chunks[i].means[0], chunks[i].means[1]);
+    }
+  }
+
   // Pass 2 of one chunk of some units. sums IN/OUT: += those of their parameters; null: no sums.
   void finish(const Unit* units, int64_t count, const NormChunk& c, double* const* sums) {
     char* made[2] = {};
@@ -152,8 +180,7 @@ struct Backward : NormChunks {
         chunk.stats = unit.stats;
         chunk.next = next(unit.index + ahead, c.column, Norm::kIn, Norm::kDy);
         std::copy(unit.means, unit.means + 2, chunk.means);
-        char* direct = is_direct ? reader.direct(Norm::kDx) : nullptr;
-        chunk.dx = direct ? direct : dx[i];
+        chunk.dx = is_direct ? unit.dx + c.column * s.wide : dx[i];
       }
       if (sums && !made[0])
         for (int k = 0; k < 2; ++k) {
@@ -191,10 +218,16 @@ struct Backward : NormChunks {
 
   // kRow, kMixed: pass 2 takes a chunk of all units of the band, then the next chunk.
   void rows(Unit* units, int count, double* const* sums) {
-    for (int i = 0; i < count; ++i) {
-      double both[2] = {};
-      if (has_dx || keeps) add_up(units[i], i, 0, s.columns.size, both);
-      set_means(&units[i], both[0], both[1]);
+    if (!has_dx && !keeps) {
+      for (int i = 0; i < count; ++i) set_means(&units[i], 0.0, 0.0);
+    } else if (s.columns.size <= most) {
+      for_unit(units[0].index, [&](const NormChunk& c) { sum_whole(units, count, c); });
+    } else {
+      for (int i = 0; i < count; ++i) {
+        double both[2] = {};
+        add_up(units[i], i, 0, s.columns.size, both);
+        set_means(&units[i], both[0], both[1]);
+      }
     }
     for_unit(units[0].index, [&](const NormChunk& c) {
       if (!has_sums) {

@@ -9,6 +9,8 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
+
 constexpr int64_t kStride = 64;  // elements between two batches of prefetches
 
 FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
@@ -70,23 +72,15 @@ struct Wide {
 // with terms in double, which have to be converted one by one; their rounding is that of a product.
 constexpr int kTermsOfLane = 8;
 
+// The sums of up to kTermsOfLane rounds of lanes, and of a rest; moves p, x and w on.
 template <class T, bool weight_row>
-void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats, const char* weight,
-              double* lanes, bool fresh) {
-  using V = typename Wide<T>::type;
-  constexpr int kCount = Wide<T>::kCount, kLanesOfT = Wide<T>::kLanesOfT,
-                kVectorsOfT = Wide<T>::kVectorsOfT;
-  const T* p = reinterpret_cast<const T*>(p_);
-  const T* x = reinterpret_cast<const T*>(x_);
-  const T* w = reinterpret_cast<const T*>(weight);
-  const T mean = T(stats.mean), rstd = T(stats.rstd);
-  const T* const end = p + n;
-  if (fresh) {
-    const Vector zero = {};
-#pragma GCC unroll 64
-    for (int lane = 0; lane < 2 * kNormLanes; lane += kVector) store(zero, lanes + lane);
-  }
-  while (p != end) {
+struct LaneSums {
+  static constexpr int kCount = Wide<T>::kCount, kLanesOfT = Wide<T>::kLanesOfT,
+                       kVectorsOfT = Wide<T>::kVectorsOfT;
+  T sums[2][kLanesOfT];
+
+  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const T*& w, T mean, T rstd) {
+    using V = typename Wide<T>::type;
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
     const int64_t left = end - p;
     const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
@@ -102,7 +96,6 @@ void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats,
       }
       if (weight_row) w += kLanesOfT;
     }
-    T sums[2][kLanesOfT];
     memcpy(sums[0], g_sum, sizeof sums[0]);
     memcpy(sums[1], gx_sum, sizeof sums[1]);
     const int rest = rounds == kTermsOfLane ? 0 : int(end - p);
@@ -112,10 +105,55 @@ void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats,
       sums[1][lane] += g * ((x[lane] - mean) * rstd);
     }
     p += rest;
+  }
+};
+
+template <class T, bool weight_row>
+void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats, const char* weight,
+              double* lanes, bool fresh) {
+  const T* p = reinterpret_cast<const T*>(p_);
+  const T* x = reinterpret_cast<const T*>(x_);
+  const T* w = reinterpret_cast<const T*>(weight);
+  const T mean = T(stats.mean), rstd = T(stats.rstd);
+  const T* const end = p + n;
+  if (fresh) {
+    const Vector zero = {};
+#pragma GCC unroll 64
+    for (int lane = 0; lane < 2 * kNormLanes; lane += kVector) store(zero, lanes + lane);
+  }
+  while (p != end) {
+    LaneSums<T, weight_row> some;
+    some.take(p, end, x, w, mean, rstd);
+    for (int s = 0; s < 2; ++s)
 #pragma omp simd
-    for (int lane = 0; lane < kLanesOfT; ++lane) lanes[lane] += double(sums[0][lane]);
-#pragma omp simd
-    for (int lane = 0; lane < kLanesOfT; ++lane) lanes[kNormLanes + lane] += double(sums[1][lane]);
+      for (int lane = 0; lane < some.kLanesOfT; ++lane)
+        lanes[s * kNormLanes + lane] += double(some.sums[s][lane]);
+  }
+}
+
+template <class T, bool weight_row>
+void sum_units(UnitChunk* units, int64_t count, int64_t n, const char* weight) {
+  constexpr int kVectorsOfLanes = Wide<T>::kLanesOfT / kVector;
+  for (int64_t i = 0; i < count; ++i) {
+    UnitChunk& unit = units[i];
+    const T* p = reinterpret_cast<const T*>(unit.p);
+    const T* x = reinterpret_cast<const T*>(unit.x);
+    const T* w = reinterpret_cast<const T*>(weight);
+    const T* const end = p + n;
+    const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
+    Vector total[2][kVectors];
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) total[0][k] = total[1][k] = Vector{};
+    while (p != end) {
+      LaneSums<T, weight_row> some;
+      some.take(p, end, x, w, mean, rstd);
+#pragma GCC unroll 16
+      for (int k = 0; k < kVectorsOfLanes; ++k) {
+        total[0][k] += load(some.sums[0] + k * kVector);
+        total[1][k] += load(some.sums[1] + k * kVector);
+      }
+    }
+    for (int s = 0; s < 2; ++s) unit.means[s] = fold_vectors(total[s]);
   }
 }
 
@@ -194,6 +232,7 @@ void add_band(const char* sums, int64_t n, double* total) {
       {{normalise<T, false, false>, normalise<T, false, true>}, \
        {normalise<T, true, false>, normalise<T, true, true>}},  \
       {add_sums<T, false>, add_sums<T, true>},                  \
+      {sum_units<T, false>, sum_units<T, true>},                \
       fold,                                                     \
       {FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)},      \
       add_band<T>,                                              \

@@ -43,6 +43,10 @@ struct NormBlocks {
   void (*add_sums[2])(const char* p, const char* x, int64_t n, const UnitStats& stats,
                       const char* weight, double* lanes, bool fresh);
 
+  // means OUT of 1 to kQuad units: both sums, as a fresh `add_sums` and `fold` make them of n
+  // elements of p and x.
+  void (*sum_units[2])(UnitChunk* units, int64_t count, int64_t n, const char* weight);
+
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);
 

@@ -10,12 +10,15 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStreamed = 32 << 20;  // bytes of y, of which a cache keeps little
+constexpr int64_t kStreamed = 32 << 20;   // bytes of y, of which a cache keeps little
+constexpr int64_t kTogether = 8;          // units, at most, whose divisions overlap,
+constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
 
 struct Forward : NormChunks {
   const Streams& s;
   const int source;  // what is normalised: x, or the sum of x and the residual
   const bool is_streamed;
+  const int64_t together;
   Reader reader;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
@@ -26,6 +29,8 @@ struct Forward : NormChunks {
         s(a.streams),
         source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
         is_streamed(streams(a.streams)),
+        together(std::clamp<int64_t>(kTogetherBytes / (a.streams.columns.size * a.streams.wide), 1,
+                                     kTogether)),
         reader(a.streams) {}
 
   // y goes past the caches: it is no operand's memory, and too big to stay there.
@@ -46,11 +51,23 @@ struct Forward : NormChunks {
                                                                                : kPiece;
   }
 
-  void unit(int64_t index) {
-    if (source == Norm::kSum) add(index);
-    const UnitStats stats = statistics(index);
-    save(index, stats);
-    for_unit(index, [&](const NormChunk& c) { normalise(index, c, stats); });
+  // Up to `together` units. Between a short unit's sums and its elements there are two divisions
+  // and a root, each of which waits for the one before it.
+  void units(int64_t first, int64_t n) {
+    UnitStats stats[kTogether];
+    double squares[kTogether];
+    for (int64_t i = 0; i < n; ++i) {
+      if (source == Norm::kSum) add(first + i);
+      stats[i].mean = 0.0;
+      norm.is_centred ? moments(first + i, &stats[i].mean, &squares[i])
+                      : sum_of_squares(first + i, &squares[i]);
+    }
+    const double count = double(s.columns.size);
+    for (int64_t i = 0; i < n; ++i) stats[i].rstd = rstd_of(squares[i], count, norm.eps);
+    for (int64_t i = 0; i < n; ++i) {
+      save(first + i, stats[i]);
+      for_unit(first + i, [&](const NormChunk& c) { normalise(first + i, c, stats[i]); });
+    }
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -64,13 +81,6 @@ struct Forward : NormChunks {
       s.blocks->plus[s.wide == sizeof(double)](a, b, sum ? sum : z, n);
       if (!sum) reader.store(Norm::kSum, z, false);
     }
-  }
-
-  UnitStats statistics(int64_t index) {
-    const double count = double(s.columns.size);
-    double mean = 0.0, squares;
-    norm.is_centred ? moments(index, &mean, &squares) : sum_of_squares(index, &squares);
-    return {mean, rstd_of(squares, count, norm.eps)};
   }
 
   void save(int64_t index, const UnitStats& stats) {
@@ -164,8 +174,8 @@ struct Forward : NormChunks {
     const int second = source == Norm::kSum ? Norm::kResidual : -1;
     char* y = reader.direct(Norm::kY);
     char* to = y && !is_streamed ? y : z;
-    norm.blocks->normalise[c.weight_row][c.bias_row](from, c.n, stats, c.weight, c.bias, to,
-                                                     next(index + 1, c.column, Norm::kX, second));
+    norm.blocks->normalise[c.weight_row][c.bias_row](
+        from, c.n, stats, c.weight, c.bias, to, next(index + together, c.column, Norm::kX, second));
     char* const operands[] = {to, to};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
     if (!y)
@@ -180,8 +190,11 @@ struct Forward : NormChunks {
 void norm_forward_share(const Norm* norm, int64_t index, int64_t shares) {
   if (norm->kind == Norm::kColumns) return column_forward_share(norm, index, shares);
   Forward forward(*norm);
-  const int64_t units = norm->units();
-  for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) forward.unit(i);
+  const int64_t units = norm->units(), end = units * (index + 1) / shares;
+  for (int64_t i = units * index / shares, n; i < end; i += n) {
+    n = std::min(forward.together, end - i);
+    forward.units(i, n);
+  }
   // Before others read what has been streamed.
   if (forward.is_streamed) std::atomic_thread_fence(std::memory_order_seq_cst);
 }

@@ -1,0 +1,287 @@
+// The passes of batch_norm over its arrays, a share of each: chunk by chunk (batch_norm.h).
+#include <algorithm>
+
+#include "batch_norm.h"
+#include "iterate.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kCut = 64;        // elements: whole cache lines of every dtype
+constexpr int64_t kNear = 2 << 20;  // bytes of x that stay in a cache
+
+// One thread's chunks.
+struct Chunks {
+  const BatchNorm& norm;
+  const Streams& s;
+  Reader reader;
+  const char* coefficients[kCoefficients];
+  const int used;         // coefficients, the first of them
+  const int64_t longest;  // elements of a chunk
+  const int64_t at_once;  // rows of a chunk
+  const bool is_near;     // they go by together, else one after the other
+  const bool is_short;    // lines share a chunk
+  bool is_row = false;
+  int64_t row_count = 1;  // of a chunk, where each has the same coefficients
+  alignas(64) char x_buffer[kPiece * sizeof(double)];
+  alignas(64) char dy_buffer[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+  alignas(64) char out[kPiece * sizeof(double)];
+  alignas(64) char spread[kCoefficients][kPiece * sizeof(double)];
+
+  Chunks(const BatchNorm& n, int used_coefficients)
+      : norm(n),
+        s(n.streams),
+        reader(n.streams),
+        used(used_coefficients),
+        longest(longest_of(n)),
+        at_once(most_rows(n)),
+        is_near(n.streams.size() * n.streams.item <= kNear),
+        is_short(n.streams.columns.size < kShortLine) {}
+
+  // What needs no buffer is as long as it likes.
+  static int64_t longest_of(const BatchNorm& n) {
+    const Streams& s = n.streams;
+    bool is_plain = n.is_identity && !n.accumulate;
+    for (int k = 0; k <= BatchNorm::kOut; ++k)
+      if (s.data[k]) is_plain &= s.is_direct[k] && (s.is_channel_line || s.is_flat[k]);
+    return is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece;
+  }
+
+  // Whole rows of a chunk.
+  static int64_t most_rows(const BatchNorm& n) {
+    const int64_t columns = n.streams.columns.size;
+    if (n.streams.is_channel_line || columns < kShortLine) return 1;
+    return std::clamp<int64_t>(longest_of(n) / columns, 1, kRowsAtOnce);
+  }
+
+  const char* coefficient(int k, int64_t channel) const {
+    return norm.coefficients + (k * norm.pitch + channel) * s.wide;
+  }
+
+  // n elements from (line, column) on, and the coefficients that go with them.
+  void go(int64_t line, int64_t column, int64_t n) {
+    reader.go(line, column, n);
+    is_row = !s.is_channel_line || s.columns.size < kShortLine;
+    row_count = at_once > 1 && column == 0 ? std::max<int64_t>(n / s.columns.size, 1) : 1;
+    if (!s.is_channel_line)
+      for (int k = 0; k < used; ++k) coefficients[k] = coefficient(k, column);
+    else if (!is_row)
+      for (int k = 0; k < used; ++k) coefficients[k] = coefficient(k, line % norm.channels);
+    else
+      spread_over(line, column, n);
+  }
+
+  void spread_over(int64_t line, int64_t column, int64_t n) {
+    for (int k = 0; k < used; ++k) coefficients[k] = spread[k];
+    for (int64_t done = 0; done < n; ++line, column = 0) {
+      const int64_t m = std::min(n - done, s.columns.size - column);
+      for (int k = 0; k < used; ++k) {
+        const char* value = coefficient(k, line % norm.channels);
+        if (s.wide == sizeof(float))
+          std::fill_n(reinterpret_cast<float*>(spread[k]) + done, m,
+                      *reinterpret_cast<const float*>(value));
+        else
+          std::fill_n(reinterpret_cast<double*>(spread[k]) + done, m,
+                      *reinterpret_cast<const double*>(value));
+      }
+      done += m;
+    }
+  }
+
+  // The longest chunk from `column` of a line on.
+  int64_t most(int64_t column, int64_t left) const {
+    const int64_t columns = s.columns.size;
+    if (is_short) return std::min(kPiece, left);
+    if (at_once > 1 && column == 0 && left >= columns)
+      return std::min(at_once, left / columns) * columns;
+    return std::min({longest, left, columns - column});
+  }
+
+  // Of one row of a chunk.
+  int64_t width_of(int64_t n) const { return row_count > 1 ? s.columns.size : n; }
+
+  // Visits the rows of a chunk: from which element on, how many. Together they take their
+  // coefficients once, but beyond the caches the hardware's prefetcher does not follow eight.
+  template <class Visit>
+  void for_rows(int64_t n, Visit visit) const {
+    if (is_near || row_count == 1) return visit(0, row_count);
+    for (int64_t at = 0, width = s.columns.size; at < n; at += width) visit(at * s.wide, 1);
+  }
+
+  void normalise(const char* x, char* to, int64_t n) {
+    if (row_count > 1)
+      for_rows(n, [&](int64_t at, int64_t rows) {
+        norm.blocks->normalise_rows(x + at, coefficients, to + at, rows, s.columns.size);
+      });
+    else
+      norm.blocks->normalise[is_row](x, coefficients, to, n);
+  }
+
+  void forward(int64_t n) {
+    char* y = reader.direct(BatchNorm::kOut);
+    char* to = y ? y : z;
+    normalise(reader.load(BatchNorm::kX, x_buffer), to, n);
+    char* const operands[] = {to, to};
+    if (!norm.is_identity) norm.activation(operands, n, norm.parameters);
+    if (!y) reader.store(BatchNorm::kOut, z, false);
+  }
+
+  // p = dy f'(z).
+  const char* gradient_of_z(const char* x, int64_t n) {
+    const char* dy = reader.load(BatchNorm::kDy, dy_buffer);
+    if (norm.is_identity) return dy;
+    normalise(x, z, n);
+    char* const operands[] = {const_cast<char*>(dy), z, z};
+    norm.activation(operands, n, norm.parameters);
+    return z;
+  }
+
+  void backward(int64_t n) {
+    const char* x =
+        norm.is_training || !norm.is_identity ? reader.load(BatchNorm::kX, x_buffer) : nullptr;
+    const char* p = gradient_of_z(x, n);
+    char* dx = norm.accumulate ? nullptr : reader.direct(BatchNorm::kOut);
+    char* to = dx ? dx : out;
+    const int64_t m = width_of(n);
+    if (norm.is_training && row_count > 1)
+      for_rows(n, [&](int64_t at, int64_t rows) {
+        norm.blocks->gradient_rows(p + at, x + at, coefficients, to + at, rows, m);
+      });
+    else if (norm.is_training)
+      norm.blocks->gradient[is_row](p, x, coefficients, to, n);
+    else
+      for (int64_t at = 0; at < n; at += m)
+        norm.blocks->scale[is_row](p + at * s.wide, coefficients, to + at * s.wide, m);
+    if (!dx) reader.store(BatchNorm::kOut, out, norm.accumulate);
+  }
+
+  template <class Visit>
+  void for_share(int64_t index, int64_t shares, Visit visit) {
+    const int64_t size = s.size(), columns = s.columns.size;
+    const int64_t step = at_once > 1 ? columns : kCut;
+    const auto cut = [&](int64_t i) {
+      return i == shares ? size : size / shares * i / step * step;
+    };
+    int64_t first = cut(index), line = first / columns, column = first % columns;
+    for (int64_t n; first < cut(index + 1); first += n) {
+      n = most(column, cut(index + 1) - first);
+      go(line, column, n);
+      visit(n);
+      line += (column + n) / columns;
+      column = (column + n) % columns;
+    }
+  }
+};
+
+// One thread's sums of p and p (x - mean).
+struct Sums : Chunks {
+  using Chunks::Chunks;
+  alignas(64) char lanes[2 * kPiece * sizeof(double)];
+  alignas(64) double wide_lanes[2 * kPiece];
+
+  void add(int64_t n, int64_t width, double* to) {
+    const char* x = reader.load(BatchNorm::kX, x_buffer);
+    const char* p = gradient_of_z(x, n);
+    if (!s.is_channel_line) {
+      for_rows(n, [&](int64_t at, int64_t rows) {
+        norm.blocks->add_rows(p + at, x + at, coefficients, rows, width_of(n), lanes, width);
+      });
+      return;
+    }
+    // Lines of n / width channels.
+    const char* one[kCoefficients];
+    for (int64_t done = 0; done < n; done += width, to += 2) {
+      const int64_t step = is_row ? done * s.wide : 0;
+      for (int k = 0; k < used; ++k) one[k] = coefficients[k] + step;
+      norm.blocks->add_line(p + done * s.wide, x + done * s.wide, one, std::min(width, n - done),
+                            to);
+    }
+  }
+
+  // Chunk `chunk` of a tile of channels, where they are lines; short lines go together.
+  void lines(int64_t chunk, int64_t first, int64_t n) {
+    const int64_t columns = s.columns.size, outer = s.lines.size / norm.channels;
+    const int64_t pieces = outer * norm.cuts;
+    double* sums = wide_lanes;
+    std::fill(sums, sums + 2 * n, 0.0);
+    for (int64_t i = pieces * chunk / norm.chunks; i < pieces * (chunk + 1) / norm.chunks; ++i) {
+      const int64_t line = i / norm.cuts * norm.channels + first, cut = i % norm.cuts;
+      const int64_t end = columns * (cut + 1) / norm.cuts;
+      if (columns < kShortLine) {
+        go(line, 0, n * columns);
+        add(n * columns, columns, sums);
+        continue;
+      }
+      for (int64_t column = columns * cut / norm.cuts, m; column < end; column += m) {
+        m = std::min(kPiece, end - column);  // of all layouts alike: the bits depend on it
+        go(line, column, m);
+        add(m, m, sums);
+      }
+    }
+    double* to = norm.partial + 2 * chunk * norm.channels + first;
+    for (int64_t k = 0; k < n; ++k) to[k] = sums[2 * k], to[norm.channels + k] = sums[2 * k + 1];
+  }
+
+  // Chunk `chunk` of lines, n columns of them; few columns: several lines are one row.
+  void rows(int64_t chunk, int64_t first, int64_t n) {
+    const int64_t begin = s.lines.size * chunk / norm.chunks;
+    const int64_t end = s.lines.size * (chunk + 1) / norm.chunks;
+    const int64_t joined = norm.channels < kShortLine ? kPiece / norm.channels : 1;
+    const int64_t width = joined * n;
+    std::fill(lanes, lanes + 2 * width * s.wide, 0);
+    std::fill(wide_lanes, wide_lanes + 2 * width, 0.0);
+    int terms = 0;
+    const bool is_whole = n == s.columns.size && at_once > 1;
+    for (int64_t line = begin, step; line < end; line += step) {
+      step = is_whole ? std::min<int64_t>(at_once, kTermsOfLane - terms) : joined;
+      const int64_t m = std::min(step, end - line) * n;
+      go(line, first, m);
+      add(m, width, nullptr);
+      terms += int(row_count);
+      if (terms == kTermsOfLane) {
+        norm.blocks->flush(lanes, wide_lanes, 2 * width);
+        terms = 0;
+      }
+    }
+    norm.blocks->flush(lanes, wide_lanes, 2 * width);
+    for (int s_ = 0; s_ < 2; ++s_) {
+      double* to = norm.partial + (2 * chunk + s_) * norm.channels + first;
+      const double* from = wide_lanes + s_ * width;
+      std::copy(from, from + n, to);
+      for (int64_t j = 1; j < joined; ++j)
+        for (int64_t k = 0; k < n; ++k) to[k] += from[j * n + k];
+    }
+  }
+};
+
+int64_t tile_of(const BatchNorm& norm) {
+  const int64_t columns = norm.streams.columns.size;
+  if (!norm.streams.is_channel_line) return norm.channels < kShortLine ? norm.channels : kTile;
+  return columns < kShortLine ? std::min(kPiece / columns, norm.channels) : 1;
+}
+
+}  // namespace
+
+void batch_forward_share(const BatchNorm* norm, int64_t index, int64_t shares) {
+  Chunks chunks(*norm, kOffset + 1);
+  chunks.for_share(index, shares, [&](int64_t n) { chunks.forward(n); });
+}
+
+void batch_gradient_share(const BatchNorm* norm, int64_t index, int64_t shares) {
+  Chunks chunks(*norm, kCoefficients);
+  chunks.for_share(index, shares, [&](int64_t n) { chunks.backward(n); });
+}
+
+void batch_sums_share(const BatchNorm* norm, int64_t index, int64_t shares) {
+  Sums sums(*norm, norm->is_identity ? kLow + 1 : kOffset + 1);
+  const int64_t tile = tile_of(*norm), tiles = ceil_div(norm->channels, tile);
+  const int64_t units = tiles * norm->chunks;
+  for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) {
+    const int64_t chunk = i / tiles, first = i % tiles * tile;
+    const int64_t n = std::min(tile, norm->channels - first);
+    norm->streams.is_channel_line ? sums.lines(chunk, first, n) : sums.rows(chunk, first, n);
+  }
+}
+
+}  // namespace fastact
