@@ -1,6 +1,6 @@
 """Every CUDA kernel once for each dtype, over tails, misalignment and strides, in little time.
 
-    python tools/gpu_short.py [--device cuda-torch]
+    python tools/gpu_short.py [--device cuda-torch] [OP ...]
 
 For compute-sanitizer, under which a test suite takes too long. Arrays end where their memory ends,
 if the framework allocates each on its own (PYTORCH_NO_CUDA_MEMORY_CACHING=1 for torch). Results are
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import fastact as fa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import calls
 import devices
 
 # Of the true value for maps, of the sum of magnitudes for sums.
@@ -90,6 +92,24 @@ def sums(dtype: Any) -> Iterator[tuple[str, np.ndarray, tuple[int, ...] | None]]
     yield ("expanded", np.broadcast_to(values((40,), dtype), (30, 40)), (0,))
 
 
+def tables(dtype: Any) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """A name and two arrays of two axes, an input and a gradient, for all other ops.
+
+    Columns are even, for groups of channels.
+    """
+    pack = 16 // np.dtype(dtype).itemsize
+    # Less than a pack; tails; whole packs; rows of one block, and of several (norms.cu: kSplit);
+    # rows for several blocks.
+    shapes = [(2, 2), (7, 6 * pack + 2), (40, 1024), (3, 4096), (2, 16384 * pack + 6), (3001, 6)]
+    for shape in shapes:
+        yield (f"{shape}", values(shape, dtype), values(shape, dtype))
+    shape = (9, 10 * pack)
+    yield ("misaligned", values(shape, dtype, 1), values(shape, dtype, 3))
+    yield ("transposed", values(shape[::-1], dtype).T, values(shape, dtype))
+    yield ("rows with gaps", values((9, 12 * pack), dtype)[:, : 10 * pack], values(shape, dtype))
+    yield ("an expanded gradient", values(shape, dtype), np.broadcast_to(dtype.type(0.5), shape))
+
+
 class Checker:
     """Runs calls on the device and on the CPU, compares, and counts."""
 
@@ -114,6 +134,28 @@ class Checker:
         self.calls += 1
         if far.any() or np.isnan(got).any():
             self.wrong.append(f"{what}, {out.dtype.name}: {int(far.sum())} of {far.size} are wrong")
+
+    def parts(self, what: str, call: partial[Any]) -> None:
+        """All results of a call that brings its arguments."""
+        of, back = self.device.of, self.device.numpy
+
+        def there(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(there, value))
+            return of(value) if isinstance(value, np.ndarray) else value
+
+        named = {name: there(value) for name, value in call.keywords.items()}
+        results = calls.parts(call.func(*map(there, call.args), **named))
+        self.calls += 1
+        for i, (got, expected) in enumerate(zip(results, calls.parts(call()), strict=True)):
+            if expected is None:
+                continue
+            exact = np.asarray(expected, np.float64)
+            # Sums over rows are among the results, and saved statistics among the arguments.
+            allowed = 20 * CLOSE[expected.dtype.name] * (1 + np.abs(exact).max())
+            far = ~(np.abs(back(got).astype(np.float64) - exact) <= allowed)
+            if far.any():
+                self.wrong.append(f"{what}, result {i}: {int(far.sum())} of {far.size} are wrong")
 
 
 def check_activations(op: Any, dtype: Any, check: Checker) -> None:
@@ -147,23 +189,31 @@ def check_sum(op: Any, dtype: Any, check: Checker) -> None:
             )
 
 
+def check_rest(op: Any, dtype: Any, check: Checker) -> None:
+    """Forward and backward with all that the op takes."""
+    for name, x, dy in tables(dtype):
+        check.parts(f"{op.name}, {name}, {dtype.name}", calls.forward(op, x, dy))
+        check.parts(f"{op.name}.backward, {name}, {dtype.name}", calls.backward(op, x, dy))
+
+
 def main() -> int:
     """Run everything; 1 if something is wrong."""
     parser = argparse.ArgumentParser(description="Every CUDA kernel once, in little time.")
     known = {device.name: device for device in devices.DEVICES}
     parser.add_argument("--device", default="cuda-torch", help=f"here: {', '.join(known)}")
+    parser.add_argument("ops", nargs="*", help="their names; all of them by default")
     args = parser.parse_args()
     if args.device not in known:
         parser.error(f"no device {args.device}; here are {', '.join(known) or 'none'}")
     check = Checker(known[args.device])
     for dtype in devices.DTYPES.values():
-        for op in fa.ops.values():
+        for op in map(fa.ops.__getitem__, args.ops or fa.ops):
             if op.family == "activations":
                 check_activations(op, dtype, check)
             elif op.name in SUMS:
                 check_sum(op, dtype, check)
             else:
-                check.wrong.append(f"{op.name}: tools/gpu_short.py does not know it")
+                check_rest(op, dtype, check)
     print(f"{args.device}: {check.calls} calls, {len(check.wrong)} wrong")
     print(*check.wrong, sep="\n")
     return 1 if check.wrong else 0
