@@ -84,16 +84,10 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
   const int lane = int(threadIdx.x) % sums.group;
   for (int64_t begin_task = int64_t(blockIdx.x) * tasks_here; begin_task < sums.tasks;
        begin_task += int64_t(gridDim.x) * tasks_here) {
-    const int64_t task = begin_task + int(threadIdx.x) / sums.group;
-    const bool idle = task >= sums.tasks;  // yet it takes part in shuffles and barriers
-    const int64_t row = idle ? 0 : sums.chunks > 1 ? task / sums.chunks : task;
-    const int64_t chunk = idle ? 0 : task - row * sums.chunks;
-    const int64_t begin = chunk * sums.chunk;
-    const int64_t end = idle ? 0 : smaller(begin + sums.chunk, sums.packs);
-    const Offset at = locate(sums.kept, row);
-
+    const RowTask task = task_of(sums, begin_task);
+    const Offset at = locate(sums.kept, task.row);
     RowLane<T> mine;
-    walk_row<access, T>(sums, sums.x + at.x, begin, end, lane,
+    walk_row<access, T>(sums, sums.x + at.x, task.begin, task.end, lane,
                         [&](const Place(&places)[kInFlight], const Pack<T>(&packs)[kInFlight]) {
                           mine.add(places, packs);
                         });
@@ -118,10 +112,10 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
           mine.sums, mine.n, [&](double x) { return warp_sum(x, sums.group); },
           [&](double x) { return __shfl_sync(kAllLanes, x, 0, sums.group); });
     }
-    if (lane > 0 || idle) continue;
+    if (lane > 0 || task.idle) continue;
     Growing all{};
     absorb(all, part);
-    emit<T>(sums, to, row, chunk, at.y, all);
+    emit<T>(sums, to, task.row, task.chunk, at.y, all);
   }
 }
 

@@ -61,6 +61,23 @@ FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin,
   return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
+// A thread's part of a row: its packs [begin, end). An idle one has none, yet it takes part in
+// shuffles and barriers.
+struct RowTask {
+  bool idle;
+  int64_t row, chunk, begin, end;
+};
+
+// first: the task of the block's first group.
+FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
+  const int64_t task = first + int(threadIdx.x) / sums.group;
+  const bool idle = task >= sums.tasks;
+  const int64_t row = idle ? 0 : sums.chunks > 1 ? task / sums.chunks : task;
+  const int64_t chunk = idle ? 0 : task - row * sums.chunks;
+  const int64_t begin = chunk * sums.chunk;
+  return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunk, sums.packs)};
+}
+
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_rows(FASTACT_GRID_CONSTANT const RowSums sums) {
@@ -68,22 +85,16 @@ void sum_rows(FASTACT_GRID_CONSTANT const RowSums sums) {
   const int lane = int(threadIdx.x) % sums.group;
   for (int64_t first = int64_t(blockIdx.x) * tasks_here; first < sums.tasks;
        first += int64_t(gridDim.x) * tasks_here) {
-    const int64_t task = first + int(threadIdx.x) / sums.group;
-    const bool idle = task >= sums.tasks;  // yet it takes part in shuffles and barriers
-    const int64_t row = idle ? 0 : sums.chunks > 1 ? task / sums.chunks : task;
-    const int64_t chunk = idle ? 0 : task - row * sums.chunks;
-    const int64_t begin = chunk * sums.chunk;
-    const int64_t end = idle ? 0 : smaller(begin + sums.chunk, sums.packs);
-    const Offset at = locate(sums.kept, row);
-
-    double sum = sum_row<access, F, T>(sums, sums.x + at.x, begin, end, lane);
+    const RowTask task = task_of(sums, first);
+    const Offset at = locate(sums.kept, task.row);
+    double sum = sum_row<access, F, T>(sums, sums.x + at.x, task.begin, task.end, lane);
     if (sums.group == kThreads) {
       sum = block_sum<kThreads>(sum);
       __syncthreads();
     } else {
       sum = warp_sum(sum, sums.group);
     }
-    if (lane == 0 && !idle) emit<T>(sums, row, chunk, at.y, sum);
+    if (lane == 0 && !task.idle) emit<T>(sums, task.row, task.chunk, at.y, sum);
   }
 }
 
