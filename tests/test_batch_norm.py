@@ -63,8 +63,7 @@ def by_torch(
     leaves = [torch.tensor(np.moveaxis(x.astype(float), axis, 1)), weight, bias]
     for leaf in leaves:
         leaf.requires_grad_()
-    batch_norm = torch.nn.functional.batch_norm
-    y = batch_norm(leaves[0], mean, var, leaves[1], leaves[2], training, 0.3, 1e-5)
+    y = torch.nn.functional.batch_norm(leaves[0], mean, var, *leaves[1:], training, 0.3, 1e-5)
     y = y if name == "identity" else getattr(torch.nn.functional, name)(y)
     y.backward(torch.tensor(np.moveaxis(dy.astype(float), axis, 1)))
     dx = np.moveaxis(leaves[0].grad.numpy(), 1, axis)

@@ -14,9 +14,10 @@ after a pause of 100 us, by the number of turns:
     relu          5.3     5.5    5.2    5.4    5.3     45        90          8.7
     paused        5.5     5.6     17     34     28     65        78          8.7
 
-With 1000 the threads of successive calls never sleep, and what comes between is soon alone. Fewer
-than it takes to wake a thread (50 us on this virtual machine) are not enough: each
-then finds the other asleep, call after call.
+The columns are of several runs on a noisy machine, some of them minima and some medians: 300 and
+passive are the noisiest of relu. With 1000 the threads of successive calls never sleep, and what
+comes between is soon alone. Far fewer than it takes to wake a thread (50 us on this virtual
+machine) are not enough: each then finds the other asleep, call after call.
 
 libgomp reads the environment when it is loaded, which is when `_cpu` is imported: that import
 stands here, before all others, and leaves the environment as it was. OMP_WAIT_POLICY and
