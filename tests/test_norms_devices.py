@@ -30,8 +30,9 @@ names = pytest.mark.parametrize("name", ["identity", "mish"])
 
 # What the kernels tell apart, counted in packs of 16 bytes (8, 4 or 2 elements): rows of one
 # element; of 1 to 32 lanes; of more than a warp takes backward (64) and forward (256); of 512
-# threads (2048); and tails of each. Channels whose lines are shorter and longer than a pack, a warp
-# and a block; groups without pixels; batches in one chunk and in several.
+# threads, and of several blocks backward (2048); and tails of each. Channels whose lines are
+# shorter and longer than a pack, a warp and a block; groups without pixels; batches in one chunk
+# and in several.
 KINDS = [
     Setting("layer_norm", (7, 1)),
     Setting("layer_norm", (67, 3)),
@@ -94,6 +95,14 @@ def test_rows_of_several_blocks(name, dtype, device):
         for op in ("layer_norm", "add_rms_norm"):
             arrays = Arrays(Setting(op, (2, size + more)), dtype)
             assert_right(arrays, name, *run_on(device, arrays, activation=name))
+
+
+@on_kernels
+@names
+def test_many_long_rows(name, device):
+    """2049 packs of 16 bytes backward, in parts of 18 of the batch: 16 are added up, then 2."""
+    arrays = Arrays(Setting("rms_norm", (558, 4097)), np.dtype(np.float64))
+    assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
 @each_cpu_setting
@@ -199,6 +208,34 @@ def test_near_the_largest(kind, device):
         arrays = Arrays(Setting("layer_norm", (4, 300)), DTYPES[kind])
         arrays.x = x.astype(DTYPES[kind])
         assert_right(arrays, "identity", *run_on(device, arrays))
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("scale", [1e-37, 1e-25, 1e30])
+@on_kernels
+def test_squares_that_float_does_not_hold(op, scale, device):
+    """Of bfloat16: one row of those that share a warp, and of those with a block each."""
+    for length in (50, 3000):
+        arrays = Arrays(Setting(op, (6, length), {"eps": 0.0}), DTYPES["bfloat16"])
+        found = []
+        for factor in (1, scale):
+            arrays.x[2] = (arrays.x[2].astype(np.float64) * factor).astype(arrays.x.dtype)
+            (y, saved), (dx, *_) = run_on(device, arrays)
+            statistics = saved[1 : -len(arrays.weights)]
+            found.append([a[[0, 1, 3, 4, 5]] for a in (y, *statistics, dx)])
+        assert_all_same_bits(*found)
+        x = arrays.x.astype(np.float64)
+        exact = reference.statistics(x, (1,), 0.0, arrays.setting.centred)
+        np.testing.assert_allclose(statistics[-1].astype(np.float64), exact[1], 4 * 2.0**-24)
+
+
+@on_kernels
+def test_nearly_constant_rows(dtype, device):
+    """The mean as a float misses the mean by a share of the deviation that shows."""
+    arrays = Arrays(Setting("layer_norm", (2, 20000), {"eps": 1e-9}), dtype)
+    arrays.x[...] = 128
+    arrays.x[:, 3] = 129
+    assert_right(arrays, "identity", *run_on(device, arrays))
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e4, 3e30])
@@ -315,6 +352,7 @@ OF_BITS = [
     Setting("layer_norm", (30, 37)),
     Setting("layer_norm", (3, 2500)),
     Setting("add_rms_norm", (19, 1100)),
+    Setting("layer_norm", (5, 17001)),
     Setting("group_norm", (5, 6, 9, 7), groups=3),
     Setting("instance_norm", (3, 5, 9, 7)),
 ]

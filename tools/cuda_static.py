@@ -23,7 +23,7 @@ from pathlib import Path
 
 import sass
 from cuda_static_names import ITEM, identify
-from cuda_static_norms import FAST_NORMS, with_norm_paths
+from cuda_static_norms import FAST_NORMS, NORM_LONG, with_norm_paths
 from cuda_static_report import report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -113,8 +113,10 @@ class Kernel:
     def threads(self) -> int:
         """Of a block."""
         if self.kernel in NORM_UNITS:
-            return 512
-        return 128 if sum(self.accesses) or self.kernel.startswith("finish_gate") else 256
+            any_double = self.dtype == "float64" and self.what.endswith("any strides")
+            return 256 if any_double and self.kernel == "norm_backward_units" else 512
+        narrow = self.kernel.startswith(("finish_gate", "norm_long_gradients"))
+        return 128 if sum(self.accesses) or narrow else 256
 
     @property
     def title(self) -> str:
@@ -135,14 +137,16 @@ class Kernel:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the fast path loads numbers of a channel, narrow ones."""
-        return self.is_norm_map or self.kernel == "sums_of_lines"
+        """Whether the fast path loads numbers of a channel or of a row, narrow ones."""
+        return self.is_norm_map or self.kernel in ("sums_of_lines", "norm_long_gradients")
 
     @property
     def is_norm(self) -> bool:
         """A kernel of norms that has a fast path: dense rows, and no activation to call."""
         if self.kernel.startswith("sums_of"):
             return self.what == FAST_NORMS and self.kernel != "sums_of_any"
+        if self.kernel in NORM_LONG:
+            return self.what == FAST_NORMS
         if self.kernel == "norm_moments":
             return self.what == "rows"
         return self.kernel in NORM_UNITS and self.what == f"{FAST_NORMS}, rows"

@@ -42,7 +42,12 @@ _ROWS = {
     "norm_forward_units": ((_COLLECT, _SPREAD, _APPLY), 2),
     "norm_moments": ((_COLLECT, _SPREAD), 1),
     "norm_apply_chunks": ((Pass(3, 1, (0, 0)),), 2),
+    # Backward of long rows: x and dy of two packs with weight; of two rows, with dx and columns.
+    "norm_long_terms": ((Pass(6, 0, (0, 0), 2),), 2),
+    "norm_long_gradients": ((Pass(4, 2, (0, 0), 2, multiplies=6),), 3),
 }
+# Of those, the kernels that have rows alone.
+NORM_LONG = ("norm_long_terms", "norm_long_gradients")
 
 
 def _passes(kernel: Kernel) -> tuple[tuple[Pass, ...], int]:
@@ -142,8 +147,11 @@ def traffic(length: int, dtype: str) -> Traffic:
     # Forward: what is not kept is read again for the squares, and for y.
     left = max(0, packs - slots * threads) / packs
     forward = 3.0 if packs > known["kSplit"] else 2 + 2 * left
-    # Backward: sums first, then x and dy; what is not kept is read for the sums, and for dx. The
-    # facts of the row take a little too.
+    # Backward: long rows are read twice, and their sums stay with the threads. Of the others sums
+    # come first, then x and dy; what is not kept is read for the sums, and for dx. The facts of the
+    # row take a little too.
+    if packs > known["kLongRow"]:
+        return Traffic(forward, 5.0, 0.0)
     planes = 2 * COMPUTE[dtype] // ITEM[dtype]
     facts = 4 * COMPUTE[dtype]
     free = _OPTIN - known["kStaticShared"] - facts

@@ -22,7 +22,7 @@ FASTACT_DEVICE Pack<T> again(const Rows& rows, const Share& share, Shared&& kept
 
 // What is normalised of one pack is kept, and added up: its elements, or, where no mean is
 // subtracted, their squares.
-template <class T, bool adds, class Rows, class Shared>
+template <class T, bool adds, bool keeps, class Rows, class Shared>
 FASTACT_DEVICE double take(const Rows& rows, const Share& share, Shared&& kept, int i, int valid,
                            Pack<T> pack, const Pack<T>& other) {
   if constexpr (adds) {
@@ -33,7 +33,7 @@ FASTACT_DEVICE double take(const Rows& rows, const Share& share, Shared&& kept, 
     pack = narrow_pack<T>(sum);
     write(rows, kTotal, share.unit, share.pack(i), valid, pack);
   }
-  if (i < rows.resident) kept[i * int(blockDim.x) + int(threadIdx.x)] = pack;
+  if (keeps || i < rows.resident) kept[i * int(blockDim.x) + int(threadIdx.x)] = pack;
   return rows.is_centred ? sum_of(pack) : squares_of(pack);
 }
 
@@ -45,17 +45,15 @@ FASTACT_DEVICE double collect(const Rows& rows, const Share& share, Shared&& kep
   int i = 0;
   if constexpr (Rows::kDense) {
     const bool adds = rows.data[kResidual] != nullptr;
-    const bool ends_early = share.count > 0 && valid_of<T>(rows, share, share.count - 1) < kSize;
-    const int whole = share.count - ends_early;
     if (rows.fast[kX] && (!adds || rows.fast[kResidual])) {
-      const auto several = [&](auto count, auto with_residual) {
+      const auto several = [&](auto count, auto with_residual, auto keeps, int end) {
         constexpr int kTurns = decltype(count)::value;
         constexpr bool kAdds = decltype(with_residual)::value;
         const int64_t step = int64_t(share.lanes) * kSize;
+        const T* x = row_of<T>(rows, kX, share.unit) + share.pack(i) * kSize;
+        const T* residual = row_of<T>(rows, kResidual, share.unit) + share.pack(i) * kSize;
 #pragma unroll 1
-        for (; i + kTurns <= whole; i += kTurns) {
-          const T* x = row_of<T>(rows, kX, share.unit) + share.pack(i) * kSize;
-          const T* residual = row_of<T>(rows, kResidual, share.unit) + share.pack(i) * kSize;
+        for (; i + kTurns <= end; i += kTurns, x += kTurns * step, residual += kTurns * step) {
           Pack<T> in[kTurns], other[kTurns] = {};
 #pragma unroll
           for (int turn = 0; turn < kTurns; ++turn) {
@@ -64,13 +62,25 @@ FASTACT_DEVICE double collect(const Rows& rows, const Share& share, Shared&& kep
           }
 #pragma unroll
           for (int turn = 0; turn < kTurns; ++turn)
-            total += take<T, kAdds>(rows, share, kept, i + turn, kSize, in[turn], other[turn]);
+            total += take<T, kAdds, decltype(keeps)::value>(rows, share, kept, i + turn, kSize,
+                                                            in[turn], other[turn]);
         }
       };
-      if (adds)
-        several(std::integral_constant<int, kInFlight / 2>(), std::true_type());
-      else
-        several(std::integral_constant<int, kInFlight>(), std::false_type());
+      using One = std::integral_constant<int, 1>;
+      using Two = std::integral_constant<int, kInFlight / 2>;
+      using Four = std::integral_constant<int, kInFlight>;
+      const std::true_type yes;
+      const std::false_type no;
+      const int whole = whole_of<T>(rows, share);
+      const int kept_whole = int(smaller(whole, rows.resident));
+      if (adds) {
+        several(Two(), yes, yes, kept_whole);
+        several(One(), yes, no, whole);
+      } else {
+        several(Four(), no, yes, kept_whole);
+        several(One(), no, yes, kept_whole);
+        several(Four(), no, no, whole);
+      }
     }
   }
 #pragma unroll 1
@@ -79,14 +89,29 @@ FASTACT_DEVICE double collect(const Rows& rows, const Share& share, Shared&& kep
     const int64_t q = share.pack(i);
     if (rows.data[kResidual]) {
       const Pack<T> other = read<T>(rows, kResidual, share.unit, q, valid);
-      total += take<T, true>(rows, share, kept, i, valid, read<T>(rows, kX, share.unit, q, valid),
-                             other);
+      total += take<T, true, false>(rows, share, kept, i, valid,
+                                    read<T>(rows, kX, share.unit, q, valid), other);
     } else {
-      total +=
-          take<T, false>(rows, share, kept, i, valid, read<T>(rows, kX, share.unit, q, valid), {});
+      total += take<T, false, false>(rows, share, kept, i, valid,
+                                     read<T>(rows, kX, share.unit, q, valid), {});
     }
   }
   return total;
+}
+
+// Calls add(pack, valid) with what is normalised, pack by pack.
+template <class T, class Rows, class Shared, class Add>
+FASTACT_DEVICE void for_kept(const Rows& rows, const Share& share, Shared&& kept, Add add) {
+  int i = 0;
+  const int kept_whole = int(smaller(whole_of<T>(rows, share), rows.resident));
+  int at = int(threadIdx.x);
+#pragma unroll 1
+  for (; i < kept_whole; ++i, at += int(blockDim.x)) add(kept[at], Pack<T>::kSize);
+#pragma unroll 1
+  for (; i < share.count; ++i) {
+    const int valid = valid_of<T>(rows, share, i);
+    add(again<T>(rows, share, kept, i, valid), valid);
+  }
 }
 
 // Pass 2: the sums of the distances from the mean, for float64 alone, and of their squares.
@@ -94,10 +119,7 @@ template <class T, class Rows, class Shared>
 FASTACT_DEVICE void spread(const Rows& rows, const Share& share, Shared&& kept, double mean,
                            double (&sums)[2]) {
   sums[0] = sums[1] = 0;
-#pragma unroll 1
-  for (int i = 0; i < share.count; ++i) {
-    const int valid = valid_of<T>(rows, share, i);
-    const Pack<T> pack = again<T>(rows, share, kept, i, valid);
+  for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
     double term[Pack<T>::kSize];
 #pragma unroll
     for (int j = 0; j < Pack<T>::kSize; ++j) {
@@ -112,52 +134,154 @@ FASTACT_DEVICE void spread(const Rows& rows, const Share& share, Shared&& kept, 
     }
     sums[0] += sum;
     sums[1] += squares;
-  }
+  });
+}
+
+// Pass 2 of 16-bit data: the squared distances from `near`, the mean as a float, in float.
+template <class T, class Rows, class Shared>
+FASTACT_DEVICE double spread_in_float(const Rows& rows, const Share& share, Shared&& kept,
+                                      float near) {
+  double squares = 0;
+  for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
+    Wide<T> x = widen_pack(pack);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      x.lane[j] -= near;
+      if (j >= valid) x.lane[j] = 0;
+    }
+    squares += sum_in_float<T>([&](int j, float sum) { return madd(x.lane[j], x.lane[j], sum); });
+  });
+  return squares;
+}
+
+// Whether a sum of squares in float met no overflow, and no underflow that matters: where the mean
+// square is 2^-80, what is below 2^-126 is nothing. float16 has no such numbers.
+template <class T>
+FASTACT_DEVICE bool is_in_range(double squares, double count) {
+  return std::is_same_v<T, f16> || (squares >= count * 0x1p-80 && squares <= 0x1p120);
 }
 
 // Passes 1 and 2: the mean and the squared distances from it (0 and the sum of squares where none
 // is subtracted), of the `count` elements of all lanes.
 template <class T, class Rows, class Shared>
 FASTACT_DEVICE void find_moments(const Rows& rows, const Share& share, Shared&& kept, double count,
-                                 double* mean, double* m2) {
+                                 int& turn, double* mean, double* m2) {
   double total[1] = {collect<T>(rows, share, kept)};
-  team_sum(total, share.lanes);
+  team_sum(total, share.lanes, turn);
   *mean = 0;
   *m2 = total[0];
-  if (!rows.is_centred) return;
-  *mean = total[0] / count;
+  if (rows.is_centred) *mean = total[0] / (count * kTermScale<T>);
   double sums[2];
-  spread<T>(rows, share, kept, *mean, sums);
   if constexpr (sizeof(T) == 8) {  // of float64 the first mean is off by some ULPs
-    team_sum(sums, share.lanes);
+    if (!rows.is_centred) return;
+    spread<T>(rows, share, kept, *mean, sums);
+    team_sum(sums, share.lanes, turn);
     moments_of_sums(*mean, sums[0], sums[1], count, mean, m2);
   } else {
-    double squares[1] = {sums[1]};
-    team_sum(squares, share.lanes);
-    *m2 = squares[0];
+    double squares[1];
+    if constexpr (sizeof(T) == 2) {
+      if (rows.is_centred) {
+        // sum (x - mean)^2 = sum (x - near)^2 - count (mean - near)^2
+        const float near = float(*mean);
+        const double low = *mean - double(near);
+        squares[0] = spread_in_float<T>(rows, share, kept, near);
+        team_sum(squares, share.lanes, turn);
+        *m2 = squares[0] - count * (low * low);
+        if (*m2 < 0) *m2 = 0;
+      }
+      // Of a warp all take part, and those of it whose numbers were fine keep theirs.
+      const bool fine = is_in_range<T>(*m2, count);
+      if (std::is_same_v<T, f16> || !__any_sync(kAllLanes, !fine)) return;
+      spread<T>(rows, share, kept, *mean, sums);
+      squares[0] = sums[1];
+      team_sum(squares, share.lanes, turn);
+      if (!fine) *m2 = squares[0];
+    } else {
+      if (!rows.is_centred) return;
+      spread<T>(rows, share, kept, *mean, sums);
+      squares[0] = sums[1];
+      team_sum(squares, share.lanes, turn);
+      *m2 = squares[0];
+    }
   }
 }
 
-// Pass 3: y.
-template <class T, bool identity, class Rows, class Shared>
+// xhat = (x - high) rstd + shift: what is left of the mean, times rstd, comes with the product.
+template <class C>
+struct Normaliser {
+  C high, rstd, shift;
+  FASTACT_DEVICE C operator()(C x) const { return madd(x - high, rstd, shift); }
+};
+template <class C>
+FASTACT_DEVICE Normaliser<C> normaliser(double mean, C rstd) {
+  const Centre<C> centre = centre_of<C>(mean);
+  return {centre.high, rstd, -centre.low * rstd};
+}
+
+template <class T, bool identity>
+FASTACT_DEVICE Pack<T> normalise(const NormRows& rows, const Normaliser<Compute<T>>& way,
+                                 const Pack<T>& pack, const Wide<T>& weight, const Wide<T>& bias) {
+  Wide<T> z = widen_pack(pack);
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    z.lane[j] = affine(way(z.lane[j]), weight.lane[j], bias.lane[j]);
+  if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
+  return narrow_pack<T>(z);
+}
+
+// Pass 3: y. What is whole and quick first. from_memory: nothing is kept.
+template <class T, bool identity, bool from_memory, class Rows, class Shared>
 FASTACT_DEVICE void finish(const Rows& rows, const Share& share, Shared&& kept, double mean,
                            Compute<T> rstd) {
   using C = Compute<T>;
-  const Centre<C> centre = centre_of<C>(mean);
+  constexpr int kSize = Pack<T>::kSize;
+  const Normaliser<C> way = normaliser<C>(mean, rstd);
+  int i = 0;
+  if constexpr (Rows::kDense) {
+    const auto quickly = [&](auto weight_given, auto bias_given) {
+      constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
+      int whole = whole_of<T>(rows, share);
+      if (!from_memory) whole = int(smaller(whole, rows.resident));
+      const char* const of_weight = parameters_base(rows, kWeightRole, share.unit);
+      const char* const of_bias = parameters_base(rows, kBiasRole, share.unit);
+      const T* const x = row_of<T>(rows, rows.data[kResidual] ? kTotal : kX, share.unit);
+      T* const y = row_of<T>(rows, kY, share.unit);
+      int q = int(share.first), at = int(threadIdx.x);
 #pragma unroll 1
-  for (int i = 0; i < share.count; ++i) {
+      for (; i < whole; ++i, q += share.lanes, at += int(blockDim.x)) {
+        Pack<T> pack;
+        if constexpr (from_memory)
+          pack = load_pack(x + int64_t(q) * kSize);
+        else
+          pack = kept[at];
+        const Wide<T> weight =
+            quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
+        const Wide<T> bias =
+            quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
+        store_pack(y + int64_t(q) * kSize, normalise<T, identity>(rows, way, pack, weight, bias));
+      }
+    };
+    const std::integral_constant<Given, kPacks> packs;
+    const std::integral_constant<Given, kNothing> nothing;
+    const std::integral_constant<Given, kAnything> anything;
+    if (rows.quick) {
+      const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
+      if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
+        quickly(packs, packs);
+      else if constexpr (identity)
+        own && !rows.data[kBiasRole] ? quickly(packs, nothing) : quickly(anything, anything);
+    }
+  }
+#pragma unroll 1
+  for (; i < share.count; ++i) {
     const int valid = valid_of<T>(rows, share, i);
     const int64_t q = share.pack(i);
     const Wide<T> weight =
         parameters_of<T>(rows, kWeightRole, rows.weight_dtype, C(1), share.unit, q, valid);
     const Wide<T> bias =
         parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), share.unit, q, valid);
-    Wide<T> z = widen_pack(again<T>(rows, share, kept, i, valid));
-#pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j)
-      z.lane[j] = affine(normalised(z.lane[j], centre, rstd), weight.lane[j], bias.lane[j]);
-    if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
-    write(rows, kY, share.unit, q, valid, narrow_pack<T>(z));
+    const Pack<T> pack = again<T>(rows, share, kept, i, valid);
+    write(rows, kY, share.unit, q, valid, normalise<T, identity>(rows, way, pack, weight, bias));
   }
 }
 
@@ -173,6 +297,7 @@ template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_forward_units(FASTACT_GRID_CONSTANT const Rows rows) {
   const auto kept = dynamic_shared<Pack<T>>();
+  int turn = 0;
   for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.units;
        first += int64_t(gridDim.x) * rows.teams) {
     const int64_t unit = first + int(threadIdx.x) / rows.lanes;
@@ -180,11 +305,11 @@ void norm_forward_units(FASTACT_GRID_CONSTANT const Rows rows) {
     const Share share =
         share_of(unit, 0, packs_of<T>(rows), int(threadIdx.x) % rows.lanes, rows.lanes, idle);
     double mean, m2;
-    find_moments<T>(rows, share, kept, double(rows.row), &mean, &m2);
+    find_moments<T>(rows, share, kept, double(rows.row), turn, &mean, &m2);
     if (idle) continue;
     const double rstd = rstd_of(m2, double(rows.row), rows.eps);
     if (share.lane == 0) store_statistics<T>(rows, share.unit, mean, rstd);
-    finish<T, identity>(rows, share, kept, mean, Compute<T>(rstd));
+    finish<T, identity, false>(rows, share, kept, mean, Compute<T>(rstd));
   }
 }
 
@@ -207,12 +332,13 @@ template <class T, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
   const auto kept = dynamic_shared<Pack<T>>();
+  int turn = 0;
   for (int64_t task = blockIdx.x; task < rows.units * chunks.count; task += gridDim.x) {
     const Share share = share_of_chunk<T>(rows, chunks, task);
     const int64_t begin = (share.first - share.lane) * Pack<T>::kSize;
     const int64_t count = smaller(chunks.size * Pack<T>::kSize, rows.row - begin);
     double mean, m2;
-    find_moments<T>(rows, share, kept, double(count), &mean, &m2);
+    find_moments<T>(rows, share, kept, double(count), turn, &mean, &m2);
     if (share.lane == 0) {
       store(chunks.moments + 2 * task, mean);
       store(chunks.moments + 2 * task + 1, m2);
@@ -259,7 +385,7 @@ void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks c
     const Share share = share_of_chunk<T>(rows, chunks, task);
     const double mean = load(chunks.statistics + 2 * share.unit);
     const double rstd = load(chunks.statistics + 2 * share.unit + 1);
-    finish<T, identity>(rows, share, kept, mean, Compute<T>(rstd));
+    finish<T, identity, true>(rows, share, kept, mean, Compute<T>(rstd));
   }
 }
 

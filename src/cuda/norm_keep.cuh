@@ -20,6 +20,7 @@ struct NormBackward {
   int tile;
   bool has_columns;   // sums of the parameters, one an element of a unit
   bool has_slots;     // or one a run of elements
+  bool is_long;       // rows go in chunks: norm_long.cuh
   int sums_resident;  // packs of a lane whose sums are in shared memory, not in `spilled`
   int slot_lanes;     // threads of a slot: 1 to 32, or the block
   int64_t padded;     // doubles of a group's sums
@@ -31,6 +32,11 @@ struct NormBackward {
 template <class C>
 struct UnitFacts {
   C mean, rstd, mean_g, mean_g_xhat;
+};
+
+// A pack as it is kept. nvcc 13.0 reads eight numbers of 16 bits by 8 bytes, four of 32 by 16.
+struct alignas(kPackBytes) Quad {
+  uint32_t word[4];
 };
 
 // What a thread keeps in shared memory for itself: packs of storage, side by side with those of the
@@ -61,30 +67,34 @@ struct Keep {
   struct FactPacks {
     Pack<T> pack[kFacts];
   };
-  FASTACT_DEVICE UnitFacts<C> facts(int r, int team) const {
+  FASTACT_DEVICE UnitFacts<C> facts_from(int at) const {
     FactPacks packs;
 #pragma unroll
-    for (int k = 0; k < kFacts; ++k) packs.pack[k] = memory[facts_at(r, team) + k];
+    for (int k = 0; k < kFacts; ++k) packs.pack[k] = from(at + k);
     return bit_cast<UnitFacts<C>>(packs);
   }
+  FASTACT_DEVICE UnitFacts<C> facts(int r, int team) const { return facts_from(facts_at(r, team)); }
   FASTACT_DEVICE void put_facts(int r, int team, const UnitFacts<C>& value) const {
     const FactPacks packs = bit_cast<FactPacks>(value);
 #pragma unroll
-    for (int k = 0; k < kFacts; ++k) memory[facts_at(r, team) + k] = packs.pack[k];
+    for (int k = 0; k < kFacts; ++k) to(facts_at(r, team) + k, packs.pack[k]);
   }
 
-  FASTACT_DEVICE Pack<T> pack(int slot, int thread) const { return memory[at(slot, thread)]; }
+  FASTACT_DEVICE Pack<T> from(int at) const { return bit_cast<Pack<T>>(Quad(memory[at])); }
+  FASTACT_DEVICE void to(int at, const Pack<T>& pack) const { memory[at] = bit_cast<Quad>(pack); }
+  FASTACT_DEVICE Pack<T> pack(int slot, int thread) const { return from(at(slot, thread)); }
   FASTACT_DEVICE void put(int slot, int thread, const Pack<T>& pack) const {
-    memory[at(slot, thread)] = pack;
+    to(at(slot, thread), pack);
   }
-  FASTACT_DEVICE Wide<T> wide(int slot, int thread) const {
+  FASTACT_DEVICE Wide<T> wide_from(int at) const {
     struct {
       Pack<T> plane[kPlanes<T>];
     } planes;
 #pragma unroll
-    for (int k = 0; k < kPlanes<T>; ++k) planes.plane[k] = pack(slot + k, thread);
+    for (int k = 0; k < kPlanes<T>; ++k) planes.plane[k] = from(at + k * int(blockDim.x));
     return bit_cast<Wide<T>>(planes);
   }
+  FASTACT_DEVICE Wide<T> wide(int slot, int thread) const { return wide_from(at(slot, thread)); }
   FASTACT_DEVICE void put_wide(int slot, int thread, const Wide<T>& value) const {
     struct Planes {
       Pack<T> plane[kPlanes<T>];
@@ -93,11 +103,14 @@ struct Keep {
 #pragma unroll
     for (int k = 0; k < kPlanes<T>; ++k) put(slot + k, thread, planes.plane[k]);
   }
-  FASTACT_DEVICE Wide<T> p(int r, int i, int thread) const {
+  FASTACT_DEVICE Wide<T> p_from(int at) const {
     if constexpr (identity)
-      return widen_pack(pack(x_slot(r, i) + 1, thread));
+      return widen_pack(from(at));
     else
-      return wide(x_slot(r, i) + 1, thread);
+      return wide_from(at);
+  }
+  FASTACT_DEVICE Wide<T> p(int r, int i, int thread) const {
+    return p_from(at(x_slot(r, i) + 1, thread));
   }
 
   // Sums of a lane's i-th pack of columns. which: 0 of dweight, 1 of dbias.
@@ -180,17 +193,72 @@ FASTACT_DEVICE void cut_off(Wide<T>& wide, int valid) {
     if (j >= valid) wide.lane[j] = 0;
 }
 
-// The sum of a * b over the lanes of a pack, a of one dtype's eight numbers in the compute type.
+// The sums of a * b and of a over the lanes of a pack, in the compute type: two chains each.
 template <class T>
 FASTACT_DEVICE double dot(const Wide<T>& a, const Wide<T>& b) {
-  Compute<T> term[Pack<T>::kSize];
+  Compute<T> sum[2] = {};
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = a.lane[j] * b.lane[j];
+  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] = madd(a.lane[j], b.lane[j], sum[j % 2]);
+  return double(sum[0] + sum[1]);
+}
+template <class T>
+FASTACT_DEVICE double lanes_of(const Wide<T>& a) {
+  Compute<T> sum[2] = {};
 #pragma unroll
-  for (int n = Pack<T>::kSize / 2; n > 0; n /= 2)
+  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] += a.lane[j];
+  return double(sum[0] + sum[1]);
+}
+
+// Adds a pack's terms to the sums of g = p w and of g xhat of its unit.
+template <class T>
+FASTACT_DEVICE void add_terms(const NormRows& rows, Wide<T> p, const Wide<T>& xhat,
+                              const Wide<T>& weight, double (&sums)[2]) {
 #pragma unroll
-    for (int j = 0; j < n; ++j) term[j] += term[j + n];
-  return double(term[0]);
+  for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] *= weight.lane[j];
+  if (rows.is_centred) sums[0] += lanes_of<T>(p);
+  sums[1] += dot<T>(p, xhat);
+}
+
+// And to those of its columns.
+template <class T>
+FASTACT_DEVICE void add_columns(const Wide<T>& p, const Wide<T>& xhat, Wide<T>& of_weight,
+                                Wide<T>& of_bias) {
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) {
+    of_weight.lane[j] = madd(p.lane[j], xhat.lane[j], of_weight.lane[j]);
+    of_bias.lane[j] += p.lane[j];
+  }
+}
+
+// dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a pack.
+template <class T>
+FASTACT_DEVICE Wide<T> gradient_of(const UnitFacts<Compute<T>>& facts, const Wide<T>& p,
+                                   const Wide<T>& xhat, const Wide<T>& weight) {
+  Wide<T> dx;
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    dx.lane[j] = facts.rstd * madd(-xhat.lane[j], facts.mean_g_xhat,
+                                   madd(p.lane[j], weight.lane[j], -facts.mean_g));
+  return dx;
+}
+
+// The same stored, with what else is added to it.
+template <class T, class Rows>
+FASTACT_DEVICE void store_gradient(const Rows& rows, const UnitFacts<Compute<T>>& facts,
+                                   const Wide<T>& p, const Wide<T>& xhat, const Wide<T>& weight,
+                                   int64_t unit, int64_t q, int valid) {
+  Wide<T> dx = gradient_of<T>(facts, p, xhat, weight);
+  if (rows.data[kDTotal]) {
+    const Wide<T> more = widen_pack(read<T>(rows, kDTotal, unit, q, valid));
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) dx.lane[j] += more.lane[j];
+  }
+  if (rows.accumulate) {
+    const Wide<T> before = widen_pack(read<T>(rows, kDx, unit, q, valid));
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) dx.lane[j] = before.lane[j] + dx.lane[j];
+  }
+  write(rows, kDx, unit, q, valid, narrow_pack<T>(dx));
 }
 
 }  // namespace

@@ -23,6 +23,13 @@ namespace {
 enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
 constexpr int kNormAxes = 32;  // that do not merge: more take over 2^32 elements
 
+template <class T>
+constexpr int kDTypeOf = sizeof(T) == 8 ? kF64 : kF32;
+template <>
+constexpr int kDTypeOf<f16> = kF16;
+template <>
+constexpr int kDTypeOf<bf16> = kBF16;
+
 // Where an element of a unit lies in arrays of any strides.
 struct NormTable {
   int units, count;  // axes that count units, and all
@@ -39,6 +46,7 @@ struct NormRows {
   bool fast[kNormRoles];      // rows of data begin at multiples of 16 bytes; parameters touch
   bool repeated[4];           // one element stands for all
   bool windows[4];            // nobody writes what neighbours hold
+  bool quick;                 // whole packs of data are all fast, and so are their parameters
   int weight_dtype, bias_dtype;
 
   int64_t batch, groups, units;
@@ -47,6 +55,7 @@ struct NormRows {
   int teams;                 // units of a block at a time
   int per_lane;              // packs of a thread
   int resident;              // of those, kept in shared memory
+  int run_packs;             // if quick: packs that share a parameter, 0: each element has its own
 
   int which;
   double parameters[kMaxParameters];
@@ -199,6 +208,16 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
       rows.fast[k] = begins && rows.pitch[k] == item[k];
     }
     plan.is_dense &= address % uintptr_t(item[k]) == 0;  // checked before: any other is refused
+  }
+  constexpr int64_t kSize = Pack<T>::kSize;
+  const bool runs = rows.run > 1 && has_parameters;
+  rows.quick = plan.is_dense && rows.row < INT32_MAX && (!runs || rows.run % kSize == 0);
+  rows.run_packs = runs ? int(std::min<int64_t>(rows.run / kSize, INT32_MAX)) : 0;
+  for (int k = 0; k < 4; ++k) rows.quick &= !data[k] || rows.fast[k];
+  for (int k = kWeightRole; k < kNormRoles && !runs; ++k) {
+    const int dtype = k == kWeightRole ? rows.weight_dtype : rows.bias_dtype;
+    const bool known = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == kF32);
+    rows.quick &= !data[k] || (rows.fast[k] && known);
   }
   rows.which = call.which;
   if (call.parameters)

@@ -141,13 +141,6 @@ FASTACT_DEVICE void write(const Rows& rows, int role, int64_t unit, int64_t q, i
   write_slowly<T>(rows, role, unit, q, valid, pack);
 }
 
-template <class T>
-constexpr int kDTypeOf = sizeof(T) == 8 ? kF64 : kF32;
-template <>
-constexpr int kDTypeOf<f16> = kF16;
-template <>
-constexpr int kDTypeOf<bf16> = kBF16;
-
 // One number of a parameter, whose dtype is T's or a wider one.
 template <class T>
 FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype) {
@@ -223,55 +216,121 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
   return parameters_slowly<T>(rows, role, base, dtype, unit, q, valid);
 }
 
-// Sums over the lanes of a unit, given to all of them. Every thread of the block takes part.
+// The parameters of a unit's group, or null.
+FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t unit) {
+  const char* base = rows.data[role];
+  if (base && rows.groups > 1)
+    base += (unit - quotient(unit, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
+  return base;
+}
+
+// How the parameters of quick rows are given: as packs of T, not at all, or in any way, which asks
+// for each pack anew. Loops over packs stand once for each that is common.
+enum Given { kPacks, kNothing, kAnything };
+FASTACT_DEVICE bool is_own(const NormRows& rows, int role, int dtype, int own) {
+  return rows.data[role] && rows.run_packs == 0 && dtype == own;
+}
+
+// Those of its q-th pack.
+template <class T, Given given>
+FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const char* base, int dtype,
+                                        Compute<T> none, int q) {
+  constexpr int kSize = Pack<T>::kSize;
+  if constexpr (given == kPacks)
+    return widen_pack(load_pack(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
+  Wide<T> wide;
+  if (given == kAnything && base && rows.run_packs == 0) {
+    if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
+      return widen_pack(load_pack(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
+    const float* p = reinterpret_cast<const float*>(base) + int64_t(q) * kSize;
+    const Pack<float> low = load_pack(p), high = load_pack(p + 4);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j)
+      wide.lane[j] = Compute<T>(j < 4 ? low.lane[j % 4] : high.lane[j % 4]);
+    return wide;
+  }
+  Compute<T> one = none;
+  if (given == kAnything && base) {
+    const unsigned slot = rows.params > 1 ? unsigned(q) / unsigned(rows.run_packs) : 0;
+    one = load_parameter<T>(base + slot * rows.pitch[role], dtype);
+  }
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
+  return wide;
+}
+
+// A thread's packs that are whole: all, or all but its last.
+template <class T>
+FASTACT_DEVICE int whole_of(const NormRows& rows, const Share& share) {
+  const bool ends_early =
+      share.count > 0 && valid_of<T>(rows, share, share.count - 1) < Pack<T>::kSize;
+  return share.count - ends_early;
+}
+
+// Sums over the lanes of a unit, given to all of them. Every thread of the block takes part. turn:
+// of a block's sums the number, whose parity picks the memory, so that one barrier is enough: who
+// writes there again has met all others at the barrier of the sum between.
 template <int n>
-FASTACT_DEVICE void team_sum(double (&value)[n], int lanes) {
-  FASTACT_SHARED(double, warps, n*(kNormThreads / kWarp));
+FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& turn) {
+  constexpr int kMostWarps = kNormThreads / kWarp;
+  FASTACT_SHARED(double, warps, 2 * n * kMostWarps);
   const int width = lanes < kWarp ? lanes : kWarp;
 #pragma unroll
   for (int k = 0; k < n; ++k) value[k] = warp_sum(value[k], width);
   if (lanes <= kWarp) return;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int count = lanes / kWarp;
+  const int count = lanes / kWarp;  // a power of two
+  const int from = (turn++ & 1) * n * kMostWarps;
 #pragma unroll
   for (int k = 0; k < n; ++k)
-    if (lane == 0) warps[k * (kNormThreads / kWarp) + warp] = value[k];
+    if (lane == 0) warps[from + k * kMostWarps + warp] = value[k];
   __syncthreads();
 #pragma unroll
-  for (int k = 0; k < n; ++k) {
-    value[k] = lane < count ? double(warps[k * (kNormThreads / kWarp) + lane]) : 0.0;
-    value[k] = warp_sum(value[k]);
-  }
-  __syncthreads();
+  for (int k = 0; k < n; ++k)
+    value[k] = warp_sum(double(warps[from + k * kMostWarps + (lane & (count - 1))]), count);
 }
 
-// The sum of a pack's squares, in two chains.
+// Half of what a pass over 16-bit data converts to double: the sum of eight in float, as two
+// chains.
+template <class T, class Term>
+FASTACT_DEVICE double sum_in_float(Term term) {
+  float sum[2] = {};
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] = term(j, sum[j % 2]);
+  return double(sum[0] + sum[1]);
+}
+
+// The sum of a pack's squares, in two chains. In float (16-bit data) the products are exact.
 template <class T>
 FASTACT_DEVICE double squares_of(const Pack<T>& pack) {
-  double sum[2] = {};
+  const Wide<T> x = widen_pack(pack);
+  if constexpr (sizeof(T) == 2) {
+    return sum_in_float<T>([&](int j, float sum) { return madd(x.lane[j], x.lane[j], sum); });
+  } else {
+    double sum[2] = {};
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) {
-    const double x = double(widen(pack.lane[j]));
-    sum[j % 2] = madd(x, x, sum[j % 2]);
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      const double wide = double(x.lane[j]);
+      sum[j % 2] = madd(wide, wide, sum[j % 2]);
+    }
+    return sum[0] + sum[1];
   }
-  return sum[0] + sum[1];
 }
 
-// The lanes of a pack as one term. 16-bit numbers are added in float, by eighths so that no sum of
-// finite ones overflows; reduce.cuh's way for the wider ones.
+// The lanes of a pack as one term, times kTermScale. 16-bit numbers are added in float, those of
+// bfloat16 by eighths so that no sum of finite ones overflows; reduce.cuh's way for the wider ones.
+template <class T>
+constexpr double kTermScale = std::is_same_v<T, bf16> ? 0.125 : 1;
 template <class T>
 FASTACT_DEVICE double sum_of(const Pack<T>& pack) {
   if constexpr (sizeof(T) != 2) {
     return pack_sum<Itself>(pack);
   } else {
-    float term[Pack<T>::kSize];
-#pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = widen(pack.lane[j]) * 0.125f;
-#pragma unroll
-    for (int n = Pack<T>::kSize / 2; n > 0; n /= 2)
-#pragma unroll
-      for (int j = 0; j < n; ++j) term[j] += term[j + n];
-    return double(term[0]) * 8;
+    const Wide<T> x = widen_pack(pack);
+    return sum_in_float<T>([&](int j, float sum) {
+      if (kTermScale<T> == 1) return x.lane[j] + sum;
+      return madd(x.lane[j], float(kTermScale<T>), sum);
+    });
   }
 }
 

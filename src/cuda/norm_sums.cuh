@@ -60,6 +60,7 @@ FASTACT_DEVICE void add_slots(const Rows& rows, const Kept& keep, const Share& s
   constexpr int kSize = Pack<T>::kSize;
   const int lanes = keep.plan.slot_lanes, teams = int(blockDim.x) / lanes;
   const int team = int(threadIdx.x) / lanes, lane = int(threadIdx.x) % lanes;
+  int turn = 0;
   __syncthreads();
   for (int64_t s0 = 0; s0 < rows.params; s0 += teams) {
     const int64_t slot = s0 + team;
@@ -76,18 +77,16 @@ FASTACT_DEVICE void add_slots(const Rows& rows, const Kept& keep, const Share& s
       Wide<T> xhat = xhat_of(
           kept ? keep.pack(keep.x_slot(r, i), owner) : read<T>(rows, kIn, share.unit, q, valid),
           mean, rstd);
-      Wide<T> one;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const bool inside = q * kSize + j >= begin && q * kSize + j < end;
         p.lane[j] = inside ? p.lane[j] : 0;
         xhat.lane[j] = inside ? xhat.lane[j] : 0;
-        one.lane[j] = 1;
       }
       sums[0] += dot<T>(p, xhat);
-      sums[1] += dot<T>(p, one);
+      sums[1] += lanes_of<T>(p);
     }
-    team_sum(sums, lanes);
+    team_sum(sums, lanes, turn);
     if (idle || lane > 0) continue;
 #pragma unroll
     for (int which = 0; which < 2; ++which) {

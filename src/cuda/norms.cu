@@ -6,13 +6,12 @@
 // a block of up to 512 threads for longer ones.
 //
 // Forward. The row is read once and kept in shared memory in its storage type, where each thread
-// looks only at what it put there itself: no barrier but those of the sums, no bank conflict, and
-// nothing wide in registers while the activation is called. Three passes over that: the mean (and
-// the sum with the residual, which is what is kept), the squares about it, and y. rms_norm leaves
-// out one. Packs beyond what shared memory holds are read again: a device with less of it takes
-// more traffic and gives the same bits. Rows of more than kSplit packs are cut into chunks, a block
-// each: their moments, one merging kernel (all chunks of a row at once, about the first one's
-// mean), then y.
+// looks only at what it put there itself: no barrier but one a sum, no bank conflict, and nothing
+// wide in registers while the activation is called. Three passes over that: the mean (and the sum
+// with the residual, which is what is kept), the squares about it, and y. rms_norm leaves out one.
+// Packs beyond what shared memory holds are read again: a device with less of it takes more traffic
+// and gives the same bits. Rows of more than kSplit packs are cut into chunks, a block each: their
+// moments, one merging kernel (all chunks of a row at once, about the first one's mean), then y.
 //
 //   Bytes moved: x, residual, total and y once; from kSplit packs on what is normalised twice.
 //
@@ -25,24 +24,44 @@
 //
 //   Bytes moved: dy, x (dtotal) and dx once, and the partials.
 //
+// Of dense rows of more than kLongRow packs, whose sums, x and dy together leave shared memory,
+// norm_long.cuh takes parts: a few of them keep the whole device busy.
+//
+//   Bytes moved: dy and x twice, dx once; of the sums of each part of the batch, which has
+//   kLongRows rows or more, 32 an element of a row, written and read again.
+//
+// In each pass whole packs of quick rows (norm_plan.cuh) have a loop of their own, in which nothing
+// is asked that holds for the row, addresses are one addition, and the sums take a pack's eight
+// 16-bit numbers in float before one conversion to double. By the machine code for sm_90 (identity,
+// weight and bias; docs/results/cuda_static.md) that took the instructions an element
+//
+//   forward    bfloat16 35 -> 16, float16 34 -> 16, float32 48 -> 16, float64 84 -> 24
+//   backward   bfloat16 51 -> 23, float16 45 -> 23, float32 67 -> 27, float64 122 -> 45
+//
+// where the time of memory at 4.3 TB/s is that of 28 (16-bit) to 110 forward, 41 to 165 backward.
+//
 // Arrays of any other strides go element by element through the same kernels, in the same order;
-// backward reads theirs three times.
+// backward reads theirs three times, and adds long rows up in another order than dense ones.
 //
-// Statistics are added up in double: a conversion and an addition an element for float32, and for
-// 16-bit data a float sum of a pack (its eight numbers have 8 or 11 bits: mostly exact), with one
-// conversion each for the squares. The order is a function of the row's length and dtype alone.
+// Statistics are added up in double: a conversion and an addition an element for float32. Of 16-bit
+// data a pack is added up in float, its elements (8 or 11 bits each: mostly exact) and the squares
+// of their distances from the mean as a float, from which the double sums are put right: rstd is
+// off by 4 u (u = 2^-24) at most. Squares that float does not hold, of bfloat16 alone, are taken
+// again in double. The order is a function of the row's length and dtype alone.
 //
-// No GPU has run these kernels yet: what is said of speed is what they move. For sm_90 nothing of
-// dense arrays spills: 64 registers forward (float64: up to 102), 128 backward.
+// No GPU has run these kernels yet: what is said of speed is counted. For sm_90 nothing spills: 64
+// registers forward (float64 and any strides: up to 102), 128 backward (float64 of any strides,
+// where 512 threads would spill 40 bytes, has 256 of them).
 //
 // Tried and rejected: rows in registers across the activation's call (100 to 450 bytes of spills);
 // backward in 64 registers (134 to 198 bytes, float32); packs at the ends of rows, misaligned ones
 // and parameters in their rarer forms inlined wherever they are read (28 bytes forward, and for
 // bfloat16 25 s of compiling instead of 11); tiles of arrays of any strides kept as dense ones are
-// (up to 132 bytes).
-#include "norm_backward.cuh"
+// (up to 132 bytes); one loop for all ways in which parameters are given (nvcc makes predicated
+// loads of them, and every pack issues all).
 #include "norm_columns.h"
 #include "norm_forward.cuh"
+#include "norm_long.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -51,6 +70,10 @@ constexpr int64_t kWarpRow = 256;        // packs, at most, of a row that one wa
 constexpr int64_t kWideRow = 2048;       // packs from which on a block has 512 threads
 constexpr int64_t kSplit = 16384;        // packs of a row that one block takes
 constexpr int64_t kChunk = 4096;         // packs of a part of a longer one
+constexpr int64_t kLongRow = 2048;       // packs of a dense row that one block takes backward
+constexpr int64_t kLongChunk = 1024;     // packs of a part of a longer one
+constexpr int64_t kLongRows = 4;         // at least, of the batch in a part of it
+constexpr int64_t kLongTasks = 512;      // parts of a batch of such rows: what an H200 runs at once
 constexpr int kStaticShared = 2 << 10;   // bytes, at most, of the kernels' own
 constexpr int kSharedOfAll = 46 << 10;   // dynamic bytes that every device has
 constexpr int64_t kMostSums = 16 << 20;  // bytes of partials
@@ -106,34 +129,45 @@ NormPlan plan_forward(const NormCall& call, NormChunks* chunks) {
   return plan;
 }
 
+// is_dense: what to take for it, where not all arrays are known.
 template <class T>
-NormPlan plan_backward(const NormCall& call, NormBackward* backward) {
+NormPlan plan_backward(const NormCall& call, NormBackward* backward,
+                       const bool* is_dense = nullptr) {
   const bool outputs[4] = {false, false, false, true};
   NormPlan plan = plan_norm<T>(call, NormCall::kIn, outputs);
+  if (is_dense) plan.is_dense = *is_dense;
   const NormRows& rows = plan.rows;
   const int64_t packs = row_packs<T>(plan);
   const bool has_parameters = call.weight.data || call.bias.data;
   const bool has_sums = call.dweight.data || call.dbias.data;
   const bool by_slots = has_parameters && rows.run > 1;
-  const int most_lanes = packs < kWideRow ? kThreadsOfNarrow : kNormThreads;
+  const int most = plan.is_dense ? kBackwardThreads<T, NormRows> : kBackwardThreads<T, NormStrided>;
+  const int most_lanes = packs < kWideRow ? kThreadsOfNarrow : most;
   if (by_slots || packs > 2 * kWarp)
     set_lanes(&plan, packs, std::max(2 * kWarp, power_of_two_from(packs, most_lanes)));
   else
     set_lanes(&plan, packs, power_of_two_from(packs, kWarp));
 
   *backward = {};
+  backward->is_long = plan.is_dense && !by_slots && packs > kLongRow;
   backward->has_slots = has_sums && by_slots;
   backward->has_columns = has_sums && !by_slots;
   const int64_t run_packs = rows.run / Pack<T>::kSize + 1;
   backward->slot_lanes = run_packs > 2 * kWarp ? plan.threads : power_of_two_from(run_packs, kWarp);
   backward->padded = ceil_div(rows.params, 8) * 8;
 
+  if (backward->is_long) {
+    const int64_t tiles = ceil_div(packs, kColumnThreads) * rows.groups;
+    backward->size = std::max(kLongRows, ceil_div(rows.batch, ceil_div(kLongTasks, tiles)));
+    backward->count = ceil_div(rows.batch, backward->size);
+    return plan;
+  }
   // A chunk of the batch: without sums as many blocks as there may be.
   const int64_t bytes = 2 * rows.groups * backward->padded * int64_t(sizeof(double));
-  const int64_t most =
+  const int64_t chunks =
       std::max<int64_t>(1, std::min({kMostSums / bytes, kManyTasks / rows.groups, kMostChunks}));
   const int64_t least = int64_t(plan.rows.teams) * (by_slots ? 1 : kMostTile);
-  backward->size = std::max(least, has_sums ? ceil_div(rows.batch, most) : int64_t(1));
+  backward->size = std::max(least, has_sums ? ceil_div(rows.batch, chunks) : int64_t(1));
   // No more blocks than a grid has, whatever the batch.
   backward->size = std::max(backward->size, ceil_div(rows.units, kMaxBlocks / 2));
   backward->count = ceil_div(rows.batch, backward->size);
@@ -155,7 +189,7 @@ int64_t partial_bytes(const NormPlan& plan, const NormBackward& backward) {
 template <class T>
 int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
   const int64_t block = bytes_of_sums<T>(plan) * plan.threads;
-  if (!backward.has_columns || block <= kSharedOfAll / 2) return 0;
+  if (!backward.has_columns || backward.is_long || block <= kSharedOfAll / 2) return 0;
   return backward.count * plan.rows.groups * block;
 }
 
@@ -185,6 +219,36 @@ int share_out(NormPlan* plan, NormBackward* backward, bool identity) {
   backward->sums_resident = sums;
   plan->rows.resident = resident;
   return int(bytes_of(tile, resident, sums));
+}
+
+// Chunks of long rows. Their numbers lie behind the partials.
+template <class T>
+NormLong long_of(const NormPlan& plan, const NormBackward& backward, void* workspace) {
+  NormLong parts{kLongChunk, ceil_div(row_packs<T>(plan), kLongChunk), nullptr, nullptr};
+  parts.terms = static_cast<double*>(workspace) + partial_bytes(plan, backward) / sizeof(double);
+  parts.means = parts.terms + 2 * plan.rows.units * parts.count;
+  return parts;
+}
+
+template <class T>
+int64_t long_bytes(const NormPlan& plan, const NormBackward& backward) {
+  if (!backward.is_long) return 0;
+  const int64_t chunks = ceil_div(row_packs<T>(plan), kLongChunk);
+  return 2 * plan.rows.units * (chunks + 1) * int64_t(sizeof(double));
+}
+
+template <class T, bool identity>
+void launch_long(const NormRows& rows, const NormBackward& backward, const NormLong& parts,
+                 cudaStream_t stream) {
+  if (rows.data[kDx]) {
+    launch(norm_long_terms<T, identity>, {blocks_for(rows.units * parts.count), kTermThreads},
+           stream, rows, parts);
+    launch(norm_long_means<T>, {blocks_for(ceil_div(rows.units, 256 / kWarp)), 256}, stream, rows,
+           parts);
+  }
+  const int64_t tiles = ceil_div(ceil_div(rows.row, Pack<T>::kSize), kColumnThreads);
+  launch(norm_long_gradients<T, identity>, {backward.count * rows.groups * tiles, kColumnThreads},
+         stream, rows, backward, parts);
 }
 
 template <class T>
@@ -292,9 +356,14 @@ int64_t norm_backward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kIn])) return 0;
   if (is_norm_columns(call, NormCall::kIn, sizeof(T)))
     return norm_columns_backward_workspace<T>(call);
-  NormBackward backward;
-  const NormPlan plan = plan_backward<T>(call, &backward);
-  return partial_bytes(plan, backward) + spilled_bytes<T>(plan, backward);
+  int64_t most = 0;
+  for (const bool is_dense : {false, true}) {
+    NormBackward backward;
+    const NormPlan plan = plan_backward<T>(call, &backward, &is_dense);
+    most = std::max(most, partial_bytes(plan, backward) + spilled_bytes<T>(plan, backward) +
+                              long_bytes<T>(plan, backward));
+  }
+  return most;
 }
 
 template <class T>
@@ -307,6 +376,12 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
   backward.partials = static_cast<double*>(workspace);
   backward.spilled = static_cast<char*>(workspace) + partial_bytes(plan, backward);
   const bool identity = call.which == k_identity;
+  if (backward.is_long) {
+    const NormLong parts = long_of<T>(plan, backward, workspace);
+    identity ? launch_long<T, true>(plan.rows, backward, parts, stream)
+             : launch_long<T, false>(plan.rows, backward, parts, stream);
+    return finish_gradients<T>(plan, backward, call, stream);
+  }
   const int shared = share_out<T>(&plan, &backward, identity && plan.is_dense);
   const int64_t blocks = backward.count * plan.rows.groups;
   for_layout(plan, identity, [&](const auto& rows, auto is_identity) {

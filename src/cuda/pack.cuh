@@ -7,6 +7,8 @@
 // would take 2 to 8 memory instructions each.
 #pragma once
 
+#include <type_traits>
+
 #include "launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -24,8 +26,20 @@ struct Wide {
 template <class T>
 FASTACT_DEVICE Wide<T> widen_pack(const Pack<T>& pack) {
   Wide<T> wide;
+  if constexpr (std::is_same_v<T, bf16>) {  // by words: one instruction an element, not two
+    struct Words {
+      uint32_t word[Pack<T>::kSize / 2];
+    };
+    const Words words = bit_cast<Words>(pack);
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) wide.lane[j] = widen(pack.lane[j]);
+    for (int j = 0; j < Pack<T>::kSize / 2; ++j) {
+      wide.lane[2 * j] = bit_cast<float>(words.word[j] << 16);
+      wide.lane[2 * j + 1] = bit_cast<float>(words.word[j] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) wide.lane[j] = widen(pack.lane[j]);
+  }
   return wide;
 }
 
