@@ -10,6 +10,7 @@ import reference
 from conftest import assert_same_bits
 
 import fastact as fa
+from fastact import _cpu
 from fastact._check_norms import bounded
 
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and hasattr(op, "_units")]
@@ -270,6 +271,39 @@ def assert_all_same_bits(actual: list[Any], expected: list[Any]) -> None:
         assert (a is None) == (b is None)
         if a is not None:
             assert_same_bits(a, b)
+
+
+def assert_same_on_fused_isas(arrays: Arrays) -> None:
+    """The same bits on every instruction set that has a fused multiply-add."""
+    before, found = _cpu.isa(), []
+    try:
+        for isa in _cpu.supported_isas():
+            if isa != "v2":
+                _cpu.select_isa(isa)
+                found.append(everything(arrays, activation="mish"))
+    finally:
+        _cpu.select_isa(before)
+    for other in found[1:]:
+        assert_all_same_bits(other, found[0])
+
+
+def assert_in_place(arrays: Arrays, name: str) -> None:
+    """y in x, and dx in dy, then in x: the bits of those in memory of their own."""
+    setting = arrays.setting
+    (y, saved), gradients = run(arrays, activation=name)
+    x = arrays.x.copy()
+    arrays.x = x
+    out = (x, np.empty_like(x)) if setting.adds else x
+    arrays.call(arrays.op, activation=name, out=out)
+    assert_same_bits(x, y[0] if setting.adds else y)
+    told = {**setting.options, "activation": name}
+    outs = [np.empty_like(g) for g in gradients]
+    for at in (0, 1):
+        operands = [arrays.dy.copy(), saved[0].copy()]
+        outs[0] = operands[at]
+        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
+        assert found[0] is operands[at]
+        assert_all_same_bits(list(found), list(gradients))
 
 
 def layouts(a: np.ndarray) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from fastact._gpu_work import GpuCase
 from fastact._workloads import COPY, FRESH, OURS, TORCH
 from fastact._workloads_cuda import GPU_WORKLOADS
 
+_DIRECTIONS = ("forward", "backward")
 FACTS = {
     "gpu": "no GPU",
     "capability": "0.0",
@@ -87,14 +88,21 @@ def measurable():
 
 @pytest.mark.usefixtures("quick")
 def test_every_op_runs_and_is_reported(tmp_path, capsys):
+    """All but the activations for every type; those are one loop, and differ by their formula."""
     numbers, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
-    done = _bench_cuda.bench(list(fa.ops.values()), options(), numbers, page, StandIn())
+    others = [op for op in fa.ops.values() if op.family != "activations" or op is fa.mish]
+    done = _bench_cuda.bench(others, options(), numbers, page, StandIn())
+    assert done.problems == []
+    more = options(dtypes=("float32",), goes_on=True)
+    done = _bench_cuda.bench(list(fa.ops.values()), more, numbers, page, StandIn())
     assert done.problems == []
     results = json.loads(numbers.read_text())
     shown = capsys.readouterr().out
     for op in measurable():
         rows = [row for row in results["rows"] if row["op"] == op.name]
-        assert {row["dtype"] for row in rows} == set(_gpu_work.ITEM)
+        assert {row["dtype"] for row in rows} == (
+            set(_gpu_work.ITEM) if op in others else {"float32"}
+        )
         assert op.name in shown
         assert f"## {op.name}, forward, float32" in page.read_text()
     for row in results["rows"]:
@@ -128,7 +136,23 @@ def test_cases_are_those_that_are_documented():
     shapes = {
         d: [c.shape for c in mish(fa.mish, "forward", d, None)] for d in ("bfloat16", "float64")
     }
-    assert shapes == {"bfloat16": [(2**25,), (2**27,)], "float64": [(2**25,)]}
+    assert shapes == {"bfloat16": [(2**27,)], "float64": [(2**25,)]}
+
+
+def test_gradients_of_reductions_have_cases():
+    """At the shapes of the sums, writing an array of x's size; value_and_grad beside them."""
+    cases = GPU_WORKLOADS["reductions"].cases
+    moved = {"sum": 1, "sum_squares": 2, "mean_var": 3, "moments": 3}
+    for name, accesses in moved.items():
+        forward, backward = (cases(fa.ops[name], d, "float32", None) for d in _DIRECTIONS)
+        both = [case for case in backward if case.variant]
+        assert [case.shape for case in both] == ([(2**25,)] if name == "sum_squares" else [])
+        alike = [case for case in backward if not case.variant]
+        assert [(c.shape, c.axis) for c in alike] == [(c.shape, c.axis) for c in forward]
+        for case in backward:
+            results = (2 if accesses == 3 else 1) * math.prod(case.kept)
+            assert case.moved == 4 * (accesses * math.prod(case.shape) + results)
+            assert not case.sums
 
 
 def test_bytes_that_have_to_move():
@@ -142,6 +166,7 @@ def test_bytes_that_have_to_move():
     cases = GPU_WORKLOADS["gates"].cases
     shapes = [case.shape for case in cases(fa.lstm_gates, "forward", "float32", None)]
     assert (shapes[0], shapes[-1]) == ((256, 64), (4096, 4096))
+    assert (1024, 2048) in shapes
     moved = [cases(fa.lstm_gates, d, "float32", (5120,))[0].moved for d in ("forward", "backward")]
     assert moved == [640 * 4 * 11, 640 * 4 * 13]
 
@@ -169,8 +194,9 @@ def test_norms_are_measured_at_long_rows_and_pictures():
     """In arrays past the cache, and with channels where either convention has them."""
     cases = GPU_WORKLOADS["norms"].cases
     rows = cases(fa.add_layer_norm, "forward", "float16", None)
-    assert [case.span for case in rows] == [256, 1024, 4096, 16384, 65536, 262144]
-    assert {2 * math.prod(case.shape) for case in rows} == {2**27}
+    assert [case.span for case in rows] == [256, 1024, 4096, 16384, 65536, 262144, 256, 5120]
+    assert {2 * math.prod(case.shape) for case in rows[:6]} == {2**27}
+    assert [case.shape[0] for case in rows[6:]] == [32768, 8192]
     spans = {
         op.name: {case.label: case.span for case in cases(op, "forward", "float32", None)}
         for op in (fa.batch_norm, fa.instance_norm, fa.group_norm)

@@ -184,7 +184,7 @@ def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
 
     monkeypatch.setattr(_workloads_gates, "compiled_by_torch", traced)
     float32 = np.dtype(np.float32)
-    options = Options((), (float32,), (direction,), (peer,), 1, shapes=("small",))
+    options = Options((), (float32,), (direction,), (peer,), 1, shapes=(_shapes.TINY,))
     family = _bench.FAMILIES[gates.family]
     (case,) = family.cases(gates, direction, float32, options)
     work = family.work(case, _workloads.installed(options.peers))
@@ -272,6 +272,7 @@ def test_shapes_that_are_measured():
         for layout in _shapes.REDUCED
     }
     assert labels == {
+        "tiny": ["8 × 8, axis 0", "8 × 8, axis all"],
         "matrix": [f"8,192 × 4,096, axis {axis}" for axis in (0, 1, "all")],
         "narrow": [f"1,000,000 × 3, axis {axis}" for axis in (0, 1)],
         "flat": [f"3 × 1,000,000, axis {axis}" for axis in (0, 1)],

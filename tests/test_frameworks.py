@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from conftest import assert_same_bits, sample
+from conftest import assert_same_bits, by_representatives, sample
 from devices import from_torch, to_torch
 from test_threads import run_python
 
@@ -27,6 +27,7 @@ def test_torch_in_torch_out(op, dtype):
         assert_same_bits(from_torch(y), op(from_torch(view)))
 
 
+@by_representatives
 def test_torch_output_is_torchs_own(op):
     """It may be changed, viewed and outlive what made it; its memory goes with it."""
     x = torch.randn(1000)

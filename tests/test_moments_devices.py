@@ -1,7 +1,4 @@
-"""Moments on devices: the CPU's bounds, on hard data and in any layout; bits know no address."""
-
-import math
-from typing import Any
+"""Moments on devices: the CPU's bounds, in any layout; bits know no address."""
 
 import numpy as np
 import pytest
@@ -13,21 +10,12 @@ from sums import case
 from test_layouts import _views as views
 from test_layouts import is_aligned
 from test_moments import LAYOUTS, close, draw
+from test_moments_hard import mean_var, moments
 
 import fastact as fa
 
 devices = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 pytestmark = devices
-
-
-def mean_var(device: Any, x: np.ndarray, *args: Any, **named: Any) -> tuple[np.ndarray, np.ndarray]:
-    mean, var = fa.mean_var(device.of(x), *args, **named)
-    return device.numpy(mean), device.numpy(var)
-
-
-def moments(device: Any, x: np.ndarray, *args: Any, **named: Any) -> tuple[np.ndarray, np.ndarray]:
-    m = fa.moments(device.of(x), *args, **named)
-    return device.numpy(m.mean), device.numpy(m.m2)
 
 
 # Besides the shapes of sums: a block of few rows, a row of one pack, a row of many chunks and
@@ -57,7 +45,8 @@ def test_layouts_within_the_bounds(device, shape, axes, layout):
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from(sorted(DTYPES)))
 def test_any_layout(device, data, name):
-    shape = data.draw(st.lists(st.integers(1, 20), max_size=4).map(tuple))
+    # Some thousand elements at the most: long lines and many rows are in MORE.
+    shape = data.draw(st.lists(st.integers(1, 9), max_size=4).map(tuple))
     x = data.draw(views(shape))(draw(DTYPES[name], shape))
     assume(is_aligned(x))
     axes = tuple(data.draw(st.sets(st.integers(0, max(len(shape) - 1, 0)), max_size=len(shape))))
@@ -78,86 +67,6 @@ def test_addresses_and_other_rows_do_not_show(device, dtype, shape, axes):
             assert_same_bits(one, other)
     for one, other in zip(moments(device, x[at], axes, keepdims=True), found, strict=True):
         assert_same_bits(one, other[at])
-
-
-# --- hard data ------------------------------------------------------------------------------------
-
-
-def test_far_from_zero(device):
-    x = (np.random.default_rng(0).random(100) + 1e4).astype(np.float32)
-    mean, var = mean_var(device, x)
-    normalised = (x.astype(np.float64) - mean) / math.sqrt(float(var) + 1e-5)
-    assert abs(normalised.mean()) < 1e-2
-    x = np.random.default_rng(0).normal(1e4, 1, 200_000).astype(np.float32)
-    for axes, y in (((0,), x), ((0, 1), x.reshape(500, 400)), ((0,), x[:, None]), ((1,), x[None])):
-        var = np.ravel(mean_var(device, y, axes)[1])[0]
-        assert abs(var / x.astype(np.float64).var() - 1) < 1e-6
-
-
-def test_near_the_ends_of_the_range(device):
-    x = np.float32([1e30, 1.1e30, 1.2e30, 0.9e30])
-    for y, axis in ((x, 0), (np.repeat(x[:, None], 5, 1), 0)):
-        mean, var = mean_var(device, y, axis)
-        assert (mean == np.float32(1.05e30)).all()
-        assert np.isinf(var).all()  # 1.25e58, and no NaN
-        m2 = moments(device, y, axis)[1]
-        np.testing.assert_allclose(np.sqrt(m2 / 4), y.astype(float).std(axis), rtol=1e-12)
-    tiny = np.float64([5e-324, 1e-310, 3e-320])
-    np.testing.assert_allclose(moments(device, tiny)[0], tiny.mean(), rtol=1e-12)
-    mean, var = mean_var(device, np.float64([1e200, -1e200, 3e200]))
-    assert math.isclose(mean, 1e200)
-    assert np.isinf(var)
-
-
-@pytest.mark.parametrize("value", [0.0, 0.1, 1e4, 3e-5, -7.7])
-@pytest.mark.parametrize("count", [1, 3, 2047, 5000, 100_001])
-def test_constant_data_have_no_variance(device, dtype, value, count):
-    x = np.full((count, 2), value, dtype)
-    for axes in ((0,), (0, 1)):
-        mean, var = mean_var(device, x, axes)
-        assert np.all(var == 0)
-        assert np.all(mean == x[0, 0])
-
-
-@pytest.mark.parametrize("size", [40, 2048, 70_000])
-def test_outlier_first(device, size):
-    """What is subtracted is amid the data, but far from most of them."""
-    for dtype in (np.float32, np.float64):
-        x = draw(dtype, (size,), 0)
-        x[0] = 1e6
-        close(x, (0,), 0, device)
-        close(np.repeat(x[:, None], 3, 1), (0,), 0, device)
-        close(np.repeat(x[:, None], 70, 1)[:4000], (0,), 0, device)
-
-
-def test_like_numpy_on_what_is_no_number(device):
-    with np.errstate(all="ignore"):
-        for values in ([np.inf, 1, 2], [1, np.inf], [np.inf, -np.inf], [np.nan, 1], [np.inf] * 40):
-            for repeats in (1, 3000):
-                x = np.tile(np.float32(values), repeats)
-                expected = [x.mean(), x.var()]
-                np.testing.assert_equal(mean_var(device, x), expected)
-                for part, exact in zip(
-                    mean_var(device, np.repeat(x[:, None], 5, 1), 0), expected, strict=True
-                ):
-                    np.testing.assert_equal(part, np.full(5, exact))
-
-
-def test_few_and_no_elements(device):
-    with np.errstate(all="ignore"):
-        for correction in (0, 1, 2):
-            for count in (1, 2, 3):
-                x = draw(np.float64, (count,))
-                expected = x.var(ddof=correction) if count > correction else np.float64(0) / 0
-                if count > 1 and count <= correction:
-                    expected = np.inf
-                found = mean_var(device, x, correction=correction)[1]
-                np.testing.assert_allclose(found, expected)
-    mean, var = mean_var(device, np.zeros((0, 3), np.float32), 0)
-    assert np.isnan(mean).all()
-    assert np.isnan(var).all()
-    assert mean_var(device, np.zeros((0, 3)), 1)[0].shape == (0,)
-    assert (moments(device, np.zeros((0, 3)), 0)[1] == 0).all()
 
 
 # --- doors ----------------------------------------------------------------------------------------

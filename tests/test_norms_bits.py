@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 from conftest import assert_same_bits
-from normed import Arrays, Setting, assert_all_same_bits, everything, few_settings, run
+from normed import (
+    Arrays,
+    Setting,
+    assert_all_same_bits,
+    assert_same_on_fused_isas,
+    everything,
+    few_settings,
+    run,
+)
 
 import fastact as fa
-from fastact import _cpu
 
 BIG = [
     Setting("layer_norm", (300, 130)),
@@ -34,16 +41,7 @@ def test_threads_do_not_change_bits(setting, name, dtype):
 
 @pytest.mark.parametrize("setting", BIG, ids=str)
 def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
-    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
-    arrays, before, found = Arrays(setting, dtype), _cpu.isa(), []
-    try:
-        for isa in isas:
-            _cpu.select_isa(isa)
-            found.append(everything(arrays, activation="mish"))
-    finally:
-        _cpu.select_isa(before)
-    for other in found[1:]:
-        assert_all_same_bits(other, found[0])
+    assert_same_on_fused_isas(Arrays(setting, dtype))
 
 
 @few_settings

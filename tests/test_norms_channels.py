@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 import torch
 from conftest import DTYPES, assert_same_bits
-from normed import Arrays, Setting, assert_all_same_bits, assert_right, everything, layouts, run
+from normed import (
+    Arrays,
+    Setting,
+    assert_all_same_bits,
+    assert_in_place,
+    assert_right,
+    assert_same_on_fused_isas,
+    everything,
+    layouts,
+    run,
+)
 
 import fastact as fa
-from fastact import _cpu
 
 LAST = {"channel_axis": -1}
 
@@ -134,16 +143,7 @@ def test_threads_do_not_change_bits(setting, name, dtype):
 
 @each_big
 def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
-    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
-    arrays, before, found = Arrays(setting, dtype), _cpu.isa(), []
-    try:
-        for isa in isas:
-            _cpu.select_isa(isa)
-            found.append(everything(arrays, activation="mish"))
-    finally:
-        _cpu.select_isa(before)
-    for other in found[1:]:
-        assert_all_same_bits(other, found[0])
+    assert_same_on_fused_isas(Arrays(setting, dtype))
 
 
 @each_big
@@ -208,19 +208,7 @@ def test_expanded_gradient(setting, dtype):
 @each_setting
 @pytest.mark.parametrize("name", NAMES)
 def test_in_place(setting, name, dtype):
-    arrays = Arrays(setting, dtype)
-    (y, saved), gradients = run(arrays, activation=name)
-    x = arrays.x.copy()
-    arrays.x = x
-    arrays.call(arrays.op, activation=name, out=x)
-    assert_same_bits(x, y)
-    told = {**setting.options, "activation": name}
-    outs = [np.empty_like(g) for g in gradients]
-    for at in (0, 1):  # dx in dy, then in x
-        operands = [arrays.dy.copy(), saved[0].copy()]
-        outs[0] = operands[at]
-        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
-        assert_all_same_bits(list(found), list(gradients))
+    assert_in_place(Arrays(setting, dtype), name)
 
 
 @each_setting

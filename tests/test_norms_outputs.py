@@ -9,6 +9,7 @@ from normed import (
     Arrays,
     Setting,
     assert_all_same_bits,
+    assert_in_place,
     each_setting,
     few_settings,
     run,
@@ -20,22 +21,7 @@ import fastact as fa
 @each_setting
 @pytest.mark.parametrize("name", ["identity", "mish"])
 def test_in_place(setting, name):
-    arrays = Arrays(setting, np.dtype(np.float32))
-    (y, saved), gradients = run(arrays, activation=name)
-    first = y[0] if setting.adds else y
-    x = arrays.x.copy()
-    arrays.x = x
-    out = (x, np.empty_like(x)) if setting.adds else x
-    arrays.call(arrays.op, activation=name, out=out)
-    assert_same_bits(x, first)
-    told = {**setting.options, "activation": name}
-    outs = [np.empty_like(g) for g in gradients]
-    for at in (0, 1):  # dx in dy, then in x
-        operands = [arrays.dy.copy(), saved[0].copy()]
-        outs[0] = operands[at]
-        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
-        assert found[0] is operands[at]
-        assert_all_same_bits(list(found), list(gradients))
+    assert_in_place(Arrays(setting, np.dtype(np.float32)), name)
 
 
 def test_sum_in_place():

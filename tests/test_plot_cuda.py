@@ -1,5 +1,6 @@
 """`bench --device cuda --from` and `--plot`: rates against that of a copy, of made-up results."""
 
+from dataclasses import replace
 from itertools import product
 
 import fastact as fa
@@ -27,7 +28,7 @@ def made_up(*dtypes: str) -> Results:
             shown = (op.name, direction, dtype, case.label, case.moved, 2, 7, took, ratios, "")
             rows.append(Row(*shown, case.series, case.span))
     latency = Latency("mish", "forward", "float32", 64, {OURS: 1e-6, FRESH: 2e-6})
-    return Results(FACTS, rows, [latency], [])
+    return Results(FACTS, rows, [latency])
 
 
 def test_a_panel_for_each_family(tmp_path, figures):
@@ -84,6 +85,24 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, figures):
 def test_what_went_wrong_is_told_again(tmp_path, capsys):
     results = made_up("float32")
     source = tmp_path / "gpu.json"
-    Results(results.facts, results.rows[:2], [], ["relu: torch has another result"]).write(source)
+    wrong = replace(results.rows[0], wrong=("torch",))
+    failures = {"mish forward, float32, 5": "RuntimeError: of a test"}
+    Results(results.facts, [wrong, results.rows[1]], [], failures).write(source)
     assert __main__.main(["bench", "--device", "cuda", "--from", str(source)]) == 1
-    assert "WRONG: relu: torch has another result" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"WRONG: {wrong.name}: torch has another result" in shown
+    assert "WRONG: mish forward, float32, 5: failed, RuntimeError: of a test" in shown
+
+
+def test_what_is_left_and_who_is_absent_is_told_again(tmp_path, capsys):
+    source, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    results = made_up("float32")
+    results.left, results.absent = 12, {"liger": "liger-kernel is not installed"}
+    results.write(source)
+    words = ["--from", str(source), "--markdown", str(page)]
+    assert __main__.main(["bench", "--device", "cuda", *words]) == 3
+    shown = capsys.readouterr().out
+    assert "12 rows are left" in shown
+    assert "Not measured yet: 12 rows." in page.read_text()
+    for told in (shown, page.read_text()):
+        assert "liger: left out, liger-kernel is not installed" in told

@@ -1,28 +1,33 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can tell, by one command and without the network.
 #
-#   tools/gpu_check.sh [build|test|sanitize|bits|bench|all] ... [--quick] [--out DIR] [--work DIR]
+#   tools/gpu_check.sh [build|test|sanitize|bits|bench|all] ... [--quick] [--only WORDS]
+#                      [--out DIR] [--work DIR]
 #
 #   build      installs into an environment of its own, with the CUDA extension for this machine's GPU
 #   test       the test suite
 #   sanitize   memcheck, racecheck and initcheck of tools/gpu_short.py
 #   bits       every float32 input on the GPU against the CPU (tools/gpu_bits.py)
 #   bench      the benchmark; writes gpu_NAME.json, gpu_NAME.md and gpu_NAME_float32.png (and one of
-#              each other dtype), NAME being the GPU's
+#              each other dtype), NAME being the GPU's. It goes on where gpu_NAME.json ends, if that is
+#              of this machine and this commit: run it again until it says passed
 #   all        each of them, in this order; the default
 #
-#   --quick    fewer inputs and sizes: some minutes for all
+#   --quick    fewer inputs and sizes: some minutes for all; the files are gpu_NAME_quick.*
+#   --only W   of the benchmark these ops or families alone: "norms gates"; the file is the same
 #   --out DIR  where results and the log gpu_NAME.log go; default: docs/results
 #   --work DIR what is built; parts that are run one by one share it; default: under $TMPDIR
 #
-# A part ends after PART_SECONDS (540); of a benchmark that is cut off so, what it has measured is
-# written and drawn. All of it, with torch.compile, takes longer. The exit status is 1 if a part
-# failed, and 2 for a bad word.
+# A part ends after PART_SECONDS (540). The whole benchmark takes several of them, a type after the
+# other, float32 first: it stops in time by itself, and what there is is written and drawn. The exit
+# status is 1 if a part failed, 2 for a bad word, and 3 if only rows of the benchmark are left:
+#
+#   tools/gpu_check.sh build && until tools/gpu_check.sh bench; do (($? == 3)) || break; done
 #
 # Needed: a GPU, nvcc, a C++17 compiler, compute-sanitizer, and a python3 (or $PYTHON) that has
 # scikit-build-core, cython, pybind11, cmake, ninja, numpy, torch with CUDA, pytest, hypothesis,
 # mpmath, ml_dtypes, threadpoolctl. What is missing is named, and its part fails; without matplotlib
-# there is no picture, and that is all.
+# there is no picture, and without liger-kernel (and triton) that peer is named as absent: no more.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -31,7 +36,9 @@ python=${PYTHON:-python3}
 out=$root/docs/results
 work=${TMPDIR:-/tmp}/fastact-gpu-check
 limit=${PART_SECONDS:-540}
+rows_left=3 # the benchmark's exit status
 quick=0
+only=
 parts=()
 
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -41,9 +48,9 @@ while (($#)); do
     build | test | sanitize | bits | bench) parts+=("$1") ;;
     all) parts+=(build test sanitize bits bench) ;;
     --quick) quick=1 ;;
-    --out | --work)
-      (($# > 1)) || { echo "gpu_check: $1 needs a folder" >&2; exit 2; }
-      if [[ $1 == --out ]]; then out=$2; else work=$2; fi
+    --out | --work | --only)
+      (($# > 1)) || { echo "gpu_check: $1 needs a word" >&2; exit 2; }
+      case $1 in --out) out=$2 ;; --work) work=$2 ;; --only) only=$2 ;; esac
       shift
       ;;
     -h | --help) usage; exit 0 ;;
@@ -171,14 +178,20 @@ bits() {
 
 bench() {
   installed && has_gpu || return 1
-  local words=(--json "$out/$name.json" --markdown "$out/$name.md")
-  ((quick == 0)) || words+=(--sizes 33554432 --dtypes "float32,bfloat16" --peers torch)
-  local status=0
-  rm -f "$out/$name.json" # or an old one would be drawn
-  timeout "$((limit > 90 ? limit - 45 : limit))" \
-    "$python" -m fastact bench --device cuda "${words[@]}" || status=$?
-  if [[ -s $out/$name.json ]] && has_modules "draws the picture" matplotlib; then
-    "$python" -m fastact bench --device cuda --from "$out/$name.json" --plot "$out/$name.png" |
+  local file=$out/$name status=0 words=()
+  if ((quick)); then
+    file+=_quick
+    words+=(--sizes 33554432 --dtypes "float32,bfloat16" --peers torch)
+  fi
+  # In what it keeps back, the last row ends and the pictures are drawn. torch.compile may hang.
+  # shellcheck disable=SC2086
+  timeout "$((limit > 90 ? limit - 30 : limit))" \
+    "$python" -m fastact bench $only --device cuda --json "$file.json" --markdown "$file.md" \
+    --resume --stop-after "$((limit > 90 ? limit - 80 : limit))" ${words[@]+"${words[@]}"} ||
+    status=$?
+  ((status != 124)) || status=$rows_left # the next run goes on behind what has been written
+  if [[ -s $file.json ]] && has_modules "draws the picture" matplotlib; then
+    "$python" -m fastact bench --device cuda --from "$file.json" --plot "$file.png" |
       grep '^drawn: '
     ((PIPESTATUS[1] == 0)) || status=1 # nothing was drawn
   fi
@@ -212,7 +225,7 @@ if [[ ${GPU_CHECK_PART:-} ]]; then
   exit
 fi
 
-again=(--out "$out" --work "$work")
+again=(--out "$out" --work "$work" --only "$only")
 ((quick == 0)) || again+=(--quick)
 verdicts=()
 status=0
@@ -226,10 +239,15 @@ for part in "${parts[@]}"; do
   result=${PIPESTATUS[0]}
   case $result in
     0) verdict=passed ;;
+    "$rows_left") verdict="not done: run it again for the rows that are left" ;;
     124 | 137) verdict="FAILED: not done after $limit s" ;;
     *) verdict=FAILED ;;
   esac
-  ((result == 0)) || status=1
+  if ((result == rows_left)); then
+    ((status)) || status=$rows_left
+  elif ((result)); then
+    status=1
+  fi
   verdicts+=("$part: $verdict ($((SECONDS - started)) s)")
 done
 {

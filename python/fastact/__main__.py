@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from ._bench import Row
     from ._rows_cuda import Results
 
+_SMALL_SIZES = (64,)
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
 _PANELS = 4  # rows of them in a picture; more ops are drawn as a map
+_ROWS_ARE_LEFT = 3  # exit status
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -81,7 +83,11 @@ def _info(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]:
     if args.ops and getattr(args, "all", False):
         parser.error("--all does not go with names of ops")
-    names = _chosen(parser, "op", args.ops, list(ops)) or tuple(ops)
+    families: dict[str, list[str]] = {}
+    for op in ops.values():
+        families.setdefault(op.family, []).append(op.name)
+    words = _chosen(parser, "op", args.ops, [*ops, *families]) or tuple(ops)
+    names = [name for word in words for name in families.get(word, [word])]
     return [ops[name] for name in dict.fromkeys(names)]
 
 
@@ -114,7 +120,7 @@ def _refuse(
     """Leave if an option is given for which another has no use."""
     for option in options:
         if getattr(args, option) is not None:
-            parser.error(f"--{option} does not go with {beside}")
+            parser.error(f"--{option.replace('_', '-')} does not go with {beside}")
 
 
 def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[list[Row], str]:
@@ -123,12 +129,24 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
 
     chosen = _ops(args, parser)
     if args.source is not None:
-        measuring = ("sizes", "shapes", "dtypes", "directions", "peers", "threads", "seconds")
+        measuring = (
+            "sizes",
+            "shapes",
+            "dtypes",
+            "directions",
+            "peers",
+            "threads",
+            "seconds",
+            "small",
+        )
         _refuse(args, parser, "--from", *measuring, "json")
         try:
             return _bench.read(args.source, chosen)
         except (OSError, ValueError) as error:
             parser.error(str(error))
+    if args.small:
+        _refuse(args, parser, "--small", "sizes", "shapes")
+        args.sizes, args.shapes = _SMALL_SIZES, (_shapes.TINY,)
     options = Options(
         sizes=args.sizes or _SIZES,
         dtypes=tuple(map(dtype_named, args.dtypes or ("float32",))),
@@ -146,6 +164,7 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from . import _plot, _plot_map, _report
 
+    _refuse(args, parser, "--device cpu", "stop_after", "resume")
     rows, processor = _measured(args, parser)
     if args.markdown is not None and rows:
         args.markdown.write_text(_report.markdown(rows, processor), encoding="utf-8")
@@ -163,7 +182,8 @@ def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) 
 
     chosen = _ops(args, parser)
     if args.source is not None:
-        _refuse(args, parser, "--from", "sizes", "dtypes", "directions", "peers", "seconds", "json")
+        measuring = ("sizes", "dtypes", "directions", "peers", "seconds", "stop_after", "resume")
+        _refuse(args, parser, "--from", *measuring, "json")
         try:
             results = _rows_cuda.read(args.source, chosen)
         except (OSError, ValueError) as error:
@@ -172,12 +192,19 @@ def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) 
         if args.markdown is not None:
             args.markdown.write_text(_report_cuda.markdown(results), encoding="utf-8")
         return results
+    if args.resume and args.json is None:
+        parser.error("--resume goes on with the file of --json")
+    dtypes = args.dtypes or _DTYPES
     options = _bench_cuda.Options(
         sizes=args.sizes,
-        dtypes=args.dtypes or _DTYPES,
+        dtypes=dtypes,
         directions=args.directions or _DIRECTIONS,
         peers=_chosen(parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS),
         seconds=args.seconds or _bench_cuda.Options.seconds,
+        # Nobody who did not ask for it waits for it to compile every row.
+        compiled=dtypes if args.peers is not None else ("float32", "bfloat16"),
+        stop_after=args.stop_after or math.inf,
+        goes_on=bool(args.resume),
     )
     return _bench_cuda.bench(chosen, options, args.json, args.markdown)
 
@@ -185,12 +212,12 @@ def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) 
 def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from . import _plot_cuda
 
-    _refuse(args, parser, "--device cuda", "threads", "shapes")
+    _refuse(args, parser, "--device cuda", "threads", "shapes", "small")
     results = _measured_on_gpu(args, parser)
     if args.plot is not None:
         for picture in _plot_cuda.plot(results, args.plot):
             print(f"drawn: {picture}")
-    return 1 if results.problems else 0
+    return 1 if results.problems else _ROWS_ARE_LEFT if results.left else 0
 
 
 def _overview() -> int:
@@ -233,7 +260,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check", help="accuracy against an oracle; exit status 1 when a bound is violated"
     )
-    check.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
+    check.add_argument(
+        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
+    )
     check.add_argument(
         "--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums"
     )
@@ -250,7 +279,9 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
-    bench.add_argument("ops", nargs="*", metavar="op", help="names of ops; all without any")
+    bench.add_argument(
+        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
+    )
     bench.add_argument("--all", action="store_true", help="every op, as without any name")
     bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     bench.add_argument(
@@ -265,17 +296,36 @@ def _parser() -> argparse.ArgumentParser:
         metavar=",".join(_shapes.names()),
         help="only these shapes, for ops with axes",
     )
+    bench.add_argument(
+        "--small",
+        action="store_const",
+        const=True,
+        help="so few elements that only the call counts; --markdown writes a page of those",
+    )
     bench.add_argument("--dtypes", type=_names, metavar=",".join(_DTYPES))
     bench.add_argument("--directions", type=_names, metavar="forward,backward")
     bench.add_argument(
         "--peers",
         type=_names,
         metavar=",".join(PEERS),
-        help="torch.compile on request, of gates; on a GPU: torch,torch.compile; empty for none",
+        help="torch.compile on request, of gates; on a GPU: torch,torch.compile,liger, without it "
+        "torch.compile for float32 and bfloat16; empty for none",
     )
     bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
     bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
     bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
+    bench.add_argument(
+        "--stop-after",
+        type=_seconds,
+        metavar="S",
+        help="on a GPU: start no row after S seconds; the exit status is 3 if some are left",
+    )
+    bench.add_argument(
+        "--resume",
+        action="store_const",
+        const=True,
+        help="on a GPU: measure only what the file of --json lacks",
+    )
     bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
     bench.add_argument(
         "--plot",

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import datetime
 import gc
+import math
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
@@ -22,11 +24,12 @@ from statistics import median
 from typing import Any
 
 from ._device_cuda import MOST_CALLS, Call, Gpu, open_gpu
-from ._gpu_work import ITEM, READ, GpuCase, GpuWork, Tensors
-from ._report_cuda import markdown, print_end, print_latency, print_rows
-from ._rows_cuda import Latency, Results, Row
+from ._gpu_liger import PACKAGE
+from ._gpu_work import ITEM, LIGER, READ, GpuCase, GpuWork, Tensors
+from ._report_cuda import markdown, print_absent, print_end, print_latency, print_rows
+from ._rows_cuda import Latency, Results, Row, resume
 from ._terminal import Progress
-from ._workloads import COPY, FRESH, OURS, TORCH
+from ._workloads import COMPILED, COPY, FRESH, OURS, TORCH
 from ._workloads_cuda import GPU_WORKLOADS
 
 _PAST_L2 = 3  # times its size
@@ -40,13 +43,23 @@ _SPARE = 0.8  # of the free memory, which may be used
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. sizes: elements of an array; None for the sizes of each family."""
+    """What to measure.
+
+    sizes : elements of an array; None for the sizes of each family.
+    seconds : for a row, about.
+    compiled : dtypes for which torch.compile takes part, where it is a peer.
+    stop_after : seconds after which no row is started; the rest is left for a run that goes on.
+    goes_on : measure only what the file of numbers lacks.
+    """
 
     sizes: tuple[int, ...] | None
     dtypes: tuple[str, ...]
     directions: tuple[str, ...]
     peers: tuple[str, ...]
-    seconds: float = 0.5
+    seconds: float = 0.25
+    compiled: tuple[str, ...] = tuple(ITEM)
+    stop_after: float = math.inf
+    goes_on: bool = False
 
 
 def buffers_for(bytes_of_set: int, l2: int) -> int:
@@ -61,8 +74,8 @@ def _copy_elements(nbytes: int) -> int:
 
 def _contenders(
     case: GpuCase, work: GpuWork, sets: Sequence[Tensors], device: Gpu
-) -> dict[str, list[Call]]:
-    """For each name, a call for each set of tensors."""
+) -> tuple[dict[str, list[Call]], dict[str, str]]:
+    """For each name, a call for each set of tensors; and who is left out, with the reason."""
     calls: dict[str, list[Call]] = {
         OURS: [partial(work.ours, *tensors) for tensors in sets],
         FRESH: [partial(work.fresh, *tensors) for tensors in sets],
@@ -72,13 +85,23 @@ def _contenders(
         partial(device.empty(copied, "float32").copy_, device.random(copied, "float32"))
         for _ in sets
     ]
-    if case.reduces:
+    if case.sums:
         words = max(case.moved // 4, 1)
         whole = [device.random((words,), "float32") for _ in sets]
         calls[READ] = [partial(device.torch.sum, tensor) for tensor in whole]
+    theirs, left_out = _bound(work, sets)
+    return calls | theirs, left_out
+
+
+def _bound(work: GpuWork, sets: Sequence[Tensors]) -> tuple[dict[str, list[Call]], dict[str, str]]:
+    """The peers' calls; who fails when the graph of its way back is built is left out."""
+    calls, left_out = {}, dict(work.left_out)
     for peer, bind in work.peers.items():
-        calls[peer] = [bind(tensors) for tensors in sets]
-    return calls
+        try:
+            calls[peer] = [bind(tensors) for tensors in sets]
+        except Exception as error:  # Triton and torch.compile fail in ways of their own
+            left_out[peer] = _first_line(error)
+    return calls, left_out
 
 
 def _first_line(error: Exception) -> str:
@@ -92,7 +115,7 @@ def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
         try:
             for call in calls[name]:
                 call()
-        except Exception as error:  # torch.compile fails in ways of its own
+        except Exception as error:
             if name in (OURS, FRESH, COPY, READ):
                 raise
             left_out[name] = _first_line(error)
@@ -101,7 +124,7 @@ def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
 
 def _disagreeing(case: GpuCase, calls: dict[str, list[Call]], device: Gpu) -> tuple[str, ...]:
     """Peers whose result is not ours, roughly: whoever computes something else is no peer."""
-    terms = prod(case.shape) // max(prod(case.kept), 1) if case.reduces else 1
+    terms = prod(case.shape) // max(prod(case.kept), 1) if case.sums else 1
     close = 3e-2 if ITEM[case.dtype] == 2 else 1e-3
     limits = {"rtol": close, "atol": close * terms**0.5}
     ours = calls[OURS][0]()
@@ -149,18 +172,26 @@ def take_turns(calls: dict[str, list[Call]], device: Gpu, seconds: float) -> dic
     return samples
 
 
+def _peers_of(options: Options, dtype: str) -> tuple[str, ...]:
+    """Who takes part for a type."""
+    compiles = dtype in options.compiled
+    return tuple(peer for peer in options.peers if compiles or peer != COMPILED)
+
+
 def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
     """One row, or why there is none."""
     # Ours, the copy, and what peers (and the pure read) hold beside them.
     buffers = buffers_for(case.moved, device.l2)
-    needed = case.moved * (buffers * (3 if case.reduces else 2) + 3)
+    needed = case.moved * (buffers * (3 if case.sums else 2) + 3)
     free = device.free()
     if needed > _SPARE * free:
         return f"needs {needed / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free"
-    work = GPU_WORKLOADS[case.op.family].work(case, device, options.peers)
+    wanted = _peers_of(options, case.dtype)
+    work = GPU_WORKLOADS[case.op.family].work(case, device, wanted)
     sets = [work.make() for _ in range(buffers)]
-    calls = _contenders(case, work, sets, device)
-    left_out = dict(work.left_out)
+    calls, left_out = _contenders(case, work, sets, device)
+    if wanted != options.peers:
+        left_out[COMPILED] = f"for {' and '.join(options.compiled)} alone: a row takes it seconds"
     _warm_up(calls, left_out)
     wrong = _disagreeing(case, calls, device)
     samples = take_turns(calls, device, options.seconds)
@@ -185,6 +216,7 @@ def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
         span=case.span,
         wrong=wrong,
         left_out=left_out,
+        asked=wanted,
     )
 
 
@@ -196,7 +228,7 @@ def measure_latency(case: GpuCase, device: Gpu, peers: Sequence[str]) -> Latency
         OURS: [partial(work.ours, *tensors)],
         FRESH: [partial(work.fresh, *tensors)],
     }
-    calls |= {peer: [bind(tensors)] for peer, bind in work.peers.items()}
+    calls |= _bound(work, [tensors])[0]
     _warm_up(calls, {})
     samples: dict[str, list[float]] = {name: [] for name in calls}
     collecting = gc.isenabled()
@@ -233,25 +265,38 @@ def _commit() -> str:
     try:
         if 'name = "fastact"' not in Path("pyproject.toml").read_text(encoding="utf-8"):
             return ""
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-        )
+        run = partial(subprocess.run, capture_output=True, text=True, check=False)
+        done = run(["git", "describe", "--always"])
+        # Results may be tracked, and a run that goes on is of the same commit.
+        same = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs/results"])
     except OSError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if done.returncode:
+        return ""
+    return done.stdout.strip() + ("-dirty" if same.returncode else "")
 
 
 def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[GpuCase]]:
-    """The cases, one list a table; an op without any is named."""
-    for op in ops:
+    """The cases, one list a table; an op without any is named.
+
+    A type after the other: where the time ends early, whole types have been measured.
+    """
+    lacking = list(ops)
+    for dtype, op, direction in product(options.dtypes, ops, options.directions):
         family = GPU_WORKLOADS.get(op.family)
-        found = False
-        for direction, dtype in product(options.directions, options.dtypes):
-            if family and (cases := family.cases(op, direction, dtype, options.sizes)):
-                found = True
-                yield cases
-        if not found:
-            print(f"{op.name}: no benchmark on a GPU")
+        if family and (cases := family.cases(op, direction, dtype, options.sizes)):
+            if op in lacking:
+                lacking.remove(op)
+            yield cases
+    for op in lacking:
+        print(f"{op.name}: no benchmark on a GPU")
+
+
+def _absent(peers: Sequence[str]) -> dict[str, str]:
+    """Peers that are not installed, and what would be."""
+    if LIGER not in peers or find_spec(PACKAGE) is not None:
+        return {}
+    return {LIGER: f"{PACKAGE.replace('_', '-')} is not installed"}
 
 
 def bench(
@@ -280,49 +325,75 @@ def bench(
         "commit": _commit(),
         **device.facts(),
     }
-    tables = list(_cases(ops, options))
-    eager = [peer for peer in options.peers if peer == TORCH]
-    rows: list[Row] = []
-    problems: list[str] = []
-    latencies = [measure_latency(_tiny(cases[0]), device, eager) for cases in tables]
-    results = Results(facts, rows, latencies, problems)
-    print_latency(latencies)
-    with Progress("bench", sum(map(len, tables))) as progress:
-        for cases in tables:
+    goes_on = json_file is not None and options.goes_on
+    results = resume(json_file, facts) if json_file is not None and goes_on else Results(facts)
+    results.absent = _absent(options.peers)
+    print_absent(results)
+    options = replace(
+        options, peers=tuple(peer for peer in options.peers if peer not in results.absent)
+    )
+    tables = [
+        [c for c in cases if results.lack(c.name, _peers_of(options, c.dtype))]
+        for cases in _cases(ops, options)
+    ]
+    results.left = sum(map(len, tables))
+    if goes_on:
+        print(f"{len(results.rows)} rows are there, {results.left} to be measured", flush=True)
+    ends = time.monotonic() + options.stop_after
+    with Progress("bench", results.left) as progress:
+        for cases in filter(None, tables):
+            if time.monotonic() >= ends:
+                break
+            _add_latency(results, cases[0], device, options)
             part: list[Row] = []
             for case in cases:
-                name = f"{case.op.name} {case.direction}, {case.dtype}, {case.label}"
-                try:
-                    row = measure(case, device, options)
-                except Exception as error:  # the other rows are still wanted
-                    row = f"failed, {_first_line(error)}"
-                    problems.append(f"{name}: {row}")
-                if isinstance(row, str):
-                    print(f"{name}: {row}")
-                else:
-                    part.append(row)
-                    problems += _problems(name, row)
+                if time.monotonic() >= ends:
+                    break
+                row = _row(results, case, device, options)
+                part += [row] if row is not None else []
                 progress.advance(1)
             print_rows(part)
-            rows += part
             # After each table: what has been measured survives whatever comes.
-            if json_file is not None:
-                results.write(json_file)
-            if markdown_file is not None:
-                markdown_file.write_text(markdown(results), encoding="utf-8")
+            _write(results, json_file, markdown_file)
+    _write(results, json_file, markdown_file)
+    print_latency(results.latencies)
     print_end(results)
     return results
+
+
+def _write(results: Results, json_file: Path | None, markdown_file: Path | None) -> None:
+    """Numbers, and the same as tables, as far as there are any."""
+    if json_file is not None:
+        results.write(json_file)
+    if markdown_file is not None:
+        markdown_file.write_text(markdown(results), encoding="utf-8")
+
+
+def _add_latency(results: Results, case: GpuCase, device: Gpu, options: Options) -> None:
+    """What a call of a table's op costs, if that is not known yet."""
+    known = [(one.op, one.direction, one.dtype) for one in results.latencies]
+    if (case.op.name, case.direction, case.dtype) not in known:
+        eager = [peer for peer in options.peers if peer == TORCH]
+        results.latencies.append(measure_latency(_tiny(case), device, eager))
+
+
+def _row(results: Results, case: GpuCase, device: Gpu, options: Options) -> Row | None:
+    """Measure a case, and note what comes of it."""
+    results.left -= 1
+    try:
+        row = measure(case, device, options)
+    except Exception as error:  # the other rows are still wanted
+        results.failures[case.name] = row = _first_line(error)
+        print(f"{case.name}: failed, {row}")
+        return None
+    if isinstance(row, str):
+        print(f"{case.name}: {row}")
+        return None
+    results.add(row)
+    return row
 
 
 def _tiny(case: GpuCase) -> GpuCase:
     """A case of the same op with next to no elements."""
     cases = GPU_WORKLOADS[case.op.family].cases
     return cases(case.op, case.direction, case.dtype, (_TINY,))[0]
-
-
-def _problems(name: str, row: Row) -> Iterator[str]:
-    """What a row says of correctness."""
-    if row.graph:
-        yield f"{name}: CUDA graph: {row.graph}"
-    for peer in row.wrong:
-        yield f"{name}: {peer} has another result"

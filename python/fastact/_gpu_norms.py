@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ._gpu_work import GpuCase, GpuWork, Maker, Tensors, first, gradients_of, peers_of
+from ._gpu_liger import OPS, by_liger
+from ._gpu_work import LIGER, GpuCase, GpuWork, Maker, Tensors, first, gradients_of, peers_of
+from ._workloads import LeftOut
+
+Peers = Mapping[str, Callable[..., Any]]  # peers beside torch
 
 
 def no_others(of: Any, case: GpuCase) -> Tensors:
@@ -57,15 +61,23 @@ def length_of(case: GpuCase) -> tuple[int]:
 
 def norm_work(case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm) -> GpuWork:
     """The calls of a case."""
+    also, left_out = {}, {}
+    if LIGER in wanted and case.op.name in OPS:
+        try:
+            also[LIGER] = by_liger(case)
+        except LeftOut as reason:
+            left_out[LIGER] = str(reason)
     build = _forward if case.direction == "forward" else _backward
-    return build(case, device, wanted, norm)
+    return replace(build(case, device, wanted, norm, also), left_out=left_out)
 
 
 def _weights(case: GpuCase, device: Maker, norm: Norm) -> list[Any]:
     return [device.random(length_of(case), case.dtype) for _ in range(norm.weights)]
 
 
-def _forward(case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm) -> GpuWork:
+def _forward(
+    case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm, also: Peers
+) -> GpuWork:
     """A set: x, others, weights, perhaps the sum, y."""
     op, told = case.op, norm.told(case)
     ends = -norm.outputs
@@ -95,11 +107,13 @@ def _forward(case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm) ->
         make,
         lambda *tensors: call(tensors, outs(tensors)),
         lambda *tensors: call(tensors, None),
-        peers_of(wanted, device.torch, norm.by_torch(device.torch, case), pick),
+        peers_of(wanted, device.torch, norm.by_torch(device.torch, case), pick, also),
     )
 
 
-def _backward(case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm) -> GpuWork:
+def _backward(
+    case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm, also: Peers
+) -> GpuWork:
     """A set: dy, perhaps dtotal, what was saved, gradients of the weights, dx."""
     op, told, outputs = case.op, norm.told(case), norm.outputs
     ends = -norm.weights - 1
@@ -124,5 +138,5 @@ def _backward(case: GpuCase, device: Maker, wanted: Sequence[str], norm: Norm) -
         make,
         lambda *tensors: call(tensors, (tensors[-1], *tensors[ends:-1])),
         lambda *tensors: call(tensors, None),
-        gradients_of(wanted, device.torch, norm.by_torch(device.torch, case), pick),
+        gradients_of(wanted, device.torch, norm.by_torch(device.torch, case), pick, also),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt, prod
 from typing import Any, Protocol
@@ -11,7 +11,8 @@ from . import _shapes
 from ._workloads import COMPILED, TORCH, compiled_by_torch
 
 READ = "read"  # torch.sum over as many bytes of float32, for ops that write next to nothing
-GPU_PEERS = (TORCH, COMPILED)
+LIGER = "liger"
+GPU_PEERS = (TORCH, COMPILED, LIGER)
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 #: Elements of an array where no sizes are given: 128 MiB of float32, and 256 MiB of any type.
@@ -20,6 +21,7 @@ BYTES = 2**28
 
 Tensors = tuple[Any, ...]
 Bind = Callable[[Tensors], Callable[[], Any]]  # a peer's call for a set
+NOBODY: Mapping[str, Callable[..., Any]] = {}
 
 
 class Maker(Protocol):
@@ -34,13 +36,19 @@ class Maker(Protocol):
         """A tensor to be written."""
 
 
+def name_of(op: str, direction: str, dtype: str, label: str) -> str:
+    """A case in words, by which a later run knows it again."""
+    return f"{op} {direction}, {dtype}, {label}"
+
+
 @dataclass(frozen=True)
 class GpuCase:
     """One row of the benchmark.
 
     axis : along which elements share a result, a mean or a bias; None for all axes.
     accesses : arrays of `shape` that have to move, where those are not x, y and perhaps dy.
-    reduces, into : to how many arrays, 0 being no reduction, and of what dtype.
+    reduces, into : to how many arrays, 0 being no reduction, and of what dtype; on the way back:
+        from how many gradients.
     channel : the axis of the channels, of ops that have one.
     variant : what else tells it from other cases of the op, in words.
     groups : of channels, whose elements share more than `axis` tells.
@@ -64,18 +72,29 @@ class GpuCase:
         return _shapes.kept(self.shape, self.axis)
 
     @property
+    def sums(self) -> bool:
+        """Whether it writes next to nothing."""
+        return bool(self.reduces) and self.direction == "forward"
+
+    @property
     def moved(self) -> int:
         """Bytes that have to move: each input read once, the output written once."""
         size = prod(self.shape)
         if self.reduces:
-            return size * ITEM[self.dtype] + self.reduces * prod(self.kept) * ITEM[self.into]
+            small = self.reduces * prod(self.kept) * ITEM[self.into]
+            return size * ITEM[self.dtype] * (self.accesses or 1) + small
         accesses = self.accesses or (2 if self.direction == "forward" else 3)
         return size * ITEM[self.dtype] * accesses
 
     @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        return name_of(self.op.name, self.direction, self.dtype, self.label)
+
+    @property
     def label(self) -> str:
         """The shape, and the axes that are reduced."""
-        if self.reduces:
+        if self.reduces and not self.variant:
             return _shapes.sum_label(self.shape, self.axis)
         channel = () if self.channel is None else (f"channels {self.channel}",)
         return ", ".join(filter(None, (_shapes.shape_label(self.shape), *channel, self.variant)))
@@ -155,13 +174,14 @@ def _backward(
     return bind
 
 
-def _by_both(
+def _by_all(
     wanted: Sequence[str],
     torch: Any,
     eager: Callable[..., Any],
+    also: Mapping[str, Callable[..., Any]],
     binder: Callable[[Callable[..., Any]], Bind],
 ) -> dict[str, Bind]:
-    peers = {}
+    peers = {name: binder(function) for name, function in also.items() if name in wanted}
     if TORCH in wanted:
         peers[TORCH] = binder(eager)
     if COMPILED in wanted:
@@ -170,10 +190,17 @@ def _by_both(
 
 
 def peers_of(
-    wanted: Sequence[str], torch: Any, eager: Callable[..., Any], pick: Callable[[Tensors], Tensors]
+    wanted: Sequence[str],
+    torch: Any,
+    eager: Callable[..., Any],
+    pick: Callable[[Tensors], Tensors],
+    also: Mapping[str, Callable[..., Any]] = NOBODY,
 ) -> dict[str, Bind]:
-    """A function of torch as it is and compiled, of what is picked out of a set."""
-    return _by_both(wanted, torch, eager, lambda function: _forward(function, pick))
+    """A function of torch as it is and compiled, of what is picked out of a set.
+
+    also : further peers, and their functions of the same.
+    """
+    return _by_all(wanted, torch, eager, also, lambda function: _forward(function, pick))
 
 
 def gradients_of(
@@ -181,25 +208,29 @@ def gradients_of(
     torch: Any,
     eager: Callable[..., Any],
     pick: Callable[[Tensors], tuple[Tensors, ...]],
+    also: Mapping[str, Callable[..., Any]] = NOBODY,
 ) -> dict[str, Bind]:
     """What autograd does over a graph of the function that is there already.
 
     pick : of a set the inputs to differentiate by, the gradients that come, and perhaps inputs that
         follow as constants.
+    also : further peers, and their functions of the same.
     """
-    return _by_both(wanted, torch, eager, lambda function: _backward(torch, function, pick))
+    return _by_all(wanted, torch, eager, also, lambda function: _backward(torch, function, pick))
 
 
-#: Images, channels and side of pictures where no sizes are given: past the caches, the first and a
-#: later stage of ResNet-50 at a batch of 32.
-_PICTURES = ((256, 64, 56), (32, 64, 56), (32, 256, 14))
+#: Images, channels and side of pictures where no sizes are given: past the caches, and the first, a
+#: later and the last stage of ResNet-50 at a batch of 32; planes of the last are no whole packs.
+_PICTURES = ((256, 64, 56), (32, 64, 56), (32, 256, 14), (32, 2048, 7))
 
 
 def pictures(sizes: Sequence[int] | None) -> list[tuple[tuple[int, ...], int]]:
     """Shapes of pictures, each with channels first and last, and the axis of the channels."""
-    found = []
+    found: list[tuple[int, int, int]] = []
     for channels, largest in dict.fromkeys((c, s) for _, c, s in _PICTURES):
         for size in sizes or ():
+            if size < 16 * channels and found:
+                continue  # planes of next to nothing
             side = min(max(isqrt(size // channels), 2), largest)
             found.append((max(size // (channels * side * side), 2), channels, side))
     return [

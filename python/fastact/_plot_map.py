@@ -173,10 +173,8 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
 
     Parameters
     ----------
-    rows : sequence of Row
-        What `fastact._bench.bench` returned.
-    cpu : str
-        Name of the processor, for the titles.
+    rows, cpu
+        As `fastact._plot.plot` takes them.
     file : Path
         What the pictures are called after: plot.png makes plot_norms.png, plot_gates.png …
 

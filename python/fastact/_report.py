@@ -8,8 +8,9 @@ from itertools import groupby
 from ._bench import Row, legend, table_of, title_of
 from ._op import ops
 from ._terminal import markdown_table
-from ._workloads import PEERS
+from ._workloads import FRESH, OURS, PEERS
 
+_SMALL = 1024  # elements, of which the call costs more than the arithmetic
 _GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
 
 
@@ -46,8 +47,39 @@ def gist(rows: Sequence[Row]) -> str:
     return markdown_table([rows[0].dtype, *header], lines, 1)
 
 
+_SMALL_LEGEND = """\
+What one call out of Python costs at so few elements that nothing else counts, in µs: medians of one
+run. fastact writes to a given array; peers, and fastact "without out=", return a new one. numpy
+evaluates the textbook's formula, often several calls; torch calls its own kernel, or autograd where
+it has none. × numpy, × torch: their time over that of fastact."""
+
+
+def _small(rows: Sequence[Row], processor: str) -> str:
+    """The page of small calls: a table for each family, a line for each case."""
+    named = dict.fromkeys(name for row in rows for name in row.seconds)
+    peers = [peer for peer in PEERS if peer in named]
+    parts = [
+        "# The cost of a small call",
+        f"{processor}. Measured by `python -m fastact bench --small`.",
+        _SMALL_LEGEND,
+    ]
+    for family in dict.fromkeys(ops[row.op].family for row in rows):
+        header = ["op", "elements or shape", "direction", "type", OURS, "without out=", *peers]
+        header += [f"× {peer}" for peer in peers]
+        lines = []
+        for row in (row for row in rows if ops[row.op].family == family):
+            line = [row.op, row.what, row.direction, row.dtype]
+            for name in (OURS, FRESH, *peers):
+                line.append(f"{1e6 * row.seconds[name]:.2f}" if name in row.seconds else "–")
+            lines.append(line + [times(row.ratios.get(peer)) for peer in peers])
+        parts += [f"## {family}", markdown_table(header, lines, 4)]
+    return "\n\n".join(parts) + "\n"
+
+
 def markdown(rows: Sequence[Row], processor: str) -> str:
     """The page of a benchmark."""
+    if all(row.size <= _SMALL for row in rows):
+        return _small(rows, processor)
     parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}", gist(rows)]
     slower = [
         f"{title_of(row)}, {row.what}: {row.ratios[peer]:.2f} × {peer}"

@@ -7,7 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from ._bench import _duration
-from ._gpu_work import GPU_PEERS, READ
+from ._gpu_liger import OPS
+from ._gpu_work import GPU_PEERS, LIGER, READ
 from ._rows_cuda import Latency, Results, Row
 from ._terminal import markdown_table, table
 from ._workloads import COPY, FRESH, OURS
@@ -16,11 +17,17 @@ LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the
 arrays take turns, so that together they exceed the second-level cache three times over. GB/s: bytes
 that the op has to move (each input read once, the output written once; batch_norm in training reads
-its inputs twice) over its time. % of copy: that rate as a share of the one at which torch's copy_
-moves as many bytes in the same run. % of read, for sums: the time of torch.sum over as many bytes
-of float32, over ours: a peer, no ceiling. without out=: ours with the result allocated. × torch,
-× torch.compile: their time over ours. graph: whether a captured CUDA graph of the call, replayed on
-other values, gives the bits of the call."""
+its inputs twice, as the gradients of mean_var and moments do x) over its time. % of copy: that rate
+as a share of the one at which torch's copy_ moves as many bytes in the same run. % of read, for
+sums: the time of torch.sum over as many bytes of float32, over ours: a peer, no ceiling. without
+out=: ours with the result allocated. × torch, × torch.compile, × liger: their time over ours.
+graph: whether a captured CUDA graph of the call, replayed on other values, gives the bits of the
+call."""
+
+_LIGER_LEGEND = f"""\
+liger: Liger's Triton kernels, of {", ".join(OPS)}; it has no other of
+these ops. The kernel of Triton's tutorial, which Liger's norms go back to, is in no package, and is
+left out."""
 
 LATENCY_LEGEND = """\
 What one call costs the host, in Python, for so few elements that nothing else counts, with fewer
@@ -106,16 +113,36 @@ def _tables(rows: Sequence[Row]) -> list[list[Row]]:
     return [list(part) for _, part in groupby(rows, lambda r: (r.op, r.direction, r.dtype))]
 
 
+def _legend(rows: Sequence[Row]) -> str:
+    """What the columns mean."""
+    liger = any(LIGER in row.ratios for row in rows)
+    return f"{LEGEND}\n{_LIGER_LEGEND}" if liger else LEGEND
+
+
+def _absent(results: Results) -> list[str]:
+    """The peers that are not installed."""
+    return [f"{peer}: left out, {why}" for peer, why in results.absent.items()]
+
+
+def print_absent(results: Results) -> None:
+    """Who will not be in the tables."""
+    for line in _absent(results):
+        print(line, flush=True)
+
+
 def print_end(results: Results) -> None:
     """What the columns mean, and what went wrong."""
     if results.rows:
-        print(f"\n{LEGEND}")
+        print(f"\n{_legend(results.rows)}")
+    if results.left:
+        print(f"{results.left} rows are left; the same with --resume goes on")
     for problem in results.problems:
         print(f"WRONG: {problem}")
 
 
 def print_again(results: Results) -> None:
     """All that was printed when it was measured."""
+    print_absent(results)
     print_latency(results.latencies)
     for part in _tables(results.rows):
         print_rows(part)
@@ -128,13 +155,16 @@ def markdown(results: Results) -> str:
     parts = [
         f"# Speed on {facts['gpu']}",
         f"Measured by `python -m fastact bench --device cuda`.\n\n{_facts(facts)}",
+        *_absent(results),
     ]
+    if results.left:
+        parts.append(f"Not measured yet: {results.left} rows.")
     if results.problems:
         parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
     for part in _tables(results.rows):
         parts += [f"## {_title(part[0])}", markdown_table(*_columns(part))]
         parts += _left_out(part)
-    parts.append(LEGEND)
+    parts.append(_legend(results.rows))
     if latencies:
         parts += ["## Call to launch", markdown_table(*_latency_columns(latencies), left=2)]
         parts.append(LATENCY_LEGEND)

@@ -15,12 +15,14 @@ class Layout:
 
     axes : what sums are taken over, one after the other; None for all axes.
     channel : the axis of a bias, where the shape is that of a layer.
+    on_request : only measured where it is asked for by name.
     """
 
     name: str
     shape: Shape
     axes: tuple[Axis, ...] = ()
     channel: int | None = None
+    on_request: bool = False
 
 
 def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
@@ -35,22 +37,34 @@ def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
     )
 
 
+#: So few elements that the call is all there is to it, under one name; that of images has channels
+#: enough for groups of them.
+TINY = "tiny"
+_TINY_ROWS = Layout(TINY, (8, 8), ((0,), None), -1, on_request=True)
+_TINY_IMAGES = Layout(TINY, (2, 32, 2, 2), channel=1, on_request=True)
+
 #: Sums on the CPU.
 REDUCED = (
+    _TINY_ROWS,
     *reduced(2**25, 10**6),
     Layout("small", (128, 6, 24, 24), ((0, 2, 3),), 1),  # a first layer: few channels, in the cache
     Layout("tall", (65536, 512), ((0,), (1,))),
 )
 
 #: Bias and activation on the CPU.
-BIASED = (Layout("linear", (4096, 768), channel=-1), Layout("nchw", (32, 64, 56, 56), channel=1))
+BIASED = (
+    _TINY_ROWS,
+    Layout("linear", (4096, 768), channel=-1),
+    Layout("nchw", (32, 64, 56, 56), channel=1),
+)
 
 #: A penalty on weights, with its gradient.
-WEIGHTS = (Layout("weights", (28, 28, 128)),)
+WEIGHTS = (_TINY_ROWS, Layout("weights", (28, 28, 128)))
 
 
 #: Norms of rows on the CPU: out of the caches, in one, of a small net, and long.
 NORMED_ROWS = (
+    Layout(TINY, (8, 8), on_request=True),
     Layout("matrix", (8192, 4096)),
     Layout("linear", (4096, 768)),
     Layout("short", (128, 32)),
@@ -59,12 +73,14 @@ NORMED_ROWS = (
 
 #: Norms of channels on the CPU.
 NORMED_IMAGES = (
+    _TINY_IMAGES,
     Layout("nchw", (32, 64, 56, 56), channel=1),
     Layout("nhwc", (32, 56, 56, 64), channel=-1),
 )
 
 #: Batch norms on the CPU: out of the caches; deep in a net; a first layer, with few channels.
 BATCHED = (
+    _TINY_IMAGES,
     Layout("nchw", (32, 64, 56, 56), channel=1),
     Layout("nhwc", (32, 56, 56, 64), channel=-1),
     Layout("deep", (8, 256, 14, 14), channel=1),
@@ -85,8 +101,10 @@ def names() -> list[str]:
 
 
 def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
-    """Those whose names are wanted; all of them if there are no wishes."""
-    return [layout for layout in layouts if not wanted or layout.name in wanted]
+    """Those whose names are wanted; if there are no wishes, all but those on request."""
+    return [
+        layout for layout in layouts if (layout.name in wanted if wanted else not layout.on_request)
+    ]
 
 
 def others(shape: Shape, channel: int) -> tuple[int, ...]:

@@ -165,7 +165,7 @@ def _unbroadcast_cases(
     return [
         Case(op, direction, dtype, options.threads, layout.shape, label, axis)
         for layout in _shapes.chosen(_shapes.REDUCED, options.shapes)
-        if layout.name == "matrix"
+        if layout.name in ("matrix", _shapes.TINY)
         for axis in layout.axes
         if axis is not None
         for target in [_shapes.shape_label(_shapes.broadcast_from(layout.shape, axis))]

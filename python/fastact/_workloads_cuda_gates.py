@@ -8,8 +8,8 @@ from typing import Any
 from ._gpu_work import Family, GpuCase, GpuWork, Maker, Tensors, gradients_of, peers_of
 from ._workloads_gates import gate_chain
 
-#: Rows and units of a state: a small cell, a wide and a large one, and out of the caches.
-_GATE_SHAPES = ((256, 64), (64, 512), (256, 1024), (4096, 1024), (4096, 4096))
+#: Rows and units of a state: a small cell, a wide and large ones, and out of the caches.
+_GATE_SHAPES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
 
 _GATES = {"lstm_gates": 4, "gru_gates": 3, "gru_reset": 1, "gru_blend": 2}
 

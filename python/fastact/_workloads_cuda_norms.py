@@ -18,6 +18,9 @@ from ._workloads_cuda_channels import CHANNEL_NORMS
 #: Rows from what a warp takes to what several blocks do, in arrays past any second-level cache.
 _LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
 _ARRAY = 2**27  # bytes
+#: And short rows as others publish them, of which an array fits into the cache, and a length that
+#: is no power of two.
+_PUBLISHED = ((32768, 256), (8192, 5120))
 _GROUPS = 32
 
 
@@ -30,6 +33,7 @@ def _norm_cases(op: Any, direction: str, dtype: str, sizes: Sequence[int] | None
             for size in sizes or (_ARRAY // ITEM[dtype],)
             for length in sorted({min(length, size) for length in _LENGTHS})
         ]
+        rows += () if sizes else _PUBLISHED
         return [case(shape, axis=(1,)) for shape in rows]
     # Of pictures, statistics are those of each one, unless they are the batch's or given.
     each = 0 if op.name in CHANNEL_NORMS else 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _check_gates
 from ._gates_op import GatesOp
-from ._shapes import shape_label
+from ._shapes import TINY, shape_label
 from ._workloads import (
     COMPILED,
     TORCH,
@@ -31,7 +31,7 @@ from ._workloads import (
 )
 
 _SHAPES = {
-    "small": (8, 8),
+    TINY: (8, 8),
     "cell": (256, 64),
     "wide": (64, 512),
     "large": (256, 1024),
