@@ -42,6 +42,28 @@ def test_threads_and_instruction_sets(op, dtype, shape, axes):
         _cpu.select_isa(chosen)
 
 
+# Lines of a channel's terms: too short to be carried on (63), the shortest (64), lanes that begin
+# anywhere (65) or at a vector (196), a block exactly, ends of blocks amid lines (3136), lines of
+# more than the eight blocks that are read at once; channels: few, and more than the 64 at once.
+@pytest.mark.parametrize("call", [*SUMS, fa.mean_var], ids=lambda call: call.name)
+@pytest.mark.parametrize(
+    ("lines", "channels", "length"),
+    [
+        (40, 3, 63), (70, 2, 64), (9, 67, 65), (33, 5, 196), (3, 40, 700), (3, 2, 2048),
+        (4, 33, 3136), (2, 3, 20_000), (50, 1, 3136), (1, 3, 5000),
+    ],
+)  # fmt: skip
+def test_lines(call, dtype, lines, channels, length):
+    """A channel's lines give what its terms give in one row, for any number of threads."""
+    x = finite(dtype, (lines, channels, length))
+    rows = np.ascontiguousarray(x.swapaxes(0, 1)).reshape(channels, -1)
+    expected = call(rows, 1)
+    for held in (x, np.pad(x, ((0, 0), (0, 1), (0, 0)))[:, :-1]):
+        for n in (1, 2, 3, 7):
+            with fa.num_threads(n):
+                assert_same_bits(np.asarray(call(held, (0, 2))), np.asarray(expected))
+
+
 def test_without_workspace(op, many_threads):
     """The workspace serves the threads alone."""
     x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))

@@ -114,18 +114,15 @@ struct Chunks {
     const char* gradient = reader.load(BiasAct::kDy, dy);
     char* y = act.accumulate ? nullptr : reader.direct(BiasAct::kOut);
     char* to = y ? y : product;
-    if (act.activation != k_identity && !has_residual) {
-      const char* from = reader.load(BiasAct::kX, x);
+    if (act.activation == k_identity || !has_residual) {
+      // The identity's loop reads dy alone: a copy that adds up what it has at hand.
+      const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
       s.blocks->bias->backward[act.activation][act.is_double](gradient, from, values, to, n, ahead,
                                                               act.parameters, phase, lanes);
     } else {
-      if (act.activation == k_identity) {
-        if (gradient != to) memmove(to, gradient, n * s.wide);
-      } else {
-        add_all(reader.load(BiasAct::kX, x), values, z, n);
-        char* const operands[] = {const_cast<char*>(gradient), z, to};
-        act.block(operands, n, act.parameters);
-      }
+      add_all(reader.load(BiasAct::kX, x), values, z, n);
+      char* const operands[] = {const_cast<char*>(gradient), z, to};
+      act.block(operands, n, act.parameters);
       if (lanes) act.reducer.blocks->add_terms(to, n, phase, lanes);
     }
     if (!y) reader.store(BiasAct::kOut, to, act.accumulate);

@@ -4,73 +4,23 @@
 #include <type_traits>
 #include <utility>
 
-#include "lanes.h"
+#include "moment_lanes.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Vectors of lanes at a time: with their squares they fill half of AVX2's registers.
-constexpr int kGroup = 4;
-
 template <class T>
 constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
-
-FASTACT_HD Vector repeat(double x) { return Vector{} + x; }
-
-FASTACT_HD void add(Vector d, Vector& sum, Vector& square) {
-  sum += d;
-  square = madd(d, d, square);
-}
-FASTACT_HD void add(double d, double& sum, double& square) {
-  sum += d;
-  square = madd(d, d, square);
-}
-
-struct Lanes {
-  Vector sums[kVectors] = {}, squares[kVectors] = {};
-};
-
-// n terms onto lanes in registers, from lane 0 on.
-template <class T>
-FASTACT_HD void add_to_registers(Lanes& lanes, const T* x, int64_t n, double shift_of_all) {
-  const Vector shift = repeat(shift_of_all);
-  const int64_t whole = n / kLanes * kLanes, rest = n % kLanes;
-#pragma GCC unroll 4
-  for (int group = 0; group < kVectors; group += kGroup) {
-    Vector sums[kGroup], squares[kGroup];
-#pragma GCC unroll 4
-    for (int k = 0; k < kGroup; ++k)
-      sums[k] = lanes.sums[group + k], squares[k] = lanes.squares[group + k];
-    for (const T* at = x; at != x + whole; at += kLanes) {
-      if (group == 0) prefetch<kLanes>(at, kAhead);
-#pragma GCC unroll 4
-      for (int k = 0; k < kGroup; ++k)
-        add(load(at + (group + k) * kVector) - shift, sums[k], squares[k]);
-    }
-#pragma GCC unroll 4
-    for (int k = 0; k < kGroup; ++k) {
-      const int64_t left = rest - (group + k) * kVector;
-      const T* at = x + whole + (group + k) * kVector;
-      if (left >= kVector)
-        add(load(at) - shift, sums[k], squares[k]);
-      else if (left > 0)
-        add(load_some(at, left, shift) - shift, sums[k], squares[k]);
-    }
-#pragma GCC unroll 4
-    for (int k = 0; k < kGroup; ++k)
-      lanes.sums[group + k] = sums[k], lanes.squares[group + k] = squares[k];
-  }
-}
 
 template <class T>
 FASTACT_HD void block(const T* x, int64_t n, double* mean, double* m2) {
   double shift = finite_or_zero(wide(*x));
 #pragma GCC unroll 2
   for (int pass = 0; pass < kPasses<T>; ++pass) {
-    Lanes lanes;
-    add_to_registers(lanes, x, n, shift);
-    const double sum = fold_vectors(lanes.sums), squares = fold_vectors(lanes.squares);
-    moments_of_sums(shift, sum, squares, double(n), mean, m2);
+    MomentLanes<T> lanes;
+    lanes.clear();
+    lanes.add(x, n, shift);
+    lanes.settle(shift, n, mean, m2);
     shift = finite_or_zero(*mean);
   }
 }
@@ -121,19 +71,39 @@ template <class T>
 void add_terms(const char* from, int64_t n, int64_t phase, double shift, double* sums,
                double* squares) {
   const T* x = reinterpret_cast<const T*>(from);
-  for (; phase % kLanes != 0 && n > 0; ++phase, ++x, --n)
-    add(wide(*x) - shift, sums[phase], squares[phase]);
-  Lanes lanes;
-#pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) {
-    lanes.sums[k] = load(sums + k * kVector);
-    lanes.squares[k] = load(squares + k * kVector);
-  }
-  add_to_registers(lanes, x, n, shift);
-#pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) {
-    store(lanes.sums[k], sums + k * kVector);
-    store(lanes.squares[k], squares + k * kVector);
+  const int64_t head = add_head(x, n, phase, shift, sums, squares);
+  if (head == n) return;
+  MomentLanes<T> lanes;
+  lanes.read(sums, squares);
+  lanes.add(x + head, n - head, shift);
+  lanes.write(sums, squares);
+}
+
+template <class T>
+void add_line(const char* from, int64_t n, int64_t at, MomentLine* line, double* mean, double* m2,
+              int64_t stride) {
+  const T* x = reinterpret_cast<const T*>(from);
+  for (int64_t m; n > 0; x += m, n -= m) {
+    m = n < kReduceBlock - at ? n : kReduceBlock - at;
+    if (m == kReduceBlock) {
+      block(x, m, mean, m2);
+      mean += stride, m2 += stride;
+      continue;
+    }
+    if (at == 0) line->shift = finite_or_zero(wide(*x));
+    const int64_t head = add_head(x, m, at % kLanes, line->shift, line->sums, line->squares);
+    at += m;
+    if (head == m && at < kReduceBlock) return;
+    MomentLanes<T> lanes;
+    lanes.read(line->sums, line->squares);
+    lanes.add(x + head, m - head, line->shift);
+    if (at == kReduceBlock) {
+      lanes.settle(line->shift, at, mean, m2);
+      mean += stride, m2 += stride;
+      at = 0;
+      lanes.clear();
+    }
+    lanes.write(line->sums, line->squares);
   }
 }
 
@@ -141,12 +111,23 @@ void add_terms(const char* from, int64_t n, int64_t phase, double shift, double*
 template <int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* sums,
                          double* squares, int64_t ahead) {
-  constexpr int64_t kLineOf = kLine / sizeof(T);
+  using V = typename LanesOf<T>::type;
+  constexpr int64_t kLineOf = kLine / sizeof(T), kWidth = sizeof(V) / sizeof(double);
+  const double one = hidden_one();
   const auto add_vector = [&](int64_t c) FASTACT_INLINED {
-    Vector sum = fresh ? Vector{} : load(sums + c), square = fresh ? Vector{} : load(squares + c);
-    const Vector from = load(shift + c);
+    V sum = {}, square = {}, from;
+    if (!fresh) {
+      load_to(sum, sums + c);
+      load_to(square, squares + c);
+    }
+    load_to(from, shift + c);
+    const Deviations<T, V> d(one, from);
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) add(load(x[i] + c) - from, sum, square);
+    for (int i = 0; i < kRows; ++i) {
+      V terms;
+      load_to(terms, x[i] + c);
+      d.add(terms, sum, square);
+    }
     store(sum, sums + c);
     store(square, squares + c);
   };
@@ -155,14 +136,14 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
     for (; c + kLineOf <= columns; c += kLineOf) {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) prefetch<1>(x[i] + c, ahead);
-      for (int64_t k = 0; k < kLineOf; k += kVector) add_vector(c + k);
+      for (int64_t k = 0; k < kLineOf; k += kWidth) add_vector(c + k);
     }
   }
-  for (; c + kVector <= columns; c += kVector) add_vector(c);
+  for (; c + kWidth <= columns; c += kWidth) add_vector(c);
   for (; c < columns; ++c) {
     double sum = fresh ? 0.0 : sums[c], square = fresh ? 0.0 : squares[c];
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) add(wide(x[i][c]) - shift[c], sum, square);
+    for (int i = 0; i < kRows; ++i) add_deviation(wide(x[i][c]) - shift[c], sum, square);
     sums[c] = sum;
     squares[c] = square;
   }
@@ -318,6 +299,7 @@ void merge(const MomentArrays& from, int64_t k, const MomentArrays& to, int64_t 
   {row<T>,                   \
    along<T>,                 \
    add_terms<T>,             \
+   add_line<T>,              \
    add_rows<T>,              \
    FASTACT_FEW(few_rows, T), \
    FASTACT_FEW(short_rows, T)}

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "iterate.h"
+#include "reduce_lines.h"
 
 namespace fastact {
 namespace {
@@ -200,21 +201,30 @@ struct Merger {
     return std::min((chunk + 1) * r.chunk_blocks * kReduceBlock, r.terms.size);
   }
 
+  // to IN/OUT (n): a chunk's moments of `before` terms become those of as many and one more block,
+  // mean and m2 (n), of `terms`.
+  void add_block(const double* mean, const double* m2, int64_t terms, const MomentArrays& to,
+                 int64_t before, int64_t n) {
+    if (before > 0) {
+      const MomentArrays one = {const_cast<double*>(mean), const_cast<double*>(m2), nullptr,
+                                nullptr};
+      m.table->merge(one, terms, to, before, n);
+      return;
+    }
+    std::copy(mean, mean + n, to.mean);
+    std::copy(m2, m2 + n, to.m2);
+    std::fill(to.mean_low, to.mean_low + n, 0.0);
+    std::fill(to.m2_low, to.m2_low + n, 0.0);
+  }
+
   // to OUT (n): one chunk.
   void chunk(Blocks& blocks, int64_t first, int64_t n, int64_t index, const MomentArrays& to) {
     const int64_t begin = index * r.chunk_blocks * kReduceBlock, end = chunk_end(index);
-    MomentArrays one = local(2);
-    one.mean_low = one.m2_low = nullptr;
+    const MomentArrays one = local(2);
     for (int64_t term = begin; term < end; term += kReduceBlock) {
       const int64_t terms = std::min(kReduceBlock, end - term);
-      const MomentArrays& made = term > begin ? one : to;
-      blocks.moments(first, n, term, terms, made.mean, made.m2);
-      if (term > begin) {
-        m.table->merge(one, terms, to, term - begin, n);
-      } else {
-        std::fill(to.mean_low, to.mean_low + n, 0.0);
-        std::fill(to.m2_low, to.m2_low + n, 0.0);
-      }
+      blocks.moments(first, n, term, terms, one.mean, one.m2);
+      add_block(one.mean, one.m2, terms, to, term - begin, n);
     }
   }
 
@@ -245,6 +255,47 @@ struct Merger {
   }
 };
 
+// Moments of terms in lines, as the sums of reduce_lines.cpp.
+struct LineMoments {
+  const MomentReducer& m;
+  const Reducer& r;
+  Merger merger;
+  MomentLine lines[kMostLines];
+  alignas(64) double mean[kMostEnds * kMostLines], m2[kMostEnds * kMostLines];
+
+  explicit LineMoments(const MomentReducer& moments)
+      : m(moments), r(moments.reducer), merger(moments) {}
+
+  void run(int64_t first, int64_t n, int64_t begin, int64_t end) {
+    std::fill(lines, lines + n, MomentLine{});
+    walk_lines(
+        r, first, n, begin, end,
+        [&](int64_t k, const char* x, int64_t count, int64_t held) {
+          m.blocks->add_line(x, count, held, &lines[k], mean + k, m2 + k, n);
+        },
+        [&](int64_t e, int64_t block) { add_block(first, n, block, kReduceBlock, e * n); },
+        [&](int64_t block, int64_t terms) {
+          constexpr int64_t kStep = sizeof(MomentLine) / sizeof(double);
+          alignas(64) double shift[kMostLines], sums[kMostLines], squares[kMostLines];
+          for (int64_t k = 0; k < n; ++k) shift[k] = lines[k].shift;
+          r.table->fold_each(lines->sums, kStep, n, sums);
+          r.table->fold_each(lines->squares, kStep, n, squares);
+          m.table->settle(shift, sums, squares, terms, n, mean, m2);
+          add_block(first, n, block, terms, 0);
+        });
+    if (!r.partial) merger.store(first, n, merger.local(0));
+  }
+
+  void add_block(int64_t first, int64_t n, int64_t block, int64_t terms, int64_t at) {
+    const int64_t chunk = block / r.chunk_blocks, within = block % r.chunk_blocks;
+    const MomentArrays to =
+        r.partial ? merger.partial(chunk, first) : merger.local(chunk > 0 ? 1 : 0);
+    merger.add_block(mean + at, m2 + at, terms, to, within * kReduceBlock, n);
+    const bool is_end = block * kReduceBlock + terms == merger.chunk_end(chunk);
+    if (is_end && chunk > 0 && !r.partial) merger.merge(to, chunk, merger.local(0), n);
+  }
+};
+
 }  // namespace
 
 void prepare(MomentReducer* moments, const BlockTable* table, const Operand& x,
@@ -272,6 +323,14 @@ int64_t workspace_size(const MomentReducer* moments) {
 }
 
 void reduce_share(const MomentReducer* moments, int64_t index, int64_t shares) {
+  if (moments->reducer.has_lines && moment_passes(moments->reducer.dtype) == 1) {
+    LineMoments lines(*moments);
+    for_line_units(moments->reducer, index, shares,
+                   [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
+                     lines.run(first, n, begin, end);
+                   });
+    return;
+  }
   Blocks blocks(*moments);
   Merger merger(*moments);
   for_units(moments->reducer, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {

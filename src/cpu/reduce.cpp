@@ -8,11 +8,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kLongRow = 512;  // contiguous terms worth a call of their own
-
-double* partial_of(const Reducer& r, int64_t chunk, int64_t output) {
-  return r.partial + 2 * chunk * r.outputs.size + output;
-}
+constexpr int64_t kLongRow = 512;      // contiguous terms worth a call of their own
+constexpr int64_t kShortestLine = 64;  // and worth one that carries lanes on
 
 int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
@@ -142,10 +139,13 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
   set_output(r, plan.y, y_dtype, is_aligned(y, item_size(y_dtype)));
   r->terms = plan.reduced;
   r->partial = nullptr;
+  r->has_lines = false;
   (plan.inner_reduced ? r->terms : r->outputs)
       .append(plan.inner, plan.inner_x, plan.inner_reduced ? 0 : plan.inner_y);
   const bool is_unit = plan.has_unit_inner && is_aligned(x, item);
-  const bool is_wide = is_unit && !plan.inner_reduced && plan.inner >= kNarrowTile;
+  const bool is_joined = r->terms.size > kLanes && plan.has_dense_rows;
+  const bool is_wide = is_unit && !plan.inner_reduced &&
+                       (plan.inner > kNarrowTile || (plan.inner == kNarrowTile && !is_joined));
 
   // Enough units for many threads before they grow to what is best for one.
   const int64_t even = ceil_div(r->outputs.size, kFewUnits);
@@ -160,7 +160,8 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
     r->walk = Reducer::kRows;
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
-    r->tile = is_long ? 1 : std::clamp<int64_t>(even, 1, 64);
+    r->has_lines = is_unit && r->terms.count > 1 && plan.inner >= kShortestLine;
+    r->tile = is_long || r->has_lines ? 1 : std::clamp<int64_t>(even, 1, 64);
     r->has_dense_terms = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
   } else {
     r->walk = is_wide ? Reducer::kColumns : Reducer::kNarrow;

@@ -4,7 +4,8 @@
 // that index, and the work is cut for the threads. A unit of work is a run of neighbouring outputs
 // over all their terms, walked block by block; what a block costs depends on the layout:
 //
-//   kRows      terms contiguous: each output's block in one call, or piece by piece
+//   kRows      terms contiguous: each output's block in one call, or piece by piece, or, in lines
+//              of 64 elements and more, many outputs at once in memory's order (reduce_lines.h)
 //   kColumns   outputs contiguous: a lane takes every 32nd row of a tile of columns, eight at once
 //   kNarrow    few columns, or strided ones: 32 dense rows are one row that holds every lane, so
 //              that (1M, 3) is read as contiguously as anything; rows that are not dense are
@@ -24,10 +25,18 @@
 // copy's bytes; the last is small enough (1.8 MB) for the second-level cache, where the threads'
 // start counts too.
 //
+// In us, float32 on Zen 4, one and two threads, output by output and block by block with prefetches
+// of our own; in lines, without them (reduce_lines.h, lanes.h); and torch in the latter run:
+//   NCHW (32, 64, 56, 56)   1632, 555    508, 338    864, 645 (of other runs: 1266, 308)
+//   (128, 6, 24, 24)          49, 29      31, 18      31, 19
+//   (8, 256, 14, 14)          55, 41      45, 24      32, 18
+//   NHWC (32, 56, 56, 64)   1615, 617    827, 533    743, 699 (as rows of 32 joined ones: kNarrow)
+// All figures vary by a fifth from run to run; 25 MB are nearly all of the third-level cache.
+//
 // Tried and rejected, on (8192, 4096) axis 0: one or four rows of columns at once (0.91 and 0.74
-// where eight took 0.58); leaving prefetches to the hardware (0.58; (65536, 512) 0.56, not 0.43);
-// tiles of 1024 columns (8 % slower); prefetching the next piece of a sum by pieces instead of what
-// follows in memory (NCHW 13 % slower, (128, 6, 24, 24) equal).
+// where eight took 0.58); leaving prefetches to the hardware (0.58); tiles of 1024 columns (8 %
+// slower). On contiguous terms prefetches of ours hurt, whatever the distance: of 25 MB one thread
+// then adds up 28 to 46 GB/s, not 50, and two 53 to 85, not 94 (512 to 8192 bytes ahead).
 #pragma once
 
 #include "reduce_blocks.h"
@@ -36,7 +45,7 @@
 namespace fastact {
 
 constexpr int64_t kTile = 512;          // columns a unit: 2 KiB of a float32 row
-constexpr int64_t kNarrowTile = 64;     // columns below which rows are joined
+constexpr int64_t kNarrowTile = 64;     // columns up to which rows are joined
 constexpr int64_t kMostColumns = 1024;  // columns a unit, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a unit where they are not columns, at most
 constexpr int64_t kFewUnits = 32;       // below, the terms are cut too
@@ -54,6 +63,7 @@ struct Reducer {
   Axes outputs, terms;  // innermost last
   Walk walk;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
+  bool has_lines;        // kRows: in pieces (reduce_lines.h)
   bool is_y_aligned;
   bool has_dense_rows;   // kNarrow: as in Reduction
   int64_t row;           // columns: outputs that are contiguous in x; else all of them
@@ -78,6 +88,12 @@ void cut_terms(Reducer* reducer);
 // for none.
 void store_sums(const Reducer& reducer, int64_t first, int64_t n, const double* sums,
                 const double* errors);
+
+// Where a chunk's sums of the outputs from `output` on meet the others; their errors follow after
+// outputs.size of them.
+inline double* partial_of(const Reducer& r, int64_t chunk, int64_t output) {
+  return r.partial + 2 * chunk * r.outputs.size + output;
+}
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
@@ -120,5 +136,8 @@ void reduce_units(const Reducer& reducer, BlockSums& source, int64_t index, int6
 // which there is work only with a workspace.
 void reduce_share(const Reducer* reducer, int64_t index, int64_t shares);
 void merge_share(const Reducer* reducer, int64_t index, int64_t shares);
+
+// As reduce_share, of a reduction that has lines.
+void reduce_lines(const Reducer& reducer, int64_t index, int64_t shares);
 
 }  // namespace fastact

@@ -51,6 +51,12 @@ struct ReduceBlocks {
   // n contiguous terms onto lanes IN/OUT (kLanes), the first of them onto lane `phase`.
   void (*add_terms)(const char* x, int64_t n, int64_t phase, double* lanes);
 
+  // n contiguous terms onto lanes IN/OUT (kLanes), which hold the first `at` of their block
+  // already. Where a block ends its sum goes to sums OUT, one `stride` after the other, and the
+  // lanes begin anew.
+  void (*add_line)(const char* x, int64_t n, int64_t at, double* lanes, double* sums,
+                   int64_t stride);
+
   // lane IN/OUT (columns): the terms of `rows` rows of contiguous columns, one after the other.
   // Row i lies at x + offsets[i * step]. fresh: the lane is written, not read.
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
@@ -72,6 +78,9 @@ struct ReduceTable {
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);
+
+  // sums OUT (count): of kLanes lanes each, those of the next one `step` doubles on.
+  void (*fold_each)(const double* lanes, int64_t step, int64_t count, double* sums);
 
   // (hi, lo) IN/OUT (n) += (sums, errors); errors: null for none.
   void (*merge)(const double* sums, const double* errors, double* hi, double* lo, int64_t n);

@@ -35,25 +35,12 @@ struct Terms : BlockSums {
   const double* rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t at[kOutputs];
     offsets_of(r.outputs, first, n, at);
-    if (r.terms.count == 1 && r.has_dense_terms) {
+    if (r.has_dense_terms) {
       r.blocks->sum_blocks(r.x + term * r.item, at, n, terms, own_sums);
     } else {
-      for (int64_t k = 0; k < n; ++k)
-        r.has_dense_terms ? pieces(r.x + at[k], term, terms, &own_sums[k])
-                          : gathered_row(r.x + at[k], term, terms, &own_sums[k]);
+      for (int64_t k = 0; k < n; ++k) gathered_row(r.x + at[k], term, terms, &own_sums[k]);
     }
     return own_sums;
-  }
-
-  void pieces(const char* x, int64_t term, int64_t terms, double* sum) {
-    std::fill(lanes, lanes + kLanes, -0.0);
-    int64_t phase = 0;
-    for_runs(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-      r.blocks->add_terms(x + offset, m, phase, lanes);
-      phase = (phase + m) % kLanes;
-    });
-    r.table->fold(lanes, kLanes, 1);
-    *sum = lanes[0];
   }
 
   void gathered_row(const char* x, int64_t term, int64_t terms, double* sum) {
@@ -140,6 +127,7 @@ struct Terms : BlockSums {
 }  // namespace
 
 void reduce_share(const Reducer* reducer, int64_t index, int64_t shares) {
+  if (reducer->has_lines) return reduce_lines(*reducer, index, shares);
   Terms terms(*reducer);
   reduce_units(*reducer, terms, index, shares);
 }
