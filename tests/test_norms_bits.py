@@ -58,6 +58,24 @@ def test_units_do_not_depend_on_each_other(setting, dtype):
     assert_same_bits(one_gradients[0], gradients[0][-1:])
 
 
+@pytest.mark.parametrize("length", [1, 7, 32, 130])  # less than a round of lanes, one, some
+@pytest.mark.parametrize("op", [fa.layer_norm, fa.rms_norm], ids=lambda op: op.name)
+@pytest.mark.parametrize("name", ["identity", "mish"])
+def test_short_units_are_taken_together(op, length, name, dtype, isa):
+    """15 of them are one call of eight and a rest, or three of four and a rest."""
+    rng = np.random.default_rng(0)
+    whole = rng.normal(size=(2, 4, 6, length)).astype(dtype)
+    weight = rng.normal(size=length).astype(dtype)
+    apart = whole[:, :3, :5]  # not evenly spaced
+    for x, dy in (apart, apart.copy()):
+        y, saved = op.forward(x, weight, activation=name)
+        dx = op.backward(dy, *saved, activation=name)[0]
+        for at in np.ndindex(3, 5):
+            one, own = op.forward(x[at], weight, activation=name)
+            assert_same_bits(one, y[at])
+            assert_same_bits(op.backward(dy[at], *own, activation=name)[0], dx[at])
+
+
 @pytest.mark.parametrize("shape", [(40, 77), (5, 2500), (2, 300_001)], ids=str)
 def test_statistics_have_the_bits_of_mean_var(shape, dtype, isa):
     """One formula for both: a row in a block, in a few, and in chunks of blocks."""

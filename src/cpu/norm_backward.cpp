@@ -99,16 +99,13 @@ struct Backward : NormChunks {
       }
   }
 
-  char* line_of(int k, const Unit& unit) const { return s.data[k] + s.lines.offset(k, unit.index); }
-
   void read_stats(Unit* unit) {
-    unit->stats.mean = 0.0;
-    for_runs(norm.unit_stats, unit->index, 1, [&](int64_t mean, int64_t rstd, int64_t) {
-      if (norm.mean) unit->stats.mean = weight.number(norm.mean + mean);
-      unit->stats.rstd = weight.number(norm.rstd + rstd);
-    });
-    if (is_plain) unit->p = line_of(Norm::kDy, *unit), unit->x = line_of(Norm::kIn, *unit);
-    if (is_direct) unit->dx = line_of(Norm::kDx, *unit);
+    const Offsets at = offsets_at(norm.unit_stats, unit->index);
+    unit->stats.mean = norm.mean ? weight.number(norm.mean + at.x) : 0.0;
+    unit->stats.rstd = weight.number(norm.rstd + at.y);
+    if (is_plain)
+      unit->p = line_of(s, Norm::kDy, unit->index), unit->x = line_of(s, Norm::kIn, unit->index);
+    if (is_direct) unit->dx = line_of(s, Norm::kDx, unit->index);
   }
 
   // mean(g) is no part of the gradient where no mean was subtracted.
@@ -134,8 +131,8 @@ struct Backward : NormChunks {
       *to_p = gradient;
       return;
     }
-    norm.blocks->normalise[c.weight_row][c.bias_row](*to_x, c.n, unit.stats, c.weight, c.bias, z,
-                                                     NextChunk{});
+    const NormUnit one{*to_x, z, unit.stats, {}};
+    norm.blocks->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
     char* const operands[] = {const_cast<char*>(gradient), z, own};
     norm.activation(operands, c.n, norm.parameters);
   }

@@ -30,15 +30,18 @@ FASTACT_HD int64_t head_of(const T* at, int64_t n) {
   return int64_t(-reinterpret_cast<uintptr_t>(at) % 64 / sizeof(T));
 }
 
+void roots(double* squares, int64_t n, double count, double eps) {
+  for (int64_t i = n; i < kRoots; ++i) squares[i] = 1.0;
+#pragma omp simd
+  for (int i = 0; i < kRoots; ++i) squares[i] = rstd_of(squares[i], count, eps);
+}
+
 template <class T, bool weight_row, bool bias_row>
-void normalise(const char* from, int64_t n, const UnitStats& stats, const char* weight,
-               const char* bias, char* to, const NextChunk& next) {
-  const T* x = reinterpret_cast<const T*>(from);
-  const T* w = reinterpret_cast<const T*>(weight);
-  const T* b = reinterpret_cast<const T*>(bias);
-  T* z = reinterpret_cast<T*>(to);
-  const Centre<T> mean = centre_of<T>(stats.mean);
-  const T rstd = T(stats.rstd), one_w = *w, one_b = *b;
+FASTACT_HD void normalise_one(const NormUnit& unit, int64_t n, const T* w, const T* b) {
+  const T* x = reinterpret_cast<const T*>(unit.x);
+  T* z = reinterpret_cast<T*>(unit.z);
+  const Centre<T> mean = centre_of<T>(unit.stats.mean);
+  const T rstd = T(unit.stats.rstd), one_w = *w, one_b = *b;
   const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
 #pragma omp simd
     for (int64_t i = first; i < end; ++i)
@@ -47,11 +50,18 @@ void normalise(const char* from, int64_t n, const UnitStats& stats, const char* 
   };
   int64_t i = head_of(z, n);
   run(0, i);
-  for (; next.at[0] && i + kStride <= n; i += kStride) {
-    prefetch_next(next, i);
+  for (; unit.next.at[0] && i + kStride <= n; i += kStride) {
+    prefetch_next(unit.next, i);
     run(i, i + kStride);
   }
   run(i, n);
+}
+
+template <class T, bool weight_row, bool bias_row>
+void normalise(const NormUnit* units, int64_t count, int64_t n, const char* weight,
+               const char* bias) {
+  const T *w = reinterpret_cast<const T*>(weight), *b = reinterpret_cast<const T*>(bias);
+  for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(units[k], n, w, b);
 }
 
 // Vectors as wide as the instruction set's, and lanes of 128 bytes in all.
@@ -229,6 +239,7 @@ void add_band(const char* sums, int64_t n, double* total) {
   {finish<T, row, 1>, finish<T, row, 2>, finish<T, row, 3>, finish<T, row, 4>}
 #define FASTACT_NORM(T)                                         \
   {                                                             \
+      roots,                                                    \
       {{normalise<T, false, false>, normalise<T, false, true>}, \
        {normalise<T, true, false>, normalise<T, true, true>}},  \
       {add_sums<T, false>, add_sums<T, true>},                  \

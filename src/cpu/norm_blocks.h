@@ -10,6 +10,7 @@ namespace fastact {
 
 constexpr int kNormLanes = 32;  // of float; half of them of double
 constexpr int kQuad = 4;        // units that one call of `finish` takes, at most
+constexpr int kRoots = 8;       // units whose rstd one call of `roots` makes, at most
 
 // The numbers of one unit.
 struct UnitStats {
@@ -32,11 +33,23 @@ struct UnitChunk {
   NextChunk next;  // of the unit that comes in this one's place
 };
 
+// One unit's part of a call of `normalise`: n elements of x and z.
+struct NormUnit {
+  const char* x;
+  char* z;
+  UnitStats stats;
+  NextChunk next;
+};
+
 struct NormBlocks {
-  // z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from it.
+  // squares IN/OUT (n of kRoots, all of which are written) becomes rstd_of of each.
+  void (*roots)(double* squares, int64_t n, double count, double eps);
+
+  // Of `count` units, z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from
+  // every x.
   //   [weight is a row][bias is a row]: IN (n) each, or IN (1).
-  void (*normalise[2][2])(const char* x, int64_t n, const UnitStats& stats, const char* weight,
-                          const char* bias, char* z, const NextChunk& next);
+  void (*normalise[2][2])(const NormUnit* units, int64_t count, int64_t n, const char* weight,
+                          const char* bias);
 
   // lanes IN/OUT [2][kNormLanes] += p w and p w xhat of n elements; the first onto lane 0.
   // weight: [1] IN (n), or [0] none. fresh: the lanes are written, not read.

@@ -11,13 +11,14 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kStreamed = 32 << 20;   // bytes of y, of which a cache keeps little
-constexpr int64_t kTogether = 8;          // units, at most, whose divisions overlap,
+constexpr int64_t kTogether = kRoots;     // units, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
 
 struct Forward : NormChunks {
   const Streams& s;
   const int source;  // what is normalised: x, or the sum of x and the residual
   const bool is_streamed;
+  const bool are_alike;  // units of which one call takes many
   const int64_t together;
   Reader reader;
   alignas(64) char x[kPiece * sizeof(double)];
@@ -29,6 +30,7 @@ struct Forward : NormChunks {
         s(a.streams),
         source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
         is_streamed(streams(a.streams)),
+        are_alike(is_alike(a)),
         together(std::clamp<int64_t>(kTogetherBytes / (a.streams.columns.size * a.streams.wide), 1,
                                      kTogether)),
         reader(a.streams) {}
@@ -40,34 +42,76 @@ struct Forward : NormChunks {
     return is_another && s.size() * s.item >= kStreamed;
   }
 
+  // From array to array, and there is nothing else to do in between.
+  static bool is_plain(const Norm& a) {
+    const Streams& s = a.streams;
+    return a.is_identity && s.is_direct[Norm::kY] && !streams(s) &&
+           s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
+  }
+
   // As long as what needs no buffer.
   static int64_t chunk_of(const Norm& a) {
-    const Streams& s = a.streams;
-    const bool is_plain = a.is_identity && s.is_direct[Norm::kY] && !streams(s) &&
-                          s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
     const auto is_whole = [](const NormParameter& p) { return !p.data || p.is_direct; };
     const bool is_shared = a.kind == Norm::kOne || a.kind == Norm::kRuns;
-    return is_plain && (is_shared || (is_whole(a.weight) && is_whole(a.bias))) ? s.columns.size
-                                                                               : kPiece;
+    return is_plain(a) && (is_shared || (is_whole(a.weight) && is_whole(a.bias)))
+               ? a.streams.columns.size
+               : kPiece;
+  }
+
+  // Whether one call can take many units: all have the same parameters.
+  static bool is_alike(const Norm& a) {
+    const bool has_parameters = a.weight.data || a.bias.data;
+    return is_plain(a) && (a.kind == Norm::kRow || !has_parameters) && a.weight.is_shared &&
+           a.bias.is_shared;
   }
 
   // Up to `together` units. Between a short unit's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
   void units(int64_t first, int64_t n) {
-    UnitStats stats[kTogether];
-    double squares[kTogether];
+    double mean[kRoots] = {}, squares[kRoots];
+    for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
+    statistics(first, n, mean, squares);
+    norm.blocks->roots(squares, n, double(s.columns.size), norm.eps);
+    NormUnit some[kRoots];
     for (int64_t i = 0; i < n; ++i) {
-      if (source == Norm::kSum) add(first + i);
-      stats[i].mean = 0.0;
-      norm.is_centred ? moments(first + i, &stats[i].mean, &squares[i])
-                      : sum_of_squares(first + i, &squares[i]);
+      some[i].stats = {mean[i], squares[i]};
+      save(first + i, some[i].stats);
     }
-    const double count = double(s.columns.size);
-    for (int64_t i = 0; i < n; ++i) stats[i].rstd = rstd_of(squares[i], count, norm.eps);
-    for (int64_t i = 0; i < n; ++i) {
-      save(first + i, stats[i]);
-      for_unit(first + i, [&](const NormChunk& c) { normalise(first + i, c, stats[i]); });
+    if (!are_alike) {
+      for (int64_t i = 0; i < n; ++i)
+        for_unit(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
+      return;
     }
+    for_unit(first, [&](const NormChunk& c) {
+      for (int64_t i = 0; i < n; ++i) {
+        some[i].x = line_of(s, source, first + i) + c.column * s.wide;
+        some[i].z = line_of(s, Norm::kY, first + i) + c.column * s.wide;
+        some[i].next = after(first + i, c);
+      }
+      norm.blocks->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
+    });
+  }
+
+  // What is read in the place of a chunk of a unit when this one and its neighbours are done.
+  NextChunk after(int64_t index, const NormChunk& c) const {
+    return next(index + together, c.column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
+  }
+
+  // mean OUT (n; untouched if not centred), squares OUT (n). Units of one block in one call.
+  void statistics(int64_t first, int64_t n, double* mean, double* squares) {
+    const int64_t size = s.columns.size;
+    if (!s.has_unit[source] || size > kReduceBlock) {
+      for (int64_t i = 0; i < n; ++i)
+        norm.is_centred ? moments(first + i, &mean[i], &squares[i])
+                        : sum_of_squares(first + i, &squares[i]);
+      return;
+    }
+    int64_t at[kRoots];
+    for (int64_t i = 0; i < n; ++i) at[i] = line_of(s, source, first + i) - s.data[source];
+    if (norm.is_centred)
+      norm.table->moments->dtypes[s.dtype].along(s.data[source], at, n, size, mean, squares);
+    else
+      norm.table->reduce->terms[kSquare][s.dtype].sum_blocks(s.data[source], at, n, size, squares);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -85,16 +129,15 @@ struct Forward : NormChunks {
 
   void save(int64_t index, const UnitStats& stats) {
     if (!norm.rstd) return;
-    for_runs(norm.unit_stats, index, 1, [&](int64_t mean, int64_t rstd, int64_t) {
-      if (s.wide == sizeof(double)) {
-        if (norm.mean) memcpy(norm.mean + mean, &stats.mean, sizeof(double));
-        memcpy(norm.rstd + rstd, &stats.rstd, sizeof(double));
-      } else {
-        const float rounded[] = {float(stats.mean), float(stats.rstd)};
-        if (norm.mean) memcpy(norm.mean + mean, rounded, sizeof(float));
-        memcpy(norm.rstd + rstd, rounded + 1, sizeof(float));
-      }
-    });
+    const Offsets at = offsets_at(norm.unit_stats, index);
+    if (s.wide == sizeof(double)) {
+      if (norm.mean) memcpy(norm.mean + at.x, &stats.mean, sizeof(double));
+      memcpy(norm.rstd + at.y, &stats.rstd, sizeof(double));
+    } else {
+      const float rounded[] = {float(stats.mean), float(stats.rstd)};
+      if (norm.mean) memcpy(norm.mean + at.x, rounded, sizeof(float));
+      memcpy(norm.rstd + at.y, rounded + 1, sizeof(float));
+    }
   }
 
   // A block of the unit, and the dtype in which it lies there.
@@ -118,8 +161,8 @@ struct Forward : NormChunks {
   // With the bits of `moments` over these axes, whether they lie in one piece or not.
   void moments(int64_t index, double* mean, double* squares) {
     const int64_t size = s.columns.size;
-    reader.go(index, 0, size);
-    if (const char* at = reader.stored(source)) {
+    if (s.has_unit[source]) {
+      const char* at = line_of(s, source, index);
       norm.table->moments->dtypes[s.dtype].row(at, size, mean, squares);
       return;
     }
@@ -168,15 +211,15 @@ struct Forward : NormChunks {
     *squares = lo == 0.0 ? hi : hi + lo;
   }
 
-  void normalise(int64_t index, const NormChunk& c, const UnitStats& stats) {
-    reader.go(index, c.column, c.n);
-    const char* from = reader.load(source, x);
-    const int second = source == Norm::kSum ? Norm::kResidual : -1;
-    char* y = reader.direct(Norm::kY);
-    char* to = y && !is_streamed ? y : z;
-    norm.blocks->normalise[c.weight_row][c.bias_row](
-        from, c.n, stats, c.weight, c.bias, to, next(index + together, c.column, Norm::kX, second));
-    char* const operands[] = {to, to};
+  void normalise(int64_t index, const NormChunk& c, NormUnit* unit) {
+    const int64_t offset = c.column * s.wide;
+    if (!s.is_direct[source] || !s.is_direct[Norm::kY]) reader.go(index, c.column, c.n);
+    unit->x = s.is_direct[source] ? line_of(s, source, index) + offset : reader.load(source, x);
+    char* y = s.is_direct[Norm::kY] ? line_of(s, Norm::kY, index) + offset : nullptr;
+    unit->z = y && !is_streamed ? y : z;
+    unit->next = after(index, c);
+    norm.blocks->normalise[c.weight_row][c.bias_row](unit, 1, c.n, c.weight, c.bias);
+    char* const operands[] = {unit->z, unit->z};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
     if (!y)
       reader.store(Norm::kY, z, false);

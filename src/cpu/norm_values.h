@@ -9,10 +9,21 @@
 
 namespace fastact {
 
-inline int64_t offset_of(const Axes& axes, int64_t index) {
-  int64_t at = 0;
-  for_runs(axes, index, 1, [&](int64_t x, int64_t, int64_t) { at = x; });
+// The units of an array are most often evenly spaced: then these are a multiplication.
+struct Offsets {
+  int64_t x, y;
+};
+inline Offsets offsets_at(const Axes& axes, int64_t index) {
+  if (axes.count == 1) return {index * axes.x[0], index * axes.y[0]};
+  Offsets at{};
+  for_runs(axes, index, 1, [&](int64_t x, int64_t y, int64_t) { at = {x, y}; });
   return at;
+}
+inline int64_t offset_of(const Axes& axes, int64_t index) { return offsets_at(axes, index).x; }
+
+inline char* line_of(const Streams& s, int k, int64_t line) {
+  const StreamAxes& axes = s.lines;
+  return s.data[k] + (axes.count == 1 ? line * axes.stride[k][0] : axes.offset(k, line));
 }
 
 // One thread's view of a parameter.
@@ -114,8 +125,7 @@ struct NormChunks {
     if (!is_far || unit >= norm.units()) return found;
     int count = 0;
     for (const int k : {first, second})
-      if (k >= 0 && s.has_unit[k])
-        found.at[count++] = s.data[k] + s.lines.offset(k, unit) + column * s.item;
+      if (k >= 0 && s.has_unit[k]) found.at[count++] = line_of(s, k, unit) + column * s.item;
     return found;
   }
 

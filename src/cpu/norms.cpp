@@ -25,6 +25,12 @@ struct Axis {
   bool is_column;  // of the streams
 };
 
+// Assigning an empty one would copy all of the 64 axes that it could hold.
+template <class Any>
+void clear(Any* axes) {
+  axes->count = 0, axes->size = 1;
+}
+
 // As the last axis, or as a part of the one before, where both step as one.
 void append(Axes* axes, int64_t n, int64_t x, int64_t y) {
   if (axes->count > 0) {
@@ -53,10 +59,13 @@ bool is_aligned(const char* data, int64_t item) {
   return reinterpret_cast<uintptr_t>(data) % uintptr_t(item) == 0;
 }
 
-NormParameter parameter(const char* data, int dtype, int wide_dtype, const Axis* axes, int count,
-                        Companion which) {
-  NormParameter p;
+void set_parameter(NormParameter* to, const char* data, int dtype, int wide_dtype, const Axis* axes,
+                   int count, Companion which) {
+  NormParameter& p = *to;
   p.data = data;
+  if (!data) return;
+  p.is_shared = true;
+  clear(&p.units), clear(&p.row);
   p.dtype = dtype;
   for (int i = 0; i < count; ++i)
     append(axes[i].is_column ? &p.row : &p.units, axes[i].length, axes[i].companion[which], 0);
@@ -68,7 +77,6 @@ NormParameter parameter(const char* data, int dtype, int wide_dtype, const Axis*
   }
   for (int i = 0; i < p.row.count; ++i) p.is_wide &= p.row.x[i] % item == 0;
   p.is_direct = p.is_wide && p.row.count <= 1 && (p.row.size == 1 || last_stride(p.row) == item);
-  return p;
 }
 
 // Units that are no single run of elements, and whose runs are short, are walked along their
@@ -110,7 +118,7 @@ void set_gradient(Reducer* r, const Norm& norm, char* data, int dtype, const Axi
                   Companion which) {
   r->table = norm.table->reduce;
   r->accumulate = norm.accumulate;
-  r->outputs = Axes();
+  clear(&r->outputs);
   bool aligned = is_aligned(data, item_size(dtype));
   for (const bool inside : {false, true})
     for (int i = 0; i < count; ++i)
@@ -180,8 +188,8 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
   const bool is_by_columns = move_channels_last(axes, count, given.lead, s->item);
   if (!is_by_columns) move_longest_last(axes, count, given.lead, s->item);
 
-  s->lines = s->columns = StreamAxes();
-  norm->unit_stats = norm->pixels = Axes();
+  clear(&s->lines), clear(&s->columns);
+  clear(&norm->unit_stats), clear(&norm->pixels);
   norm->batch = norm->groups = norm->row_slots = 1;
   for (int i = 0; i < count; ++i) {
     const Axis& axis = axes[i];
@@ -199,8 +207,9 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
 
   norm->mean = data[kMean];
   norm->rstd = data[kRstd];
-  norm->weight = parameter(data[kWeight], given.weight_dtype, s->wide_dtype, axes, count, kWeight);
-  norm->bias = parameter(data[kBias], given.bias_dtype, s->wide_dtype, axes, count, kBias);
+  set_parameter(&norm->weight, data[kWeight], given.weight_dtype, s->wide_dtype, axes, count,
+                kWeight);
+  set_parameter(&norm->bias, data[kBias], given.bias_dtype, s->wide_dtype, axes, count, kBias);
 
   // Elements share a parameter along the innermost axes that are not the parameter's.
   int inner = count;
@@ -218,7 +227,7 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
                : norm->run < kShortRun                                              ? Norm::kMixed
                                                                                     : Norm::kRuns;
 
-  norm->slots_of_row = Axes();
+  clear(&norm->slots_of_row);
   int64_t slot = norm->row_slots;
   for (int i = 0; i < count; ++i) {
     if (!axes[i].reduced) continue;

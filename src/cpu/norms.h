@@ -47,14 +47,28 @@
 //
 // Short units, on one thread: forward takes the roots of up to eight together, since each unit's
 // two divisions and its root wait for each other (layer_norm (128, 32) 1 -> 0.80, (512, 64) 0.81,
-// (32, 10) 0.85); backward sums up to four whole units a call, whose lanes stay in registers, and
-// looks up where they lie once ((128, 32) 0.75, (512, 64) 0.7, (32, 10) 0.87).
+// (32, 10) 0.85), and each of the three parts of the work for all of them in one call: the moments,
+// the roots in one vector, the elements. Evenly spaced units are found by a multiplication, and
+// empty axes are not copied (with the calls, (128, 32) again 1 -> 0.66 and 0.61 in two runs,
+// rms_norm 0.52 and 0.54; alone, backward 0.87). Backward sums up to four whole units a call, whose
+// lanes stay in registers, and looks up where they lie once ((128, 32) 0.75, (512, 64) 0.7, (32,
+// 10) 0.87); to fold those sums side by side, and to divide them in one vector, changes nothing
+// (1.01).
 //
 // Tried and rejected: a dx that goes past the caches ((8192, 4096) 1.23 -> 1.42, and 1.7 a unit at
-// a time: its bursts take turns with reading); pass 2 of one or two units at a time, where rows are
-// 4 KiB apart and share their place in the cache ((64, 65536) 1.39 -> 1.58, 1.48). On one thread at
-// (128, 768), elements a ns: sums of g and of g xhat in double lanes 4.7 for that pass alone (with
-// lanes of float 9); rows of sums for 4 units each (as much memory as x) half the speed of 16.
+// a time: its bursts take turns with reading; measured again, times in three runs, 0.94, 1.06 and
+// 0.97, (4096, 768) 0.92 to 0.96, (64, 65536) 0.79, 0.89 and 0.98, but (2048, 1024), which the last
+// cache holds, 1.15, and whoever reads dx next reads it from memory); pass 2 of one or two units at
+// a time, where rows are 4 KiB apart and share their place in the cache ((64, 65536) 1.39 -> 1.58,
+// 1.48; again, two at a time: times 0.92, (8192, 4096) 0.95, but (4096, 768) 1.05 and (2048, 1024)
+// 1.15). Times of what else was rejected on two threads, which scatter by some 0.05: lines of y
+// asked for with intent to write before pass 1 ((4096, 768) 1 -> 1.06, (64, 65536) 1.02, (8192,
+// 4096) 1.11), those of dx a chunk ahead (1.02, 1.00, 1.00), y past the caches from 16 MiB on ((64,
+// 65536) 0.96) or from 12 ((4096, 768) 1.24), pass 2 forward of two or four units side by side, so
+// that a chunk of the parameters is read once ((64, 65536) 1.05, 1.09), and pass 1 backward of two
+// or four (1.02, 1.02; (8192, 4096) 1.00, 1.02). On one thread at (128, 768), elements a ns: sums
+// of g and of g xhat in double lanes 4.7 for that pass alone (with lanes of float 9); rows of sums
+// for 4 units each (as much memory as x) half the speed of 16.
 #pragma once
 
 #include "blocks.h"
