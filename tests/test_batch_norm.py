@@ -14,8 +14,8 @@ from test_memory import peak
 import fastact as fa
 from fastact import Moments
 
-# A channel as a line, long and short; as columns, few, many and beyond a tile; alone; and pieces of
-# long lines.
+# A channel as a line, long and short; as columns, few, many and beyond a tile; alone; pieces of
+# long lines; and so many that they go channel by channel on one thread on the way back, not on two.
 SHAPES: list[tuple[tuple[int, ...], int]] = [
     ((4, 3, 5, 6), 1),
     ((2, 70, 9, 9), 1),
@@ -27,6 +27,7 @@ SHAPES: list[tuple[tuple[int, ...], int]] = [
     ((2, 20, 20, 70), -1),
     ((7, 30), 0),
     ((500, 1), 1),
+    ((8, 7, 19, 19), 1),
 ]
 shapes = pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
 LAYOUTS = {
@@ -124,6 +125,19 @@ def test_same_bits_for_any_threads(shape, axis):
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             assert_same_bits(a, b)
+
+
+# Lines of a rest alone, of half the lanes and some, of groups and a rest; and of pieces.
+@pytest.mark.parametrize("columns", [9, 21, 49, 196, 1030, 17_000])
+def test_sums_have_the_same_bits_for_any_layout(isa, columns):
+    """Lines that touch each other are summed as they are, all others in pieces from a buffer."""
+    x, dy = (draw((5, 3, columns), np.float32, seed) for seed in range(2))
+    apart = LAYOUTS["apart"]
+    _, saved = fa.batch_norm.forward(x, None, None, training=True)
+    sums = fa.batch_norm.backward_reduce(dy, *saved)
+    _, *others = fa.batch_norm.forward(apart(x), None, None, training=True)
+    for a, b in zip(sums, fa.batch_norm.backward_reduce(apart(dy), *others[0]), strict=True):
+        assert_same_bits(a, b)
 
 
 def test_far_from_zero():

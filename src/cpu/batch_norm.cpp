@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kLongPiece = 16384;  // elements of a line that are summed at a time
 constexpr int64_t kMostCuts = 64;      // chunks
+constexpr int64_t kShortChunk = 2048;  // elements of a channel: so many amortise folding its lanes
 
 int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongPiece, 1, kMostCuts); }
 
@@ -45,7 +46,8 @@ void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand*
   if (s.is_channel_line) {
     const int64_t outer = s.lines.size / c, columns = s.columns.size;
     norm->cuts = ceil_div(columns, kLongPiece);
-    norm->chunks = std::min(most_chunks(s.size()), outer * norm->cuts);
+    const int64_t most = std::min(most_chunks(s.size()), outer * norm->cuts);
+    norm->chunks = std::clamp<int64_t>(norm->count / kShortChunk, 1, most);
   } else {
     norm->cuts = 1;
     norm->chunks = std::min(most_chunks(s.size()), s.lines.size);
@@ -120,37 +122,63 @@ void update_running(const BatchNorm& norm, double momentum, const ChannelArray& 
   update(var, norm.sums, unbiased);
 }
 
-void make_coefficients(BatchNorm* norm, bool with_sums) {
-  const int64_t c = norm->channels, pitch = norm->pitch;
-  const bool repeats = !norm->streams.is_channel_line && c < kShortLine;
-  const int64_t size = repeats ? pitch : c;
-  const auto fill = [&](auto* to) {
-    using T = std::decay_t<decltype(*to)>;
-    for (int64_t i = 0; i < c; ++i) {
-      const T high = T(norm->mean[i]);
-      const double share = norm->rstd[i] / double(norm->count);
-      to[kHigh * pitch + i] = high;
-      to[kLow * pitch + i] = std::isfinite(high) ? T(norm->mean[i] - double(high)) : T(0);
-      to[kScale * pitch + i] = T(norm->weight[i] * norm->rstd[i]);
-      to[kOffset * pitch + i] = T(norm->bias[i]);
-      to[kMeanP * pitch + i] = with_sums ? T(norm->sums[i] / double(norm->count)) : T(0);
-      to[kSlope * pitch + i] = with_sums ? T(norm->sums[c + i] * share) : T(0);
-    }
-    for (int k = 0; k < kCoefficients; ++k)
-      for (int64_t i = c; i < size; ++i) to[k * pitch + i] = to[k * pitch + i - c];
+namespace {
+
+// Fills some coefficients, of the compute type.
+template <class Fill>
+void fill_coefficients(const BatchNorm& norm, int begin, int end, Fill fill) {
+  const int64_t c = norm.channels, pitch = norm.pitch;
+  const bool repeats = !norm.streams.is_channel_line && c < kShortLine;
+  const auto fill_all = [&](auto* to) {
+    fill(to);
+    for (int k = begin; repeats && k < end; ++k)
+      for (int64_t i = c; i < pitch; ++i) to[k * pitch + i] = to[k * pitch + i - c];
   };
-  if (norm->streams.wide == sizeof(float))
-    fill(reinterpret_cast<float*>(norm->coefficients));
+  if (norm.streams.wide == sizeof(float))
+    fill_all(reinterpret_cast<float*>(norm.coefficients));
   else
-    fill(reinterpret_cast<double*>(norm->coefficients));
+    fill_all(reinterpret_cast<double*>(norm.coefficients));
 }
 
-void merge_batch_sums(BatchNorm* norm) {
-  const int64_t size = 2 * norm->channels;
-  std::copy(norm->partial, norm->partial + size, norm->sums);
-  for (int64_t chunk = 1; chunk < norm->chunks; ++chunk)
-    for (int64_t i = 0; i < size; ++i) norm->sums[i] += norm->partial[chunk * size + i];
-  for (int64_t i = 0; i < norm->channels; ++i) norm->sums[norm->channels + i] *= norm->rstd[i];
+}  // namespace
+
+void make_coefficients(const BatchNorm& norm) {
+  const int64_t pitch = norm.pitch;
+  fill_coefficients(norm, kHigh, kMeanP, [&](auto* to) {
+    using T = std::decay_t<decltype(*to)>;
+    for (int64_t i = 0; i < norm.channels; ++i) {
+      const T high = T(norm.mean[i]);
+      to[kHigh * pitch + i] = high;
+      to[kLow * pitch + i] = std::isfinite(high) ? T(norm.mean[i] - double(high)) : T(0);
+      to[kScale * pitch + i] = T(norm.weight[i] * norm.rstd[i]);
+      to[kOffset * pitch + i] = T(norm.bias[i]);
+    }
+  });
+}
+
+void make_slopes(const BatchNorm& norm, int64_t first, int64_t n) {
+  if (!norm.is_training) return;
+  const int64_t pitch = norm.pitch;
+  const double *sums = norm.sums, *products = sums + norm.channels, count = double(norm.count);
+  fill_coefficients(norm, kMeanP, kCoefficients, [&](auto* to) {
+    using T = std::decay_t<decltype(*to)>;
+    for (int64_t i = first; i < first + n; ++i) {
+      to[kMeanP * pitch + i] = T(sums[i] / count);
+      to[kSlope * pitch + i] = T(products[i] * (norm.rstd[i] / count));
+    }
+  });
+}
+
+void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n) {
+  const int64_t c = norm.channels;
+  for (int64_t row = 0; row < 2 * c; row += c) {
+    double* sums = norm.sums + row;
+    const double* partial = norm.partial + row;
+    std::copy(partial + first, partial + first + n, sums + first);
+    for (int64_t chunk = 1; chunk < norm.chunks; ++chunk)
+      for (int64_t i = first; i < first + n; ++i) sums[i] += partial[chunk * 2 * c + i];
+  }
+  for (int64_t i = first; i < first + n; ++i) norm.sums[c + i] *= norm.rstd[i];
 }
 
 }  // namespace fastact

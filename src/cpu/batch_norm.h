@@ -11,13 +11,25 @@
 // chunks whose cut depends on the shape alone: the bits know nothing of threads. With m the largest
 // |p| and |p xhat| in a group of lanes, the sums err by 8 u sum|term| (u = 2^-24; double: 2^-53).
 //
+// Lines of 16 elements and more, side by side, are calls of many lines with a coefficient a line;
+// their sums stay on lanes in registers while line after line of a channel goes by, and fold once a
+// chunk. Where several channels fit into a cache at once, backward takes both passes over some
+// channels at a time.
+//
 // float32 in training on two AVX-512 threads, as a ratio to a copy of x, and torch's time to ours:
 //                        forward           backward
-//   (32, 64, 56, 56)     1.9, torch 5.7    2.6, torch 3.4
-//   (8, 256, 14, 14)     3.7, torch 5.0    5.5, torch 5.2    in the caches
-//   (128, 6, 24, 24)     2.9, torch 9.2    4.0, torch 6.6
-//   the same, channels last: 2.4, 3.5, 2.7 (torch 3.5, 3.7, 40), and 3.6, 3.7, 4.6 (2.8, 4.3, 40)
-//   (2, 2048, 7, 7)      12, torch 4.7     24, torch 2.3    lines of 49
+//   (32, 64, 56, 56)     1.7, torch 3.5    2.7, torch 1.2
+//   (8, 256, 14, 14)     3.8, torch 5.6    4.6, torch 1.1    in the caches
+//   (128, 6, 24, 24)     3.7, torch 6.1    3.9, torch 1.6
+//   the same, channels last: 1.8, 4.6, 4.5 (torch 1.1, 1.1, 22), and 3.4, 5.0, 7.3 (1.0, 1.3, 11)
+//   (2, 2048, 7, 7)      8.0, torch 2.7    7.0, torch 0.9    lines of 49
+// Line by line, each with a call and a fold of its own, and lines below 64 elements with their
+// coefficients spread over a chunk: (8, 256, 14, 14) backward 7.8, norm_apply 2.3 for 1.4;
+// (2, 2048, 7, 7) 20 and 25, norm_apply 15 for 2.4. Tried and rejected there: both passes channel
+// by channel where a channel is more than some lines, or forward: each line is elsewhere in memory,
+// and the hardware's prefetcher starts anew ((128, 6, 24, 24) forward 6.6 copies for 3.9, backward
+// 7.2 for 4.1; (32, 64, 56, 56) forward 2.3 for 2.1, backward no difference).
+//
 // Eight rows at a time, whose coefficients stay in registers, take 0.74 times as long in the caches
 // ((14, 14, 256), backward), but beyond them (32, 56, 56, 64) takes 1.5 times as long: the
 // hardware's prefetcher does not follow eight rows. There eight rows are one chunk, but go by one
@@ -86,15 +98,22 @@ void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutr
 void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
                     bool accumulate);
 
-// The coefficients, once mean and rstd are set; with_sums: and sums.
-void make_coefficients(BatchNorm* norm, bool with_sums);
+// The coefficients of all channels, once mean and rstd are set; in training, back, once `sums` of n
+// channels are, the two that come of them.
+void make_coefficients(const BatchNorm& norm);
+void make_slopes(const BatchNorm& norm, int64_t first, int64_t n);
 
 // The index-th of `shares` parts of: y; the partial sums; dx.
 void batch_forward_share(const BatchNorm* norm, int64_t index, int64_t shares);
 void batch_sums_share(const BatchNorm* norm, int64_t index, int64_t shares);
 void batch_gradient_share(const BatchNorm* norm, int64_t index, int64_t shares);
 
-// After all of batch_sums_share: `sums`.
-void merge_batch_sums(BatchNorm* norm);
+// After all of batch_sums_share: `sums`, of n channels.
+void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n);
+
+// Where channels are lines, and several of them fit into a cache, backward takes the sums of some
+// and then their dx: shares of both passes in one.
+bool goes_by_channels(const BatchNorm& norm, int64_t shares);
+void batch_backward_share(const BatchNorm* norm, int64_t index, int64_t shares);
 
 }  // namespace fastact

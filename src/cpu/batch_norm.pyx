@@ -88,7 +88,7 @@ def batch_norm_forward(
             &norm, channels_of(running_mean, axis), channels_of(running_var, axis), False, eps
         )
     with nogil:
-        make_coefficients(&norm, False)
+        make_coefficients(norm)
         run_shares(threads, batch_forward_share, &norm)
     write_channels(norm, norm.mean, channels_of(mean, axis), False)
     write_channels(norm, norm.rstd, channels_of(rstd, axis), False)
@@ -116,7 +116,7 @@ def norm_apply(
     threads = resolve_threads(x.size)
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
     with nogil:
-        make_coefficients(&norm, False)
+        make_coefficients(norm)
         run_shares(threads, batch_forward_share, &norm)
 
 
@@ -134,7 +134,7 @@ def batch_norm_backward(
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm
     cdef int threads, i
-    cdef bint needs_sums
+    cdef bint needs_sums, by_channels
     if dy.size == 0:
         if not accumulate:
             for gradient in (dweight, dbias):
@@ -153,6 +153,7 @@ def batch_norm_backward(
     needs_sums = sum_p is None and (
         training or dweight is not None or dbias is not None
     )
+    by_channels = dx is not None and goes_by_channels(norm, threads)
     if sum_p is not None:
         norm.count = 1
         read_channels(norm, channels_of(sum_p, axis), 0, norm.sums)
@@ -160,12 +161,15 @@ def batch_norm_backward(
         for i in range(2 * norm.channels):
             norm.sums[i] /= count
     with nogil:
-        make_coefficients(&norm, not needs_sums and training)
-        if needs_sums:
-            run_shares(threads, batch_sums_share, &norm)
-            merge_batch_sums(&norm)
-            make_coefficients(&norm, training)
-        if dx is not None:
-            run_shares(threads, batch_gradient_share, &norm)
+        make_coefficients(norm)
+        if needs_sums and by_channels:
+            run_shares(threads, batch_backward_share, &norm)
+        else:
+            if needs_sums:
+                run_shares(threads, batch_sums_share, &norm)
+                merge_batch_sums(norm, 0, norm.channels)
+            if dx is not None:
+                make_slopes(norm, 0, norm.channels)
+                run_shares(threads, batch_gradient_share, &norm)
     write_channels(norm, norm.sums, channels_of(dbias, axis), accumulate)
     write_channels(norm, norm.sums + norm.channels, channels_of(dweight, axis), accumulate)

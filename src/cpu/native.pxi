@@ -304,11 +304,14 @@ cdef extern from "batch_norm.h" namespace "fastact" nogil:
     void write_channels(
         const BatchNorm&, const double*, const ChannelArray&, cpp_bool
     ) noexcept
-    void make_coefficients(BatchNorm*, cpp_bool) noexcept
+    void make_coefficients(const BatchNorm&) noexcept
+    void make_slopes(const BatchNorm&, int64_t, int64_t) noexcept
     void batch_forward_share(const BatchNorm*, int64_t, int64_t) noexcept
     void batch_sums_share(const BatchNorm*, int64_t, int64_t) noexcept
     void batch_gradient_share(const BatchNorm*, int64_t, int64_t) noexcept
-    void merge_batch_sums(BatchNorm*) noexcept
+    void merge_batch_sums(const BatchNorm&, int64_t, int64_t) noexcept
+    cpp_bool goes_by_channels(const BatchNorm&, int64_t) noexcept
+    void batch_backward_share(const BatchNorm*, int64_t, int64_t) noexcept
 
 cdef extern from "gates.h" namespace "fastact" nogil:
     const int kLstm

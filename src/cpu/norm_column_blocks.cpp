@@ -23,9 +23,9 @@ struct Rows {
 
 // As many calls with 8 rows as there are, the others one by one.
 template <class Visit8, class Visit1>
-FASTACT_HD void for_rows(int64_t rows, Visit8 eight, Visit1 one) {
+FASTACT_HD void for_rows(int64_t rows, bool apart, Visit8 eight, Visit1 one) {
   int64_t r = 0;
-  for (; r + kColumnRows <= rows; r += kColumnRows) eight(r);
+  for (; !apart && r + kColumnRows <= rows; r += kColumnRows) eight(r);
   for (; r < rows; ++r) one(r);
 }
 
@@ -48,9 +48,9 @@ void normalise_rows(const char* const* from, int64_t n, const char* const* numbe
 
 template <class T>
 void normalise(const char* const* x, int64_t rows, int64_t n, const char* const* numbers,
-               char* const* z) {
+               char* const* z, bool apart) {
   for_rows(
-      rows, [&](int64_t r) { normalise_rows<T, kColumnRows>(x + r, n, numbers, z + r); },
+      rows, apart, [&](int64_t r) { normalise_rows<T, kColumnRows>(x + r, n, numbers, z + r); },
       [&](int64_t r) { normalise_rows<T, 1>(x + r, n, numbers, z + r); });
 }
 
@@ -77,7 +77,8 @@ template <class T>
 void add_sums(const char* const* p, const char* const* x, int64_t rows, int64_t n,
               const char* const* numbers, double* sums, double* products) {
   for_rows(
-      rows, [&](int64_t r) { add_rows<T, kColumnRows>(p + r, x + r, n, numbers, sums, products); },
+      rows, false,
+      [&](int64_t r) { add_rows<T, kColumnRows>(p + r, x + r, n, numbers, sums, products); },
       [&](int64_t r) { add_rows<T, 1>(p + r, x + r, n, numbers, sums, products); });
 }
 
@@ -100,9 +101,10 @@ void finish_rows(const char* const* from_p, const char* const* from_x, int64_t n
 
 template <class T>
 void finish(const char* const* p, const char* const* x, int64_t rows, int64_t n,
-            const char* const* numbers, char* const* dx) {
+            const char* const* numbers, char* const* dx, bool apart) {
   for_rows(
-      rows, [&](int64_t r) { finish_rows<T, kColumnRows>(p + r, x + r, n, numbers, dx + r); },
+      rows, apart,
+      [&](int64_t r) { finish_rows<T, kColumnRows>(p + r, x + r, n, numbers, dx + r); },
       [&](int64_t r) { finish_rows<T, 1>(p + r, x + r, n, numbers, dx + r); });
 }
 

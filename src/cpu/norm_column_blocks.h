@@ -25,9 +25,9 @@ enum ColumnNumber : int {
 
 struct NormColumnBlocks {
   // z OUT = ((x IN - mean) rstd) weight + bias; z is x or disjoint from it. Of each of `rows` rows,
-  // n elements.
+  // n elements. apart: they go one after the other.
   void (*normalise)(const char* const* x, int64_t rows, int64_t n, const char* const* numbers,
-                    char* const* z);
+                    char* const* z, bool apart);
 
   // sums, products IN/OUT (n) += p and p xhat of the rows; kColumnRows of them meet in the compute
   // type first, fewer do not.
@@ -36,7 +36,7 @@ struct NormColumnBlocks {
 
   // dx OUT = rstd (p weight - mean_g - xhat mean_gx); dx is p, x or disjoint from them.
   void (*finish)(const char* const* p, const char* const* x, int64_t rows, int64_t n,
-                 const char* const* numbers, char* const* dx);
+                 const char* const* numbers, char* const* dx, bool apart);
 };
 
 struct NormColumnTable {

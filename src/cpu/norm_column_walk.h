@@ -46,6 +46,7 @@ struct ColumnWalk {
   const NormColumnBlocks& blocks;
   const int64_t channels, group, pixels;
   const int64_t joined;  // pixels of a row; 1: rows are pieces of pixels
+  const bool is_far;     // the hardware's prefetcher is needed, which does not follow eight rows
   NormValues weight, bias;
   Reader reader;
   int64_t example = 0, first_group = 0, groups = 0;
@@ -61,6 +62,7 @@ struct ColumnWalk {
         group(a.row_slots),
         pixels(a.pixels.size),
         joined(pixels_of_row(a.streams.columns.size)),
+        is_far(a.streams.size() * a.streams.item > kNear),
         weight(a.streams, a.weight, 1.0),
         bias(a.streams, a.bias, -0.0),
         reader(a.streams) {}

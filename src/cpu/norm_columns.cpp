@@ -104,7 +104,9 @@ struct Forward : ColumnWalk {
       const auto add = table.dtypes[s.dtype].add_rows;
       const char* base =
           s.data[Norm::kX] + s.lines.offset(Norm::kX, example * pixels) + first * s.item;
-      add(base, offsets, 1, rows, width, shift, sums, squares, false);
+      const int64_t step = is_far ? 1 : kMomentRows;
+      for (int64_t r = 0; r < rows; r += step)
+        add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums, squares, false);
       const int64_t end = (pixel * n + rows * width) * s.item;
       if (rest) add(base, &end, 1, 1, rest * n, shift, sums, squares, false);
       return;
@@ -140,7 +142,7 @@ struct Forward : ColumnWalk {
     numbers_of(piece, first, at);
     load(Norm::kX, piece, x, &from);
     target(Norm::kY, piece, false, z, &to);
-    blocks.normalise(from.at, piece.rows, piece.n, at, to.at);
+    blocks.normalise(from.at, piece.rows, piece.n, at, to.at, is_far);
     if (!norm.is_identity)
       for_dense(piece, to.is_dense(piece, s.wide), [&](int64_t r, int64_t n) {
         char* const operands[] = {to.at[r], to.at[r]};
@@ -227,7 +229,7 @@ struct Backward : ColumnWalk {
     load(Norm::kDy, piece, dy, &gradient);
     to_z.set(z, piece, piece.n * s.wide);
     target(Norm::kDx, piece, !keeps, z, &made);
-    blocks.normalise(to_x->at, piece.rows, piece.n, at, to_z.at);
+    blocks.normalise(to_x->at, piece.rows, piece.n, at, to_z.at, is_far);
     const bool is_dense = gradient.is_dense(piece, s.wide) && made.is_dense(piece, s.wide);
     for_dense(piece, is_dense, [&](int64_t r, int64_t n) {
       char* const operands[] = {const_cast<char*>(gradient.at[r]), to_z.at[r], made.at[r]};
@@ -260,7 +262,7 @@ struct Backward : ColumnWalk {
         numbers_of(piece, first, at);
         fetch(piece, at, true, &from_x, &from_p);
         target(Norm::kDx, piece, norm.accumulate, p, &to);
-        blocks.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at);
+        blocks.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at, is_far);
         if (to.is_own) store(Norm::kDx, piece, norm.accumulate, p);
       });
     });
