@@ -26,12 +26,15 @@ from fastact import Moments
 pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 
 # Lines of a channel that no pack divides, that several chunks share, and that a warp or a block
-# takes; columns that are folded, that a tile is too narrow for, and of several chunks.
+# takes; shorter than a pack, and whole packs in one dtype but not in another; columns that are
+# folded, that a tile is too narrow for, and of several chunks.
 MORE: list[tuple[tuple[int, ...], int]] = [
     ((3, 1, 7), 1),
     ((1, 1, 9001), 1),
     ((2, 2, 20_003), 1),
     ((64, 5, 7, 7), 1),
+    ((9, 5, 2), 1),
+    ((40, 5, 12), 1),
     ((3000, 3), 1),
     ((700, 7), 1),
     ((130, 264), 1),
@@ -72,7 +75,8 @@ def moved(a: np.ndarray, offset: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((4, 3, 5, 6), 1), ((2, 3, 4000), 1), ((300, 24), 1), ((90, 7), 1)]
+    ("shape", "axis"),
+    [((4, 3, 5, 6), 1), ((2, 3, 4000), 1), ((9, 5, 2), 1), ((300, 24), 1), ((90, 7), 1)],
 )
 @pytest.mark.parametrize("name", ["identity", "mish"])
 def test_same_bits_again_and_at_any_address(device, dtype, shape, axis, name):

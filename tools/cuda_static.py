@@ -105,9 +105,10 @@ class Kernel:
 
     @property
     def pack(self) -> int:
-        """Bytes of an access on the fast path."""
-        is_half = self.kernel == "gates_backward_kernel" and ITEM[self.dtype] == 2
-        return PACK // 2 if is_half else PACK
+        """Bytes of an access on the fast path: half a pack where that is as good."""
+        of_gates = self.kernel == "gates_backward_kernel" and ITEM[self.dtype] == 2
+        of_windows = self.what.startswith(("dense", "any")) and self.dtype == "float64"
+        return PACK // 2 if of_gates or (of_windows and self.kernel in IN_FLIGHT) else PACK
 
     @property
     def threads(self) -> int:
@@ -137,8 +138,8 @@ class Kernel:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the fast path loads numbers of a channel or of a row, narrow ones."""
-        return self.is_norm_map or self.kernel in ("sums_of_lines", "norm_long_gradients")
+        """Whether the fast path loads numbers of a channel or row, narrow where it wants one."""
+        return self.is_norm_map or self.kernel == "norm_long_gradients"
 
     @property
     def is_norm(self) -> bool:
@@ -201,8 +202,8 @@ def _with_path(kernel: Kernel) -> Kernel:
     """The kernel with its fast path: every access of 16 bytes, all loads of a round in flight.
 
     For the map, the whole way of a thread through a full tile whose arrays are aligned alike. For
-    sums, one round of the loop; a pack that may lie anywhere is cut out of two. For gates, one
-    round over a row, of 16-bit gradients by 8 bytes.
+    sums, one round of the loop; a pack that may lie anywhere is cut out of two, of float64 two of 8
+    bytes. For gates, one round over a row, of 16-bit gradients by 8 bytes.
     """
     if not kernel.has_path:
         return kernel
@@ -210,10 +211,15 @@ def _with_path(kernel: Kernel) -> Kernel:
         round_ = kernel.code.loop(*kernel.accesses, bits=8 * kernel.pack)
         return replace(kernel, path=tuple(round_), elements=kernel.pack // ITEM[kernel.dtype])
     packs = IN_FLIGHT[kernel.kernel][kernel.inputs]
-    if kernel.kernel.startswith("map"):
+    if kernel.what.startswith("unchanged backward"):  # whose slope is 1: x is not read
+        reads = 1 + kernel.accumulate
+        path = kernel.code.path(packs * reads, packs)
+        kernel = replace(kernel, moved=reads + 1)
+    elif kernel.kernel.startswith("map"):
         path = kernel.code.path(packs * (kernel.inputs + kernel.accumulate), packs)
     else:
-        path = kernel.code.loop(packs * (1 if kernel.what.startswith("aligned") else 2))
+        loads = packs * (1 if kernel.what.startswith("aligned") else 2)
+        path = kernel.code.loop(loads, bits=8 * kernel.pack)
     return replace(kernel, path=tuple(path), elements=packs * PACK // ITEM[kernel.dtype])
 
 

@@ -78,23 +78,32 @@ def _with_rows(kernel: Kernel) -> Kernel:
     return replace(kernel, path=tuple(path), elements=_TOGETHER * size, moved=moved)
 
 
-# Rows of numbers that a map takes, in the compute type, by what it does.
+# Rows of numbers that a map takes, in the compute type, by what it does; and loads of 16 bytes by
+# which it takes those of one cell.
 _NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of units": 6}
+_SET = {"norm forward": (1, 2), "given": (0, 0), "of channels": (2, 2)}
 
 
 def _with_map(kernel: Kernel) -> list[Kernel]:
     """One line each for numbers that a pack shares, and for a pack of each number."""
-    size = 16 // ITEM[kernel.dtype]
+    item, wide = ITEM[kernel.dtype], COMPUTE[kernel.dtype]
     words = kernel.what.split(", ")
-    numbers = _NUMBERS[words[0] if words[0] in _NUMBERS else words[1]]
-    planes = COMPUTE[kernel.dtype] // ITEM[kernel.dtype]
-    shared = kernel.code.path(kernel.inputs, 1, shared=(0, 0))
-    apart = kernel.code.path(kernel.inputs + numbers * planes, 1, shared=(0, 0))
-    facts = replace(kernel, elements=size, moved=kernel.inputs + 1)
-    last = replace(facts, what=f"{kernel.what}, channels last", path=tuple(apart))
+    kind = words[0] if words[0] in _NUMBERS else words[1]
+    turns = 1 if item == 2 and kernel.inputs == 2 else 2
+    # dx by given statistics does not ask for x, which some instances read and others do not.
+    inputs = range(1, 3) if kind == "given" else (kernel.inputs,)
+
+    def way(numbers: int) -> tuple[sass.Instruction, ...]:
+        ways = (kernel.code.path(turns * (one + numbers), turns, shared=(0, 0)) for one in inputs)
+        return tuple(next(filter(None, ways), ()))
+
+    facts = replace(kernel, elements=turns * 16 // item, moved=inputs[0] + 1)
+    apart = way(_NUMBERS[kind] * wide // item)
+    last = replace(facts, what=f"{kernel.what}, channels last", path=apart)
     if kernel.family == "norm_columns":
         return [last]
-    return [replace(facts, path=tuple(shared)), replace(last, is_variant=True)]
+    shared = way(_SET[kind][wide == 8]) or (apart if kind == "given" else ())
+    return [replace(facts, path=shared), replace(last, is_variant=True)]
 
 
 def with_norm_paths(kernel: Kernel) -> list[Kernel]:
@@ -102,9 +111,9 @@ def with_norm_paths(kernel: Kernel) -> list[Kernel]:
     if kernel.is_norm_map:
         return _with_map(kernel)
     if kernel.kernel.startswith("sums_of"):
-        path = kernel.code.loop(2, shared=(0, 0))
-        size = 16 // ITEM[kernel.dtype]
-        return [replace(kernel, path=tuple(path), elements=size, moved=2)]
+        path = kernel.code.loop(4)  # two packs of x and of dy
+        elements = 2 * 16 // ITEM[kernel.dtype]
+        return [replace(kernel, path=tuple(path), elements=elements, moved=2)]
     return [_with_rows(kernel)]
 
 

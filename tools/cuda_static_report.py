@@ -66,15 +66,16 @@ _PATHS = """\
 Maps: the whole way of a thread through a full tile of arrays that are aligned alike, from the first
 instruction to the exit, over the elements that it computes. Sums: one round of the loop. Of the
 ways through the code it is the shortest with exactly the 16-byte loads and stores that the tile has
-to make. Gates: one round over a row, with everything that the op can be given but `accumulate`; of
-16-bit gradients by 8 bytes; "again" makes the gates of what forward took. Norms over rows: a round
-of each pass (what is kept of x, the squares, y; backward x and dy, the sums of the row, dx with the
-sums of columns), as often as four packs take it, with parameters of x's dtype, one an element, and
-no sum over threads. Maps of batch_norm: the numbers of one channel for a pack, or, channels last, a
-pack of each number. Ways with a call are none. By unit: fma (float and
-integer multiply-add, conversion from float16), alu (integers, comparisons, selections, packing to
-16 bits), fp64, xu (special functions, conversions from and to 64 bits), memory, and the rest
-(uniform, branches). Predicated instructions count whether or not they take effect.
+to make; of misaligned float64 by 8 bytes. Gates: one round over a row, with everything that the op
+can be given but `accumulate`; of 16-bit gradients by 8 bytes; "again" makes the gates of what
+forward took. Norms over rows: a round of each pass (what is kept of x, the squares, y; backward x
+and dy, the sums of the row, dx with the sums of columns), as often as four packs take it, with
+parameters of x's dtype, one an element, and no sum over threads. Maps of batch_norm: the numbers of
+one channel for a pack, or, channels last, a pack of each number. Ways with a call are none. By
+unit: fma (float and integer multiply-add, conversion from float16), alu (integers, comparisons,
+selections, packing to 16 bits), fp64, xu (special functions, conversions from and to 64 bits),
+memory, and the rest (uniform, branches). Predicated instructions count whether or not they take
+effect.
 """
 
 _PREDICTION = """\

@@ -7,14 +7,19 @@
 // backward            sums of p = dy f'(z) and p (x - mean) by channel (batch_norm_sums.cuh), one
 //                     small kernel for dweight, dbias and the numbers of dx; then the map dx
 //
-// Mapping to threads: a map's thread has one pack of each input; NCHW takes one set of numbers for
-// a pack, channels last a pack of each number, out of the first-level cache. (Misaligned, and lines
-// of no whole number of packs: lane by lane.) A channel's number in the small kernels is a
-// thread's, backward a warp's.
+// Mapping to threads: a map's thread has one or two packs of each input. NCHW takes the numbers of
+// a pack's channel side by side, by one or two loads that do not wait for the pack; channels last a
+// pack of each number, out of the first-level cache (batch_norm_places.cuh). A channel's number in
+// the small kernels is a thread's, backward a warp's.
 //
 // Bytes moved, of arrays beyond the caches: forward x twice and y once, where the least would be x
 // and y once each if a channel stayed on the chip between; backward dy and x twice and dx once. The
-// numbers of channels are below 1 %.
+// numbers of channels are below 1 %. One read would take a block that keeps its channel in shared
+// memory: there is none for a channel above 227 KiB, (64, C, 56, 56) of 16 bits has 392, and where
+// channels are short enough ((64, 512, 14, 14) of 32 bits: 49 KiB, 24.5 MiB in all) x comes from an
+// H200's second-level cache of 50 MiB the second time as it is. That leaves arrays above 50 MiB of
+// more than 220 such channels, one block a multiprocessor that computes while nothing is read: left
+// out.
 //
 // Instances: identity, and any activation by the call of activate.cuh.
 #include "batch_norm.h"
@@ -63,7 +68,7 @@ Scratch<T> scratch_of(const Operand& x, int axis, const CellLayout& layout, void
   made.var = made.mean + of_x.channels;
   made.partials = made.mean + 2 * of_x.channels;
   made.cells.numbers = reinterpret_cast<Compute<T>*>(made.mean + doubles_of<T>(of_x));
-  made.cells.pitch = ceil_div(of_x.channels, 8) * 8;
+  made.cells.arrange(of_x.channels, of_x.inner > 1);
   made.cells.channels = layout.channels;
   made.cells.inner = layout.inner;
   return made;
@@ -107,10 +112,8 @@ void make_numbers(const Cells<T> cells, FASTACT_GRID_CONSTANT const ChannelSourc
   write_channel(of.saved_mean, channel, mean, false);
   write_channel(of.saved_rstd, channel, rstd, false);
   if (!of.sum_p.data) return;
-  using C = Compute<T>;
-  store(cells.row(kMean) + channel, C(read_channel(of.sum_p, channel, 0.0) / of.count));
-  store(cells.row(kSlope) + channel,
-        C(read_channel(of.sum_p_xhat, channel, 0.0) / of.count * rstd));
+  set_gradient(cells, channel, read_channel(of.sum_p, channel, 0.0) / of.count,
+               read_channel(of.sum_p_xhat, channel, 0.0) / of.count * rstd);
 }
 
 template <class T>
@@ -130,11 +133,9 @@ void finish_batch_sums(const Cells<T> cells, const double* partials, const int64
   const double r = read_channel(rstd, channel, 1.0);
   const double p_xhat = total_of(partials, cells.channels, chunks, 1, channel) * r;
   if (threadIdx.x % kWarp > 0) return;
-  using C = Compute<T>;
   write_channel(dbias, channel, p, accumulate);
   write_channel(dweight, channel, p_xhat, accumulate);
-  store(cells.row(kMean) + channel, C(p / count));
-  store(cells.row(kSlope) + channel, C(p_xhat * (r / count)));
+  set_gradient(cells, channel, p / count, p_xhat * (r / count));
 }
 
 struct OfCell {
@@ -154,8 +155,7 @@ template <class T>
 int64_t batch_norm_scratch(const Operand& x, int axis) {
   if (is_empty(x)) return 0;
   const CellLayout layout = layout_of_x<T>(x, axis);
-  return doubles_of<T>(layout) * int64_t(sizeof(double)) +
-         kCellNumbers * ceil_div(layout.channels, 8) * 8 * int64_t(sizeof(Compute<T>));
+  return doubles_of<T>(layout) * int64_t(sizeof(double)) + Cells<T>::bytes(layout.channels);
 }
 
 template <class T>
@@ -202,10 +202,10 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
   const OfCell of_cell(axis);
   if (call.which == k_identity)
     apply<T, 1, false>(arrays, layout.dense, of_cell.axis, false,
-                       NormForward<T, true>{scratch.cells, activation}, stream);
+                       NormForward<T, true>{{scratch.cells, {}, {}, {}}, activation}, stream);
   else
     apply<T, 1, false>(arrays, layout.dense, of_cell.axis, false,
-                       NormForward<T, false>{scratch.cells, activation}, stream);
+                       NormForward<T, false>{{scratch.cells, {}, {}, {}}, activation}, stream);
 }
 
 template <class T>
@@ -246,7 +246,7 @@ void batch_norm_backward(const BatchBackward& call, void* memory, cudaStream_t s
   }
   if (!has_dx) return;
   const auto run = [&](auto f) {
-    f.cells = scratch.cells;
+    f.places.cells = scratch.cells;
     f.activation = activation;
     apply<T, 2, true>(arrays, layout.dense, of_cell.axis, call.accumulate, f, stream);
   };

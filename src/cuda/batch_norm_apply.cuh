@@ -1,44 +1,52 @@
 // From the numbers of cells to y and dx: maps over dense arrays, and element by element over any.
 //
-// Dense arrays go through map.cuh, whose packs know their index, by Cells; strided ones through
+// Dense arrays go through map.cuh, whose packs know their index, by Places; strided ones through
 // apply_strided, in which the cell's number is an operand like another: its "address".
 #pragma once
 
-#include "batch_norm_cells.cuh"
+#include "batch_norm_places.cuh"
 #include "map.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// y = f((x - mean) scale + offset)
+// z = (x - mean) scale + offset
+template <class T, class Numbers>
+FASTACT_DEVICE Wide<T> normalised_pack(const Wide<T>& x, const Numbers& numbers) {
+  Wide<T> z{};
+  numbers.template with<kHigh, kLow, kScale, kOffset>([&](int j, const Compute<T>(&n)[4]) {
+    z.lane[j] = batch_normalised(x.lane[j], n[0], n[1], n[2], n[3]);
+  });
+  return z;
+}
+
+// y = f(z)
 template <class T, bool is_identity>
 struct NormForward {
-  static constexpr int kTurns = 1;
-  Cells<T> cells;
+  static constexpr int kTurns = is_identity ? 2 : 1;
+  Places<T> places;
   ChosenActivation activation;
+  using Place = typename Places<T>::template Place<kOfForward, true, is_identity>;
 
-  FASTACT_DEVICE Wide<T> finish(const Wide<T>& z) const {
+  template <class Numbers>
+  FASTACT_DEVICE Wide<T> value(const Wide<T>& x, const Numbers& numbers) const {
+    const Wide<T> z = normalised_pack<T>(x, numbers);
     if constexpr (is_identity)
       return z;
     else
       return activate<T>(activation.which, activation.parameters, z);
   }
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[1], int64_t index) const {
-    Wide<T> z;
-    with_numbers<kHigh, kLow, kScale, kOffset>(cells, index, [&](int j, const Compute<T>(&n)[4]) {
-      z.lane[j] = batch_normalised(in[0].lane[j], n[0], n[1], n[2], n[3]);
-    });
-    return finish(z);
+  FASTACT_DEVICE Place place(int64_t index) const { return places.template place<Place>(index); }
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[1], int64_t index, const Place& place) const {
+    return places.visit(index, place, [&](const auto& numbers) { return value(in[0], numbers); });
   }
   FASTACT_DEVICE Compute<T> at_cell(const Compute<T> (&in)[1], int64_t cell) const {
-    Wide<T> z{};
-    with_number<kHigh, kLow, kScale, kOffset>(cells, cell, [&](int, const Compute<T>(&n)[4]) {
-      z.lane[0] = batch_normalised(in[0], n[0], n[1], n[2], n[3]);
-    });
-    return finish(z).lane[0];
+    Wide<T> x{};
+    x.lane[0] = in[0];
+    return value(x, OneElement<T>{places.cells, cell}).lane[0];
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
-    return at_cell(in, cells.cell_of(index));
+    return at_cell(in, places.cells.cell_of(index));
   }
 };
 
@@ -49,79 +57,80 @@ enum Statistics : int {
   kOfUnits,     // dx = rstd (p weight - mean - (x - mean of x) slope): weights differ in a unit
 };
 
+constexpr unsigned needed_by(Statistics statistics, bool is_identity) {
+  unsigned needs = kBit<kScale>;
+  if (statistics == kOfChannels)
+    needs = kBit<kHigh> | kBit<kLow> | kBit<kScale> | kBit<kMean> | kBit<kSlope>;
+  if (statistics == kOfUnits)
+    needs = kBit<kHigh> | kBit<kLow> | kBit<kMean> | kBit<kSlope> | kBit<kRstd> | kBit<kWeight>;
+  return needs | (is_identity ? 0 : kOfForward);
+}
+
 template <class T, Statistics statistics, bool is_identity>
 struct NormBackward {
-  static constexpr int kTurns = 1;
-  // Of 16 bits, eight lanes: with registers for four blocks up to 60 bytes spill around the call.
-  static constexpr int kLeastBlocks = sizeof(T) == 2 && !is_identity ? 3 : kMapBlocks<T>;
+  // Of 16 bits, eight lanes: two packs spill 24 to 104 bytes, with registers for three blocks or
+  // for four; and around a call or with the six numbers of units one pack spills 12 to 60 with
+  // those for four.
+  static constexpr int kTurns = is_identity && sizeof(T) > 2 ? 2 : 1;
+  static constexpr bool kIsWide = sizeof(T) == 2 && (!is_identity || statistics == kOfUnits);
+  static constexpr int kLeastBlocks = kIsWide ? 3 : kMapBlocks<T>;
   using C = Compute<T>;
-  Cells<T> cells;
+  Places<T> places;
   ChosenActivation activation;
+  using Place = typename Places<T>::template Place<needed_by(statistics, is_identity),
+                                                   statistics != kOfUnits, is_identity>;
 
-  template <class Place>
-  FASTACT_DEVICE Wide<T> gradient(const Wide<T>& dy, const Wide<T>& x, const Place& place) const {
-    if constexpr (is_identity) return finish(dy, x, place);
-    Wide<T> z{};
-    place.template with<kHigh, kLow, kScale, kOffset>([&](int j, const C(&n)[4]) {
-      z.lane[j] = batch_normalised(x.lane[j], n[0], n[1], n[2], n[3]);
-    });
-    // Across the call as few registers as they came in.
-    const Pack<T> dy_before = narrow_pack<T>(dy), x_before = narrow_pack<T>(x);
-    Wide<T> p = slope_at<T>(activation.which, activation.parameters, z);
-    const Wide<T> again = widen_pack(dy_before);
+  template <class Numbers>
+  FASTACT_DEVICE Wide<T> gradient(const Wide<T>& dy, const Wide<T>& x,
+                                  const Numbers& numbers) const {
+    if constexpr (is_identity) {
+      return finish(dy, x, numbers);
+    } else {
+      const Wide<T> z = normalised_pack<T>(x, numbers);
+      // Across the call as few registers as they came in.
+      const Pack<T> dy_before = narrow_pack<T>(dy), x_before = narrow_pack<T>(x);
+      Wide<T> p = slope_at<T>(activation.which, activation.parameters, z);
+      const Wide<T> again = widen_pack(dy_before);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] = again.lane[j] * p.lane[j];
-    return finish(p, widen_pack(x_before), place);
+      for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] = again.lane[j] * p.lane[j];
+      return finish(p, widen_pack(x_before), numbers);
+    }
   }
 
   // A few numbers at a time: eight lanes of six are more than there are registers.
-  template <class Place>
-  FASTACT_DEVICE Wide<T> finish(Wide<T> p, Wide<T> x, const Place& place) const {
+  template <class Numbers>
+  FASTACT_DEVICE Wide<T> finish(Wide<T> p, Wide<T> x, const Numbers& numbers) const {
     if constexpr (statistics == kGiven) {
-      place.template with<kScale>([&](int j, const C(&n)[1]) { p.lane[j] *= n[0]; });
+      numbers.template with<kScale>([&](int j, const C(&n)[1]) { p.lane[j] *= n[0]; });
       return p;
     }
-    place.template with<kHigh, kLow>(
+    numbers.template with<kHigh, kLow>(
         [&](int j, const C(&n)[2]) { x.lane[j] = centred(x.lane[j], n[0], n[1]); });
     if constexpr (statistics == kOfChannels) {
-      place.template with<kScale, kMean, kSlope>([&](int j, const C(&n)[3]) {
+      numbers.template with<kScale, kMean, kSlope>([&](int j, const C(&n)[3]) {
         p.lane[j] = batch_gradient(p.lane[j], x.lane[j], n[0], n[1], n[2]);
       });
     } else {
-      place.template with<kWeight, kMean>(
+      numbers.template with<kWeight, kMean>(
           [&](int j, const C(&n)[2]) { p.lane[j] = madd(p.lane[j], n[0], -n[1]); });
-      place.template with<kRstd, kSlope>(
+      numbers.template with<kRstd, kSlope>(
           [&](int j, const C(&n)[2]) { p.lane[j] = n[0] * madd(-x.lane[j], n[1], p.lane[j]); });
     }
     return p;
   }
 
-  struct AtIndex {
-    const Cells<T>& cells;
-    int64_t index;
-    template <int... which, class Use>
-    FASTACT_DEVICE void with(const Use& use) const {
-      with_numbers<which...>(cells, index, use);
-    }
-  };
-  struct AtCell {
-    const Cells<T>& cells;
-    int64_t cell;
-    template <int... which, class Use>
-    FASTACT_DEVICE void with(const Use& use) const {
-      with_number<which...>(cells, cell, use);
-    }
-  };
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[2], int64_t index) const {
-    return gradient(in[0], in[1], AtIndex{cells, index});
+  FASTACT_DEVICE Place place(int64_t index) const { return places.template place<Place>(index); }
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[2], int64_t index, const Place& place) const {
+    return places.visit(index, place,
+                        [&](const auto& numbers) { return gradient(in[0], in[1], numbers); });
   }
   FASTACT_DEVICE C at_cell(const C (&in)[2], int64_t cell) const {
     Wide<T> dy{}, x{};
     dy.lane[0] = in[0], x.lane[0] = in[1];
-    return gradient(dy, x, AtCell{cells, cell}).lane[0];
+    return gradient(dy, x, OneElement<T>{places.cells, cell}).lane[0];
   }
   FASTACT_DEVICE C at(const C (&in)[2], int64_t index) const {
-    return at_cell(in, cells.cell_of(index));
+    return at_cell(in, places.cells.cell_of(index));
   }
 };
 
@@ -161,13 +170,15 @@ CellStrides cell_strides(const Operand& x, const bool* of_cell) {
   return made;
 }
 
-// arrays: the inputs, then the output; dense: they lie as `f.cells` has it.
+// arrays: the inputs, then the output; dense: they lie as `f.places.cells` has it.
 template <class T, int inputs, bool accumulates, class F>
 void apply(const Operand (&arrays)[inputs + 1], bool dense, const bool* of_cell, bool accumulate,
-           const F& f, cudaStream_t stream) {
+           F f, cudaStream_t stream) {
   Walk walk;
   if (dense) {
     plan_walk(&walk, sizeof(T), inputs + 1, arrays);
+    const auto out = reinterpret_cast<uintptr_t>(walk.data[inputs]);
+    f.places.choose(walk.size, out % kPackBytes == 0);
     return run_contiguous<T, inputs, accumulates>(walk, accumulate, f, stream);
   }
   const CellStrides cells = cell_strides(arrays[inputs], of_cell);

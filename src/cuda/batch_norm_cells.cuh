@@ -1,9 +1,10 @@
 // Cells: what shares a mean, an rstd, a weight and a bias, and the numbers that go with each.
 //
 // A cell is a channel (batch_norm), or a channel of one example (the norms of arrays whose channels
-// come last). Its numbers are made once a call, of the compute type, in rows of one number for all
-// cells; a pack of an array takes them by packs where its lanes lie in neighbouring cells, one for
-// all lanes where they lie in one cell, and lane by lane anywhere else.
+// come last). Its numbers are made once a call, of the compute type. Where the elements of a cell
+// follow each other they lie side by side, so that a pack of the array takes them by one or two
+// loads; where channels come last, in rows of one number for all cells, of which a pack of the
+// array takes a pack (batch_norm_places.cuh).
 #pragma once
 
 #include <algorithm>
@@ -21,69 +22,40 @@ namespace {
 // Of a cell. scale = weight rstd; the last two of the norms by examples alone.
 enum CellNumber : int { kHigh, kLow, kScale, kOffset, kMean, kSlope, kRstd, kWeight, kCellNumbers };
 
-// numbers: [kCellNumbers][pitch] of the compute type, at a multiple of 16 bytes as the pitch is.
+// numbers: of the compute type, at a multiple of 16 bytes; [cells][kCellNumbers] where step is
+// kCellNumbers, else [kCellNumbers][pitch], the pitch a multiple of 8.
 template <class T>
 struct Cells {
   Compute<T>* numbers;
-  int64_t pitch;
+  int64_t pitch, step;  // from number to number of a cell, from cell to cell
   int64_t channels;
   int64_t inner;    // elements of one channel that follow each other
   int64_t example;  // elements of an example; 0: examples share their cells
 
-  FASTACT_DEVICE Compute<T>* row(int k) const { return numbers + k * pitch; }
+  FASTACT_DEVICE Compute<T>* at(int k, int64_t cell) const {
+    return numbers + k * pitch + cell * step;
+  }
 
   FASTACT_DEVICE int64_t cell_of(int64_t index) const {
     const int64_t line = inner == 1 ? index : quotient(index, inner);
     const int64_t channel = line - quotient(line, channels) * channels;
     return example == 0 ? channel : quotient(index, example) * channels + channel;
   }
-};
 
-// Calls use(j, n) for each lane j of the pack at `index` of dense arrays, n being the numbers
-// `which` of its cell.
-template <int... which, class T, class Use>
-FASTACT_DEVICE void with_numbers(const Cells<T>& cells, int64_t index, const Use& use) {
-  using C = Compute<T>;
-  constexpr int kSize = Pack<T>::kSize, kCount = sizeof...(which);
-  const int64_t cell = cells.cell_of(index);
-  if (cells.inner == 1 && (cells.channels | cell) % kSize == 0) {
-    constexpr int kPacks = kSize / Pack<C>::kSize;
-    const auto get = [&](int k) {
-      Wide<T> wide;
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        const Pack<C> part = load_pack(cells.row(k) + cell + i * Pack<C>::kSize);
-#pragma unroll
-        for (int j = 0; j < Pack<C>::kSize; ++j) wide.lane[i * Pack<C>::kSize + j] = part.lane[j];
-      }
-      return wide;
-    };
-    const Wide<T> all[kCount] = {get(which)...};
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      C n[kCount];
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) n[k] = all[k].lane[j];
-      use(j, n);
-    }
-  } else if (cells.inner >= kSize && cells.cell_of(index + kSize - 1) == cell) {
-    const C n[kCount] = {load(cells.row(which) + cell)...};
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) use(j, n);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const int64_t at = cells.cell_of(index + j);
-      const C n[kCount] = {load(cells.row(which) + at)...};
-      use(j, n);
-    }
+  static int64_t bytes(int64_t count) {
+    return kCellNumbers * ceil_div(count, 8) * 8 * int64_t(sizeof(Compute<T>));
   }
-}
+  // Side by side: the numbers of one cell.
+  void arrange(int64_t count, bool side_by_side) {
+    pitch = side_by_side ? 1 : ceil_div(count, 8) * 8;
+    step = side_by_side ? kCellNumbers : 1;
+  }
+};
 
 // The same for one element, in lane 0.
 template <int... which, class T, class Use>
 FASTACT_DEVICE void with_number(const Cells<T>& cells, int64_t cell, const Use& use) {
-  const Compute<T> n[sizeof...(which)] = {load(cells.row(which) + cell)...};
+  const Compute<T> n[sizeof...(which)] = {load(cells.at(which, cell))...};
   use(0, n);
 }
 
@@ -135,10 +107,20 @@ FASTACT_DEVICE void set_cell(const Cells<T>& cells, int64_t cell, double mean, d
                              double weight, double bias) {
   using C = Compute<T>;
   const C high = C(mean);
-  store(cells.row(kHigh) + cell, high);
-  store(cells.row(kLow) + cell, is_finite(double(high)) ? C(mean - double(high)) : C(0));
-  store(cells.row(kScale) + cell, C(weight * rstd));
-  store(cells.row(kOffset) + cell, C(bias));
+  store(cells.at(kHigh, cell), high);
+  store(cells.at(kLow, cell), is_finite(double(high)) ? C(mean - double(high)) : C(0));
+  store(cells.at(kScale, cell), C(weight * rstd));
+  store(cells.at(kOffset, cell), C(bias));
+}
+
+// And those of dx, of a channel; what a pack of numbers holds beside them is read with them.
+template <class T>
+FASTACT_DEVICE void set_gradient(const Cells<T>& cells, int64_t cell, double mean, double slope) {
+  using C = Compute<T>;
+  store(cells.at(kMean, cell), C(mean));
+  store(cells.at(kSlope, cell), C(slope));
+  store(cells.at(kRstd, cell), C(0));
+  store(cells.at(kWeight, cell), C(0));
 }
 
 // The activation that follows.

@@ -1,17 +1,17 @@
 // The sums of p = dy f'(z) and of p (x - mean) over the elements of each cell.
 //
 //   sums_of_lines     dense, the elements of a channel lie in lines of `inner`: a task is a chunk
-//   of
-//                     one channel's packs, of a warp where a channel is short, else of a block
+//                     of one channel's packs, of a warp where a channel is short, else of a block
 //   sums_of_columns   dense, channels come last: a task is a tile of channels over a chunk of rows,
 //                     which meet in shared memory by a tree; rows that are no whole number of packs
 //                     are folded, as many as make one
 //   sums_of_any       any strides: a task is a chunk of one cell's elements
 //
-// Terms are rounded to the compute type and added in double. Partials lie [2][cells][chunks].
+// Two packs of each array are in flight, four loads, but around a call. Terms are rounded to the
+// compute type and added in double. Partials lie [2][cells][chunks].
 #pragma once
 
-#include "batch_norm_cells.cuh"
+#include "batch_norm_places.cuh"
 #include "layout.cuh"
 #include "reduce.cuh"
 
@@ -38,38 +38,71 @@ struct Gradients {
   bool aligned;     // every pack is a multiple of 16 bytes
 };
 
+// A pack of both arrays, and how many of its lanes count.
+template <class T>
+struct Both {
+  Pack<T> dy, x;
+  int valid;
+};
+
+// `valid` elements, and anything after them.
 template <class T>
 FASTACT_DEVICE Pack<T> get_pack(const Gradients<T>& arrays, const T* p, int64_t index, int valid) {
-  if (valid < Pack<T>::kSize) return load_some(p + index, valid);
-  if (arrays.aligned) return load_pack(p + index);
-  return load_window(p + index, p, p + arrays.n);
+  if (has_window(p + index, p, p + arrays.n)) return cut_window(p + index);
+  return load_some(p + index, valid);
 }
 
-// p and p (x - mean) of a pack, zeros from lane `valid` on; number(k, j): of lane j.
-template <class T, bool is_identity, class Number>
-FASTACT_DEVICE void terms(const Gradients<T>& arrays, const ChosenActivation& activation,
-                          int64_t index, int valid, const Number& number, Wide<T>& p,
-                          Wide<T>& p_x) {
-  const Pack<T> x = get_pack(arrays, arrays.x, index, valid);
-  const Pack<T> dy = get_pack(arrays, arrays.dy, index, valid);
+// p and p (x - mean) of a pack, zeros from lane `valid` on unless it is full; number(k, j): of lane
+// j.
+template <class T, bool is_identity, bool is_full, class Number>
+FASTACT_DEVICE void terms(const ChosenActivation& activation, const Both<T>& both,
+                          const Number& number, Wide<T>& p, Wide<T>& p_x) {
   if constexpr (is_identity) {
-    p = widen_pack(dy);
+    p = widen_pack(both.dy);
   } else {
-    p = widen_pack(x);
+    p = widen_pack(both.x);
 #pragma unroll
     for (int j = 0; j < Pack<T>::kSize; ++j)
       p.lane[j] = batch_normalised(p.lane[j], number(kHigh, j), number(kLow, j), number(kScale, j),
                                    number(kOffset, j));
     p = slope_at<T>(activation.which, activation.parameters, p);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] = widen(dy.lane[j]) * p.lane[j];
+    for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] = widen(both.dy.lane[j]) * p.lane[j];
   }
 #pragma unroll
   for (int j = 0; j < Pack<T>::kSize; ++j) {
-    const Compute<T> from_mean = centred(widen(x.lane[j]), number(kHigh, j), number(kLow, j));
-    p_x.lane[j] = j < valid ? p.lane[j] * from_mean : 0;
-    p.lane[j] = j < valid ? p.lane[j] : 0;
+    const Compute<T> from_mean = centred(widen(both.x.lane[j]), number(kHigh, j), number(kLow, j));
+    p_x.lane[j] = p.lane[j] * from_mean;
+    if (!is_full && j >= both.valid) p_x.lane[j] = p.lane[j] = 0;
   }
+}
+
+// Visits the packs at `index`, in their order: take(full, both), full a constant that says whether
+// all lanes count. Where all lanes of aligned packs do, all loads come before the first use.
+template <bool is_identity>
+constexpr int kPacksOf = is_identity ? 2 : 1;  // a call leaves few registers
+template <int kTogether, class T, class Take>
+FASTACT_DEVICE void take_packs(const Gradients<T>& arrays, const int64_t (&index)[kTogether],
+                               const int (&valid)[kTogether], const Take& take) {
+  bool whole = arrays.aligned;
+#pragma unroll
+  for (int turn = 0; turn < kTogether; ++turn) whole &= valid[turn] >= Pack<T>::kSize;
+  if (whole) {
+    Both<T> both[kTogether];
+#pragma unroll
+    for (int turn = 0; turn < kTogether; ++turn)
+      both[turn] = {load_pack(arrays.dy + index[turn]), load_pack(arrays.x + index[turn]),
+                    Pack<T>::kSize};
+#pragma unroll
+    for (int turn = 0; turn < kTogether; ++turn) take(std::true_type(), both[turn]);
+    return;
+  }
+#pragma unroll
+  for (int turn = 0; turn < kTogether; ++turn)
+    if (valid[turn] > 0)
+      take(std::false_type(),
+           Both<T>{get_pack(arrays, arrays.dy, index[turn], valid[turn]),
+                   get_pack(arrays, arrays.x, index[turn], valid[turn]), valid[turn]});
 }
 
 template <class T>
@@ -88,10 +121,11 @@ struct Lines {
 };
 
 template <class T, bool is_identity>
-FASTACT_KERNEL_OF(kThreads, 3)
+FASTACT_KERNEL_OF(kThreads, (is_identity || sizeof(T) < sizeof(double) ? 3 : 2))
 void sums_of_lines(const Gradients<T> arrays, const Cells<T> cells,
                    FASTACT_GRID_CONSTANT const ChosenActivation activation, const Tasks tasks,
                    const Lines lines) {
+  constexpr int kSize = Pack<T>::kSize;
   const int here = kThreads / lines.group, lane = int(threadIdx.x) % lines.group;
   const int64_t all = cells.channels * tasks.count;
   for (int64_t first = int64_t(blockIdx.x) * here; first < all;
@@ -101,22 +135,41 @@ void sums_of_lines(const Gradients<T> arrays, const Cells<T> cells,
     const int64_t channel = idle ? 0 : task / tasks.count;
     const int64_t chunk = idle ? 0 : task - channel * tasks.count;
     const int64_t end = idle ? 0 : smaller((chunk + 1) * tasks.size, lines.packs);
-    const auto number = [&](int k, int) { return load(cells.row(k) + channel); };
+    [[maybe_unused]] CellSet<T, kBit<kHigh> | kBit<kLow>> cell;
+    if constexpr (is_identity) cell.load_from(cells, channel);
+    const auto number = [&](int k, int) {
+      if constexpr (is_identity) return cell.n[k];
+      return load(cells.at(k, channel));  // around a call registers are short
+    };
 
     double sum = 0, sum_x = 0;
     int64_t q = chunk * tasks.size + lane;
-    int64_t piece = q / lines.piece_packs, within = q - piece * lines.piece_packs;
-    for (; q < end; q += lines.group) {
-      const int64_t element = within * Pack<T>::kSize;
-      const int64_t index = (piece * cells.channels + channel) * cells.inner + element;
-      const int valid = int(smaller(cells.inner - element, Pack<T>::kSize));
-      Wide<T> p, p_x;
-      terms<T, is_identity>(arrays, activation, index, valid, number, p, p_x);
-      sum += lane_sum(p);
-      sum_x += lane_sum(p_x);
-      piece += lines.step_pieces;
-      within += lines.step;
-      if (within >= lines.piece_packs) within -= lines.piece_packs, ++piece;
+    const int64_t piece = q / lines.piece_packs;
+    int64_t within = q - piece * lines.piece_packs;
+    int64_t at = (piece * cells.channels + channel) * cells.inner + within * kSize;
+    const int64_t line = cells.channels * cells.inner;
+    const int64_t step = lines.step_pieces * line + lines.step * kSize;
+    const int64_t wrap = line - lines.piece_packs * kSize;
+    while (q < end) {
+      constexpr int kTogether = kPacksOf<is_identity>;
+      int64_t index[kTogether];
+      int valid[kTogether];
+#pragma unroll
+      for (int turn = 0; turn < kTogether; ++turn) {
+        index[turn] = at;
+        const int64_t left = cells.inner - within * kSize;
+        valid[turn] = q < end ? int(smaller(left, kSize)) : 0;
+        q += lines.group;
+        at += step;
+        within += lines.step;
+        if (within >= lines.piece_packs) within -= lines.piece_packs, at += wrap;
+      }
+      take_packs(arrays, index, valid, [&](auto full, const Both<T>& both) {
+        Wide<T> p, p_x;
+        terms<T, is_identity, decltype(full)::value>(activation, both, number, p, p_x);
+        sum += lane_sum(p);
+        sum_x += lane_sum(p_x);
+      });
     }
     if (lines.group == kThreads) {
       sum = block_sum<kThreads>(sum);
@@ -162,7 +215,7 @@ void sums_of_columns(const Gradients<T> arrays, const Cells<T> cells,
 #pragma unroll
         for (int k = 0; k < kNumbers; ++k)
           numbers[(k * kSize + j) * kWarp + tx] =
-              has_cell ? load(cells.row(k) + cell) : Compute<T>(0);
+              has_cell ? load(cells.at(k, cell)) : Compute<T>(0);
       }
     }
     __syncthreads();
@@ -172,18 +225,31 @@ void sums_of_columns(const Gradients<T> arrays, const Cells<T> cells,
 
     double sum[kSize] = {}, sum_x[kSize] = {};
     if (is_there) {
-      for (int64_t row = begin + ty; row < end; row += shape.ty) {
-        const int64_t in_example = row * shape.width + column;
-        const int64_t left = smaller(shape.width - column, shape.terms - in_example);
-        if (left <= 0) break;
-        Wide<T> p, p_x;
-        terms<T, is_identity>(arrays, activation, example * shape.terms + in_example,
-                              int(smaller(left, kSize)), number, p, p_x);
+      const int64_t base = example * shape.terms;
+      const int width = int(smaller(shape.width - column, kSize));
+      int64_t row = begin + ty, in_example = row * shape.width + column;
+      const int64_t step = shape.ty * shape.width;
+      while (row < end) {
+        constexpr int kTogether = kPacksOf<is_identity>;
+        int64_t index[kTogether];
+        int valid[kTogether];
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          sum[j] += double(p.lane[j]);
-          sum_x[j] += double(p_x.lane[j]);
+        for (int turn = 0; turn < kTogether; ++turn) {
+          // The last row may be a part of a folded one.
+          index[turn] = base + in_example;
+          valid[turn] = row < end ? int(smaller(width, shape.terms - in_example)) : 0;
+          row += shape.ty;
+          in_example += step;
         }
+        take_packs(arrays, index, valid, [&](auto full, const Both<T>& both) {
+          Wide<T> p, p_x;
+          terms<T, is_identity, decltype(full)::value>(activation, both, number, p, p_x);
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) {
+            sum[j] += double(p.lane[j]);
+            sum_x[j] += double(p_x.lane[j]);
+          }
+        });
       }
     }
     const int columns = int(smaller(shape.tx * kSize, shape.width - here));

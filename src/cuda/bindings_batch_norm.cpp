@@ -20,6 +20,20 @@ int64_t py_scratch(const py::object& x, int axis) {
   });
 }
 
+// What every call has.
+template <class Call>
+Call call_of(int which, const Array& x, const py::object& weight, const py::object& bias, int axis,
+             const Parameters& parameters) {
+  Call call{};
+  call.x = x.operand;
+  call.weight = Channels(weight).array;
+  call.bias = Channels(bias).array;
+  call.axis = axis;
+  call.which = which;
+  call.parameters = parameters.value;
+  return call;
+}
+
 void run_forward(const BatchForward& call, const Array& x, const py::object& scratch,
                  const py::object& workspace, uintptr_t stream) {
   if (is_empty(x.operand)) return;
@@ -38,19 +52,13 @@ void py_forward(int which, const py::object& x, const py::object& y, const py::o
                 const py::object& scratch, const py::object& workspace, uintptr_t stream) {
   const Array a = array_of(x);
   const Parameters p(parameters);
-  BatchForward call{};
-  call.x = a.operand;
+  auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);
   call.y = array_of(y).operand;
-  call.by_moments = training;
   call.mean = Channels(running_mean).array;
   call.spread = Channels(running_var).array;
-  call.weight = Channels(weight).array;
-  call.bias = Channels(bias).array;
+  call.by_moments = training;
   call.saved_mean = Channels(mean).array;
   call.saved_rstd = Channels(rstd).array;
-  call.axis = axis;
-  call.which = which;
-  call.parameters = p.value;
   call.momentum = momentum;
   call.eps = eps;
   run_forward(call, a, scratch, workspace, stream);
@@ -61,17 +69,11 @@ void py_apply(int which, const py::object& x, const py::object& y, const py::obj
               const std::vector<double>& parameters, const py::object& scratch, uintptr_t stream) {
   const Array a = array_of(x);
   const Parameters p(parameters);
-  BatchForward call{};
-  call.x = a.operand;
+  auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);
   call.y = array_of(y).operand;
-  call.is_rstd = true;
   call.mean = Channels(mean).array;
   call.spread = Channels(rstd).array;
-  call.weight = Channels(weight).array;
-  call.bias = Channels(bias).array;
-  call.axis = axis;
-  call.which = which;
-  call.parameters = p.value;
+  call.is_rstd = true;
   run_forward(call, a, scratch, py::none(), stream);
 }
 
@@ -94,22 +96,16 @@ void py_backward(int which, const py::object& dy, const py::object& x, const py:
                  const py::object& scratch, uintptr_t stream) {
   const Array a = array_of(x);
   const Parameters p(parameters);
-  BatchBackward call{};
+  auto call = call_of<BatchBackward>(which, a, weight, bias, axis, p);
   call.dy = array_of(dy).operand;
-  call.x = a.operand;
   call.dx = Optional(dx).operand;
   call.mean = Channels(mean).array;
   call.rstd = Channels(rstd).array;
-  call.weight = Channels(weight).array;
-  call.bias = Channels(bias).array;
   call.sum_p = Channels(sum_p).array;
   call.sum_p_xhat = Channels(sum_p_xhat).array;
   call.dweight = Channels(dweight).array;
   call.dbias = Channels(dbias).array;
   call.count = count;
-  call.axis = axis;
-  call.which = which;
-  call.parameters = p.value;
   call.is_training = training;
   call.accumulate = accumulate;
   void* memory = Optional(scratch).data();

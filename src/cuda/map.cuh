@@ -37,6 +37,9 @@ constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)        of one element
 //   Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index)            of a pack of them
 //   kTurns                                                              packs in flight
+// and, if it has a type Place, in place of that pack
+//   Place place(int64_t index)                                          asked for before the loads
+//   Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index, const Place& place)
 // Lanewise makes those of a call operator that knows no index.
 template <class F, class T, int inputs>
 struct Lanewise {
@@ -54,6 +57,25 @@ struct Lanewise {
       result.lane[j] = static_cast<const F&>(*this)(lane);
     }
     return result;
+  }
+};
+
+// What a map made ready for a pack.
+template <class F, class = int>
+struct Ready {
+  FASTACT_DEVICE void prepare(const F&, int64_t) {}
+  template <class In>
+  FASTACT_DEVICE auto pack(const F& f, const In& in, int64_t index) const {
+    return f.pack(in, index);
+  }
+};
+template <class F>
+struct Ready<F, decltype(int(sizeof(typename F::Place)))> {
+  typename F::Place place;
+  FASTACT_DEVICE void prepare(const F& f, int64_t index) { place = f.place(index); }
+  template <class In>
+  FASTACT_DEVICE auto pack(const F& f, const In& in, int64_t index) const {
+    return f.pack(in, index, place);
   }
 };
 
@@ -83,13 +105,13 @@ FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bo
 
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
-                             const F& f) {
+                             const F& f, const Ready<F>& ready) {
   Pack<T> before{};
   if (accumulates && accumulate) before = load_pack(out);
   Wide<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen_pack(in[k]);
-  Wide<T> result = f.pack(wide, index);
+  Wide<T> result = ready.pack(f, wide, index);
   if (accumulates && accumulate) {
 #pragma unroll
     for (int j = 0; j < Pack<T>::kSize; ++j)
@@ -105,6 +127,13 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
   constexpr int kSize = Pack<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kTurns) + threadIdx.x;
 
+  Ready<F> ready[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int64_t i = first + turn * kMapThreads;
+    if (i >= map.packs) break;
+    ready[turn].prepare(f, map.head + i * kSize);
+  }
   Pack<T> in[kTurns][inputs];
   if (map.aligned) {
 #pragma unroll
@@ -129,7 +158,8 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
     const int64_t i = first + turn * kMapThreads;
     if (i >= map.packs) break;
     const int64_t index = map.head + i * kSize;
-    map_pack<T, inputs, accumulates>(in[turn], map.out + index, index, map.accumulate, f);
+    map_pack<T, inputs, accumulates>(in[turn], map.out + index, index, map.accumulate, f,
+                                     ready[turn]);
   }
 
   if (blockIdx.x > 0) return;
@@ -204,7 +234,9 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
       for (int j = 0; j < Pack<T>::kSize; ++j) in[k].lane[j] = element;
     }
   }
-  map_pack<T, inputs, accumulates>(in, out, 0, map.accumulate, f);
+  Ready<F> ready;
+  ready.prepare(f, 0);
+  map_pack<T, inputs, accumulates>(in, out, 0, map.accumulate, f, ready);
 }
 
 template <class T, int inputs, bool accumulates, class F>

@@ -52,21 +52,22 @@ struct RowLane {
   Shifted sums{};
   int n = 0, rounds = 0;
 
-  FASTACT_DEVICE void add(const Place (&places)[kInFlight], const Pack<T> (&packs)[kInFlight]) {
+  template <class Count>
+  FASTACT_DEVICE void add(const Count& count, const Pack<T> (&packs)[kInFlight]) {
     constexpr int kSize = Pack<T>::kSize;
     if (rounds == 0) sums.shift = finite_or_zero(double(widen(packs[0].lane[0])));
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
     for (int turn = 0; turn < kInFlight; ++turn) {
-      const int valid = places[turn].valid < kSize ? places[turn].valid : kSize;
-      n += valid;
+      const int valid = count.template valid<T>(turn);
+      n += valid < kSize ? valid : kSize;
       sum[turn] = squares[turn] = 0;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(packs[turn].lane[j])) - sums.shift;
-        const double kept = j < valid ? d : 0.0;
-        sum[turn] += kept;
-        squares[turn] = madd(kept, kept, squares[turn]);
+        if (!Count::kIsWhole && j >= valid) continue;
+        sum[turn] += d;
+        squares[turn] = madd(d, d, squares[turn]);
       }
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
@@ -87,10 +88,9 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
     const RowTask task = task_of(sums, begin_task);
     const Offset at = locate(sums.kept, task.row);
     RowLane<T> mine;
-    walk_row<access, T>(sums, sums.x + at.x, task.begin, task.end, lane,
-                        [&](const Place(&places)[kInFlight], const Pack<T>(&packs)[kInFlight]) {
-                          mine.add(places, packs);
-                        });
+    walk_row<access, T>(
+        sums, sums.x + at.x, task.begin, task.end, lane,
+        [&](const auto& count, const Pack<T>(&packs)[kInFlight]) { mine.add(count, packs); });
     Part part;
     if (sums.group == kThreads) {
       part = join(
@@ -130,7 +130,7 @@ struct ColumnLane {
   static constexpr int kSize = Pack<T>::kSize;
   Shift<T> shift[kSize] = {};
   double sum[kSize] = {}, squares[kSize] = {};
-  int rows = 0, rounds = 0, last = kSize;
+  int rows = 0, last = kSize;
 
   FASTACT_DEVICE int count(int j) const { return j < last ? rows : rows - 1; }
 
@@ -139,8 +139,9 @@ struct ColumnLane {
     shift[j] = to, sum[j] = s.sum, squares[j] = s.squares;
   }
 
-  FASTACT_DEVICE void add(const Place (&places)[kInFlight], const Pack<T> (&packs)[kInFlight]) {
-    if (rounds == 0) {
+  template <class Count>
+  FASTACT_DEVICE void add(const Count& counts, const Pack<T> (&packs)[kInFlight]) {
+    if (rows == 0) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const auto first = widen(packs[0].lane[j]);
@@ -149,17 +150,18 @@ struct ColumnLane {
     }
 #pragma unroll
     for (int turn = 0; turn < kInFlight; ++turn) {
-      const int valid = places[turn].valid;
+      const int valid = counts.template valid<T>(turn);
       if (valid > 0) ++rows, last = valid;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(packs[turn].lane[j])) - double(shift[j]);
-        const double kept = j < valid ? d : 0.0;
-        sum[j] += kept;
-        squares[j] = madd(kept, kept, squares[j]);
+        if (!Count::kIsWhole && j >= valid) continue;
+        sum[j] += d;
+        squares[j] = madd(d, d, squares[j]);
       }
     }
-    if (is_power_of_two(++rounds)) {
+    // Rounds so far: only the last has fewer rows.
+    if (is_power_of_two((rows + kInFlight - 1) / kInFlight)) {
       const double share = 1.0 / rows;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -183,20 +185,18 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
   const int64_t tasks = sums.kept.size * sums.chunks * sums.tiles;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int64_t tile = task % sums.tiles;
-    const int64_t chunk = task / sums.tiles % sums.chunks;
+    const int tile = int(task % sums.tiles), chunk = int(task / sums.tiles % sums.chunks);
     const int64_t outer = task / sums.tiles / sums.chunks;
-    const Offset offset = locate(sums.kept, outer);
-    const int64_t here = tile * sums.tx * kSize, column = here + tx * kSize;
+    const int64_t here = int64_t(tile) * sums.tx * kSize, column = here + tx * kSize;
     const int64_t begin = chunk * sums.chunk;
     const int64_t end = smaller(begin + sums.chunk, sums.rows);
     const int columns = int(smaller(sums.tx * kSize, sums.width - here));
 
     ColumnLane<T> lane;
     if (column < sums.width && ty < sums.ty)
-      walk_column<access, T>(sums, sums.x + offset.x, column, begin + ty, end,
-                             [&](const Place(&places)[kInFlight],
-                                 const Pack<T>(&packs)[kInFlight]) { lane.add(places, packs); });
+      walk_column<access, T>(
+          sums, sums.x + locate(sums.kept, outer).x, column, begin + ty, end,
+          [&](const auto& count, const Pack<T>(&packs)[kInFlight]) { lane.add(count, packs); });
 
     // The mean of each column, from the shift of its first row's thread.
     if (ty == 0) {
@@ -213,7 +213,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     fold_rows(block, total, tx, ty, sums.tx, sums.ty);
     const bool short_one = sums.terms > 0 && end == sums.rows &&
                            (sums.rows - 1) * sums.width + here + mine >= sums.terms;
-    const double count = double(end - begin - (short_one ? 1 : 0));
+    const double count = double(int(end - begin) - (short_one ? 1 : 0));
     if (mine < columns && count > 0)
       centre[mine] = double(centre[mine]) + double(block[mine]) / count;
     __syncthreads();
@@ -250,7 +250,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       for (int at = mine + outputs; at < columns; at += outputs)
         absorb(all, Part{block[at], block[kWarp * kSize + at], centre[at]});
       emit<T>(sums, to, outer * sums.inner + here + mine, chunk,
-              offset.y + (here + mine) * sums.inner_y, all);
+              locate(sums.kept, outer).y + (here + mine) * sums.inner_y, all);
     }
     __syncthreads();
   }

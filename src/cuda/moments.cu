@@ -12,7 +12,9 @@
 //
 // In double an element costs a conversion, a subtraction, an addition and an fma. At 4.8 TB/s an
 // H200 has 6 instructions in double for an element of 16 bits, and 12 for one of float32, so that
-// memory stays what is waited for.
+// memory stays what is waited for. Where all lanes of four packs count, none asks whether it does:
+// sm_90 takes 8.1 instructions for an element of bfloat16 in aligned rows and 11.1 in misaligned
+// ones, where it took 15.1 and 27.8 when each lane chose between its value and 0.
 //
 // Backward is a map over five operands, of which four repeat themselves along the reduced axes.
 #include "map.cuh"

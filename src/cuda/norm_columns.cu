@@ -77,16 +77,11 @@ template <class T>
 Cells<T> cells_at(void* memory, const ColumnShape& shape) {
   Cells<T> cells{};
   cells.numbers = static_cast<Compute<T>*>(memory);
-  cells.pitch = ceil_div(shape.cells(), 8) * 8;
+  cells.arrange(shape.cells(), false);
   cells.channels = shape.channels();
   cells.inner = 1;
   cells.example = shape.channels() * shape.pixels;
   return cells;
-}
-
-template <class T>
-int64_t numbers_size(const ColumnShape& shape) {
-  return kCellNumbers * ceil_div(shape.cells(), 8) * 8 * int64_t(sizeof(Compute<T>));
 }
 
 CellLayout layout_of(const ColumnShape& shape, bool dense) {
@@ -153,7 +148,7 @@ int64_t norm_columns_forward_workspace(const NormCall& call) {
   const Operand& x = call.data[NormCall::kX];
   const ColumnShape shape = shape_of(call, x);
   const CellResults results(x, shape);
-  return numbers_size<T>(shape) + padded(2 * shape.cells() * int64_t(sizeof(double))) +
+  return Cells<T>::bytes(shape.cells()) + padded(2 * shape.cells() * int64_t(sizeof(double))) +
          moments_workspace<T>(x, results.of(nullptr, x.ndim), shape.of_pixel);
 }
 
@@ -162,7 +157,8 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
   const Operand &x = call.data[NormCall::kX], &y = call.data[NormCall::kY];
   const ColumnShape shape = shape_of(call, x);
   const Cells<T> cells = cells_at<T>(workspace, shape);
-  auto* mean = reinterpret_cast<double*>(static_cast<char*>(workspace) + numbers_size<T>(shape));
+  auto* mean =
+      reinterpret_cast<double*>(static_cast<char*>(workspace) + Cells<T>::bytes(shape.cells()));
   double* m2 = mean + shape.cells();
   char* rest = reinterpret_cast<char*>(mean) + padded(2 * shape.cells() * int64_t(sizeof(double)));
 
@@ -177,18 +173,19 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
   const bool dense = is_dense(arrays, 2, shape, sizeof(T));
   const ChosenActivation activation = chosen(call);
   if (call.which == k_identity)
-    apply<T, 1, false>(arrays, dense, shape.of_cell, false, NormForward<T, true>{cells, activation},
-                       stream);
+    apply<T, 1, false>(arrays, dense, shape.of_cell, false,
+                       NormForward<T, true>{{cells, {}, {}, {}}, activation}, stream);
   else
     apply<T, 1, false>(arrays, dense, shape.of_cell, false,
-                       NormForward<T, false>{cells, activation}, stream);
+                       NormForward<T, false>{{cells, {}, {}, {}}, activation}, stream);
 }
 
 template <class T>
 int64_t norm_columns_backward_workspace(const NormCall& call) {
   const ColumnShape shape = shape_of(call, call.data[NormCall::kIn]);
   const int64_t chunks = most_chunks<T>(layout_of(shape, false));
-  return numbers_size<T>(shape) + 2 * shape.cells() * (1 + chunks) * int64_t(sizeof(double));
+  return Cells<T>::bytes(shape.cells()) +
+         2 * shape.cells() * (1 + chunks) * int64_t(sizeof(double));
 }
 
 template <class T>
@@ -197,7 +194,8 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
                 &dx = call.data[NormCall::kDx];
   const ColumnShape shape = shape_of(call, x);
   const Cells<T> cells = cells_at<T>(workspace, shape);
-  auto* totals = reinterpret_cast<double*>(static_cast<char*>(workspace) + numbers_size<T>(shape));
+  auto* totals =
+      reinterpret_cast<double*>(static_cast<char*>(workspace) + Cells<T>::bytes(shape.cells()));
   double* partials = totals + 2 * shape.cells();
   const Units units = units_of(shape, 0);
   launch(read_statistics<T>, {ceil_div(shape.cells(), kUnitThreads), kUnitThreads}, stream, cells,
@@ -221,10 +219,10 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
   const bool dense = is_dense(arrays, 3, shape, sizeof(T));
   if (is_identity)
     apply<T, 2, true>(arrays, dense, shape.of_cell, call.accumulate,
-                      NormBackward<T, kOfUnits, true>{cells, activation}, stream);
+                      NormBackward<T, kOfUnits, true>{{cells, {}, {}, {}}, activation}, stream);
   else
     apply<T, 2, true>(arrays, dense, shape.of_cell, call.accumulate,
-                      NormBackward<T, kOfUnits, false>{cells, activation}, stream);
+                      NormBackward<T, kOfUnits, false>{{cells, {}, {}, {}}, activation}, stream);
 }
 
 using Storage = FASTACT_STORAGE;

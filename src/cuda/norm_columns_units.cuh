@@ -106,8 +106,8 @@ void read_statistics(const Cells<T> cells, const Units units,
   const double weight = read_at(parameters.a, of_channel.a, parameters.a_dtype, 1.0);
   set_cell(cells, cell, read_at(statistics.a, at.a, statistics.a_dtype, 0.0), rstd, weight,
            read_at(parameters.b, of_channel.b, parameters.b_dtype, 0.0));
-  store(cells.row(kRstd) + cell, C(rstd));
-  store(cells.row(kWeight) + cell, C(weight));
+  store(cells.at(kRstd, cell), C(rstd));
+  store(cells.at(kWeight, cell), C(weight));
 }
 
 // The partial sums of p and p (x - mean) of each cell become those of p and p xhat in `totals`
@@ -121,7 +121,7 @@ void finish_units(const Cells<T> cells, const double* partials, const int64_t ch
   if (unit >= units.count) return;  // a whole warp
   const int lane = int(threadIdx.x) % kWarp;
   const int64_t first = unit * units.group, all = units.count * units.group;
-  const double rstd = double(load(cells.row(kRstd) + first));
+  const double rstd = double(load(cells.at(kRstd, first)));
   double g = 0, g_xhat = 0;
   for (int64_t i = lane; i < units.group; i += kWarp) {
     const int64_t cell = first + i;
@@ -133,7 +133,7 @@ void finish_units(const Cells<T> cells, const double* partials, const int64_t ch
     sum[1] *= rstd;
     store(totals + cell, sum[0]);
     store(totals + all + cell, sum[1]);
-    const double weight = double(load(cells.row(kWeight) + cell));
+    const double weight = double(load(cells.at(kWeight, cell)));
     g += weight * sum[0];
     g_xhat += weight * sum[1];
   }
@@ -141,8 +141,8 @@ void finish_units(const Cells<T> cells, const double* partials, const int64_t ch
   g = warp_sum(g) / n;
   g_xhat = warp_sum(g_xhat) / n;
   for (int64_t i = lane; i < units.group; i += kWarp) {
-    store(cells.row(kMean) + first + i, C(g));
-    store(cells.row(kSlope) + first + i, C(g_xhat * rstd));
+    store(cells.at(kMean, first + i), C(g));
+    store(cells.at(kSlope, first + i), C(g_xhat * rstd));
   }
 }
 

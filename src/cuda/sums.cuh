@@ -1,8 +1,8 @@
 // How a sum reads its operand: where rows, pieces and columns lie, and packs of them, aligned or
 // not.
 //
-// Four packs of a lane are in flight at a time (`read`). Whether they can be read by 16 bytes is
-// decided once for an array (Access) and once for four packs; what is left goes one by one.
+// Four packs of a lane are in flight at a time. Whether they can be read by 16 bytes is decided
+// once for an array (Access) and once for four packs; what is left goes one by one (`read_parts`).
 #pragma once
 
 #include <algorithm>
@@ -112,64 +112,96 @@ FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Place& place) {
   if constexpr (access == kAligned) {
     return place.valid >= kSize;
   } else if constexpr (access == kDense) {
-    const char* low = place.p - misalignment(place.p);
-    return place.valid > 0 && low >= sums.low && low + 2 * kPackBytes <= sums.high;
+    return place.valid > 0 && has_window(place.p, sums.low, sums.high);
   } else {
     return sums.packed && place.follows && place.valid >= 2 * kSize;
   }
 }
 
+// By 16 bytes, whatever else is there.
 template <Access access, class T>
-FASTACT_DEVICE Pack<T> read_fast(const Place& place) {
-  const T* p = reinterpret_cast<const T*>(place.p);
-  if constexpr (access == kAligned) return load_pack(p);
-  Pack<T> pack = cut_window(p);
-  if constexpr (access == kDense) {
-#pragma unroll
-    for (int j = 1; j < Pack<T>::kSize; ++j)
-      if (j >= place.valid) pack.lane[j] = T{};
-  }
-  return pack;
+FASTACT_DEVICE Pack<T> read_whole(const char* p) {
+  if constexpr (access == kAligned) return load_pack(reinterpret_cast<const T*>(p));
+  return cut_window(reinterpret_cast<const T*>(p));
 }
 
-// kInFlight packs: all loads before the first use if all of them are fast, else one by one, with
-// zeros for what is not there.
 template <Access access, class T>
-FASTACT_DEVICE void read(const Sums& sums, const Place (&places)[kInFlight],
-                         Pack<T> (&packs)[kInFlight]) {
-  bool all = true;
+FASTACT_DEVICE void read_whole(const char* const (&at)[kInFlight], Pack<T> (&packs)[kInFlight]) {
+#pragma unroll
+  for (int turn = 0; turn < kInFlight; ++turn) packs[turn] = read_whole<access, T>(at[turn]);
+}
+
+template <class T>
+FASTACT_DEVICE void keep_first(Pack<T>& pack, int valid) {
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    if (j >= valid) pack.lane[j] = T{};
+}
+
+// kInFlight packs of which some are not whole, with zeros for what is not there;
+// place_of(turn): where they are.
+template <Access access, class T, class PlaceOf>
+FASTACT_DEVICE void read_parts(const Sums& sums, const PlaceOf& place_of,
+                               Pack<T> (&packs)[kInFlight]) {
   bool fast[kInFlight];
 #pragma unroll
   for (int turn = 0; turn < kInFlight; ++turn)
-    all &= fast[turn] = can_read_fast<access, T>(sums, places[turn]);
-  if (all) {
+    fast[turn] = can_read_fast<access, T>(sums, place_of(turn));
+  if constexpr (access == kDense) {
+    // The window of the first stands in for those that are not there: all loads come at once.
+    bool all = fast[0];
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) packs[turn] = read_fast<access, T>(places[turn]);
-    return;
+    for (int turn = 1; turn < kInFlight; ++turn) all &= fast[turn] || place_of(turn).valid <= 0;
+    if (all) {
+#pragma unroll
+      for (int turn = 0; turn < kInFlight; ++turn)
+        packs[turn] = read_whole<access, T>(fast[turn] ? place_of(turn).p : place_of(0).p);
+#pragma unroll
+      for (int turn = 0; turn < kInFlight; ++turn) keep_first(packs[turn], place_of(turn).valid);
+      return;
+    }
   }
 #pragma unroll
   for (int turn = 0; turn < kInFlight; ++turn) {
     if (fast[turn]) {
-      packs[turn] = read_fast<access, T>(places[turn]);
+      packs[turn] = read_whole<access, T>(place_of(turn).p);
+      if constexpr (access == kDense) keep_first(packs[turn], place_of(turn).valid);
       continue;
     }
     packs[turn] = Pack<T>{};
 #pragma unroll
     for (int j = 0; j < Pack<T>::kSize; ++j)
-      if (j < places[turn].valid)
-        packs[turn].lane[j] = load(reinterpret_cast<const T*>(places[turn].p + j * sums.inner_x));
+      if (j < place_of(turn).valid)
+        packs[turn].lane[j] = load(reinterpret_cast<const T*>(place_of(turn).p + j * sums.inner_x));
   }
 }
+
+// How many lanes of the next packs count: all, a constant, or as their places tell.
+struct Whole {
+  static constexpr bool kIsWhole = true;
+  template <class T>
+  FASTACT_DEVICE static constexpr int valid(int) {
+    return Pack<T>::kSize;
+  }
+};
+template <class PlaceOf>
+struct Parts {
+  static constexpr bool kIsWhole = false;
+  const PlaceOf& place_of;
+  template <class T>
+  FASTACT_DEVICE int valid(int turn) const {
+    return place_of(turn).valid;
+  }
+};
 
 FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
   return locate(outer, index).x;
 }
 
-// The start of a piece. Several axes take divisions, and those registers: kAnyhow alone.
+// Whether pieces lie on several axes: their starts take divisions, and those registers.
 template <Access access>
-FASTACT_DEVICE int64_t piece_offset(const Sums& sums, int64_t piece) {
-  if (access == kAnyhow && sums.pieces.count > 1) return divided_offset(sums.pieces, piece);
-  return piece * sums.pieces.x[0];
+FASTACT_DEVICE bool has_divided_pieces(const Sums& sums) {
+  return access == kAnyhow && sums.pieces.count > 1;
 }
 
 // Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
