@@ -69,11 +69,12 @@ constexpr unsigned needed_by(Statistics statistics, bool is_identity) {
 template <class T, Statistics statistics, bool is_identity>
 struct NormBackward {
   // Of 16 bits, eight lanes: two packs spill 24 to 104 bytes, with registers for three blocks or
-  // for four; and around a call or with the six numbers of units one pack spills 12 to 60 with
-  // those for four.
+  // for four; around a call or with the six numbers of units one pack spills 12 to 60 with those
+  // for four, and with both 16 with those for three.
   static constexpr int kTurns = is_identity && sizeof(T) > 2 ? 2 : 1;
   static constexpr bool kIsWide = sizeof(T) == 2 && (!is_identity || statistics == kOfUnits);
-  static constexpr int kLeastBlocks = kIsWide ? 3 : kMapBlocks<T>;
+  static constexpr bool kIsWidest = kIsWide && !is_identity && statistics == kOfUnits;
+  static constexpr int kLeastBlocks = kIsWidest ? 2 : kIsWide ? 3 : kMapBlocks<T>;
   using C = Compute<T>;
   Places<T> places;
   ChosenActivation activation;
