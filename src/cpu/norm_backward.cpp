@@ -13,6 +13,7 @@ constexpr int64_t kBand = kLeastBlock;     // units, at most, that pass 2 takes 
 constexpr int64_t kBandBytes = 2 << 20;    // of their x and dy, which stay in a cache,
 constexpr int64_t kSmallBand = 512 << 10;  // and where no sums speak for more units
 constexpr int64_t kLine = 64;
+constexpr int64_t kRunsOfCall = 64;  // whose sums are kept at once
 
 // A unit between the two passes.
 struct Unit {
@@ -31,6 +32,7 @@ struct Backward : NormChunks {
   const bool is_plain;   // p and x are arrays
   const bool is_direct;  // dx, to where it belongs
   const bool keeps;      // p, from pass 1 to pass 2
+  const bool by_runs;    // all of a unit's runs in one call
   Reader reader;
   alignas(64) char x[kQuad][kBandPiece * sizeof(double)];
   alignas(64) char p[kQuad][kBandPiece * sizeof(double)];
@@ -54,6 +56,7 @@ struct Backward : NormChunks {
                   !a.streams.data[Norm::kDSum]),
         keeps((!a.is_identity || !a.streams.is_direct[Norm::kDy]) &&
               band * a.streams.columns.size * a.streams.wide <= kKept),
+        by_runs(is_plain && (is_direct || !has_dx) && has_short_runs()),
         reader(a.streams) {}
 
   // As long as what needs no buffer.
@@ -95,7 +98,9 @@ struct Backward : NormChunks {
         }
         double* sums[2] = {};
         for (int k = 0; has_sums && k < 2; ++k) sums[k] = first_sums[k] + g * norm.row_slots;
-        shares_parameters() ? runs(&units[0], sums) : rows(units, count, sums);
+        by_runs               ? short_runs(&units[0], sums)
+        : shares_parameters() ? runs(&units[0], sums)
+                              : rows(units, count, sums);
       }
   }
 
@@ -211,6 +216,32 @@ struct Backward : NormChunks {
     if (!has_dx) return;
     set_means(unit, sum_g, sum_g_xhat);
     for_unit(unit->index, [&](const NormChunk& c) { finish(unit, 1, c, nullptr); });
+  }
+
+  // The same, of runs that lie in one piece and need no buffer.
+  void short_runs(Unit* unit, double* const* sums) {
+    const int64_t runs = runs_of_unit();
+    const RunValues weights = weight.runs(unit->index, norm.run, runs);
+    UnitChunk all{};
+    all.p = unit->p, all.x = unit->x, all.dx = unit->dx, all.stats = unit->stats;
+    double sum_g = 0.0, sum_g_xhat = 0.0, both[kRunsOfCall][2];
+    for (int64_t first = 0, n; first < runs; first += n) {
+      n = std::min(kRunsOfCall, runs - first);
+      UnitChunk some = all;
+      some.p += first * norm.run * s.wide, some.x += first * norm.run * s.wide;
+      norm.blocks->sum_runs(some, n, norm.run, both[0]);
+      for (int64_t r = 0; r < n; ++r) {
+        const double w = weight.number(weights.at + (first + r) * weights.step);
+        sum_g += w * both[r][0];
+        sum_g_xhat += w * both[r][1];
+        for (int k = 0; has_sums && k < 2; ++k) sums[k][first + r] += both[r][1 - k];
+      }
+    }
+    if (!has_dx) return;
+    set_means(unit, sum_g, sum_g_xhat);
+    std::copy(unit->means, unit->means + 2, all.means);
+    all.next = next(unit->index + ahead, 0, Norm::kIn, Norm::kDy);
+    norm.blocks->finish_runs(all, runs, norm.run, weights);
   }
 
   // kRow, kMixed: pass 2 takes a chunk of all units of the band, then the next chunk.

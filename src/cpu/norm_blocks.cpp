@@ -4,6 +4,7 @@
 #include "../common/norms.h"
 #include "blocks.h"
 #include "lanes.h"
+#include "line_blocks.h"
 #include "stream_blocks.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -57,6 +58,31 @@ FASTACT_HD void normalise_one(const NormUnit& unit, int64_t n, const T* w, const
   run(i, n);
 }
 
+template <class T>
+FASTACT_HD T value_of(const RunValues& values, int64_t run) {
+  return *reinterpret_cast<const T*>(values.at + run * values.step);
+}
+
+FASTACT_HD void prefetch_run(const NextChunk& next, int64_t run, int64_t n) {
+  if (!next.at[0]) return;
+  for (int64_t i = 0; i < n; i += kStride) prefetch_next(next, run * n + i);
+}
+
+template <class T>
+void normalise_runs(const NormUnit& unit, int64_t runs, int64_t n, const RunValues& weight,
+                    const RunValues& bias) {
+  const T* x = reinterpret_cast<const T*>(unit.x);
+  T* z = reinterpret_cast<T*>(unit.z);
+  const Centre<T> mean = centre_of<T>(unit.stats.mean);
+  const T rstd = T(unit.stats.rstd);
+  for (int64_t r = 0; r < runs; ++r, x += n, z += n) {
+    const T w = value_of<T>(weight, r), b = value_of<T>(bias, r);
+    prefetch_run(unit.next, r, n);
+    map_line(x, x, z, n,
+             [=](T v, T) FASTACT_INLINED { return affine(normalised(v, mean, rstd), w, b); });
+  }
+}
+
 template <class T, bool weight_row, bool bias_row>
 void normalise(const NormUnit* units, int64_t count, int64_t n, const char* weight,
                const char* bias) {
@@ -92,24 +118,28 @@ struct LaneSums {
   FASTACT_HD void take(const T*& p, const T* end, const T*& x, const T*& w, T mean, T rstd) {
     using V = typename Wide<T>::type;
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
+    const auto add = [&](int k) FASTACT_INLINED {
+      V g = Wide<T>::load(p + k * kCount);
+      if (weight_row) g *= Wide<T>::load(w + k * kCount);
+      g_sum[k] += g;
+      gx_sum[k] += g * ((Wide<T>::load(x + k * kCount) - mean) * rstd);
+    };
     const int64_t left = end - p;
     const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
     for (int round = 0; round < rounds; ++round, p += kLanesOfT, x += kLanesOfT) {
       prefetch<kLanesOfT>(p, kAhead);
       prefetch<kLanesOfT>(x, kAhead);
 #pragma GCC unroll 16
-      for (int k = 0; k < kVectorsOfT; ++k) {
-        V g = Wide<T>::load(p + k * kCount);
-        if (weight_row) g *= Wide<T>::load(w + k * kCount);
-        g_sum[k] += g;
-        gx_sum[k] += g * ((Wide<T>::load(x + k * kCount) - mean) * rstd);
-      }
+      for (int k = 0; k < kVectorsOfT; ++k) add(k);
       if (weight_row) w += kLanesOfT;
     }
+    const int rest = rounds == kTermsOfLane ? 0 : int(end - p);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectorsOfT; ++k)
+      if (rest >= (k + 1) * kCount) add(k);
     memcpy(sums[0], g_sum, sizeof sums[0]);
     memcpy(sums[1], gx_sum, sizeof sums[1]);
-    const int rest = rounds == kTermsOfLane ? 0 : int(end - p);
-    for (int lane = 0; lane < rest; ++lane) {
+    for (int lane = rest / kCount * kCount; lane < rest; ++lane) {
       const T g = weight_row ? p[lane] * w[lane] : p[lane];
       sums[0][lane] += g;
       sums[1][lane] += g * ((x[lane] - mean) * rstd);
@@ -141,30 +171,43 @@ void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats,
   }
 }
 
+// sums OUT (2): those of n elements, on lanes that never leave the registers.
+template <class T, bool weight_row>
+FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean, T rstd,
+                          double* sums) {
+  constexpr int kVectorsOfLanes = Wide<T>::kLanesOfT / kVector;
+  const T* const end = p + n;
+  Vector total[2][kVectors];
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) total[0][k] = total[1][k] = Vector{};
+  while (p != end) {
+    LaneSums<T, weight_row> some;
+    some.take(p, end, x, w, mean, rstd);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectorsOfLanes; ++k) {
+      total[0][k] += load(some.sums[0] + k * kVector);
+      total[1][k] += load(some.sums[1] + k * kVector);
+    }
+  }
+  for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
+}
+
 template <class T, bool weight_row>
 void sum_units(UnitChunk* units, int64_t count, int64_t n, const char* weight) {
-  constexpr int kVectorsOfLanes = Wide<T>::kLanesOfT / kVector;
   for (int64_t i = 0; i < count; ++i) {
     UnitChunk& unit = units[i];
-    const T* p = reinterpret_cast<const T*>(unit.p);
-    const T* x = reinterpret_cast<const T*>(unit.x);
-    const T* w = reinterpret_cast<const T*>(weight);
-    const T* const end = p + n;
-    const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
-    Vector total[2][kVectors];
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) total[0][k] = total[1][k] = Vector{};
-    while (p != end) {
-      LaneSums<T, weight_row> some;
-      some.take(p, end, x, w, mean, rstd);
-#pragma GCC unroll 16
-      for (int k = 0; k < kVectorsOfLanes; ++k) {
-        total[0][k] += load(some.sums[0] + k * kVector);
-        total[1][k] += load(some.sums[1] + k * kVector);
-      }
-    }
-    for (int s = 0; s < 2; ++s) unit.means[s] = fold_vectors(total[s]);
+    sum_whole<T, weight_row>(reinterpret_cast<const T*>(unit.p), reinterpret_cast<const T*>(unit.x),
+                             reinterpret_cast<const T*>(weight), n, T(unit.stats.mean),
+                             T(unit.stats.rstd), unit.means);
   }
+}
+
+template <class T>
+void sum_runs(const UnitChunk& unit, int64_t runs, int64_t n, double* both) {
+  const T *p = reinterpret_cast<const T*>(unit.p), *x = reinterpret_cast<const T*>(unit.x);
+  const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
+  for (int64_t r = 0; r < runs; ++r)
+    sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, mean, rstd, both + 2 * r);
 }
 
 void fold(const double* lanes, double* sums) {
@@ -227,6 +270,21 @@ void finish(const UnitChunk* units, int64_t n, const char* weight, char* dweight
 }
 
 template <class T>
+void finish_runs(const UnitChunk& unit, int64_t runs, int64_t n, const RunValues& weight) {
+  const T *p = reinterpret_cast<const T*>(unit.p), *x = reinterpret_cast<const T*>(unit.x);
+  T* dx = reinterpret_cast<T*>(unit.dx);
+  const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
+  const T mean_g = T(unit.means[0]), mean_gx = T(unit.means[1]);
+  for (int64_t r = 0; r < runs; ++r, p += n, x += n, dx += n) {
+    const T w = value_of<T>(weight, r);
+    prefetch_run(unit.next, r, n);
+    map_line(p, x, dx, n, [=](T product, T v) FASTACT_INLINED {
+      return input_gradient(product * w, (v - mean) * rstd, rstd, mean_g, mean_gx);
+    });
+  }
+}
+
+template <class T>
 void add_band(const char* sums, int64_t n, double* total) {
   const T* from = reinterpret_cast<const T*>(sums);
 #pragma omp simd
@@ -242,10 +300,13 @@ void add_band(const char* sums, int64_t n, double* total) {
       roots,                                                    \
       {{normalise<T, false, false>, normalise<T, false, true>}, \
        {normalise<T, true, false>, normalise<T, true, true>}},  \
+      normalise_runs<T>,                                        \
       {add_sums<T, false>, add_sums<T, true>},                  \
       {sum_units<T, false>, sum_units<T, true>},                \
       fold,                                                     \
       {FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)},      \
+      sum_runs<T>,                                              \
+      finish_runs<T>,                                           \
       add_band<T>,                                              \
       stream,                                                   \
   }

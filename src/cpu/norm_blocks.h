@@ -41,6 +41,14 @@ struct NormUnit {
   NextChunk next;
 };
 
+// One number a run: run r's lies at `at` + r * step bytes.
+struct RunValues {
+  const char* at;
+  int64_t step;
+};
+
+constexpr int64_t kLeastRun = 32;  // elements of the runs of the functions below
+
 struct NormBlocks {
   // squares IN/OUT (n of kRoots, all of which are written) becomes rstd_of of each.
   void (*roots)(double* squares, int64_t n, double count, double eps);
@@ -50,6 +58,11 @@ struct NormBlocks {
   //   [weight is a row][bias is a row]: IN (n) each, or IN (1).
   void (*normalise[2][2])(const NormUnit* units, int64_t count, int64_t n, const char* weight,
                           const char* bias);
+
+  // The same of a unit of `runs` runs of n elements each, at least kLeastRun, one after the other.
+  // x and z as above.
+  void (*normalise_runs)(const NormUnit& unit, int64_t runs, int64_t n, const RunValues& weight,
+                         const RunValues& bias);
 
   // lanes IN/OUT [2][kNormLanes] += p w and p w xhat of n elements; the first onto lane 0.
   // weight: [1] IN (n), or [0] none. fresh: the lanes are written, not read.
@@ -69,6 +82,10 @@ struct NormBlocks {
   //   lie as dx of the first unit does within 64 bytes: vectors are aligned to it.
   void (*finish[2][kQuad])(const UnitChunk* units, int64_t n, const char* weight, char* dweight,
                            char* dbias);
+
+  // Of a unit of such runs: both sums OUT [runs][2] of each, without weights; dx, by its means.
+  void (*sum_runs)(const UnitChunk& unit, int64_t runs, int64_t n, double* both);
+  void (*finish_runs)(const UnitChunk& unit, int64_t runs, int64_t n, const RunValues& weight);
 
   // total IN/OUT (n) += sums IN (n), such as `finish` makes.
   void (*add_band)(const char* sums, int64_t n, double* total);

@@ -19,6 +19,7 @@ struct Forward : NormChunks {
   const int source;  // what is normalised: x, or the sum of x and the residual
   const bool is_streamed;
   const bool are_alike;  // units of which one call takes many
+  const bool by_runs;    // all of a unit's runs in one call
   const int64_t together;
   Reader reader;
   alignas(64) char x[kPiece * sizeof(double)];
@@ -31,6 +32,7 @@ struct Forward : NormChunks {
         source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
         is_streamed(streams(a.streams)),
         are_alike(is_alike(a)),
+        by_runs(a.kind == Norm::kRuns && is_plain(a) && has_short_runs()),
         together(std::clamp<int64_t>(kTogetherBytes / (a.streams.columns.size * a.streams.wide), 1,
                                      kTogether)),
         reader(a.streams) {}
@@ -77,6 +79,10 @@ struct Forward : NormChunks {
       some[i].stats = {mean[i], squares[i]};
       save(first + i, some[i].stats);
     }
+    if (by_runs) {
+      for (int64_t i = 0; i < n; ++i) normalise_runs(first + i, &some[i]);
+      return;
+    }
     if (!are_alike) {
       for (int64_t i = 0; i < n; ++i)
         for_unit(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
@@ -86,15 +92,24 @@ struct Forward : NormChunks {
       for (int64_t i = 0; i < n; ++i) {
         some[i].x = line_of(s, source, first + i) + c.column * s.wide;
         some[i].z = line_of(s, Norm::kY, first + i) + c.column * s.wide;
-        some[i].next = after(first + i, c);
+        some[i].next = after(first + i, c.column);
       }
       norm.blocks->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
     });
   }
 
+  void normalise_runs(int64_t index, NormUnit* unit) {
+    unit->x = line_of(s, source, index);
+    unit->z = line_of(s, Norm::kY, index);
+    unit->next = after(index, 0);
+    const int64_t runs = runs_of_unit();
+    norm.blocks->normalise_runs(*unit, runs, norm.run, weight.runs(index, norm.run, runs),
+                                bias.runs(index, norm.run, runs));
+  }
+
   // What is read in the place of a chunk of a unit when this one and its neighbours are done.
-  NextChunk after(int64_t index, const NormChunk& c) const {
-    return next(index + together, c.column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
+  NextChunk after(int64_t index, int64_t column) const {
+    return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
   }
 
   // mean OUT (n; untouched if not centred), squares OUT (n). Units of one block in one call.
@@ -217,7 +232,7 @@ struct Forward : NormChunks {
     unit->x = s.is_direct[source] ? line_of(s, source, index) + offset : reader.load(source, x);
     char* y = s.is_direct[Norm::kY] ? line_of(s, Norm::kY, index) + offset : nullptr;
     unit->z = y && !is_streamed ? y : z;
-    unit->next = after(index, c);
+    unit->next = after(index, c.column);
     norm.blocks->normalise[c.weight_row][c.bias_row](unit, 1, c.n, c.weight, c.bias);
     char* const operands[] = {unit->z, unit->z};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);

@@ -57,6 +57,14 @@ class NormValues {
     return base_of(unit) + offset_of(p.row, column);
   }
 
+  // Those of all runs of a unit, at most kPiece runs of `run` elements.
+  RunValues runs(int64_t unit, int64_t run, int64_t count) {
+    if (!p.data) return {buffer, 0};
+    if (p.is_wide && p.row.count == 2 && p.row.x[1] == 0) return {base_of(unit), p.row.x[0]};
+    for (int64_t r = 0; r < count; ++r) memcpy(of_runs + r * s.wide, one(unit, r * run), s.wide);
+    return {of_runs, s.wide};
+  }
+
   double number(const char* value) const {
     if (s.wide == sizeof(double)) return *reinterpret_cast<const double*>(value);
     return double(*reinterpret_cast<const float*>(value));
@@ -87,7 +95,7 @@ class NormValues {
   const NormParameter& p;
   const char* read_base = nullptr;
   int64_t read_column = -1, read_count = -1;
-  alignas(64) char buffer[kPiece * sizeof(double)];
+  alignas(64) char buffer[kPiece * sizeof(double)], of_runs[kPiece * sizeof(double)];
 };
 
 // A chunk of a unit, with what its elements are multiplied by and what is added.
@@ -100,6 +108,7 @@ struct NormChunk {
 constexpr int64_t kPrefetched = 64;       // elements at a time
 constexpr int64_t kFarUnits = 128 << 10;  // bytes of a unit, from which none is prefetched
 constexpr int64_t kNear = 2 << 20;        // and of x, up to which all of it stays near
+constexpr int64_t kLongRun = 1024;        // elements of a run, from which it is worth a call
 
 // One thread's parameters, and the chunks that go with them.
 struct NormChunks {
@@ -127,6 +136,14 @@ struct NormChunks {
     for (const int k : {first, second})
       if (k >= 0 && s.has_unit[k]) found.at[count++] = line_of(s, k, unit) + column * s.item;
     return found;
+  }
+
+  int64_t runs_of_unit() const { return norm.streams.columns.size / norm.run; }
+
+  // Whether one call takes all runs of a unit, if each lies in one piece and needs no buffer.
+  bool has_short_runs() const {
+    return shares_parameters() && norm.run >= kLeastRun && norm.run < kLongRun &&
+           runs_of_unit() <= kPiece;
   }
 
   bool shares_parameters() const { return norm.kind == Norm::kOne || norm.kind == Norm::kRuns; }
