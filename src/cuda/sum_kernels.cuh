@@ -45,7 +45,7 @@ FASTACT_DEVICE void walk_row(const RowSums& sums, const char* x, int64_t begin, 
 
   // Packs of a piece that can be read whole: from `least` on so many.
   const int64_t full = sums.inner / kSize;
-  const uint64_t least = access == kAnyhow ? 1 : 0;
+  const int64_t least = access == kAnyhow ? 1 : 0;
   uint64_t many = uint64_t(full);
   if (access == kAnyhow) many = sums.packed && full > 2 ? uint64_t(full - 2) : 0;
   if (access == kDense) {
@@ -60,8 +60,8 @@ FASTACT_DEVICE void walk_row(const RowSums& sums, const char* x, int64_t begin, 
     const char* at[kInFlight];
     int64_t inside[kInFlight] = {};
     bool whole = left > round - sums.group;
-    if (whole && !has_divided_pieces<access>(sums) && uint64_t(within) >= least &&
-        uint64_t(within + round - sums.group) - least < many) {  // all in one piece
+    if (whole && !has_divided_pieces<access>(sums) && within >= least &&
+        uint64_t(within + round - sums.group - least) < many) {  // all in one piece
 #pragma unroll
       for (int turn = 0; turn < kInFlight; ++turn) at[turn] = p + turn * group_bytes;
       p += kInFlight * group_bytes;
@@ -76,7 +76,7 @@ FASTACT_DEVICE void walk_row(const RowSums& sums, const char* x, int64_t begin, 
                          ? x + divided_offset(sums.pieces, piece) + within * pack_bytes
                          : x;
         inside[turn] = within;
-        whole &= uint64_t(within) - least < many;
+        whole &= uint64_t(within - least) < many;
         p += step;
         piece += sums.step_pieces;
         within += sums.step_packs;
