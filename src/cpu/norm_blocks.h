@@ -47,7 +47,7 @@ struct RunValues {
   int64_t step;
 };
 
-constexpr int64_t kLeastRun = 32;  // elements of the runs of the functions below
+constexpr int64_t kLeastRun = 32;  // elements; of shorter ones the parameters are spread instead
 
 struct NormBlocks {
   // squares IN/OUT (n of kRoots, all of which are written) becomes rstd_of of each.

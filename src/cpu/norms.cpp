@@ -10,7 +10,6 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kShortRun = 32;        // below, parameters are spread over chunks
 constexpr int64_t kMostBlocks = 32;      // rows of sums
 constexpr int64_t kFewShares = 4;        // where there are too few units for that
 constexpr int64_t kFewBlocks = 8;        // as many even where they are big
@@ -88,7 +87,7 @@ void move_longest_last(Axis* axes, int count, int lead, int64_t item) {
     is_dense &= axes[--first].data[lead] == item;
     item *= axes[first].length;
   }
-  if (is_dense || axes[count - 1].length >= kShortRun) return;  // also if there is none
+  if (is_dense || axes[count - 1].length >= kLeastRun) return;  // also if there is none
   int longest = first;
   for (int i = first; i < count; ++i)
     if (axes[i].length >= axes[longest].length) longest = i;
@@ -224,7 +223,7 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
                : norm->run == s->columns.size && (norm->run > 1 || !has_parameters) ? Norm::kOne
                : is_mixed                                                           ? Norm::kMixed
                : norm->run == 1                                                     ? Norm::kRow
-               : norm->run < kShortRun                                              ? Norm::kMixed
+               : norm->run < kLeastRun                                              ? Norm::kMixed
                                                                                     : Norm::kRuns;
 
   clear(&norm->slots_of_row);
