@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import reference
@@ -11,7 +10,7 @@ from conftest import assert_same_bits
 
 import fastact as fa
 from fastact import _cpu
-from fastact._check_norms import bounded
+from fastact._bounds import Activation
 
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and hasattr(op, "_units")]
 
@@ -96,7 +95,9 @@ class Setting:
         return total
 
     def split(self, x: Any) -> np.ndarray:
-        return np.asarray(x, np.float64).reshape(self.split_shape)
+        x = np.asarray(x)
+        made_in = np.longdouble if x.dtype == np.longdouble else np.float64
+        return x.astype(made_in).reshape(self.split_shape)
 
     def of_units(self, statistic: Any) -> np.ndarray:
         lengths = [1 if a in self.axes else n for a, n in enumerate(self.split_shape)]
@@ -138,17 +139,6 @@ SETTINGS = [
 ]
 
 
-def unit_roundoff(dtype: Any) -> float:
-    """Of the type in which a dtype is computed."""
-    return 2.0**-53 if dtype == np.float64 else 2.0**-24
-
-
-def rounding(dtype: Any, exact: np.ndarray) -> np.ndarray:
-    """Half a ULP of a dtype, about: what its last rounding costs."""
-    info = ml_dtypes.finfo(dtype)
-    return float(info.eps) / 2 * np.abs(exact) + float(info.smallest_subnormal)
-
-
 FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
 each_norm = pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
@@ -164,6 +154,7 @@ class Arrays:
         rng = np.random.default_rng(len(setting.shape))
         made = lambda shape: rng.normal(size=shape).astype(dtype)  # noqa: E731
         self.setting, self.op = setting, fa.ops[setting.op]
+        self.on_gpu = False  # whose 16-bit activations have bounds of their own
         self.x, self.dy, self.residual = (made(setting.shape) for _ in range(3))
         of = lambda a: a.astype(parameter or dtype)  # noqa: E731
         self.weight = of(1 + made(setting.parameter)) if "w" in weights else None
@@ -193,31 +184,42 @@ class Arrays:
         return (self.x.astype(compute) + self.residual.astype(compute)).astype(self.x.dtype)
 
     def exact(self, name: str, mean: Any = None, rstd: Any = None) -> Any:
-        """y, dx, dweight and dbias of the oracle, and how far off each may be.
+        """y, dx, dweight and dbias of the oracle, and how far off each may be, by the op's bounds.
 
         mean, rstd: those that backward is given; else the true ones.
         """
-        s = self.setting
+        s, dtype = self.setting, self.x.dtype
         x, dy = s.split(self.normalised), s.split(self.dy)
-        true = reference.statistics(x, s.axes, s.eps, s.centred)
+        made_in = reference.wide(dtype)
         if rstd is not None:
             true = (s.of_units(mean) if s.centred else 0.0, s.of_units(rstd))
+        else:
+            true = reference.statistics(x.astype(made_in), s.axes, s.eps, s.centred)
         w = s.along(self.weight) if self.weight is not None else np.ones(())
         b = s.along(self.bias) if self.bias is not None else np.zeros(())
-        of = (dy, x, w, b)
-        found = bounded(name, self.x.dtype, of, true, s.axes, s.centred)
-        of_terms = [
-            tuple(s.summed(np.broadcast_to(t, x.shape)) for t in part) for part in found[2:]
-        ]
+        exact = reference.norm_of(name, dtype, dy, x, true, w, b, axes=s.axes, centred=s.centred)
+        act = activation_of(name, exact, self.on_gpu)
+        compute = np.promote_types(dtype, np.float32)
+        wide_bias = self.bias is not None and self.bias.dtype.itemsize > compute.itemsize
+        how = {"wide_bias": wide_bias}
+        y = reference.judged_y(exact, self.op.bounds, act, dtype, **how)
+        to = next((a.dtype for a in (self.weight, self.bias) if a is not None), dtype)
+        total = lambda t: s.summed(np.broadcast_to(t, x.shape))  # noqa: E731
+        rest = reference.judged_gradients(exact, self.op.bounds, act, dtype, to, total, **how)
         back = lambda a: np.broadcast_to(a, s.split_shape).reshape(s.shape)  # noqa: E731
-        both = [tuple(map(back, part)) for part in found[:2]] + of_terms
-        return [value for value, _ in both], [slack for _, slack in both]
+        both = [tuple(map(back, part)) for part in (y, rest["dx"])]
+        both += [rest["dweight"], rest["dbias"]]
+        return [value for value, _ in both], [allowed for _, allowed in both]
 
 
-def assert_close(actual: np.ndarray, exact: np.ndarray, slack: np.ndarray) -> None:
-    error = np.abs(actual.astype(np.float64) - exact)
-    allowed = slack + rounding(actual.dtype, exact)
-    worst = float(np.max(error / allowed, initial=0))
+def activation_of(name: str, exact: Any, on_gpu: bool = False) -> Activation:
+    """The activation behind a norm, by its own bounds."""
+    bounds = None if name == "identity" else fa.ops[name].bounds
+    return Activation(bounds, exact.value, exact.slope, on_gpu)
+
+
+def assert_close(actual: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> None:
+    worst = reference.excess(actual, exact, allowed)
     assert worst <= 1, f"{worst} times the bound"
 
 
@@ -242,12 +244,14 @@ def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
     mean, rstd = (None, *statistics)[-2:]
     compute = np.promote_types(arrays.x.dtype, np.float32)
     assert all(a.dtype == compute for a in statistics)
-    exact = reference.statistics(s.split(arrays.normalised), s.axes, s.eps, s.centred)
-    u = unit_roundoff(compute)
-    np.testing.assert_allclose(s.of_units(rstd), exact[1], 4 * u)
+    wide = s.split(arrays.normalised).astype(reference.wide(arrays.x.dtype))
+    exact = reference.statistics(wide, s.axes, s.eps, s.centred)
+    allowed = arrays.op.bounds.allowed_rstd(exact[1], exact[0], arrays.x.dtype, arrays.on_gpu)
+    assert_close(s.of_units(rstd), exact[1], (1 + reference.BUDGET) * allowed)
     if s.centred:
-        spread = np.abs(s.split(arrays.normalised)).mean(s.axes, keepdims=True)
-        assert (abs(s.of_units(mean) - exact[0]) <= u * abs(exact[0]) + 4 * u * spread).all()
+        spread = np.abs(wide).mean(s.axes, keepdims=True)
+        allowed = arrays.op.bounds.allowed_mean(exact[0], spread, arrays.x.dtype, arrays.on_gpu)
+        assert_close(s.of_units(mean), exact[0], (1 + reference.BUDGET) * allowed)
     values, slack = arrays.exact(name, mean, rstd)
     assert_close(gradients[0], values[1], slack[1])
     parameters = (arrays.weight, arrays.bias)

@@ -5,6 +5,9 @@ judge float32 and the 16-bit types, and with `m = mpmath` in 60 digits to judge 
 textbook's, not the kernels': nothing here is shared with src/. What it cannot say by itself, its
 limits at minus and plus infinity, stands beside it.
 
+What is computed of whole arrays is computed in `wide(dtype)`: float64 to judge what is computed in
+float32, long double to judge float64. How far off the oracle is itself, is `BUDGET`.
+
 The same file is installed as `fastact._reference`, for `python -m fastact check`.
 """
 
@@ -18,6 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
+
+#: The oracle's own error, as a share of what an op is allowed. Its type has 29 bits more than the
+#: one that it judges, long double 11 more than float64; on a scale of which a bound takes 1 u at
+#: the least, it rounds some 10 times, and 30 times more in pairwise sums of 2^20 terms: 2^-5.7 of
+#: 1 u for float64, and nothing for the others. But for float32 the mean's bound is 2^-48 |mean|,
+#: of which float64's 2^-53 are 2^-5. (Where long double is no wider than double, float64 is judged
+#: by its equal: there the bounds are as good as the oracle.)
+BUDGET = 2.0**-5
+
+
+def wide(dtype: Any) -> Any:
+    """The type in which what a dtype gives is judged."""
+    return np.longdouble if np.dtype(dtype) == np.float64 else np.float64
 
 
 @dataclass(frozen=True)
@@ -168,32 +184,59 @@ NUMPY = SimpleNamespace(**vars(np), erfc=erfc, small=0.03)
 def _evaluate(formula: Formula, x: Float64, parameters: dict[str, Any]) -> Float64:
     # What overflows on the way to infinity is divided by; the limits are for what even infinity
     # does not tell.
+    made_in = np.longdouble if np.asarray(x).dtype == np.longdouble else np.float64
     with np.errstate(all="ignore"):
-        y = np.asarray(formula.of(x, NUMPY, **parameters), np.float64)
+        y = np.asarray(formula.of(x, NUMPY, **parameters), made_in)
     low, high = formula.limits
     y = np.where(x == -np.inf, low, np.where(x == np.inf, high, y))
     return np.where(np.isnan(x), np.nan, y)
 
 
+# Of these float64 functions or short series are a part: in long double they go by mpmath.
+_BY_DIGITS = ("gelu", "tanhshrink", "logcosh")
+
+
+def _by_digits(name: str, of: dict[str, Formula], x: Any, parameters: dict[str, Any]) -> Any:
+    import mpmath
+
+    def one(value: Any) -> Any:
+        if not np.isfinite(value):
+            return np.longdouble(of[name].limits[int(value > 0)]) + 0 * (value - value)
+        with mpmath.workdps(60):
+            high = float(value)
+            exact = mpmath.mpf(high) + mpmath.mpf(float(value - np.longdouble(high)))
+            m = SimpleNamespace(**vars(mpmath), where=_where, small=mpmath.mpf("1e-8"))
+            y = mpmath.mpf(of[name].of(exact, m, **parameters))
+            return np.longdouble(float(y)) + np.longdouble(float(y - mpmath.mpf(float(y))))
+
+    flat = np.asarray(x).reshape(-1)
+    return np.array([one(v) for v in flat], np.longdouble).reshape(np.shape(x))
+
+
 def forward(name: str, x: Float64, **parameters: Any) -> Float64:
-    """f(x) in float64, for x that float32 can represent; for other than the default parameters,
-    x must be finite."""
+    """f(x) in float64, for x that float32 can represent, or in long double; for other than the
+    default parameters, x must be finite."""
+    if name in _BY_DIGITS and np.asarray(x).dtype == np.longdouble:
+        return _by_digits(name, FORWARD, x, parameters)  # type: ignore[no-any-return]
     return _evaluate(FORWARD[name], x, parameters)
 
 
 def derivative(name: str, x: Float64, **parameters: Any) -> Float64:
-    """f'(x) in float64, as `forward`."""
+    """f'(x), as `forward`."""
+    if name in _BY_DIGITS and np.asarray(x).dtype == np.longdouble:
+        return _by_digits(name, DERIVATIVE, x, parameters)  # type: ignore[no-any-return]
     return _evaluate(DERIVATIVE[name], x, parameters)
+
+
+def _where(condition: bool, then: Any, otherwise: Any) -> Any:
+    return then if condition else otherwise
 
 
 def _evaluate_mp(formula: Formula, x: float, parameters: dict[str, Any]) -> Any:
     import mpmath
 
-    def where(condition: bool, then: Any, otherwise: Any) -> Any:
-        return then if condition else otherwise
-
     with mpmath.workdps(60):
-        m = SimpleNamespace(**vars(mpmath), where=where, small=mpmath.mpf("1e-8"))
+        m = SimpleNamespace(**vars(mpmath), where=_where, small=mpmath.mpf("1e-8"))
         return mpmath.mpf(formula.of(mpmath.mpf(x), m, **parameters))
 
 
@@ -270,13 +313,13 @@ def bias_act_gradients(
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def average(x: Float64, axes: tuple[int, ...]) -> Any:
-    """The mean over `axes`, which stay with length 1; wider than float64 where NumPy has that."""
-    return x.astype(np.longdouble).mean(axes, keepdims=True).astype(np.float64)
+def average(x: Any, axes: tuple[int, ...]) -> Any:
+    """The mean over `axes`, which stay with length 1, in x's dtype; added up in long double."""
+    return x.astype(np.longdouble).mean(axes, keepdims=True).astype(x.dtype)
 
 
-def statistics(x: Float64, axes: tuple[int, ...], eps: float, centred: bool) -> Any:
-    """mean and rstd over `axes`, which stay with length 1."""
+def statistics(x: Any, axes: tuple[int, ...], eps: float, centred: bool) -> Any:
+    """mean and rstd over `axes`, which stay with length 1, in x's dtype."""
     mean = average(x, axes) if centred else 0 * average(x, axes)
     return mean, 1 / np.sqrt(average(np.square(x - mean), axes) + eps)
 
@@ -302,6 +345,142 @@ def norm_gradients(
     mean_g = average(g, how["axes"]) if how["centred"] else 0.0
     dx = rstd * (g - mean_g - xhat * average(g * xhat, how["axes"]))
     return dx, p * xhat, p
+
+
+@dataclass(frozen=True)
+class NormExact:
+    """What a norm gives and what flows back through it, for given statistics, by the textbook.
+
+    All in one wide type; parameters and statistics broadcast against x. g = p weight, p = dy f'(z).
+    """
+
+    name: str
+    x: Any
+    dy: Any
+    mean: Any
+    rstd: Any
+    weight: Any
+    bias: Any
+    axes: tuple[int, ...] | None  # of the statistics, or None where these do not depend on x
+    centred: bool
+
+    def value(self, z: Any) -> Any:
+        return z if self.name == "identity" else forward(self.name, z)
+
+    def slope(self, z: Any) -> Any:
+        return 1.0 + 0 * z if self.name == "identity" else derivative(self.name, z)
+
+    @property
+    def xhat(self) -> Any:
+        return (self.x - self.mean) * self.rstd
+
+    @property
+    def z(self) -> Any:
+        return self.xhat * self.weight + self.bias
+
+    def over(self, a: Any) -> Any:
+        """The mean over what shares statistics."""
+        assert self.axes is not None
+        return average(a + 0 * self.x, self.axes)
+
+
+def norm_of(
+    name: str, dtype: Any, dy: Any, x: Any, statistics: Any, weight: Any, bias: Any, **how: Any
+) -> NormExact:
+    """That of arrays of any dtype; dtype: of what is judged. how: `axes` and `centred`."""
+    made_in = wide(dtype)
+    mean, rstd, dy, x, weight, bias = (
+        np.asarray(a).astype(made_in) for a in (*statistics, dy, x, weight, bias)
+    )
+    return NormExact(name, x, dy, mean, rstd, weight, bias, how["axes"], how["centred"])
+
+
+Judged = dict[str, tuple[Any, Any]]
+
+
+def judged_y(exact: NormExact, bounds: Any, act: Any, dtype: Any, **how: Any) -> tuple[Any, Any]:
+    """y and how far from it an op may be, that of the oracle included.
+
+    bounds, act: the op's own, and its activation's (python/fastact/_bounds.py). how: `wide_bias`,
+    whether the bias is of a wider type than the data are computed in.
+    """
+    e = exact
+    of_z = bounds.forward(
+        z=e.z,
+        xhat=e.xhat,
+        weight=e.weight,
+        mean=e.mean,
+        rstd=e.rstd,
+        dtype=dtype,
+        bias=e.bias if how.get("wide_bias") else 0.0,
+        given=e.axes is None,
+        on_gpu=act.on_gpu,
+    )
+    return e.value(e.z), (1 + BUDGET) * act.allowed(e.z, of_z, dtype)
+
+
+def judged_gradients(
+    exact: NormExact,
+    bounds: Any,
+    act: Any,
+    dtype: Any,
+    to: Any,
+    total: Callable[[Any], Any],
+    **how: Any,
+) -> Judged:
+    """dx, dweight and dbias, each with how far from it an op may be, as of `judged_y`.
+
+    exact: of the statistics that backward is given. to: the parameters' dtype; total: sums over
+    what a parameter meets.
+    """
+    e = exact
+    xhat, z, weight = e.xhat, e.z, e.weight
+    bias = e.bias if how.get("wide_bias") else 0.0
+    of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=bias)
+    of_p = act.of_gradient(e.dy, z, of_z, dtype)
+    p = e.dy * e.slope(z)
+    dx, dweight, dbias = norm_gradients(
+        e.name, e.dy, e.x, e.mean, e.rstd, weight, e.bias, axes=e.axes, centred=e.centred
+    )
+    dweight, dbias = total(dweight), total(dbias)
+    told = {"p": p, "of_p": of_p, "dtype": dtype}
+    allowed = {
+        "dx": bounds.dx(
+            xhat=xhat,
+            weight=weight,
+            rstd=e.rstd,
+            exact=dx,
+            average=None if e.axes is None else e.over,
+            count=e.x.size // max(1, np.size(e.rstd)),
+            centred=e.centred,
+            **told,
+        ),
+        "dweight": bounds.dweight(xhat=xhat, exact=dweight, to=to, total=total, **told),
+        "dbias": bounds.dbias(exact=dbias, to=to, total=total, **told),
+    }
+    found = {"dx": dx, "dweight": dweight, "dbias": dbias}
+    return {name: (found[name], (1 + BUDGET) * allowed[name]) for name in found}
+
+
+def largest(dtype: Any) -> float:
+    """The largest finite number of a dtype."""
+    name = np.dtype(dtype).name
+    return (2 - 2.0**-7) * 2.0**127 if name == "bfloat16" else float(np.finfo(name).max)
+
+
+def excess(actual: Any, exact: Any, allowed: Any) -> float:
+    """The largest error in units of what is allowed; infinite where one alone is no number.
+
+    What is too large for the dtype of `actual`, or nearly, may be infinite.
+    """
+    actual, exact = np.asarray(actual), np.asarray(exact)
+    over = np.abs(exact) + allowed > largest(actual.dtype)
+    found = actual.astype(exact.dtype)
+    with np.errstate(all="ignore"):
+        share = np.abs(found - exact) / allowed
+    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    share = np.where(same | (over & np.isinf(found) & (found * exact > 0)), 0.0, share)
+    return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
 
 
 def batch_norm(

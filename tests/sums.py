@@ -6,7 +6,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import reference
-from arrays import ulp
 
 import fastact as fa
 from fastact._reduction import AxisSum
@@ -53,7 +52,7 @@ def sum_errors(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def assert_sums(bounds: Any, y: np.ndarray, rows: np.ndarray, more: Any = 0.0) -> None:
     """Each y is the sum of its row within a sum's bounds; more: the error of the rows."""
-    allowed = bounds.ulp * ulp(y) + bounds.absolute * np.abs(rows).sum(1) + more
+    allowed = bounds.allowed(y.astype(np.float64), np.abs(rows).sum(1), y.dtype, more)
     assert (sum_errors(rows, y) <= allowed).all()
 
 

@@ -114,7 +114,7 @@ def test_without_workspace(many_threads):
     which = fa.mish._which
     assert _cpu.bias_act_workspace(seen[1], seen[4], 1) > 0
     for scratch in (None, _cpu.View.from_numpy(np.zeros(16, np.uint8))):
-        _cpu.bias_act_backward(which, *seen[:3], None, *seen[3:], 1, (), False, scratch, 0)
+        _cpu.bias_act_backward(which, *seen[:3], None, *seen[3:], 1, (), False, False, scratch, 0)
         assert_same_bits(dx, expected[0])
         assert_same_bits(dbias, expected[1])
 

@@ -18,7 +18,6 @@ import fastact as fa
 from fastact import (
     __main__,
     _bench,
-    _check_bias,
     _check_reductions,
     _cpu,
     _shapes,
@@ -352,7 +351,8 @@ def test_check_of_bias_act(capsys, monkeypatch):
     activations = [op for op in fa.ops.values() if op.family == "activations"]
     rows = {tuple(line.split()[1:3]) for line in shown.splitlines() if "bias_act  " in line}
     assert len(rows) == 4 * (1 + len(activations))
-    monkeypatch.setattr(_check_bias, "_BOUNDS", SumBounds(0.1, 0.0))
+    tight = replace(fa.bias_act.bounds, dbias=SumBounds(0.1, 0.0))
+    monkeypatch.setattr(type(fa.bias_act), "bounds", tight)
     assert __main__.main(["check", "bias_act", "--isa", _cpu.isa()]) == 1
     assert "VIOLATED" in capsys.readouterr().out
 

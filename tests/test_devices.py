@@ -254,7 +254,7 @@ def test_reasons_of_the_machine():
     emulated.fail("cudaFuncGetAttributes", 209)
     assert "compute capability" in (why := emulated.problem_of_device(1))
     assert "CMAKE_CUDA_ARCHITECTURES" in why
-    assert "sees 2 CUDA device" in emulated.problem_of_device(5)
+    assert "sees 3 CUDA device" in emulated.problem_of_device(5)
     assert emulated.problem_of_machine() == emulated.problem_of_device(0) == ""
 
 

@@ -57,6 +57,9 @@ ERRORS = {
     "wrong_stream": "cudaErrorInvalidResourceHandle",
     "too_much_static_shared": "cudaErrorInvalidValue",
     "too_much_dynamic_shared": "cudaErrorInvalidValue",
+    "too_much_shared": "cudaErrorInvalidValue",
+    "asked_for_too_much": "cudaErrorInvalidValue",
+    "asked_for_less": "cudaErrorInvalidValue",
     "too_many_threads": "cudaErrorInvalidConfiguration",
     "no_blocks": "cudaErrorInvalidConfiguration",
 }
@@ -89,12 +92,21 @@ def check_nothing() -> None:
     np.testing.assert_array_equal(emulated.selftest.run("nothing"), RAMP[:THREADS])
 
 
+def check_shared(name: str, kernel: int) -> None:
+    expected = np.full(THREADS, 1 + kernel, np.float32)
+    np.testing.assert_array_equal(emulated.selftest.run(name), expected)
+
+
 RIGHT = {
     "deviations": check_deviations,
     "copy_packs": check_copy,
     "warp_exchange": check_warp_exchange,
     "collectives": check_collectives,
     "nothing": check_nothing,
+    "all_dynamic_shared": lambda: emulated.selftest.run("all_dynamic_shared"),
+    "all_shared": lambda: check_shared("all_shared", 0),
+    "asked_for_48_kib": lambda: check_shared("asked_for_48_kib", 2),
+    "asked_for_the_most": lambda: check_shared("asked_for_the_most", 3),
 }
 
 

@@ -50,23 +50,20 @@ def close(
     mean, var = map(framework.numpy, parts)
     m = fa.moments(given, axes, **named)
     m = Moments(m.count, framework.numpy(m.mean), framework.numpy(m.m2))
-    exact_mean, exact_m2 = reference.moments(x.astype(np.float64), axes, **named)
-    magnitude = np.abs(x.astype(np.float64)).mean(axes, **named)
+    wide = x.astype(np.longdouble)
+    exact_mean, exact_m2 = reference.moments(wide, axes, **named)
+    magnitude = np.abs(wide).mean(axes, **named)
     divisor = m.count - correction
     spread = np.sqrt(exact_m2 / m.count)
-    with np.errstate(all="ignore"):
-        far = np.nan_to_num(2.0**-51 * np.abs(exact_mean) / spread)
-    relative = (2.0**-44 if x.dtype == np.float64 else 2.0**-33) + far
-    info = np.finfo(x.dtype) if x.dtype != DTYPES["bfloat16"] else None
-    ulp = 2.0**-8 if info is None else float(info.eps) / 2
-    tiny = 2.0**-133 if info is None else float(info.smallest_subnormal)
-    for y, exact, error in (
-        (m.mean, exact_mean, 2.0**-53 * np.abs(exact_mean) + 2.0**-46 * magnitude),
-        (m.m2, exact_m2, relative * exact_m2),
-        (mean, exact_mean, ulp * np.abs(exact_mean) + 2.0**-46 * magnitude + tiny),
-        (var, exact_m2 / divisor, (ulp + relative) * exact_m2 / divisor + tiny),
-    ):
-        assert np.all(np.abs(y.astype(np.float64) - exact) <= 1.0001 * error)
+    bounds = fa.moments.bounds
+    for of_mean, of_second, scale in ((m.mean, m.m2, 1), (mean, var, divisor)):
+        to, second = np.asarray(of_mean).dtype, exact_m2 / scale
+        of = (second, exact_mean, spread, x.dtype, to)
+        for y, exact, allowed in (
+            (of_mean, exact_mean, bounds.allowed_mean(exact_mean, magnitude, to)),
+            (of_second, second, bounds.allowed_second(*of)),
+        ):
+            assert reference.excess(y, exact, (1 + reference.BUDGET) * allowed) <= 1
 
 
 @case

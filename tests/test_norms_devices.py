@@ -62,6 +62,7 @@ def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[
         return tuple(None if v is None else device.numpy(v) for v in values)
 
     setting, op = arrays.setting, arrays.op
+    arrays.on_gpu = True
     inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
     dtotal = {"dtotal": there(named.pop("dtotal"))} if "dtotal" in named else {}
     told = {**setting.options, **named}

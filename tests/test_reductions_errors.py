@@ -85,3 +85,10 @@ def test_errors(op):
         with pytest.raises(error, match=rf"^fastact.{op.name}.backward: .*{words}"):
             op.backward(*arguments, **keywords)
     assert (square == 1).all()
+
+
+def test_value_and_grad_names_what_it_does_not_know():
+    with pytest.raises(
+        TypeError, match=r"fastact\.sum_squares\.value_and_grad: unknown keyword 'axis'"
+    ):
+        fa.sum_squares.value_and_grad(np.ones(3), axis=0)

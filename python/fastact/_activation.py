@@ -8,8 +8,6 @@ from ._activation_docs import Doc, docstring
 from ._call import Call
 from ._op import Bounds, Op
 
-_REMEMBERED = 64  # sets of parameters an op
-
 
 class Activation(Op, _cpu.FastActivation):
     """An element-wise op, y = f(x).
@@ -40,13 +38,12 @@ class Activation(Op, _cpu.FastActivation):
         _cpu.FastActivation.__init__(
             self,
             names[0] if names else name,
-            tuple(parameters),
-            tuple(parameters.values()),
+            len(parameters),
             numbers,
         )
         self._introduce(name, "activations", ("x",), docstring(doc, bounds), **parameters)
-        for door in ("_call", "_forward", "_backward"):  # what the compiled base does not serve
-            vars(self)[door] = _cpu.Door(getattr(self, door))
+        entries = ("_call", "_forward", "_backward")  # what the fast path does not serve
+        self._cache_calls(*(_cpu.CachedCall(getattr(self, name), self, name) for name in entries))
         self.bounds = bounds
 
     @property
@@ -111,8 +108,4 @@ class Activation(Op, _cpu.FastActivation):
                 numbers[name] = _checks.number(where, name, value)
         for text, holds in self._rules:
             _checks.rule(where, text, holds, numbers)
-        if all(type(value) in (float, int, str) for value in values):
-            if len(self._checked) >= _REMEMBERED:
-                self._checked.clear()
-            self._checked[tuple(values)] = which, tuple(numbers.values())
         return which, tuple(numbers.values())

@@ -34,7 +34,7 @@ Notes
 float32 and float64: {forward} from the true value, for every input. The derivative
 that `backward` uses is {derivative}.
 float16 and bfloat16: the float32 result, correctly rounded{on_gpu}.
-{notes}
+{scaling}{notes}
 
 References
 ----------
@@ -80,7 +80,16 @@ def docstring(doc: Doc, bounds: Bounds) -> str:
             f" or {bounds.derivative_abs:g} (float32;\n"
             f"{bounds.derivative_abs * 2.0**-29:.2g} for float64) absolute"
         )
+    scaling = ""
+    if bounds.scaling is not None:
+        product = bounds.scaling.formula
+        scaling = (
+            f"With another {bounds.scaling.parameter} than the default, {product} is rounded, for "
+            f"which 2 u (1 + abs({product}))\ntimes the result comes on top, with u = 2**-24 "
+            "(float64: 2**-53).\n"
+        )
     return _TEMPLATE.format(
+        scaling=scaling,
         title=doc.title,
         formula=doc.formula,
         array=paragraph(_X, 4),

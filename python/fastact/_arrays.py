@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _checks, _cpu, _streams
+from . import _checks, _cpu, _foreign, _streams
 from ._backend import CPU
 from ._cpu import View
 
-# What frameworks raise for an array whose memory can't be shared.
-_NOT_SHARED = (BufferError, RuntimeError, NotImplementedError)
+# What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
+# that nobody can read.
+_NOT_SHARED = (BufferError, RuntimeError, NotImplementedError, ValueError)
 _IMMUTABLE = frozenset({"jax", "tensorflow"})
 # Packages whose arrays' types live in another one.
 _OWNERS = {"jaxlib": "jax"}
@@ -35,6 +36,10 @@ class Framework(Protocol):
     """One way for arrays in and out."""
 
     name: str
+
+    @property
+    def makes_arrays(self) -> bool:
+        """Whether it has a way to an array of memory that was made here."""
 
     def device(self, array: Any) -> tuple[int, int]:
         """DLPack's device pair of an array."""
@@ -65,6 +70,8 @@ class Framework(Protocol):
 class _OnCPU:
     """What frameworks on the CPU share: scratch memory is NumPy's."""
 
+    makes_arrays = True
+
     def device(self, array: Any) -> tuple[int, int]:
         return (CPU, 0)
 
@@ -80,10 +87,6 @@ class _NumPy(_OnCPU):
     name = "numpy"
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
-        if isinstance(array, np.ma.MaskedArray):
-            raise TypeError(
-                f"{where}: {argument} must be a plain array, got a masked one; fill or compress it"
-            )
         dtype = array.dtype
         if not dtype.isnative:
             raise TypeError(
@@ -145,6 +148,10 @@ class _DLPack(_OnCPU):
         self.name = _root(array_type)
         self.namespace: Any = None
 
+    @property
+    def makes_arrays(self) -> bool:  # type: ignore[override]
+        return hasattr(self.namespace, "from_dlpack")
+
     def device(self, array: Any) -> tuple[int, int]:
         try:
             return _cpu.plain_device_pair(*array.__dlpack_device__())
@@ -169,7 +176,10 @@ class _DLPack(_OnCPU):
                 capsule = array.__dlpack__(**stream)
         except Exception as error:  # each framework has errors of its own for this
             raise _not_exportable(where, argument, array, error) from None
-        return View.from_capsule(capsule)
+        try:
+            return View.from_capsule(capsule)
+        except (BufferError, TypeError, ValueError) as error:
+            raise _not_exportable(where, argument, array, error) from None
 
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         if place.device[0] == CPU:
@@ -235,7 +245,7 @@ NUMPY = _NumPy()
 
 
 @lru_cache(maxsize=64)
-def _foreign(array_type: Any) -> Framework:
+def _of_type(array_type: Any) -> Framework:
     """The framework of a type with `__dlpack__`; types of one framework share it."""
     api = getattr(array_type, "__dlpack_c_exchange_api__", None)
     if api is None:
@@ -243,29 +253,36 @@ def _foreign(array_type: Any) -> Framework:
     base: Any
     for base in array_type.__mro__[1:]:
         if getattr(base, "__dlpack_c_exchange_api__", None) is api:
-            return _foreign(base)
+            return _of_type(base)
     return _Exchange(array_type, api)
 
 
 def framework_of(array: Any) -> Framework | None:
     """The framework an array belongs to; None for what NumPy has yet to convert."""
-    if isinstance(array, np.ndarray):
+    if issubclass(type(array), np.ndarray):  # an object may say another __class__
         return NUMPY
     array_type: Any = type(array)
     if isinstance(array, np.generic) or not hasattr(array_type, "__dlpack__"):
         return None
-    return _foreign(array_type)
+    return _of_type(array_type)
 
+
+#: To be called with an array of the caller's that kernels have written.
+mark_written = _foreign.mark_written
 
 # Lazy states of a tensor in which its memory does not hold its values: attribute, words, cure.
 _LAZY = (
-    ("requires_grad", "that does not require grad", "detach"),
     ("is_conj", "that is not lazily conjugated", "resolve_conj"),
     ("is_neg", "that is not lazily negated", "resolve_neg"),
 )
 
 
 def _has_its_values(where: str, argument: str, array: Any) -> None:
+    if _foreign.requires_grad(array):
+        raise TypeError(
+            f"{where}: {argument} must be an array that does not require grad; use "
+            f"{argument}.detach(), or call it under torch.no_grad()"
+        )
     for attribute, words, cure in _LAZY:
         state = getattr(array, attribute, False)
         if state is True or (callable(state) and state()):
@@ -280,21 +297,48 @@ def see(where: str, argument: str, array: Any, framework: Framework, place: Plac
         _has_its_values(where, argument, array)
     _checks.same_device(where, argument, framework.device(array), place.device)
     view = framework.view(where, argument, array, place)
+    if view.device != place.device:
+        raise ValueError(
+            f"{where}: {argument} must be on the device that its __dlpack_device__ tells, "
+            f"{_checks.device_name(place.device)}, got memory on {_checks.device_name(view.device)}"
+        )
     _checks.supported_dtype(where, argument, view)
     if place.device[0] != CPU:
         _checks.aligned(where, argument, view)
     return view
 
 
-def to_numpy(value: Any, dtype: Any = None) -> NDArray[Any]:
+def to_numpy(where: str, argument: str, value: Any, dtype: Any = None) -> NDArray[Any]:
     """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
 
-    Without a dtype, integers get the one that np.tanh would compute in.
+    Without a dtype, integers get the one that np.tanh would compute in. To a dtype real numbers are
+    rounded, and no finite one to infinity.
     """
-    array: NDArray[Any] = np.asanyarray(value)
-    if dtype is None and array.dtype.kind in "biu":
-        dtype = np.tanh.resolve_dtypes((array.dtype, None))[0]
-    return array if dtype is None else array.astype(dtype)
+    try:
+        array: NDArray[Any] = np.asanyarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(
+            f"{where}: {argument} must be an array or what NumPy makes one of, got "
+            f"{_checks.describe(value)}: {error}"
+        ) from None
+    _foreign.plain(where, argument, array)  # an `__array__` may return anything
+    if dtype is None:
+        if array.dtype.kind not in "biu":
+            return array
+        return array.astype(np.tanh.resolve_dtypes((array.dtype, None))[0])
+    if array.dtype.kind not in "biuf" and array.dtype != dtype:
+        raise _checks.wrong_dtype(where, argument, array.dtype.name)
+    with np.errstate(all="ignore"):
+        made = array.astype(dtype)
+        if np.any(np.isinf(made) & np.isfinite(array)):
+            raise ValueError(
+                f"{where}: {argument} must have values that {made.dtype.name} holds, got "
+                f"{_checks.describe(value)}"
+            )
+    return made
 
 
 def repeated(value: float, like: View) -> View:

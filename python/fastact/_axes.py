@@ -1,10 +1,19 @@
 """Axes: which of them a call means, and the shapes that they leave."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from math import prod
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from ._cpu import View
+from ._foreign import describe
+
+_UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set)  # no lengths, or in no order
+
+#: The most axes that an array has, in NumPy and here.
+MOST = 64
 
 
 def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
@@ -16,17 +25,18 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
         numbers = [_integer(a) for a in named]
     except TypeError:
         raise TypeError(
-            f"{where}: axis must be None, an integer or a tuple of integers, got {axis!r}"
+            f"{where}: axis must be None, an integer or a tuple of integers, got {describe(axis)}"
         ) from None
     for number in numbers:
         if not -ndim <= number < ndim:
             allowed = f"from {-ndim} to {ndim - 1}" if ndim else "None or ()"
             raise ValueError(
-                f"{where}: axis must be {allowed} for an array with {ndim} axes, got {axis!r}"
+                f"{where}: axis must be {allowed} for an array with {ndim} axes, got "
+                f"{describe(axis)}"
             )
     found = sorted(number % ndim for number in numbers)
     if len(set(found)) < len(found):
-        raise ValueError(f"{where}: axis must name each axis once, got {axis!r}")
+        raise ValueError(f"{where}: axis must name each axis once, got {describe(axis)}")
     return tuple(found)
 
 
@@ -34,11 +44,13 @@ def one(where: str, axis: Any, ndim: int, name: str = "axis") -> int:
     """The axis that an argument names, as a number from 0 on."""
     number = integer(where, name, axis)
     if not ndim:
-        raise ValueError(f"{where}: {name} must name an axis, got {axis} for an array without any")
+        raise ValueError(
+            f"{where}: {name} must name an axis, got {number} for an array without any"
+        )
     if not -ndim <= number < ndim:
         raise ValueError(
             f"{where}: {name} must be from {-ndim} to {ndim - 1} for an array with {ndim} axes, "
-            f"got {axis}"
+            f"got {describe(number)}"
         )
     return number % ndim
 
@@ -67,11 +79,21 @@ def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tupl
 def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
     """A shape that was given as an argument."""
     try:
+        if isinstance(shape, _UNORDERED):
+            raise TypeError
         found = tuple(_integer(n) for n in shape)
     except TypeError:
-        raise TypeError(f"{where}: {name} must be a tuple of integers, got {shape!r}") from None
+        raise TypeError(
+            f"{where}: {name} must be a tuple of integers, got {describe(shape)}"
+        ) from None
+    if len(found) > MOST:
+        raise ValueError(f"{where}: {name} must have at most {MOST} axes, got {len(found)}")
     if any(n < 0 for n in found):
-        raise ValueError(f"{where}: {name} must have no negative length, got {shape!r}")
+        raise ValueError(f"{where}: {name} must have no negative length, got {describe(shape)}")
+    if prod(n for n in found if n) >= 2**58:  # strides in bytes are 64-bit integers
+        raise ValueError(
+            f"{where}: {name} must be of less than 2**58 elements, got {describe(shape)}"
+        )
     return found
 
 
@@ -95,10 +117,12 @@ def integer(where: str, name: str, value: Any) -> int:
     try:
         return _integer(value)
     except TypeError:
-        raise TypeError(f"{where}: {name} must be an integer, got {value!r}") from None
+        raise TypeError(f"{where}: {name} must be an integer, got {describe(value)}") from None
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        raise TypeError
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray:  # masked, say
         raise TypeError
     return index(value)

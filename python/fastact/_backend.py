@@ -43,12 +43,17 @@ def native(where: str, device: tuple[int, int]) -> Any:
     return module
 
 
-@lru_cache(maxsize=64)
+_usable: set[tuple[int, int]] = set()
+
+
 def _problem(module: Any, device: tuple[int, int]) -> str:
-    """Why a device can't be used, looked up once; one that can may take the short cut."""
+    """Why a device can't be used, asked until it can; from then on it may take the short cut."""
+    if device in _usable:
+        return ""
     problem: str = module.problem_of_device(device[1])
     if not problem:
         _cpu.register_device(device, module.table)
+        _usable.add(device)
     return problem
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _axes, _checks, _cpu
 from ._batch_norm_docs import BATCH_NORM
+from ._bounds_docs import norm_backward, noted
 from ._call import Call
 from ._channel_norm import (
     RUNNING,
@@ -64,7 +65,10 @@ class BatchNorm(ChannelNorm):
     )
 
     def __init__(self, doc: str) -> None:
-        docs = {"call": doc}
+        docs = {
+            "call": doc,
+            "backward": noted(type(self).backward, norm_backward(self.bounds, given=True)),
+        }
         super().__init__("batch_norm", "norms", ("x",), self._takes, docs, more="parameters")
 
     def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -264,7 +268,7 @@ class BatchNorm(ChannelNorm):
         _, which, parameters, options = bind_fused(where, self._takes_apply, args, kwargs)
         count = _checks.number(where, "count", options.count)
         if count <= 0:
-            raise ValueError(f"{where}: count must be positive, got {options.count!r}")
+            raise ValueError(f"{where}: count must be positive, got {_checks.describe(count)}")
         arrays = {"x": x, "dy": dy, **chosen(options, (*STATISTICS, *WEIGHTS, *_SUMS))}
         with Call(where, options.stream, **present(where, arrays)) as call:
             axis = self._axis_of(call, options)
@@ -296,7 +300,7 @@ def _may_train(call: Call, axis: int) -> None:
             view = call.views[name]
             _checks.writable(where, name, view)
             _checks.apart(where, name, view, {n: v for n, v in call.views.items() if n != name})
-            call.written.append(view)
+            call.writes(view, call.arrays[name])
 
 
 def _workspace(call: Call, axis: int) -> View | None:

@@ -1,6 +1,11 @@
 """The docstrings of batch_norm and norm_apply."""
 
+from ._bounds import NormBounds
+from ._bounds_docs import norm_forward
 from ._docs import ACTIVATION, ARRAY, LIKE_X, OWN, STREAM, paragraph
+
+#: A channel's scale is weight rstd, rounded once: two roundings fewer than of a unit's.
+CHANNEL_BOUNDS = NormBounds(scaled=4)
 
 _PARAMETERS = """\
 weight, bias : array, optional
@@ -28,10 +33,9 @@ ValueError
 
 Notes
 -----
-Computed in float32 (float64 for float64), moments in double. With u = 2**-24 (2**-53), xhat the
-normalised x and z the value before the activation, z has an error of at most 4 u abs(xhat weight)
-+ u abs(z), and 2**-48 abs(mean weight) rstd (float64: u) for the rounding of the mean; then the
-activation's own, and one rounding to x's dtype. The bits do not depend on the number of threads.
+{{accuracy}}
+Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads, but may on
+whether channels come last in memory.
 
 References
 ----------
@@ -42,6 +46,12 @@ Examples
 --------
 >>> import numpy as np, fastact as fa
 """
+
+
+def _notes(moments: str) -> str:
+    last = " The bits do not depend on the number of threads."
+    return paragraph(norm_forward(CHANNEL_BOUNDS, moments=moments) + last)
+
 
 BATCH_NORM = (
     f"""\
@@ -71,9 +81,10 @@ num_batches : int, optional
     With momentum=None: how many batches the running statistics are the average of.
 """
     + _REST.format(
+        accuracy=_notes("; running statistics have none"),
         errors="""; in training
     one value a channel, running statistics that are read-only or share memory; a momentum outside
-    [0, 1], a negative eps"""
+    [0, 1], a negative eps""",
     )
     + """\
 >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
@@ -105,7 +116,7 @@ mean, rstd : array
 {_PARAMETERS}axis : int
     The axis of the channels.
 """
-    + _REST.format(errors="")
+    + _REST.format(accuracy=_notes("; of `Moments` they are in the arguments"), errors="")
     + """\
 >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
 >>> m = fa.moments(x, 0)

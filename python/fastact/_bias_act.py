@@ -3,10 +3,13 @@
 from typing import Any
 
 from . import _axes, _checks
+from ._bounds import BiasBounds
+from ._bounds_docs import bias_backward, bias_forward, noted
 from ._call import Call
 from ._docs import ACTIVATION, ARRAY, LIKE_X, OWN, STREAM, paragraph
 from ._fused import IDENTITY, bind_fused
 from ._op import QuickOp, Takes, register
+from ._reduction import SUM_BOUNDS
 
 _FORWARD = Takes({"activation": IDENTITY}, {"axis": -1, "residual": None})
 _BACKWARD = Takes(
@@ -21,8 +24,11 @@ _BACKWARD = Takes(
 class BiasAct(QuickOp):
     """act(x + bias + residual), and the way back."""
 
+    # Two sums, and a wider bias that is rounded first.
+    bounds = BiasBounds(sums=3, dbias=SUM_BOUNDS)
+
     def __init__(self, doc: str) -> None:
-        docs = {"call": doc}
+        docs = {"call": doc, "backward": noted(BiasAct.backward, bias_backward(self.bounds))}
         super().__init__("bias_act", "bias", ("x", "bias"), _FORWARD, docs, more="parameters")
 
     def _call(self, x: Any, bias: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -94,9 +100,7 @@ class BiasAct(QuickOp):
         where = self._where("backward")
         op, which, numbers, options = bind_fused(where, _BACKWARD, args, kwargs)
         residual = options.residual
-        if op is None:
-            x = residual = None  # whose values do not matter
-        elif x is None:
+        if op is not None and x is None:
             raise TypeError(f"{where}: x must be an array, as forward saved it, got None")
         arrays = {"dy": dy} if x is None else {"x": x, "dy": dy}
         arrays |= {"bias": _array(where, bias)}
@@ -120,14 +124,16 @@ class BiasAct(QuickOp):
                 "bias_act_backward",
                 which,
                 views["dy"],
-                views[like],
+                views["dy" if op is None else "x"],  # the identity needs no values of x
                 views["bias"],
-                views.get("residual"),
+                None if op is None else views.get("residual"),
                 dx,
                 dbias,
                 axis,
                 numbers,
-                options.accumulate,
+                # what stands for a skipped gradient holds nothing to add to
+                options.accumulate and options.wanted[0],
+                options.accumulate and options.wanted[1],
                 call.workspace(size),
             )
             return tuple(
@@ -176,7 +182,9 @@ class BiasAct(QuickOp):
 def _array(where: str, bias: Any) -> Any:
     """A bias is an array with one axis; a number is none."""
     if bias is None or isinstance(bias, bool | int | float):
-        raise TypeError(f"{where}: bias must be an array with one axis, got {bias!r}")
+        raise TypeError(
+            f"{where}: bias must be an array with one axis, got {_checks.describe(bias)}"
+        )
     return bias
 
 
@@ -233,9 +241,7 @@ ValueError
 
 Notes
 -----
-(x + bias) + residual is computed in float32 (float64 for float64), to which a wider bias is
-rounded first; the activation follows within its own bounds, and one rounding to x's dtype.
-The bits are those of the activation of the sums, for any number of threads.
+{paragraph(bias_forward(BiasAct.bounds))}
 
 References
 ----------

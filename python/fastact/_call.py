@@ -2,12 +2,21 @@
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
 
-from . import _backend, _checks, _cpu, _streams
-from ._arrays import NUMPY, Framework, Place, framework_of, repeated, see, to_numpy
+from . import _backend, _checks, _cpu, _foreign, _streams
+from ._arrays import (
+    NUMPY,
+    Framework,
+    Place,
+    framework_of,
+    mark_written,
+    repeated,
+    see,
+    to_numpy,
+)
 from ._cpu import View
 
 _ONE_ELEMENT = 16  # bytes, of any dtype
@@ -21,23 +30,24 @@ class Call:
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
-    All that a call does to memory is done by `run`, `output`, `workspace` and `result`: from what
-    they note its door makes a plan for calls of the same kind (src/cpu/doors.pyx), which repeats
-    that and nothing else.
+    All that a call does to memory is done by `run`, `output`, `writes`, `workspace` and `result`.
+    Where the call is being recorded, they state it to `_draft`, from which the call cache makes a
+    plan for calls with the same key (src/cpu/call_cache.pyx) that repeats this and nothing else.
     """
 
     def __init__(self, where: str, stream: Any = None, **values: Any) -> None:
         self.where = where
+        for name, value in values.items():
+            _foreign.plain(where, name, value)
         frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}
         _checks.one_framework(where, frameworks)
         self.framework: Framework = next(iter(frameworks.values()), NUMPY)
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
-        self.runs: list[tuple[Any, tuple[Any, ...]]] = []  # native functions, their arguments
-        self.made: list[list[Any]] = []  # for each new output: its view, what it became
-        self.written: list[View] = []  # arrays of the caller's that kernels write
+        self._targets: list[Any] = []  # arrays of the caller's that kernels write
+        self._has_run = False
         self.scratch: list[tuple[View, Any]] = []  # workspaces, what holds them
-        self.constants: list[View] = []  # numbers in place of arrays
+        self._draft = _cpu.begin_call()
         leader = next(iter(values))
         device = (
             (_backend.CPU, 0)
@@ -46,12 +56,14 @@ class Call:
         )
         self.native: Any = _backend.native(where, device)
         self.given = stream is not None
+        if self.given and self._draft is not None:
+            self._draft.refuse()
         self.place = Place(device, self._stream(device, stream))
         for name, value in values.items():
             self._take(name, value, leader)
         if self.framework is not NUMPY:
-            _register_short_cut(self.arrays[leader])
-        _cpu.note(self)
+            for cls in map(type, self.arrays.values()):
+                _register_tensor_type(cls)
 
     @property
     def stream(self) -> int:
@@ -74,6 +86,9 @@ class Call:
         traceback: TracebackType | None,
     ) -> None:
         self._context.__exit__(kind, error, traceback)
+        if self._has_run:
+            for array in self._targets:
+                mark_written(array)
 
     def _stream(self, device: tuple[int, int], given: Any) -> int | None:
         if device[0] == _backend.CPU:
@@ -92,7 +107,9 @@ class Call:
         return stream
 
     def _take(self, name: str, value: Any, leader: str) -> None:
+        given = value
         if name != leader and isinstance(value, bool | int | float):
+            _checks.holds(self.where, name, value, self.views[leader])
             self.views[name] = self.repeated(value, self.views[leader])
             return
         if framework_of(value) is not self.framework:
@@ -101,17 +118,21 @@ class Call:
                     f"{self.where}: {name} must come from {self.framework.name} as the other "
                     f"arrays do, got {type(value).__name__}"
                 )
-            value = to_numpy(value, None if name == leader else self.arrays[leader].dtype)
+            dtype = None if name == leader else self.arrays[leader].dtype
+            value = to_numpy(self.where, name, value, dtype)
         elif self.framework is NUMPY and name == leader:
-            value = to_numpy(value)
+            value = to_numpy(self.where, name, value)
         self.arrays[name] = value
         self.views[name] = see(self.where, name, value, self.framework, self.place)
+        if self._draft is not None:
+            self._draft.operand(self.views[name], given)
 
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""
         element = repeated(value, like)
         if self.place.device[0] == _backend.CPU:
-            self.constants.append(element)
+            if self._draft is not None:
+                self._draft.constant(element)
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
@@ -123,7 +144,9 @@ class Call:
         """Run a native function on the call's stream."""
         native = getattr(self.native, function)
         arguments = (*arguments, self.stream)
-        self.runs.append((native, arguments))
+        self._has_run = True
+        if self._draft is not None:
+            self._draft.step(native, arguments)
         native(*arguments)
 
     def output(
@@ -147,9 +170,16 @@ class Call:
         if dtype is not None:
             model = model.of_dtype(dtype)
         if out is None:
+            if not self.framework.makes_arrays:
+                raise TypeError(
+                    f"{self.where}: {name} must be given, for {self.framework.name} has no "
+                    f"from_dlpack to make an array by"
+                )
             view, made = self.framework.output(model, self.arrays[like], self.place)
-            self.made.append([view, made])
+            if self._draft is not None:
+                self._draft.output(view, made)
             return view, made
+        _foreign.plain(self.where, name, out)
         given = framework_of(out)
         if given is not self.framework:
             came = type(out).__name__ if given is None else given.name
@@ -162,24 +192,38 @@ class Call:
         _checks.writable(self.where, name, view)
         inputs = {n: v for n, v in self.views.items() if n in self.arrays}
         _checks.may_write(self.where, name, view, inputs, in_place=in_place)
-        self.written.append(view)
+        self.writes(view, out)
         return view, None
+
+    def writes(self, view: View, array: Any) -> None:
+        """The kernels write this array of the caller's."""
+        self._targets.append(array)
+        if self._draft is not None:
+            self._draft.writes(view, array)
 
     def workspace(self, nbytes: int) -> View | None:
         """Scratch memory for the kernels, from the framework; None for no bytes."""
         if nbytes == 0:
             return None
         view, memory = self.framework.scratch(nbytes, next(iter(self.arrays.values())), self.place)
-        self.scratch.append((view, memory))
-        return view
+        return self._temporary(view, memory)
 
-    def temporary(self, like: str, shape: tuple[int, ...] | None = None) -> View:
-        """An array for the time of the call, of an input's dtype and of its shape or another."""
+    def temporary(
+        self, like: str, shape: tuple[int, ...] | None = None, dtype: int | None = None
+    ) -> View:
+        """An array for the time of the call, of an input's dtype and shape or of others."""
         model = self.views[like]
         if shape is not None:
             model = model.shaped(shape)
+        if dtype is not None:
+            model = model.of_dtype(dtype)
         view, memory = self.framework.output(model, self.arrays[like], self.place)
+        return self._temporary(view, memory)
+
+    def _temporary(self, view: View, memory: Any) -> View:
         self.scratch.append((view, memory))
+        if self._draft is not None:
+            self._draft.workspace(view)
         return view
 
     def result(self, out: Any, made: Any) -> Any:
@@ -188,9 +232,8 @@ class Call:
             return out
         kept = (*self.views.values(), *self.scratch)
         finished = self.framework.finish(made, partial(self._let_wait, self.stream), kept)
-        for output in self.made:
-            if output[1] is made:
-                output[1] = finished
+        if self._draft is not None:
+            self._draft.finished(made, finished)
         return finished
 
     def _let_wait(self, ours: int, stream: Any) -> None:
@@ -199,12 +242,12 @@ class Call:
             self.native.make_wait(self.place.device[1], stream or _streams.LEGACY, ours)
 
 
-def _register_short_cut(array: Any) -> None:
-    """From now on arrays of this very type may take the compiled short cut.
+@lru_cache(maxsize=64)
+def _register_tensor_type(cls: Any) -> None:
+    """From now on arrays of this very type may take the fast path and the call cache.
 
     Only the framework's own classes: a subclass may mean something else by its memory.
     """
-    cls = type(array)
-    api = vars(cls).get("__dlpack_c_exchange_api__")
-    if api is not None:
-        _cpu.register_tensor_type(cls, api)
+    if "__dlpack_c_exchange_api__" in vars(cls) or _foreign.is_plain_class(cls):
+        api = cls.__dlpack_c_exchange_api__
+        _cpu.register_tensor_type(cls, api, _foreign.torch_state(cls))

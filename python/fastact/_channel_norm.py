@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _axes, _checks
+from ._batch_norm_docs import CHANNEL_BOUNDS
 from ._call import Call
 from ._cpu import View
 from ._fused import bind_fused
 from ._norm_arrays import WEIGHTS, chosen, gradients, present, results
-from ._op import NormBounds, QuickOp, Takes
+from ._op import QuickOp, Takes
 
 STATISTICS = ("mean", "rstd")
 RUNNING = ("running_mean", "running_var")
@@ -25,7 +26,7 @@ class ChannelNorm(QuickOp):
     axis_name : of the option that says which axis the channels are.
     """
 
-    bounds = NormBounds(scaled=4)
+    bounds = CHANNEL_BOUNDS
     axis_name: str
 
     def _axis_of(self, call: Call, options: Any) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import _cpu
 from ._check_common import Check, Options, Report, add_rows
-from ._check_reductions import LAYOUTS, around_1e4, dtypes, mixed, ulp
+from ._check_reductions import LAYOUTS, around_1e4, dtypes, mixed
 from ._moments import Moments
 from ._op import MomentBounds, ops
 from ._terminal import Progress
@@ -84,37 +84,23 @@ def _merged(x: NDArray[Any], axes: tuple[int, ...]) -> Results:
     return m.mean, m.m2
 
 
-def _worst(y: NDArray[Any], exact: Float64s, allowed: Float64s, info: Any) -> float:
-    """The largest error in units of what is allowed and of the last rounding."""
-    y = np.asarray(y)
-    wide = y.astype(np.float64)
-    largest = float(info.max) if y.dtype.itemsize < 8 else np.finfo(np.float64).max
-    over = np.abs(exact) > largest
-    if not np.array_equal(np.isinf(wide), over):
-        return np.inf
-    exact, wide = (np.where(over, 0, value) for value in (exact, wide))
-    unit = ulp(exact, info) if y.dtype.itemsize < 8 else np.spacing(np.abs(exact))
-    least = np.finfo(np.float64).smallest_subnormal
-    return float(np.max(np.abs(wide - exact) / (allowed + unit / 2 + least), initial=0.0))
-
-
 def _errors(
-    found: Results, x: NDArray[Any], axes: tuple[int, ...], scale: float, bounds: Any, info: Any
+    found: Results, x: NDArray[Any], axes: tuple[int, ...], scale: float, bounds: Any
 ) -> float:
     """Of both results, the worst; scale: m2 over the second one, 0: that is known to be 0."""
     oracle = importlib.import_module("fastact._reference")
-    wide = x.astype(np.float64)
-    mean, m2 = (np.asarray(part, np.float64) for part in oracle.moments(wide, axes))
+    wide = x.astype(np.longdouble)
+    mean, m2 = oracle.moments(wide, axes)
     count = x.size // max(mean.size, 1)
     if scale == 0:  # the oracle, too, rounds the mean of equal values
         m2, scale = 0 * m2, 1.0
-    with np.errstate(all="ignore"):
-        far = np.nan_to_num(bounds.far * np.abs(mean) / np.sqrt(m2 / count), nan=0.0, posinf=0.0)
-    share = (bounds.m2_double if x.dtype == np.float64 else bounds.m2) + far
-    of_mean = bounds.mean * np.abs(wide).mean(axes)
-    second = m2 / scale
+    to = np.asarray(found[0]).dtype
+    of_mean = bounds.allowed_mean(mean, np.abs(wide).mean(axes), to)
+    second, std = m2 / scale, np.sqrt(m2 / count)
+    of_second = bounds.allowed_second(second, mean, std, x.dtype, to)
+    pairs = ((found[0], mean, of_mean), (found[1], second, of_second))
     return max(
-        _worst(found[0], mean, of_mean, info), _worst(found[1], second, share * second, info)
+        float(oracle.excess(y, exact, (1 + oracle.BUDGET) * allowed)) for y, exact, allowed in pairs
     )
 
 
@@ -123,17 +109,17 @@ def _check(op: Any, options: Options, report: Report) -> None:
     size = max(_SIZE * (_MANY if options.exhaustive else 1) // options.stride, 1 << 13)
     report.say(f"  arrays of {size} elements")
     with Progress(op.name, len(kinds) * len(LAYOUTS)) as progress:
-        for (dtype, info), (layout, arrange) in product(kinds, LAYOUTS.items()):
+        for (dtype, _), (layout, arrange) in product(kinds, LAYOUTS.items()):
             found: dict[str, dict[str, float]] = {}  # by whom, then by data
             for data, make in _DATA.items():
                 if data == "near 1e30" and dtype == np.float16:
                     continue
                 arrays = arrange(partial(_draw, make, dtype), size)
-                _judge(op, arrays, data, info, options, found)
+                _judge(op, arrays, data, options, found)
             if layout in ("rows", "columns"):
                 x = _draw(mixed, dtype, 1, 1000)
                 one = (x.T, (1,)) if layout == "rows" else (x, (0,))
-                _judge(op, [one], _ONE, info, options, found)
+                _judge(op, [one], _ONE, options, found)
             add_rows(
                 report, [op.name, dtype.name, layout], found, [*_DATA, _ONE], options.isas, "merged"
             )
@@ -148,19 +134,18 @@ def _judge(
     op: Any,
     arrays: list[tuple[NDArray[Any], tuple[int, ...]]],
     data: str,
-    info: Any,
     options: Options,
     found: dict[str, dict[str, float]],
 ) -> None:
     """Enter the largest errors over some arrays of one kind of data."""
     for x, axes in arrays:
-        for by, error in _all_errors(op, x, axes, data in (_ONE, "constant"), info, options):
+        for by, error in _all_errors(op, x, axes, data in (_ONE, "constant"), options):
             of = found.setdefault(by, {})
             of[data] = max(of.get(data, 0.0), error)
 
 
 def _all_errors(
-    op: Any, x: NDArray[Any], axes: tuple[int, ...], equal: bool, info: Any, options: Options
+    op: Any, x: NDArray[Any], axes: tuple[int, ...], equal: bool, options: Options
 ) -> Iterator[tuple[str, float]]:
     """By whom, and the error; equal: the values whose variance is asked for are."""
     count = float(np.prod([x.shape[axis] for axis in axes]))
@@ -170,11 +155,10 @@ def _all_errors(
         bits = b"".join(np.asarray(part).tobytes() for part in results)
         if bits not in judged:
             scale = 0.0 if equal else 1.0 if op.name == "moments" else count
-            judged[bits] = _errors(results, x, axes, scale, bounds, info)
+            judged[bits] = _errors(results, x, axes, scale, bounds)
         yield by, judged[bits]
     if op.name == "moments":
-        error = _errors(_merged(x, axes), x, axes, 0.0 if equal else 1.0, bounds, info)
-        yield "merged", error / bounds.merged
+        yield "merged", _errors(_merged(x, axes), x, axes, 0.0 if equal else 1.0, bounds.of_merged)
 
 
 _LEGEND = """\

@@ -128,14 +128,7 @@ def _results(
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def ulp(y: Float64s, info: Any) -> Float64s:
-    """The unit in the last place of each element of a dtype."""
-    _, exponents = np.frexp(np.maximum(np.abs(y), float(info.smallest_normal)))
-    units: Float64s = np.ldexp(1.0, exponents - 1 - int(info.nmant))
-    return units
-
-
-def worst(y: NDArray[Any], terms: Float64s, bounds: SumBounds, info: Any) -> float:
+def worst(y: NDArray[Any], terms: Float64s, bounds: SumBounds) -> float:
     """The largest error in units of the bound; infinite where y is not finite."""
     oracle = importlib.import_module("fastact._reference")
     sums = y.astype(np.float64)
@@ -143,7 +136,7 @@ def worst(y: NDArray[Any], terms: Float64s, bounds: SumBounds, info: Any) -> flo
         return np.inf
     pairs = zip(terms.tolist(), sums.tolist(), strict=True)
     errors = np.array([oracle.sum_error(row, value) for row, value in pairs])
-    allowed = bounds.ulp * ulp(sums, info) + bounds.absolute * np.abs(terms).sum(axis=1)
+    allowed = bounds.allowed(sums, np.abs(terms).sum(axis=1), y.dtype)
     return float(np.max(errors / allowed, initial=0.0))
 
 
@@ -175,7 +168,7 @@ def _term(op: Any) -> Callable[[Float64s], Float64s]:
 
 
 def _largest_by(
-    op: Any, arrays: Sequence[tuple[NDArray[Any], tuple[int, ...]]], info: Any, options: Options
+    op: Any, arrays: Sequence[tuple[NDArray[Any], tuple[int, ...]]], options: Options
 ) -> dict[str, float]:
     """The largest error over some arrays, by whom; results of the same bits are judged once."""
     oracle, term = importlib.import_module("fastact._reference"), _term(op)
@@ -187,7 +180,7 @@ def _largest_by(
         for by, y in _results(op, x, axes, options):
             bits = y.tobytes()
             if bits not in judged:
-                judged[bits] = worst(y, terms, op.bounds, info)
+                judged[bits] = worst(y, terms, op.bounds)
             largest[by] = max(largest.get(by, 0.0), judged[bits])
     return largest
 
@@ -220,7 +213,7 @@ def _check(op: Any, options: Options, report: Report) -> None:
                 if name == "ones" and dtype.itemsize > 2:
                     continue
                 arrays = arrange(partial(_draw, make, term, dtype, info), size)
-                for by, error in _largest_by(op, arrays, info, options).items():
+                for by, error in _largest_by(op, arrays, options).items():
                     found.setdefault(by, {})[name] = error
             add_rows(report, [op.name, dtype.name, layout], found, list(_DATA), options.isas)
             progress.advance(1)

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import _cpu
+from . import _cpu, _foreign
 from ._cpu import View
+from ._foreign import DTYPES
+from ._foreign import describe as describe
 
 # How hard NumPy tries to tell whether two strided arrays meet (its stubs know only 0 and -1).
 _WORK: Any = 100_000
-
-DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
 
 
 class CudaUnavailableError(RuntimeError):
@@ -50,7 +50,7 @@ def bind(
             near = get_close_matches(key, defaults, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(
-                f"{where}: unknown keyword {key!r}; allowed are {', '.join(defaults)}{hint}"
+                f"{where}: unknown keyword {describe(key)}; allowed are {', '.join(defaults)}{hint}"
             )
         if key in positional[: len(args)]:
             raise TypeError(f"{where}: {key} is given by position and by keyword")
@@ -60,20 +60,47 @@ def bind(
 
 def number(where: str, name: str, value: Any) -> float:
     """A parameter of an op: a finite real number."""
+    if type(value) is not float:
+        value = _foreign.real(where, name, value)
     try:
         converted = float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{where}: {name} must be a number that float64 holds, got {describe(value)}"
+        ) from None
     except (TypeError, ValueError):
-        raise TypeError(f"{where}: {name} must be a real number, got {value!r}") from None
+        raise TypeError(f"{where}: {name} must be a real number, got {describe(value)}") from None
     if not np.isfinite(converted):
-        raise ValueError(f"{where}: {name} must be finite, got {value!r}")
+        raise ValueError(f"{where}: {name} must be finite, got {converted!r}")
     return converted
+
+
+# The least numbers that round to infinity.
+_TOO_LARGE = {
+    "float16": 65520.0,
+    "bfloat16": 2.0**128 - 2.0**119 - 2.0**103,  # rounded to float32 first
+    "float32": 2.0**128 - 2.0**103,
+    "float64": np.inf,
+}
+
+
+def holds(where: str, name: str, value: float, view: View) -> None:
+    """A number that stands for an array of a view's dtype is finite there, if it was before."""
+    try:
+        magnitude = abs(float(value))
+    except OverflowError:
+        magnitude = -1.0
+    if magnitude < 0 or _TOO_LARGE[view.dtype_name] <= magnitude < np.inf:
+        raise ValueError(
+            f"{where}: {name} must be a number that {view.dtype_name} holds, got {describe(value)}"
+        )
 
 
 def choice(where: str, name: str, value: Any, allowed: Mapping[str, str]) -> str:
     """What a parameter that is one of a few strings stands for."""
     if not isinstance(value, str) or value not in allowed:
         listed = " or ".join(map(repr, allowed))
-        raise ValueError(f"{where}: {name} must be {listed}, got {value!r}")
+        raise ValueError(f"{where}: {name} must be {listed}, got {describe(value)}")
     return allowed[value]
 
 
@@ -87,7 +114,7 @@ def rule(where: str, text: str, holds: Callable[..., bool], numbers: Mapping[str
 def flag(where: str, name: str, value: Any) -> bool:
     """A switch: True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{where}: {name} must be True or False, got {value!r}")
+        raise TypeError(f"{where}: {name} must be True or False, got {describe(value)}")
     return bool(value)
 
 
@@ -122,7 +149,7 @@ def epsilon(where: str, value: Any) -> float:
     """What is added to a variance: a finite number, and not negative."""
     eps = number(where, "eps", value)
     if eps < 0:
-        raise ValueError(f"{where}: eps must not be negative, got {value!r}")
+        raise ValueError(f"{where}: eps must not be negative, got {describe(value)}")
     return eps
 
 
@@ -253,7 +280,7 @@ def wants_one(where: str, outs: tuple[Any, ...]) -> None:
     if all(out is None for out in outs):
         raise ValueError(
             f"{where}: out must have an array for one gradient at least (None skips one), got "
-            f"{outs!r}"
+            f"{describe(outs)}"
         )
 
 

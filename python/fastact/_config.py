@@ -59,6 +59,7 @@ def config() -> dict[str, Any]:
             "default_from": _threads.decided_by,
             "idle": _openmp.idle,
         },
+        "call cache": "on" if _cpu.is_call_cache_enabled() else "off, by FASTACT_CALL_CACHE=0",
         "cuda": cuda_config(),
     }
 
@@ -94,3 +95,5 @@ def show_config() -> None:
 
 
 isa_why = choose_isa(os.environ)
+# For tests, and for whoever suspects it: calls then cost some 10 us more, and give the same bits.
+_cpu.enable_call_cache(os.environ.get("FASTACT_CALL_CACHE", "1") != "0")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import _cpu
+from ._foreign import describe
 from ._op import Op, Takes, ops
 
 IDENTITY = "identity"
@@ -23,12 +24,13 @@ def activation_op(where: str, activation: Any) -> Any:
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(sorted(allowed))}"
         raise ValueError(
             f"{where}: activation must be 'identity' or the name of an activation, got "
-            f"{activation!r}; {hint}"
+            f"{describe(activation)}; {hint}"
         )
     if isinstance(activation, Op) and activation.family == "activations":
         return activation
     raise TypeError(
-        f"{where}: activation must be a name or an activation of fastact, got {activation!r}"
+        f"{where}: activation must be a name or an activation of fastact, got "
+        f"{describe(activation)}"
     )
 
 

@@ -1,6 +1,13 @@
 """The docstrings of the recurrent gates."""
 
+from . import _cpu
+from ._bounds import GateBounds
+from ._bounds_docs import gate_gradients, gate_states
 from ._docs import ALLOCATED, ARRAY, CHO, SKIPPED, STREAM, paragraph
+from ._reduction import SUM_BOUNDS
+
+#: Their derivation is in src/common/gates.h.
+GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)
 
 _BIASES = """\
 bias, recurrent_bias : array, optional
@@ -25,19 +32,33 @@ ValueError
     For a last axis that is no multiple of the gates, arrays of another shape{more}; an `out` that
     does not fit or that overlaps an input in part."""
 
-_BOUNDS = """\
-The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the sum
-of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest sum of
-the magnitudes that a gate adds up, H that of the state before and u = 2^-24 (float64: 2^-53), an
-error is at most 20 u (1 + S) (1 + H), and the rounding to the dtype. The bits do not depend on the
-number of threads, nor on strides."""
 
-_BACK_BOUNDS = """\
-The gradients are those of the activated gates as they were kept. With S, H and u as for the call
-and G the magnitude of the gradients that came back, an error is at most 40 u (1 + S) (1 + H)^2 G,
-and the rounding to the dtype. {dbias} sum in double, always in one order; on the CPU, for float32
-and float64, with the bits of ``bias_grad`` of the gradients that belong to it, and where those are
-large, in a second pass."""
+def _states(reset: str = "", first: str = "") -> str:
+    """reset: what the error of a reset gate meets."""
+    return paragraph(
+        f"{first}The pre-activations are added up in float32 (float64 for float64), as (gates + "
+        f"recurrent) + the sum of the biases; sigmoid and tanh are `fastact.sigmoid` and "
+        f"`fastact.tanh`. With S the largest sum of the magnitudes that a gate adds up, H that of "
+        f"the state before and u = 2^-24 (float64: 2^-53), an error is at most "
+        f"{gate_states(GATE_BOUNDS)}{reset}, and the rounding to the dtype. The bits do not depend "
+        f"on the number of threads, nor on strides."
+    )
+
+
+def _back(dbias: str, reset: str = "") -> str:
+    return paragraph(
+        f"The gradients are those of the activated gates as they were kept. With S, H and u as for "
+        f"the call and G the magnitude of the gradients that came back, an error is at most "
+        f"{gate_gradients(GATE_BOUNDS)}{reset}, and the rounding to the dtype. {dbias} sum in "
+        f"double, within the bounds of `fastact.sum` and of what its terms err by before they are "
+        f"rounded, always in one order; on the CPU, for float32 and float64, with the bits of "
+        f"``bias_grad`` of the gradients that belong to it, and where those are large, in a second "
+        f"pass."
+    )
+
+
+_RESET = " (1 + Q), where r scales a sum of the magnitudes Q"
+_RESET_BACK = " (1 + Q)^2, with Q as for the call"
 
 _OUT_BACK = f"""\
 out : tuple of arrays or None, optional
@@ -109,7 +130,7 @@ h, c : array
 
 Notes
 -----
-{_BOUNDS}
+{_states()}
 
 References
 ----------
@@ -168,7 +189,7 @@ dbias : array, of shape (4 H,)
 
 Notes
 -----
-{_BACK_BOUNDS.format(dbias="dbias is a")}
+{_back("dbias is a")}
 
 Examples
 --------
@@ -210,7 +231,7 @@ h : array, of shape (..., H)
 
 Notes
 -----
-Where z is 1, h has the bits of h_prev. {_BOUNDS}
+{_states(_RESET, "Where z is 1, h has the bits of h_prev. ")}
 
 References
 ----------
@@ -265,7 +286,7 @@ dbias, drecurrent_bias : array, of shape (3 H,)
 
 Notes
 -----
-{_BACK_BOUNDS.format(dbias="dbias and drecurrent_bias are each a")}
+{_back("dbias and drecurrent_bias are each a", _RESET_BACK)}
 
 Examples
 --------
@@ -309,7 +330,7 @@ y : array, of shape (..., H)
 
 Notes
 -----
-{_BOUNDS}
+{_states()}
 
 References
 ----------
@@ -357,7 +378,7 @@ dbias : array
 
 Notes
 -----
-{_BACK_BOUNDS.format(dbias="dbias is a")}
+{_back("dbias is a")}
 
 Examples
 --------

@@ -1,30 +1,18 @@
 """What the recurrent gates share: packed arrays, their checks, and the three doors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from . import _checks, _cpu
+from ._bounds import GateBounds as GateBounds
 from ._call import Call
 from ._cpu import View
+from ._gates_docs import GATE_BOUNDS
 from ._op import REQUIRED, QuickOp, Takes
 from ._reduction import IDENTITY, add_up
 
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class GateBounds:
-    """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
-
-    u is 2^-24, and 2^-53 for float64. The scale of a state is (1 + S) (1 + H), that of a gradient
-    (1 + S) (1 + H)^2 G: S the largest sum of the magnitudes that a gate adds up, H the magnitude of
-    the state before, G those of the gradients that came back.
-    """
-
-    state_ulp: float
-    gradient_ulp: float
 
 
 class Kind(NamedTuple):
@@ -52,7 +40,7 @@ class GatesOp(QuickOp):
     def __init__(self, op: str, kind: Kind, docs: Mapping[str, str]) -> None:
         self._kind = kind
         self._which = _cpu.GATE_KINDS.index(kind.name)
-        self.bounds = GateBounds(*_cpu.GATE_ULPS)
+        self.bounds = GATE_BOUNDS
         arrays = ("gates", *(("recurrent",) if kind.takes_recurrent else ()), kind.state)
         options = () if kind.takes_recurrent else ("recurrent",)
         self._inputs = arrays
@@ -129,7 +117,7 @@ class GatesOp(QuickOp):
             apart = (
                 bool(sums)
                 and not options.accumulate
-                and all(packed is not None for _, packed in sums)
+                and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
                 and call.native.gates_sums_apart(self._which, call.views[kind.state])
             )
             fused = bool(sums) and not apart
@@ -262,7 +250,7 @@ class GatesOp(QuickOp):
                 return tuple(told.index(letter) for letter in letters)
         raise ValueError(
             f"{where}: order must be a permutation of {letters!r} (c may stand for g), got "
-            f"{order!r}"
+            f"{_checks.describe(order)}"
         )
 
     def _units(self, where: str, call: Call, count: int) -> "Units":
@@ -305,6 +293,12 @@ class Units(NamedTuple):
         return (*self.batch, self.columns)
 
 
+def _rows_in_order(packed: View) -> bool:
+    """Whether a sum of its own takes the rows as the kernels do; else it goes by memory's order."""
+    steps = [abs(s) for s, n in zip(packed.strides[:-1], packed.shape, strict=False) if n > 1]
+    return steps == sorted(steps, reverse=True)
+
+
 def _out_name(i: int, outs: tuple[Any, ...]) -> str:
     return "out" if len(outs) == 1 else f"out[{i}]"
 
@@ -313,7 +307,9 @@ def _no_numbers(where: str, given: Mapping[str, Any]) -> None:
     """Numbers may stand for states and their gradients, but for nothing that is packed."""
     for name in ("gates", "recurrent", "bias", "recurrent_bias"):
         if isinstance(given.get(name), bool | int | float):
-            raise TypeError(f"{where}: {name} must be an array, got {given[name]!r}")
+            raise TypeError(
+                f"{where}: {name} must be an array, got {_checks.describe(given[name])}"
+            )
 
 
 def _keep_apart(where: str, call: Call, outs: list[Any], names: tuple[str, ...]) -> None:

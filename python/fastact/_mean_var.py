@@ -8,11 +8,12 @@ import math
 from typing import Any
 
 from . import _axes, _checks, _cpu
+from ._bounds_docs import moments_backward, noted
 from ._call import Call
 from ._cpu import View
 from ._moments import Moments
-from ._moments_docs import MEAN_VAR, MOMENTS
-from ._op import MomentBounds, QuickOp, Takes, register
+from ._moments_docs import MEAN_VAR, MOMENT_BOUNDS, MOMENTS
+from ._op import QuickOp, Takes, register
 
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _OVER = {"axis": None}
@@ -21,15 +22,21 @@ _OVER = {"axis": None}
 class _OverAxes(QuickOp):
     """The mean over some axes, and m2 over a divisor that ops of this kind tell by `_divisor`."""
 
-    bounds = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
+    bounds = MOMENT_BOUNDS
+    _factor: str  # of x - mean in dx, as the docstring of `backward` has it
     dtype: int | None  # of the results; None: as x
 
     def __init__(self, name: str, takes: Takes, doc: str) -> None:
-        super().__init__(name, "reductions", ("x",), takes, {"call": doc})
+        notes = moments_backward(self.bounds, self._factor)
+        docs = {"call": doc, "backward": noted(type(self).backward, notes)}
+        super().__init__(name, "reductions", ("x",), takes, docs)
         self._takes = takes
         self._takes_back = Takes(takes.either, takes.only, accumulates=True)
 
     def _divisor(self, count: int, options: Any) -> float:
+        raise NotImplementedError
+
+    def backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     def _reduce(
@@ -57,7 +64,9 @@ class _OverAxes(QuickOp):
         where = self._where("backward")
         options = self._takes_back.bind(where, args, kwargs)
         if not isinstance(dy, tuple | list) or len(dy) != 2:
-            raise TypeError(f"{where}: dy must be a tuple of two gradients, got {dy!r}")
+            raise TypeError(
+                f"{where}: dy must be a tuple of two gradients, got {_checks.describe(dy)}"
+            )
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
         with Call(where, options.stream, x=x, **gradients) as call:
             view = call.views["x"]
@@ -79,7 +88,10 @@ class _OverAxes(QuickOp):
             _checks.apart(where, "out", dx, dx_apart)
             if view.size:
                 kept = _axes.reduced(view.shape, axes, keepdims=True)
-                mean, low = (call.temporary("x", kept) for _ in range(2))
+                # Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
+                is_narrow = view.itemsize < 4
+                mean = call.temporary("x", kept, _DOUBLE if is_narrow else None)
+                low = None if is_narrow else call.temporary("x", kept)
                 workspace = call.workspace(call.native.moments_workspace(view, mean, axes))
                 call.run("moments", view, mean, low, None, axes, 1.0, workspace)
                 call.run(
@@ -87,7 +99,7 @@ class _OverAxes(QuickOp):
                     *broadcast,
                     view,
                     mean.broadcast_to(view.shape),
-                    low.broadcast_to(view.shape),
+                    None if low is None else low.broadcast_to(view.shape),
                     dx,
                     1 / count,
                     2 / divisor if divisor else math.inf,
@@ -99,9 +111,9 @@ class _OverAxes(QuickOp):
 def _compute(
     call: Call, x: View, mean: View, second: View, axes: tuple[int, ...], divisor: float
 ) -> None:
-    """Of no elements the results are NaN, but m2 is 0."""
+    """Of no elements the mean is NaN, and the sum of squares 0, whatever it is divided by."""
     if not x.size:
-        for result, value in ((mean, math.nan), (second, 0.0 if divisor == 1 else math.nan)):
+        for result, value in ((mean, math.nan), (second, 0 / divisor if divisor else math.nan)):
             call.run("broadcast", call.repeated(value, result), result, False)
         return
     workspace = call.workspace(call.native.moments_workspace(x, mean, axes))
@@ -120,6 +132,7 @@ class MeanVar(_OverAxes):
     """Mean and variance, in x's dtype."""
 
     dtype = None
+    _factor = "2 abs(dvar) / (n - correction)"
 
     def _divisor(self, count: int, options: Any) -> float:
         correction = _checks.number(f"fastact.{self.name}", "correction", options.correction)
@@ -162,7 +175,7 @@ class MeanVar(_OverAxes):
             dtype; None for 0.
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
-            two arrays of the mean's shape is taken.
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
         axis, correction, keepdims
             As told to `forward`.
         out : array, optional
@@ -190,6 +203,7 @@ class MomentsOp(_OverAxes):
     """`Moments`, in float64."""
 
     dtype = _DOUBLE
+    _factor = "2 abs(dm2)"
 
     def _divisor(self, count: int, options: Any) -> float:
         return 1.0
@@ -230,7 +244,7 @@ class MomentsOp(_OverAxes):
             None for 0.
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
-            two arrays of the mean's shape is taken.
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
         axis, keepdims
             As told to `forward`.
         out : array, optional
@@ -252,6 +266,8 @@ class MomentsOp(_OverAxes):
         """
         return self._back(dy, x, args, kwargs)
 
+
+_cpu.register_result_type(Moments, ("count", "mean", "m2"))
 
 mean_var = register(
     MeanVar(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _axes, _checks
-from ._arrays import namespace
+from . import _axes, _checks, _foreign
+from ._arrays import NUMPY, framework_of, namespace
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -23,9 +23,9 @@ class Moments:
     Attributes
     ----------
     count : int
-        Values that each mean is of.
+        Values that each mean is of; not negative.
     mean, m2 : array
-        Of float64 and of one shape.
+        Of float64, of one shape and from one framework. Python numbers become NumPy's.
 
     Examples
     --------
@@ -41,6 +41,23 @@ class Moments:
     count: int
     mean: Any
     m2: Any
+
+    def __post_init__(self) -> None:
+        where = "fastact.Moments"
+        count = _axes.integer(where, "count", self.count)
+        if count < 0:
+            raise ValueError(
+                f"{where}: count must not be negative, got {_checks.describe(self.count)}"
+            )
+        object.__setattr__(self, "count", count)
+        for name in ("mean", "m2"):
+            object.__setattr__(self, name, _statistic(where, name, getattr(self, name)))
+        shapes = tuple(self.mean.shape), tuple(self.m2.shape)
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{where}: m2 must have shape {shapes[0]}, as mean has, got {shapes[1]}"
+            )
+        _one_framework(where, mean=self.mean, m2=self.m2)
 
     def var(self, correction: float = 0) -> Any:
         """The variance m2 / (count - correction); where that is not positive, as NumPy has it."""
@@ -58,12 +75,13 @@ class Moments:
         """The moments of both sets of values together, by Chan's formula."""
         where = "fastact.Moments.merge"
         if not isinstance(other, Moments):
-            raise TypeError(f"{where}: other must be Moments, got {type(other).__name__}")
+            raise TypeError(f"{where}: other must be Moments, got {_checks.describe(other)}")
         if tuple(other.mean.shape) != tuple(self.mean.shape):
             raise ValueError(
                 f"{where}: other must have shape {tuple(self.mean.shape)}, got "
                 f"{tuple(other.mean.shape)}"
             )
+        _one_framework(where, self=self.mean, other=other.mean)
         if not (self.count and other.count):
             return self if self.count else other
         count = self.count + other.count
@@ -86,9 +104,15 @@ class Moments:
 
         The bits depend on the order of the parts alone, whoever computed them, and when.
         """
+        where = "fastact.Moments.merge_many"
+        if not isinstance(parts, Iterable):
+            raise TypeError(f"{where}: parts must be Moments, got {_checks.describe(parts)}")
         left = list(parts)
         if not left:
-            raise ValueError("fastact.Moments.merge_many: parts must not be empty")
+            raise ValueError(f"{where}: parts must not be empty")
+        for part in left:
+            if not isinstance(part, Moments):
+                raise TypeError(f"{where}: parts must be Moments, got {_checks.describe(part)}")
         while len(left) > 1:
             pairs = zip(left[::2], left[1::2], strict=False)
             left = [a.merge(b) for a, b in pairs] + left[len(left) & ~1 :]
@@ -107,13 +131,20 @@ class Moments:
         where = "fastact.Moments.from_buffer"
         shape = _axes.lengths(where, "shape", shape)
         size = math.prod(shape)
+        buffer = _statistic(where, "buffer", buffer)
         if tuple(buffer.shape) != (1 + 2 * size,):
             raise ValueError(
                 f"{where}: buffer must have shape {(1 + 2 * size,)} for moments of shape {shape}, "
                 f"got {tuple(buffer.shape)}"
             )
+        count = float(buffer[0])
+        if not (count >= 0 and count.is_integer()):
+            raise ValueError(
+                f"{where}: buffer must begin with a count, a whole number that is not negative, "
+                f"got {count!r}"
+            )
         mean, m2 = (buffer[1 + i * size :][:size].reshape(shape)[()] for i in range(2))
-        return Moments(int(buffer[0]), mean, m2)
+        return Moments(int(count), mean, m2)
 
     def __eq__(self, other: object) -> bool:
         """The same count and the same numbers; NaN is NaN."""
@@ -125,3 +156,30 @@ class Moments:
         return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _statistic(where: str, name: str, value: Any) -> Any:
+    """mean, m2, or both in a buffer: arrays of floating-point numbers."""
+    if type(value) in (int, float):
+        return np.float64(_finite_or_not(where, name, value))
+    _foreign.plain(where, name, value)
+    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]
+    if not (hasattr(value, "shape") and dtype.startswith("float")):
+        raise TypeError(
+            f"{where}: {name} must be an array of float64, got {_checks.describe(value)}"
+        )
+    return value
+
+
+def _finite_or_not(where: str, name: str, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{where}: {name} must be a number that float64 holds, got {_checks.describe(value)}"
+        ) from None
+
+
+def _one_framework(where: str, **arrays: Any) -> None:
+    found = {name: framework_of(value) for name, value in arrays.items()}
+    _checks.one_framework(where, {n: f or NUMPY for n, f in found.items()})

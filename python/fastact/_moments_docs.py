@@ -1,6 +1,11 @@
 """The docstrings of mean_var and moments."""
 
+from ._bounds import MomentBounds
+from ._bounds_docs import mean_var_notes, moments_notes
 from ._docs import ARRAY, STREAM, paragraph
+
+#: Their derivation is in src/cpu/moment_blocks.h.
+MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
 _AXIS = """\
 axis : int or tuple of int, optional
@@ -28,9 +33,9 @@ Notes
 -----
 {{notes}}
 
-Infinities and NaN give what NumPy gives, and so do no elements. The bits depend on the values and
-on the lengths of the axes that are reduced alone: not on the number of threads, AVX2 or AVX-512,
-or the other axes. (Which of several axes comes first depends on their strides.)
+Infinities and NaN give what NumPy gives, and so do no elements; sums and squared deviations of
+float64 data that exceed the largest float64 are infinite. Terms are added up in the
+order of `fastact.sum`, with its promise of the same bits.
 
 References
 ----------
@@ -64,11 +69,7 @@ out : tuple of two arrays or None, optional
         returns="""\
 mean, var : array
     Those of `out` where they were given, else new arrays of x's framework and dtype.""",
-        notes="""\
-Computed in double and rounded once. The mean errs by at most 0.5 ULP and 2**-46 of the mean of
-abs(x); the variance by 0.5 ULP and a share of 2**-33 of itself (float64: 2**-44, and 2**-51 of
-abs(mean) / std), also for data far from 0 and near the ends of the dtype's range. Of equal
-values it is 0, and it is never negative.""",
+        notes=paragraph(mean_var_notes(MOMENT_BOUNDS)),
     )
     + """\
 >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
@@ -99,10 +100,7 @@ out : tuple of two arrays or None, optional
         returns="""\
 moments : Moments
     count, mean and m2; of no elements, 0, NaN and 0.""",
-        notes="""\
-Computed and returned in double. The mean errs by at most 2**-53 of itself and 2**-46 of the mean of
-abs(x), m2 by 2**-33 of itself (float64: 2**-44), and by 2**-51 of abs(mean) / std. Moments
-that merged err by at most twice that, whatever the split; the same split gives the same bits.""",
+        notes=paragraph(moments_notes(MOMENT_BOUNDS)),
     )
     + """\
 >>> fa.moments(np.float32([[1, 3], [4, 4]]), axis=1)

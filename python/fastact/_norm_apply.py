@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ._batch_norm_docs import NORM_APPLY
+from ._bounds_docs import norm_backward, noted
 from ._call import Call
 from ._channel_norm import STATISTICS, ChannelNorm, scratch
 from ._fused import IDENTITY, bind_fused
@@ -22,7 +23,8 @@ class NormApply(ChannelNorm):
     _takes_back = replace(_takes, accumulates=True, outputs=3, skips=True)
 
     def __init__(self, doc: str) -> None:
-        docs = {"call": doc}
+        notes = norm_backward(self.bounds, training=False, given=True)
+        docs = {"call": doc, "backward": noted(type(self).backward, notes)}
         super().__init__("norm_apply", "norms", ("x",), self._takes, docs, more="parameters")
 
     def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,7 @@ def present(where: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
         stands_for_one = name in _OF_DATA and name != "x"
         is_number = isinstance(value, bool | int | float)
         if (is_number and not stands_for_one) or (value is None and name not in _OPTIONAL):
-            raise TypeError(f"{where}: {name} must be an array, got {value!r}")
+            raise TypeError(f"{where}: {name} must be an array, got {_checks.describe(value)}")
     return {name: value for name, value in arrays.items() if value is not None}
 
 

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from . import _axes, _checks
+from ._bounds import NormBounds
+from ._bounds_docs import norm_backward, noted
 from ._call import Call
 from ._cpu import View
 from ._fused import IDENTITY, bind_fused
 from ._norm_arrays import WEIGHTS, apart, chosen, gradients, present, results
-from ._op import REQUIRED, NormBounds, QuickOp, Takes
+from ._op import REQUIRED, QuickOp, Takes
 
 Shape = tuple[int, ...]
 
@@ -54,7 +56,9 @@ class Units(NamedTuple):
 def rows(where: str, x: View, axis: Any) -> Units:
     """Every axis but the named ones counts units, as of layer_norm."""
     if axis is None or (isinstance(axis, tuple | list) and not axis):
-        raise TypeError(f"{where}: axis must be an integer or a tuple of integers, got {axis!r}")
+        raise TypeError(
+            f"{where}: axis must be an integer or a tuple of integers, got {_checks.describe(axis)}"
+        )
     reduced = _axes.axes(where, axis, x.ndim)
     shape = x.shape
     statistics = _axes.reduced(shape, reduced, keepdims=True)
@@ -65,11 +69,13 @@ def groups(where: str, x: View, num_groups: int, channel_axis: Any) -> Units:
     """A batch, which is axis 0 unless the channels are, and groups of channels."""
     channel = _axes.one(where, channel_axis, x.ndim, "channel_axis")
     kept = (channel,) if channel == 0 else (0, channel)
+    if x.ndim >= _axes.MOST:  # the groups are an axis more
+        raise ValueError(f"{where}: x must have at most {_axes.MOST - 1} axes, got {x.ndim}")
     count = x.shape[channel]
     if num_groups < 1 or count % num_groups:
         raise ValueError(
             f"{where}: num_groups must divide the {count} channels along axis {channel_axis}, got "
-            f"{num_groups}"
+            f"{_checks.describe(num_groups)}"
         )
     statistics = (num_groups,) if channel == 0 else (x.shape[0], num_groups)
     reduced = tuple(axis for axis in range(x.ndim + 1) if axis not in kept)
@@ -95,7 +101,7 @@ class NormOp(QuickOp):
     is_centred : whether a mean is subtracted; without, there is no bias either.
     """
 
-    bounds = NormBounds(scaled=6)
+    bounds = NormBounds(scaled=6, rough=4)
 
     def __init__(
         self,
@@ -128,7 +134,7 @@ class NormOp(QuickOp):
             outputs=1 + len(weights),
             skips=True,
         )
-        docs = {"call": doc}
+        docs = {"call": doc, "backward": noted(NormOp.backward, norm_backward(self.bounds))}
         super().__init__(name, "norms", inputs, self._takes, docs, more="parameters")
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:

@@ -11,68 +11,21 @@ An op is a callable with three doors, as a NumPy ufunc is one with several metho
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from inspect import Parameter, Signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
 from . import _checks, _cpu
+from ._bounds import Bounds as Bounds
+from ._bounds import MomentBounds as MomentBounds
+from ._bounds import NormBounds as NormBounds
+from ._bounds import SumBounds as SumBounds
 
 _ops: dict[str, "Op"] = {}
 
 #: Every op by its name.
 ops: Mapping[str, Any] = MappingProxyType(_ops)
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
-
-    forward_ulp : units in the last place of the result.
-    derivative_ulp, derivative_abs : one of the two holds; near a root of the derivative a relative
-        error means nothing.
-    16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
-    rougher functions, they are within narrow_ulp of the true value, or within 4 derivative_abs.
-    """
-
-    forward_ulp: float
-    derivative_ulp: float
-    derivative_abs: float
-    narrow_ulp: float = 0.51
-
-
-@dataclass(frozen=True)
-class SumBounds:
-    """Stated accuracy of a sum, of any dtype: |y - exact| <= ulp ULP of y + absolute sum|x|."""
-
-    ulp: float
-    absolute: float
-
-
-@dataclass(frozen=True)
-class MomentBounds:
-    """Stated accuracy of moments in double, with d = abs(mean) / std.
-
-    |mean - exact| <= 2**-53 |mean| + mean mean|x|,  |m2 - exact| <= (m2 + far d) m2
-    m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
-    What is rounded to another dtype has half a ULP more.
-    """
-
-    mean: float
-    m2: float
-    m2_double: float
-    far: float
-    merged: float
-
-
-@dataclass(frozen=True)
-class NormBounds:
-    """Stated accuracy of z, which the activation is of, with u = 2**-24 (float64: 2**-53).
-
-    |z - exact| <= scaled u |xhat weight| + u |z| + (2**-48; float64: u) |mean weight| rstd
-    """
-
-    scaled: float
 
 
 REQUIRED: Any = Parameter.empty
@@ -98,19 +51,24 @@ class Takes:
     extra: int = 0
     skips: bool = False
 
-    @cached_property
-    def by_keyword(self) -> dict[str, Any]:
-        """`only`, and what it does not name."""
+    #: `only`, and what it does not name.
+    by_keyword: dict[str, Any] = field(init=False, repr=False)
+    _defaults: dict[str, Any] = field(init=False, repr=False)
+    _switches: list[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Here, not at the first use by functools.cached_property: that one holds a lock (Python
+        # 3.11), and a process that forks while another thread has it leaves its child waiting.
         accumulate = {"accumulate": False} if self.accumulates else {}
-        return {**self.only, "out": None, **accumulate, "stream": None}
-
-    @cached_property
-    def _defaults(self) -> dict[str, Any]:
-        return {**self.either, **self.by_keyword}
-
-    @cached_property
-    def _switches(self) -> list[str]:
-        return [name for name, value in self._defaults.items() if isinstance(value, bool)]
+        by_keyword = {**self.only, "out": None, **accumulate, "stream": None}
+        defaults = {**self.either, **by_keyword}
+        switches = [name for name, value in defaults.items() if isinstance(value, bool)]
+        for name, value in (
+            ("by_keyword", by_keyword),
+            ("_defaults", defaults),
+            ("_switches", switches),
+        ):
+            object.__setattr__(self, name, value)
 
     def also(self, **only: Any) -> "Takes":
         """With more options."""
@@ -184,12 +142,12 @@ class Op:
         return f"<fastact op {self.name!r}>"
 
 
-class QuickOp(Op, _cpu.Doors):
-    """An op whose doors remember what they ran for calls of one kind (src/cpu/doors.pyx).
+class QuickOp(Op, _cpu.CachedOp):
+    """An op whose repeated calls skip this layer (src/cpu/call_cache.pyx).
 
-    `_call` is what calling the op does; every public method is a door as well.
+    `_call` is what calling the op does; every public method is a cached entry point as well.
 
-    docs : the docstring of the op ("call"), and of doors that have none of their own.
+    docs : the docstring of the op ("call"), and of entry points that have none of their own.
     """
 
     def __init__(
@@ -204,12 +162,13 @@ class QuickOp(Op, _cpu.Doors):
     ) -> None:
         self._introduce(op, family, (), docs["call"])
         self.__signature__ = takes.signature(arguments, more)
-        self._open(_cpu.Door(self._call))
+        self._cache_calls(_cpu.CachedCall(self._call, self, "__call__"))
         for name in dir(type(self)):
             method = None if name.startswith("_") else getattr(self, name, None)
             if callable(method):
-                door = vars(self)[name] = update_wrapper(_cpu.Door(method), method)
-                door.__doc__ = docs.get(name, method.__doc__)
+                entry = _cpu.CachedCall(method, self, name)
+                vars(self)[name] = update_wrapper(entry, method)
+                entry.__doc__ = docs.get(name, method.__doc__)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

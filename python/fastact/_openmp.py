@@ -20,11 +20,11 @@ comes between is soon alone. Far fewer than it takes to wake a thread (50 us on 
 machine) are not enough: each then finds the other asleep, call after call.
 
 libgomp reads the environment when it is loaded, which is when `_cpu` is imported: that import
-stands here, before all others, and leaves the environment as it was. OMP_WAIT_POLICY and
-GOMP_SPINCOUNT of the user's are left alone. A wheel brings a libgomp of its own; a build from
-source shares the system's, and its waiting, with whoever loads that one later. This is for x86-64
-on Linux, where it was measured: a turn takes another time elsewhere, and other runtimes wait in
-other ways.
+stands here, before all others, and leaves the environment as it was. This is done for a libgomp of
+our own alone, which a wheel brings: the one that a build from source or conda shares with whoever
+loads it later waits as its user says (OMP_WAIT_POLICY, GOMP_SPINCOUNT), which is left alone in
+wheels, too. This is for x86-64 on Linux, where it was measured: a turn takes another time
+elsewhere, and other runtimes wait in other ways.
 """
 
 import os
@@ -49,24 +49,25 @@ def loaded_runtimes(maps: Path = Path("/proc/self/maps")) -> set[str]:
     return {os.fsdecode(line.split(maxsplit=5)[-1]) for line in lines}
 
 
+def own_runtime(package: Path = Path(__file__).parent) -> Path | None:
+    """The file of the libgomp that the wheel brought, which nobody else loads."""
+    return next((package.parent / f"{package.name}.libs").glob("libgomp*"), None)
+
+
 def _import(environ: MutableMapping[str, str]) -> str:
     """Import `_cpu`, and tell how long idle threads wait, and who decided it."""
     told = next((f"{name}={environ[name]}" for name in _DECIDES if name in environ), None)
     turns = _TURNS.get(platform.machine()) if sys.platform == "linux" else None
-    if told or turns is None:
+    if told or turns is None or own_runtime() is None:
         import_module("fastact._cpu")
         return told or _WITHOUT
-    before = loaded_runtimes()
     name = _DECIDES[1]
     environ[name] = str(turns)
     try:
         import_module("fastact._cpu")
     finally:
         del environ[name]
-    now = loaded_runtimes()
-    if not now:
-        return _WITHOUT
-    return "libgomp was loaded before fastact" if now == before else f"{name}={turns}, by fastact"
+    return f"{name}={turns}, by fastact"
 
 
 idle = _import(os.environ)

@@ -3,10 +3,14 @@
 from typing import Any, NamedTuple
 
 from . import _axes, _checks, _cpu
+from ._bounds import SumBounds
 from ._call import Call
 from ._cpu import View
-from ._op import QuickOp, SumBounds, Takes
+from ._op import QuickOp, Takes
 from ._reduction_docs import SumDoc, docstrings
+
+#: Of every sum, those of gradients among them.
+SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
 IDENTITY, SQUARE = (_cpu.TERMS.index(term) for term in ("identity", "square"))
 
@@ -40,7 +44,7 @@ class AxisSum(QuickOp):
     An op of this kind tells by `_over` which axes its options mean.
     """
 
-    bounds = SumBounds(ulp=0.5, absolute=2.0**-46)
+    bounds = SUM_BOUNDS
     term = IDENTITY
 
     def __init__(self, name: str, family: str, takes: Takes, back: Takes, doc: SumDoc) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from ._foreign import describe
+
 #: The legacy default stream, by the name that DLPack gives it on CUDA (where 0 is not allowed).
 LEGACY = 1
 
@@ -24,7 +26,7 @@ def pointer(where: str, stream: Any) -> int:
     if isinstance(stream, bool) or not isinstance(stream, int) or stream < 0:
         raise TypeError(
             f"{where}: stream must be a CUDA stream, as an object of its framework or as its "
-            f"address, got {stream!r}"
+            f"address, got {describe(stream)}"
         )
     return stream or LEGACY
 

@@ -11,16 +11,17 @@ from types import TracebackType
 from typing import Any
 
 from . import _cpu
+from ._foreign import describe
 
 
-def _count(name: str, value: Any) -> int:
-    """A thread count: a positive integer."""
+def _count(name: str, value: Any, *, text: bool = False) -> int:
+    """A thread count: a positive integer, or where it comes as text, what that says."""
     try:
-        count = int(value) if isinstance(value, str) else value.__index__()
-    except (ValueError, AttributeError):
+        count = int(value) if text else value.__index__()
+    except (ValueError, TypeError, AttributeError):
         count = 0
     if count < 1:
-        raise ValueError(f"fastact: {name} must be a positive integer, got {value!r}")
+        raise ValueError(f"fastact: {name} must be a positive integer, got {describe(value)}")
     return int(count)
 
 
@@ -72,7 +73,7 @@ def _words(path: Path) -> list[str]:
 def default_num_threads(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[int, str]:
     """The default count, and what decided it."""
     if value := environ.get("FASTACT_NUM_THREADS"):
-        return _count("FASTACT_NUM_THREADS", value), "FASTACT_NUM_THREADS"
+        return _count("FASTACT_NUM_THREADS", value, text=True), "FASTACT_NUM_THREADS"
     # OMP_NUM_THREADS may be a list, one count a nesting level; what is malformed is OpenMP's affair
     first = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isdigit() and int(first) > 0:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ._activation import Activation
 from ._activation_docs import Doc, parameter
-from ._op import Bounds, register
+from ._bounds import Bounds, Scaling
+from ._op import register
 
 relu = register(
     Activation(
@@ -80,7 +81,7 @@ elu = register(
 selu = register(
     Activation(
         "selu",
-        Bounds(2, 4, 1.2e-7),
+        Bounds(2.5, 4, 1.2e-7),
         Doc(
             "Scaled exponential linear unit",
             "1.0507... elu(x, 1.6732...)",
@@ -95,7 +96,7 @@ selu = register(
 celu = register(
     Activation(
         "celu",
-        Bounds(2, 4, 1.2e-7),
+        Bounds(2, 4, 1.2e-7, scaling=Scaling("alpha", "x / alpha", lambda x, alpha: x / alpha)),
         Doc(
             "Continuously differentiable exponential linear unit",
             "x for x > 0, else alpha (exp(x / alpha) - 1)",
@@ -103,7 +104,8 @@ celu = register(
             "https://arxiv.org/abs/1704.07483",
             "fa.celu(np.array([-1.0, 0.0, 2.0]), 2.0)\n"
             "array([-0.7869...,  0.        ,  2.        ])",
-            "celu(-inf) = -alpha for a positive alpha.",
+            "celu(-inf) = -alpha for a positive alpha. For a negative one it is -inf where\n"
+            "exp(x / alpha) overflows: from x / alpha = 89 on, in float64 from 710.",
             parameter("alpha : float", "Any number but zero."),
             "for an alpha of zero",
         ),
@@ -266,7 +268,7 @@ tanhshrink = register(
 softplus = register(
     Activation(
         "softplus",
-        Bounds(3, 4, 1.2e-7),
+        Bounds(3, 4, 1.2e-7, scaling=Scaling("beta", "beta x", lambda x, beta: beta * x)),
         Doc(
             "Smooth rectifier",
             "log(1 + exp(beta x)) / beta",

@@ -6,6 +6,8 @@ and the gradients are in src/common/norms.h.
 
 from . import _norm_op
 from ._batch_norm import batch_norm as batch_norm
+from ._bounds_docs import norm_forward
+from ._docs import paragraph
 from ._norm_apply import norm_apply as norm_apply
 from ._norm_op import NormOp
 from ._op import register
@@ -72,14 +74,10 @@ _CHANNEL = """\
             The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless
             the channels are.
 """
-_ACCURACY = """\
-        Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24
-        (2**-53), {xhat} and z the value before the activation, z has an error of at most
-        6 u abs(xhat weight) + u abs(z){mean}, then the activation's own, and one rounding to
-        x's dtype. The result for a unit does not depend on the other units, nor on the number of
-        threads.
-"""
-_MEAN = ", and 2**-48 abs(mean weight) rstd (float64: u) for the rounding of the mean"
+_NOTES = """
+The result for a unit does not depend on the other units, nor on the number of threads. Terms are
+added up in the order of `fastact.sum`: the bits may depend on the order in which memory holds the
+axes (channels last), but not on how they step."""
 
 
 def _doc(
@@ -98,7 +96,8 @@ def _doc(
     centred: bool = True,
 ) -> str:
     more = _MORE.format(variance=variance, out=out, returns=returns, errors=errors)
-    accuracy = _ACCURACY.format(xhat="xhat the normalised x", mean=_MEAN if centred else "")
+    notes = norm_forward(NormOp.bounds, centred=centred) + _NOTES
+    accuracy = paragraph(notes, 8) + "\n"
     indented = "\n".join(f"        {line}" for line in example.splitlines())
     return (
         f"{first}\n\n        {formula}\n\n        Parameters\n        ----------\n"

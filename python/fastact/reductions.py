@@ -7,13 +7,14 @@ set; the order and its error bound are derived in `src/cpu/reduce_blocks.h`.
 from typing import Any
 
 from . import _axes, _checks
+from ._bounds_docs import sum_notes
 from ._call import Call
 from ._docs import OGITA
 from ._mean_var import mean_var as mean_var
 from ._mean_var import moments as moments
 from ._moments import Moments as Moments
 from ._op import Takes, register
-from ._reduction import SQUARE, AxisSum, Over, Shape, SquareSum
+from ._reduction import SQUARE, SUM_BOUNDS, AxisSum, Over, Shape, SquareSum
 from ._reduction_docs import SumDoc
 
 _TAKES = Takes({"axis": None}, {"keepdims": False})
@@ -47,7 +48,7 @@ class Sum(_OverAxes):
 class SumSquares(_OverAxes, SquareSum):
     """The sum of the squares, and the way back."""
 
-    def value_and_grad(self, x: Any, out: Any = None, *, stream: Any = None) -> tuple[Any, Any]:
+    def value_and_grad(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """value_and_grad(x, out=None) -> (value, grad)
 
         The sum of the squares of all of x, and its gradient 2 x, in one pass over x.
@@ -74,6 +75,7 @@ class SumSquares(_OverAxes, SquareSum):
         14.0 [2. 4. 6.]
         """
         where = self._where("value_and_grad")
+        out, stream = _checks.bind(where, {"out": None, "stream": None}, args, kwargs)
         outs = _checks.outputs(where, out, 2)
         with Call(where, stream, x=x) as call:
             view = call.views["x"]
@@ -98,15 +100,17 @@ sum = register(
             takes_numbers=True,
             wrong_type="an axis that is no integer",
             wrong_value="an axis out of range or named twice",
-            notes="""\
-At most 0.5 ULP of the result plus 2**-46 times the sum of abs(x) from the true sum, for up to 2**40
+            notes=f"""\
+{sum_notes(SUM_BOUNDS, "the sum of abs(x)")}, for up to 2**40
 terms: float16, bfloat16 and float32 are summed in double and rounded once, blocks of 2048 terms are
 added with compensation. 2**28 ones in bfloat16 sum to 2**28, and ``[3e38, 3e38, -3e38]`` in float32
 to 3e38. Infinities and NaN propagate as in a plain sum.
 
-The terms are added in an order that depends on nothing but the lengths that are summed over: the
-bits are the same for any number of threads, on AVX2 and AVX-512, alone and in any batch. (Which of
-several axes comes first depends on their strides.)""",
+Terms are added up in the order of the axes; where memory holds the axes that are summed over in
+another order, as those of a transposed array, in memory's. But for that the bits depend on the
+values and on the lengths that are summed over alone: they are the same for any number of threads,
+on AVX2 and AVX-512, alone and in any batch, wherever x begins, however far and whichever way its
+axes step. (On a GPU the strides of several axes that are summed over may count.)""",
             references=f"""\
 {OGITA}
 N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4""",
@@ -140,8 +144,8 @@ sum_squares = register(
             takes_numbers=True,
             wrong_type="an axis that is no integer",
             wrong_value="an axis out of range or named twice",
-            notes="""\
-At most 0.5 ULP of the result plus 2**-46 times the true sum from the true sum, for up to 2**40
+            notes=f"""\
+{sum_notes(SUM_BOUNDS, "the true sum")}, for up to 2**40
 terms: the squares of float16, bfloat16 and float32 are exact in double, those of float64 are
 rounded (and overflow from 1.3e154, vanish below 1.6e-162). The order of addition is that of
 `fastact.sum`, and the bits are as independent of threads, instruction set and batch.""",
@@ -154,7 +158,8 @@ array([ 5., 25.])""",
 >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
 array([[2., 2.],
        [6., 4.]])""",
-            gradient="2 x dy, with dy repeated along the axes that were summed over.",
+            gradient="2 x dy, with dy repeated along the axes that were summed over; rounded once\n"
+            "to float32 or float64, and then to x's dtype.",
             backward_example="""\
 >>> fa.sum_squares.backward(1.0, np.array([1.0, 2.0, 3.0]))
 array([2., 4., 6.])""",

@@ -9,8 +9,12 @@ def activation_forward(int which, View x, View y, tuple parameters, stream):
     stream: for device modules, which have the same functions.
     """
     cdef double p[MAX_PARAMETERS]
-    cdef Operand[2] arrays = [x.operand, y.operand]
+    cdef Operand[2] arrays
+    check_index(which, kActivations, "which")
+    check(x, "x", False)
+    check_like(y, x, "y", True)
     unpack(parameters, p)
+    arrays = [x.operand, y.operand]
     run(table.forward[which][x.dtype], p, x.dtype, False, 2, arrays, element_count(x))
 
 
@@ -19,92 +23,70 @@ def activation_backward(
 ):
     """dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same."""
     cdef double p[MAX_PARAMETERS]
-    cdef Operand[3] arrays = [dy.operand, x.operand, dx.operand]
+    cdef Operand[3] arrays
+    check_index(which, kActivations, "which")
+    check(x, "x", False)
+    check_like(dy, x, "dy", False)
+    check_like(dx, x, "dx", True)
     unpack(parameters, p)
+    arrays = [dy.operand, x.operand, dx.operand]
     run(table.backward[which][x.dtype][accumulate], p, x.dtype, accumulate, 3, arrays, element_count(x))
 
 
-cdef class FastActivation:
-    """The compiled half of an activation: its three doors, short cut first.
+cdef class CachedCall  # call_cache.pyx
 
-    The Python half gives `_call`, `_forward` and `_backward`. They take the same arguments, and
-    serve, or refuse with an explanation, whatever the short cut does not.
+
+cdef class FastActivation:
+    """The compiled half of an activation: its three entry points, the fast path first.
+
+    The Python half gives three cached calls. They take the same arguments, and serve, or refuse with
+    an explanation, whatever the fast path does not: parameters other than the defaults among it.
     """
 
     cdef readonly int _which
-    cdef readonly dict _checked  # parameters that `_call` has accepted -> (which, the numbers)
-    cdef tuple names
-    cdef tuple usual
+    cdef Py_ssize_t parameters
     cdef double[MAX_PARAMETERS] defaults
+    cdef CachedCall cached_call, cached_forward, cached_backward
 
-    def __init__(self, str native, tuple names, tuple usual, tuple numbers):
-        """native: with the defaults. numbers: those of `usual` that are none but strings."""
+    def __init__(self, str native, int parameters, tuple numbers):
+        """native: with the defaults. parameters: how many; numbers: those that are no strings."""
         self._which = ACTIVATIONS.index(native)
-        self._checked = {}
-        self.names = names
-        self.usual = usual
+        self.parameters = parameters
         unpack(numbers, self.defaults)
 
-    cdef bint understand(
-        self, Work* work, double* numbers, tuple args, dict kwargs, PyObject** out,
-        PyObject** accumulate
-    ) except -1:
-        """Fill in what to run; False: the Python half must look.
+    def _cache_calls(self, CachedCall call, CachedCall forward, CachedCall backward):
+        self.cached_call, self.cached_forward, self.cached_backward = call, forward, backward
 
-        It has seen before whatever parameters pass here; no check of them stands twice.
-        """
-        cdef Py_ssize_t given = len(args), understood = 0, at
-        cdef list values
-        cdef PyObject* value
-        work.which = self._which
-        work.parameters = self.defaults
-        if given > <Py_ssize_t>len(self.names):
-            if given > <Py_ssize_t>len(self.names) + 1:
+    cdef bint understand(
+        self, tuple args, dict kwargs, PyObject** out, PyObject** accumulate
+    ) noexcept:
+        """Find out and accumulate; False: the Python half must look."""
+        cdef Py_ssize_t understood = 0
+        refuse_current_draft()
+        if not call_cache_enabled:
+            return False
+        if args:
+            if len(args) > 1 or self.parameters or kwargs:
                 return False
-            out[0] = PyTuple_GET_ITEM(args, given - 1)
-            given -= 1
-        if kwargs:
-            value = PyDict_GetItem(kwargs, "out")
-            if value is not NULL:
-                if out[0] is not NULL:
-                    return False
-                out[0] = value
-                understood += 1
-            if accumulate is not NULL:
-                value = PyDict_GetItem(kwargs, "accumulate")
-                if value is not NULL:
-                    accumulate[0] = value
-                    understood += 1
-        if given == 0 and understood == <Py_ssize_t>len(kwargs):
+            out[0] = PyTuple_GET_ITEM(args, 0)
             return True
-        values = list(self.usual)
-        for at in range(given):
-            values[at] = args[at]
-        for at in range(given, len(self.names)):
-            if self.names[at] in kwargs:
-                values[at] = kwargs[self.names[at]]
-                understood += 1
-        if understood != <Py_ssize_t>len(kwargs):
-            return False
-        try:
-            found = self._checked.get(tuple(values))
-        except TypeError:  # not hashable
-            return False
-        if found is None:
-            return False
-        work.which = found[0]
-        unpack(found[1], numbers)
-        work.parameters = numbers
-        return True
+        if kwargs:
+            out[0] = PyDict_GetItem(kwargs, "out")
+            understood += out[0] is not NULL
+            if accumulate is not NULL:
+                accumulate[0] = PyDict_GetItem(kwargs, "accumulate")
+                understood += accumulate[0] is not NULL
+        return understood == <Py_ssize_t>len(kwargs)
 
     cdef object quick_forward(self, x, tuple args, dict kwargs, bint keep_inputs):
-        """NotImplemented unless all is as the short cut knows it."""
+        """NotImplemented unless all is as the fast path knows it."""
         cdef PyObject* value = <PyObject*>x
         cdef PyObject* out = NULL
-        cdef double[MAX_PARAMETERS] numbers
         cdef Work work
-        if not self.understand(&work, numbers, args, kwargs, &out, NULL):
+        if not self.understand(args, kwargs, &out, NULL):
             return NotImplemented
+        work.which = self._which
+        work.parameters = self.defaults
         work.blocks = &table.forward[work.which][0]
         work.backward = work.accumulate = False
         return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
@@ -112,7 +94,7 @@ cdef class FastActivation:
     def __call__(self, x, /, *args, **kwargs):
         result = self.quick_forward(x, args, kwargs, False)
         if result is NotImplemented:
-            return self._call(x, *args, **kwargs)
+            return self.cached_call.enter((x,) + args, kwargs)
         return result
 
     def forward(self, x, /, *args, **kwargs):
@@ -144,7 +126,7 @@ cdef class FastActivation:
         """
         result = self.quick_forward(x, args, kwargs, True)
         if result is NotImplemented:
-            return self._forward(x, *args, **kwargs)
+            return self.cached_forward.enter((x,) + args, kwargs)
         return result, (x,)
 
     def backward(self, dy, x, /, *args, **kwargs):
@@ -181,15 +163,16 @@ cdef class FastActivation:
         cdef PyObject** values = [<PyObject*>dy, <PyObject*>x]
         cdef PyObject* out = NULL
         cdef PyObject* accumulate = NULL
-        cdef double[MAX_PARAMETERS] numbers
         cdef Work work
-        if self.understand(&work, numbers, args, kwargs, &out, &accumulate) and (
+        if self.understand(args, kwargs, &out, &accumulate) and (
             accumulate is NULL or type(<object>accumulate) is bool
         ):
+            work.which = self._which
+            work.parameters = self.defaults
             work.blocks = &table.backward[work.which][0][0]
             work.backward = True
             work.accumulate = accumulate is not NULL and <object>accumulate
             result = quick(&work, 2, values, None if out is NULL else <object>out, False)
             if result is not NotImplemented:
                 return result
-        return self._backward(dy, x, *args, **kwargs)
+        return self.cached_backward.enter((dy, x) + args, kwargs)

@@ -72,6 +72,16 @@ cdef void fill_operand(Operand* to, DLTensor* tensor, int64_t item) noexcept:
     to.stride_unit = item
 
 
+# Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too many
+# where there is no memory for the list to grow.
+cdef tuple tuple_of(const int64_t* numbers, int count):
+    cdef list found = []
+    cdef int i
+    for i in range(count):
+        found.append(numbers[i])
+    return tuple(found)
+
+
 cdef int64_t operand_size(const Operand* a) noexcept nogil:
     """In elements."""
     cdef int64_t size = 1
@@ -83,6 +93,36 @@ cdef int64_t operand_size(const Operand* a) noexcept nogil:
 
 cdef int64_t element_count(View view) noexcept:
     return operand_size(&view.operand)
+
+
+# Whose memory a view shows, as a call states it to its PlanDraft (call_cache.pyx).
+cdef enum Source:
+    UNSTATED = 0
+    FROM_ARRAY
+    FROM_OUTPUT
+    FROM_WORKSPACE
+    FROM_CONSTANT
+
+
+cdef int check_axes(Py_ssize_t count) except -1:
+    """A View has room for so many."""
+    if count > kMaxAxes:
+        raise ValueError(f"arrays have at most {kMaxAxes} axes, got {count}")
+    return 0
+
+
+cdef int check_lengths(View view) except -1:
+    """That no length is negative, and that all sizes in bytes, and C strides, can be told."""
+    cdef int64_t bytes = 16  # the widest element and some room
+    cdef int i
+    for i in range(view.operand.ndim):
+        if view.shape_[i] < 0:
+            raise ValueError(f"arrays have no negative lengths, got shape {view.shape}")
+        if view.shape_[i] > 0:
+            if bytes > (<int64_t>1 << 62) // view.shape_[i]:
+                raise ValueError(f"arrays have less than 2**58 elements, got shape {view.shape}")
+            bytes *= view.shape_[i]
+    return 0
 
 
 cdef class View:
@@ -98,11 +138,15 @@ cdef class View:
     cdef readonly int dtype
     cdef readonly str dtype_name
     cdef readonly tuple device
+    cdef int device_type
     cdef readonly bint readonly
     cdef readonly int64_t itemsize
     cdef readonly object owner
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
+    cdef Source source     # and of the views made of this one
+    cdef int source_index
+    cdef char* base        # where that memory begins
 
     def __dealloc__(self):
         if self.versioned is not NULL and self.versioned.deleter is not NULL:
@@ -114,6 +158,9 @@ cdef class View:
         cdef int i
         cdef int64_t stride
         cdef DLDataType d = tensor.dtype
+        cdef const char* problem = problem_of(tensor[0])
+        if problem is not NULL:
+            raise ValueError((<bytes>problem).decode())
         self.dtype = dtype_of_dlpack(d)
         self.itemsize = (d.bits * d.lanes + 7) // 8
         if self.dtype >= 0:
@@ -122,9 +169,10 @@ cdef class View:
             kinds = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
             kind = kinds[d.code] if d.code < 7 else f"dlpack-type-{d.code}-"
             self.dtype_name = "bool" if kind == "bool" else f"{kind}{d.bits}"
+            if d.lanes != 1:
+                self.dtype_name += f"x{d.lanes}"
         self.device = plain_device(tensor.device)
-        if tensor.ndim > kMaxAxes:
-            raise ValueError(f"arrays have at most {kMaxAxes} axes, got {tensor.ndim}")
+        self.device_type = self.device[0]
         stride = 1
         for i in range(tensor.ndim - 1, -1, -1):
             self.shape_[i] = tensor.shape[i]
@@ -140,14 +188,15 @@ cdef class View:
         self.operand.stride_unit = 1
 
     @staticmethod
-    def from_numpy(cnp.ndarray a):
+    def from_numpy(cnp.ndarray a not None):
         cdef View view = View.__new__(View)
         cdef int i
+        check_axes(a.ndim)
         view.dtype = dtype_of_numpy(a)
         # the name of a dtype costs NumPy 4 us
         view.dtype_name = DTYPE_NAMES[view.dtype] if view.dtype >= 0 else a.dtype.name
         view.itemsize = a.dtype.itemsize
-        view.device = (kDLCPU, 0)
+        view.device, view.device_type = (kDLCPU, 0), kDLCPU
         view.readonly = not cnp.PyArray_ISWRITEABLE(a)
         view.owner = a
         for i in range(a.ndim):
@@ -157,17 +206,19 @@ cdef class View:
         return view
 
     @staticmethod
-    def repeated(cnp.ndarray value, View like):
+    def repeated(cnp.ndarray value not None, View like not None):
         """One element read at every position of `like`: all strides are zero.
 
         value: a 0-d array that holds the element's bits in `like`'s dtype.
         """
         cdef View view = View.__new__(View)
         cdef int i
+        if value.size < 1 or value.itemsize < like.itemsize:
+            raise ValueError("repeated: the value must hold one element")
         view.dtype = like.dtype
         view.dtype_name = like.dtype_name
         view.itemsize = like.itemsize
-        view.device = (kDLCPU, 0)
+        view.device, view.device_type = (kDLCPU, 0), kDLCPU
         view.readonly = True
         view.owner = value
         for i in range(like.operand.ndim):
@@ -177,21 +228,28 @@ cdef class View:
         return view
 
     @staticmethod
-    def bytes(int64_t count, tuple device):
+    def bytes(int64_t count, tuple device not None):
         """A model for `count` bytes on a device."""
         cdef View view = View.__new__(View)
         view.dtype, view.dtype_name, view.itemsize, view.device = -1, "uint8", 1, device
+        view.device_type = device[0]
         view.shape_[0], view.strides_[0] = count, 1
         view.finish(NULL, 1)
+        check_lengths(view)
         return view
 
-    def repeats(self, View like):
+    def repeats(self, View like not None):
         """This memory as one element, read at every position of `like`."""
         cdef View view = like.same_memory()
         cdef int i
+        low, high = self.reach
+        if element_count(like) > 0 and high - low < like.itemsize:
+            raise ValueError("repeats: the memory must hold one element")
+        view.device, view.device_type = self.device, self.device_type
         for i in range(like.operand.ndim):
             view.shape_[i], view.strides_[i] = like.shape_[i], 0
         view.owner, view.readonly = self, True
+        view.source, view.source_index, view.base = self.source, self.source_index, self.base
         view.finish(self.operand.data, like.operand.ndim)
         return view
 
@@ -200,9 +258,10 @@ cdef class View:
         view.dtype = self.dtype
         view.dtype_name = self.dtype_name
         view.itemsize = self.itemsize
-        view.device = self.device
+        view.device, view.device_type = self.device, self.device_type
         view.readonly = self.readonly
         view.owner = self  # which holds what it views
+        view.source, view.source_index, view.base = self.source, self.source_index, self.base
         return view
 
     cdef View without_memory(self):
@@ -215,34 +274,45 @@ cdef class View:
         view.finish(NULL, self.operand.ndim)
         return view
 
-    def shaped(self, tuple shape):
+    def shaped(self, tuple shape not None):
         """A model for a new array: this dtype and device, another shape.
 
         Its axes are in this one's order in memory where it has as many, else in C order.
         """
         cdef View view = self.same_memory()
         cdef int i
+        check_axes(len(shape))
         for i in range(len(shape)):
             view.shape_[i] = shape[i]
             view.strides_[i] = self.strides_[i] if len(shape) == self.operand.ndim else len(shape) - i
+        view.source = UNSTATED
         view.finish(NULL, len(shape))
+        check_lengths(view)
         return view
 
     def of_dtype(self, int dtype):
         """A model for a new array of another dtype."""
         cdef View view = self.same_memory()
         cdef int i
+        if not 0 <= dtype < <int>len(DTYPE_NAMES):
+            raise ValueError(f"of_dtype: dtype must be from 0 to {len(DTYPE_NAMES) - 1}, got {dtype}")
         for i in range(self.operand.ndim):
             view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
         view.dtype, view.dtype_name = dtype, DTYPE_NAMES[dtype]
         view.itemsize = item_size(dtype)
+        view.source = UNSTATED
         view.finish(NULL, self.operand.ndim)
         return view
 
-    def with_axes(self, tuple axes):
+    def with_axes(self, tuple axes not None):
         """The same array with axes of length 1 at these places of the result, in rising order."""
         cdef View view = self.same_memory()
-        cdef int i, own = 0, count = self.operand.ndim + len(axes)
+        cdef int i, own = 0, count
+        check_axes(self.operand.ndim + len(axes))
+        count = self.operand.ndim + <int>len(axes)
+        for i in range(len(axes)):
+            if not 0 <= axes[i] < count or (i and axes[i] <= axes[i - 1]):
+                raise ValueError(f"with_axes: axes must rise from 0 to {count - 1}, got {axes}")
         for i in range(count):
             if i in axes:
                 view.shape_[i], view.strides_[i] = 1, 0
@@ -255,8 +325,16 @@ cdef class View:
     def split_axis(self, int axis, int64_t groups):
         """The same array with an axis cut into `groups` equal parts: an axis of them, then one each."""
         cdef View view = self.same_memory()
-        cdef int64_t inner = self.shape_[axis] // groups if groups else 0
+        cdef int64_t inner
         cdef int i
+        check_axes(self.operand.ndim + 1)
+        if not 0 <= axis < self.operand.ndim:
+            raise ValueError(f"split_axis: axis must be from 0 to {self.operand.ndim - 1}, got {axis}")
+        if groups < 0 or (self.shape_[axis] % groups if groups else self.shape_[axis]):
+            raise ValueError(
+                f"split_axis: groups must divide the length {self.shape_[axis]}, got {groups}"
+            )
+        inner = self.shape_[axis] // groups if groups else 0
         for i in range(self.operand.ndim):
             view.shape_[i + (i > axis)] = self.shape_[i]
             view.strides_[i + (i > axis)] = self.strides_[i]
@@ -265,14 +343,19 @@ cdef class View:
         view.finish(self.operand.data, self.operand.ndim + 1)
         return view
 
-    def broadcast_to(self, tuple shape):
+    def broadcast_to(self, tuple shape not None):
         """The same array read over a shape of its rank: its axes of length 1 repeat."""
         cdef View view = self.same_memory()
         cdef int i
+        if len(shape) != self.operand.ndim:
+            raise ValueError(f"broadcast_to: {self.shape} has not the rank of {shape}")
         for i in range(self.operand.ndim):
             view.shape_[i] = shape[i]
-            view.strides_[i] = self.strides_[i] if self.shape_[i] == shape[i] else 0
+            if self.shape_[i] != view.shape_[i] and self.shape_[i] != 1:
+                raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
+            view.strides_[i] = self.strides_[i] if self.shape_[i] == view.shape_[i] else 0
         view.finish(self.operand.data, self.operand.ndim)
+        check_lengths(view)
         return view
 
     @staticmethod
@@ -283,6 +366,8 @@ cdef class View:
         )
         cdef DLTensor borrowed
         cdef View view = View.__new__(View)
+        if api.version.major != 1 or api.borrow is NULL:
+            raise BufferError("its C exchange API lends no tensors")
         api.borrow(<void*>tensor, &borrowed)
         view.owner = tensor
         view.take(&borrowed)
@@ -292,6 +377,8 @@ cdef class View:
     def from_capsule(capsule):
         """Consume a DLPack capsule, versioned or old."""
         cdef View view = View.__new__(View)
+        if not PyCapsule_CheckExact(capsule):
+            raise TypeError(f"__dlpack__ must return a capsule, got {type(capsule).__name__}")
         if PyCapsule_IsValid(capsule, "dltensor_versioned"):
             view.versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(
                 capsule, "dltensor_versioned"
@@ -304,6 +391,10 @@ cdef class View:
             view.readonly = (view.versioned.flags & kDLReadOnly) != 0
             view.take(&view.versioned.dl_tensor)
         else:
+            if not PyCapsule_IsValid(capsule, "dltensor"):
+                name = PyCapsule_GetName(capsule)
+                told = "no name" if name is NULL else f"the name {(<bytes>name).decode()!r}"
+                raise BufferError(f"its capsule has {told}, so that it holds no tensor any more")
             view.unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
             PyCapsule_SetName(capsule, "used_dltensor")
             view.take(&view.unversioned.dl_tensor)
@@ -315,11 +406,11 @@ cdef class View:
 
     @property
     def shape(self):
-        return tuple([self.shape_[i] for i in range(self.operand.ndim)])
+        return tuple_of(self.shape_, self.operand.ndim)
 
     @property
     def strides(self):
-        return tuple([self.strides_[i] for i in range(self.operand.ndim)])
+        return tuple_of(self.strides_, self.operand.ndim)
 
     @property
     def size(self):
@@ -369,7 +460,10 @@ cdef class View:
         """The axes from the largest stride to the smallest."""
         cdef int axes[kMaxAxes]
         axes_in_order(self, axes)
-        return tuple([axes[i] for i in range(self.operand.ndim)])
+        cdef list found = []
+        for i in range(self.operand.ndim):
+            found.append(axes[i])
+        return tuple(found)
 
     @property
     def operand_address(self):

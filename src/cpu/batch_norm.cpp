@@ -24,7 +24,8 @@ int64_t batch_scratch(int64_t channels, int64_t size) {
 void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand* arrays, int axis,
              char* scratch, const ChannelArray& weight, const ChannelArray& bias) {
   const int lead = arrays[BatchNorm::kX].data ? BatchNorm::kX : BatchNorm::kDy;
-  plan_streams(&norm->streams, table->pipeline, dtype, BatchNorm::kOut + 1, arrays, lead, axis);
+  plan_streams(&norm->streams, table->pipeline, dtype, BatchNorm::kOut + 1, arrays, lead, axis,
+               arrays[BatchNorm::kDy].data);
   const Streams& s = norm->streams;
   norm->table = table;
   norm->blocks = &table->batch->blocks[s.wide == sizeof(double)];
@@ -105,6 +106,19 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
   read_channels(*norm, spread, 1, norm->rstd);
   if (is_rstd) return;
   for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
+}
+
+void save_running(const BlockTable* table, int64_t channels, char* scratch,
+                  const ChannelArray& running_mean, const ChannelArray& running_var, double eps,
+                  const ChannelArray& mean, const ChannelArray& rstd) {
+  BatchNorm norm{};  // no more of it than reading and writing channels takes
+  norm.table = table;
+  norm.channels = channels;
+  norm.mean = reinterpret_cast<double*>(scratch + -reinterpret_cast<uintptr_t>(scratch) % 64);
+  norm.rstd = norm.mean + channels;
+  take_statistics(&norm, running_mean, running_var, false, eps);
+  write_channels(norm, norm.mean, mean, false);
+  write_channels(norm, norm.rstd, rstd, false);
 }
 
 void update_running(const BatchNorm& norm, double momentum, const ChannelArray& mean,

@@ -15,25 +15,57 @@ cdef ChannelArray channels_of(View view, int axis) noexcept:
 
 def batch_norm_scratch(View x, int axis):
     """Bytes of scratch for the functions below."""
+    check(x, "x", False)
+    check_index(axis, x.operand.ndim, "axis")
     return batch_scratch(x.shape_[axis], x.size)
 
 
-cdef void prepare_channels(
+cdef int check_channels(View view, View x, int axis, const char* name, bint writes) except -1:
+    """None, or one element a channel: of one axis, or with the axes of x."""
+    cdef int along
+    if view is None:
+        return 0
+    check(view, name, writes)
+    along = 0 if view.operand.ndim == 1 else axis
+    if (
+        (view.operand.ndim != 1 and view.operand.ndim != x.operand.ndim)
+        or view.shape_[along] != x.shape_[axis]
+    ):
+        refuse(
+            f"{text(name)} must have an element for each of {x.shape_[axis]} channels, "
+            f"got shape {view.shape}"
+        )
+    return 0
+
+
+cdef int check_batch(int which, View x, View weight, View bias, int axis) except -1:
+    check_index(which, kActivations, "which")
+    check(x, "x", False)
+    check_index(axis, x.operand.ndim, "axis")
+    check_channels(weight, x, axis, "weight", False)
+    return check_channels(bias, x, axis, "bias", False)
+
+
+cdef int prepare_channels(
     BatchNorm* norm, int which, Block activation, const double* parameters, View dy, View x,
     View out, View weight, View bias, int axis, View scratch
-) noexcept:
+) except -1:
+    """All arrays but the scratch: checked; x is not empty."""
+    cdef char* memory = memory_for(
+        scratch, batch_scratch(x.shape_[axis], element_count(x)), "scratch"
+    )
     cdef Operand[3] arrays = [
         operand_or_nothing(dy), operand_or_nothing(x), operand_or_nothing(out)
     ]
-    cdef View data = dy if x is None else x
     norm.activation = activation
     norm.parameters = parameters
     norm.is_identity = which == IDENTITY
     norm.accumulate = norm.is_training = False
     prepare_batch_norm(
-        norm, table, data.dtype, arrays, axis, scratch.operand.data, channels_of(weight, axis),
+        norm, table, x.dtype, arrays, axis, memory, channels_of(weight, axis),
         channels_of(bias, axis),
     )
+    return 0
 
 
 def batch_norm_forward(
@@ -55,14 +87,27 @@ def batch_norm_forward(
     cdef int64_t[kMaxAxes] strides
     cdef cpp_bool[kMaxAxes] reduced
     cdef int threads, i
-    if x.size == 0:
-        return
+    check_batch(which, x, weight, bias, axis)
+    check_like(y, x, "y", True)
+    check_channels(running_mean, x, axis, "running_mean", training)
+    check_channels(running_var, x, axis, "running_var", training)
+    check_channels(mean, x, axis, "mean", True)
+    check_channels(rstd, x, axis, "rstd", True)
     unpack(parameters, p)
+    if element_count(x) == 0:
+        if not training and x.shape_[axis] > 0:  # an empty batch, by statistics that are there
+            save_running(
+                table, x.shape_[axis],
+                memory_for(scratch, batch_scratch(x.shape_[axis], 0), "scratch"),
+                channels_of(running_mean, axis), channels_of(running_var, axis), eps,
+                channels_of(mean, axis), channels_of(rstd, axis),
+            )
+        return
     prepare_channels(
         &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
         axis, scratch,
     )
-    threads = resolve_threads(x.size)
+    threads = resolve_threads(element_count(x))
     if training:
         for i in range(x.operand.ndim):
             reduced[i] = i != axis
@@ -106,14 +151,18 @@ def norm_apply(
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm
     cdef int threads
-    if x.size == 0:
-        return
+    check_batch(which, x, weight, bias, axis)
+    check_like(y, x, "y", True)
+    check_channels(mean, x, axis, "mean", False)
+    check_channels(rstd, x, axis, "rstd", False)
     unpack(parameters, p)
+    if element_count(x) == 0:
+        return
     prepare_channels(
         &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
         axis, scratch,
     )
-    threads = resolve_threads(x.size)
+    threads = resolve_threads(element_count(x))
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
     with nogil:
         make_coefficients(norm)
@@ -135,13 +184,22 @@ def batch_norm_backward(
     cdef BatchNorm norm
     cdef int threads, i
     cdef bint needs_sums, by_channels
-    if dy.size == 0:
+    check_batch(which, x, weight, bias, axis)
+    check_like(dy, x, "dy", False)
+    check_if_like(dx, x, "dx", True)
+    check_channels(mean, x, axis, "mean", False)
+    check_channels(rstd, x, axis, "rstd", False)
+    check_channels(sum_p, x, axis, "sum_p", False)
+    check_channels(sum_p_xhat, x, axis, "sum_p_xhat", False)
+    check_channels(dweight, x, axis, "dweight", True)
+    check_channels(dbias, x, axis, "dbias", True)
+    unpack(parameters, p)
+    if element_count(dy) == 0:
         if not accumulate:
             for gradient in (dweight, dbias):
                 if gradient is not None and gradient.size:
                     fill_with_zero(gradient)
         return
-    unpack(parameters, p)
     prepare_channels(
         &norm, which, table.backward[which][computed_in(x.dtype)][False], p, dy, x, dx, weight,
         bias, axis, scratch,
@@ -149,7 +207,7 @@ def batch_norm_backward(
     norm.accumulate = accumulate
     norm.is_training = training
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
-    threads = resolve_threads(x.size)
+    threads = resolve_threads(element_count(x))
     needs_sums = sum_p is None and (
         training or dweight is not None or dbias is not None
     )

@@ -3,6 +3,7 @@
 
 #include "batch_norm.h"
 #include "iterate.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -20,7 +21,7 @@ struct Chunks {
   const Streams& s;
   Reader reader;
   const char* coefficients[kCoefficients];
-  int used;               // coefficients, the first of them
+  int used = 0;           // coefficients, the first of them
   const int64_t longest;  // elements of a chunk
   const int64_t at_once;  // rows of a chunk
   const bool is_near;     // they go by together, else one after the other
@@ -33,11 +34,10 @@ struct Chunks {
   alignas(64) char out[kPiece * sizeof(double)];
   alignas(64) char spread[kCoefficients][kPiece * sizeof(double)];
 
-  Chunks(const BatchNorm& n, int used_coefficients)
+  explicit Chunks(const BatchNorm& n)
       : norm(n),
         s(n.streams),
         reader(n.streams),
-        used(used_coefficients),
         longest(longest_of(n)),
         at_once(most_rows(n)),
         is_near(n.streams.size() * n.streams.item <= kNear),
@@ -218,9 +218,8 @@ struct Chunks {
 // One thread's sums of p and p (x - mean).
 struct Sums : Chunks {
   const bool is_whole;  // dy and x lie in one piece and are summed as they are
-  Sums(const BatchNorm& n, int used_coefficients)
-      : Chunks(n, used_coefficients),
-        is_whole(n.is_identity && is_piece(BatchNorm::kDy) && is_piece(BatchNorm::kX)) {}
+  explicit Sums(const BatchNorm& n)
+      : Chunks(n), is_whole(n.is_identity && is_piece(BatchNorm::kDy) && is_piece(BatchNorm::kX)) {}
 
   bool is_piece(int k) const { return s.is_direct[k] && s.is_flat[k]; }
   alignas(64) char lanes[2 * kPiece * sizeof(double)];
@@ -349,40 +348,47 @@ void batch_backward_share(const BatchNorm* norm, int64_t index, int64_t shares) 
   const int64_t tile = tile_of(*norm), units = ceil_div(norm->channels, tile),
                 most = channels_at_once(*norm);
   const int64_t last = std::min(units * (index + 1) / shares * tile, norm->channels);
-  Sums sums(*norm, sums_use(*norm));
-  for (int64_t first = units * index / shares * tile, end; first < last; first = end) {
-    end = std::min(first + most, last);
-    sums.used = sums_use(*norm);
-    const int64_t step = sums.is_short ? tile : end - first;
-    for (int64_t chunk = 0; chunk < norm->chunks; ++chunk)
-      for (int64_t channel = first; channel < end; channel += step)
-        sums.lines(chunk, channel, std::min(step, end - channel));
-    merge_batch_sums(*norm, first, end - first);
-    make_slopes(*norm, first, end - first);
-    sums.used = gradient_uses(*norm);
-    sums.for_channels(first, end - first, [&](int64_t n) { sums.backward(n); });
-  }
+  with_frame<Sums>(*norm, [&](Sums& sums) {
+    for (int64_t first = units * index / shares * tile, end; first < last; first = end) {
+      end = std::min(first + most, last);
+      sums.used = sums_use(*norm);
+      const int64_t step = sums.is_short ? tile : end - first;
+      for (int64_t chunk = 0; chunk < norm->chunks; ++chunk)
+        for (int64_t channel = first; channel < end; channel += step)
+          sums.lines(chunk, channel, std::min(step, end - channel));
+      merge_batch_sums(*norm, first, end - first);
+      make_slopes(*norm, first, end - first);
+      sums.used = gradient_uses(*norm);
+      sums.for_channels(first, end - first, [&](int64_t n) { sums.backward(n); });
+    }
+  });
 }
 
 void batch_forward_share(const BatchNorm* norm, int64_t index, int64_t shares) {
-  Chunks chunks(*norm, kOffset + 1);
-  chunks.for_share(index, shares, [&](int64_t n) { chunks.forward(n); });
+  with_frame<Chunks>(*norm, [&](Chunks& chunks) {
+    chunks.used = kOffset + 1;
+    chunks.for_share(index, shares, [&](int64_t n) { chunks.forward(n); });
+  });
 }
 
 void batch_gradient_share(const BatchNorm* norm, int64_t index, int64_t shares) {
-  Chunks chunks(*norm, gradient_uses(*norm));
-  chunks.for_share(index, shares, [&](int64_t n) { chunks.backward(n); });
+  with_frame<Chunks>(*norm, [&](Chunks& chunks) {
+    chunks.used = gradient_uses(*norm);
+    chunks.for_share(index, shares, [&](int64_t n) { chunks.backward(n); });
+  });
 }
 
 void batch_sums_share(const BatchNorm* norm, int64_t index, int64_t shares) {
-  Sums sums(*norm, sums_use(*norm));
-  const int64_t tile = tile_of(*norm), tiles = ceil_div(norm->channels, tile);
-  const int64_t units = tiles * norm->chunks;
-  for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) {
-    const int64_t chunk = i / tiles, first = i % tiles * tile;
-    const int64_t n = std::min(tile, norm->channels - first);
-    norm->streams.is_channel_line ? sums.lines(chunk, first, n) : sums.rows(chunk, first, n);
-  }
+  with_frame<Sums>(*norm, [&](Sums& sums) {
+    sums.used = sums_use(*norm);
+    const int64_t tile = tile_of(*norm), tiles = ceil_div(norm->channels, tile);
+    const int64_t units = tiles * norm->chunks;
+    for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) {
+      const int64_t chunk = i / tiles, first = i % tiles * tile;
+      const int64_t n = std::min(tile, norm->channels - first);
+      norm->streams.is_channel_line ? sums.lines(chunk, first, n) : sums.rows(chunk, first, n);
+    }
+  });
 }
 
 }  // namespace fastact

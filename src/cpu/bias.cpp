@@ -5,6 +5,7 @@
 
 #include "iterate.h"
 #include "runs.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -288,7 +289,7 @@ char* along_channels(const BiasAct& act, const Operand& a, int64_t* stride) {
 void prepare(BiasAct* act, const BlockTable* table, bool backward, int dtype, const Operand* arrays,
              const Operand& bias, int bias_dtype, int axis) {
   plan_streams(&act->streams, table->pipeline, dtype, BiasAct::kOut + 1, arrays, BiasAct::kOut,
-               axis);
+               axis, backward);
   const int wide = act->streams.wide_dtype;
   act->is_double = wide == kF64;
   act->block = backward ? table->backward[act->activation][wide][false]
@@ -298,7 +299,7 @@ void prepare(BiasAct* act, const BlockTable* table, bool backward, int dtype, co
   act->bias = along_channels(*act, bias, &act->bias_stride);
 }
 
-void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias) {
+void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate) {
   Reducer* r = &act->reducer;
   const Streams& s = act->streams;
   const int64_t channels = act->channels, item = item_size(act->bias_dtype);
@@ -310,7 +311,7 @@ void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias) {
   r->outputs.append(channels, 0, stride);
   r->terms.size = s.size() / channels;
   r->partial = nullptr;
-  r->accumulate = act->accumulate;
+  r->accumulate = accumulate;
   const auto bits = reinterpret_cast<uintptr_t>(data) | uintptr_t(stride);
   set_output(r, data, act->bias_dtype, bits % uintptr_t(item) == 0);
   r->row = channels;
@@ -338,12 +339,12 @@ int64_t bias_workspace_size(int64_t channels, int64_t terms) {
 void forward_share(const BiasAct* act, int64_t index, int64_t shares) {
   const int64_t size = act->streams.size();
   const auto cut = [&](int64_t i) { return i == shares ? size : size / shares * i / kCut * kCut; };
-  Forward(*act).run(cut(index), cut(index + 1));
+  with_frame<Forward>(*act, [&](Forward& forward) { forward.run(cut(index), cut(index + 1)); });
 }
 
 void backward_share(const BiasAct* act, int64_t index, int64_t shares) {
-  Backward backward(*act);
-  reduce_units(act->reducer, backward, index, shares);
+  with_frame<Backward>(
+      *act, [&](Backward& backward) { reduce_units(act->reducer, backward, index, shares); });
 }
 
 }  // namespace fastact

@@ -42,9 +42,9 @@ struct BiasAct {
   Streams streams;
   int activation;
   const double* parameters;
-  bool accumulate;
-  Block block;     // the activation alone, of the compute type: for sums with a residual
-  bool is_double;  // the compute type
+  bool accumulate;  // dx is added to
+  Block block;      // the activation alone, of the compute type: for sums with a residual
+  bool is_double;   // the compute type
 
   const char* bias;
   int bias_dtype;
@@ -59,8 +59,8 @@ struct BiasAct {
 void prepare(BiasAct* act, const BlockTable* table, bool backward, int dtype, const Operand* arrays,
              const Operand& bias, int bias_dtype, int axis);
 
-// After `prepare`, for backward: dbias has the dtype of the bias.
-void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias);
+// After `prepare`, for backward: dbias has the dtype of the bias. accumulate: it is added to.
+void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate);
 
 // Bytes of scratch with which few channels can share their work among many threads; at most.
 int64_t bias_workspace_size(int64_t channels, int64_t terms);

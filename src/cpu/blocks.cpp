@@ -94,39 +94,49 @@ void square_backward(char* const* operands, int64_t n, const double*) {
                    });
 }
 
-// dx = dmean / N + s (x - mean) dsecond, with 1/N and s as parameters. Of the mean, which may be
-// large beside x - mean, the low part comes too: x - high is nearly exact.
+// dx = dmean / N + s (x - mean) dsecond, with 1/N and s as parameters. The mean, which may be large
+// beside x - mean, comes in full, and x - mean is rounded once or twice: of 16-bit data in double,
+// else with what its rounding lost as an operand of its own.
 template <class T, bool accumulate>
-void moments_backward(char* const* operands, int64_t n, const double* parameters) {
-  using C = Compute<T>;
-  constexpr int kInputs = 5;
-  const C share = C(parameters[0]), scale = C(parameters[1]);
-  T* y = reinterpret_cast<T*>(operands[kInputs]);
-  C wide[kInputs + 1][kChunk];
-  for (int64_t i = 0; i < n; i += kChunk) {
-    const int64_t m = n - i < kChunk ? n - i : kChunk;
-    const C* in[kInputs + 1];
-    for (int k = 0; k < kInputs + accumulate; ++k) {
-      const T* from = reinterpret_cast<const T*>(operands[k]) + i;
-      if constexpr (sizeof(T) == sizeof(C)) {
-        in[k] = from;
-      } else {
-        widen_chunk(from, wide[k], m);
-        in[k] = wide[k];
-      }
-    }
-    const C *x = in[0], *high = in[1], *low = in[2], *dmean = in[3], *dsecond = in[4];
-    C* sum = wide[kInputs];
-    if (accumulate && sizeof(T) == sizeof(C)) memcpy(sum, y + i, m * sizeof(C));
+void moments_backward_narrow(char* const* operands, int64_t n, const double* parameters) {
+  enum { kX, kMean, kDMean, kDSecond, kDx };
+  const float share = float(parameters[0]), scale = float(parameters[1]);
+  T* y = reinterpret_cast<T*>(operands[kDx]);
+  const double* mean = reinterpret_cast<const double*>(operands[kMean]);
+  float x[kChunk], dmean[kChunk], dsecond[kChunk], dx[kChunk];
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const auto read = [&](int k, float* to) FASTACT_INLINED {
+      widen_chunk(reinterpret_cast<const T*>(operands[k]) + i, to, m);
+    };
+    read(kX, x), read(kDMean, dmean), read(kDSecond, dsecond);
+    if (accumulate) read(kDx, dx);
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) {
-      const C dx = madd(scale * dsecond[k], (x[k] - high[k]) - low[k], share * dmean[k]);
+      const float centred_x = float(double(x[k]) - mean[i + k]);
+      const float term = madd(scale * dsecond[k], centred_x, share * dmean[k]);
+      dx[k] = accumulate ? dx[k] + term : term;
+    }
+    narrow_chunk(dx, y + i, m);
+  });
+}
+
+template <class T, bool accumulate>
+void moments_backward(char* const* operands, int64_t n, const double* parameters) {
+  constexpr int kInputs = 5;
+  const T share = T(parameters[0]), scale = T(parameters[1]);
+  T* y = reinterpret_cast<T*>(operands[kInputs]);
+  T sum[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = n - i < kChunk ? n - i : kChunk;
+    const auto from = [&](int k) { return reinterpret_cast<const T*>(operands[k]) + i; };
+    const T *x = from(0), *high = from(1), *low = from(2), *dmean = from(3), *dsecond = from(4);
+    if (accumulate) memcpy(sum, y + i, m * sizeof(T));
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) {
+      const T dx = madd(scale * dsecond[k], (x[k] - high[k]) - low[k], share * dmean[k]);
       sum[k] = accumulate ? sum[k] + dx : dx;
     }
-    if constexpr (sizeof(T) == sizeof(C))
-      memcpy(y + i, sum, m * sizeof(C));
-    else
-      narrow_chunk(sum, y + i, m);
+    memcpy(y + i, sum, m * sizeof(T));
   }
 }
 
@@ -187,8 +197,8 @@ const BlockTable table = {
      {square_backward<bf16, false>, square_backward<bf16, true>},
      {square_backward<float, false>, square_backward<float, true>},
      {square_backward<double, false>, square_backward<double, true>}},
-    {{moments_backward<f16, false>, moments_backward<f16, true>},
-     {moments_backward<bf16, false>, moments_backward<bf16, true>},
+    {{moments_backward_narrow<f16, false>, moments_backward_narrow<f16, true>},
+     {moments_backward_narrow<bf16, false>, moments_backward_narrow<bf16, true>},
      {moments_backward<float, false>, moments_backward<float, true>},
      {moments_backward<double, false>, moments_backward<double, true>}},
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},

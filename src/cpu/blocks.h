@@ -49,7 +49,8 @@ struct BlockTable {
   Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
   Block identity[kDTypes][2];                // x IN, y OUT; [1]: y IN/OUT, added to
   Block square_backward[kDTypes][2];         // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to
+  // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
+  // the mean is double and has no low part.
   Block moments_backward[kDTypes][2];
   Block elementary[kElementaries][2];  // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;
@@ -70,6 +71,15 @@ struct IsaList {
 };
 const IsaList& built_isas();
 bool cpu_supports(const char* isa);
+
+// What CPUID and XGETBV tell of an x86-64 processor and its operating system.
+struct CpuFeatures {
+  uint32_t leaf1_ecx, leaf7_ebx, extended_ecx;
+  uint64_t xcr0;
+};
+// The micro-architecture level of the psABI that all of it allows, from 1 to 4.
+int x86_level(const CpuFeatures& cpu);
+
 const BlockTable* best_supported_isa();
 
 }  // namespace fastact

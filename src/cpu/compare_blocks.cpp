@@ -40,7 +40,7 @@ void compare(const float* y, const double* exact, int64_t n, double allowed, con
   int64_t strange = 0, ulp_from = 0, counted_from = 0;
   double absolute = 0, ulp = 0, counted = 0;
   for (int64_t begin = 0; begin < n; begin += kStep) {
-    const int64_t end = std::min(begin + kStep, n);
+    const int64_t end = begin + kStep < n ? begin + kStep : n;
     double most = 0, most_counted = 0;
 #pragma omp simd reduction(max : absolute, most, most_counted) reduction(+ : strange)
     for (int64_t i = begin; i < end; ++i) {
@@ -61,7 +61,8 @@ void compare(const float* y, const double* exact, int64_t n, double allowed, con
     if (most_counted > counted) counted = most_counted, counted_from = begin;
   }
   const auto first = [&](int64_t from, double but, double error) {
-    return error > 0 ? find(y, exact, from, std::min(from + kStep, n), but, error) : 0;
+    const int64_t end = from + kStep < n ? from + kStep : n;
+    return error > 0 ? find(y, exact, from, end, but, error) : 0;
   };
   *found = {absolute,
             ulp,
@@ -70,7 +71,7 @@ void compare(const float* y, const double* exact, int64_t n, double allowed, con
             first(counted_from, allowed, counted),
             {},
             strange == 0};
-  std::copy(above, above + kErrorEdges, found->above);
+  for (int k = 0; k < kErrorEdges; ++k) found->above[k] = above[k];
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The gradients of the gates' biases (gates.h): sums over rows, in the order of bias_grad.
 #include "gate_tiles.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -32,7 +33,14 @@ struct Parts {
     if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for shares of equal size
     while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kRunCost * rows) lanes *= 2;
   }
+  // Of workspace, where rows of lanes have so many numbers.
+  int64_t bytes(int64_t width) const { return count * lanes * width * int64_t(sizeof(double)); }
 };
+
+// Of workspace, for the sums of chunks of rows.
+int64_t chunk_bytes(const Reducer& r, int64_t width) {
+  return r.chunks * width * 2 * int64_t(sizeof(double));
+}
 
 // Whether threads take rows of one block rather than tiles of columns.
 bool shares_rows(int64_t rows, int64_t tiles, int threads) {
@@ -279,28 +287,35 @@ int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, 
   const int64_t width = kKeptOf[kind] * columns;
   const int64_t tile = tile_of(kind, item_size(compute_dtype(dtype)), rows, columns);
   const int64_t tiles = ceil_div(columns, tile);
-  if (rows <= kReduceBlock) {
-    const Parts parts(rows, width, threads);
-    return shares_rows(rows, tiles, threads)
-               ? parts.count * parts.lanes * width * int64_t(sizeof(double))
-               : 0;
-  }
+  if (rows <= kReduceBlock)
+    return shares_rows(rows, tiles, threads) ? Parts(rows, width, threads).bytes(width) : 0;
   Reducer r;
   r.terms.size = rows;
   cut_terms(&r);
-  return tiles >= kFewUnits ? 0 : r.chunks * width * 2 * int64_t(sizeof(double));
+  return tiles >= kFewUnits ? 0 : chunk_bytes(r, width);
 }
 
 void gate_sum_share(const Gates* gates, int64_t index, int64_t shares) {
-  Sums(*gates).run(index, shares);
+  with_frame<Sums>(*gates, [&](Sums& sums) { sums.run(index, shares); });
 }
 
-void use_workspace(Gates* gates, char* workspace, int threads) {
-  gates->sums[0].partial = reinterpret_cast<double*>(workspace);
-  if (gates->rows > kReduceBlock) return;
-  const Parts parts(gates->rows, kKeptOf[gates->kind] * gates->columns, threads);
-  gates->parts = parts.count;
-  gates->part_lanes = parts.lanes;
+bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads) {
+  Gates& g = *gates;
+  const int64_t width = kKeptOf[g.kind] * g.columns;
+  if (g.rows > kReduceBlock) {
+    if (bytes < chunk_bytes(g.sums[0], width)) return false;
+  } else {
+    const int64_t tile = tile_of(g.kind, g.wide, g.rows, g.columns);
+    if (!shares_rows(g.rows, ceil_div(g.columns, tile), threads)) return false;
+    threads = std::min(threads, int(kLanes));  // more of them make no more parts
+    while (threads > 1 && Parts(g.rows, width, threads).bytes(width) > bytes) --threads;
+    if (threads < 2) return false;
+    const Parts parts(g.rows, width, threads);
+    g.parts = parts.count;
+    g.part_lanes = parts.lanes;
+  }
+  g.sums[0].partial = reinterpret_cast<double*>(workspace);
+  return true;
 }
 
 void merge_gate_sums(const Gates* gates) {

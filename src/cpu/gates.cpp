@@ -1,4 +1,5 @@
 #include "gate_tiles.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -22,6 +23,9 @@ Gates::Bias bias_of(const GateArrays& a, int place, int64_t columns, bool takes,
 }
 
 }  // namespace
+
+int gates_of(int kind) { return kGatesOf[kind]; }
+int gates_kept(int kind) { return kKeptOf[kind]; }
 
 void prepare(Gates* g, const BlockTable* table, int kind, int dtype, bool backward, bool recomputes,
              bool accumulate, const GateArrays& a) {
@@ -100,7 +104,9 @@ void prepare(Gates* g, const BlockTable* table, int kind, int dtype, bool backwa
       s.step[axis] = byte_stride(x, axes[axis], g->item);
       bits |= uintptr_t(s.step[axis]);
     }
-    s.is_dense = (column == g->item || g->columns == 1) && bits % uintptr_t(g->item) == 0;
+    // Sums of biases read all gates of a row as one run: one column of each is no exception there.
+    const bool has_run = column == g->item || (g->columns == 1 && array.count == 1);
+    s.is_dense = has_run && bits % uintptr_t(g->item) == 0;
     s.is_direct = s.is_dense && g->item == g->wide;
     g->moves |= !s.is_direct || (accumulate && is_out);
     for (int k = 0; k < array.count; ++k) {
@@ -122,19 +128,20 @@ void gate_share(const Gates* gates, int64_t index, int64_t shares) {
   const Gates& g = *gates;
   const int64_t size = g.rows * g.columns;
   const auto cut = [&](int64_t i) { return i == shares ? size : size / shares * i / kCut * kCut; };
-  int64_t first = cut(index);
-  const int64_t end = cut(index + 1);
-  GateTiles tiles(g);
-  if (const int64_t column = first % g.columns; column && first < end) {
-    const int64_t n = std::min(g.columns - column, end - first);
-    tiles.run(first / g.columns, 1, column, column + n);
-    first += n;
-  }
-  if (const int64_t rows = (end - first) / g.columns; rows > 0) {
-    tiles.run(first / g.columns, rows, 0, g.columns);
-    first += rows * g.columns;
-  }
-  if (first < end) tiles.run(first / g.columns, 1, 0, end - first);
+  with_frame<GateTiles>(g, [&](GateTiles& tiles) {
+    int64_t first = cut(index);
+    const int64_t end = cut(index + 1);
+    if (const int64_t column = first % g.columns; column && first < end) {
+      const int64_t n = std::min(g.columns - column, end - first);
+      tiles.run(first / g.columns, 1, column, column + n);
+      first += n;
+    }
+    if (const int64_t rows = (end - first) / g.columns; rows > 0) {
+      tiles.run(first / g.columns, rows, 0, g.columns);
+      first += rows * g.columns;
+    }
+    if (first < end) tiles.run(first / g.columns, 1, 0, end - first);
+  });
 }
 
 }  // namespace fastact

@@ -60,6 +60,10 @@ namespace fastact {
 
 constexpr int kMostGates = 4;
 
+// Gates that a packed array of a kind holds, and one of those that are kept.
+int gates_of(int kind);
+int gates_kept(int kind);
+
 // What one call is about; arrays without data are not there.
 struct GateArrays {
   Operand gates, recurrent, state, cell, hidden, cell_gradient;  // slots of gate_blocks.h
@@ -122,10 +126,12 @@ void prepare_gate_sums(Gates* gates, const ReduceTable* table, const Operand* su
 // units of some columns only would go through rows that are too far apart.
 bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads);
 
-// Bytes of scratch with which so many threads can share sums; 0 where that would not help. To be
-// used after prepare_gate_sums.
+// Bytes of scratch with which so many threads can share sums; 0 where that would not help.
 int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads);
-void use_workspace(Gates* gates, char* workspace, int threads);
+// After prepare_gate_sums: cuts the sums for so many threads, or for as many as `bytes` of
+// workspace are enough for: whoever sized it may have counted other threads. Whether it is used,
+// and merge_gate_sums is to follow; the bits are the same if not.
+bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads);
 
 // The index-th of `shares` parts of the work.
 void gate_share(const Gates* gates, int64_t index, int64_t shares);

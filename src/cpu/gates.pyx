@@ -6,6 +6,56 @@ GATE_KINDS = ("lstm", "gru", "reset", "blend")
 GATE_ULPS = (kGateUlps[0], kGateUlps[1])
 
 
+cdef int check_packed(View view, View state, int gates, const char* name, bint writes) except -1:
+    """None, or so many gates along the last axis of the state's shape."""
+    cdef int i, last = state.operand.ndim - 1
+    if view is None:
+        return 0
+    check(view, name, writes)
+    check_dtype(view, state.dtype, name)
+    if view.operand.ndim == last + 1:
+        for i in range(last):
+            if view.shape_[i] != state.shape_[i]:
+                break
+        else:
+            if view.shape_[last] == gates * state.shape_[last]:
+                return 0
+    return refuse(
+        f"{text(name)} must hold {gates} gates for a state of shape {state.shape}, got "
+        f"shape {view.shape}"
+    )
+
+
+cdef int check_state(int kind, View state) except -1:
+    check_index(kind, kGateKinds, "kind")
+    check(state, "state", False)
+    if state.operand.ndim < 1:
+        refuse("state must have an axis")
+    return 0
+
+
+cdef int check_gates(
+    int kind, View gates, int count, View recurrent, View bias, View recurrent_bias, View state,
+    tuple places
+) except -1:
+    """What both ways take. count: of gates in `gates`."""
+    cdef int64_t packed
+    cdef int place
+    check_state(kind, state)
+    packed = gates_of(kind) * state.shape_[state.operand.ndim - 1]
+    if gates is None:
+        refuse("gates must be an array, got None")
+    check_packed(gates, state, count, "gates", False)
+    check_packed(recurrent, state, gates_of(kind), "recurrent", False)
+    check_along(bias, packed, "bias", False)
+    check_along(recurrent_bias, packed, "recurrent_bias", False)
+    if places is None or len(places) != gates_of(kind):
+        refuse(f"places must be a tuple of {gates_of(kind)}, got {places}")
+    for place in places:
+        check_index(place, gates_of(kind), "a place")
+    return 0
+
+
 cdef void set_gates(
     GateArrays* given, int* at, View gates, View recurrent, View bias, View recurrent_bias,
     View state, tuple places
@@ -37,8 +87,19 @@ def gates_forward(
     cdef Gates step
     cdef GateArrays given
     cdef int[4] at
-    cdef int64_t size = element_count(state)
+    cdef int64_t size
     cdef int threads
+    check_gates(
+        kind, gates, gates_of(check_kind(kind)), recurrent, bias, recurrent_bias, state, places
+    )
+    check_like(hidden, state, "hidden", True)
+    check_if_like(cell, state, "cell", True)
+    check_packed(kept, state, gates_kept(kind), "kept", True)
+    if kind == kLstm and cell is None:
+        refuse("cell must be an array, got None")
+    if kind == kGru and recurrent is None:
+        refuse("recurrent must be an array, got None")
+    size = element_count(state)
     if size == 0:
         return
     set_gates(&given, at, gates, recurrent, bias, recurrent_bias, state, places)
@@ -51,6 +112,11 @@ def gates_forward(
         run_shares(threads, gate_share, &step)
 
 
+cdef int check_kind(int kind) except -1:
+    check_index(kind, kGateKinds, "kind")
+    return kind
+
+
 cdef int64_t gate_work(int kind, int64_t size) noexcept:
     """In elements of an activation, by which threads are counted."""
     return size * (5 if kind == kLstm else 3 if kind == kGru else 1 if kind == kReset else 2)
@@ -58,8 +124,11 @@ cdef int64_t gate_work(int kind, int64_t size) noexcept:
 
 def gates_workspace(int kind, View state):
     """Bytes of scratch with which `gates_backward` can share the sums of few columns."""
-    cdef int64_t size = element_count(state), columns
-    cdef int threads = resolve_threads(gate_work(kind, size))
+    cdef int64_t size, columns
+    cdef int threads
+    check_state(kind, state)
+    size = element_count(state)
+    threads = resolve_threads(gate_work(kind, size))
     if size == 0 or threads == 1:
         return 0
     columns = state.shape_[state.operand.ndim - 1]
@@ -68,8 +137,10 @@ def gates_workspace(int kind, View state):
 
 def gates_sums_apart(int kind, View state):
     """Whether the biases' gradients are better the `sum` of the others, once those are stored."""
-    cdef int64_t size = element_count(state), columns
+    cdef int64_t size, columns
     cdef int threads
+    check_state(kind, state)
+    size = element_count(state)
     if size == 0:
         return False
     columns = state.shape_[state.operand.ndim - 1]
@@ -97,9 +168,30 @@ def gates_backward(
         operand_or_nothing(bias_gradient), operand_or_nothing(recurrent_bias_gradient)
     ]
     cdef int[2] dtypes = [0, 0]
-    cdef int64_t size = element_count(state)
+    cdef int64_t size, capacity, packed
     cdef int threads, i
+    cdef char* memory = memory_of(workspace, &capacity)
     cdef bint is_merging = False
+    check_gates(
+        kind, gates, gates_of(check_kind(kind)) if recomputes else gates_kept(check_kind(kind)), recurrent, bias,
+        recurrent_bias, state, places,
+    )
+    packed = gates_of(kind) * state.shape_[state.operand.ndim - 1]
+    check_like(hidden_gradient, state, "hidden_gradient", False)
+    check_if_like(cell, state, "cell", False)
+    check_if_like(cell_gradient, state, "cell_gradient", False)
+    check_packed(gates_gradient, state, gates_of(kind), "gates_gradient", True)
+    check_packed(recurrent_gradient, state, gates_of(kind), "recurrent_gradient", True)
+    check_if_like(state_gradient, state, "state_gradient", True)
+    check_along(bias_gradient, packed, "bias_gradient", True)
+    check_along(recurrent_bias_gradient, packed, "recurrent_bias_gradient", True)
+    if kind == kLstm and cell is None and not recomputes:
+        refuse("cell must be an array, got None")
+    if kind == kGru and recurrent is None and recomputes:
+        refuse("recurrent must be an array, got None")
+    if kind != kGru and recurrent_gradient is not None:
+        refuse("recurrent_gradient must be None")
+    size = element_count(state)
     if size == 0:
         if not accumulate:
             for gradient in (bias_gradient, recurrent_bias_gradient):
@@ -122,9 +214,8 @@ def gates_backward(
         if gradient is not None:
             dtypes[i] = gradient.dtype
     prepare_gate_sums(&step, table.reduce, sums, dtypes)
-    if threads > 1 and workspace is not None:
-        use_gate_workspace(&step, workspace.operand.data, threads)
-        is_merging = True
+    if threads > 1 and memory is not NULL:
+        is_merging = use_gate_workspace(&step, memory, capacity, threads)
     with nogil:
         run_shares(threads, gate_sum_share, &step)
         if is_merging:

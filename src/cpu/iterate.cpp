@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "scratch.h"
+
 namespace fastact {
 namespace {
 
@@ -13,11 +15,30 @@ constexpr int kAhead = 4;         // lines of the next row that are fetched duri
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
 constexpr int64_t kShortRow = 16;
 
+// What lies backwards, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
+// last in memory.
+template <class T>
+void reverse_row(char* to, const char* from, int64_t n) {
+  constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
+  typedef T Several __attribute__((vector_size(kBytes)));
+  for (; n >= kCount; n -= kCount, to += kBytes, from -= kBytes) {
+    Several v, turned;
+    memcpy(&v, from - kBytes + sizeof(T), kBytes);
+    for (int i = 0; i < kCount; ++i) turned[i] = v[kCount - 1 - i];
+    memcpy(to, &turned, kBytes);
+  }
+  for (; n > 0; --n, to += sizeof(T), from -= sizeof(T)) memcpy(to, from, sizeof(T));
+}
+
 template <class T>
 void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t n) {
   constexpr int64_t kItem = sizeof(T);
   if (to_stride == kItem && from_stride == kItem) {
     memcpy(to, from, n * kItem);
+  } else if (to_stride == kItem && from_stride == -kItem) {
+    reverse_row<T>(to, from, n);
+  } else if (to_stride == -kItem && from_stride == kItem) {
+    reverse_row<T>(to - (n - 1) * kItem, from + (n - 1) * kItem, n);
   } else if (to_stride == kItem && from_stride == 0) {
     T value;
     memcpy(&value, from, kItem);
@@ -166,7 +187,12 @@ void run_rows(const Loop& loop, int64_t first, int64_t n) {
 // The third way: one thread's buffers.
 class Stage {
  public:
-  explicit Stage(const Loop& l) : loop(l), output(l.operands - 1), move(tile_for(l.item)) {}
+  explicit Stage(const Loop& l) : loop(l), output(l.operands - 1) {
+    for (int k = 0; k <= output; ++k) {
+      move[k] = tile_for(l.items[k]);
+      is_dense[k] = l.strides[k][l.ndim - 1] == l.items[k] && rows_aligned(l, k, l.items[k]);
+    }
+  }
 
   void run(int64_t first, int64_t n) {
     for (int64_t done = 0; done < n; done += kStage)
@@ -186,10 +212,11 @@ class Stage {
       const Cursor cursor(loop, first);
       if (loop.reads_output) gather(output, cursor, n);
       loop.block(p, n, loop.parameters);
-      for_tiles(
-          loop, cursor, output, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-            move(at, steps(output), p[output] + done * loop.item, dense(columns), rows, columns);
-          });
+      for_tiles(loop, cursor, output, n,
+                [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+                  move[output](at, steps(output), p[output] + done * loop.item,
+                               dense(output, columns), rows, columns);
+                });
     }
   }
 
@@ -199,6 +226,9 @@ class Stage {
     if (loop.contiguous[k]) return loop.data[k] + first * loop.item;
     const int64_t period = loop.period[k];
     if (period == 0) {
+      if (is_dense[k]) {
+        if (char* const piece = piece_of_row(k, first, n)) return piece;
+      }
       const Cursor cursor(loop, first);
       const bool is_one = loop.strides[k][loop.ndim - 1] == 0 && cursor.left_in_row() >= n;
       if (is_one && cursor.at(k) == value[k] && n <= times[k]) return buffer[k];
@@ -209,21 +239,27 @@ class Stage {
     }
     if (!is_filled[k]) {
       gather(k, Cursor(loop, 0), period);
-      const int64_t end = (period + std::min(kStage, loop.size)) * loop.item;
-      for (int64_t done = period * loop.item; done < end; done *= 2)
+      const int64_t end = (period + std::min(kStage, loop.size)) * loop.items[k];
+      for (int64_t done = period * loop.items[k]; done < end; done *= 2)
         memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
       is_filled[k] = true;
     }
-    return buffer[k] + first % period * loop.item;
+    return buffer[k] + first % period * loop.items[k];
+  }
+
+  // Where n elements lie side by side, if they do.
+  __attribute__((noinline)) char* piece_of_row(int k, int64_t first, int64_t n) const {
+    const Cursor cursor(loop, first);
+    return cursor.left_in_row() >= n ? cursor.at(k) : nullptr;
   }
 
   void gather(int k, const Cursor& cursor, int64_t n) {
     for_tiles(loop, cursor, k, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-      move(buffer[k] + done * loop.item, dense(columns), at, steps(k), rows, columns);
+      move[k](buffer[k] + done * loop.items[k], dense(k, columns), at, steps(k), rows, columns);
     });
   }
 
-  Steps dense(int64_t columns) const { return {columns * loop.item, loop.item}; }
+  Steps dense(int k, int64_t columns) const { return {columns * loop.items[k], loop.items[k]}; }
   Steps steps(int k) const {
     const int last = loop.ndim - 1;
     return {last > 0 ? loop.strides[k][last - 1] : 0, loop.strides[k][last]};
@@ -234,7 +270,8 @@ class Stage {
 
   const Loop& loop;
   const int output;
-  const MoveTile move;
+  MoveTile move[kMaxOperands];
+  bool is_dense[kMaxOperands];           // along its rows
   bool is_filled[kMaxOperands] = {};     // with periods
   const char* value[kMaxOperands] = {};  // of which a buffer holds nothing else, so many times
   int64_t times[kMaxOperands];
@@ -265,6 +302,7 @@ void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool 
         loop->strides[k][loop->ndim - 1] == loop->item && rows_aligned(*loop, k, loop->item);
   const auto past_line = reinterpret_cast<uintptr_t>(loop->data[operands - 1]) % kLine;
   for (int k = 0; k < operands; ++k) {
+    loop->items[k] = loop->item;
     loop->period[k] = period_of(*loop, k);
     loop->rows &= loop->period[k] == 0;
   }
@@ -278,7 +316,8 @@ void run_share(const Loop* loop, int64_t index, int64_t shares) {
     return i == 0 ? 0 : i == shares ? loop->size : std::min(even, loop->size);
   };
   const int64_t first = cut(index), end = cut(index + 1);
-  if (!(loop->whole || loop->rows)) return Stage(*loop).run(first, end - first);
+  if (!(loop->whole || loop->rows))
+    return with_frame<Stage>(*loop, [&](Stage& stage) { stage.run(first, end - first); });
   for (int64_t at = first; at < end;) {
     const int64_t n = std::min(kBlock + (at == 0 ? loop->head : 0), end - at);
     loop->whole ? run_contiguous(*loop, at, n) : run_rows(*loop, at, n);

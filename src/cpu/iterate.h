@@ -46,6 +46,7 @@ struct Loop : Walk {
   const double* parameters;
   int64_t head;  // elements before the output's first cache line boundary, if contiguous
   bool reads_output;
+  int64_t items[kMaxOperands];   // bytes an element; the walk's but for an operand of another dtype
   int64_t period[kMaxOperands];  // elements after which an operand begins anew, if few; else 0
   bool whole, rows;              // contiguous as a whole, or at least row by row
 };
@@ -55,7 +56,8 @@ using MoveRow = void (*)(char* to, const char* from, int64_t stride, int64_t n);
 MoveRow gather_for(int64_t item);   // stride is of `from`
 MoveRow scatter_for(int64_t item);  // stride is of `to`
 
-// All operands have the same shape and dtype (checked by the caller).
+// All operands have the same shape and dtype (checked by the caller). An input of another dtype,
+// which cannot be contiguous as one of `dtype` is, gets its item size in `items` afterwards.
 void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
              int operands, const Operand* arrays);
 

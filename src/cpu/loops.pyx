@@ -8,7 +8,7 @@ cdef void run(
     Block block, const double* parameters, int dtype, bint reads_output, int operands,
     const Operand* arrays, int64_t size
 ) noexcept:
-    """Run a block function over arrays of one shape. All of them are known to be right."""
+    """Run a block function over arrays of one shape. All of them have been checked."""
     cdef Loop loop
     if size == 0:
         return
@@ -18,6 +18,11 @@ cdef void run(
 
 
 cdef void unpack(tuple values, double* parameters) except *:
+    """parameters OUT (MAX_PARAMETERS): those that are not given are 0."""
     cdef int i
+    if values is None or len(values) > MAX_PARAMETERS:
+        refuse(f"parameters must be a tuple of at most {MAX_PARAMETERS}, got {values}")
     for i in range(len(values)):
         parameters[i] = values[i]
+    for i in range(<int>len(values), MAX_PARAMETERS):
+        parameters[i] = 0

@@ -32,6 +32,36 @@ void along(const char* x, const int64_t* offsets, int64_t count, int64_t n, doub
     block(reinterpret_cast<const T*>(x + offsets[i]), n, mean + i, m2 + i);
 }
 
+// As sum_block_backward of reduce_blocks.cpp.
+template <class T>
+FASTACT_HD void block_backward(const T* x, int64_t n, double* mean, double* m2) {
+  double shift = finite_or_zero(wide(*x));
+#pragma GCC unroll 2
+  for (int pass = 0; pass < kPasses<T>; ++pass) {
+    MomentLanes<T> lanes;
+    lanes.clear();
+    lanes.add_backward(x, n / kLanes, shift);
+    turn(lanes.sums);
+    turn(lanes.squares);
+    if (const int64_t rest = n % kLanes) {
+      double memory[2][kLanes];
+      lanes.write(memory[0], memory[1]);
+      for (int64_t i = 0; i < rest; ++i)
+        add_deviation(wide(x[rest - n - i]) - shift, memory[0][i], memory[1][i]);
+      lanes.read(memory[0], memory[1]);
+    }
+    lanes.settle(shift, n, mean, m2);
+    shift = finite_or_zero(*mean);
+  }
+}
+
+template <class T>
+void along_backward(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* mean,
+                    double* m2) {
+  for (int64_t i = 0; i < count; ++i)
+    block_backward(reinterpret_cast<const T*>(x + offsets[i]), n, mean + i, m2 + i);
+}
+
 FASTACT_HD void merge_counts(const Moments& from, int64_t k, Moments* to, int64_t n) {
   const double share = double(k) / double(n + k);
   merge_moments(from, share, double(n) * share, to);
@@ -295,14 +325,9 @@ void merge(const MomentArrays& from, int64_t k, const MomentArrays& to, int64_t 
 }  // namespace
 
 #define FASTACT_FEW(f, T) {f<1, T>, f<2, T>, f<3, T>, f<4, T>, f<5, T>, f<6, T>, f<7, T>, f<8, T>}
-#define FASTACT_MOMENTS(T)   \
-  {row<T>,                   \
-   along<T>,                 \
-   add_terms<T>,             \
-   add_line<T>,              \
-   add_rows<T>,              \
-   FASTACT_FEW(few_rows, T), \
-   FASTACT_FEW(short_rows, T)}
+#define FASTACT_MOMENTS(T)                                           \
+  {row<T>,      along<T>,    along_backward<T>,        add_terms<T>, \
+   add_line<T>, add_rows<T>, FASTACT_FEW(few_rows, T), FASTACT_FEW(short_rows, T)}
 
 extern const MomentTable moment_table;
 const MomentTable moment_table = {

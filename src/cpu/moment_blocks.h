@@ -9,7 +9,7 @@
 //
 //   Q = m2 + n (c - mean)^2 <= (n + 1) m2          at most 11 of 53 bits can cancel
 //   |m2 - exact| <= 212 u Q < 2^-34 m2             and for data near the mean, Q ~ 2 m2: 2^-44 m2
-//   |mean - exact| <= u |mean| + 71 u avg|d|
+//   |mean - exact| <= u |mean| + 71 u avg|d|      and avg|d| <= avg|x| + |c|, |c| <= max|x|
 //
 // For float32, which has 24 bits, one rounding follows and little else is to be seen. float64
 // keeps no such reserve: the block, still in the cache, is passed over again with the mean as
@@ -47,6 +47,10 @@ struct MomentBlocks {
   // mean, m2 OUT (count): of blocks of n <= kReduceBlock contiguous terms, each at x + offsets[i].
   void (*along)(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* mean,
                 double* m2);
+
+  // The same of terms each of which lies before the one that comes before it.
+  void (*along_backward)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
+                         double* mean, double* m2);
 
   // sums, squares IN/OUT (kLanes) += d and d^2 of n contiguous terms, the first of them onto lane
   // `phase`.

@@ -54,6 +54,28 @@ struct MomentLanes {
     }
   }
 
+  // So many times kLanes terms, of which the next one lies before x: lane 0 is the last.
+  FASTACT_HD void add_backward(const T* x, int64_t times, double shift) {
+    const Deviations<T, V> d(shift);
+    const T* const first = x - (kLanes - 1);
+#pragma GCC unroll 4
+    for (int group = 0; group < kCount; group += kGroup) {
+      V sum[kGroup], square[kGroup];
+#pragma GCC unroll 8
+      for (int k = 0; k < kGroup; ++k) sum[k] = sums[group + k], square[k] = squares[group + k];
+      for (const T* at = first; at != first - times * kLanes; at -= kLanes) {
+#pragma GCC unroll 8
+        for (int k = 0; k < kGroup; ++k) {
+          V terms;
+          load_to(terms, at + (group + k) * kWidth);
+          d.add(terms, sum[k], square[k]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int k = 0; k < kGroup; ++k) sums[group + k] = sum[k], squares[group + k] = square[k];
+    }
+  }
+
   // n terms, from lane 0 on; the hardware prefetches them, as those of a sum.
   FASTACT_HD void add(const T* x, int64_t n, double shift) {
     const Deviations<T, V> d(shift);

@@ -5,6 +5,7 @@
 
 #include "iterate.h"
 #include "reduce_lines.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -52,6 +53,10 @@ class Blocks {
     offsets_of(r.outputs, first, n, at);
     if (r.terms.count == 1 && r.has_dense_terms) {
       m.blocks->along(r.x + term * r.item, at, n, terms, mean, m2);
+      return;
+    }
+    if (r.is_backward) {
+      m.blocks->along_backward(r.x - term * r.item, at, n, terms, mean, m2);
       return;
     }
     for (int64_t k = 0; k < n; ++k)
@@ -104,8 +109,10 @@ class Blocks {
     });
     settle(terms, n, mean, m2, [&] {
       if (r.has_dense_terms) {
+        const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
         for_outputs([&](const char* x, int64_t done, int64_t k) {
-          m.blocks->short_rows[terms - 1](x, nullptr, k, shift + done, sums + done, squares + done);
+          m.blocks->short_rows[terms - 1](x + low, nullptr, k, shift + done, sums + done,
+                                          squares + done);
         });
         return int64_t{1};
       }
@@ -148,7 +155,8 @@ class Blocks {
     for (int64_t done = n; done < kLanes * n; done *= 2)
       std::copy(shift, shift + done, shift + done);
     if (r.has_dense_rows) {
-      dense(x + offsets[0], n, terms, true);
+      r.is_backward ? dense_backward(x + offsets[0], n, terms)
+                    : dense(x + offsets[0], n, terms, true);
       return;
     }
     const MoveRow gather = gather_for(r.item);
@@ -169,6 +177,24 @@ class Blocks {
     if (rest)
       m.blocks->add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, shift, sums,
                          squares, fresh && whole == 0);
+  }
+
+  // As that of a sum (reduce_terms.cpp).
+  void dense_backward(const char* x, int64_t n, int64_t terms) {
+    const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
+    int64_t at[kReduceBlock / kLanes];
+    for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
+    if (whole) {
+      m.blocks->add_rows(x, at, 1, whole, kLanes * n, shift, sums, squares, true);
+    } else {
+      std::fill(sums, sums + kLanes * n, 0.0);
+      std::fill(squares, squares + kLanes * n, 0.0);
+    }
+    const int64_t end = -(terms - 1) * row, from = (kLanes - rest) * n;
+    if (rest)
+      m.blocks->add_rows(x, &end, 1, 1, rest * n, shift, sums + from, squares + from, false);
+    turn_lanes(sums, n);
+    turn_lanes(squares, n);
   }
 
   const MomentReducer& m;
@@ -255,6 +281,12 @@ struct Merger {
   }
 };
 
+struct BlockMerger {
+  Blocks blocks;
+  Merger merger;
+  explicit BlockMerger(const MomentReducer& moments) : blocks(moments), merger(moments) {}
+};
+
 // Moments of terms in lines, as the sums of reduce_lines.cpp.
 struct LineMoments {
   const MomentReducer& m;
@@ -302,8 +334,11 @@ void prepare(MomentReducer* moments, const BlockTable* table, const Operand& x,
              const Operand* results, const bool* reduced, int dtype, int y_dtype, double divisor) {
   constexpr int kResults = 3;
   char** const outputs[kResults] = {&moments->mean, &moments->low, &moments->second};
-  const Operand* y = results;
-  while (!y->data) ++y;
+  // All have the strides of those that are there; none is, but in shape, where only the size of the
+  // workspace is asked for.
+  const Operand* const there =
+      std::find_if(results, results + kResults, [](const Operand& one) { return one.data; });
+  const Operand* const y = there == results + kResults ? results : there;
   Reducer* r = &moments->reducer;
   prepare(r, table->reduce, &table->reduce->terms[kIdentity][dtype], x, *y, reduced, dtype, y_dtype,
           false);
@@ -324,33 +359,35 @@ int64_t workspace_size(const MomentReducer* moments) {
 
 void reduce_share(const MomentReducer* moments, int64_t index, int64_t shares) {
   if (moments->reducer.has_lines && moment_passes(moments->reducer.dtype) == 1) {
-    LineMoments lines(*moments);
-    for_line_units(moments->reducer, index, shares,
-                   [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
-                     lines.run(first, n, begin, end);
-                   });
+    with_frame<LineMoments>(*moments, [&](LineMoments& lines) {
+      for_line_units(moments->reducer, index, shares,
+                     [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
+                       lines.run(first, n, begin, end);
+                     });
+    });
     return;
   }
-  Blocks blocks(*moments);
-  Merger merger(*moments);
-  for_units(moments->reducer, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
-    if (moments->reducer.partial)
-      merger.chunk(blocks, first, n, chunk, merger.partial(chunk, first));
-    else
-      merger.all_chunks(blocks, first, n);
+  with_frame<BlockMerger>(*moments, [&](BlockMerger& own) {
+    for_units(moments->reducer, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
+      if (moments->reducer.partial)
+        own.merger.chunk(own.blocks, first, n, chunk, own.merger.partial(chunk, first));
+      else
+        own.merger.all_chunks(own.blocks, first, n);
+    });
   });
 }
 
 void merge_share(const MomentReducer* moments, int64_t index, int64_t shares) {
   const Reducer& r = moments->reducer;
-  Merger merger(*moments);
-  const int64_t end = r.outputs.size * (index + 1) / shares;
-  for (int64_t first = r.outputs.size * index / shares; first < end; first += kTile) {
-    const int64_t n = std::min(kTile, end - first);
-    const MomentArrays all = merger.partial(0, first);
-    for (int64_t c = 1; c < r.chunks; ++c) merger.merge(merger.partial(c, first), c, all, n);
-    merger.store(first, n, all);
-  }
+  with_frame<Merger>(*moments, [&](Merger& merger) {
+    const int64_t end = r.outputs.size * (index + 1) / shares;
+    for (int64_t first = r.outputs.size * index / shares; first < end; first += kTile) {
+      const int64_t n = std::min(kTile, end - first);
+      const MomentArrays all = merger.partial(0, first);
+      for (int64_t c = 1; c < r.chunks; ++c) merger.merge(merger.partial(c, first), c, all, n);
+      merger.store(first, n, all);
+    }
+  });
 }
 
 }  // namespace fastact

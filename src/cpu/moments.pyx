@@ -3,15 +3,25 @@
 
 cdef void prepare_moments_of(
     MomentReducer* moments, View x, View mean, View low, View second, tuple axes, double divisor
-) noexcept:
+) except *:
+    """x: checked. All of the results go by the strides of one of them."""
     cdef cpp_bool[kMaxAxes] reduced
     cdef Operand[3] results = [
         operand_or_nothing(mean), operand_or_nothing(low), operand_or_nothing(second)
     ]
     cdef View y = second if mean is None else mean
-    cdef int i
-    for i in range(x.operand.ndim):
-        reduced[i] = i in axes
+    cdef View other
+    cdef int i, k
+    set_axes(&reduced[0], axes, x.operand.ndim)
+    check_kept(y, x, reduced, False, "mean or second")
+    for k in range(2):
+        other = second if k else low
+        if other is None or other is y:
+            continue
+        check_like(other, y, "second" if k else "low", True)
+        for i in range(y.operand.ndim):
+            if y.shape_[i] != 1 and y.strides_[i] != other.strides_[i]:
+                refuse("mean, low and second must have the same strides")
     prepare_moments(
         moments, table, x.operand, results, reduced, x.dtype, y.dtype, divisor
     )
@@ -23,7 +33,10 @@ def moments_workspace(View x, View y, tuple axes):
     y: mean or second.
     """
     cdef MomentReducer reducer
-    if x.size == 0 or y.size == 0 or resolve_threads(x.size) == 1:
+    check(x, "x", False)
+    if y is None:
+        refuse("y must be an array, got None")
+    if element_count(x) == 0 or element_count(y) == 0 or resolve_threads(element_count(x)) == 1:
         return 0
     prepare_moments_of(&reducer, x, y, None, None, axes, 1)
     return moment_workspace_size(&reducer)
@@ -41,26 +54,32 @@ def moments(
     unused here.
     """
     cdef MomentReducer reducer
-    cdef int64_t size = x.size
-    cdef int threads = resolve_threads(size)
+    cdef int threads
+    check(x, "x", False)
+    if element_count(x) == 0:
+        refuse(f"x must have elements, got shape {x.shape}")
+    check(second if mean is None else mean, "mean or second", True)
+    threads = resolve_threads(element_count(x))
     prepare_moments_of(&reducer, x, mean, low, second, axes, divisor)
     use_moment_workspace(&reducer, workspace, threads)
     with nogil:
         run_moments(&reducer, threads)
 
 
-cdef void use_moment_workspace(MomentReducer* reducer, View workspace, int threads) noexcept:
+cdef int use_moment_workspace(MomentReducer* reducer, View workspace, int threads) except -1:
     """As `use_workspace` of sums."""
-    if threads > 1 and workspace is not None:
-        if 0 < moment_workspace_size(reducer) <= element_count(workspace):
-            reducer.reducer.partial = <double*>workspace.operand.data
+    cdef int64_t bytes
+    cdef char* memory = memory_of(workspace, &bytes)
+    if threads > 1 and 0 < moment_workspace_size(reducer) <= bytes:
+        reducer.reducer.partial = <double*>memory
+    return 0
 
 
 cdef void run_moments(const MomentReducer* reducer, int threads) noexcept nogil:
     run_shares(threads, moment_share, reducer)
     if reducer.reducer.partial is not NULL:
         run_shares(
-            resolve_threads(moment_workspace_size(reducer) // 8), merge_moment_share, reducer
+            threads_for(moment_workspace_size(reducer) // 8, threads), merge_moment_share, reducer
         )
 
 
@@ -70,13 +89,37 @@ def moments_backward(
 ):
     """dx OUT = share dmean IN + scale (x IN - mean IN) dsecond IN, or dx IN/OUT += of the same.
 
-    All of x's shape and dtype, with strides of 0 where they repeat. low IN: of the mean.
+    All of x's shape, with strides of 0 where they repeat, and of its dtype. low IN: of the mean, which
+    for 16-bit data is float64 instead, and has none.
     """
-    cdef Operand[6] arrays = [
-        x.operand, mean.operand, low.operand, dmean.operand, dsecond.operand, dx.operand
-    ]
     cdef double[2] parameters = [share, scale]
-    run(
-        table.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate, 6, arrays,
-        x.size,
+    cdef Operand[6] arrays
+    cdef Loop loop
+    cdef int count = 0
+    check(x, "x", False)
+    check(mean, "mean", False)
+    if not same_shape(mean, x):
+        refuse(f"mean must have shape {x.shape}, got {mean.shape}")
+    if x.dtype < kF32:  # 16 bits
+        check_dtype(mean, kF64, "mean")
+        if low is not None:
+            refuse("low must be None for 16-bit data")
+    else:
+        check_dtype(mean, x.dtype, "mean")
+        check_like(low, x, "low", False)
+    check_like(dmean, x, "dmean", False)
+    check_like(dsecond, x, "dsecond", False)
+    check_like(dx, x, "dx", True)
+    if element_count(x) == 0:
+        return
+    for view in (x, mean, low, dmean, dsecond, dx):
+        if view is not None:
+            arrays[count] = (<View>view).operand
+            count += 1
+    prepare(
+        &loop, table.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate,
+        count, arrays,
     )
+    loop.items[1] = mean.itemsize
+    with nogil:
+        run_loop(&loop)

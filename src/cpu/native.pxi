@@ -5,19 +5,20 @@ from cpython.float cimport PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport (
-    PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName,
+    PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid,
+    PyCapsule_New, PyCapsule_SetName,
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.math cimport NAN
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strcmp
 from libcpp cimport bool as cpp_bool
 cimport numpy as cnp
 
-from threading import Lock, local
+from threading import Lock
 
 cnp.import_array()
 
@@ -27,6 +28,7 @@ cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(object) noexcept
     const char* PyUnicode_AsUTF8AndSize(str, Py_ssize_t*) except NULL
     object PyObject_Call(object, object, PyObject*)
+    int PyObject_GenericSetAttr(object, object, object) except -1
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
 
 cdef extern from "numpy/arrayobject.h":
@@ -79,6 +81,8 @@ cdef extern from "../common/dlpack.h" namespace "fastact" nogil:
         uint64_t flags
         DLTensor dl_tensor
 
+    const char* problem_of(const DLTensor&) noexcept
+
     ctypedef struct DLPackExchangeAPI:
         DLPackVersion version
         int (*allocate)(
@@ -94,6 +98,11 @@ cdef extern from "runtime.h" namespace "fastact" nogil:
     int omp_limit() noexcept
     bint in_parallel() noexcept
     int& local_threads() noexcept
+    void*& current_draft() noexcept
+    int process_threads() noexcept
+    void choose_process_threads(int) noexcept
+    bint is_forked() noexcept
+    void become_forked() noexcept
     const char* compiler() noexcept
     void run_shares[Job](
         int threads, void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
@@ -174,6 +183,12 @@ cdef extern from "blocks.h" namespace "fastact" nogil:
 
     const IsaList& built_isas() noexcept
     bint cpu_supports(const char*) noexcept
+
+    ctypedef struct CpuFeatures:
+        uint32_t leaf1_ecx, leaf7_ebx, extended_ecx
+        uint64_t xcr0
+
+    int x86_level(const CpuFeatures&) noexcept
     const BlockTable* best_supported_isa() noexcept
     const char* const kActivationNames[1]
 
@@ -182,6 +197,7 @@ cdef extern from "iterate.h" namespace "fastact" nogil:
 
     ctypedef struct Loop:
         int64_t size
+        int64_t* items
 
     void prepare(Loop*, Block, const double*, int, bint, int, const Operand*) noexcept
     void run_share(const Loop*, int64_t, int64_t) noexcept
@@ -264,7 +280,7 @@ cdef extern from "bias.h" namespace "fastact" nogil:
         BiasAct*, const BlockTable*, cpp_bool, int, const Operand*, const Operand&, int, int
     ) noexcept
     void prepare_sum_of_bias "fastact::prepare_sum"(
-        BiasAct*, const ReduceTable*, const Operand&
+        BiasAct*, const ReduceTable*, const Operand&, cpp_bool
     ) noexcept
     int64_t bias_workspace_size(int64_t, int64_t) noexcept
     void forward_share(const BiasAct*, int64_t, int64_t) noexcept
@@ -296,6 +312,10 @@ cdef extern from "batch_norm.h" namespace "fastact" nogil:
     void take_moments(BatchNorm*, double) noexcept
     void take_statistics(
         BatchNorm*, const ChannelArray&, const ChannelArray&, cpp_bool, double
+    ) noexcept
+    void save_running(
+        const BlockTable*, int64_t, char*, const ChannelArray&, const ChannelArray&, double,
+        const ChannelArray&, const ChannelArray&
     ) noexcept
     void update_running(
         const BatchNorm&, double, const ChannelArray&, const ChannelArray&
@@ -334,9 +354,12 @@ cdef extern from "gates.h" namespace "fastact" nogil:
         Gates*, const BlockTable*, int, int, cpp_bool, cpp_bool, cpp_bool, const GateArrays&
     ) noexcept
     void prepare_gate_sums(Gates*, const ReduceTable*, const Operand*, const int*) noexcept
+    const int kGateKinds
+    int gates_of(int) noexcept
+    int gates_kept(int) noexcept
     cpp_bool gate_sums_apart(int, int, int64_t, int64_t, int) noexcept
     int64_t gate_workspace_size(int, int, int64_t, int64_t, int) noexcept
-    void use_gate_workspace "fastact::use_workspace"(Gates*, char*, int) noexcept
+    cpp_bool use_gate_workspace "fastact::use_workspace"(Gates*, char*, int64_t, int) noexcept
     void gate_share(const Gates*, int64_t, int64_t) noexcept
     void gate_sum_share(const Gates*, int64_t, int64_t) noexcept
     void merge_gate_sums(const Gates*) noexcept

@@ -3,6 +3,7 @@
 
 #include "norm_columns.h"
 #include "norm_values.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -289,14 +290,15 @@ struct Backward : NormChunks {
 
 void norm_backward_share(const Norm* norm, int64_t index, int64_t shares) {
   if (norm->kind == Norm::kColumns) return column_backward_share(norm, index, shares);
-  Backward backward(*norm);
-  const int64_t blocks = norm->chunks * norm->groups;
-  const int64_t end = blocks * (index + 1) / shares;
-  for (int64_t i = blocks * index / shares, n; i < end; i += n) {
-    const int64_t chunk = i / norm->groups, group = i % norm->groups;
-    n = std::min(norm->groups - group, end - i);
-    backward.block(chunk, group, n);
-  }
+  with_frame<Backward>(*norm, [&](Backward& backward) {
+    const int64_t blocks = norm->chunks * norm->groups;
+    const int64_t end = blocks * (index + 1) / shares;
+    for (int64_t i = blocks * index / shares, n; i < end; i += n) {
+      const int64_t chunk = i / norm->groups, group = i % norm->groups;
+      n = std::min(norm->groups - group, end - i);
+      backward.block(chunk, group, n);
+    }
+  });
 }
 
 void merge_norm_share(const Norm* norm, int64_t index, int64_t shares) {

@@ -5,6 +5,7 @@
 
 #include "../common/moments.h"
 #include "norm_column_walk.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -272,13 +273,15 @@ struct Backward : ColumnWalk {
 }  // namespace
 
 void column_forward_share(const Norm* norm, int64_t index, int64_t shares) {
-  Forward forward(*norm);
-  forward.for_units(norm->batch, index, shares, [&](int64_t i) { forward.unit(i); });
+  with_frame<Forward>(*norm, [&](Forward& forward) {
+    forward.for_units(norm->batch, index, shares, [&](int64_t i) { forward.unit(i); });
+  });
 }
 
 void column_backward_share(const Norm* norm, int64_t index, int64_t shares) {
-  Backward backward(*norm);
-  backward.for_units(norm->chunks, index, shares, [&](int64_t i) { backward.unit(i); });
+  with_frame<Backward>(*norm, [&](Backward& backward) {
+    backward.for_units(norm->chunks, index, shares, [&](int64_t i) { backward.unit(i); });
+  });
 }
 
 }  // namespace fastact

@@ -6,6 +6,7 @@
 #include "../common/norms.h"
 #include "norm_columns.h"
 #include "norm_values.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -247,14 +248,15 @@ struct Forward : NormChunks {
 
 void norm_forward_share(const Norm* norm, int64_t index, int64_t shares) {
   if (norm->kind == Norm::kColumns) return column_forward_share(norm, index, shares);
-  Forward forward(*norm);
-  const int64_t units = norm->units(), end = units * (index + 1) / shares;
-  for (int64_t i = units * index / shares, n; i < end; i += n) {
-    n = std::min(forward.together, end - i);
-    forward.units(i, n);
-  }
-  // Before others read what has been streamed.
-  if (forward.is_streamed) std::atomic_thread_fence(std::memory_order_seq_cst);
+  with_frame<Forward>(*norm, [&](Forward& forward) {
+    const int64_t units = norm->units(), end = units * (index + 1) / shares;
+    for (int64_t i = units * index / shares, n; i < end; i += n) {
+      n = std::min(forward.together, end - i);
+      forward.units(i, n);
+    }
+    // Before others read what has been streamed.
+    if (forward.is_streamed) std::atomic_thread_fence(std::memory_order_seq_cst);
+  });
 }
 
 }  // namespace fastact

@@ -66,8 +66,11 @@ class NormValues {
   }
 
   double number(const char* value) const {
-    if (s.wide == sizeof(double)) return *reinterpret_cast<const double*>(value);
-    return double(*reinterpret_cast<const float*>(value));
+    // By memcpy: statistics that the caller gives may lie at any address.
+    double wide;
+    float narrow;
+    if (s.wide == sizeof(double)) return memcpy(&wide, value, sizeof(wide)), wide;
+    return memcpy(&narrow, value, sizeof(narrow)), double(narrow);
   }
 
  private:

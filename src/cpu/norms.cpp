@@ -2,7 +2,6 @@
 #include "norms.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "runs.h"
@@ -22,6 +21,7 @@ struct Axis {
   int64_t length, data[kStreams], companion[kCompanions];
   bool reduced, of_parameter;
   bool is_column;  // of the streams
+  int place;       // among the caller's axes
 };
 
 // Assigning an empty one would copy all of the 64 axes that it could hold.
@@ -78,33 +78,21 @@ void set_parameter(NormParameter* to, const char* data, int dtype, int wide_dtyp
   p.is_direct = p.is_wide && p.row.count <= 1 && (p.row.size == 1 || last_stride(p.row) == item);
 }
 
-// Units that are no single run of elements, and whose runs are short, are walked along their
-// longest axis: groups of two channels that come last 3 times as fast.
-void move_longest_last(Axis* axes, int count, int lead, int64_t item) {
-  bool is_dense = true;
-  int first = count;
-  while (first > 0 && axes[first - 1].reduced) {
-    is_dense &= axes[--first].data[lead] == item;
-    item *= axes[first].length;
-  }
-  if (is_dense || axes[count - 1].length >= kLeastRun) return;  // also if there is none
-  int longest = first;
-  for (int i = first; i < count; ++i)
-    if (axes[i].length >= axes[longest].length) longest = i;
-  std::swap(axes[longest], axes[count - 1]);
-}
-
 // Whether the channels lie inside the pixels. Then those come before the groups.
-bool move_channels_last(Axis* axes, int count, int lead, int64_t item) {
-  int64_t channel = 0, pixel = std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < count; ++i) {
-    const int64_t step = axes[i].data[lead];
-    if (axes[i].of_parameter) channel = std::max(channel, step > 0 ? step : pixel);
-    if (axes[i].reduced && !axes[i].of_parameter) pixel = std::min(pixel, step);
-    if (step % item != 0) return false;
-  }
-  if (channel == 0 || pixel == std::numeric_limits<int64_t>::max() || channel >= pixel)
-    return false;
+bool move_channels_last(Axis* axes, int count, int lead) {
+  Axis found[kMaxAxes];
+  int of_units = 0, pixels = 0;
+  for (int i = 0; i < count; ++i)
+    if (axes[i].reduced || axes[i].of_parameter) {
+      pixels += !axes[i].of_parameter;
+      found[of_units++] = axes[i];
+    }
+  if (pixels == 0 || pixels == of_units) return false;
+  std::sort(found, found + of_units,
+            [](const Axis& a, const Axis& b) { return a.place < b.place; });
+  order_axes(found, of_units, [lead](const Axis& a) { return a.data[lead]; });
+  for (int i = 0; i < of_units; ++i)
+    if (found[i].of_parameter == (i < pixels)) return false;
   for (int i = 1; i < count; ++i)
     for (int j = i; j > 0 && axes[j - 1].of_parameter && !axes[j].of_parameter; --j)
       std::swap(axes[j], axes[j - 1]);
@@ -150,19 +138,21 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
   for (int c = 0; c < kCompanions; ++c) data[c] = companions[c]->data;
   for (int k = 0; k < kStreams; ++k) s->data[k] = given.arrays[k].data;
 
-  // The batch, then the groups, then the elements; each by falling strides, run through forwards.
+  // The batch, then the groups, then the elements; each in the order of plan_reduction. Groups, and
+  // where there are no sums over the batch its axes, are run through forwards.
+  const bool has_sums = data[kDWeight] || data[kDBias];
   Axis axes[kMaxAxes];
   int count = 0;
   const Operand& shape = given.arrays[given.lead];
   for (int i = 0; i < shape.ndim; ++i) {
     if (shape.shape[i] == 1) continue;
-    Axis axis{shape.shape[i], {}, {}, given.reduced[i], given.of_parameter[i], given.reduced[i]};
+    Axis axis{shape.shape[i], {}, {}, given.reduced[i], given.of_parameter[i], given.reduced[i], i};
     for (int k = 0; k < kStreams; ++k)
       if (s->data[k]) axis.data[k] = byte_stride(given.arrays[k], i, s->item);
     for (int c = 0; c < kCompanions; ++c)
       if (data[c] && companions[c]->shape[i] != 1)
         axis.companion[c] = byte_stride(*companions[c], i, item_size(companion_dtype[c]));
-    if (axis.data[given.lead] < 0) {
+    if (axis.data[given.lead] < 0 && !axis.reduced && (axis.of_parameter || !has_sums)) {
       for (int k = 0; k < kStreams; ++k) {
         s->data[k] += (axis.length - 1) * axis.data[k];
         axis.data[k] = -axis.data[k];
@@ -174,18 +164,16 @@ void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& g
     }
     axes[count++] = axis;
   }
-  const auto comes_before = [&](const Axis& a, const Axis& b) {
-    if (a.reduced != b.reduced) return b.reduced;
-    if (!a.reduced && a.of_parameter != b.of_parameter) return b.of_parameter;
-    const int64_t x = a.data[given.lead], y = b.data[given.lead];
-    return (x == 0) != (y == 0) ? x == 0 : x > y;
-  };
+  const auto class_of = [](const Axis& a) { return a.reduced ? 2 : a.of_parameter ? 1 : 0; };
   for (int i = 1; i < count; ++i)
-    for (int j = i; j > 0 && comes_before(axes[j], axes[j - 1]); --j)
+    for (int j = i; j > 0 && class_of(axes[j]) < class_of(axes[j - 1]); --j)
       std::swap(axes[j], axes[j - 1]);
+  for (int first = 0, end; first < count; first = end) {
+    for (end = first + 1; end < count && class_of(axes[end]) == class_of(axes[first]);) ++end;
+    order_axes(axes + first, end - first, [&](const Axis& a) { return a.data[given.lead]; });
+  }
 
-  const bool is_by_columns = move_channels_last(axes, count, given.lead, s->item);
-  if (!is_by_columns) move_longest_last(axes, count, given.lead, s->item);
+  const bool is_by_columns = move_channels_last(axes, count, given.lead);
 
   clear(&s->lines), clear(&s->columns);
   clear(&norm->unit_stats), clear(&norm->pixels);

@@ -15,13 +15,14 @@ cdef struct NormAxes:
     cpp_bool[kMaxAxes] of_parameter
 
 
-cdef void prepare_axes(NormArrays* given, NormAxes* axes, int ndim, tuple reduced, tuple of_parameter):
-    cdef int i
-    for i in range(ndim):
-        axes.reduced[i] = i in reduced
-        axes.of_parameter[i] = i in of_parameter
+cdef int prepare_axes(
+    NormArrays* given, NormAxes* axes, int ndim, tuple reduced, tuple of_parameter
+) except -1:
+    set_axes(&axes.reduced[0], reduced, ndim)
+    set_axes(&axes.of_parameter[0], of_parameter, ndim)
     given.reduced = &axes.reduced[0]
     given.of_parameter = &axes.of_parameter[0]
+    return 0
 
 
 cdef void set_parameters(NormArrays* given, int dtype, View weight, View bias) noexcept:
@@ -52,18 +53,37 @@ def norm_forward(
     cdef Norm norm
     cdef NormArrays given
     cdef NormAxes axes
-    cdef Operand[4] arrays = [
-        x.operand, operand_or_nothing(residual), operand_or_nothing(total), y.operand
-    ]
+    cdef Operand[4] arrays
     cdef int threads
-    if x.size == 0:
-        if rstd is not None and rstd.size > 0:
+    check_index(which, kActivations, "which")
+    check(x, "x", False)
+    check_if_like(residual, x, "residual", False)
+    check_if_like(total, x, "total", True)
+    check_like(y, x, "y", True)
+    if (residual is None) != (total is None):
+        refuse("residual and total must both be arrays, or None")
+    unpack(parameters, p)
+    prepare_axes(&given, &axes, x.operand.ndim, reduced, of_parameter)
+    if rstd is None:
+        if mean is not None:
+            refuse("mean must be None without rstd")
+    else:
+        check(rstd, "rstd", True)
+        check_kept(rstd, x, axes.reduced, False, "rstd")
+        check_dtype(rstd, computed_in(x.dtype), "rstd")
+        if (mean is not None) != is_centred:
+            refuse("mean must be an array where it is subtracted, and only there")
+        if mean is not None:
+            check_like(mean, rstd, "mean", True)
+    check_beside(weight, x, "weight", False)
+    check_beside(bias, x, "bias", False)
+    if element_count(x) == 0:
+        if rstd is not None and element_count(rstd) > 0:
             fill(mean, NAN)
             fill(rstd, NAN)
         return
-    unpack(parameters, p)
+    arrays = [x.operand, operand_or_nothing(residual), operand_or_nothing(total), y.operand]
     given.arrays, given.lead = arrays, 0
-    prepare_axes(&given, &axes, x.operand.ndim, reduced, of_parameter)
     given.mean, given.rstd = operand_or_nothing(mean), operand_or_nothing(rstd)
     given.dweight = given.dbias = operand_or_nothing(None)
     set_parameters(&given, x.dtype, weight, bias)
@@ -73,20 +93,37 @@ def norm_forward(
     norm.parameters = p
     norm.is_identity, norm.is_centred = which == IDENTITY, is_centred
     norm.eps = eps
-    threads = resolve_threads(x.size)
+    threads = resolve_threads(element_count(x))
     with nogil:
         run_shares(threads, norm_forward_share, &norm)
 
 
-cdef void prepare_backward(
+cdef int check_gradient(
+    View gradient, View parameter, View x, const cpp_bool* of_parameter, const char* name
+) except -1:
+    """None, or of the parameter's dtype, with length 1 along the axes that are not its own."""
+    if gradient is None:
+        return 0
+    check(gradient, name, True)
+    check_kept(gradient, x, of_parameter, True, name)
+    return check_dtype(gradient, x.dtype if parameter is None else parameter.dtype, name)
+
+
+cdef int prepare_backward(
     Norm* norm, NormArrays* given, NormAxes* axes, View x, View weight, View bias, View dweight,
     View dbias, tuple reduced, tuple of_parameter
-):
+) except -1:
+    """x: checked, and not empty."""
     given.lead = 1
     prepare_axes(given, axes, x.operand.ndim, reduced, of_parameter)
+    check_beside(weight, x, "weight", False)
+    check_beside(bias, x, "bias", False)
+    check_gradient(dweight, weight, x, axes.of_parameter, "dweight")
+    check_gradient(dbias, bias, x, axes.of_parameter, "dbias")
     set_parameters(given, x.dtype, weight, bias)
     given.dweight, given.dbias = operand_or_nothing(dweight), operand_or_nothing(dbias)
     prepare_norm(norm, table, x.dtype, given[0])
+    return 0
 
 
 def norm_workspace(
@@ -97,9 +134,11 @@ def norm_workspace(
     cdef NormArrays given
     cdef NormAxes axes
     cdef Operand nothing = operand_or_nothing(None)
-    cdef Operand[4] arrays = [nothing, x.operand, nothing, nothing]
-    if x.size == 0:
+    cdef Operand[4] arrays
+    check(x, "x", False)
+    if element_count(x) == 0:
         return 0
+    arrays = [nothing, x.operand, nothing, nothing]
     given.arrays = arrays
     given.mean = given.rstd = nothing
     norm.accumulate = False
@@ -124,16 +163,30 @@ def norm_backward(
     cdef Norm norm
     cdef NormArrays given
     cdef NormAxes axes
-    cdef Operand[4] arrays = [
-        dy.operand, x.operand, operand_or_nothing(dtotal), operand_or_nothing(dx)
-    ]
+    cdef Operand[4] arrays
     cdef int threads
-    if x.size == 0:
+    cdef char* memory
+    check_index(which, kActivations, "which")
+    check(x, "x", False)
+    check_like(dy, x, "dy", False)
+    check_if_like(dtotal, x, "dtotal", False)
+    check_if_like(dx, x, "dx", True)
+    if rstd is None:
+        refuse("rstd must be an array, got None")
+    check_beside(rstd, x, "rstd", False)
+    check_dtype(rstd, computed_in(x.dtype), "rstd")
+    check_beside(mean, x, "mean", False)
+    check_dtype(mean, computed_in(x.dtype), "mean")
+    unpack(parameters, p)
+    if element_count(x) == 0:
+        for gradient in (dweight, dbias):
+            if gradient is not None:
+                check(gradient, "a gradient", True)
         if not accumulate:
             fill(dweight, 0)
             fill(dbias, 0)
         return
-    unpack(parameters, p)
+    arrays = [dy.operand, x.operand, operand_or_nothing(dtotal), operand_or_nothing(dx)]
     given.arrays = arrays
     given.mean, given.rstd = operand_or_nothing(mean), rstd.operand
     norm.accumulate = accumulate
@@ -143,17 +196,18 @@ def norm_backward(
     norm.activation = table.backward[which][computed_in(x.dtype)][False]
     norm.parameters = p
     norm.is_identity, norm.is_centred = which == IDENTITY, mean is not None
-    if workspace is not None:
-        norm.partial = <double*>workspace.operand.data
-    threads = resolve_threads(x.size)
+    memory = memory_for(workspace, norm_workspace_size(&norm), "workspace")
+    if norm_workspace_size(&norm) > 0:
+        norm.partial = <double*>memory
+    threads = resolve_threads(element_count(x))
     with nogil:
         run_shares(threads, norm_backward_share, &norm)
         if norm.partial is not NULL:
-            merge_norm(&norm)
+            merge_norm(&norm, threads)
 
 
-cdef void merge_norm(const Norm* norm) noexcept nogil:
-    run_shares(resolve_threads(norm_workspace_size(norm) // 8), merge_norm_share, norm)
+cdef void merge_norm(const Norm* norm, int threads) noexcept nogil:
+    run_shares(threads_for(norm_workspace_size(norm) // 8, threads), merge_norm_share, norm)
 
 
 cdef void fill(View y, double value) noexcept:

@@ -52,7 +52,7 @@ int64_t StreamAxes::offset(int k, int64_t index) const {
 }
 
 void plan_streams(Streams* s, const PipelineBlocks* blocks, int dtype, int count,
-                  const Operand* arrays, int leader, int channel) {
+                  const Operand* arrays, int leader, int channel, bool in_order) {
   s->blocks = blocks;
   s->count = count;
   s->dtype = dtype;
@@ -61,7 +61,8 @@ void plan_streams(Streams* s, const PipelineBlocks* blocks, int dtype, int count
   s->wide = item_size(s->wide_dtype);
   for (int k = 0; k < count; ++k) s->data[k] = arrays[k].data;
 
-  // As plan_reduction does it, so that a sum over these axes meets its terms in the same order.
+  // In the order of plan_reduction, so that a sum over these axes meets its terms in the same
+  // order.
   Axis axes[kMaxAxes];
   int found = 0;
   s->is_channel_turned = false;
@@ -71,7 +72,7 @@ void plan_streams(Streams* s, const PipelineBlocks* blocks, int dtype, int count
     Axis axis{shape.shape[i], {}, i == channel};
     for (int k = 0; k < count; ++k)
       if (arrays[k].data) axis.stride[k] = byte_stride(arrays[k], i, s->item);
-    if (axis.stride[leader] < 0) {
+    if (axis.stride[leader] < 0 && (axis.channel || !in_order)) {
       s->is_channel_turned |= axis.channel;
       for (int k = 0; k < count; ++k) {
         s->data[k] += (axis.length - 1) * axis.stride[k];
@@ -80,13 +81,7 @@ void plan_streams(Streams* s, const PipelineBlocks* blocks, int dtype, int count
     }
     axes[found++] = axis;
   }
-  const auto comes_before = [leader](const Axis& a, const Axis& b) {
-    const int64_t x = a.stride[leader], y = b.stride[leader];
-    return (x == 0) != (y == 0) ? x == 0 : x > y;
-  };
-  for (int i = 1; i < found; ++i)
-    for (int j = i; j > 0 && comes_before(axes[j], axes[j - 1]); --j)
-      std::swap(axes[j], axes[j - 1]);
+  order_axes(axes, found, [leader](const Axis& a) { return a.stride[leader]; });
 
   int merged = 0;
   for (int i = 0; i < found; ++i) {

@@ -42,8 +42,10 @@ struct Streams {
 
 // arrays: of one shape and dtype, the last one the output (data null: none such).
 // leader: whose strides sort the axes. channel: the axis that stands alone; -1: all are columns.
+// in_order: elements are met in the order of plan_reduction, but for the channels; else axes on
+// which the leader runs backwards are turned, so that more lies in one piece.
 void plan_streams(Streams* streams, const PipelineBlocks* blocks, int dtype, int count,
-                  const Operand* arrays, int leader, int channel);
+                  const Operand* arrays, int leader, int channel, bool in_order);
 
 // Once the axes are known: which operands are contiguous. For plans of other kinds.
 void find_contiguous(Streams* streams, int k);

@@ -1,14 +1,26 @@
 # For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
 # and the copy ceiling.
 
+def level_of_features(
+    uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t extended_ecx, uint64_t xcr0
+):
+    """The x86-64 micro-architecture level of a processor whose CPUID and XGETBV tell this."""
+    return x86_level(CpuFeatures(leaf1_ecx, leaf7_ebx, extended_ecx, xcr0))
+
+
 ELEMENTARY = tuple([kElementaryNames[i].decode() for i in range(kElementaries)])
 
 
 def elementary(str name, View x, View y):
     """y OUT = a function of math.h of x IN, within its range; for its tests."""
     cdef double p[1]
-    cdef Operand[2] arrays = [x.operand, y.operand]
+    cdef Operand[2] arrays
     cdef int which = ELEMENTARY.index(name)
+    check(x, "x", False)
+    check_like(y, x, "y", True)
+    if x.dtype != kF32 and x.dtype != kF64:
+        refuse(f"x must have dtype float32 or float64, got {x.dtype_name}")
+    arrays = [x.operand, y.operand]
     run(table.elementary[which][x.dtype == kF64], p, x.dtype, False, 2, arrays, x.size)
 
 
@@ -17,7 +29,9 @@ def elementary_bounds():
     return {name: kElementaryUlps[i] for i, name in enumerate(ELEMENTARY)}
 
 
-def compare(cnp.ndarray y, cnp.ndarray exact, double allowed, tuple edges):
+def compare(
+    cnp.ndarray y not None, cnp.ndarray exact not None, double allowed, tuple edges not None
+):
     """(absolute, ulp, ulp_at, counted, counted_at, above) of float32 y against float64 exact.
 
     Both are contiguous and of one size. None where an infinity or a NaN takes part.
@@ -27,6 +41,12 @@ def compare(cnp.ndarray y, cnp.ndarray exact, double allowed, tuple edges):
     cdef int k
     if len(edges) != kErrorEdges or y.size != exact.size:
         raise ValueError("compare: wrong number of edges or of elements")
+    if (
+        dtype_of_numpy(y) != kF32 or dtype_of_numpy(exact) != kF64
+        or not PyArray_IS_C_CONTIGUOUS(y) or not PyArray_IS_C_CONTIGUOUS(exact)
+        or kErrorEdges > 16
+    ):
+        raise ValueError("compare: y must be float32, exact float64, and both contiguous")
     for k in range(kErrorEdges):
         limits[k] = edges[k]
     cdef const float* results = <const float*>cnp.PyArray_DATA(y)
@@ -50,18 +70,24 @@ cdef struct Copy:
 
 cdef void copy_share(const Copy* job, int64_t number, int64_t shares) noexcept nogil:
     """Of whole cache lines."""
-    cdef int64_t length = (job.size // shares + 63) // 64 * 64
+    cdef int64_t length = ((job.size + shares - 1) // shares + 63) // 64 * 64
     cdef int64_t begin = number * length
-    memcpy(job.to + begin, job.origin + begin, min(length, job.size - begin))
+    if begin < job.size:  # of very many shares the last may be empty
+        memcpy(job.to + begin, job.origin + begin, min(length, job.size - begin))
 
 
-def copy(cnp.ndarray destination, cnp.ndarray source):
+def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     """Copy bytes by memcpy, each thread one share: the ceiling that benchmarks compare with.
 
     Both arrays are C-contiguous and of one size.
     """
     cdef int threads = resolve_threads(source.size)
     cdef Copy job
+    if (
+        source.nbytes != destination.nbytes or not cnp.PyArray_ISWRITEABLE(destination)
+        or not PyArray_IS_C_CONTIGUOUS(source) or not PyArray_IS_C_CONTIGUOUS(destination)
+    ):
+        raise ValueError("copy: both arrays must be contiguous and of one size")
     job.to = <char*>cnp.PyArray_DATA(destination)
     job.origin = <char*>cnp.PyArray_DATA(source)
     job.size = source.nbytes

@@ -4,6 +4,7 @@
 
 #include "iterate.h"
 #include "runs.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -128,7 +129,7 @@ void cut_terms(Reducer* r) {
 void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate) {
   const int64_t item = item_size(dtype);
-  const Reduction plan = plan_reduction(x, y, reduced, item);
+  const Reduction plan = plan_reduction(x, y, reduced, item, true);
   r->table = table;
   r->blocks = blocks;
   r->dtype = dtype;
@@ -150,12 +151,17 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
   // Enough units for many threads before they grow to what is best for one.
   const int64_t even = ceil_div(r->outputs.size, kFewUnits);
   r->row = r->outputs.size;
-  const bool is_dense = is_unit && plan.inner_reduced && r->terms.count == 1;
+  const bool is_turned = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
+  const bool is_dense = (is_unit || is_turned) && plan.inner_reduced && r->terms.count == 1;
+  r->is_backward = is_turned && is_dense;
   if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->walk = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
-    r->has_dense_terms = is_dense && last_stride(r->outputs) == r->terms.size * item;
+    // So few terms fold to the same bits from either end.
+    const bool is_same = r->terms.size <= 4 || r->terms.size == 8;
+    r->has_dense_terms =
+        is_dense && (is_unit || is_same) && last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
     r->walk = Reducer::kRows;
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
@@ -172,6 +178,7 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
     r->tile =
         tiles == 1 ? plan.inner : std::min(most, (ceil_div(plan.inner, tiles) + 15) / 16 * 16);
     r->has_dense_rows &= r->tile == plan.inner;
+    r->is_backward = r->has_dense_rows && last_stride(r->terms) < 0;
   }
   r->units = r->outputs.size / r->row * ceil_div(r->row, r->tile);
   cut_terms(r);
@@ -183,14 +190,15 @@ int64_t workspace_size(const Reducer* r) {
 }
 
 void reduce_units(const Reducer& r, BlockSums& source, int64_t index, int64_t shares) {
-  Merger merger(r);
-  for_units(r, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
-    if (r.partial) {
-      double* hi = partial_of(r, chunk, first);
-      merger.chunk(source, first, n, chunk, hi, hi + r.outputs.size);
-    } else {
-      merger.all_chunks(source, first, n);
-    }
+  with_frame<Merger>(r, [&](Merger& merger) {
+    for_units(r, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
+      if (r.partial) {
+        double* hi = partial_of(r, chunk, first);
+        merger.chunk(source, first, n, chunk, hi, hi + r.outputs.size);
+      } else {
+        merger.all_chunks(source, first, n);
+      }
+    });
   });
 }
 

@@ -58,6 +58,20 @@ struct Lanes {
     for (int k = 0; k < kCount; ++k) store(v[k], lanes + k * kWidth);
   }
 
+  // So many times kLanes terms, of which the next one lies before x: lane 0 is the last of `v`.
+  FASTACT_HD void add_backward(const T* x, int64_t times) {
+    const V one = V{} + hidden_one();
+    x -= kLanes - 1;
+    for (const T* const end = x - times * kLanes; x != end; x -= kLanes) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kCount; ++k) {
+        V terms;
+        load_to(terms, x + k * kWidth);
+        v[k] = F::template add<T>(terms, one, v[k]);
+      }
+    }
+  }
+
   // n terms, from lane 0 on. The hardware's own prefetches do here: with ours 2048 bytes ahead, a
   // sum of 25 MB in the third-level cache took 1.35 times the time.
   FASTACT_HD void add(const T* x, int64_t n) {
@@ -129,6 +143,30 @@ template <class T, class F>
 void sum_blocks(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* sums) {
   for (int64_t i = 0; i < count; ++i)
     sums[i] = sum_block<T, F>(reinterpret_cast<const T*>(x + offsets[i]), n);
+}
+
+// Read from its end, as it lies in memory; the lanes are turned once a block. (Gathered the other
+// way round first, a sum in the second-level cache takes 1.6 times the time.)
+template <class T, class F>
+FASTACT_HD double sum_block_backward(const T* x, int64_t n) {
+  Lanes<T, F> lanes;
+  lanes.clear();
+  lanes.add_backward(x, n / kLanes);
+  turn(lanes.v);
+  if (const int64_t rest = n % kLanes) {
+    double memory[kLanes];
+    lanes.write(memory);
+    for (int64_t i = 0; i < rest; ++i) memory[i] += F()(wide(x[rest - n - i]));
+    lanes.read(memory);
+  }
+  return fold_vectors(lanes.v);
+}
+
+template <class T, class F>
+void sum_blocks_backward(const char* x, const int64_t* offsets, int64_t count, int64_t n,
+                         double* sums) {
+  for (int64_t i = 0; i < count; ++i)
+    sums[i] = sum_block_backward<T, F>(reinterpret_cast<const T*>(x + offsets[i]), n);
 }
 
 template <class T, class F>
@@ -328,6 +366,7 @@ void finish(const double* hi, const double* lo, char* to, int64_t n) {
   {f<1, T, F>, f<2, T, F>, f<3, T, F>, f<4, T, F>, f<5, T, F>, f<6, T, F>, f<7, T, F>, f<8, T, F>}
 #define FASTACT_REDUCE(T, F)     \
   {sum_blocks<T, F>,             \
+   sum_blocks_backward<T, F>,    \
    add_terms<T, F>,              \
    add_line<T, F>,               \
    add_rows<T, F>,               \

@@ -24,6 +24,7 @@
 
 #include <cstdint>
 
+#include "../common/macros.h"
 #include "../common/operand.h"
 
 namespace fastact {
@@ -34,7 +35,7 @@ constexpr int64_t kMostChunks = 64;
 constexpr int kFewTerms = 8;
 
 // Many terms are cut into chunks of so many blocks, a function of their number alone.
-inline int64_t blocks_a_chunk(int64_t terms) {
+FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
   const int64_t blocks = (terms + kReduceBlock - 1) / kReduceBlock;
   return (blocks + kMostChunks - 1) / kMostChunks;
 }
@@ -47,6 +48,10 @@ constexpr const char* kTermNames[] = {"identity", "square"};
 struct ReduceBlocks {
   // sums OUT (count): of blocks of n <= kReduceBlock contiguous terms, each at x + offsets[i].
   void (*sum_blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* sums);
+
+  // The same of terms each of which lies before the one that comes before it.
+  void (*sum_blocks_backward)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
+                              double* sums);
 
   // n contiguous terms onto lanes IN/OUT (kLanes), the first of them onto lane `phase`.
   void (*add_terms)(const char* x, int64_t n, int64_t phase, double* lanes);

@@ -5,6 +5,7 @@
 #include "iterate.h"
 #include "reduce.h"
 #include "runs.h"
+#include "scratch.h"
 
 namespace fastact {
 namespace {
@@ -37,6 +38,8 @@ struct Terms : BlockSums {
     offsets_of(r.outputs, first, n, at);
     if (r.has_dense_terms) {
       r.blocks->sum_blocks(r.x + term * r.item, at, n, terms, own_sums);
+    } else if (r.is_backward) {
+      r.blocks->sum_blocks_backward(r.x - term * r.item, at, n, terms, own_sums);
     } else {
       for (int64_t k = 0; k < n; ++k) gathered_row(r.x + at[k], term, terms, &own_sums[k]);
     }
@@ -61,8 +64,9 @@ struct Terms : BlockSums {
     const int64_t step = last_stride(r.outputs);
     int64_t done = 0;
     if (r.has_dense_terms) {
+      const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
       for_runs(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
-        r.blocks->sum_short[terms - 1](r.x + offset, nullptr, m, own_sums + done);
+        r.blocks->sum_short[terms - 1](r.x + low + offset, nullptr, m, own_sums + done);
         done += m;
       });
       return own_sums;
@@ -81,7 +85,8 @@ struct Terms : BlockSums {
     const char* x = r.x;
     for_runs(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
     if (r.walk == Reducer::kNarrow && r.has_dense_rows) {
-      dense(x + term * n * r.item, n, terms, true);
+      r.is_backward ? dense_backward(x - term * n * r.item, n, terms)
+                    : dense(x + term * n * r.item, n, terms, true);
     } else {
       offsets_of(r.terms, term, terms, offsets);
       if (r.walk == Reducer::kColumns && terms <= kFewTerms) {
@@ -122,14 +127,28 @@ struct Terms : BlockSums {
       r.blocks->add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, lanes,
                          fresh && whole == 0);
   }
+
+  // The same of rows of which each touches the one before: in memory lane 31 comes first. What is
+  // read so is turned once a block.
+  void dense_backward(const char* x, int64_t n, int64_t terms) {
+    const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
+    int64_t at[kReduceBlock / kLanes];
+    for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
+    if (whole)
+      r.blocks->add_rows(x, at, 1, whole, kLanes * n, lanes, true);
+    else
+      std::fill(lanes, lanes + kLanes * n, -0.0);
+    const int64_t end = -(terms - 1) * row;
+    if (rest) r.blocks->add_rows(x, &end, 1, 1, rest * n, lanes + (kLanes - rest) * n, false);
+    turn_lanes(lanes, n);
+  }
 };
 
 }  // namespace
 
 void reduce_share(const Reducer* reducer, int64_t index, int64_t shares) {
   if (reducer->has_lines) return reduce_lines(*reducer, index, shares);
-  Terms terms(*reducer);
-  reduce_units(*reducer, terms, index, shares);
+  with_frame<Terms>(*reducer, [&](Terms& terms) { reduce_units(*reducer, terms, index, shares); });
 }
 
 }  // namespace fastact

@@ -7,11 +7,8 @@ cdef void prepare_sum(
     Reducer* reducer, int term, View x, View y, tuple axes, bint accumulate
 ) except *:
     cdef cpp_bool[kMaxAxes] reduced
-    cdef int axis
-    for axis in range(x.operand.ndim):
-        reduced[axis] = False
-    for axis in axes:
-        reduced[axis] = True
+    set_axes(&reduced[0], axes, x.operand.ndim)
+    check_kept(y, x, reduced, False, "y")
     prepare_reduction(
         reducer, table.reduce, &table.reduce.terms[term][x.dtype], x.operand, y.operand, reduced,
         x.dtype, y.dtype, accumulate,
@@ -21,6 +18,10 @@ cdef void prepare_sum(
 def sum_workspace(int term, View x, View y, tuple axes):
     """Bytes of scratch with which `sum` can share its work among many threads; 0: none needed."""
     cdef Reducer reducer
+    check_index(term, kTerms, "term")
+    check(x, "x", False)
+    if y is None:
+        refuse("y must be an array, got None")
     if element_count(x) == 0 or element_count(y) == 0 or resolve_threads(element_count(x)) == 1:
         return 0
     prepare_sum(&reducer, term, x, y, axes, False)
@@ -34,8 +35,12 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     bytes, or None. stream: of a GPU; unused here.
     """
     cdef Reducer reducer
-    cdef int64_t size = element_count(x)
+    cdef int64_t size
     cdef int threads
+    check_index(term, kTerms, "term")
+    check(x, "x", False)
+    check(y, "y", True)
+    size = element_count(x)
     if element_count(y) == 0:
         return
     if size == 0:
@@ -47,21 +52,21 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     use_workspace(&reducer, workspace, threads)
     with nogil:
         run_shares(threads, reduce_share, &reducer)
-        merge_chunks(&reducer)
+        merge_chunks(&reducer, threads)
 
 
-cdef void use_workspace(Reducer* reducer, View workspace, int threads) noexcept:
-    """Cut the terms too, where that helps and the workspace is enough for it."""
-    cdef int64_t size
-    if threads > 1 and workspace is not None:
-        size = workspace_size(reducer)
-        if 0 < size <= element_count(workspace):
-            reducer.partial = <double*>workspace.operand.data
+cdef int use_workspace(Reducer* reducer, View workspace, int threads) except -1:
+    """Cut the terms too, where that helps and the workspace is enough for it: the bits are the same."""
+    cdef int64_t bytes
+    cdef char* memory = memory_of(workspace, &bytes)
+    if threads > 1 and 0 < workspace_size(reducer) <= bytes:
+        reducer.partial = <double*>memory
+    return 0
 
 
-cdef void merge_chunks(const Reducer* reducer) noexcept nogil:
+cdef void merge_chunks(const Reducer* reducer, int threads) noexcept nogil:
     if reducer.partial is not NULL:
-        run_shares(resolve_threads(workspace_size(reducer) // 8), merge_share, reducer)
+        run_shares(threads_for(workspace_size(reducer) // 8, threads), merge_share, reducer)
 
 
 cdef void fill_with_zero(View y) noexcept:
@@ -83,13 +88,20 @@ cdef void fill_with(View y, char* value) noexcept:
 
 def broadcast(View x, View y, bint accumulate, int64_t stream):
     """y OUT = x IN, or y IN/OUT += x; of one shape, x with strides of 0 where it repeats."""
-    cdef Operand[2] arrays = [x.operand, y.operand]
+    cdef Operand[2] arrays
+    check(x, "x", False)
+    check_like(y, x, "y", True)
+    arrays = [x.operand, y.operand]
     run(table.identity[y.dtype][accumulate], NULL, y.dtype, accumulate, 2, arrays, element_count(y))
 
 
 def square_backward(View dy, View x, View dx, bint accumulate, int64_t stream):
     """dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same; dy with strides of 0 where it repeats."""
-    cdef Operand[3] arrays = [dy.operand, x.operand, dx.operand]
+    cdef Operand[3] arrays
+    check(x, "x", False)
+    check_like(dy, x, "dy", False)
+    check_like(dx, x, "dx", True)
+    arrays = [dy.operand, x.operand, dx.operand]
     run(table.square_backward[x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
 
 
@@ -99,8 +111,15 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     workspace: SCRATCH as of `sum` over all axes, or None.
     """
     cdef SquareGrad square
-    cdef int64_t size = element_count(x)
+    cdef int64_t size
     cdef int threads
+    check(x, "x", False)
+    check(y, "y", True)
+    check_dtype(y, x.dtype, "y")
+    if element_count(y) != 1:
+        refuse(f"y must have one element, got shape {y.shape}")
+    check_like(grad, x, "grad", True)
+    size = element_count(x)
     if size == 0:
         fill_with_zero(y)
         return
@@ -109,4 +128,4 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     use_workspace(&square.reducer, workspace, threads)
     with nogil:
         run_shares(threads, square_share, &square)
-        merge_chunks(&square.reducer)
+        merge_chunks(&square.reducer, threads)

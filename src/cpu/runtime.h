@@ -2,12 +2,16 @@
 // platform lacks them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
 
 #ifdef _OPENMP
 #include <omp.h>
+#endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
 #endif
 #ifdef __linux__
 #include <sys/mman.h>
@@ -33,6 +37,22 @@ inline int& local_threads() {
   return value;
 }
 
+// The PlanDraft (call_cache.pyx) of the call that this thread is recording; null: none.
+inline void*& current_draft() {
+  static thread_local void* draft = nullptr;
+  return draft;
+}
+
+// What is the process's, and is read without the GIL while another thread may set it. Nothing else
+// depends on it: the order of other memory does not matter.
+inline std::atomic<int> g_process_threads{1};
+inline std::atomic<bool> g_forked{false};
+
+inline int process_threads() { return g_process_threads.load(std::memory_order_relaxed); }
+inline void choose_process_threads(int n) { g_process_threads.store(n, std::memory_order_relaxed); }
+inline bool is_forked() { return g_forked.load(std::memory_order_relaxed); }
+inline void become_forked() { g_forked.store(true, std::memory_order_relaxed); }
+
 inline const char* compiler() {
 #if defined(__clang__)
   return "Clang " __clang_version__;
@@ -52,8 +72,23 @@ void run_shares(int threads, void (*share)(const Job*, int64_t, int64_t), const 
     share(job, 0, 1);
     return;
   }
+  // libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
+  // before the region is read in it, and what is written in it is read after. Two shares of one
+  // region stay unordered, so that a race between them is found.
+#ifdef __SANITIZE_THREAD__
+  char begun = 0, done = 0;
+  __tsan_release(&begun);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int i = 0; i < threads; ++i) {
+    __tsan_acquire(&begun);
+    share(job, i, threads);
+    __tsan_release(&done);
+  }
+  __tsan_acquire(&done);
+#else
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int i = 0; i < threads; ++i) share(job, i, threads);
+#endif
 }
 
 // Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for

@@ -36,7 +36,7 @@ struct Squares : BlockSums {
 void prepare(SquareGrad* square, const BlockTable* table, int dtype, const Operand& x,
              const Operand& grad, const Operand& value) {
   const Operand arrays[] = {x, grad};
-  plan_streams(&square->streams, table->pipeline, dtype, 2, arrays, SquareGrad::kX, -1);
+  plan_streams(&square->streams, table->pipeline, dtype, 2, arrays, SquareGrad::kX, -1, true);
   Reducer* r = &square->reducer;
   r->table = table->reduce;
   r->blocks = &table->reduce->terms[kSquare][square->streams.wide_dtype];

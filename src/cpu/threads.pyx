@@ -13,8 +13,6 @@
 # cold caches; float32 mish breaks even at 8192 in all, and 16384 take 4.7 us instead of 6.4.
 cdef int64_t GRAIN = 8192
 
-cdef int process_threads = 1
-cdef bint forked = False
 cdef int omp_limit_at_import = omp_limit()
 
 
@@ -22,22 +20,30 @@ cdef int thread_limit() noexcept nogil:
     """The most threads that a call made now may use."""
     cdef int threads = local_threads()
     cdef int omp = omp_limit()
-    if forked or kOpenMP == 0 or in_parallel():
+    if is_forked() or kOpenMP == 0 or in_parallel():
         return 1
     if threads == 0:
-        threads = process_threads
+        threads = process_threads()
     if omp != omp_limit_at_import and omp < threads:
         threads = omp
     return threads
 
 
 cdef int resolve_threads(int64_t elements) noexcept nogil:
-    """The threads for a call over so many elements."""
-    if elements < 2 * GRAIN:
-        return 1
+    """The threads for a call over so many elements.
+
+    The answer may be another one at any time: a native function asks once, and hands it down to all
+    that it does (`threads_for`).
+    """
+    return threads_for(elements, thread_limit()) if elements >= 2 * GRAIN else 1
+
+
+cdef int threads_for(int64_t elements, int limit) noexcept nogil:
+    """Of so many threads, those that are worth it."""
     cdef int64_t worth = elements // GRAIN
-    cdef int threads = thread_limit()
-    return threads if threads < worth else <int>worth
+    if worth < 2 or limit < 2:
+        return 1
+    return limit if limit < worth else <int>worth
 
 
 cdef void run_loop(const Loop* loop) noexcept nogil:
@@ -46,13 +52,16 @@ cdef void run_loop(const Loop* loop) noexcept nogil:
 
 
 def set_process_threads(int n):
-    global process_threads
-    process_threads = n
+    if n < 1:
+        raise ValueError(f"set_process_threads: must be positive, got {n}")
+    choose_process_threads(n)
 
 
 def set_local_threads(int n):
     """Set this thread's own count (0: none) and return the one before."""
     cdef int before = local_threads()
+    if n < 0:
+        raise ValueError(f"set_local_threads: must not be negative, got {n}")
     (&local_threads())[0] = n
     return before
 
@@ -62,8 +71,10 @@ def get_thread_limit():
 
 
 def after_fork_in_child():
-    global forked
-    forked = True
+    """From now on every call is serial, and no lock is held by a thread that is not there."""
+    global registering
+    become_forked()
+    registering = Lock()
 
 
 def build_info():
@@ -78,6 +89,7 @@ def build_info():
 # The table of block functions in use. It changes only by select_isa, which the checks and tests
 # use to compare instruction sets in one process.
 cdef const BlockTable* table = best_supported_isa()
+cdef uint32_t isa_number = 0  # counts the changes
 
 
 def isa():
@@ -92,11 +104,12 @@ def supported_isas():
 
 def select_isa(str name):
     """Use the blocks of one instruction set from now on, in every thread."""
-    global table
+    global table, isa_number
     cdef int i
     wanted = name.encode()
     for i in range(built_isas().count):
         if built_isas().tables[i].isa == wanted and cpu_supports(wanted):
             table = built_isas().tables[i]
+            isa_number += 1
             return
     raise ValueError(name)

@@ -198,7 +198,7 @@ FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
 }
 #endif
 
-// a * b + c, as madd of macros.h.
+// a * b + c, as madd of macros.h: lanes of a vector must have the bits of what is done one by one.
 #if defined(__AVX512F__)
 FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {
   return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
@@ -206,6 +206,11 @@ FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {
 #elif defined(__FMA__)
 FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {
   return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#elif defined(FASTACT_FMA)
+FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {  // aarch64: one fmla
+  for (int i = 0; i < kVector; ++i) c[i] = madd(a[i], b[i], c[i]);
+  return c;
 }
 #else
 FASTACT_HD Vector madd(Vector a, Vector b, Vector c) { return a * b + c; }

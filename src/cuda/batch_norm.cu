@@ -138,6 +138,18 @@ void finish_batch_sums(const Cells<T> cells, const double* partials, const int64
   set_gradient(cells, channel, p / count, p_xhat * (r / count));
 }
 
+// mean and rstd OUT of each channel, from running ones; a thread a channel.
+template <class T>
+FASTACT_KERNEL(kThreads)
+void save_running(const int64_t channels, const ChannelArray mean, const ChannelArray var,
+                  const double eps, const ChannelArray saved_mean, const ChannelArray saved_rstd) {
+  const int64_t channel = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (channel >= channels) return;
+  write_channel(saved_mean, channel, read_channel(mean, channel, 0.0), false);
+  const double rstd = 1.0 / __builtin_sqrt(read_channel(var, channel, 1.0) + eps);
+  write_channel(saved_rstd, channel, rstd, false);
+}
+
 struct OfCell {
   bool axis[kMaxAxes] = {};
   explicit OfCell(int channel) { axis[channel] = true; }
@@ -209,6 +221,15 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
 }
 
 template <class T>
+void batch_norm_save(const BatchForward& call, cudaStream_t stream) {
+  const int64_t channels = call.x.shape[call.axis];
+  if (!call.saved_mean.operand.data || channels == 0) return;
+  launch(save_running<T>, {ceil_div(channels, kThreads), kThreads}, stream, channels,
+         channels_of(call.mean, call.axis), channels_of(call.spread, call.axis), call.eps,
+         channels_of(call.saved_mean, call.axis), channels_of(call.saved_rstd, call.axis));
+}
+
+template <class T>
 void batch_norm_backward(const BatchBackward& call, void* memory, cudaStream_t stream) {
   const int axis = call.axis;
   const bool has_dx = call.dx.data;
@@ -263,6 +284,7 @@ void batch_norm_backward(const BatchBackward& call, void* memory, cudaStream_t s
 using Storage = FASTACT_STORAGE;
 template int64_t batch_norm_scratch<Storage>(const Operand&, int);
 template void batch_norm_forward<Storage>(const BatchForward&, void*, void*, cudaStream_t);
+template void batch_norm_save<Storage>(const BatchForward&, cudaStream_t);
 template void batch_norm_backward<Storage>(const BatchBackward&, void*, cudaStream_t);
 
 FASTACT_END_NAMESPACE

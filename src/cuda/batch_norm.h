@@ -17,7 +17,7 @@ struct ChannelOperand {
 template <class T>
 int64_t batch_norm_scratch(const Operand& x, int axis);
 
-// y OUT = f((x IN - mean) rstd weight IN + bias IN). x is not empty.
+// y OUT = f((x IN - mean) rstd weight IN + bias IN).
 struct BatchForward {
   Operand x, y;
   // moments: by the batch's own; else by `mean`, and by `spread`, a variance or an rstd.
@@ -29,9 +29,13 @@ struct BatchForward {
   const double* parameters;
   double momentum, eps;
 };
+// x is not empty; where it is, for want of a batch, what follows saves the given statistics.
 template <class T>
 void batch_norm_forward(const BatchForward& call, void* scratch, void* workspace,
                         cudaStream_t stream);
+
+template <class T>
+void batch_norm_save(const BatchForward& call, cudaStream_t stream);
 
 // dx OUT, dweight OUT, dbias OUT, or IN/OUT += of the same; each of them or none. x is not empty.
 struct BatchBackward {

@@ -139,12 +139,12 @@ int64_t bias_act_workspace(const Operand& x, int axis) {
 template <class T>
 void bias_act_backward(int which, const Operand& dy, const Operand& x, const Operand& bias,
                        int bias_dtype, const Operand* residual, const Operand& dx,
-                       const Operand& dbias, int axis, const double* parameters, bool accumulate,
-                       void* workspace, cudaStream_t stream) {
+                       const Operand& dbias, int axis, const double* parameters, bool accumulate_dx,
+                       bool accumulate_dbias, void* workspace, cudaStream_t stream) {
   const auto finish = [&](const double* partials, int64_t channels, int64_t chunks) {
     for_dtype(bias_dtype, [&](auto element) {
       finish_partials<decltype(element)>(partials, channels, chunks, dbias.data,
-                                         byte_stride(dbias, 0, sizeof(element)), accumulate,
+                                         byte_stride(dbias, 0, sizeof(element)), accumulate_dbias,
                                          stream);
     });
   };
@@ -155,7 +155,7 @@ void bias_act_backward(int which, const Operand& dy, const Operand& x, const Ope
   const Layout& layout = plan.layout;
   const Fused fused = fuse(which, parameters, bias, bias_dtype, layout);
   plan.chunks.partials = static_cast<double*>(workspace);
-  plan.chunks.accumulate = accumulate;
+  plan.chunks.accumulate = accumulate_dx;
   const auto blocks = [](int64_t tasks) { return std::min(tasks, kMaxBlocks); };
 
   if (!layout.dense) {
@@ -193,6 +193,6 @@ template void bias_act_forward<Storage>(int, const Operand&, const Operand&, int
 template int64_t bias_act_workspace<Storage>(const Operand&, int);
 template void bias_act_backward<Storage>(int, const Operand&, const Operand&, const Operand&, int,
                                          const Operand*, const Operand&, const Operand&, int,
-                                         const double*, bool, void*, cudaStream_t);
+                                         const double*, bool, bool, void*, cudaStream_t);
 
 FASTACT_END_NAMESPACE

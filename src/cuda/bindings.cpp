@@ -35,9 +35,12 @@ void activation(int which, int dtype, bool backward, bool accumulate, const Oper
 void py_activation_forward(int which, const py::object& x, const py::object& y,
                            const std::vector<double>& parameters, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y);
+  check_index(which, kActivations, "which");
+  check(a, "x");
+  check_like(b, a, "y");
+  const Parameters p(parameters);
   if (is_empty(a.operand)) return;
   const Operand arrays[] = {a.operand, b.operand};
-  const Parameters p(parameters);
   const py::gil_scoped_release release;
   activation(which, a.dtype, false, false, arrays, p.value, a.device, stream_of(stream));
 }
@@ -46,9 +49,13 @@ void py_activation_backward(int which, const py::object& dy, const py::object& x
                             const py::object& dx, const std::vector<double>& parameters,
                             bool accumulate, uintptr_t stream) {
   const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  check_index(which, kActivations, "which");
+  check(b, "x");
+  check_like(a, b, "dy");
+  check_like(c, b, "dx");
+  const Parameters p(parameters);
   if (is_empty(b.operand)) return;
   const Operand arrays[] = {a.operand, b.operand, c.operand};
-  const Parameters p(parameters);
   const py::gil_scoped_release release;
   activation(which, b.dtype, true, accumulate, arrays, p.value, b.device, stream_of(stream));
 }
@@ -56,8 +63,10 @@ void py_activation_backward(int which, const py::object& dy, const py::object& x
 int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
                          const std::vector<int>& axes) {
   const Array a = array_of(x), b = array_of(y);
+  check_rank(a.operand, "x");
+  const Reduced reduced(axes, a.operand.ndim);
+  check_kept(b.operand, a.operand, reduced.axis, true, "y");
   if (is_empty(a.operand)) return 0;
-  const Reduced reduced(axes);
   return for_dtype(a.dtype, [&](auto element) {
     return sum_workspace<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis);
   });
@@ -66,20 +75,29 @@ int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
 void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
             const py::object& workspace, bool accumulate, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y);
+  check_index(term, kSquare + 1, "term");
+  check(a, "x");
+  check(b, "y");
+  if (b.dtype != a.dtype) refuse("y must have the dtype of x");
+  const Reduced reduced(axes, a.operand.ndim);
+  check_kept(b.operand, a.operand, reduced.axis, true, "y");
   if (is_empty(b.operand)) return;
-  const Reduced reduced(axes);
-  void* scratch = Optional(workspace).data();
+  const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
   for_dtype(a.dtype, [&](auto element) {
-    sum<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis, scratch, accumulate,
-                           stream_of(stream));
+    using T = decltype(element);
+    void* memory = scratch.of(sum_workspace<T>(Term(term), a.operand, b.operand, reduced.axis));
+    sum<T>(Term(term), a.operand, b.operand, reduced.axis, memory, accumulate, stream_of(stream));
   });
 }
 
 void py_square_backward(const py::object& dy, const py::object& x, const py::object& dx,
                         bool accumulate, uintptr_t stream) {
   const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  check(b, "x");
+  check_like(a, b, "dy");
+  check_like(c, b, "dx");
   if (is_empty(b.operand)) return;
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
@@ -92,12 +110,20 @@ void py_square_backward(const py::object& dy, const py::object& x, const py::obj
 void py_square_value_and_grad(const py::object& x, const py::object& y, const py::object& grad,
                               const py::object& workspace, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y), c = array_of(grad);
-  void* scratch = Optional(workspace).data();
+  check(a, "x");
+  check(b, "y");
+  check_like(c, a, "grad");
+  bool all[kMaxAxes];
+  std::fill(all, all + kMaxAxes, true);
+  check_kept(b.operand, a.operand, all, true, "y");
+  if (b.dtype != a.dtype) refuse("y must have the dtype of x");
+  const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(a.device);
   for_dtype(a.dtype, [&](auto element) {
-    square_value_and_grad<decltype(element)>(a.operand, b.operand, c.operand, scratch,
-                                             stream_of(stream));
+    using T = decltype(element);
+    void* memory = scratch.of(sum_workspace<T>(kSquare, a.operand, b.operand, all));
+    square_value_and_grad<T>(a.operand, b.operand, c.operand, memory, stream_of(stream));
   });
 }
 
@@ -105,6 +131,12 @@ void py_bias_act_forward(int which, const py::object& x, const py::object& bias,
                          const py::object& residual, const py::object& y, int axis,
                          const std::vector<double>& parameters, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(bias), c = array_of(y);
+  check_index(which, kActivations, "which");
+  check(a, "x");
+  check_like(c, a, "y");
+  check_if_like(residual, a, "residual");
+  check_index(axis, a.operand.ndim, "axis");
+  check_along(bias, a.operand.shape[axis], "bias");
   if (is_empty(a.operand)) return;
   const Optional r(residual);
   const Parameters p(parameters);
@@ -118,6 +150,8 @@ void py_bias_act_forward(int which, const py::object& x, const py::object& bias,
 
 int64_t py_bias_act_workspace(const py::object& x, const py::object&, int axis) {
   const Array a = array_of(x);
+  check_rank(a.operand, "x");
+  check_index(axis, a.operand.ndim, "axis");
   return for_dtype(a.dtype, [&](auto element) {
     return bias_act_workspace<decltype(element)>(a.operand, axis);
   });
@@ -126,24 +160,38 @@ int64_t py_bias_act_workspace(const py::object& x, const py::object&, int axis) 
 void py_bias_act_backward(int which, const py::object& dy, const py::object& x,
                           const py::object& bias, const py::object& residual, const py::object& dx,
                           const py::object& dbias, int axis, const std::vector<double>& parameters,
-                          bool accumulate, const py::object& workspace, uintptr_t stream) {
+                          bool accumulate_dx, bool accumulate_dbias, const py::object& workspace,
+                          uintptr_t stream) {
   const Array a = array_of(dy), b = array_of(x), c = array_of(bias), d = array_of(dx),
               e = array_of(dbias);
-  if (is_empty(e.operand)) return;
+  check_index(which, kActivations, "which");
+  check(b, "x");
+  check_like(a, b, "dy");
+  check_like(d, b, "dx");
+  check_if_like(residual, b, "residual");
+  check_index(axis, b.operand.ndim, "axis");
+  check_along(bias, b.operand.shape[axis], "bias");
+  check_along(dbias, b.operand.shape[axis], "dbias");
+  if (e.dtype != c.dtype) refuse("dbias must have the dtype of bias");
   const Optional r(residual);
   const Parameters p(parameters);
-  void* scratch = Optional(workspace).data();
+  if (is_empty(e.operand)) return;
+  const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
   for_dtype(b.dtype, [&](auto element) {
-    bias_act_backward<decltype(element)>(which, a.operand, b.operand, c.operand, c.dtype,
-                                         r.pointer(), d.operand, e.operand, axis, p.value,
-                                         accumulate, scratch, stream_of(stream));
+    using T = decltype(element);
+    void* memory = scratch.of(bias_act_workspace<T>(b.operand, axis));
+    bias_act_backward<T>(which, a.operand, b.operand, c.operand, c.dtype, r.pointer(), d.operand,
+                         e.operand, axis, p.value, accumulate_dx, accumulate_dbias, memory,
+                         stream_of(stream));
   });
 }
 
 void py_broadcast(const py::object& x, const py::object& y, bool accumulate, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y);
+  check(a, "x");
+  check_like(b, a, "y");
   if (is_empty(b.operand)) return;
   const py::gil_scoped_release release;
   const DeviceGuard guard(b.device);
@@ -154,6 +202,8 @@ void py_broadcast(const py::object& x, const py::object& y, bool accumulate, uin
 
 void py_fill(const py::object& memory, int item, uint64_t bits, uintptr_t stream) {
   const Array a = array_of(memory);
+  if (item != 2 && item != 4 && item != 8) refuse("item must be 2, 4 or 8");
+  Workspace(memory).of(item);
   const DeviceGuard guard(a.device);
   fill(a.operand.data, item, bits, stream_of(stream));
 }

@@ -1,6 +1,7 @@
 // The functions of the CPU module's batch_norm.pyx, for arrays on a GPU.
 #include "batch_norm.h"
 #include "bindings.h"
+#include "moments.h"
 
 namespace fastact {
 namespace {
@@ -13,8 +14,27 @@ struct Channels {
   }
 };
 
+// None, or one element a channel: of one axis, or with the axes of x.
+void check_channels(const py::object& view, const Array& x, int axis, const char* name) {
+  if (view.is_none()) return;
+  const Array a = array_of(view);
+  check(a, name);
+  const int along = a.operand.ndim == 1 ? 0 : axis;
+  if ((a.operand.ndim != 1 && a.operand.ndim != x.operand.ndim) ||
+      a.operand.shape[along] != x.operand.shape[axis])
+    refuse(std::string(name) + " must have an element for each channel");
+}
+
+void check_x(int which, const Array& x, int axis) {
+  check_index(which, kActivations, "which");
+  check(x, "x");
+  check_index(axis, x.operand.ndim, "axis");
+}
+
 int64_t py_scratch(const py::object& x, int axis) {
   const Array a = array_of(x);
+  check_rank(a.operand, "x");
+  check_index(axis, a.operand.ndim, "axis");
   return for_dtype(a.dtype, [&](auto element) {
     return batch_norm_scratch<decltype(element)>(a.operand, axis);
   });
@@ -24,6 +44,9 @@ int64_t py_scratch(const py::object& x, int axis) {
 template <class Call>
 Call call_of(int which, const Array& x, const py::object& weight, const py::object& bias, int axis,
              const Parameters& parameters) {
+  check_x(which, x, axis);
+  check_channels(weight, x, axis, "weight");
+  check_channels(bias, x, axis, "bias");
   Call call{};
   call.x = x.operand;
   call.weight = Channels(weight).array;
@@ -36,12 +59,27 @@ Call call_of(int which, const Array& x, const py::object& weight, const py::obje
 
 void run_forward(const BatchForward& call, const Array& x, const py::object& scratch,
                  const py::object& workspace, uintptr_t stream) {
-  if (is_empty(x.operand)) return;
-  void *memory = Optional(scratch).data(), *more = Optional(workspace).data();
+  const Workspace memory(scratch), more(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(x.device);
   for_dtype(x.dtype, [&](auto element) {
-    batch_norm_forward<decltype(element)>(call, memory, more, stream_of(stream));
+    using T = decltype(element);
+    if (is_empty(x.operand)) {
+      batch_norm_save<T>(call, stream_of(stream));
+      return;
+    }
+    int64_t shape[kMaxAxes], strides[kMaxAxes], needed = 0;
+    bool reduced[kMaxAxes];
+    for (int i = 0; i < x.operand.ndim; ++i) {
+      reduced[i] = i != call.axis;
+      shape[i] = reduced[i] ? 1 : x.operand.shape[i];
+      strides[i] = sizeof(double);
+    }
+    if (call.by_moments)
+      needed =
+          moments_workspace<T>(x.operand, {nullptr, x.operand.ndim, shape, strides, 1}, reduced);
+    batch_norm_forward<T>(call, memory.of(batch_norm_scratch<T>(x.operand, call.axis)),
+                          more.of(needed), stream_of(stream));
   });
 }
 
@@ -53,6 +91,9 @@ void py_forward(int which, const py::object& x, const py::object& y, const py::o
   const Array a = array_of(x);
   const Parameters p(parameters);
   auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);
+  check_like(array_of(y), a, "y");
+  for (const py::object* one : {&running_mean, &running_var, &mean, &rstd})
+    check_channels(*one, a, axis, "a statistic");
   call.y = array_of(y).operand;
   call.mean = Channels(running_mean).array;
   call.spread = Channels(running_var).array;
@@ -70,6 +111,8 @@ void py_apply(int which, const py::object& x, const py::object& y, const py::obj
   const Array a = array_of(x);
   const Parameters p(parameters);
   auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);
+  check_like(array_of(y), a, "y");
+  for (const py::object* one : {&mean, &rstd}) check_channels(*one, a, axis, "a statistic");
   call.y = array_of(y).operand;
   call.mean = Channels(mean).array;
   call.spread = Channels(rstd).array;
@@ -97,6 +140,10 @@ void py_backward(int which, const py::object& dy, const py::object& x, const py:
   const Array a = array_of(x);
   const Parameters p(parameters);
   auto call = call_of<BatchBackward>(which, a, weight, bias, axis, p);
+  check_like(array_of(dy), a, "dy");
+  check_if_like(dx, a, "dx");
+  for (const py::object* one : {&mean, &rstd, &sum_p, &sum_p_xhat, &dweight, &dbias})
+    check_channels(*one, a, axis, "a statistic, sum or gradient");
   call.dy = array_of(dy).operand;
   call.dx = Optional(dx).operand;
   call.mean = Channels(mean).array;
@@ -108,7 +155,7 @@ void py_backward(int which, const py::object& dy, const py::object& x, const py:
   call.count = count;
   call.is_training = training;
   call.accumulate = accumulate;
-  void* memory = Optional(scratch).data();
+  const Workspace memory(scratch);
   const py::gil_scoped_release release;
   const DeviceGuard guard(a.device);
   if (is_empty(a.operand)) {
@@ -118,7 +165,9 @@ void py_backward(int which, const py::object& dy, const py::object& x, const py:
     return;
   }
   for_dtype(a.dtype, [&](auto element) {
-    batch_norm_backward<decltype(element)>(call, memory, stream_of(stream));
+    using T = decltype(element);
+    batch_norm_backward<T>(call, memory.of(batch_norm_scratch<T>(a.operand, axis)),
+                           stream_of(stream));
   });
 }
 

@@ -8,8 +8,10 @@ namespace {
 int64_t py_moments_workspace(const py::object& x, const py::object& y,
                              const std::vector<int>& axes) {
   const Array a = array_of(x), b = array_of(y);
+  check_rank(a.operand, "x");
+  const Reduced reduced(axes, a.operand.ndim);
+  check_kept(b.operand, a.operand, reduced.axis, true, "y");
   if (is_empty(a.operand) || is_empty(b.operand)) return 0;
-  const Reduced reduced(axes);
   return for_dtype(a.dtype, [&](auto element) {
     return moments_workspace<decltype(element)>(a.operand, b.operand, reduced.axis);
   });
@@ -20,15 +22,30 @@ void py_moments(const py::object& x, const py::object& mean, const py::object& l
                 const py::object& workspace, uintptr_t stream) {
   const Array a = array_of(x);
   const Optional b(mean), c(low), d(second);
+  check(a, "x");
+  const Reduced reduced(axes, a.operand.ndim);
+  const Optional& y = b.given ? b : d;
+  if (!y.given) refuse("mean or second must be an array");
+  for (const Optional* result : {&b, &c, &d}) {
+    if (!result->given) continue;
+    check(result->operand, result->dtype, "mean, low or second");
+    check_kept(result->operand, a.operand, reduced.axis, true, "mean, low or second");
+    bool alike = result->dtype == y.dtype;
+    for (int i = 0; i < a.operand.ndim; ++i)
+      alike &= y.operand.shape[i] == 1 || byte_stride(result->operand, i, item_size(y.dtype)) ==
+                                              byte_stride(y.operand, i, item_size(y.dtype));
+    if (!alike) refuse("mean, low and second must have one dtype and the same strides");
+  }
   if (is_empty(a.operand)) return;
   const MomentOutputs outputs{b.operand, c.operand, d.operand, b.given ? b.dtype : d.dtype,
                               divisor};
-  const Reduced reduced(axes);
-  void* scratch = Optional(workspace).data();
+  const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(a.device);
   for_dtype(a.dtype, [&](auto element) {
-    moments<decltype(element)>(a.operand, outputs, reduced.axis, scratch, stream_of(stream));
+    using T = decltype(element);
+    void* memory = scratch.of(moments_workspace<T>(a.operand, y.operand, reduced.axis));
+    moments<T>(a.operand, outputs, reduced.axis, memory, stream_of(stream));
   });
 }
 
@@ -36,10 +53,21 @@ void py_moments_backward(const py::object& dmean, const py::object& dsecond, con
                          const py::object& mean, const py::object& low, const py::object& dx,
                          double share, double scale, bool accumulate, uintptr_t stream) {
   const Array a = array_of(x);
+  check(a, "x");
+  for (const py::object* other : {&dmean, &dsecond, &dx})
+    check_like(array_of(*other), a, "dmean, dsecond or dx");
+  const Array means = array_of(mean);
+  check(means, "mean");
+  check_shape(means.operand, a.operand, "mean");
+  const bool is_narrow = item_size(a.dtype) == 2;  // then the mean is in double, and has no low
+  if (means.dtype != (is_narrow ? kF64 : a.dtype))
+    refuse("mean must have the dtype of x, or float64");
+  if (low.is_none() != is_narrow) refuse("low must be given for wide data alone");
+  check_if_like(low, a, "low");
   if (is_empty(a.operand)) return;
   const Operand arrays[] = {
       array_of(dmean).operand, array_of(dsecond).operand, a.operand,
-      array_of(mean).operand,  array_of(low).operand,     array_of(dx).operand};
+      array_of(mean).operand,  Optional(low).operand,     array_of(dx).operand};
   const py::gil_scoped_release release;
   const DeviceGuard guard(a.device);
   for_dtype(a.dtype, [&](auto element) {

@@ -35,6 +35,35 @@ struct Norm : NormCall {
     if (of_weight.given) weight_dtype = of_weight.dtype;
     if (of_bias.given) bias_dtype = of_bias.dtype;
   }
+  // x is data[k]; the others are of its shape and dtype, or none.
+  void check_data(int k, std::initializer_list<const py::object*> others) {
+    check_index(which, kActivations, "which");
+    check(data[k], dtype, "x");
+    for (const py::object* other : others)
+      if (!other->is_none()) {
+        const Array array = array_of(*other);
+        check(array, "an array of x's shape");
+        check_shape(array.operand, data[k], "an array of x's shape");
+        if (array.dtype != dtype) refuse("arrays of x's shape must have its dtype");
+      }
+    for (int i = data[k].ndim; i < kMaxAxes; ++i)
+      if (reduced[i] || of_parameter[i]) refuse("axes must be those of x");
+  }
+  void check_statistic(const py::object& view, const Operand& x, bool is_out) const {
+    if (view.is_none()) return;
+    check_beside(view, x, "mean or rstd");
+    const Array array = array_of(view);
+    if (is_out) check_kept(array.operand, x, reduced, true, "mean or rstd");
+    if (array.dtype != std::max(dtype, int(kF32))) refuse("mean and rstd must be as x is computed");
+  }
+  void check_gradient(const py::object& view, int expected, const Operand& x) const {
+    if (view.is_none()) return;
+    const Array array = array_of(view);
+    check(array, "dweight or dbias");
+    check_kept(array.operand, x, of_parameter, false, "dweight or dbias");
+    if (array.dtype != expected)
+      refuse("dweight and dbias must have the dtypes of weight and bias");
+  }
   void set_gradients(const py::object& w, const py::object& b) {
     dweight = Optional(w).operand, dbias = Optional(b).operand;
   }
@@ -62,12 +91,29 @@ void py_norm_forward(int which, const py::object& x, const py::object& residual,
   call.mean = Optional(mean).operand, call.rstd = Optional(rstd).operand;
   call.set_weights(weight, bias);
   call.which = which, call.eps = eps, call.is_centred = is_centred;
-  void* scratch = Optional(workspace).data();
+  const Operand& of = call.data[NormCall::kX];
+  call.check_data(NormCall::kX, {&residual, &total, &y});
+  if (y.is_none() || residual.is_none() != total.is_none())
+    refuse("y, and both or none of residual and total, must be arrays");
+  call.check_statistic(mean, of, true);
+  call.check_statistic(rstd, of, true);
+  if (rstd.is_none() ? !mean.is_none() : mean.is_none() == is_centred)
+    refuse("mean must be an array where it is subtracted and rstd is one, and only there");
+  check_beside(weight, of, "weight");
+  check_beside(bias, of, "bias");
+  const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(call.device);
   if (is_empty(call.data[NormCall::kX])) return fill_statistics(call, stream_of(stream));
   for_dtype(call.dtype, [&](auto element) {
-    norm_forward<decltype(element)>(call, scratch, stream_of(stream));
+    using T = decltype(element);
+    NormCall sized = call;  // as norm_forward_workspace knows it
+    for (int k = 0; k < 4; ++k)
+      if (k != NormCall::kX) sized.data[k] = {};
+    sized.mean = sized.rstd = sized.weight = sized.bias = {};
+    sized.weight_dtype = sized.bias_dtype = call.dtype;
+    sized.is_centred = true;
+    norm_forward<T>(call, scratch.of(norm_forward_workspace<T>(sized)), stream_of(stream));
   });
 }
 
@@ -96,11 +142,26 @@ void py_norm_backward(int which, const py::object& dy, const py::object& x,
   call.set_weights(weight, bias);
   call.set_gradients(dweight, dbias);
   call.which = which, call.accumulate = accumulate, call.is_centred = !mean.is_none();
-  void* scratch = Optional(workspace).data();
+  const Operand& of = call.data[NormCall::kIn];
+  call.check_data(NormCall::kIn, {&dy, &dtotal, &dx});
+  if (dy.is_none() || rstd.is_none()) refuse("dy and rstd must be arrays");
+  call.check_statistic(mean, of, false);
+  call.check_statistic(rstd, of, false);
+  check_beside(weight, of, "weight");
+  check_beside(bias, of, "bias");
+  call.check_gradient(dweight, call.weight_dtype, of);
+  call.check_gradient(dbias, call.bias_dtype, of);
+  const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(call.device);
   for_dtype(call.dtype, [&](auto element) {
-    norm_backward<decltype(element)>(call, scratch, stream_of(stream));
+    using T = decltype(element);
+    NormCall sized = call;  // as norm_workspace knows it
+    for (int k = 0; k < 4; ++k)
+      if (k != NormCall::kIn) sized.data[k] = {};
+    sized.mean = sized.rstd = {};
+    sized.is_centred = true, sized.accumulate = false;
+    norm_backward<T>(call, scratch.of(norm_backward_workspace<T>(sized)), stream_of(stream));
   });
 }
 

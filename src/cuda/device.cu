@@ -1,5 +1,13 @@
 // Which devices there are, whether this build has code for them, and the order between streams.
+#include <map>
+#include <mutex>
+#include <utility>
+
 #include "device.h"
+
+#if !defined(FASTACT_CUDA_EMULATION) && CUDART_VERSION >= 12000
+#include <cudaTypedefs.h>
+#endif
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -33,7 +41,60 @@ const char* cure_of(cudaError_t error) {
   }
 }
 
+bool is_not_built(cudaError_t error) {
+  return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
+}
+
+#if !defined(FASTACT_CUDA_EMULATION) && CUDART_VERSION >= 12000
+// Of the driver's own interface, which nothing here links against; null where it is not found.
+PFN_cuDevicePrimaryCtxGetState_v7000 find_context_state() {
+  constexpr const char* kName = "cuDevicePrimaryCtxGetState";
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(kName, &found, 12000, cudaEnableDefault, &result);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint(kName, &found, cudaEnableDefault, &result);
+#endif
+  if (error != cudaSuccess) cudaGetLastError();
+  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  return is_there ? reinterpret_cast<PFN_cuDevicePrimaryCtxGetState_v7000>(found) : nullptr;
+}
+#endif
+
 }  // namespace
+
+bool has_context(int device) {
+#if defined(FASTACT_CUDA_EMULATION)
+  return emulation::has_context(device);
+#elif CUDART_VERSION >= 12000
+  static const auto state = find_context_state();
+  unsigned flags = 0;
+  int active = 0;
+  return !state || state(device, &flags, &active) != CUDA_SUCCESS || active;
+#else
+  return true;  // there cudaSetDevice makes none
+#endif
+}
+
+void allow_shared(const void* kernel, int bytes, int most) {
+  static std::mutex mutex;
+  static auto* allowed = new std::map<std::pair<const void*, int>, int>;
+  int device;
+  FASTACT_CUDA_CHECK(cudaGetDevice(&device));
+  const std::pair<const void*, int> key{kernel, device};
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = allowed->find(key);
+    if (found != allowed->end() && bytes <= found->second) return;
+  }
+  // Threads that are here at once ask for the same.
+  FASTACT_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+  const std::lock_guard<std::mutex> lock(mutex);
+  (*allowed)[key] = most;
+}
 
 std::string problem_of_machine() {
   int count = 0;
@@ -50,11 +111,19 @@ std::string problem_of_device(int device) {
   FASTACT_CUDA_CHECK(cudaGetDeviceCount(&count));
   if (device >= count)
     return "this process sees " + std::to_string(count) + " CUDA device(s), counted from 0";
-  const DeviceGuard guard(device);
-  cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
+  cudaError_t error;
+  try {
+    const DeviceGuard guard(device);
+    cudaFuncAttributes attributes;
+    error = cudaFuncGetAttributes(&attributes, probe);
+  } catch (const CudaError& no_context) {
+    error = no_context.code;
+  }
   if (error == cudaSuccess) return "";
   cudaGetLastError();
+  if (!is_not_built(error))
+    return std::string("CUDA does not start there: ") + cudaGetErrorName(error) + " (" +
+           cudaGetErrorString(error) + ")";
   const DeviceFacts facts = facts_of(device);
   return facts.name + " has compute capability " + facts.capability +
          ", which is not among those " + "that were built (" + architectures() +

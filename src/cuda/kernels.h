@@ -62,14 +62,15 @@ void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias
                       cudaStream_t stream);
 
 // dx OUT = dy IN * f'(x IN + bias IN + residual IN), and dbias OUT = its sum over all other axes,
-// or both IN/OUT += of the same. workspace: as many bytes as bias_act_workspace asks for.
+// or, each as its flag says, IN/OUT += of the same. workspace: as many bytes as bias_act_workspace
+// asks for.
 template <class T>
 int64_t bias_act_workspace(const Operand& x, int axis);
 template <class T>
 void bias_act_backward(int which, const Operand& dy, const Operand& x, const Operand& bias,
                        int bias_dtype, const Operand* residual, const Operand& dx,
-                       const Operand& dbias, int axis, const double* parameters, bool accumulate,
-                       void* workspace, cudaStream_t stream);
+                       const Operand& dbias, int axis, const double* parameters, bool accumulate_dx,
+                       bool accumulate_dbias, void* workspace, cudaStream_t stream);
 
 // Runs visit(T{}) for the storage type of a dtype.
 template <class Visit>

@@ -128,23 +128,4 @@ void launch(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stre
 #endif
 }
 
-// Makes a device current for as long as it lives.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) {
-    FASTACT_CUDA_CHECK(cudaGetDevice(&before_));
-    changed_ = device != before_;
-    if (changed_) FASTACT_CUDA_CHECK(cudaSetDevice(device));
-  }
-  ~DeviceGuard() {
-    if (changed_) cudaSetDevice(before_);
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
-
 FASTACT_END_NAMESPACE

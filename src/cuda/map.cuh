@@ -259,15 +259,20 @@ void run_contiguous(const Walk& walk, bool accumulate, F f, cudaStream_t stream)
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-template <class T, int inputs, bool accumulates, class F>
-void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
+// wide: the number of an input of doubles, whose rows need no alignment of their own; or -1.
+template <class T, int inputs>
+StridedMap<inputs> strided_map(const Walk& walk, bool accumulate, int wide = -1) {
   constexpr int kSize = Pack<T>::kSize;
   StridedMap<inputs> map{};
   const int last = walk.ndim - 1;
   bool packs = walk.shape[last] % kSize == 0;
   for (int k = 0; k <= inputs; ++k) {
-    const bool repeats = walk.strides[k][last] == 0 && k < inputs;
-    packs &= repeats || (walk.strides[k][last] == walk.item && rows_aligned(walk, k, kPackBytes));
+    const int64_t stride = walk.strides[k][last];
+    const bool repeats = stride == 0 && k < inputs;
+    if (k == wide)
+      packs &= repeats || stride == int64_t(sizeof(double));
+    else
+      packs &= repeats || (stride == walk.item && rows_aligned(walk, k, kPackBytes));
   }
   map.piece = packs ? kSize : 1;
   map.pieces = walk.size / map.piece;
@@ -280,6 +285,12 @@ void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
     for (int k = 0; k <= inputs; ++k)
       map.strides[k][axis] = walk.strides[k][axis] * (axis == last ? map.piece : 1);
   }
+  return map;
+}
+
+template <class T, int inputs, bool accumulates, class F>
+void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
+  const auto map = strided_map<T, inputs>(walk, accumulate);
   const int64_t blocks = (map.pieces + kMapThreads - 1) / kMapThreads;
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }

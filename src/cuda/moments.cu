@@ -16,7 +16,10 @@
 // sm_90 takes 8.1 instructions for an element of bfloat16 in aligned rows and 11.1 in misaligned
 // ones, where it took 15.1 and 27.8 when each lane chose between its value and 0.
 //
-// Backward is a map over five operands, of which four repeat themselves along the reduced axes.
+// Backward is a map over five operands, of which four repeat themselves along the reduced axes. Of
+// 16-bit data, whose own low part would leave the mean 17 bits or 22, the mean is double, and no
+// low part is read: a kernel of its own, for which a pack of x meets one mean or as many as it has
+// lanes.
 #include "map.cuh"
 #include "moment_kernels.cuh"
 #include "moments.h"
@@ -51,12 +54,65 @@ struct MomentsBackward : Lanewise<MomentsBackward<T>, T, 5> {
   }
 };
 
+// The same of 16-bit data, with the mean in double as the map's last input; dx += with accumulate.
+template <class T>
+FASTACT_KERNEL(kMapThreads)
+void moments_backward_narrow(FASTACT_GRID_CONSTANT const StridedMap<4> map, const float share,
+                             const float scale) {
+  enum { kDMean, kDSecond, kX, kMean, kDx };
+  const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
+  if (index >= map.pieces) return;
+  int64_t at[kDx + 1];
+  if (map.pieces <= int64_t(0xffffffff))
+    locate(map, uint32_t(index), at);
+  else
+    locate(map, index, at);
+  T* out = reinterpret_cast<T*>(map.out + at[kDx]);
+  const double* mean = reinterpret_cast<const double*>(map.in[kMean] + at[kMean]);
+  const auto gradient = [&](float dmean, float dsecond, float x, double of_x) {
+    return madd(scale * dsecond, float(double(x) - of_x), share * dmean);
+  };
+  if (map.piece == 1) {
+    const auto element = [&](int k) {
+      return widen(load(reinterpret_cast<const T*>(map.in[k] + at[k])));
+    };
+    float value = gradient(element(kDMean), element(kDSecond), element(kX), load(mean));
+    if (map.accumulate) value = widen(load(out)) + value;
+    return store(out, narrow<T>(value));
+  }
+  Wide<T> in[kMean];
+#pragma unroll
+  for (int k = 0; k < kMean; ++k) {
+    const T* p = reinterpret_cast<const T*>(map.in[k] + at[k]);
+    Pack<T> pack;
+    if (map.strides[k][map.ndim - 1] != 0) {
+      pack = load_pack(p);
+    } else {
+      const T element = load(p);
+#pragma unroll
+      for (int j = 0; j < Pack<T>::kSize; ++j) pack.lane[j] = element;
+    }
+    in[k] = widen_pack(pack);
+  }
+  const bool is_one = map.strides[kMean][map.ndim - 1] == 0;
+  const double first = load(mean);
+  Wide<T> before{}, result;
+  if (map.accumulate) before = widen_pack(load_pack(out));
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) {
+    const double of_x = is_one || j == 0 ? first : load(mean + j);
+    result.lane[j] = gradient(in[kDMean].lane[j], in[kDSecond].lane[j], in[kX].lane[j], of_x);
+    if (map.accumulate) result.lane[j] = before.lane[j] + result.lane[j];
+  }
+  store_pack(out, narrow_pack<T>(result));
+}
+
 }  // namespace
 
 template <class T>
 int64_t moments_workspace(const Operand& x, const Operand& result, const bool* reduced) {
   if (is_empty(x)) return 0;
-  const Reduction plan = plan_reduction(x, result, reduced, sizeof(T));
+  const Reduction plan = plan_reduction(x, result, reduced, sizeof(T), false);
   const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
                                             : plan_columns<T>(plan, nullptr).chunks;
   return chunks > 1 ? kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
@@ -66,7 +122,7 @@ template <class T>
 void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced, void* workspace,
              cudaStream_t stream) {
   const Operand& model = model_of(outputs);
-  const Reduction plan = plan_reduction(x, model, reduced, sizeof(T));
+  const Reduction plan = plan_reduction(x, model, reduced, sizeof(T), false);
   const int64_t turned = plan.y - model.data;
   const auto data = [&](const Operand& y) { return y.data ? y.data + turned : nullptr; };
   const MomentResults to{data(outputs.mean), data(outputs.low), data(outputs.second),
@@ -91,12 +147,20 @@ template <class T>
 void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
                       cudaStream_t stream) {
   Walk walk;
-  // The map's inputs in the order of MomentsBackward.
-  plan_walk(&walk, sizeof(T), 6, arrays);
-  MomentsBackward<T> f{};
-  f.share = Compute<T>(share);
-  f.scale = Compute<T>(scale);
-  run_strided<T, 5, true>(walk, accumulate, f, stream);
+  if constexpr (sizeof(T) == 2) {
+    const Operand without_low[] = {arrays[0], arrays[1], arrays[2], arrays[3], arrays[5]};
+    plan_walk(&walk, sizeof(T), 5, without_low);
+    const auto map = strided_map<T, 4>(walk, accumulate, 3);
+    launch(moments_backward_narrow<T>, {ceil_div(map.pieces, kMapThreads), kMapThreads}, stream,
+           map, float(share), float(scale));
+  } else {
+    // The map's inputs in the order of MomentsBackward.
+    plan_walk(&walk, sizeof(T), 6, arrays);
+    MomentsBackward<T> f{};
+    f.share = Compute<T>(share);
+    f.scale = Compute<T>(scale);
+    run_strided<T, 5, true>(walk, accumulate, f, stream);
+  }
 }
 
 using Storage = FASTACT_STORAGE;

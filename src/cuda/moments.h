@@ -22,7 +22,8 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
              cudaStream_t stream);
 
 // dx OUT = share dmean + scale (x - mean - low) dsecond, or dx IN/OUT += of the same.
-// arrays: dmean, dsecond, x, mean and low IN, dx; all of one shape, not empty.
+// arrays: dmean, dsecond, x, mean and low IN, dx; all of one shape, not empty. Of 16-bit data mean
+// is double, and low is not read.
 template <class T>
 void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
                       cudaStream_t stream);

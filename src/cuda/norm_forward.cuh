@@ -174,9 +174,24 @@ FASTACT_DEVICE void find_moments(const Rows& rows, const Share& share, Shared&& 
   double sums[2];
   if constexpr (sizeof(T) == 8) {  // of float64 the first mean is off by some ULPs
     if (!rows.is_centred) return;
-    spread<T>(rows, share, kept, *mean, sums);
+    // A sum that overflows is one of smaller numbers that does not, unless an infinity is among the
+    // data. Of a warp all take part.
+    if (__any_sync(kAllLanes, !is_finite(total[0]))) {
+      double scaled[1] = {0};
+      for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
+#pragma unroll
+        for (int j = 0; j < Pack<T>::kSize; ++j)
+          if (j < valid) scaled[0] += double(widen(pack.lane[j])) * 0x1p-64;
+      });
+      team_sum(scaled, share.lanes, turn);
+      if (!is_finite(total[0])) *mean = scaled[0] / count * 0x1p64;
+    }
+    const double first = *mean;
+    spread<T>(rows, share, kept, first, sums);
     team_sum(sums, share.lanes, turn);
-    moments_of_sums(*mean, sums[0], sums[1], count, mean, m2);
+    moments_of_sums(first, sums[0], sums[1], count, mean, m2);
+    // Next to an infinite mean, or where the distances from it overflow, there is none to correct.
+    if (!is_finite(*mean)) *mean = first;
   } else {
     double squares[1];
     if constexpr (sizeof(T) == 2) {
@@ -347,7 +362,8 @@ void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks
 }
 
 // A warp a unit. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
-// mean)^2: the moments of all chunks at once, from a shift amid them.
+// mean)^2: the moments of all chunks at once, from a shift amid them, or from 0 where the first
+// mean is infinite.
 template <class T, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
@@ -358,7 +374,7 @@ void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) 
     const int64_t unit = first + int(threadIdx.x) / kWarp;
     const bool idle = unit >= rows.units;
     const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : unit);
-    const double shift = load(moments);
+    const double shift = finite_or_zero(load(moments));
     double sum = 0;
     for (int64_t c = lane; c < chunks.count; c += kWarp)
       sum += double(smaller(size, rows.row - c * size)) * (load(moments + 2 * c) - shift);

@@ -59,6 +59,7 @@
 // bfloat16 25 s of compiling instead of 11); tiles of arrays of any strides kept as dense ones are
 // (up to 132 bytes); one loop for all ways in which parameters are given (nvcc makes predicated
 // loads of them, and every pack issues all).
+#include "device.h"
 #include "norm_columns.h"
 #include "norm_forward.cuh"
 #include "norm_long.cuh"
@@ -95,9 +96,7 @@ template <class... Parameters, class... Arguments>
 void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (shape.shared > kSharedOfAll)
-    FASTACT_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            shape.shared));
+    allow_shared(reinterpret_cast<const void*>(kernel), shape.shared, shared_of_device());
   launch(kernel, shape, stream, arguments...);
 }
 

@@ -30,7 +30,7 @@ FASTACT_BEGIN_NAMESPACE
 template <class T>
 int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
   if (is_empty(x)) return 0;
-  const Reduction plan = plan_reduction(x, y, reduced, sizeof(T));
+  const Reduction plan = plan_reduction(x, y, reduced, sizeof(T), false);
   const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
                                             : plan_columns<T>(plan, nullptr).chunks;
   return chunks > 1 ? plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
@@ -53,7 +53,7 @@ void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* par
             bool accumulate, cudaStream_t stream) {
   // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
   const bool empty = is_empty(x);
-  const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T));
+  const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
   if (plan.inner_reduced) {
     static constexpr void (*kKernels[3])(RowSums) = {
         sum_rows<kAligned, F, T>, sum_rows<kDense, F, T>, sum_rows<kAnyhow, F, T>};

@@ -1,6 +1,8 @@
 // The exponential linear units: a line above zero, an exponential that levels off below.
 #pragma once
 
+#include <cmath>
+
 #include "../math.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -40,8 +42,12 @@ struct ExponentialUnit {
     if constexpr (scale != 0) v = at_most(v, C::kHigh);
     const Exp<T> exp = exp_scaled<scale>(v);
     T y = fall * madd(exp.s, exp.t, exp.s - (scale == 0 ? T(1) : T(0.5)));
-    if constexpr (scale != 0) y = magnitude(v) < C::kTiny ? x : y;  // x / alpha may lose its bits
-    return x < T(0) ? y : rise * x;                                 // NaN goes to the right
+    if constexpr (scale != 0) {
+      y = magnitude(v) < C::kTiny ? x : y;  // x / alpha may lose its bits
+      // Of an alpha below 1 the product would be finite a little longer than the exponential.
+      y = inner * x > C::kHigh ? fall * T(INFINITY) : y;
+    }
+    return x < T(0) ? y : rise * x;  // NaN goes to the right
   }
 
   FASTACT_HD T derivative(T x) const {
@@ -69,7 +75,7 @@ struct Selu : ExponentialUnit<T, approximate> {
 
 // celu(x) = x for x > 0, else alpha expm1(x / alpha)      Barron, arXiv:1704.07483
 //
-// Parameter alpha, not zero.
+// Parameter alpha, not zero. Below zero, y is infinite as soon as exp(x / alpha) is.
 template <class T, bool approximate = false>
 struct Celu : ExponentialUnit<T, approximate, -1> {
   FASTACT_HD explicit Celu(const double* p)

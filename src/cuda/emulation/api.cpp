@@ -32,8 +32,8 @@ std::vector<StreamCall> stream_log;
 namespace {
 
 constexpr int kVersion = 12080;
-constexpr int kMultiprocessors[kDevices] = {4, 3};
-constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10};  // for kernels that ask for it
+constexpr int kMultiprocessors[kDevices] = {4, 3, 132};
+constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10, 227 << 10};  // that ask for it
 constexpr int kMajor = 9, kMinor = 0;
 
 struct Injection {
@@ -51,6 +51,9 @@ std::recursive_mutex& mutex() {
 std::unordered_map<cudaStream_t, int> streams;
 std::unordered_set<cudaEvent_t> events;
 std::map<std::string, Injection> injections;
+// Not destroyed at the process's end: what is left may hold Python objects.
+auto& afterwards = *new std::map<std::string, std::function<void()>>;
+bool contexts[kDevices] = {true};  // as if the process had chosen device 0
 
 std::map<std::pair<const void*, int>, size_t> asked_shared;  // of a kernel on a device
 
@@ -72,11 +75,30 @@ cudaError_t stream_device(cudaStream_t stream, int* device) {
 // Runs `body` as the function of the API that `call` names.
 template <class Body>
 cudaError_t api(const char* call, Body body) {
-  const Lock lock;
-  cudaError_t error = injected(call);
-  if (error == cudaSuccess) error = body();
-  set_last_error(error);
+  std::function<void()> next;
+  cudaError_t error;
+  {
+    const Lock lock;
+    error = injected(call);
+    if (error == cudaSuccess) error = body();
+    set_last_error(error);
+    const auto found = afterwards.find(call);
+    if (found != afterwards.end()) {
+      next = std::move(found->second);
+      afterwards.erase(found);
+    }
+  }
+  if (next) next();  // other threads may call meanwhile
   return error;
+}
+
+// The same for functions that need a context on the current device, and make it.
+template <class Body>
+cudaError_t api_with_context(const char* call, Body body) {
+  return api(call, [&] {
+    note_context(current_device);
+    return body();
+  });
 }
 
 // Demangled, without what every name of this library begins with.
@@ -119,12 +141,25 @@ cudaStream_t make_stream(int device) {
   return made;
 }
 
-size_t most_dynamic_shared(const void* kernel) {
+SharedLimits shared_limits(const void* kernel) {
   const auto found = asked_shared.find({kernel, current_device});
-  return found == asked_shared.end() ? kMaxShared : std::max(kMaxShared, found->second);
+  if (found == asked_shared.end()) return {kMaxShared, kMaxShared, 0};
+  return {found->second, kMostShared[current_device], found->second};
 }
-size_t most_shared(const void* kernel) {
-  return most_dynamic_shared(kernel) > kMaxShared ? kMostShared[current_device] : kMaxShared;
+
+bool has_context(int device) {
+  const Lock lock;
+  return contexts[device];
+}
+void forget_contexts() {
+  const Lock lock;
+  std::fill(contexts, contexts + kDevices, false);
+}
+void note_context(int device) { contexts[device] = true; }
+
+void after(const std::string& call, std::function<void()> body) {
+  const Lock lock;
+  afterwards[call] = std::move(body);
 }
 
 const std::string& kernel_name(const Grid& grid) {
@@ -185,6 +220,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   return api("cudaSetDevice", [&] {
     if (!is_device(device)) return cudaErrorInvalidDevice;
+    note_context(device);
     return current_device = device, cudaSuccess;
   });
 }
@@ -238,7 +274,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaMalloc(void** p, size_t size) {
-  return api("cudaMalloc", [&] {
+  return api_with_context("cudaMalloc", [&] {
     *p = nullptr;
     if (size == 0) return cudaSuccess;
     *p = allocate(size, current_device);
@@ -251,7 +287,7 @@ cudaError_t cudaFree(void* p) {
 }
 
 cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream) {
-  return api("cudaMemsetAsync", [&] {
+  return api_with_context("cudaMemsetAsync", [&] {
     int device;
     const cudaError_t error = stream_device(stream, &device);
     if (error != cudaSuccess || size == 0) return error;
@@ -266,7 +302,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return api("cudaStreamSynchronize", [&] {
+  return api_with_context("cudaStreamSynchronize", [&] {
     int device;
     const cudaError_t error = stream_device(stream, &device);
     if (error == cudaSuccess) stream_log.push_back({"synchronize", device, stream, nullptr});
@@ -275,14 +311,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return api("cudaDeviceSynchronize", [&] {
+  return api_with_context("cudaDeviceSynchronize", [&] {
     stream_log.push_back({"synchronize", current_device, nullptr, nullptr});
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return api("cudaEventCreateWithFlags", [&] {
+  return api_with_context("cudaEventCreateWithFlags", [&] {
     *event = new CUevent_st{current_device};
     events.insert(*event);
     return cudaSuccess;
@@ -290,7 +326,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return api("cudaEventRecord", [&] {
+  return api_with_context("cudaEventRecord", [&] {
     int device;
     const cudaError_t error = stream_device(stream, &device);
     if (error != cudaSuccess) return error;
@@ -301,7 +337,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return api("cudaStreamWaitEvent", [&] {
+  return api_with_context("cudaStreamWaitEvent", [&] {
     int device;
     const cudaError_t error = stream_device(stream, &device);
     if (error != cudaSuccess) return error;
@@ -320,7 +356,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
-  return api("cudaFuncSetAttribute", [&] {
+  return api_with_context("cudaFuncSetAttribute", [&] {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         size_t(value) > kMostShared[current_device])
       return cudaErrorInvalidValue;
@@ -330,7 +366,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  return api("cudaFuncGetAttributes", [&] {
+  return api_with_context("cudaFuncGetAttributes", [&] {
     *attributes = {};
     attributes->maxThreadsPerBlock = kMaxThreads;
     attributes->numRegs = 32;

@@ -1,14 +1,20 @@
-// The part of the CUDA runtime that fastact calls, for two emulated devices, and what tests see of
-// those calls.
+// The part of the CUDA runtime that fastact calls, for three emulated devices, and what tests see
+// of those calls.
 //
 // Everything happens at once, inside the call: streams and events order nothing, but the calls that
-// would are logged. Device 0 has 4 multiprocessors and device 1 has 3: a result that depends on the
-// number of multiprocessors differs between them. So does one that depends on the shared memory
-// that a kernel may ask for: 64 KiB on device 0, and on device 1 the 48 KiB that it has unasked.
+// would are logged. Device 0 has 4 multiprocessors, device 1 has 3, and device 2 as many as an
+// H200, 132: a result that depends on the number of multiprocessors differs between them. So does
+// one that depends on the shared memory that a kernel may ask for: 64 KiB on device 0, on device 1
+// the 48 KiB that it has unasked, and on device 2 the 227 KiB of compute capability 9.0.
+//
+// Shared memory is as the CUDA C++ Programming Guide has it. Static and dynamic together a block
+// has 48 KiB, and what a kernel asked for by cudaFuncSetAttribute is from then on the limit of its
+// dynamic part, on that device and in every thread, up to the device's most less the static part.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -33,6 +39,7 @@ struct dim3 {
   X(cudaErrorInsufficientDriver, 35,                                               \
     "CUDA driver version is insufficient for CUDA runtime "                        \
     "version")                                                                     \
+  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                 \
   X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
   X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
   X(cudaErrorNoKernelImageForDevice, 209,                                          \
@@ -119,9 +126,19 @@ namespace fastact::emulation {
 struct Grid;
 
 // Bytes of shared memory that a block of a kernel may have on the current device: from the launch,
-// and in all. More than 48 KiB have to be asked for.
-size_t most_dynamic_shared(const void* kernel);
-size_t most_shared(const void* kernel);
+// and in all; and of those what was asked for, of which static shared memory leaves the rest.
+struct SharedLimits {
+  size_t dynamic, total, asked;
+};
+SharedLimits shared_limits(const void* kernel);
+
+// Whether something has made a context on a device; tests may take that back.
+bool has_context(int device);
+void forget_contexts();
+void note_context(int device);
+
+// For tests: after the next call of a function, whoever called it runs `body` before going on.
+void after(const std::string& call, std::function<void()> body);
 
 // One call at a time: held through a launch, and by whoever looks at a device from the host.
 class Lock {

@@ -184,7 +184,7 @@ cudaError_t check(const Grid& grid) {
       g.y > 65535 || g.z > 65535 || b.x > kMaxThreads || b.y > kMaxThreads || b.z > 64 ||
       size_t{b.x} * b.y * b.z > kMaxThreads)
     return cudaErrorInvalidConfiguration;
-  if (grid.shared > most_dynamic_shared(grid.kernel)) return cudaErrorInvalidValue;
+  if (grid.shared > shared_limits(grid.kernel).dynamic) return cudaErrorInvalidValue;
   int device = -1;
   if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)
     return cudaErrorInvalidResourceHandle;
@@ -246,7 +246,10 @@ void barrier(const Site& site) { wait(State::kAtBarrier, site); }
 
 void take_static_shared(size_t n) {
   self.static_shared += n;
-  if (self.static_shared + self.grid->shared > most_shared(self.grid->kernel))
+  const SharedLimits limits = shared_limits(self.grid->kernel);
+  // What was asked for and does not fit cudaFuncSetAttribute would have refused: it knows the
+  // static part, which here shows when the kernel runs.
+  if (self.static_shared + std::max(self.grid->shared, limits.asked) > limits.total)
     throw TooMuchShared();
 }
 
@@ -254,6 +257,7 @@ void run(const Grid& grid) {
   const Lock lock;
   if (now.rank >= 0) fault("a kernel launches another kernel", {});
   cudaGetDevice(&now.device);
+  note_context(now.device);
   cudaError_t error = check(grid);
   if (error == cudaSuccess) error = injected("launch");
   if (error != cudaSuccess) return set_last_error(error);

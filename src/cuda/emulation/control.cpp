@@ -1,6 +1,7 @@
 // What tests see of the emulated devices and what they tell them, arrays aside.
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,16 @@ py::list events() {
   return all;
 }
 
+// A Python function that whoever lets go of it last may drop without the GIL.
+struct Held {
+  py::object body;
+  explicit Held(py::object given) : body(std::move(given)) {}
+  ~Held() {
+    const py::gil_scoped_acquire acquire;
+    body = py::object();
+  }
+};
+
 void set_thread_order(const std::string& order, uint32_t seed) {
   constexpr std::pair<const char*, emulation::Order> orders[] = {
       {"alternate", emulation::Order::kAlternate},
@@ -82,6 +93,29 @@ void bind_control(py::module_& m) {
         "The order in which threads and blocks run: alternate (the default), forward, backward, "
         "shuffle.",
         py::arg("order"), py::arg("seed") = 0);
+  m.def("contexts", [] {
+    py::list all;
+    for (int device = 0; device < emulation::kDevices; ++device)
+      if (emulation::has_context(device)) all.append(device);
+    return all;
+  });
+  m.def("forget_contexts", emulation::forget_contexts);
+  m.def("current_device", [] {
+    int device;
+    cudaGetDevice(&device);
+    return device;
+  });
+  m.def(
+      "after",
+      [](const std::string& call, const py::object& body) {
+        emulation::after(call, [held = std::make_shared<Held>(body)] {
+          const py::gil_scoped_acquire acquire;
+          held->body();
+        });
+      },
+      "Once a CUDA function has been called the next time, and before the caller goes on, a Python "
+      "function is.",
+      py::arg("call"), py::arg("body"));
   m.def(
       "fail",
       [](const std::string& call, int code, int times) {

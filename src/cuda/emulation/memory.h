@@ -19,7 +19,7 @@
 
 namespace fastact::emulation {
 
-constexpr int kDevices = 2;
+constexpr int kDevices = 3;
 
 // When a byte was touched last, and by which thread of its block.
 struct Touch {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../launch.cuh"
+#include "../device.h"
 #include "array.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -221,6 +221,15 @@ FASTACT_KERNEL(kThreads) void too_much_static_shared() {
   large[threadIdx.x] = 1;
 }
 
+// With 1 KiB of static shared memory; the numbers tell what they are given.
+template <int n>
+FASTACT_KERNEL(kThreads)
+void some_static_shared(float* y) {
+  FASTACT_SHARED(float, kilobyte, 256);
+  kilobyte[threadIdx.x] = 1.f;
+  store(y + threadIdx.x, float(kilobyte[threadIdx.x]) + n);
+}
+
 FASTACT_KERNEL(kThreads) void nothing(float* y) {
   if (y == nullptr) store(y, 0.f);
 }
@@ -271,6 +280,17 @@ std::vector<float> with_xy(void (*kernel)(Parameters...), const Shape& shape, bo
   else
     launch(kernel, shape, nullptr);
   return values_of(y.p, kThreads);
+}
+
+// A kernel that has asked for so much dynamic shared memory, unless for 0, launched with so much.
+// Of each n another kernel: what one has asked for stays.
+template <int n>
+std::vector<float> with_shared(int asked, int given) {
+  void (*const kernel)(float*) = some_static_shared<n>;
+  if (asked > 0)
+    FASTACT_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, asked));
+  return with_xy(kernel, {1, kThreads, 1, 1, given});
 }
 
 #define FASTACT_CASE(name, ...)                      \
@@ -355,6 +375,13 @@ const Case kCases[] = {
     FASTACT_CASE(too_much_static_shared, {1, kThreads}),
     {"too_much_dynamic_shared",
      [] { return with_xy(nothing, {1, kThreads, 1, 1, 48 * 1024 + 1}); }},
+    {"all_dynamic_shared", [] { return with_xy(nothing, {1, kThreads, 1, 1, 48 * 1024}); }},
+    {"all_shared", [] { return with_shared<0>(0, 47 * 1024); }},
+    {"too_much_shared", [] { return with_shared<1>(0, 47 * 1024 + 1); }},
+    {"asked_for_48_kib", [] { return with_shared<2>(48 * 1024, 48 * 1024); }},
+    {"asked_for_the_most", [] { return with_shared<3>(63 * 1024, 63 * 1024); }},
+    {"asked_for_too_much", [] { return with_shared<4>(63 * 1024 + 1, 48 * 1024); }},
+    {"asked_for_less", [] { return with_shared<5>(16 * 1024, 16 * 1024 + 1); }},
     {"too_many_threads", [] { return with_xy(nothing, {1, 1025}); }},
     {"no_blocks", [] { return with_xy(nothing, {0, kThreads}); }},
 };

@@ -1,7 +1,7 @@
-# The short cut. It serves exact NumPy arrays and tensors of registered types that are contiguous
-# and need no conversion, and says "not mine" to everything else, errors included, which the
-# Python layer then handles or explains. It must therefore check whatever the Python layer checks,
-# before anything is written.
+# The fast path of activations. It serves exact NumPy arrays and tensors of registered types that are
+# contiguous and need no conversion, with the op's default parameters, and says NotImplemented to
+# everything else, errors included: the call cache and the Python layer then serve or explain it. It
+# must therefore check whatever the Python layer checks, before anything is written.
 #
 # Tensors on a GPU go the same way, once the Python layer has found their device fit and registered
 # it: their framework's allocator, its current stream, and the device module's C functions.
@@ -11,7 +11,7 @@ cdef enum:
     MAX_DEVICES = 64
 
 
-# What the short cut runs: an op's row of the CPU's table, by dtype (and accumulation), and what a
+# What the fast path runs: an op's row of the CPU's table, by dtype (and accumulation), and what a
 # device module has to know to do the same.
 cdef struct Work:
     const Block* blocks
@@ -31,7 +31,7 @@ cdef int fit_device_count = 0
 
 
 def register_device(tuple device, table_capsule):
-    """Let tensors on this device, which has been found fit, take the short cut."""
+    """Let tensors on this device, which has been found fit, take the fast path."""
     global fit_device_count
     with registering:
         if fit_device_count == MAX_DEVICES:
@@ -56,11 +56,16 @@ cdef const DeviceTable* table_of(DLDevice device) noexcept:
     return NULL
 
 
+# A class of tensors, and what to ask of its framework. Objects are kept by `kept_alive`; NULL: none.
 cdef struct TensorType:
     PyTypeObject* type
     DLPackExchangeAPI* api
     bint has_gradients
     bint has_negation
+    # Of torch (`_foreign.torch_state`), or NULL; `kept_alive` holds them.
+    PyObject* mark_written       # (tuple of tensors): raise their version counters
+    PyObject* records_gradients  # (): whether operations on tensors are recorded now
+    PyObject* forward_mode       # dict whose "_current_level" is >= 0 while tangents may be there
 
 
 cdef TensorType[MAX_TENSOR_TYPES] tensor_types
@@ -69,28 +74,37 @@ cdef list kept_alive = []
 cdef object registering = Lock()
 
 
-def register_tensor_type(object tensor_type, api_capsule):
-    """Let tensors of exactly this type, on the CPU, take the short cut."""
+def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
+    """Let tensors of exactly this type take the fast path and the call cache.
+
+    state: of torch, what `_foreign.torch_state` tells.
+    """
+    global tensor_type_count
     api = <DLPackExchangeAPI*>PyCapsule_GetPointer(api_capsule, "dlpack_exchange_api")
     if api.version.major != 1 or api.borrow is NULL:
         return
-    with registering:
-        if tensor_type_known(<PyTypeObject*>tensor_type) is NULL:
-            add_tensor_type(tensor_type, api, api_capsule)
-
-
-cdef void add_tensor_type(object tensor_type, DLPackExchangeAPI* api, object api_capsule) except *:
-    global tensor_type_count
-    if tensor_type_count == MAX_TENSOR_TYPES:
-        return
-    kept_alive.append((tensor_type, api_capsule))
-    tensor_types[tensor_type_count] = TensorType(
+    # All that takes Python code happens before the lock, which a fork may find held: nothing else
+    # is done under it than filling in a row.
+    row = TensorType(
         <PyTypeObject*>tensor_type,
         api,
         hasattr(tensor_type, "requires_grad"),
         hasattr(tensor_type, "is_neg"),
+        NULL,
+        NULL,
+        NULL,
     )
-    tensor_type_count += 1  # last: readers take no lock
+    if state is not None:
+        row.mark_written = PyTuple_GET_ITEM(state, 0)
+        row.records_gradients = PyTuple_GET_ITEM(state, 1)
+        row.forward_mode = PyTuple_GET_ITEM(state, 2)
+    if tensor_type_known(row.type) is not NULL:
+        return
+    kept_alive.append((tensor_type, api_capsule, state))
+    with registering:
+        if tensor_type_known(row.type) is NULL and tensor_type_count < MAX_TENSOR_TYPES:
+            tensor_types[tensor_type_count] = row
+            tensor_type_count += 1  # last: readers take no lock
 
 
 cdef TensorType* tensor_type_known(PyTypeObject* tensor_type) noexcept:
@@ -99,6 +113,30 @@ cdef TensorType* tensor_type_known(PyTypeObject* tensor_type) noexcept:
         if tensor_types[i].type is tensor_type:
             return &tensor_types[i]
     return NULL
+
+
+cdef bint is_plain_tensor(object x, TensorType* kind) except -1:
+    """Its memory holds its values, and no gradient of it would have to be recorded."""
+    if kind.has_gradients and x.requires_grad:
+        if kind.records_gradients is NULL or (<object>kind.records_gradients)():
+            return False
+    return not (kind.has_negation and x.is_neg())
+
+
+cdef bint may_have_tangents(TensorType* kind) except -1:
+    """Whether a level of forward mode is open, so that a tensor may carry what memory does not."""
+    cdef PyObject* level
+    if kind.forward_mode is NULL:
+        return False
+    level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
+    return level is not NULL and <object>level >= 0
+
+
+cdef int mark_written(TensorType* kind, tuple tensors) except -1:
+    """Raise the version counters of tensors that were written, as an operation in place does."""
+    if kind.mark_written is not NULL:
+        (<object>kind.mark_written)(tensors)
+    return 0
 
 
 cdef bint quick_numpy(object x, Operand* to, int* dtype, bint writes) except -1:
@@ -128,13 +166,12 @@ cdef bint quick_tensor(
     cdef DLTensor tensor
     cdef int64_t expected = 1
     cdef int i
+    cdef TensorType* own
     if Py_TYPE(x) is not kind.type:
-        return False
-    # These checks stand in describe_tensor_of, too: one inline function of both made the calls of
-    # small NumPy arrays, which never come here, 5 to 9 % slower.
-    if kind.has_gradients and x.requires_grad:
-        return False
-    if kind.has_negation and x.is_neg():
+        own = tensor_type_known(Py_TYPE(x))
+        if own is NULL or own.api is not kind.api:
+            return False
+    if not is_plain_tensor(x, kind):
         return False
     try:
         kind.api.borrow(<void*>x, &tensor)
@@ -142,7 +179,7 @@ cdef bint quick_tensor(
         return False  # the Python layer finds out why
     dtype[0] = dtype_of_dlpack(tensor.dtype)
     device[0] = tensor.device
-    if dtype[0] < 0 or tensor.ndim > kMaxAxes:
+    if dtype[0] < 0 or problem_of(tensor) is not NULL:
         return False
     if tensor.strides is not NULL:
         for i in range(tensor.ndim - 1, -1, -1):
@@ -151,7 +188,7 @@ cdef bint quick_tensor(
             expected *= tensor.shape[i]
     fill_operand(to, &tensor, item_size(dtype[0]))
     to.strides = NULL
-    if expected != 0 and (tensor.data is NULL or <intptr_t>to.data % item_size(dtype[0])):
+    if expected != 0 and <intptr_t>to.data % item_size(dtype[0]):
         return False
     return True
 
@@ -170,7 +207,7 @@ cdef bint quick_match(const Operand* a, const Operand* b, int64_t bytes, bint ov
 cdef object quick(
     const Work* work, int inputs, PyObject** values, object out, bint keep_inputs
 ):
-    """Run an op by the short cut. NotImplemented: the Python layer must look.
+    """Run an op by the fast path. NotImplemented: the Python layer must look.
 
     keep_inputs: an output that is an input would destroy what the caller saves for backward.
     """
@@ -185,7 +222,7 @@ cdef object quick(
     cdef const DeviceTable* remote = NULL
     if not PyArray_CheckExact(first):
         kind = tensor_type_known(Py_TYPE(first))
-        if kind is NULL:
+        if kind is NULL or may_have_tangents(kind):
             return NotImplemented
     for k in range(inputs):
         x = <object>values[k]
@@ -262,7 +299,10 @@ cdef object quick_on_tensors(
         if made is not NULL:
             made.deleter(made)
         raise
-    return out if made is NULL else hand_over(made, kind.api)
+    if made is not NULL:
+        return hand_over(made, kind.api)
+    mark_written(kind, (out,))
+    return out
 
 
 cdef void run_quick(

@@ -1,4 +1,4 @@
-"""Plans: calls of a kind that was seen before run what that one ran, and nothing else changes."""
+"""The call cache: a call whose key was seen before replays its plan, and nothing else changes."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ def made(*shape: int) -> Any:
     return ("array", shape)
 
 
-# Every door: its arguments, its options, the shapes of its outputs.
+# Every cached entry point: its arguments, its options, the shapes of its outputs.
 CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ...], ...]]] = {
     "sum": (fa.sum, (made(*SHAPE), 0), {}, ((40,),)),
     "sum of all": (fa.sum, (made(*SHAPE),), {}, ((),)),
@@ -121,17 +121,17 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
         fa.gru_blend.forward, (made(6, 80), made(*SHAPE)), {}, (SHAPE, (6, 80)),
     ),
 }  # fmt: skip
-door_case = pytest.mark.parametrize("words", CALLS)
+entry_case = pytest.mark.parametrize("words", CALLS)
 
 
-def long_way(door: Any) -> Any:
-    """What is behind a door."""
-    return door._call if isinstance(door, _cpu.Doors) else door.__wrapped__
+def slow_path(entry: Any) -> Any:
+    """The Python layer's function behind an entry point."""
+    return entry._call if isinstance(entry, _cpu.CachedOp) else entry.__wrapped__
 
 
 def arrays_of(words: str, dtype: Any, rng: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any], Any]:
-    """The door, its arguments with new values, and arrays to write to."""
-    door, arguments, options, shapes = CALLS[words]
+    """The entry point, its arguments with new values, and arrays to write to."""
+    entry, arguments, options, shapes = CALLS[words]
 
     def of(argument: Any) -> Any:
         if isinstance(argument, tuple) and argument[:1] == ("array",):
@@ -141,7 +141,7 @@ def arrays_of(words: str, dtype: Any, rng: Any) -> tuple[Any, tuple[Any, ...], d
         return argument
 
     outs = tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
-    return door, tuple(map(of, arguments)), {k: of(v) for k, v in options.items()}, outs
+    return entry, tuple(map(of, arguments)), {k: of(v) for k, v in options.items()}, outs
 
 
 def flat(framework: Framework, result: Any) -> list[Any]:
@@ -165,7 +165,7 @@ def assert_same(framework: Framework, actual: Any, expected: Any) -> None:
 
 
 def adds(words: str) -> bool:
-    """The door takes `accumulate`."""
+    """The entry point takes `accumulate`."""
     return "backward" in words or words in ("bias_grad", "unbroadcast")
 
 
@@ -180,14 +180,14 @@ def in_framework(framework: Framework, argument: Any) -> Any:
     ("words", "gives"),
     [(w, g) for w in CALLS for g in ("new", "out", "sum") if g != "sum" or adds(w)],
 )
-def test_a_plan_gives_what_the_long_way_gives(words, dtype, framework, gives):
+def test_a_plan_gives_what_the_slow_path_gives(words, dtype, framework, gives):
     rng = np.random.default_rng(0)
     for _ in range(5):  # seen, written down, run
-        door, arguments, options, outs = arrays_of(words, dtype, rng)
+        entry, arguments, options, outs = arrays_of(words, dtype, rng)
         of = partial(in_framework, framework)
         taken = [of(a) for a in arguments], {k: of(v) for k, v in options.items()}
         results = []
-        for function in (long_way(door), door):
+        for function in (slow_path(entry), entry):
             more: dict[str, Any] = {}
             copies = tuple(framework.of(out.copy()) for out in outs)
             if gives != "new":
@@ -204,16 +204,16 @@ def test_a_plan_gives_what_the_long_way_gives(words, dtype, framework, gives):
         assert_same(framework, results[1], results[0])
 
 
-@door_case
+@entry_case
 @pytest.mark.parametrize("framework", FRAMEWORKS[:2], ids=lambda f: f.name)
 def test_a_plan_asks_nobody(words, framework, monkeypatch):
     """Where a plan runs, the Python layer is not met: no check can have been forgotten there."""
     rng = np.random.default_rng(0)
     for time in range(4):
         if time == 3:
-            monkeypatch.setattr(_call.Call, "__init__", lambda *_, **__: pytest.fail("long way"))
-        door, arguments, options, outs = arrays_of(words, np.float32, rng)
+            monkeypatch.setattr(_call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
+        entry, arguments, options, outs = arrays_of(words, np.float32, rng)
         of = partial(in_framework, framework)
         out = tuple(map(framework.of, outs))
-        door(*map(of, arguments), **{k: of(v) for k, v in options.items()},
+        entry(*map(of, arguments), **{k: of(v) for k, v in options.items()},
              out=out if len(out) > 1 else out[0])  # fmt: skip

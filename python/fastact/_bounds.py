@@ -1,0 +1,517 @@
+"""Stated accuracy: the constants, and the absolute errors that they allow.
+
+What an op says of its accuracy is a bounds object, `op.bounds`. The docstrings are rendered from
+its constants, and `python -m fastact check`, the tests and the fuzzer ask its functions,
+elementwise, how far a result may be from an exact value: nobody else multiplies a tolerance. The
+exact values are an oracle's, whose own error is no part of this.
+
+Everywhere u is the unit roundoff of the type that a dtype is computed in (2^-24; float64: 2^-53),
+and what is allowed of a result includes its last rounding to the dtype. Left out are results that
+overflow where the exact value does not, by its last few bits; and products that leave the normal
+range on the way: each of these has an error of the smallest subnormal number besides, times what
+it is multiplied by afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: By name of a dtype: bits of the fraction, the exponent of the least normal number, the largest.
+_FORMATS = {
+    "float16": (10, -14, 65504.0),
+    "bfloat16": (7, -126, (2 - 2.0**-7) * 2.0**127),
+    "float32": (23, -126, (2 - 2.0**-23) * 2.0**127),
+    "float64": (52, -1022, (2 - 2.0**-52) * 2.0**1023),
+}
+
+
+def _format(dtype: Any) -> tuple[int, int, float]:
+    return _FORMATS[np.dtype(dtype).name]
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Of 16 bits, computed in float32."""
+    return bool(np.dtype(dtype).itemsize < 4)
+
+
+def _is_double(dtype: Any) -> bool:
+    return bool(np.dtype(dtype).itemsize > 4)
+
+
+def unit_roundoff(dtype: Any) -> float:
+    """u: of the type in which a dtype is computed."""
+    return 2.0**-53 if _is_double(dtype) else 2.0**-24
+
+
+def computed_in(dtype: Any) -> np.dtype[Any]:
+    """The type in which a dtype is computed."""
+    return np.dtype(np.float64 if _is_double(dtype) else np.float32)
+
+
+def ulp(exact: Any, dtype: Any) -> Any:
+    """The unit in the last place of a dtype at each value."""
+    bits, least, largest = _format(dtype)
+    magnitude = np.clip(np.abs(exact), 2.0**least, largest)
+    _, exponents = np.frexp(magnitude)
+    return np.ldexp(1.0, exponents - 1 - bits)
+
+
+def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
+    """What the last rounding costs, half a unit in the last place; error: of what is rounded."""
+    return ulp(np.abs(exact) + error, dtype) / 2
+
+
+def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
+    """How far f moves where z is off by `error`: also over a kink, or a jump of a derivative."""
+    with np.errstate(all="ignore"):
+        here = f(z)
+        return np.maximum(np.abs(f(z + error) - here), np.abs(f(z - error) - here))
+
+
+def text(value: float) -> str:
+    """A constant as the docstrings write it: powers of two as such."""
+    fraction, exponent = math.frexp(value)
+    return f"2**{exponent - 1}" if fraction == 0.5 and not -2 < exponent < 8 else f"{value:g}"
+
+
+class Scaling(NamedTuple):
+    """A parameter that x is scaled by before anything else, which rounds the product.
+
+    formula : of the product, as the docstring has it; of : the same as a function.
+    """
+
+    parameter: str
+    formula: str
+    of: Callable[[Any, float], Any]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
+
+    forward_ulp : units in the last place of the result.
+    derivative_ulp, derivative_abs : one of the two holds; near a root of the derivative a relative
+        error means nothing. float64 has 2^-29 of derivative_abs.
+    16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
+    rougher functions, they are within narrow_ulp of the true value, or within 4 derivative_abs.
+    scaling : with another value of its parameter than the default, `of_scaling` comes on top.
+    """
+
+    forward_ulp: float
+    derivative_ulp: float
+    derivative_abs: float
+    narrow_ulp: float = 0.51
+    scaling: Scaling | None = None
+
+    def of_scaling(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
+        """2 u (1 + |s|) |exact|, of the product s that is rounded before the exponential."""
+        if self.scaling is None or self.scaling.parameter not in parameters:
+            return 0.0
+        scaled = self.scaling.of(x, float(parameters[self.scaling.parameter]))
+        scaled = np.where(np.isfinite(scaled), np.abs(scaled), 0.0)
+        return 2 * unit_roundoff(dtype) * (1 + scaled) * np.abs(exact)
+
+    @property
+    def rough_slope(self) -> float:
+        """What a GPU's 16-bit derivatives may be off by near a root."""
+        return 4 * self.derivative_abs
+
+    def absolute(self, dtype: Any) -> float:
+        """What a derivative may be off by near a root."""
+        return self.derivative_abs * (2.0**-29 if _is_double(dtype) else 1.0)
+
+    def _rough(self, exact: Any, dtype: Any) -> Any:
+        """What a GPU's 16-bit functions are off by before they are rounded."""
+        return (self.narrow_ulp - 0.5) * ulp(exact, dtype)
+
+    def before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of f in the type that a dtype is computed in."""
+        error = self.forward_ulp * ulp(exact, computed_in(dtype))
+        if on_gpu and is_narrow(dtype):
+            return np.maximum(error, self._rough(exact, dtype))
+        return error
+
+    def slope_before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of f' in the type that a dtype is computed in."""
+        error = self.derivative_ulp * ulp(exact, computed_in(dtype))
+        error = np.maximum(error, self.absolute(dtype))
+        if on_gpu and is_narrow(dtype):
+            return np.maximum(self._rough(exact, dtype), 4 * error)
+        return error
+
+    def allowed_forward(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of f(x)."""
+        error = self.before_rounding(exact, dtype, on_gpu)
+        return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
+
+    def allowed_derivative(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of f'(x): of backward for a dy of 1."""
+        error = self.slope_before_rounding(exact, dtype, on_gpu)
+        return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
+
+    def allowed_gradient(self, dy: Any, derivative: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of dy f'(x), which is one product more."""
+        u = unit_roundoff(dtype)
+        error = np.abs(dy) * self.slope_before_rounding(derivative, dtype, on_gpu) * (1 + u)
+        return (
+            error
+            + (u * np.abs(dy * derivative) if is_narrow(dtype) else 0.0)
+            + rounding(dy * derivative, dtype, error)
+        )
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation that an op applies behind its own arithmetic, on some device.
+
+    bounds : its own; None: the identity. value, slope : the oracle's f and f'.
+    """
+
+    bounds: Bounds | None
+    value: Callable[[Any], Any]
+    slope: Callable[[Any], Any]
+    on_gpu: bool = False
+
+    def allowed(self, z: Any, of_z: Any, dtype: Any) -> Any:
+        """Of f(z), where z has an error of of_z."""
+        if self.bounds is None:
+            return of_z + rounding(z, dtype, of_z)
+        y = self.value(z)
+        error = through(self.value, z, of_z)
+        error = error + self.bounds.before_rounding(np.abs(y) + error, dtype, self.on_gpu)
+        return error + rounding(y, dtype, error)
+
+    def of_gradient(self, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
+        """Of p = dy f'(z) in the type that is computed in, where z has an error of of_z."""
+        if self.bounds is None:
+            return 0.0 * np.abs(dy)
+        slope = self.slope(z)
+        error = through(self.slope, z, of_z)
+        error = error + self.bounds.slope_before_rounding(np.abs(slope) + error, dtype, self.on_gpu)
+        return np.abs(dy) * error + unit_roundoff(dtype) * np.abs(dy) * (np.abs(slope) + error)
+
+
+@dataclass(frozen=True)
+class SumBounds:
+    """Stated accuracy of a sum, of any dtype: |y - exact| <= ulp ULP of y + absolute sum|x|.
+
+    What flows back through it is repeated, or is a product: no more than its roundings.
+    """
+
+    ulp: float
+    absolute: float
+
+    def allowed(self, exact: Any, sum_abs: Any, dtype: Any, of_terms: Any = 0.0) -> Any:
+        """Of a sum. sum_abs: of the magnitudes that were added; of_terms: the terms' own errors."""
+        error = self.absolute * np.asarray(sum_abs) + of_terms
+        return error + self.ulp * ulp(np.abs(exact) + error, dtype)
+
+    def allowed_gradient(self, exact: Any, dtype: Any) -> Any:
+        """Of 2 x dy, the way back of a sum of squares; that of a plain sum is exact."""
+        error = unit_roundoff(dtype) * np.abs(exact) if is_narrow(dtype) else 0.0
+        return error + rounding(exact, dtype, error)
+
+
+@dataclass(frozen=True)
+class MomentBounds:
+    """Stated accuracy of moments in double, with d = abs(mean) / std.
+
+    |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
+    M is `magnitude`: the mean of |x|, and for types narrower than float64 the largest |x| more.
+    m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
+    What is rounded to another dtype has half a ULP more.
+    gradient : dx has an error of so many u times the magnitudes of its two terms, and that of the
+        mean times 2 dvar / (n - correction).
+    """
+
+    mean: float
+    m2: float
+    m2_double: float
+    far: float
+    merged: float
+    gradient: float = 6
+
+    @property
+    def of_merged(self) -> MomentBounds:
+        """Those of Moments that merged: `merged` times as much of all but the last rounding."""
+        shares = {n: self.merged * getattr(self, n) for n in ("mean", "m2", "m2_double", "far")}
+        return replace(self, merged=1, **shares)
+
+    @staticmethod
+    def magnitude(x: Any, axes: Any, dtype: Any) -> Any:
+        """What an error of the mean over `axes`, which are kept, is told by.
+
+        A block's terms are taken relative to its first one, which may be the largest of all; those
+        of float64 once more relative to their mean.
+        """
+        size = np.abs(x)
+        found = size.mean(axes, keepdims=True)
+        return found if _is_double(dtype) else found + size.max(axes, keepdims=True)
+
+    def allowed_mean(self, exact: Any, mean_abs: Any, to: Any = np.float64) -> Any:
+        """Of the mean, in the dtype `to`. mean_abs: the data's `magnitude`."""
+        error = self.mean * np.asarray(mean_abs)
+        return error + rounding(exact, to, error)
+
+    def allowed_second(
+        self, exact: Any, mean: Any, std: Any, dtype: Any, to: Any = np.float64
+    ) -> Any:
+        """Of m2, or of the variance, of data of `dtype`, in the dtype `to`."""
+        share = self.m2_double if _is_double(dtype) else self.m2
+        with np.errstate(all="ignore"):
+            far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
+        error = (share + self.far * far) * np.abs(exact)
+        return error + rounding(exact, to, error)
+
+    def allowed_gradient(
+        self, of_mean: Any, of_second: Any, scale: Any, mean_abs: Any, dtype: Any
+    ) -> Any:
+        """Of dx = of_mean + of_second; scale: 2 dvar / (n - correction), or 2 dm2."""
+        u = unit_roundoff(dtype)
+        error = self.gradient * u * (np.abs(of_mean) + np.abs(of_second))
+        error = error + self.mean * np.asarray(mean_abs) * np.abs(scale)
+        return error + rounding(of_mean + of_second, dtype, error)
+
+
+@dataclass(frozen=True)
+class BiasBounds:
+    """Stated accuracy of z = (x + bias) + residual, which the activation is of: sums u sum|terms|.
+
+    y and dx are the activation's of that z, and dbias is a sum of dx before it is rounded.
+    """
+
+    sums: float
+    dbias: SumBounds
+
+    def of_z(self, terms_abs: Any, dtype: Any) -> Any:
+        """Of z. terms_abs: |x| + |bias| + |residual|."""
+        return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
+
+    def allowed_forward(self, act: Activation, z: Any, terms_abs: Any, dtype: Any) -> Any:
+        """Of y."""
+        return act.allowed(z, self.of_z(terms_abs, dtype), dtype)
+
+    def allowed_dx(self, act: Activation, dy: Any, z: Any, terms_abs: Any, dtype: Any) -> Any:
+        """Of dx = dy f'(z), which for the identity is dy."""
+        if act.bounds is None:
+            return 0.0 * np.abs(dy)
+        error = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
+        return error + rounding(dy * act.slope(z), dtype, error)
+
+    def allowed_dbias(
+        self,
+        act: Activation,
+        dy: Any,
+        z: Any,
+        terms_abs: Any,
+        dtype: Any,
+        to: Any,
+        total: Callable[[Any], Any],
+    ) -> Any:
+        """Of dbias in the dtype `to`. total: sums over what a bias meets."""
+        p = dy if act.bounds is None else dy * act.slope(z)
+        of_p = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
+        return self.dbias.allowed(total(p), total(np.abs(p)), to, total(of_p))
+
+
+@dataclass(frozen=True)
+class NormBounds:
+    """Stated accuracy of z, which the activation is of, and of the gradients.
+
+    |z - exact| <= scaled u |xhat weight| + u |z| + far |mean weight| rstd, for float64 instead of
+    the last term far_double |mean weight| rstd (1 + |xhat|) + moments |weight| (1 + |xhat|), as its
+    moments have its roundings; none of them where the statistics are not moments of x. Gradients
+    are those for the statistics that were saved. With p = dy act'(z), whose error is that of the
+    derivative, that of z by way of the second one and u |p|, and with g = p weight,
+
+    |dx - exact| <= u rstd (gradient |g| + averaged (mean|g| + |xhat| mean|g xhat|)),
+        where the statistics do not depend on x given u rstd |g|,
+    |dweight - exact| <= summed u sum|p xhat|,   |dbias - exact| <= summed u sum|p|,
+
+    and what the errors of p come to by the same formulas. In the averages and the sums of float64,
+    which are added up in float64 as well, every term counts: of n terms, averaged and summed are
+    larger by each n. A GPU adds up some moments of 16-bit data in float32: where rough is not 0,
+    the mean may be off by rough u mean|x| and rstd by rough u of itself more, and z by
+    rough u |weight| (1 + |xhat| + |mean| rstd). A bias of a wider dtype than x is computed in has
+    u |bias| more in z.
+
+    Where they come from. The constants count roundings, of v2 too, whose multiply-add rounds twice.
+    xhat: two differences, rstd, their product. z: weight and its product, twice. dx: weight, g, the
+    difference from the mean, the product that is taken away, that with rstd. Averages: 7 additions
+    in the type that is computed in, the rest in double; 9 roundings of the factors, and what
+    follows. Sums over units: 15 additions, and 3 roundings of the factors. The moments of float64:
+    src/cpu/moment_blocks.h has 71 u of the mean distance from the mean, and 212 u of m2, of which
+    rstd has the half; far from 0 a block's mean and that of all are rounded, u |mean| each, and m2
+    has 4 u of |mean| / std.
+    """
+
+    scaled: float
+    far: float = 2.0**-48
+    far_double: float = 2.0**-52
+    moments: float = 2.0**-46
+    gradient: float = 6
+    averaged: float = 18
+    given: float = 3
+    summed: float = 18
+    each: float = 1 / 8
+    rough: float = 0
+
+    def _is_rough(self, dtype: Any, on_gpu: bool) -> bool:
+        return bool(self.rough) and on_gpu and is_narrow(dtype)
+
+    def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of the mean that is saved. mean_abs: of the magnitudes of what was averaged."""
+        rough = self.rough * 2.0**-24 if self._is_rough(dtype, on_gpu) else 0.0
+        error = (self.moments + rough) * np.asarray(mean_abs)
+        return error + rounding(exact, computed_in(dtype), error)
+
+    def allowed_rstd(self, exact: Any, mean: Any, dtype: Any, on_gpu: bool = False) -> Any:
+        """Of the rstd that is saved: half the relative error of a variance, and a rounding."""
+        share = self.moments if _is_double(dtype) else 2.0**-34
+        if self._is_rough(dtype, on_gpu):
+            share = self.rough * 2.0**-24
+        error = (share + 2.0**-52 * np.abs(mean * exact)) * np.abs(exact)
+        return error + rounding(exact, computed_in(dtype), error)
+
+    def forward(
+        self,
+        *,
+        z: Any,
+        xhat: Any,
+        weight: Any,
+        mean: Any,
+        rstd: Any,
+        dtype: Any,
+        bias: Any = 0.0,
+        given: bool = False,
+        on_gpu: bool = False,
+    ) -> Any:
+        """Of z, before the activation.
+
+        mean : 0 where none is subtracted. bias : if it is of a wider type than x is computed in.
+        given : the statistics are not moments of x.
+        """
+        error = self.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=bias)
+        apart, w = np.abs(mean * rstd), np.abs(weight)
+        if not _is_double(dtype):
+            error = error + self.far * apart * w
+            if self._is_rough(dtype, on_gpu) and not given:
+                error = error + self.rough * 2.0**-24 * w * (1 + np.abs(xhat) + apart)
+            return error
+        if given:
+            return error
+        return error + w * (self.far_double * apart + self.moments) * (1 + np.abs(xhat))
+
+    def again(self, *, z: Any, xhat: Any, weight: Any, dtype: Any, bias: Any = 0.0) -> Any:
+        """Of z as backward makes it again, of the statistics that it is given."""
+        scaled = self.scaled * np.abs(xhat * weight)
+        return unit_roundoff(dtype) * (scaled + np.abs(z) + np.abs(bias))
+
+    def _of_sum(self, constant: float, terms: Any, dtype: Any) -> Any:
+        """A constant of a sum of so many terms."""
+        each = self.each * np.asarray(terms) if _is_double(dtype) else 0.0
+        return unit_roundoff(dtype) * (constant + each)
+
+    def dx(
+        self,
+        *,
+        p: Any,
+        of_p: Any,
+        xhat: Any,
+        weight: Any,
+        rstd: Any,
+        exact: Any,
+        dtype: Any,
+        average: Callable[[Any], Any] | None,
+        count: int = 0,
+        centred: bool = True,
+    ) -> Any:
+        """Of dx; p, of_p: and its error (`Activation.of_gradient`).
+
+        average : the mean over the `count` elements that share statistics; None: these do not
+        depend on x.
+        """
+        u, w = unit_roundoff(dtype), np.abs(weight)
+        g, of_g, xhat = np.abs(p * weight), of_p * w, np.abs(xhat)
+        if average is None:
+            error = self.given * u * g + of_g
+        else:
+            averaged = self._of_sum(self.averaged, count, dtype) * g + of_g
+            error = self.gradient * u * g + of_g + xhat * average(averaged * xhat)
+            if centred:
+                error = error + average(averaged)
+        error = np.abs(rstd) * error
+        return error + rounding(exact, dtype, error)
+
+    def dweight(
+        self, *, p: Any, of_p: Any, xhat: Any, exact: Any, dtype: Any, to: Any, total: Any
+    ) -> Any:
+        """Of dweight, of data of `dtype`, in the dtype `to`. total: sums over what it meets."""
+        terms = total(1.0 + 0.0 * np.abs(p * xhat))
+        error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p * xhat))
+        error = error + total(of_p * np.abs(xhat))
+        return error + rounding(exact, to, error)
+
+    def dbias(self, *, p: Any, of_p: Any, exact: Any, dtype: Any, to: Any, total: Any) -> Any:
+        """Of dbias, as `dweight`."""
+        terms = total(1.0 + 0.0 * np.abs(p))
+        error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p)) + total(of_p)
+        return error + rounding(exact, to, error)
+
+
+@dataclass(frozen=True)
+class GateBounds:
+    """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
+
+    The scale of a state is (1 + sums S) (1 + H), that of a gradient (1 + sums S) (1 + H)^2 G: S the
+    largest sum of the magnitudes that a gate adds up, H the magnitude of the state before, G those
+    of the gradients that came back. With a reset gate behind the matrix product, whose error meets
+    the magnitude Q of what it scales, both have (1 + Q), the gradients' squared. dbias is a sum of
+    gradients before they are rounded.
+    """
+
+    state_ulp: float
+    gradient_ulp: float
+    dbias: SumBounds
+    sums: float = 0.15
+
+    def _scale(self, sums: Any, before: Any, reset: Any) -> Any:
+        return (1 + self.sums * np.abs(sums)) * (1 + np.abs(before)) * (1 + np.abs(reset))
+
+    def allowed_state(
+        self, exact: Any, sums: Any, before: Any, dtype: Any, reset: Any = 0.0
+    ) -> Any:
+        """Of a state, and of an activated gate. sums, before, reset: S, H and Q."""
+        error = self.state_ulp * unit_roundoff(dtype) * self._scale(sums, before, reset)
+        return error + rounding(exact, dtype, error)
+
+    def _of_gradient(self, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any) -> Any:
+        scale = self._scale(sums, before, reset) * (1 + np.abs(before)) * (1 + np.abs(reset))
+        return self.gradient_ulp * unit_roundoff(dtype) * scale * np.abs(returned)
+
+    def allowed_gradient(
+        self, exact: Any, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any = 0.0
+    ) -> Any:
+        """Of a gate's gradient, and of that of the state before. returned: G."""
+        error = self._of_gradient(sums, before, returned, dtype, reset)
+        return error + rounding(exact, dtype, error)
+
+    def allowed_dbias(
+        self,
+        exact: Any,
+        sums: Any,
+        before: Any,
+        returned: Any,
+        dtype: Any,
+        to: Any,
+        reset: Any = 0.0,
+    ) -> Any:
+        """Of a bias's gradient in the dtype `to`: exact are the gradients of all rows (axis 0)."""
+        errors = self._of_gradient(sums, before, returned, dtype, reset) + 0.0 * np.abs(exact)
+        magnitudes = np.sum(np.abs(exact), 0)
+        return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))

@@ -1,0 +1,524 @@
+# The call cache: a repeated call skips the Python layer and replays what an earlier call with the
+# same key (call_key.pyx) ran.
+#
+# The first call of a key takes the slow path: Python functions that check, allocate and run native
+# functions. The second one takes it again, and while it runs it states its plan to a PlanDraft: which
+# memory each native function gets (an array of the call, an output, a workspace), what it writes,
+# what it returns. From the third call on the plan is run: new memory for outputs and workspaces of the
+# stated sizes, the addresses put in, the same native functions. No check and no message stands twice,
+# and no op has code here.
+#
+# What makes that safe:
+#   - the key holds whatever a size or a choice of a kernel depends on, so an equal key passes the same
+#     checks; what is left open, memory shared in part, is checked at each run;
+#   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d array
+#     that an op has read as a number leaves its call unrecorded;
+#   - a native function is given the size of every workspace, and refuses one that is short;
+#   - a call in which another op was called, that was told a stream, or whose result or arguments are
+#     of a type that is not listed here, is unrecorded;
+#   - an entry point keeps MAX_PLANS keys and then starts anew; FASTACT_CALL_CACHE=0 keeps none.
+#
+# Microseconds a call, float32 (8, 8), `out=` given: slow path, cached call, torch eager
+#   NumPy arrays   sum 13.9, 0.7, -      bias_act relu 16.0, 0.9, -     its backward 25.0, 1.2, -
+#   tensors        sum 18.7, 1.2, 1.3    bias_act relu 21.9, 1.6, 2.0   its backward 33.3, 2.4, 4.0
+# Activations of contiguous arrays have the fast path (fast_path.pyx): a cached call takes 0.46 where
+# that takes 0.24 (mish of 64 elements; np.tanh 0.31), half of it for the key and the call of the native
+# function.
+
+cdef enum:
+    LEGACY_STREAM = 1
+    MAX_VIEWS = 32    # of a plan, all native functions together
+    MAX_PLACES = 20   # arrays of a call, outputs that it makes, workspaces
+    MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views
+
+
+# What stands in place of a plan for keys that were seen once, or that can have none.
+cdef object SEEN = "seen once"
+cdef object NEVER = "never"
+
+cdef bint call_cache_enabled = True
+
+# Types of results that are made of others: type -> names of its fields.
+cdef dict result_types = {}
+
+
+def enable_call_cache(bint enabled):
+    """Without it every call takes the slow path, and gives the same bits."""
+    global call_cache_enabled
+    call_cache_enabled = enabled
+
+
+def is_call_cache_enabled():
+    return call_cache_enabled
+
+
+def register_result_type(cls, tuple fields):
+    """Let plans return objects of a type that has these fields, of arrays, numbers and tuples."""
+    result_types[cls] = fields
+
+
+class Unrecorded(Exception):
+    """A call that no plan can repeat."""
+
+
+cdef class PlanDraft:
+    """What a call states of itself on the slow path; from it comes the plan of calls with its key.
+
+    A place numbers the memory of a call: its arrays in the order of the key, then the outputs that it
+    makes, then its workspaces.
+    """
+
+    cdef const CallKey* key      # for the time of the call
+    cdef bint[MAX_ARRAYS] claimed
+    cdef bint begun, refused
+    cdef list outputs            # (View, what the framework made of it)
+    cdef list workspaces         # View
+    cdef list written            # indexes of arrays of the key
+    cdef list steps              # (native function, its arguments)
+
+    def operand(self, View view, value):
+        """An array of the call, and the view of it that native functions get."""
+        self.bind(view, FROM_ARRAY, self.claim(value))
+
+    def writes(self, View view, value):
+        """An array of the call that native functions write."""
+        cdef int index = self.claim(value)
+        self.bind(view, FROM_ARRAY, index)
+        self.written.append(index)
+
+    def output(self, View view, made):
+        """New memory for a result, and what the framework's array will be made of."""
+        self.bind(view, FROM_OUTPUT, len(self.outputs))
+        self.outputs.append((view, made))
+
+    def finished(self, made, array):
+        """The array that came of an output."""
+        for k, (view, other) in enumerate(self.outputs):
+            if other is made:
+                self.outputs[k] = (view, array)
+
+    def workspace(self, View view):
+        """Memory for the time of the call."""
+        self.bind(view, FROM_WORKSPACE, len(self.workspaces))
+        self.workspaces.append(view)
+
+    def constant(self, View view):
+        """A number that stands for an array: the view holds its own memory, which nobody writes."""
+        self.bind(view, FROM_CONSTANT, 0)
+
+    def step(self, function, tuple arguments):
+        """A native function, and what it is given."""
+        self.steps.append((function, arguments))
+
+    def refuse(self):
+        """This call can't be repeated by a plan."""
+        self.refused = True
+
+    cdef int claim(self, value) noexcept:
+        """The index in the key of an array that is an operand; -1, and refused, if it has none."""
+        cdef int k, found = -1
+        for k in range(self.key.arrays - 1, -1, -1):
+            if self.key.array[k] is <PyObject*>value:
+                if not self.claimed[k]:
+                    self.claimed[k] = True
+                    return k
+                found = k
+        self.refused |= found < 0
+        return found
+
+    cdef void bind(self, View view, Source source, int index) noexcept:
+        view.source, view.source_index, view.base = source, index, view.operand.data
+
+    cdef int place(self, View view) except -1:
+        if view.source == FROM_ARRAY:
+            return view.source_index
+        if view.source == FROM_OUTPUT:
+            return self.key.arrays + view.source_index
+        if view.source == FROM_WORKSPACE:
+            return self.key.arrays + <int>len(self.outputs) + view.source_index
+        raise Unrecorded("a view whose memory the call has not stated")
+
+    cdef CallPlan plan(self, result):
+        """The plan, once the call is done."""
+        cdef CallPlan plan = CallPlan.__new__(CallPlan)
+        cdef Arguments model = Arguments.__new__(Arguments)
+        cdef View view
+        cdef int k
+        if self.refused or not self.begun:
+            raise Unrecorded("the call refused, or stated nothing")
+        for k in range(self.key.arrays):
+            if not self.claimed[k]:
+                raise Unrecorded("an array that is no operand")
+        plan.arrays = self.key.arrays
+        plan.outputs, plan.workspaces = len(self.outputs), len(self.workspaces)
+        if (
+            plan.arrays + plan.outputs + plan.workspaces > MAX_PLACES
+            or len(self.written) > MAX_ARRAYS
+        ):
+            raise Unrecorded("more arrays than a plan holds")
+        plan.made = []
+        for view, _ in self.outputs:
+            plan.made.append(contiguous(view))
+        for k, view in enumerate(self.workspaces):
+            plan.sizes[k] = element_count(view) * view.itemsize
+        for k in self.written:
+            plan.written[plan.writes] = k
+            plan.writes += 1
+        model.functions, model.arguments = [], []
+        for function, arguments in self.steps:
+            model.functions.append(function)
+            model.arguments.append(self.all_arguments(model, arguments))
+        plan.result = self.part_of_result(result)
+        plan.model, plan.free = model, []
+        plan.ops = objects(self.key.op, self.key.ops)
+        return plan
+
+    cdef tuple all_arguments(self, Arguments model, tuple values):
+        cdef list found = []
+        for value in values:
+            found.append(self.argument(model, value))
+        return tuple(found)
+
+    cdef object argument(self, Arguments model, value):
+        cdef View view
+        if type(value) is View:
+            view = value
+            if view.source == FROM_CONSTANT:
+                return view
+            return model.take(view, self.place(view), view.operand.data - view.base)
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if type(value) is tuple:
+            return self.all_arguments(model, value)
+        raise Unrecorded("an argument of a type that plans do not hold")
+
+    cdef object part_of_result(self, result):
+        """A place; [a number or None]; a tuple of parts; or [a type, names of fields, their parts]."""
+        cdef int k
+        for k in range(self.key.arrays):
+            if result is <object>self.key.array[k]:
+                return k
+        for k, (_, array) in enumerate(self.outputs):
+            if result is array:
+                return self.key.arrays + k
+        if type(result) is tuple:
+            return self.parts_of_result(result)
+        if result is None or type(result) in (int, float):
+            return [result]
+        fields = result_types.get(type(result))
+        if fields is None:
+            raise Unrecorded("a result of a type that plans do not hold")
+        values = []
+        for name in fields:
+            values.append(getattr(result, name))
+        return [type(result), fields, self.parts_of_result(tuple(values))]
+
+    cdef tuple parts_of_result(self, tuple result):
+        cdef list found = []
+        for part in result:
+            found.append(self.part_of_result(part))
+        return tuple(found)
+
+
+cdef tuple objects(PyObject* const* given, int count):
+    cdef list found = []
+    cdef int k
+    for k in range(count):
+        found.append(<object>given[k])
+    return tuple(found)
+
+
+cdef View contiguous(View made):
+    """A model of an output, which plans can make again: in C order."""
+    cdef int64_t step = made.itemsize
+    cdef int i
+    for i in range(made.operand.ndim - 1, -1, -1):
+        if made.shape_[i] != 1 and made.strides_[i] != step:
+            raise Unrecorded("an output that is not in C order")
+        step *= made.shape_[i]
+    if step == 0:
+        raise Unrecorded("an empty output")
+    return made.without_memory()
+
+
+def begin_call():
+    """The draft that a call on the slow path states itself to; None: it is not being recorded."""
+    if current_draft() is NULL:
+        return None
+    draft = <PlanDraft>current_draft()
+    if draft.begun:  # a second call inside the entry point: no plan holds two
+        draft.refused = True
+        return None
+    draft.begun = True
+    return draft
+
+
+cdef inline void refuse_current_draft() noexcept:
+    """An op runs inside a call that is being recorded, whose plan would not know of it."""
+    if current_draft() is not NULL:
+        (<PlanDraft>current_draft()).refused = True
+
+
+cdef class Arguments:
+    """The native functions of a plan with their arguments; for one run at a time, for addresses go in."""
+
+    cdef list functions
+    cdef list arguments  # a tuple for each; views without memory
+    cdef int count
+    cdef PyObject* views[MAX_VIEWS]  # held by `arguments`
+    cdef int[MAX_VIEWS] places
+    cdef int64_t[MAX_VIEWS] offsets  # from where the memory of a place begins, in bytes
+
+    cdef View take(self, View view, int place, int64_t offset):
+        cdef View own = view.without_memory()
+        if self.count == MAX_VIEWS:
+            raise Unrecorded("more views than a plan holds")
+        self.views[self.count] = <PyObject*>own
+        self.places[self.count] = place
+        self.offsets[self.count] = offset
+        self.count += 1
+        return own
+
+    cdef Arguments copy(self):
+        cdef Arguments other = Arguments.__new__(Arguments)
+        other.functions, other.arguments = self.functions, []
+        for arguments in self.arguments:
+            other.arguments.append(self.copy_values(other, arguments))
+        return other
+
+    cdef tuple copy_values(self, Arguments other, tuple values):
+        cdef list found = []
+        for value in values:
+            found.append(self.copy_value(other, value))
+        return tuple(found)
+
+    cdef object copy_value(self, Arguments other, value):
+        if other.count < self.count and <PyObject*>value is self.views[other.count]:
+            return other.take(value, self.places[other.count], self.offsets[other.count])
+        if type(value) is tuple:
+            return self.copy_values(other, value)
+        return value
+
+    cdef int run(self, const CallKey* key) except -1:
+        cdef Py_ssize_t k
+        cdef void* stream = NULL
+        if is_on_cpu(key):
+            for k in range(len(self.functions)):
+                PyObject_Call(self.functions[k], self.arguments[k], NULL)
+            return 0
+        key.kind.api.current_stream(key.device.device_type, key.device.device_id, &stream)
+        for k in range(len(self.functions)):
+            arguments = <tuple>self.arguments[k]
+            self.functions[k](
+                *arguments[: len(arguments) - 1], <intptr_t>stream or LEGACY_STREAM
+            )
+        return 0
+
+
+cdef class CallPlan:
+    """What calls of one key run."""
+
+    cdef int arrays, outputs, workspaces, writes
+    cdef int[MAX_ARRAYS] written    # places
+    cdef int64_t[MAX_PLACES] sizes  # of the workspaces, in bytes
+    cdef list made                  # a View for each output: dtype, shape
+    cdef object result              # PlanDraft.part_of_result
+    cdef Arguments model
+    cdef list free                  # copies of `model` that no thread uses now
+    cdef tuple ops                  # that the key names by their addresses
+
+    cdef object run(self, const CallKey* key):
+        """NotImplemented where memory is shared that was not when the plan was made."""
+        cdef char* data[MAX_PLACES]
+        cdef Buffers buffers = None
+        cdef Arguments arguments
+        cdef int i, k, w
+        for i in range(self.writes):
+            w = self.written[i]
+            for k in range(self.arrays):
+                if (
+                    key.data[k] != key.data[w]
+                    and key.low[k] < key.high[w] and key.low[w] < key.high[k]
+                ):
+                    return NotImplemented
+        for k in range(self.arrays):
+            data[k] = key.data[k]
+        if self.outputs or self.workspaces:
+            buffers = Buffers.__new__(Buffers)
+            buffers.make(self, key, &data[self.arrays])
+        try:
+            arguments = self.free.pop()
+        except IndexError:  # the first run, or one beside another
+            arguments = self.model.copy()
+        for i in range(arguments.count):
+            (<View>arguments.views[i]).operand.data = (
+                data[arguments.places[i]] + arguments.offsets[i]
+            )
+        arguments.run(key)
+        self.free.append(arguments)
+        if self.writes and key.kind is not NULL:
+            written = []
+            for i in range(self.writes):
+                written.append(<object>key.array[self.written[i]])
+            mark_written(key.kind, tuple(written))
+        return self.answer(self.result, key, buffers)
+
+    cdef object answer(self, result, const CallKey* key, Buffers buffers):
+        cdef int place
+        if type(result) is int:
+            place = result
+            if place < self.arrays:
+                return <object>key.array[place]
+            return buffers.give(place - self.arrays)
+        if type(result) is tuple:
+            found = []
+            for part in <tuple>result:
+                found.append(self.answer(part, key, buffers))
+            return tuple(found)
+        if len(<list>result) == 1:
+            return (<list>result)[0]
+        cls, names, fields = <list>result
+        made = cls.__new__(cls)  # without its checks, which the recorded call has passed
+        for place, name in enumerate(<tuple>names):
+            PyObject_GenericSetAttr(made, name, self.answer((<tuple>fields)[place], key, buffers))
+        return made
+
+
+cdef class Buffers:
+    """The memory of one run: outputs, until they are given away, and workspaces."""
+
+    cdef list arrays  # the outputs, as the caller gets them; None: not yet
+    cdef DLManagedTensorVersioned* owned[MAX_PLACES]  # a framework's outputs, and memory of a device
+    cdef void* scratch[MAX_PLACES]
+    cdef DLPackExchangeAPI* api
+
+    cdef int make(self, CallPlan plan, const CallKey* key, char** data) except -1:
+        cdef View model
+        cdef int64_t size
+        cdef int k
+        if key.kind is not NULL:
+            self.api = key.kind.api
+        self.arrays = []
+        for k in range(plan.outputs):
+            model = plan.made[k]
+            if key.kind is NULL:
+                array = cnp.PyArray_SimpleNew(
+                    model.operand.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.dtype)
+                )
+                self.arrays.append(array)
+                data[k] = <char*>cnp.PyArray_DATA(array)
+            else:
+                self.arrays.append(None)
+                data[k] = self.own(k, key.device, model.dtype, model.operand.ndim, model.shape_)
+        for k in range(plan.outputs, plan.outputs + plan.workspaces):
+            size = plan.sizes[k - plan.outputs]
+            if is_on_cpu(key):
+                data[k] = <char*>malloc(size)
+                if data[k] is NULL:
+                    raise MemoryError
+                self.scratch[k] = data[k]
+            else:
+                data[k] = self.own(k, key.device, -1, 1, &size)
+        return 0
+
+    cdef char* own(
+        self, int k, DLDevice device, int dtype, int ndim, const int64_t* shape
+    ) except NULL:
+        self.owned[k] = new_tensor(self.api, device, dtype, ndim, shape)
+        return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
+
+    cdef object give(self, int k):
+        cdef DLManagedTensorVersioned* tensor = self.owned[k]
+        array = self.arrays[k]
+        if self.api is NULL:
+            return array[()] if cnp.PyArray_NDIM(array) == 0 else array
+        if array is None:
+            self.owned[k] = NULL
+            array = self.arrays[k] = hand_over(tensor, self.api)
+        return array
+
+    def __dealloc__(self):
+        cdef int k
+        for k in range(MAX_PLACES):
+            if self.owned[k] is not NULL:
+                self.owned[k].deleter(self.owned[k])
+            free(self.scratch[k])
+
+
+cdef class CachedCall:
+    """An entry point of an op: its function of the Python layer behind the plans of its calls."""
+
+    cdef dict __dict__  # its name, docstring and signature
+    cdef object function
+    cdef object owner    # the op, and
+    cdef str attribute   # the name under which the op has this entry point
+    cdef dict plans
+
+    def __init__(self, function, owner, str attribute):
+        self.function = function
+        self.owner, self.attribute = owner, attribute
+        self.plans = {}
+
+    def __reduce__(self):
+        return getattr, (self.owner, self.attribute)
+
+    def __call__(self, *args, **kwargs):
+        return self.enter(args, kwargs)
+
+    cdef object enter(self, tuple args, dict kwargs):
+        cdef CallKey key
+        refuse_current_draft()
+        if (
+            not call_cache_enabled or current_draft() is not NULL
+            or not make_key(&key, args, kwargs)
+        ):
+            return self.function(*args, **kwargs)
+        words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
+        plan = self.plans.get(words)
+        if type(plan) is CallPlan:
+            result = (<CallPlan>plan).run(&key)
+            return self.function(*args, **kwargs) if result is NotImplemented else result
+        if plan is SEEN:
+            return self.record(&key, words, args, kwargs)
+        result = self.function(*args, **kwargs)
+        if plan is None:
+            self.remember(words, SEEN)
+        return result
+
+    cdef object record(self, const CallKey* key, bytes words, tuple args, dict kwargs):
+        cdef PlanDraft draft = PlanDraft.__new__(PlanDraft)
+        draft.key = key
+        draft.outputs, draft.workspaces, draft.written, draft.steps = [], [], [], []
+        (&current_draft())[0] = <void*>draft
+        try:
+            result = self.function(*args, **kwargs)
+        finally:
+            (&current_draft())[0] = NULL
+        try:
+            plan = draft.plan(result)
+        except Unrecorded:
+            plan = NEVER
+        self.remember(words, plan)
+        return result
+
+    cdef int remember(self, bytes words, object plan) except -1:
+        if len(self.plans) >= MAX_PLANS:
+            self.plans.clear()
+        self.plans[words] = plan
+        return 0
+
+
+cdef class CachedOp:
+    """An op of which the call itself is a cached entry point."""
+
+    cdef CachedCall entry
+
+    def _cache_calls(self, CachedCall entry):
+        self.entry = entry
+
+    def _cached_calls(self):
+        """How many keys of calls of the op are remembered."""
+        return len(self.entry.plans)
+
+    def __call__(self, *args, **kwargs):
+        return self.entry.enter(args, kwargs)

@@ -1,0 +1,219 @@
+# The key of a call: everything that decides which checks the call passes, which native functions it
+# runs, and with what arguments but the addresses of its arrays. Two calls of an entry point with
+# equal keys run the same call plan (call_cache.pyx).
+#
+#   arrays and tensors   dtype, shape, strides, writability, device, which of them begin at one address
+#   numbers and text     by type and value; keywords by name, apart from positional arguments
+#   ops                  by their address; the plan keeps them alive
+#   surroundings         the thread count that a call made now may use, and the instruction set
+#
+# Anything else has no key (a list, an array scalar, a tensor that requires grad, an empty array), and
+# its call takes the slow path. An array that turns out to be no operand of the op, as a 0-d array in
+# the place of a number, makes the call unrecorded: see PlanDraft.
+
+cdef enum:
+    MAX_WORDS = 160   # of a key
+    MAX_ARRAYS = 12   # of a call
+    MAX_KEY_AXES = 8
+
+
+cdef struct CallKey:
+    int count
+    int arrays
+    int ops
+    TensorType* kind  # NULL: NumPy
+    DLDevice device
+    uint64_t[MAX_WORDS] words
+    PyObject* op[MAX_ARRAYS]           # ops, which words name by their address
+    PyObject* array[MAX_ARRAYS]        # one for each time that an array is given
+    char* data[MAX_ARRAYS]
+    int64_t[MAX_ARRAYS] low, high      # addresses of the first byte and past the last
+
+
+cdef inline bint put(CallKey* key, uint64_t word) noexcept:
+    if key.count == MAX_WORDS:
+        return False
+    key.words[key.count] = word
+    key.count += 1
+    return True
+
+
+cdef enum:
+    IS_ARRAY = 1
+    IS_INTEGER
+    IS_FLOAT
+    IS_TUPLE
+    IS_TEXT
+    IS_CONSTANT
+    IS_OP
+    IS_KEYWORDS
+
+
+cdef bint put_array(
+    CallKey* key, object x, char* data, int dtype, int ndim, const int64_t* shape,
+    const int64_t* strides, int64_t unit, uint64_t flags
+) noexcept:
+    """Enter an array; strides: in `unit` bytes, NULL for C-contiguous."""
+    cdef int64_t item = item_size(dtype), size = 1, low = 0, high = 0, step
+    cdef int i, same
+    if key.arrays == MAX_ARRAYS or ndim > MAX_KEY_AXES or <intptr_t>data % item:
+        return False
+    for i in range(ndim):
+        size *= shape[i]
+    if size == 0:
+        return False
+    for same in range(key.arrays + 1):
+        if same == key.arrays or key.data[same] == data:
+            break
+    if not put(
+        key, IS_ARRAY | dtype << 4 | ndim << 8 | same << 16 | (strides is not NULL) << 24 | flags
+    ):
+        return False
+    for i in range(ndim):
+        if not put(key, <uint64_t>shape[i]):
+            return False
+    if strides is NULL:
+        high = (size - 1) * item
+    else:
+        for i in range(ndim):
+            step = strides[i] * unit
+            if not put(key, <uint64_t>step):
+                return False
+            if step < 0:
+                low += step * (shape[i] - 1)
+            else:
+                high += step * (shape[i] - 1)
+    key.array[key.arrays] = <PyObject*>x
+    key.data[key.arrays] = data
+    key.low[key.arrays] = <intptr_t>data + low
+    key.high[key.arrays] = <intptr_t>data + high + item
+    key.arrays += 1
+    return True
+
+
+cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
+    cdef int dtype = dtype_of_numpy(a)
+    cdef const int64_t* strides = NULL
+    if not PyArray_IS_C_CONTIGUOUS(a):
+        strides = <const int64_t*>cnp.PyArray_STRIDES(a)
+    if dtype < 0 or not PyArray_ISNOTSWAPPED(a) or key.kind is not NULL:
+        return False
+    return put_array(
+        key, a, <char*>cnp.PyArray_DATA(a), dtype, cnp.PyArray_NDIM(a),
+        <const int64_t*>cnp.PyArray_DIMS(a), strides, 1, <uint64_t>cnp.PyArray_ISWRITEABLE(a) << 32,
+    )
+
+
+cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
+    cdef DLTensor tensor
+    cdef int64_t expected = 1
+    cdef bint contiguous = True
+    cdef int dtype, i
+    if key.arrays and (key.kind is NULL or key.kind.api is not kind.api):
+        return False
+    if not is_plain_tensor(x, kind):
+        return False
+    try:
+        kind.api.borrow(<void*>x, &tensor)
+    except Exception:
+        return False  # the Python layer finds out why
+    dtype = dtype_of_dlpack(tensor.dtype)
+    if dtype < 0 or tensor.data is NULL or problem_of(tensor) is not NULL or (
+        key.arrays and not same_device(key.device, tensor.device)
+    ):
+        return False
+    if key.arrays == 0:
+        key.kind = kind
+        key.device = tensor.device
+        if not put(key, <intptr_t>kind) or not put(
+            key, <uint64_t>tensor.device.device_type << 32 | <uint32_t>tensor.device.device_id
+        ):
+            return False
+    if tensor.strides is not NULL:
+        for i in range(tensor.ndim - 1, -1, -1):
+            contiguous &= tensor.shape[i] == 1 or tensor.strides[i] == expected
+            expected *= tensor.shape[i]
+    if contiguous:
+        tensor.strides = NULL
+    return put_array(
+        key, x, <char*>tensor.data + tensor.byte_offset, dtype, tensor.ndim, tensor.shape,
+        tensor.strides, item_size(dtype), 0,
+    )
+
+
+cdef bint put_text(CallKey* key, str text) except -1:
+    cdef Py_ssize_t size, done
+    cdef uint64_t word
+    cdef const char* letters
+    try:
+        letters = PyUnicode_AsUTF8AndSize(text, &size)
+    except UnicodeEncodeError:  # it holds half of a character
+        return False
+    if not put(key, IS_TEXT | <uint64_t>size << 8):
+        return False
+    for done in range(0, size, sizeof(word)):
+        word = 0
+        memcpy(&word, letters + done, min(<Py_ssize_t>sizeof(word), size - done))
+        if not put(key, word):
+            return False
+    return True
+
+
+cdef bint put_value(CallKey* key, object value, int depth) except -1:
+    """Enter an argument, by value or by identity; False: of a type that no key holds."""
+    cdef TensorType* kind
+    cdef double number
+    cdef uint64_t word
+    cdef long long integer
+    cdef int overflow = 0
+    if PyArray_CheckExact(value):
+        return put_numpy(key, value)
+    if value is None or value is True or value is False:
+        return put(key, IS_CONSTANT) and put(key, <intptr_t><PyObject*>value)
+    if PyLong_CheckExact(value):
+        integer = PyLong_AsLongLongAndOverflow(value, &overflow)
+        return not overflow and put(key, IS_INTEGER) and put(key, <uint64_t>integer)
+    if PyFloat_CheckExact(value):
+        number = value
+        memcpy(&word, &number, sizeof(word))
+        return put(key, IS_FLOAT) and put(key, word)
+    if PyTuple_CheckExact(value):
+        if depth == 2 or not put(key, IS_TUPLE | <uint64_t>len(<tuple>value) << 8):
+            return False
+        for inside in <tuple>value:
+            if not put_value(key, inside, depth + 1):
+                return False
+        return True
+    if PyUnicode_CheckExact(value):
+        return put_text(key, value)
+    if isinstance(value, (FastActivation, CachedOp)) and key.ops < MAX_ARRAYS:
+        key.op[key.ops] = <PyObject*>value
+        key.ops += 1
+        return put(key, IS_OP) and put(key, <intptr_t><PyObject*>value)
+    kind = tensor_type_known(Py_TYPE(value))
+    return kind is not NULL and put_tensor(key, value, kind)
+
+
+cdef bint make_key(CallKey* key, tuple args, dict kwargs) except -1:
+    """False: this call has no key."""
+    cdef Py_ssize_t at = 0
+    cdef PyObject* name
+    cdef PyObject* value
+    key.count = key.arrays = key.ops = 0
+    key.kind = NULL
+    put(key, <uint64_t>thread_limit() << 32 | <uint32_t>isa_number)
+    for argument in args:
+        if not put_value(key, argument, 0):
+            return False
+    if kwargs:
+        put(key, IS_KEYWORDS)
+        while PyDict_Next(kwargs, &at, &name, &value):
+            if not put_text(key, <object>name) or not put_value(key, <object>value, 0):
+                return False
+    if key.kind is not NULL and may_have_tangents(key.kind):
+        return False
+    return key.arrays > 0
+
+
+cdef bint is_on_cpu(const CallKey* key) noexcept:
+    return key.kind is NULL or key.device.device_type == kDLCPU

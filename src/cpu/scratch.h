@@ -1,0 +1,66 @@
+// Where a thread's share of a kernel keeps its buffers: not on its stack, which may be as small as
+// 128 KiB (musl's threads, OMP_STACKSIZE), and of which a sum of gates' gradients alone would take
+// 380 KiB.
+//
+// Each thread has one block, asked for once and kept until the thread ends: as much as its stack
+// would keep of its pages. Frames are taken from its end and given back in the opposite order.
+// Where there is no memory for the block, the stack has to do: no kernel can fail.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <type_traits>
+
+namespace fastact {
+
+class ThreadMemory {
+ public:
+  static constexpr size_t kLine = 64;
+  static constexpr size_t kBytes = size_t{512} << 10;  // of all frames at a time
+
+  static ThreadMemory& own() {
+    static thread_local ThreadMemory memory;
+    return memory;
+  }
+  ~ThreadMemory() { free(memory_); }
+
+  // Aligned to a cache line; null: there is none.
+  void* take(size_t bytes) {
+    if (!base_) {
+      memory_ = malloc(kBytes + kLine);
+      if (!memory_) return nullptr;
+      base_ = static_cast<char*>(memory_);
+      base_ += -reinterpret_cast<uintptr_t>(base_) % kLine;
+    }
+    bytes = (bytes + kLine - 1) / kLine * kLine;
+    if (bytes > kBytes - used_) return nullptr;
+    used_ += bytes;
+    return base_ + (used_ - bytes);
+  }
+  void give_back(size_t bytes) { used_ -= (bytes + kLine - 1) / kLine * kLine; }
+
+ private:
+  void* memory_ = nullptr;
+  char* base_ = nullptr;
+  size_t used_ = 0;
+};
+
+// run(frame), of a frame that is made of `argument`.
+template <class Frame, class Argument, class Run>
+__attribute__((always_inline)) inline void with_frame(const Argument& argument, Run run) {
+  static_assert(std::is_trivially_destructible_v<Frame>, "nobody destroys it");
+  static_assert(alignof(Frame) <= ThreadMemory::kLine, "of a cache line at most");
+  ThreadMemory& memory = ThreadMemory::own();
+  void* at = memory.take(sizeof(Frame));
+  const bool is_taken = at;
+  if (!is_taken) {
+    size_t bytes = sizeof(Frame);
+    __asm__("" : "+r"(bytes));  // of a known size, it would be a part of every call's stack
+    at = __builtin_alloca_with_align(bytes, 8 * ThreadMemory::kLine);
+  }
+  run(*new (at) Frame(argument));
+  if (is_taken) memory.give_back(sizeof(Frame));
+}
+
+}  // namespace fastact

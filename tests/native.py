@@ -1,0 +1,220 @@
+"""Calls of native functions as the Python layer makes them, on memory with guards around it.
+
+Each call names what it needs, so that tests can take away a byte, or change the threads meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fastact import _cpu
+
+GUARD = 64  # bytes before and after; of a value that no kernel writes
+PATTERN = 0xA5
+
+WHICH = _cpu.ACTIVATIONS.index("mish")
+LSTM, GRU = 0, 1
+
+
+class Guarded:
+    """Memory between two runs of known bytes."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.whole = np.full(nbytes + 2 * GUARD, PATTERN, np.uint8)
+        self.nbytes = nbytes
+
+    def array(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        inside = self.whole[GUARD : GUARD + self.nbytes]
+        return inside.view(dtype).reshape(shape)
+
+    def is_whole(self) -> bool:
+        """No byte outside has been written."""
+        outside = np.concatenate([self.whole[:GUARD], self.whole[GUARD + self.nbytes :]])
+        return bool((outside == PATTERN).all())
+
+
+@dataclass
+class Native:
+    """One call: `run` writes `outputs`, with a workspace of `size()` bytes."""
+
+    name: str
+    size: Callable[[], int]
+    run: Callable[[Any], None]
+    outputs: list[np.ndarray]
+    guards: list[Guarded] = field(default_factory=list)
+    needs_it: bool = False  # refuses less; else it does with less
+
+    def bits(self, nbytes: int | None = None) -> list[bytes]:
+        """What the outputs hold after a run with so many bytes of workspace; None: without one."""
+        for output in self.outputs:
+            output.fill(3)
+        memory = None if nbytes is None else Guarded(nbytes)
+        self.run(memory and _cpu.View.from_numpy(memory.array((nbytes,), np.uint8)))
+        assert memory is None or memory.is_whole()
+        assert all(guard.is_whole() for guard in self.guards)
+        return [output.tobytes() for output in self.outputs]
+
+
+class Maker:
+    """Arrays of one call."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.outputs: list[np.ndarray] = []
+        self.guards: list[Guarded] = []
+
+    def given(self, *shape: int, dtype: Any = np.float32) -> _cpu.View:
+        return _cpu.View.from_numpy(self.rng.normal(size=shape).astype(dtype))
+
+    def made(self, *shape: int, dtype: Any = np.float32) -> _cpu.View:
+        guard = Guarded(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        array = guard.array(shape, dtype)
+        self.guards.append(guard)
+        self.outputs.append(array)
+        return _cpu.View.from_numpy(array)
+
+    def call(self, name: str, size: Any, run: Any, needs_it: bool = False) -> Native:
+        return Native(name, size, run, self.outputs, self.guards, needs_it)
+
+
+def gates(rows: int, columns: int, kind: int = LSTM) -> Native:
+    """lstm_gates.backward or gru_gates.backward with gradients of the biases."""
+    m = Maker()
+    count, kept = (4, 4) if kind == LSTM else (3, 4)
+    packed, state = m.given(rows, kept * columns), m.given(rows, columns)
+    cell = m.given(rows, columns) if kind == LSTM else None
+    dh = m.given(rows, columns)
+    dgates, dstate = m.made(rows, count * columns), m.made(rows, columns)
+    drecurrent = None if kind == LSTM else m.made(rows, count * columns)
+    dbias = m.made(count * columns)
+    drecurrent_bias = None if kind == LSTM else m.made(count * columns)
+
+    def run(workspace: Any) -> None:
+        _cpu.gates_backward(
+            *(kind, packed, None, None, None, state, cell, dh, None, dgates, drecurrent, dstate),
+            *(dbias, drecurrent_bias, tuple(range(count)), False, False, workspace, 0),
+        )
+
+    name = f"{'lstm' if kind == LSTM else 'gru'}_gates {rows} {columns}"
+    return m.call(name, lambda: _cpu.gates_workspace(kind, state), run)
+
+
+def summed(*shape: int, axes: tuple[int, ...]) -> Native:
+    m = Maker()
+    x = m.given(*shape)
+    y = m.made(*(1 if i in axes else n for i, n in enumerate(shape)))
+    return m.call(
+        f"sum {shape} {axes}",
+        lambda: _cpu.sum_workspace(0, x, y, axes),
+        lambda workspace: _cpu.sum(0, x, y, axes, workspace, False, 0),
+    )
+
+
+def moments(*shape: int, axes: tuple[int, ...]) -> Native:
+    m = Maker()
+    x = m.given(*shape)
+    kept = [1 if i in axes else n for i, n in enumerate(shape)]
+    mean, second = m.made(*kept), m.made(*kept)
+    return m.call(
+        f"moments {shape} {axes}",
+        lambda: _cpu.moments_workspace(x, mean, axes),
+        lambda workspace: _cpu.moments(x, mean, None, second, axes, 2.0, workspace, 0),
+    )
+
+
+def squares(size: int) -> Native:
+    m = Maker()
+    x, y, grad = m.given(size), m.made(1), m.made(size)
+    return m.call(
+        "square_value_and_grad",
+        lambda: _cpu.sum_workspace(1, x, y, (0,)),
+        lambda workspace: _cpu.square_value_and_grad(x, y, grad, workspace, 0),
+    )
+
+
+def bias_act(*shape: int, axis: int) -> Native:
+    m = Maker()
+    dy, x, bias = m.given(*shape), m.given(*shape), m.given(shape[axis])
+    dx, dbias = m.made(*shape), m.made(shape[axis])
+    return m.call(
+        f"bias_act {shape} {axis}",
+        lambda: _cpu.bias_act_workspace(x, dbias, axis),
+        lambda workspace: _cpu.bias_act_backward(
+            WHICH, dy, x, bias, None, dx, dbias, axis, (), False, False, workspace, 0
+        ),
+    )
+
+
+def layer_norm(rows: int, columns: int) -> Native:
+    m = Maker()
+    dy, x, weight = m.given(rows, columns), m.given(rows, columns), m.given(1, columns)
+    mean, rstd = m.given(rows, 1), m.given(rows, 1)
+    dx, dweight, dbias = m.made(rows, columns), m.made(1, columns), m.made(1, columns)
+    axes = ((1,), (1,))
+
+    def run(workspace: Any) -> None:
+        _cpu.norm_backward(
+            *(WHICH, dy, x, None, dx, mean, rstd, weight, weight, dweight, dbias, *axes),
+            *((), False, workspace, 0),
+        )
+
+    def size() -> int:
+        return _cpu.norm_workspace(x, weight, weight, dweight, dbias, *axes)
+
+    return m.call(f"norm_backward {rows} {columns}", size, run, needs_it=True)
+
+
+def batch_backward(*shape: int, axis: int) -> Native:
+    m = Maker()
+    dy, x = m.given(*shape), m.given(*shape)
+    mean, rstd, weight = (m.given(shape[axis]) for _ in range(3))
+    dx, dweight, dbias = m.made(*shape), m.made(shape[axis]), m.made(shape[axis])
+
+    def run(scratch: Any) -> None:
+        _cpu.batch_norm_backward(
+            *(WHICH, dy, x, mean, rstd, weight, None, None, None, 1.0, dx, dweight, dbias, axis),
+            *((), True, False, scratch, 0),
+        )
+
+    size = lambda: _cpu.batch_norm_scratch(x, axis)  # noqa: E731
+    return m.call(f"batch_norm_backward {shape} {axis}", size, run, needs_it=True)
+
+
+def batch_forward(*shape: int, axis: int) -> Native:
+    m = Maker()
+    x, weight = m.given(*shape), m.given(shape[axis])
+    y, mean, rstd = m.made(*shape), m.made(shape[axis]), m.made(shape[axis])
+
+    def run(scratch: Any) -> None:
+        _cpu.batch_norm_forward(
+            *(WHICH, x, y, None, None, weight, None, mean, rstd, axis, (), True, 0.1, 1e-5),
+            *(scratch, None, 0),
+        )
+
+    size = lambda: _cpu.batch_norm_scratch(x, axis)  # noqa: E731
+    return m.call(f"batch_norm_forward {shape} {axis}", size, run, needs_it=True)
+
+
+def calls() -> list[Native]:
+    """Of every family; sizes for which several threads are worth it, and the terms are cut."""
+    return [
+        gates(64, 512),  # one block of rows, which threads share
+        gates(64, 512, GRU),
+        gates(37, 1000),
+        gates(5000, 16),  # chunks of rows
+        gates(5000, 16, GRU),
+        summed(70_000, 3, axes=(0,)),
+        summed(100_001, axes=(0,)),
+        moments(70_000, 3, axes=(0,)),
+        moments(100_001, axes=(0,)),
+        squares(100_001),
+        bias_act(30_000, 3, axis=1),
+        bias_act(2, 3, 20_001, axis=1),
+        layer_norm(1000, 100),
+        layer_norm(70, 3001),
+        batch_backward(32, 8, 400, axis=1),
+        batch_backward(7000, 17, axis=1),
+        batch_forward(32, 8, 400, axis=1),
+    ]

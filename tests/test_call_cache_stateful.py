@@ -1,0 +1,216 @@
+"""Recorded calls under any history: each gives the bits of a process that records none.
+
+What a plan may not depend on changes between the calls: values, memory, layouts, threads,
+parameters and the kind of object they are, calls that are refused, arrays that are gone.
+"""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_bits
+from devices import DTYPES, from_torch, to_torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from uncached import Uncached, parts
+
+import fastact as fa
+
+# Few of each, so that calls of one kind meet often enough to be recorded; the last shape is large
+# enough for two threads and workspaces.
+SHAPES = [(4, 8), (8, 4), (3, 8), (64, 512)]
+PARAMETERS = [0.125, 0.25, 0.5, 1.0]  # of all of them: a momentum is 1 at the most
+KINDS: dict[str, Any] = {
+    "float": float,
+    "float32": np.float32,
+    "float64": np.float64,
+    "0-d": np.array,
+    "tensor": torch.tensor,
+}
+# What is called, with the parameter that is a number.
+CALLS = [
+    ("mish", "call", None),
+    ("leaky_relu", "call", "negative_slope"),
+    ("elu", "backward", "alpha"),
+    ("sum", "call", None),
+    ("sum_squares", "value_and_grad", None),
+    ("bias_grad", "call", None),
+    ("mean_var", "call", "correction"),
+    ("bias_act", "call", "alpha"),
+    ("bias_act", "backward", "alpha"),
+    ("layer_norm", "call", "eps"),
+    ("layer_norm", "forward", "eps"),
+    ("add_rms_norm", "call", "eps"),
+    ("batch_norm", "forward", "momentum"),
+    ("lstm_gates", "backward", None),
+]
+
+
+def laid_out(values: np.ndarray, layout: str, offset: int) -> np.ndarray:
+    """The values in other memory. offset: bytes by which it misses a multiple of 64 or so."""
+    raw = np.zeros(values.nbytes + offset, np.uint8)[offset:]
+    made = raw.view(values.dtype).reshape(values.shape)
+    if layout == "fortran":
+        made = made.reshape(values.shape[::-1]).T
+    made[...] = values
+    return made
+
+
+class Calls(RuleBasedStateMachine):
+    """Ops, and a pool of arrays that they are called with."""
+
+    uncached: Any
+
+    @initialize()
+    def start(self) -> None:
+        self.pool: list[np.ndarray] = []
+        self.last: Any = None
+        self.history: list[str] = []
+        self.rng = np.random.default_rng(0)
+
+    @rule(
+        shape=st.sampled_from(SHAPES),
+        dtype=st.sampled_from(sorted(DTYPES)),
+        layout=st.sampled_from(["C", "fortran"]),
+        offset=st.sampled_from([0, 16, 1]),
+    )
+    def add(self, shape: Any, dtype: str, layout: str, offset: int) -> None:
+        values = self.rng.standard_normal(shape).astype(DTYPES[dtype])
+        self.pool.append(laid_out(values, layout, offset))
+
+    @precondition(lambda self: self.pool)
+    @rule(at=st.integers(0, 99))
+    def change(self, at: int) -> None:
+        x = self.pool[at % len(self.pool)]
+        x[...] = self.rng.standard_normal(x.shape).astype(x.dtype)
+
+    @precondition(lambda self: self.pool)
+    @rule(at=st.integers(0, 99))
+    def delete(self, at: int) -> None:
+        self.pool.pop(at % len(self.pool))
+        gc.collect()
+
+    @rule(threads=st.integers(1, 4))
+    def share(self, threads: int) -> None:
+        fa.set_num_threads(threads)
+
+    @precondition(lambda self: self.pool)
+    @rule(
+        at=st.integers(0, 99),
+        what=st.sampled_from(CALLS),
+        first=st.sampled_from(PARAMETERS),
+        more=st.lists(st.sampled_from(PARAMETERS), max_size=3),
+        kind=st.sampled_from(sorted(KINDS)),
+        framework=st.sampled_from(["numpy", "numpy", "torch"]),
+        gives_out=st.booleans(),
+    )
+    def call(
+        self,
+        at: int,
+        what: Any,
+        first: float,
+        more: list[float],
+        kind: str,
+        framework: str,
+        gives_out: bool,
+    ) -> None:
+        x = self.pool[at % len(self.pool)]
+        for value in [first, first, first, *more]:  # the third one is replayed
+            self._call(x, what, value, kind, framework, gives_out)
+            x[...] = x[::-1].copy()  # other values in the same memory
+
+    @precondition(lambda self: self.last is not None)
+    @rule(kind=st.sampled_from(["keyword", "dtype", "nothing"]))
+    def refuse(self, kind: str) -> None:
+        function, args, named = self.last
+        if kind == "keyword":
+            named = {**named, "no_such_option": 1}
+        elif kind == "dtype":
+            args = (np.zeros(args[0].shape, np.complex64), *args[1:])
+        else:
+            args = ()
+        with pytest.raises((TypeError, ValueError)):
+            function(*args, **named)
+
+    def _call(
+        self, x: np.ndarray, what: Any, value: float, kind: str, framework: str, gives_out: bool
+    ) -> None:
+        name, door, parameter = what
+        args, named = self._arguments(x, name, door)
+        told = {} if parameter is None else {parameter: value}
+        expected = self.uncached(name, door, args, {**named, **told})
+        of = to_torch if framework == "torch" else np.asarray
+        back = from_torch if framework == "torch" else np.asarray
+        here = tuple(of(a) if isinstance(a, np.ndarray) else a for a in args)
+        told = {k: KINDS[kind](v) for k, v in told.items()}
+        named = {k: of(v) if isinstance(v, np.ndarray) else v for k, v in named.items()}
+        function = fa.ops[name] if door == "call" else getattr(fa.ops[name], door)
+        if gives_out and name in ("mish", "leaky_relu", "layer_norm") and door == "call":
+            told["out"] = of(np.empty_like(x))
+        found = [np.array(back(part)) for part in parts(function(*here, **named, **told))]
+        self.history.append(f"{name}.{door} {x.dtype}{x.shape} {framework} {kind}({value})")
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            try:
+                assert_same_bits(one, other)
+            except AssertionError as error:  # what is recorded outlives an example: say all of it
+                raise AssertionError("; ".join(self.history[-9:])) from error
+        self.last = function, here, {**named, **told}
+
+    def _arguments(self, x: np.ndarray, name: str, door: str) -> tuple[Any, dict[str, Any]]:
+        """Arrays that fit x, made of its values."""
+        w = np.array(x[0])
+        if name == "bias_act":
+            back = (x, x, w, None) if door == "backward" else (x, w)
+            return (*back, "elu"), {}
+        if name == "elu":
+            return (x, x), {}
+        if name == "sum":
+            return (x, 0), {}
+        if name == "mean_var":
+            return (x, 1), {}
+        if name == "layer_norm":
+            return (x, w), {"activation": "mish"}
+        if name == "add_rms_norm":
+            return (x, x, w), {}
+        if name == "batch_norm":
+            moving = np.zeros(x.shape[1], np.float32 if x.itemsize < 8 else np.float64)
+            return (x, moving, 1 + moving, w, w), {"training": True}
+        if name == "lstm_gates":
+            state = np.array(x[:, : x.shape[1] // 4])
+            return (state, state, x, state, state, None, w), {}
+        return (x,), {}
+
+
+@pytest.fixture(scope="module")
+def uncached() -> Any:
+    made = Uncached()
+    yield made
+    made.close()
+
+
+def test_calls(uncached: Any) -> None:
+    threads = fa.get_num_threads()
+
+    class Machine(Calls):
+        pass
+
+    Machine.uncached = staticmethod(uncached)
+    case = Machine.TestCase()
+    case.settings = settings(
+        max_examples=25,
+        stateful_step_count=25,
+        deadline=None,
+        phases=[
+            Phase.generate
+        ],  # what is recorded outlives an example: a smaller one need not fail
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        with np.errstate(all="ignore"):
+            case.runTest()
+    finally:
+        fa.set_num_threads(threads)

@@ -1,0 +1,133 @@
+"""How arrays in memory become those of NumPy, torch, a plain producer, an emulated device."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _to_torch(array: Any) -> Any:
+    torch = _torch()
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _from_torch(tensor: Any) -> Any:
+    if tensor.dtype == _torch().bfloat16:
+        return tensor.view(_torch().int16).numpy().view(_BFLOAT16)
+    return tensor.numpy()
+
+
+class Plain:
+    """An array that tells no more than DLPack and the array API ask for."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return self.held.__dlpack__(**named)
+
+    def __dlpack_device__(self) -> Any:
+        return (1, 0)
+
+    def __array_namespace__(self) -> Any:
+        return _PLAIN
+
+    @property
+    def shape(self) -> Any:
+        return tuple(self.held.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.held.dtype
+
+
+def _plain_from_dlpack(producer: Any) -> Plain:
+    """torch's memory, since NumPy cannot hold bfloat16."""
+    return Plain(_torch().from_dlpack(producer))
+
+
+_PLAIN = SimpleNamespace(from_dlpack=_plain_from_dlpack)
+
+
+def _to_plain(array: Any) -> Plain:
+    return Plain(_to_torch(array) if array.dtype == _BFLOAT16 else array)
+
+
+def _from_plain(array: Any) -> Any:
+    return array.held if isinstance(array.held, np.ndarray) else _from_torch(array.held)
+
+
+def _same(array: Any) -> Any:
+    return array
+
+
+@cache
+def _emulated() -> Any:
+    from fastact import _backend
+
+    return _backend.emulate()
+
+
+def _to_emulated(array: Any) -> Any:
+    """The bytes from the first to the last of an array, where they miss 16 as the array does."""
+    low = high = address = array.__array_interface__["data"][0]
+    if array.size:
+        for stride, length in zip(array.strides, array.shape, strict=True):
+            low += min(stride * (length - 1), 0)
+            high += max(stride * (length - 1), 0)
+        high += array.itemsize
+    front = low % 16
+    data = bytes(front) + ctypes.string_at(low, high - low)
+    data += bytes(-len(data) % array.itemsize)
+    kind = _emulated().ExchangeArray
+    held = kind.from_bytes(data, array.dtype.name, (len(data) // array.itemsize,), 0)
+    return held.view(array.shape, array.strides, front + address - low)
+
+
+def _from_emulated(array: Any) -> Any:
+    dtype = _BFLOAT16 if array.dtype == "bfloat16" else np.dtype(array.dtype)
+    return np.frombuffer(array.tobytes(), dtype).reshape(array.shape)
+
+
+#: By name: NumPy's array as this framework's, on the CPU in the same memory; and the way back.
+OF = {"numpy": _same, "torch": _to_torch, "plain": _to_plain, "emulated": _to_emulated}
+BACK = {"numpy": _same, "torch": _from_torch, "plain": _from_plain, "emulated": _from_emulated}
+
+
+def back(framework: str, value: Any) -> Any:
+    """A result as NumPy's array; what is none stays."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return BACK[framework](value)
+
+
+def zero_d(kind: str, value: float) -> Any:
+    """A number as an object of that kind (`cases.NUMBERS`)."""
+    makes: dict[str, Any] = {
+        "float": float,
+        "int": int,
+        "bool": bool,
+        "float32": np.float32,
+        "float64": np.float64,
+        "int64": lambda v: np.int64(int(v)),
+        "0-d": np.array,
+        "tensor": lambda v: _torch().tensor(v),
+    }
+    return makes[kind](value)

@@ -1,0 +1,642 @@
+"""Objects that lie, break, or change things while they are looked at.
+
+A valid call of any op gets one of them in the place of an argument, a parameter or an output. It
+has to be refused in the ways that are documented, or to be computed; never may the process die, nor
+memory be written that was not given for it, and calls that follow give what they gave before.
+
+What no library can see is not tried: memory that is shorter than its owner says.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import datetime
+import decimal
+import fractions
+import io
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+import fastact as fa
+
+from . import campaign
+from .campaign import Settings, Tally, asdict
+from .judge import Live, Wrong, digest, flat
+
+_PROGRAM = str(Path(__file__).resolve().parents[1] / "fuzz_hostile.py")
+
+
+class Own(Exception):
+    """What an object of ours raises; it may be passed on."""
+
+
+#: What a refusal may be. CudaUnavailableError and MemoryError are for lies about devices and sizes.
+REFUSALS = (TypeError, ValueError, BufferError, Own, MemoryError, fa.CudaUnavailableError)
+
+
+# --- capsules -------------------------------------------------------------------------------------
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (
+        ("tensor", _DLTensor),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    )
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+_kept: deque[Any] = deque(maxlen=200)  # what capsules point to: they have no deleter
+_NAMES = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned", b"junk"]
+
+
+def _pointer(values: list[int] | None) -> Any:
+    if values is None:
+        return None
+    held = (ctypes.c_int64 * max(len(values), 1))(*values)
+    _kept.append(held)
+    return ctypes.cast(held, ctypes.POINTER(ctypes.c_int64))
+
+
+def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
+    """One that describes x, but for one or two lies."""
+    codes = {"float16": (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16)}
+    code, bits = codes[x.dtype.name]
+    held: dict[str, Any] = {
+        "data": x.__array_interface__["data"][0], "device_type": 1, "device_id": 0,
+        "ndim": x.ndim, "code": code, "bits": bits, "lanes": 1, "byte_offset": 0,
+    }  # fmt: skip
+    shape: list[int] | None = list(x.shape)
+    strides: list[int] | None = [s // x.itemsize for s in x.strides]
+    name = r.choice(_NAMES[:2])
+    version, flags, told = (1, 0), 0, []
+    for _ in range(r.choice((0, 1, 1, 1, 2))):
+        lie = r.choice((
+            "name", "data", "device_type", "device_id", "ndim", "code", "bits", "lanes", "shape",
+            "strides", "length", "length", "version", "flags", "byte_offset", "no strides",
+        ))  # fmt: skip
+        told.append(lie)
+        if lie == "name":
+            name = r.choice(_NAMES[2:])
+        elif lie == "data":
+            held["data"] = None
+        elif lie == "device_type":
+            held[lie] = r.choice((0, 2, 3, 7, 12, 13, 999, -1))
+        elif lie == "device_id":
+            held[lie] = r.choice((1, -1, 2**31 - 1))
+        elif lie == "ndim":
+            if shape is not None and x.ndim:
+                held[lie] = r.choice((-1, -(2**31), 65, 1000, 2**31 - 1))
+        elif lie == "code":
+            held[lie] = r.choice((0, 1, 3, 5, 6, 17, 255))
+        elif lie == "bits":
+            held[lie] = r.choice((0, 1, 7, 8, 24, 128, 255))
+        elif lie == "lanes":
+            held[lie] = r.choice((0, 2, 4, 65535))
+        elif lie == "shape":
+            shape = None
+        elif lie == "strides" and x.size:
+            # Only such that leave the address space: others cannot be seen.
+            strides = [r.choice((2**62, -(2**62), 2**63 - 1)) for _ in x.shape]
+        elif lie == "no strides" and x.flags.c_contiguous:
+            strides = None
+        elif lie == "length" and shape:
+            at = r.randrange(len(shape))
+            shape[at] = r.choice((-1, -7, 2**62, 2**63 - 1, -(2**63), 2**61))
+            if r.random() < 0.3 and len(shape) > 1:
+                shape[:2] = [2**32, 2**32]
+        elif lie == "version":
+            version = r.choice(((0, 0), (2, 0), (99, 99), (1, 99)))
+        elif lie == "flags":
+            flags = r.choice((1, 2, 4, 2**63))
+        elif lie == "byte_offset":
+            held[lie] = 2**64 - 1 if r.random() < 0.5 else 2**63
+    if held["ndim"] != x.ndim and shape is not None and held["ndim"] > 0:
+        # As many lengths as it says, as long as that is no lie about memory.
+        count = min(held["ndim"], 2000)
+        shape, strides = (shape + [1] * count)[:count], None
+        if held["ndim"] > 2000:
+            shape = None
+    tensor = _DLTensor(**held)
+    tensor.shape, tensor.strides = _pointer(shape), _pointer(strides)
+    if held["byte_offset"] and held["data"] is not None:
+        tensor.byte_offset = 0  # an address that wraps cannot be told from one that does not
+    if name.endswith(b"versioned"):
+        managed: Any = _Versioned(*version, None, None, flags, tensor)
+    else:
+        managed = _Managed(tensor, None, None)
+    _kept.append((managed, x))
+    return "+".join([name.decode(), *told]), _new_capsule(ctypes.addressof(managed), name, None)
+
+
+class Exporter:
+    """An array whose __dlpack__ does what it is told."""
+
+    def __init__(self, x: Any, export: Callable[..., Any], device: Any = (1, 0)) -> None:
+        self.x, self.export, self.of_device = x, export, device
+        self.shape, self.dtype = x.shape, x.dtype
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return self.export(self, **named)
+
+    def __dlpack_device__(self) -> Any:
+        if isinstance(self.of_device, Exception):
+            raise self.of_device
+        return self.of_device
+
+    def __array_namespace__(self) -> Any:
+        from .frameworks import _PLAIN
+
+        return _PLAIN
+
+
+_ARRAYS = {"weight", "bias", "residual", "recurrent", "recurrent_bias", "dtotal"}
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def exporter(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
+    """An array that comes by a capsule."""
+    lie, made = capsule(r, x)
+    keep: list[Any] = [x]
+
+    def reenters(self: Any, **_: Any) -> Any:
+        fa.set_num_threads(r.randint(1, 4))
+        fa.layer_norm(np.ones((3, 5), np.float32))
+        fa.mish(np.ones(5, np.float32))
+        return x.__dlpack__()
+
+    def deletes(self: Any, **_: Any) -> Any:
+        keep.clear()
+        self.x = None
+        return np.ones_like(x).__dlpack__()
+
+    def resizes(self: Any, **_: Any) -> Any:
+        held = np.ones(x.shape, x.dtype)
+        found = held.__dlpack__()
+        held.fill(7)
+        return found
+
+    exports: dict[str, Callable[..., Any]] = {
+        lie: lambda self, **_: made,
+        "raises": lambda self, **_: _raise(r.choice((Own("no"), BufferError("no"), KeyError("k")))),
+        "returns junk": lambda self, **_: r.choice((None, 1, "capsule", x, b"", object())),
+        "re-enters": reenters,
+        "deletes itself": deletes,
+        "changes": resizes,
+        "of other shape": lambda self, **_: np.ones((*x.shape, 2), x.dtype).__dlpack__(),
+        "returns a type": lambda self, **_: Exporter,
+    }
+    if x.dtype.name == "bfloat16":
+        for name in ("re-enters", "deletes itself", "changes", "of other shape"):
+            exports.pop(name)
+    name = r.choice((lie, lie, lie, *exports))
+    device: Any = (1, 0)
+    if r.random() < 0.15:
+        device = r.choice((
+            None, (1,), ("cpu", 0), (1, 0, 0), (-5, 2**70), (2, 0), (2, -1), (12, 7), (1, 3),
+            (99, 0), Own("device"), 1, (1.0, 0.0), (None, None),
+        ))  # fmt: skip
+        name += f", device {device!r}"
+    return f"capsule {name}", Exporter(x, exports[name.partition(",")[0]], device)
+
+
+# --- other objects --------------------------------------------------------------------------------
+
+
+def _class(**methods: Any) -> Any:
+    return type("Hostile", (), methods)()
+
+
+def _meddle(x: Any) -> None:
+    """Side effects that an object's method may have."""
+    fa.set_num_threads(3)
+    fa.sum(np.ones(3))
+    fa.mish(np.ones(3, np.float32))
+
+
+def numbers(r: Random, x: Any) -> Iterator[tuple[str, Any]]:
+    """Objects that stand for a number."""
+    yield "10**400", 10**400
+    yield "a string", r.choice(("0.5", "", "nan", "x" * 2000))
+    yield "complex", 1j
+    yield "NaN", float("nan")
+    yield "inf", np.float32("inf")
+    yield "None", None
+    yield "an array of two", np.ones(2)
+    yield "an array of none", np.ones(0)
+    yield "a tensor of two", torch.ones(2)
+    yield "a tensor that requires grad", torch.ones((), requires_grad=True)
+    yield "a meta tensor", torch.ones((), device="meta")
+    yield "Decimal", decimal.Decimal("0.5")
+    yield "Decimal sNaN", decimal.Decimal("sNaN")
+    yield "Fraction", fractions.Fraction(1, 2)
+    yield "datetime64", np.datetime64("2020-01-01")
+    yield "masked", np.ma.masked
+    yield "__float__ raises", _class(__float__=lambda self: _raise(Own("float")))
+    yield "__float__ returns a string", _class(__float__=lambda self: "no")
+    yield "__float__ meddles", _class(__float__=lambda self: (_meddle(x), 0.5)[1])
+    yield "__index__ raises", _class(__index__=lambda self: _raise(Own("index")))
+    yield "__index__ meddles", _class(__index__=lambda self: (_meddle(x), 0)[1])
+    yield "__index__ is huge", _class(__index__=lambda self: 2**80)
+    yield "__index__ is a string", _class(__index__=lambda self: "0")
+    yield "__bool__ raises", _class(__bool__=lambda self: _raise(Own("bool")))
+    yield "__eq__ raises", _class(__eq__=lambda self, o: _raise(Own("eq")), __hash__=None)
+    yield "__hash__ raises", _class(__hash__=lambda self: _raise(Own("hash")))
+    yield (
+        "a str subclass",
+        type("S", (str,), {"__eq__": lambda s, o: True, "__hash__": str.__hash__})("mish"),
+    )
+    yield "a float subclass", type("F", (float,), {"__float__": lambda s: 99.0})(0.5)
+    yield "an int subclass", type("I", (int,), {"__index__": lambda s: 77})(0)
+    yield "a type", int
+    yield "an op", fa.mish
+    yield "a tuple of arrays", (np.ones(2), np.ones(2))
+    yield "a huge tuple", tuple(range(10_000))
+    yield "a tuple of tuples", ((0,), (1,))
+    yield "Ellipsis", ...
+    yield "2**63", 2**63
+    yield "-2**63", -(2**63)
+    yield "True", True
+    yield "np.True_", np.True_
+
+
+class _Subclass(np.ndarray[Any, Any]):
+    pass
+
+
+class _Finalizes(np.ndarray[Any, Any]):
+    def __array_finalize__(self, other: Any) -> None:
+        if other is not None and type(other) is np.ndarray and other.ndim == 99:
+            raise Own("finalize")
+
+
+class _Refuses(np.ndarray[Any, Any]):
+    __array_ufunc__ = None  # type: ignore[assignment]
+
+
+class _Tensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise Own("torch function")
+
+
+def arrays(r: Random, x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Objects that stand for an array."""
+    plain = x.astype(np.float32) if x.dtype.name == "bfloat16" else x.copy()
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = 1.0
+    for _ in range(70):
+        deep = [deep]
+    yield "masked array", np.ma.masked_array(plain, np.zeros(x.shape, bool))
+    yield "matrix", np.asmatrix(np.ones((2, 2)))
+    yield "subclass", plain.view(_Subclass)
+    yield "subclass with finalize", plain.view(_Finalizes)
+    yield "subclass without ufuncs", plain.view(_Refuses)
+    yield "recarray", np.ones(3, [("a", "f4")]).view(np.recarray)
+    yield "structured", np.ones(x.shape, [("a", "f4"), ("b", "f4")])
+    yield "objects", np.full(x.shape, None)
+    yield "object numbers", plain.astype(object)
+    yield "strings", np.full(x.shape, "1.5")
+    yield "bytes", np.full(x.shape, b"1")
+    yield "datetime", np.full(x.shape, np.datetime64("2020-01-01"))
+    yield "timedelta", np.full(x.shape, np.timedelta64(1, "s"))
+    yield "complex", plain.astype(np.complex64)
+    yield "longdouble", plain.astype(np.longdouble)
+    yield "float8", plain.astype(ml_dtypes.float8_e4m3fn)
+    yield "int4", np.ones(x.shape, ml_dtypes.int4)
+    yield "byteswapped", plain.astype(plain.dtype.newbyteorder())
+    yield "void", np.zeros(x.shape, "V4")
+    read_only = plain.copy()
+    read_only.flags.writeable = False
+    yield "read-only", read_only
+    yield "broadcast", np.broadcast_to(np.ones((), plain.dtype), x.shape)
+    yield "64 axes", np.ones((1,) * 64, plain.dtype)
+    yield "65 axes", torch.ones((1,) * 65)
+    yield "100 axes", torch.ones((1,) * 100)
+    yield "huge broadcast", np.broadcast_to(np.float32(1), (2**40, 2**20))
+    yield "huge empty", np.empty((0, 2**40), np.float32)
+    yield "None", None
+    yield "a number", 1.5
+    yield "10**400", 10**400
+    yield "a string", "1.5"
+    yield "bytes", b"12345678"
+    yield "bytearray", bytearray(8)
+    yield "memoryview", memoryview(bytearray(8)).cast("f")
+    yield "array.array", array.array("f", [1, 2, 3])
+    yield "ctypes", (ctypes.c_float * 3)()
+    yield "generator", (i for i in range(3))
+    yield "iterator", iter([1.0, 2.0])
+    yield "set", {1.0, 2.0}
+    yield "dict", {"a": 1}
+    yield "range", range(3)
+    yield "file", io.BytesIO(b"1234")
+    yield "type", np.ndarray
+    yield "module", np
+    yield "function", len
+    yield "ragged", [[1.0], [2.0, 3.0]]
+    yield "list of None", [None, 1.0]
+    yield "list of strings", ["1", "2"]
+    yield "list of complex", [1j, 2.0]
+    yield "list of huge", [10**400, 1]
+    yield "endless list", loop
+    yield "deep list", deep
+    yield "date", datetime.date.today()
+    yield "__array__ raises", _class(__array__=lambda self, *a, **k: _raise(Own("array")))
+    yield "__array__ of junk", _class(__array__=lambda self, *a, **k: "junk")
+    yield "__array__ of itself", _class(__array__=lambda self, *a, **k: self)
+    yield "__array__ of objects", _class(__array__=lambda self, *a, **k: np.full(3, None))
+    yield (
+        "__array__ meddles",
+        _class(__array__=lambda self, *a, **k: (_meddle(x), np.ones(x.shape))[1]),
+    )
+    yield (
+        "__array_interface__ junk",
+        _class(__array_interface__=r.choice((None, 1, {}, {"shape": 1}))),
+    )
+    yield (
+        "__array_interface__ negative",
+        _class(
+            __array_interface__={"shape": (-1,), "typestr": "<f4", "version": 3, "data": (0, False)}
+        ),
+    )
+    yield (
+        "__array_interface__ of text",
+        _class(
+            __array_interface__={"shape": (1,), "typestr": "junk", "version": 3, "data": b"1234"}
+        ),
+    )
+    yield (
+        "__array_ufunc__ raises",
+        _class(__array_ufunc__=lambda self, *a, **k: _raise(Own("ufunc")), shape=x.shape),
+    )
+    yield "__array_ufunc__ returns", _class(__array_ufunc__=lambda self, *a, **k: "mine")
+    yield "__array_ufunc__ is None", _class(__array_ufunc__=None)
+    yield "__getattr__ raises", _class(__getattr__=lambda self, name: _raise(Own(name)))
+    yield "__class__ lies", _class(__class__=property(lambda self: np.ndarray))
+    yield "list that empties itself", _shrinking()
+    t = torch.from_numpy(plain.copy())
+    yield "tensor subclass", t.as_subclass(_Tensor)
+    yield "parameter", torch.nn.Parameter(t.clone())
+    yield "requires grad", t.clone().requires_grad_()
+    yield "sparse", t.to_sparse() if t.ndim else t
+    yield "conjugated", torch.ones(x.shape, dtype=torch.complex64).conj()
+    yield "negated", torch._neg_view(t.clone())
+    yield "meta", t.to("meta")
+    yield "integers", t.to(torch.int8)
+    yield "bools", t > 0
+    yield "expanded", torch.ones(()).expand(x.shape)
+    yield "float8 tensor", t.to(torch.float8_e5m2)
+    yield "quantized", torch.quantize_per_tensor(t.float().reshape(-1), 0.1, 0, torch.qint8)
+    with torch.inference_mode():
+        yield "inference", t.clone()
+    yield "freed storage", _freed(t.clone())
+    yield "nested", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    yield "memmap", _memmap(plain)
+
+
+def _freed(tensor: Any) -> Any:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def _memmap(x: Any) -> Any:
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, x.dtype, "w+", shape=x.shape or (1,)) if x.size else x
+
+
+def _shrinking() -> Any:
+    made: list[Any] = []
+
+    def shrink(self: Any) -> float:
+        made.clear()
+        return 1.0
+
+    made += [_class(__float__=shrink) for _ in range(5)]
+    return made
+
+
+def shapes(r: Random) -> tuple[str, Any]:
+    """What a sum's backward and `unbroadcast` may be told."""
+    told = r.choice((
+        (1,) * 65, (1,) * 1000, (2**62, 2**62), (2**40, 2**40), (-1,), (2**63,), (-(2**63),),
+        ("3",), (1.5,), None, "33", 3, [3, 3], (None,), ((1,),), np.ones(3), (True,), (0,) * 65,
+        (0, 2**62), (0, 2**62, 2**62), range(3), {3}, _class(__index__=lambda self: 3),
+        (_class(__index__=lambda self: _raise(Own("index"))),),
+    ))  # fmt: skip
+    return f"shape {str(told)[:60]}", told
+
+
+def _one_of(kinds: Any, r: Random, x: Any) -> tuple[str, Any]:
+    """One that a generator of objects yields; those behind it are not made."""
+    if kinds not in _counts:
+        _counts[kinds] = sum(1 for _ in kinds(Random(0), np.ones((2, 3), np.float32)))
+    found: tuple[str, Any] = next(islice(kinds(r, x), r.randrange(_counts[kinds]), None))
+    return found
+
+
+_counts: dict[Any, int] = {}
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+class HostileCase:
+    """A valid call with one hostile object in it."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        self.settings = settings
+        self.case = campaign.Case(settings, number)
+        while self.case.request.door == "merge":  # which slices its argument before the library
+            number += 10**9
+            self.case = campaign.Case(settings, number)
+        self.r = r = Random(f"hostile {settings.seed}/{number}")
+        self.live = Live(self.case.request, self.case.values[0])
+        self.args, self.named = list(self.live.args), dict(self.live.named)
+        places: list[Any] = list(range(len(self.args)))
+        places += sorted(self.named)
+        places += ["out", "stream", "accumulate", "axis", "eps", "activation"][: r.randrange(7)]
+        parameters = sorted(getattr(self.case.op, "parameters", ()))
+        self.at = r.choice([*places, *parameters, *places[:1]])
+        self.label, self.object = self._hostile()
+        if isinstance(self.at, int):
+            self.args[self.at] = self.object
+        else:
+            self.named[self.at] = self.object
+
+    def _hostile(self) -> tuple[str, Any]:
+        r = self.r
+        old = self.args[self.at] if isinstance(self.at, int) else self.named.get(self.at)
+        blocks = [block.view for block in self.live.blocks.values()]
+        x = next((b for b in blocks if b is old), blocks[0] if blocks else np.ones((2, 3)))
+        if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+            x = x.astype(np.float32)
+        kind = r.random()
+        if isinstance(old, tuple) and self.at != "out" and kind < 0.5:
+            return shapes(r)
+        is_array = isinstance(old, np.ndarray) or self.at == "out"
+        if is_array and kind < 0.45:
+            return exporter(r, np.ascontiguousarray(x))
+        if kind < (0.8 if is_array else 0.3):
+            return _one_of(arrays, r, x)
+        label, made = _one_of(numbers, r, x)
+        if self.at == "out" and r.random() < 0.5:
+            return f"tuple of {label}", (made,) * r.randrange(4)
+        return label, made
+
+    def __str__(self) -> str:
+        return f"{self.case.request}; {self.at!r} is {self.label}"
+
+    @property
+    def kind(self) -> str:
+        """The object, without what changes from case to case."""
+        label = self.label.partition(",")[0]
+        if label.startswith("capsule dltensor") or label.startswith("capsule used"):
+            label = "capsule" + (f" {label.partition('+')[2]}" if "+" in label else "")
+        label = "a shape" if label.startswith("shape") else label
+        is_array = isinstance(self.at, int) or self.at in _ARRAYS
+        return f"{label} as {'out' if self.at == 'out' else 'array' if is_array else 'option'}"
+
+    def run(self) -> str:
+        """Some calls of it; what became of the first one."""
+        function, outcomes = self.case.adapter.function(self.case.request), []
+        written = set(self.live.written)
+        for _ in range(3):
+            try:
+                function(*self.args, **self.named)
+                outcomes.append("computed")
+            except Exception as error:
+                outcomes.append(type(error).__name__)
+                self._refused(error)
+            for name, block in self.live.blocks.items():
+                right = block.only_view_written() if name in written else block.untouched()
+                if not right and outcomes[-1] == "computed" and name not in written:
+                    if self.object is not block.view and not self._shares(block.view):
+                        raise Wrong("wrote", f"{name}, which is no output")
+                elif not right and name in written:
+                    raise Wrong("guard bytes", f"memory around {name} was written")
+        return outcomes[0]
+
+    def _shares(self, view: Any) -> bool:
+        """Whether the object stands for the memory of an operand."""
+        return isinstance(self.object, Exporter) or self.at == "out"
+
+    def _refused(self, error: Exception) -> None:
+        if not isinstance(error, REFUSALS):
+            raise Wrong("error class", f"{type(error).__name__}: {str(error)[:300]}") from error
+        if "out" not in self.named or self.at != "out":
+            for name, block in self.live.blocks.items():
+                if not block.untouched():
+                    raise Wrong("refusal wrote", f"{name}, although: {str(error)[:200]}")
+        text = str(error)
+        if len(text) > 600:
+            raise Wrong("long words", f"{len(text)} characters: {text[:200]}")
+        if isinstance(error, TypeError | ValueError) and "fastact" not in text:
+            raise Wrong("error words", f"{type(error).__name__}: {text}")
+
+
+class HostileWorker:
+    """Runs them, and holds that ordinary calls go on to work."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        campaign._quiet()
+        rng = np.random.default_rng(0)
+        self.x, self.w = rng.standard_normal((6, 40)).astype("f"), np.ones(40, "f")
+        self.before = self._health()
+
+    def _health(self) -> list[bytes]:
+        x, w = self.x, self.w
+        found = []
+        for _ in range(3):
+            made = (
+                fa.mish(x), fa.layer_norm(x, w, activation="mish"), fa.sum(x, 0),
+                fa.bias_act(x, w, "tanh"), fa.lstm_gates(np.tile(x, 4), x, bias=np.tile(w, 4)),
+            )  # fmt: skip
+            found.append(digest(flat("numpy", made)))
+        return found
+
+    def run(self, numbers: range, note: Any = None) -> Tally:
+        tally = Tally()
+        for number in numbers:
+            if note is not None:
+                note(number)
+            tally.cases += 1
+            text, label = "", "fuzzer"
+            try:
+                case = HostileCase(self.settings, number)
+                text, label = str(case), case.kind
+                outcome = case.run()
+                tally.calls += 3
+                tally.refusals += outcome != "computed"
+                tally.families[outcome] = tally.families.get(outcome, 0) + 1
+                if number % 20 == 0 and self._health() != self.before:
+                    raise Wrong("bits", "ordinary calls give other bits than before")
+            except Exception as error:
+                check = (
+                    error.check if isinstance(error, Wrong) else f"fuzzer: {type(error).__name__}"
+                )
+                where = "" if isinstance(error, Wrong) else campaign._at(error)
+                failure = campaign.Failure(number, label, check, f"{error}{where}", text)
+                tally.failures.append(asdict(failure))
+        return tally
+
+    def stop(self) -> None:
+        pass
+
+
+class HostileCampaign(campaign.Campaign):
+    """Of hostile cases."""
+
+    program = _PROGRAM
+
+    def name_of(self, number: int) -> tuple[str, str]:
+        try:
+            case = HostileCase(self.settings, number)
+        except Exception as error:
+            return "fuzzer", str(error)
+        return case.kind, str(case)
