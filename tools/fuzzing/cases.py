@@ -345,7 +345,8 @@ class Draw:
             if shape:
                 self.dtype = FLOAT64
                 return replace(made, dtype=FLOAT64, form="list", repeats=())
-            return replace(made, form="scalar")
+            if self.dtype != FLOAT64:  # a float64 of NumPy is Python's float: a number
+                return replace(made, form="scalar")
         return made
 
     def outs(
