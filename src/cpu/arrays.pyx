@@ -107,7 +107,7 @@ cdef enum Source:
 cdef int check_axes(Py_ssize_t count) except -1:
     """A View has room for so many."""
     if count > kMaxAxes:
-        raise ValueError(f"arrays have at most {kMaxAxes} axes, got {count}")
+        raise ValueError(f"fastact: arrays have at most {kMaxAxes} axes, got {count}")
     return 0
 
 
@@ -117,10 +117,10 @@ cdef int check_lengths(View view) except -1:
     cdef int i
     for i in range(view.operand.ndim):
         if view.shape_[i] < 0:
-            raise ValueError(f"arrays have no negative lengths, got shape {view.shape}")
+            raise ValueError(f"fastact: arrays have no negative lengths, got shape {view.shape}")
         if view.shape_[i] > 0:
             if bytes > (<int64_t>1 << 62) // view.shape_[i]:
-                raise ValueError(f"arrays have less than 2**58 elements, got shape {view.shape}")
+                raise ValueError(f"fastact: arrays have less than 2**58 elements, got shape {view.shape}")
             bytes *= view.shape_[i]
     return 0
 
