@@ -5,13 +5,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
 import sums
 from arrays import finite
 from conftest import ACTIVATIONS
 from devices import Framework
 
 import fastact as fa
+from fastact.check import reference
 
 NAMES = ["identity", *(op.name for op in ACTIVATIONS)]
 # With and without, and both ways: the identity alone has a way of its own.

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastact import _backend
+from fastact.interop import devices
 
 # A run that forces an instruction set of the CPU is about that one: the others and the devices are
 # left to a run that forces none.
@@ -98,7 +98,7 @@ EMULATED = find_spec("fastact._cuda_emulated") is not None and not FORCED_ISA
 def _emulated() -> list[Framework]:
     if not EMULATED:
         return []
-    module = _backend.emulate()
+    module = devices.emulate()
     return [
         Framework("emulated-exchange", to_emulated(module.ExchangeArray), _from_emulated, False),
         Framework("emulated-dlpack", _wrapped(to_emulated(module.Array)), _from_emulated, False),
@@ -125,7 +125,7 @@ def _from_emulated(array: Any) -> np.ndarray:
 @lru_cache
 def _stream_of_framework(device: int) -> int:
     """The stream of `Plain` arrays, which they tell to nobody but a producer."""
-    stream: int = _backend.emulate().make_stream(device)
+    stream: int = devices.emulate().make_stream(device)
     return stream
 
 
@@ -170,7 +170,7 @@ def _wrapped(of: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
 
 
 def _cuda() -> list[Framework]:
-    if _backend.cuda_why() or FORCED_ISA:
+    if devices.cuda_why() or FORCED_ISA:
         return []
     found = []
     if torch.cuda.is_available():

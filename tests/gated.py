@@ -9,8 +9,8 @@ from conftest import assert_same_bits
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
-from fastact._check_gates import Step
-from fastact._gates_op import GatesOp
+from fastact.check.gates import Step
+from fastact.ops.gates_op import GatesOp
 
 GATES = [op for op in fa.ops.values() if isinstance(op, GatesOp)]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 from conftest import assert_same_bits
 
 import fastact as fa
 from fastact import _cpu
-from fastact._bounds import Activation
+from fastact.check import reference
+from fastact.ops.bounds import Activation
 
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and hasattr(op, "_units")]
 

@@ -5,10 +5,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
 
 import fastact as fa
-from fastact._reduction import AxisSum
+from fastact.check import reference
+from fastact.ops.reduction import AxisSum
 
 SUMS = [op for op in fa.ops.values() if op.family == "reductions" and isinstance(op, AxisSum)]
 

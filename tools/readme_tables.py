@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fastact import ops
-from fastact._report import times
+from fastact.bench.report import times
 
 _MARKS = re.compile(r"(?<=<!-- bench:begin -->\n).*(?=<!-- bench:end -->)", re.DOTALL)
 _COLUMNS = (("forward", "torch"), ("backward", "torch"), ("forward", "numpy"))

@@ -24,17 +24,17 @@ work=$root/build/sanitize-${kind//,/-}
 chosen=()
 case $kind in
   address,undefined)
-    chosen=(tests/test_layouts.py tests/test_outputs.py tests/test_errors.py
-      tests/test_bias_act_layouts.py tests/test_bias_errors.py tests/test_bias_sums.py
-      tests/test_gates.py tests/test_gates_errors.py
-      tests/test_norms.py tests/test_norms_channels.py tests/test_norms_errors.py
-      tests/test_norms_outputs.py tests/test_batch_norm.py tests/test_moments.py
-      tests/test_reductions.py tests/test_reductions_errors.py tests/test_frameworks.py
-      tests/test_call_cache*.py tests/test_races.py
+    chosen=(tests/activations/test_layouts.py tests/ops/test_outputs.py tests/activations/test_errors.py
+      tests/bias/test_bias_act_layouts.py tests/bias/test_bias_errors.py tests/bias/test_bias_sums.py
+      tests/gates/test_gates.py tests/gates/test_gates_errors.py
+      tests/norms/test_norms.py tests/norms/test_norms_channels.py tests/norms/test_norms_errors.py
+      tests/norms/test_norms_outputs.py tests/norms/test_batch_norm.py tests/reductions/test_moments.py
+      tests/reductions/test_reductions.py tests/reductions/test_reductions_errors.py tests/interop/test_frameworks.py
+      tests/ops/test_call_cache*.py tests/runtime/test_races.py
       -k "not bfloat16") # it runs the code of float16 but for two conversions, which the fuzzer runs
     ;;
   thread)
-    chosen=(tests/test_races.py)
+    chosen=(tests/runtime/test_races.py)
     ;;
   *)
     echo "usage: $0 address,undefined|thread [pytest arguments]" >&2
@@ -74,7 +74,7 @@ case $kind in
   address,undefined)
     preload="$(library asan) $(library ubsan) $(library stdc++)"
     # Leaks are another matter: Python and NumPy keep what they have until the process ends
-    # (tests/test_faults.py counts ours). Memory that can't be had is NULL.
+    # (tests/runtime/test_faults.py counts ours). Memory that can't be had is NULL.
     settings=(
       ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0
       UBSAN_OPTIONS=print_stacktrace=1

@@ -80,7 +80,7 @@ class Accuracy:
     unit = "ULP"
 
     def track_worst_ulp(self, name: str, direction: str) -> float:
-        oracle = import_module("fastact._reference")
+        oracle = import_module("fastact.check.reference")
         op, x = op_named(name), dense_float32()
         wide = x.astype(np.float64)
         if direction == "forward":

@@ -2,7 +2,7 @@
 
 asv runs the benchmarks of today against the package of older commits. They use the public API, and
 of the rest only `_cpu.copy` and the oracle `_reference`; that is why the few lines on ULP and on
-taking turns are here and not those of `fastact._accuracy` and `fastact._bench`.
+taking turns are here and not those of `fastact.check.ulp` and `fastact.bench.cpu`.
 """
 
 from __future__ import annotations

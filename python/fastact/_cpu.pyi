@@ -5,7 +5,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._types import Array
+from .ops.types import Array
 
 A = TypeVar("A", bound=Array)
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
-from fastact import _call
+from fastact.interop import call as _call
 
 from . import adapters
 from .cases import Array, Draw, Request

@@ -78,9 +78,9 @@ def _same(array: Any) -> Any:
 
 @cache
 def _emulated() -> Any:
-    from fastact import _backend
+    from fastact.interop import devices
 
-    return _backend.emulate()
+    return devices.emulate()
 
 
 def _to_emulated(array: Any) -> Any:

@@ -481,8 +481,8 @@ def _one_of(kinds: Any, r: Random, x: Any) -> tuple[str, Any]:
 
 _counts: dict[Any, int] = {}
 
-# Their results do not grow with what they read, so nothing refuses 2**60 elements of one number: NumPy's
-# own sum of them would take years as well. They get an array that is added up in a moment.
+# Their results do not grow with what they read, so nothing refuses 2**60 elements of one number:
+# NumPy's own sum of them would take years as well. They get one that is added up in a moment.
 _READERS = ("sum", "sum_squares", "moments", "mean_var", "bias_grad", "unbroadcast")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastact import _reference as reference  # type: ignore[attr-defined]
+from fastact.check import reference as reference  # type: ignore[attr-defined]
 
 from .cases import FLOAT64
 

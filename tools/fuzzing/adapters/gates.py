@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
-from fastact._check_gates import Exact, Step, exact, repeated
+from fastact.check.gates import Exact, Step, exact, repeated
 
 from ..cases import FLOAT64, Array, Draw, Request, computed_in, draw
 from ..judge import Expected, ulp

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
-from fastact import _bounds
+from fastact.ops import bounds
 
 from ..cases import FLOAT64, Array, Draw, Number, Request, Shape, computed_in, number
 from ..judge import Expected, ulp
@@ -33,7 +33,7 @@ def allowed(
     how: `wide_bias`, whether the bias is wider than the type that is computed in; `device`.
     """
     own = None if exact.name == "identity" else fa.ops[exact.name].bounds
-    act = _bounds.Activation(own, exact.value, exact.slope, how.pop("device"))
+    act = bounds.Activation(own, exact.value, exact.slope, how.pop("device"))
     if door == "forward":
         return {"y": reference.judged_y(exact, op.bounds, act, dtype, **how)}
     found: dict[str, tuple[Any, Any]] = reference.judged_gradients(
@@ -495,10 +495,10 @@ class Norms(Adapter):
         made, count = request.notes["made"], request.notes["count"]
         device = request.framework == "emulated"
         own = None if e.name == "identity" else fa.ops[e.name].bounds
-        act = _bounds.Activation(own, e.value, e.slope, device)
+        act = bounds.Activation(own, e.value, e.slope, device)
         of_z = op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=dtype)
         if "bias" in made:
-            of_z = of_z + _bounds.unit_roundoff(dtype) * np.abs(e.bias)
+            of_z = of_z + bounds.unit_roundoff(dtype) * np.abs(e.bias)
         of_p = act.of_gradient(e.dy, e.z, of_z, dtype)
         p = e.dy * e.slope(e.z)
         first, second = (
@@ -507,7 +507,7 @@ class Norms(Adapter):
         )
         scale = np.abs(e.rstd * e.weight)
         dx = e.rstd * e.weight * (p - first - e.xhat * second)
-        u = _bounds.unit_roundoff(dtype)
+        u = bounds.unit_roundoff(dtype)
         size = np.abs(p) + np.abs(first) + np.abs(e.xhat * second)
         far = 2.0**-24 * u * np.abs(e.mean * e.rstd * second)
         error = scale * (of_p + 16 * u * size + far)

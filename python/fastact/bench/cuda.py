@@ -1,0 +1,399 @@
+"""The speed benchmark on a GPU behind ``python -m fastact bench --device cuda``.
+
+Bytes that an op has to move over its time, and that time against the device's own copy of as many
+bytes, torch, and torch.compile. Times are the GPU's, by events around many calls with the queue
+kept full; the arrays take turns, so that together they are well past the second-level cache. All
+contenders take turns within each round; a ratio is the median over the ratios of the rounds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import math
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from itertools import product
+from math import ceil, prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..terminal import Progress
+from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
+from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
+from .cuda_rows import Latency, Results, Row, resume
+from .cuda_work import ITEM, LIGER, READ, GpuCase, GpuWork, Tensors
+from .cuda_workloads import GPU_WORKLOADS
+from .liger import PACKAGE
+from .workloads import COMPILED, COPY, FRESH, OURS, TORCH
+
+_PAST_L2 = 3  # times its size
+_SAMPLE_SECONDS = 3e-3
+_FEWEST_ROUNDS, _MOST_ROUNDS = 7, 100
+_TINY = 64  # elements: nothing but the call counts
+_TINY_CALLS = 200  # fewer than fill the queue
+_LATENCY_ROUNDS = 40
+_SPARE = 0.8  # of the free memory, which may be used
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    sizes : elements of an array; None for the sizes of each family.
+    seconds : for a row, about.
+    compiled : dtypes for which torch.compile takes part, where it is a peer.
+    stop_after : seconds after which no row is started; the rest is left for a run that goes on.
+    goes_on : measure only what the file of numbers lacks.
+    """
+
+    sizes: tuple[int, ...] | None
+    dtypes: tuple[str, ...]
+    directions: tuple[str, ...]
+    peers: tuple[str, ...]
+    seconds: float = 0.25
+    compiled: tuple[str, ...] = tuple(ITEM)
+    stop_after: float = math.inf
+    goes_on: bool = False
+
+
+def buffers_for(bytes_of_set: int, l2: int) -> int:
+    """How many sets of tensors take turns: two at least, and well past the cache together."""
+    return max(2, ceil(_PAST_L2 * l2 / bytes_of_set))
+
+
+def _copy_elements(nbytes: int) -> int:
+    """float32 elements of which a copy moves `nbytes`, to a multiple of 32."""
+    return max(nbytes // 32, 1) * 4
+
+
+def _contenders(
+    case: GpuCase, work: GpuWork, sets: Sequence[Tensors], device: Gpu
+) -> tuple[dict[str, list[Call]], dict[str, str]]:
+    """For each name, a call for each set of tensors; and who is left out, with the reason."""
+    calls: dict[str, list[Call]] = {
+        OURS: [partial(work.ours, *tensors) for tensors in sets],
+        FRESH: [partial(work.fresh, *tensors) for tensors in sets],
+    }
+    copied = (_copy_elements(case.moved),)
+    calls[COPY] = [
+        partial(device.empty(copied, "float32").copy_, device.random(copied, "float32"))
+        for _ in sets
+    ]
+    if case.sums:
+        words = max(case.moved // 4, 1)
+        whole = [device.random((words,), "float32") for _ in sets]
+        calls[READ] = [partial(device.torch.sum, tensor) for tensor in whole]
+    theirs, left_out = _bound(work, sets)
+    return calls | theirs, left_out
+
+
+def _bound(work: GpuWork, sets: Sequence[Tensors]) -> tuple[dict[str, list[Call]], dict[str, str]]:
+    """The peers' calls; who fails when the graph of its way back is built is left out."""
+    calls, left_out = {}, dict(work.left_out)
+    for peer, bind in work.peers.items():
+        try:
+            calls[peer] = [bind(tensors) for tensors in sets]
+        except Exception as error:  # Triton and torch.compile fail in ways of their own
+            left_out[peer] = _first_line(error)
+    return calls, left_out
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}"
+
+
+def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
+    """Call everything once; a peer that fails is left out with its reason. Ours may not fail."""
+    for name in list(calls):
+        try:
+            for call in calls[name]:
+                call()
+        except Exception as error:
+            if name in (OURS, FRESH, COPY, READ):
+                raise
+            left_out[name] = _first_line(error)
+            del calls[name]
+
+
+def _disagreeing(case: GpuCase, calls: dict[str, list[Call]], device: Gpu) -> tuple[str, ...]:
+    """Peers whose result is not ours, roughly: whoever computes something else is no peer."""
+    terms = prod(case.shape) // max(prod(case.kept), 1) if case.sums else 1
+    close = 3e-2 if ITEM[case.dtype] == 2 else 1e-3
+    limits = {"rtol": close, "atol": close * terms**0.5}
+    ours = calls[OURS][0]()
+    names = [name for name in calls if name not in (OURS, COPY, READ)]
+    return tuple(
+        name
+        for name in names
+        if not device.torch.allclose(calls[name][0]().to(ours.dtype), ours, **limits)
+    )
+
+
+def check_graph(work: GpuWork, tensors: Tensors, device: Gpu) -> str:
+    """Capture our call, replay it on other values, compare; empty if all is well."""
+    *inputs, out = tensors
+    call = partial(work.ours, *tensors)
+    try:
+        replay = device.capture(call)
+        for tensor in inputs:
+            tensor.neg_()
+        call()
+        expected = out.clone()
+        out.zero_()
+        replay()
+        device.synchronize()
+    except Exception as error:
+        return _first_line(error)
+    return "" if device.torch.equal(out, expected) else "replaying it gives other bits"
+
+
+def take_turns(calls: dict[str, list[Call]], device: Gpu, seconds: float) -> dict[str, list[float]]:
+    """Time everybody in rounds of one sample each: for each name, seconds of a call by round."""
+    times = {}
+    for name, rotation in calls.items():
+        few = 2 * len(rotation)
+        once = min(device.seconds(rotation, few) for _ in range(2))
+        wanted = min(max(_SAMPLE_SECONDS / max(once, 1e-9), few), MOST_CALLS)
+        times[name] = ceil(wanted / len(rotation)) * len(rotation)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    ends = time.perf_counter() + seconds
+    for number in range(_MOST_ROUNDS):
+        if number >= _FEWEST_ROUNDS and time.perf_counter() >= ends:
+            break
+        for name in calls if number % 2 else reversed(calls):
+            samples[name].append(device.seconds(calls[name], times[name]))
+    return samples
+
+
+def _peers_of(options: Options, dtype: str) -> tuple[str, ...]:
+    """Who takes part for a type."""
+    compiles = dtype in options.compiled
+    return tuple(peer for peer in options.peers if compiles or peer != COMPILED)
+
+
+def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
+    """One row, or why there is none."""
+    # Ours, the copy, and what peers (and the pure read) hold beside them.
+    buffers = buffers_for(case.moved, device.l2)
+    needed = case.moved * (buffers * (3 if case.sums else 2) + 3)
+    free = device.free()
+    if needed > _SPARE * free:
+        return f"needs {needed / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free"
+    wanted = _peers_of(options, case.dtype)
+    work = GPU_WORKLOADS[case.op.family].work(case, device, wanted)
+    sets = [work.make() for _ in range(buffers)]
+    calls, left_out = _contenders(case, work, sets, device)
+    if wanted != options.peers:
+        left_out[COMPILED] = f"for {' and '.join(options.compiled)} alone: a row takes it seconds"
+    _warm_up(calls, left_out)
+    wrong = _disagreeing(case, calls, device)
+    samples = take_turns(calls, device, options.seconds)
+    scale = case.moved / (8 * _copy_elements(case.moved))
+    samples[COPY] = [sample * scale for sample in samples[COPY]]
+    ours = samples[OURS]
+    return Row(
+        op=case.op.name,
+        direction=case.direction,
+        dtype=case.dtype,
+        what=case.label,
+        bytes=case.moved,
+        buffers=buffers,
+        rounds=len(ours),
+        seconds={name: median(values) for name, values in samples.items()},
+        ratios={
+            name: median(their / our for their, our in zip(values, ours, strict=True))
+            for name, values in samples.items()
+        },
+        graph=check_graph(work, sets[0], device),
+        series=case.series,
+        span=case.span,
+        wrong=wrong,
+        left_out=left_out,
+        asked=wanted,
+    )
+
+
+def measure_latency(case: GpuCase, device: Gpu, peers: Sequence[str]) -> Latency:
+    """What a call costs the host, while the queue does not fill up."""
+    work = GPU_WORKLOADS[case.op.family].work(case, device, peers)
+    tensors = work.make()
+    calls: dict[str, list[Call]] = {
+        OURS: [partial(work.ours, *tensors)],
+        FRESH: [partial(work.fresh, *tensors)],
+    }
+    calls |= _bound(work, [tensors])[0]
+    _warm_up(calls, {})
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(_LATENCY_ROUNDS):
+            for name in calls if number % 2 else reversed(calls):
+                samples[name].append(_host_seconds(calls[name][0], device))
+    finally:
+        if collecting:
+            gc.enable()
+    return Latency(
+        case.op.name,
+        case.direction,
+        case.dtype,
+        prod(case.shape),
+        {name: median(values) for name, values in samples.items()},
+    )
+
+
+def _host_seconds(call: Call, device: Gpu) -> float:
+    device.synchronize()
+    turns = range(_TINY_CALLS)
+    started = time.perf_counter()
+    for _ in turns:
+        call()
+    seconds = (time.perf_counter() - started) / _TINY_CALLS
+    device.synchronize()
+    return seconds
+
+
+def _commit() -> str:
+    """The commit of the source tree that this was started in; empty elsewhere."""
+    try:
+        if 'name = "fastact"' not in Path("pyproject.toml").read_text(encoding="utf-8"):
+            return ""
+        run = partial(subprocess.run, capture_output=True, text=True, check=False)
+        done = run(["git", "describe", "--always"])
+        # Results may be tracked, and a run that goes on is of the same commit.
+        same = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs/results"])
+    except OSError:
+        return ""
+    if done.returncode:
+        return ""
+    return done.stdout.strip() + ("-dirty" if same.returncode else "")
+
+
+def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[GpuCase]]:
+    """The cases, one list a table; an op without any is named.
+
+    A type after the other: where the time ends early, whole types have been measured.
+    """
+    lacking = list(ops)
+    for dtype, op, direction in product(options.dtypes, ops, options.directions):
+        family = GPU_WORKLOADS.get(op.family)
+        if family and (cases := family.cases(op, direction, dtype, options.sizes)):
+            if op in lacking:
+                lacking.remove(op)
+            yield cases
+    for op in lacking:
+        print(f"{op.name}: no benchmark on a GPU")
+
+
+def _absent(peers: Sequence[str]) -> dict[str, str]:
+    """Peers that are not installed, and what would be."""
+    if LIGER not in peers or find_spec(PACKAGE) is not None:
+        return {}
+    return {LIGER: f"{PACKAGE.replace('_', '-')} is not installed"}
+
+
+def bench(
+    ops: Sequence[Any],
+    options: Options,
+    json_file: Path | None = None,
+    markdown_file: Path | None = None,
+    device: Gpu | None = None,
+) -> Results:
+    """Measure ops on a GPU, print and write tables, and return them with what went wrong.
+
+    Parameters
+    ----------
+    ops : sequence of ops
+        What to measure; an op of a family that has no workload yet is named and passed over.
+    options : Options
+        How to measure.
+    json_file, markdown_file : Path, optional
+        Where to write rows and facts, and the same as tables.
+    device : Gpu, optional
+        Default: the current one.
+    """
+    device = device or open_gpu()
+    facts = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        **device.facts(),
+    }
+    goes_on = json_file is not None and options.goes_on
+    results = resume(json_file, facts) if json_file is not None and goes_on else Results(facts)
+    results.absent = _absent(options.peers)
+    print_absent(results)
+    options = replace(
+        options, peers=tuple(peer for peer in options.peers if peer not in results.absent)
+    )
+    tables = [
+        [c for c in cases if results.lack(c.name, _peers_of(options, c.dtype))]
+        for cases in _cases(ops, options)
+    ]
+    results.left = sum(map(len, tables))
+    if goes_on:
+        print(f"{len(results.rows)} rows are there, {results.left} to be measured", flush=True)
+    ends = time.monotonic() + options.stop_after
+    with Progress("bench", results.left) as progress:
+        for cases in filter(None, tables):
+            if time.monotonic() >= ends:
+                break
+            _add_latency(results, cases[0], device, options)
+            part: list[Row] = []
+            for case in cases:
+                if time.monotonic() >= ends:
+                    break
+                row = _row(results, case, device, options)
+                part += [row] if row is not None else []
+                progress.advance(1)
+            print_rows(part)
+            # After each table: what has been measured survives whatever comes.
+            _write(results, json_file, markdown_file)
+    _write(results, json_file, markdown_file)
+    print_latency(results.latencies)
+    print_end(results)
+    return results
+
+
+def _write(results: Results, json_file: Path | None, markdown_file: Path | None) -> None:
+    """Numbers, and the same as tables, as far as there are any."""
+    if json_file is not None:
+        results.write(json_file)
+    if markdown_file is not None:
+        markdown_file.write_text(markdown(results), encoding="utf-8")
+
+
+def _add_latency(results: Results, case: GpuCase, device: Gpu, options: Options) -> None:
+    """What a call of a table's op costs, if that is not known yet."""
+    known = [(one.op, one.direction, one.dtype) for one in results.latencies]
+    if (case.op.name, case.direction, case.dtype) not in known:
+        eager = [peer for peer in options.peers if peer == TORCH]
+        results.latencies.append(measure_latency(_tiny(case), device, eager))
+
+
+def _row(results: Results, case: GpuCase, device: Gpu, options: Options) -> Row | None:
+    """Measure a case, and note what comes of it."""
+    results.left -= 1
+    try:
+        row = measure(case, device, options)
+    except Exception as error:  # the other rows are still wanted
+        results.failures[case.name] = row = _first_line(error)
+        print(f"{case.name}: failed, {row}")
+        return None
+    if isinstance(row, str):
+        print(f"{case.name}: {row}")
+        return None
+    results.add(row)
+    return row
+
+
+def _tiny(case: GpuCase) -> GpuCase:
+    """A case of the same op with next to no elements."""
+    cases = GPU_WORKLOADS[case.op.family].cases
+    return cases(case.op, case.direction, case.dtype, (_TINY,))[0]

@@ -1,0 +1,331 @@
+"""The accuracy of activations: every op against an oracle of higher precision, input by input."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _cpu
+from ..bench.workloads import LeftOut, function_named, open_torch
+from ..runtime.threads import get_num_threads
+from ..terminal import Progress, markdown_table
+from . import ulp
+from .common import Check, Options, Report
+from .ulp import DIRECTIONS, EDGES, Contender, Float32s, Float64s, Tally
+
+# A bound on the absolute error is a multiple of the type's epsilon.
+_FLOAT64_PER_FLOAT32 = float(np.finfo(np.float64).eps) / float(np.finfo(np.float32).eps)
+_SPECIALS = (0.0, -0.0, np.inf, -np.inf, np.nan)
+
+
+_HEADER = [
+    *("op", "direction", "dtype", "by"),
+    *("worst ULP", "counted ULP", "counted at x", "absolute", "NaN/inf"),
+    *(f"≤{edge:g}" for edge in EDGES),
+    f">{EDGES[-1]:g}",
+]
+_LEFT = 4  # columns of names
+
+_LEGEND = """\
+worst ULP: over all inputs. counted ULP: over those whose absolute error exceeds the absolute bound;
+this one is held to the bound. absolute: the largest absolute error. NaN/inf: inputs for which these
+are wrong. The rest: numbers of inputs by error in ULP."""
+
+
+def _where(x: float, dtype: str) -> str:
+    """An input in decimal, and in float32 as bits."""
+    if dtype != "float32":
+        return repr(x)
+    return f"{x:.9g} 0x{int(np.float32(x).view(np.uint32)):08x}"
+
+
+def _add(
+    report: Report, case: tuple[str, str, str, str], tally: Tally, limit: float | None
+) -> None:
+    """A row of the table: op, direction, dtype, by whom; held to `limit` ULP, if any."""
+    where = _where(tally.counted_at, case[2])
+    report.rows.append(
+        [
+            *case,
+            f"{tally.worst:.3f}",
+            f"{tally.counted:.3f}",
+            where if tally.counted else "",
+            f"{tally.absolute:.2e}" if tally.absolute else "",
+            str(tally.wrong),
+            *map(str, tally.histogram()),
+        ]
+    )
+    if limit is None:
+        return
+    if tally.wrong:
+        first = _where(tally.wrong_at, case[2])
+        report.fail(f"{' '.join(case)}: NaN or inf wrong at {tally.wrong} inputs, first {first}")
+    if tally.counted > limit:
+        report.fail(f"{' '.join(case)}: {tally.counted:.4g} ULP at {where}, allowed {limit:g}")
+
+
+def derivative(op: Any, x: NDArray[Any], **parameters: Any) -> NDArray[Any]:
+    """The derivative of an activation: its backward pass for a gradient of one."""
+    result: NDArray[Any] = op.backward(np.ones_like(x), x, **parameters)
+    return result
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One formula of an op: the op and the parameter that chooses it."""
+
+    name: str
+    op: Any
+    chosen: dict[str, Any]
+
+    def both(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The op and its derivative."""
+        return self.op(x, **self.chosen), derivative(self.op, x, **self.chosen)
+
+    def exact(self, function: Callable[..., Any]) -> Callable[[Any], Any]:
+        """A function of the oracle, as a function of x."""
+        return lambda x: function(self.op.name, x, **self.chosen)
+
+
+def _ours(subject: _Subject, isa: str) -> Contender:
+    ones = np.ones(ulp.BATCH, dtype=np.float32)
+    op, chosen = subject.op, subject.chosen
+
+    def forward(x: Float32s, out: Float32s) -> None:
+        _cpu.select_isa(isa)
+        op(x, out=out, **chosen)
+
+    def backward(x: Float32s, out: Float32s) -> None:
+        _cpu.select_isa(isa)
+        op.backward(ones[: x.size], x, out=out, **chosen)
+
+    return Contender(isa, forward, backward)
+
+
+def _numpy(subject: _Subject) -> Contender:
+    """The textbook's formulas, as NumPy evaluates them for float32."""
+    oracle = importlib.import_module("fastact.check.reference")
+
+    def contend(formulas: dict[str, Any]) -> Callable[[Float32s, Float32s], None]:
+        formula = formulas[subject.op.name].of
+
+        def run(x: Float32s, out: Float32s) -> None:
+            with np.errstate(all="ignore"):
+                out[...] = formula(x, oracle.NUMPY, **subject.chosen)
+
+        return run
+
+    return Contender("numpy", contend(oracle.FORWARD), contend(oracle.DERIVATIVE))
+
+
+def _torch(subject: _Subject) -> Contender:
+    torch = open_torch(get_num_threads())
+    function = partial(function_named(torch.nn.functional, subject.op.name), **subject.chosen)
+
+    def forward(x: Float32s, out: Float32s) -> None:
+        out[...] = function(torch.from_numpy(x)).numpy()
+
+    def backward(x: Float32s, out: Float32s) -> None:
+        leaf = torch.from_numpy(x).requires_grad_()
+        (gradient,) = torch.autograd.grad(function(leaf), leaf, torch.ones_like(leaf))
+        out[...] = gradient.numpy()
+
+    return Contender("torch", forward, backward)
+
+
+_PEERS = {"numpy": _numpy, "torch": _torch}
+
+
+def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
+    """Forward and derivative on many or all float32 inputs."""
+    oracle = importlib.import_module("fastact.check.reference")
+    threads = get_num_threads()
+    contenders = [_ours(subject, isa) for isa in options.isas]
+    for peer in options.peers:
+        try:
+            contenders.append(_PEERS[peer](subject))
+        except LeftOut as reason:
+            report.say(f"  {peer}: {reason}")
+    if options.exhaustive:
+        total = ulp.count_float32(options.stride)
+        batches = ulp.every_float32(options.stride)
+    else:
+        sample = ulp.dense_float32()[:: options.stride]
+        total, batches = sample.size, ulp.in_batches(sample)
+    limits = {
+        "forward": subject.op.bounds.forward_ulp,
+        "derivative": subject.op.bounds.derivative_ulp,
+    }
+    allowed = {"forward": 0.0, "derivative": subject.op.bounds.derivative_abs}
+    started = time.perf_counter()
+    with Progress(f"{subject.name}, {total} float32 inputs", total) as progress:
+        totals = ulp.sweep(
+            contenders,
+            {
+                "forward": subject.exact(oracle.forward),
+                "derivative": subject.exact(oracle.derivative),
+            },
+            allowed,
+            batches,
+            threads,
+            progress.advance,
+        )
+    seconds = time.perf_counter() - started
+    report.say(
+        f"  float32: {total} inputs in {seconds:.1f} s; bounds: forward {limits['forward']:g} ULP, "
+        f"derivative {limits['derivative']:g} ULP or {allowed['derivative']:g} absolute"
+    )
+    for direction in DIRECTIONS:
+        for contender, tally in zip(contenders, totals[direction], strict=True):
+            promised = contender.label in options.isas
+            _add(
+                report,
+                (subject.name, direction, "float32", contender.label),
+                tally,
+                limits[direction] if promised else None,
+            )
+
+
+def _check_16_bit(subject: _Subject, options: Options, report: Report) -> None:
+    """Every 16-bit input gives the float32 result, rounded once."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    dtypes: list[Any] = [np.float16]
+    try:
+        dtypes.append(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        report.say("  bfloat16: left out, ml_dtypes is not installed")
+    for dtype in map(np.dtype, dtypes):
+        x = every.view(dtype)
+        wrong = 0
+        for isa in options.isas:
+            _cpu.select_isa(isa)
+            with np.errstate(all="ignore"):
+                results = subject.both(x)
+                wides = subject.both(x.astype(np.float32))
+                roundeds = [wide.astype(dtype) for wide in wides]
+            for direction, result, rounded in zip(DIRECTIONS, results, roundeds, strict=True):
+                same = result.view(np.uint16) == rounded.view(np.uint16)
+                same |= np.isnan(result) & np.isnan(rounded)
+                if not same.all():
+                    wrong += 1
+                    at = float(x[same.argmin()])
+                    report.fail(
+                        f"{subject.name} {direction} {dtype} {isa}: {np.count_nonzero(~same)} of "
+                        f"{x.size} inputs are not the rounded float32 result, first at {at:g}"
+                    )
+        if not wrong:
+            report.say(f"  {dtype}: all {x.size} inputs give the float32 result, rounded once")
+
+
+def _float64_sample(points: int) -> Float64s:
+    """Inputs over all exponents of both signs, and where exponentials matter."""
+    generator = np.random.default_rng(0)
+    quarter = points // 4
+    mantissas = generator.uniform(1.0, 2.0, quarter)
+    half = np.ldexp(mantissas, np.linspace(-1074, 1023, quarter).astype(np.int32))
+    wide = generator.uniform(-760.0, 760.0, quarter)
+    near = generator.uniform(-40.0, 40.0, quarter)
+    return np.concatenate([half, -half, wide, near])
+
+
+def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
+    """A sample of float64 inputs against arbitrary precision."""
+    try:
+        importlib.import_module("mpmath")
+    except ImportError:
+        report.say("  float64: left out, mpmath is not installed")
+        return
+    oracle = importlib.import_module("fastact.check.reference")
+    x = _float64_sample(options.float64_points)
+    results = {}
+    for isa in options.isas:
+        _cpu.select_isa(isa)
+        results[isa] = subject.both(x)
+    bounds = subject.op.bounds
+    allowed = bounds.derivative_abs * _FLOAT64_PER_FLOAT32
+    rules = (
+        (oracle.forward_mp, bounds.forward_ulp, 0.0),
+        (oracle.derivative_mp, bounds.derivative_ulp, allowed),
+    )
+    report.say(f"  float64: {x.size} inputs against mpmath; absolute bound {allowed:.3g}")
+    for position, (direction, rule) in enumerate(zip(DIRECTIONS, rules, strict=True)):
+        function, limit, absolute = rule
+        exact = list(map(subject.exact(function), x.tolist()))
+        for isa in options.isas:
+            tally = ulp.tally_of_float64(x, results[isa][position], exact, absolute)
+            _add(report, (subject.name, direction, "float64", isa), tally, limit)
+
+
+def _check_specials(subject: _Subject, options: Options, report: Report) -> None:
+    """Zeros with their sign, infinities and NaN where the oracle has them at special inputs."""
+    oracle = importlib.import_module("fastact.check.reference")
+    x = np.array(_SPECIALS)
+    with np.errstate(all="ignore"):
+        references = (subject.exact(oracle.forward)(x), subject.exact(oracle.derivative)(x))
+    wrong = 0
+    for isa in options.isas:
+        _cpu.select_isa(isa)
+        for dtype in (np.float32, np.float64):
+            results = subject.both(x.astype(dtype))
+            for direction, result, expected in zip(DIRECTIONS, results, references, strict=True):
+                special = (expected == 0) | ~np.isfinite(expected)
+                same = (result == expected) | (np.isnan(result) & np.isnan(expected))
+                if direction == "forward":  # a derivative of zero has no sign to speak of
+                    same &= (np.signbit(result) == np.signbit(expected)) | np.isnan(expected)
+                for index in np.flatnonzero(special & ~same):
+                    wrong += 1
+                    report.fail(
+                        f"{subject.name} {direction} {np.dtype(dtype)} {isa}: {result[index]} at "
+                        f"{x[index]}, expected {expected[index]}"
+                    )
+    if not wrong:
+        report.say("  special inputs: signs of zero, infinities and NaN as they should be")
+
+
+def _check(op: Any, options: Options, report: Report) -> None:
+    for name, chosen in op.variants.items():
+        subject = _Subject(name, op, chosen)
+        if chosen:
+            report.say(name)
+        _check_float32(subject, options, report)
+        _check_16_bit(subject, options, report)
+        _check_float64(subject, options, report)
+        _check_specials(subject, options, report)
+
+
+def _summary(rows: list[list[str]]) -> str:
+    """What is held to the bound, of float32: an op and direction a line, a contender a column."""
+    by = list(dict.fromkeys(row[3] for row in rows if row[2] == "float32"))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for name, direction, dtype, label, _, counted, *_ in rows:
+        if dtype == "float32":
+            lines.setdefault((name, direction), {})[label] = counted
+    body = [[*line, *(found.get(label, "") for label in by)] for line, found in lines.items()]
+    return markdown_table(["counted ULP of", "direction", *by], body, 2)
+
+
+def _gist(op: Any, rows: list[list[str]]) -> dict[str, str]:
+    limits = dict(zip(DIRECTIONS, (op.bounds.forward_ulp, op.bounds.derivative_ulp), strict=True))
+    found = {}
+    for direction, limit in limits.items():
+        most = max(float(row[5]) for row in rows if row[1] == direction)
+        found[f"{direction}, ULP"] = f"{most:.2f} of {limit:g}"
+    return found
+
+
+CHECK = Check(
+    _check,
+    _HEADER,
+    _LEFT,
+    _LEGEND,
+    knows=lambda op: bool(op.family == "activations"),
+    summary=_summary,
+    gist=_gist,
+)

@@ -1,0 +1,104 @@
+"""The accuracy of bias + activation: the bits of the activation of the sum, and dbias as a sum."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _cpu
+from ..bench import shapes
+from ..ops.op import ops
+from ..terminal import Progress
+from .common import Check, Options, Report
+from .reductions import dtypes, mixed, worst
+
+_IDENTITY = "identity"
+_CASES = (((301, 77), -1), ((9, 13, 23, 5), 1))  # a layer's rows, and channels first
+_MANY = 16  # times as many rows
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def _inputs(dtype: np.dtype[Any], options: Options) -> Iterator[tuple[int, Arrays]]:
+    """The axis, and dy, x, bias and perhaps a residual."""
+    rng = np.random.default_rng(0)
+    for ((rows, *rest), axis), residual in product(_CASES, (False, True)):
+        shape = (rows * _MANY if options.exhaustive else rows, *rest)
+        names = ["dy", "x", "residual"][: 2 + residual]
+        arrays = {name: mixed(rng, *shape).astype(dtype) for name in names}
+        yield axis, arrays | {"bias": mixed(rng, shape[axis]).astype(dtype)}
+
+
+def _expected(activation: str, axis: int, arrays: Arrays) -> tuple[NDArray[Any], NDArray[Any]]:
+    """y and dx by the activation alone, of sums in the type that is computed in."""
+    compute = np.promote_types(arrays["x"].dtype, np.float32)
+    wide = {name: array.astype(compute) for name, array in arrays.items()}
+    z = wide["x"] + np.expand_dims(wide["bias"], shapes.others(wide["x"].shape, axis))
+    if "residual" in wide:
+        z += wide["residual"]
+    if activation == _IDENTITY:
+        return z, wide["dy"]
+    return ops[activation](z), ops[activation].backward(wide["dy"], z)
+
+
+def _differ(result: NDArray[Any], expected: NDArray[Any]) -> int:
+    """How many elements have other bits than what is expected, rounded once."""
+    unsigned = f"u{result.itemsize}"
+    rounded = expected.astype(result.dtype)
+    return int(np.count_nonzero(result.view(unsigned) != rounded.view(unsigned)))
+
+
+def _errors(op: Any, activation: str, inputs: list[tuple[int, Arrays]]) -> tuple[int, int, float]:
+    """Wrong elements of y and dx, and the largest error of dbias in units of the bound."""
+    oracle = importlib.import_module("fastact.check.reference")
+    wrong_y, wrong_dx, of_dbias = 0, 0, 0.0
+    for axis, arrays in inputs:
+        x, bias, residual = arrays["x"], arrays["bias"], arrays.get("residual")
+        y = op(x, bias, activation, axis=axis, residual=residual)
+        dx, dbias = op.backward(arrays["dy"], x, bias, residual, activation, axis=axis)
+        expected_y, expected_dx = _expected(activation, axis, arrays)
+        wrong_y += _differ(y, expected_y)
+        wrong_dx += _differ(dx, expected_dx)
+        others = shapes.others(x.shape, axis)
+        terms = oracle.terms(expected_dx.astype(np.float64), others)  # not yet rounded
+        of_dbias = max(of_dbias, worst(dbias, terms, op.bounds.dbias))
+    return wrong_y, wrong_dx, of_dbias
+
+
+def _check(op: Any, options: Options, report: Report) -> None:
+    activations = [_IDENTITY, *(o.name for o in ops.values() if o.family == "activations")]
+    kinds = dtypes(report)
+    with Progress(op.name, len(activations) * len(kinds)) as progress:
+        for activation, (dtype, _) in product(activations, kinds):
+            inputs = list(_inputs(dtype, options))
+            alike: dict[tuple[int, int, float], list[str]] = {}
+            for isa in options.isas:
+                _cpu.select_isa(isa)
+                alike.setdefault(_errors(op, activation, inputs), []).append(isa)
+            for (wrong_y, wrong_dx, of_dbias), isas in alike.items():
+                case = [op.name, activation, dtype.name, " ".join(isas)]
+                report.rows.append([*case, str(wrong_y), str(wrong_dx), f"{of_dbias:.3g}"])
+                if wrong_y or wrong_dx or not of_dbias <= 1.0:
+                    report.fail(
+                        f"{' '.join(case)}: {wrong_y} elements of y and {wrong_dx} of dx have "
+                        f"other bits, dbias {of_dbias:.4g} times the bound"
+                    )
+            progress.advance(1)
+
+
+_LEGEND = """\
+y, dx: elements that have not the bits of the activation itself, of x + bias + residual in the type
+that is computed in, rounded once. dbias: its worst error in units of the bound of a sum."""
+
+CHECK = Check(
+    _check,
+    ["op", "activation", "dtype", "by", "y", "dx", "dbias"],
+    4,
+    _LEGEND,
+    knows=lambda op: bool(op.name == "bias_act"),
+)

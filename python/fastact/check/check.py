@@ -1,0 +1,110 @@
+"""The accuracy check behind ``python -m fastact check``.
+
+Every op is compared with an oracle of higher precision on every instruction set that this CPU has,
+and held to the bounds that the op itself states. How is the matter of `_check_<family>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .. import _cpu
+from ..terminal import Progress, markdown_table, table
+from . import activations, bias, gates, moments, norms, reductions
+from .common import Check, Options, Report
+
+CHECKS = (
+    activations.CHECK,
+    reductions.CHECK,
+    moments.CHECK,
+    bias.CHECK,
+    norms.CHECK,
+    gates.CHECK,
+)
+
+
+def check_for(op: Any) -> Check | None:
+    """How an op is checked, if it is."""
+    return next((check for check in CHECKS if check.knows(op)), None)
+
+
+@contextmanager
+def restored_isa() -> Iterator[None]:
+    """Go back to the instruction set of before, whatever was selected inside."""
+    before = _cpu.isa()
+    try:
+        yield
+    finally:
+        _cpu.select_isa(before)
+
+
+def _pages(check: Check, rows: list[list[str]]) -> Iterator[str]:
+    if check.summary is not None:
+        yield check.summary(rows)
+    yield markdown_table(check.header, rows, check.left)
+    yield check.legend
+
+
+def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) -> bool:
+    """Check ops, print what was found, and say whether every bound holds.
+
+    Parameters
+    ----------
+    ops : sequence of ops
+        What to check; an op that has no check yet is named and passed over.
+    options : Options
+        How much to check.
+    markdown : Path, optional
+        File to write the tables to.
+    """
+    report = Report()
+    found: dict[str, tuple[Check, list[list[str]]]] = {}  # by legend: one table for each
+    for op in ops:
+        check = check_for(op)
+        if check is None:
+            report.say(f"{op.name}: no accuracy check yet")
+            continue
+        report.say(op.name)
+        begin = len(report.rows)
+        with restored_isa():
+            check.run(op, options, report)
+        rows = report.rows[begin:]
+        report.say(table(check.header, rows, left=check.left))
+        found.setdefault(check.legend, (check, []))[1].extend(rows)
+        if markdown is not None:  # all so far: an exhaustive check takes hours
+            pages = [page for check, rows in found.values() for page in _pages(check, rows)]
+            markdown.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    for legend in found:
+        report.say(f"\n{legend}" if len(found) > 1 else legend)
+    report.say(
+        f"bounds violated: {len(report.failures)}" if report.failures else "every bound holds"
+    )
+    return not report.failures
+
+
+def overview(ops: Sequence[Any], options: Options) -> bool:
+    """Check ops as `check` does, and print a line each."""
+    lines: list[list[str]] = []
+    plain: list[str] = []
+    report = Report(quiet=True)
+    header = ["op"]
+    with Progress("check", len(ops)) as progress, restored_isa():
+        for op in ops:
+            check = check_for(op)
+            begin = len(report.rows)
+            if check is not None:
+                check.run(op, options, report)
+                if check.gist is None:
+                    plain.append(op.name)
+                else:
+                    found = check.gist(op, report.rows[begin:])
+                    header = ["op", *found]
+                    lines.append([op.name, *found.values()])
+            progress.advance(1)
+    print(table(header, lines, left=1))
+    held = "are not all within their bounds" if report.failures else "are within their bounds"
+    print(f"These, {', '.join(plain)} {held} on {', '.join(options.isas)}.", flush=True)
+    return not report.failures

@@ -1,0 +1,258 @@
+"""The accuracy of the recurrent gates: states and gradients in units of their stated bounds."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _cpu
+from ..ops.gates_op import GatesOp
+from ..terminal import Progress
+from .common import Check, Options, Report
+from .reductions import dtypes
+
+_LETTERS = {"lstm_gates": "ifgo", "gru_gates": "rzn", "gru_reset": "r", "gru_blend": "zn"}
+_SHAPES = ((37, 300), (300, 20))
+_MANY = 16  # times as many rows
+_SCALES = (1.0, 30.0)  # of what is added up: gates that are open and shut, and such as never move
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Step:
+    """The arrays of a call of an op, in one dtype, packed in `order`."""
+
+    op: Any
+    gates: Array
+    state: Array
+    dh: Array
+    recurrent: Array | None = None
+    bias: Array | None = None
+    recurrent_bias: Array | None = None
+    dc: Array | None = None
+    order: str = ""
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def letters(self) -> str:
+        """The gates in the order in which they are packed."""
+        return self.order.replace("c", "g") if self.order else _LETTERS[self.op.name]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the call is told by keyword."""
+        named = {"recurrent": self.recurrent} if self.op.name != "gru_gates" else {}
+        named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
+        return {**{k: v for k, v in named.items() if v is not None}, **self.told, **self.named}
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What every door is told."""
+        return {"order": self.order} if self.order else {}
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """What the call takes by position."""
+        if self.op.name == "gru_gates":
+            assert self.recurrent is not None
+            return self.gates, self.recurrent, self.state
+        return self.gates, self.state
+
+    @property
+    def gradients(self) -> tuple[Array | None, ...]:
+        """What backward takes first."""
+        return (self.dh, self.dc) if self.op.name == "lstm_gates" else (self.dh,)
+
+    def apart(self, packed: Array | None, letters: str = "") -> dict[str, Any]:
+        """A packed array's gates, by their letters, in the oracle's type."""
+        letters = letters or self.letters
+        made_in = importlib.import_module("fastact.check.reference").wide(self.gates.dtype)
+        if packed is None:
+            return dict.fromkeys(letters, made_in(0))
+        parts = np.split(packed.astype(made_in), len(letters), axis=-1)
+        return dict(zip(letters, parts, strict=True))
+
+    def packed(self, parts: dict[str, Any], letters: str = "") -> Array:
+        """The reverse of `apart`."""
+        like = self.state.shape
+        letters = letters or self.letters
+        return np.concatenate([np.broadcast_to(parts[k], like) for k in letters], axis=-1)
+
+
+@dataclass
+class Exact:
+    """What a call of a `Step` should give, and what the scales of the errors' bounds are of."""
+
+    results: tuple[Array, ...]
+    kept: Array
+    dgates: Array
+    drecurrent: Array
+    dstate: Array
+    sums: Array
+    before: Array
+    returned: Array
+    reset: Array
+
+
+def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
+    """By the oracle, in its type. saved: what backward is given, where it is rounded."""
+    oracle = importlib.import_module("fastact.check.reference")
+    name, letters = step.op.name, step.letters
+    x, u = step.apart(step.gates), step.apart(step.recurrent)
+    of_x, of_u = step.apart(step.bias), step.apart(step.recurrent_bias)
+    sums = sum(
+        abs(step.apart(a)[k])
+        for k in letters
+        for a in (step.gates, step.recurrent, step.bias, step.recurrent_bias)
+    )
+    x, u = {k: x[k] + of_x[k] for k in letters}, {k: u[k] + of_u[k] for k in letters}
+    made_in = oracle.wide(step.state.dtype)
+    before, dh = step.state.astype(made_in), step.dh.astype(made_in)
+    gates = oracle.activated(name, x, u)
+    results = oracle.gated(name, gates, before)
+    every = letters + ("q" if name == "gru_gates" else "")
+    told: dict[str, Any] = {}
+    returned = abs(dh)
+    if name == "lstm_gates":
+        told["c"] = saved[2].astype(made_in) if saved else results[1]
+        if step.dc is not None:
+            told["dc"] = step.dc.astype(made_in)
+            returned = returned + abs(told["dc"])
+    given = step.apart(saved[0], every) if saved else gates
+    dx, du, dbefore = oracle.gate_gradients(name, given, before, dh, **told)
+    reset = 0 * before
+    if name == "gru_gates":
+        u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
+        reset = reset + abs(u_n) + abs(b_n)
+    return Exact(
+        tuple(results),
+        step.packed(gates, every),
+        step.packed(dx),
+        step.packed(du),
+        np.asarray(dbefore),
+        np.asarray(sums),
+        before,
+        returned,
+        np.asarray(reset),
+    )
+
+
+def repeated(part: Array, like: Array) -> Array:
+    """An array of the state's shape once for each gate of a packed one."""
+    return np.concatenate([part] * (like.shape[-1] // part.shape[-1]), axis=-1)
+
+
+def errors(step: Step) -> tuple[float, float, float]:
+    """The largest errors of states, kept gates and gradients, in units of their bounds."""
+    oracle = importlib.import_module("fastact.check.reference")
+    op, dtype, bounds = step.op, step.gates.dtype, step.op.bounds
+    results, saved = op.forward(*step.arrays, **step.options)
+    results = results if isinstance(results, tuple) else (results,)
+    kept, narrow = saved[0], dtype.itemsize < 4
+    true = exact(step, saved if narrow and not step.told else ())
+
+    def of_state(result: Array, of: Array) -> float:
+        scale = (repeated(part, of) for part in (true.sums, true.before, true.reset))
+        sums, before, reset = scale
+        allowed = bounds.allowed_state(of, sums, before, dtype, reset)
+        return float(oracle.excess(result, of, (1 + oracle.BUDGET) * allowed))
+
+    def of_gradient(result: Array, of: Array) -> float:
+        parts = (true.sums, true.before, true.returned, true.reset)
+        sums, before, returned, reset = (repeated(part, of) for part in parts)
+        allowed = bounds.allowed_gradient(of, sums, before, returned, dtype, reset)
+        return float(oracle.excess(result, of, (1 + oracle.BUDGET) * allowed))
+
+    of_states = max(of_state(y, of) for y, of in zip(results, true.results, strict=True))
+    of_kept = 0.0 if step.told else of_state(kept, true.kept)
+    dgates, *rest = op.backward(*step.gradients, *saved, **step.told, **step.named)
+    worst = [of_gradient(dgates, true.dgates)]
+    if op.name == "gru_gates":
+        worst.append(of_gradient(rest.pop(0), true.drecurrent))
+    worst.append(of_gradient(rest.pop(0), true.dstate))
+    for dbias, of in zip(reversed(rest), (true.drecurrent, true.dgates), strict=False):
+        if dbias is not None:
+            worst.append(_of_bias(step, true, dbias, of))
+    return of_states, of_kept, max(worst)
+
+
+def _of_bias(step: Step, true: Exact, dbias: Array, of: Array) -> float:
+    """The error of a bias's gradient; of: the gradients of all rows."""
+    oracle = importlib.import_module("fastact.check.reference")
+    dtype, width = step.gates.dtype, of.shape[-1]
+    parts = (true.sums, true.before, true.returned, true.reset)
+    sums, before, returned, reset = (repeated(part, of).reshape(-1, width) for part in parts)
+    rows = of.reshape(-1, width)
+    allowed = step.op.bounds.allowed_dbias(rows, sums, before, returned, dtype, dbias.dtype, reset)
+    return float(oracle.excess(dbias, rows.sum(0), (1 + oracle.BUDGET) * allowed))
+
+
+def random_step(
+    op: Any, shape: tuple[int, ...], dtype: Any, scale: float = 1.0, seed: int = 0, **told: Any
+) -> Step:
+    """Normal numbers, with a recurrent projection and both biases."""
+    rng = np.random.default_rng(seed)
+    count = len(_LETTERS[op.name])
+    packed = (*shape[:-1], count * shape[-1])
+
+    def normal(*of: int, times: float = 1.0) -> Array:
+        return (rng.normal(size=of) * times).astype(dtype)
+
+    return Step(
+        op,
+        normal(*packed, times=scale),
+        normal(*shape),
+        normal(*shape),
+        normal(*packed, times=scale),
+        normal(packed[-1]),
+        normal(packed[-1]),
+        normal(*shape) if op.name == "lstm_gates" else None,
+        told=told,
+    )
+
+
+def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
+    for (rows, columns), scale, recompute in product(_SHAPES, _SCALES, (False, True)):
+        shape = (rows * _MANY if options.exhaustive else rows, columns)
+        told = {"recompute": True} if recompute else {}
+        yield random_step(op, shape, dtype, scale, **told)
+
+
+def _check(op: Any, options: Options, report: Report) -> None:
+    kinds = dtypes(report)
+    with Progress(op.name, len(kinds)) as progress:
+        for dtype, _ in kinds:
+            steps = list(_steps(op, dtype, options))
+            alike: dict[tuple[float, ...], list[str]] = {}
+            for isa in options.isas:
+                _cpu.select_isa(isa)
+                found = [errors(step) for step in steps]
+                worst = tuple(max(parts) for parts in zip(*found, strict=True))
+                alike.setdefault(worst, []).append(isa)
+            for worst, isas in alike.items():
+                case = [op.name, dtype.name, " ".join(isas)]
+                report.rows.append([*case, *(f"{part:.3g}" for part in worst)])
+                if not max(worst) <= 1.0:
+                    report.fail(f"{' '.join(case)}: {max(worst):.4g} times the bound")
+            progress.advance(1)
+
+
+_LEGEND = """\
+The worst errors of what a step gives, of the activated gates that it keeps and of the gradients,
+dbias among them, in units of their bounds, which the docstrings tell, and the oracle's own error:
+the rounding to the dtype is a part of them, and 16-bit results use all of it."""
+
+CHECK = Check(
+    _check,
+    ["op", "dtype", "by", "states", "gates", "gradients"],
+    3,
+    _LEGEND,
+    knows=lambda op: isinstance(op, GatesOp),
+)

@@ -1,0 +1,374 @@
+"""The command line: ``python -m fastact [info | check | bench]``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _cpu, terminal
+from .bench import shapes
+from .bench.workloads import ON_REQUEST, PEERS, Options, dtype_named
+from .ops.op import ops
+from .runtime import config
+from .runtime.threads import get_num_threads
+
+if TYPE_CHECKING:
+    from .bench.cpu import Row
+    from .bench.cuda_rows import Results
+
+_SMALL_SIZES = (64,)
+_SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
+_PANELS = 4  # rows of them in a picture; more ops are drawn as a map
+_ROWS_ARE_LEFT = 3  # exit status
+_DIRECTIONS = ("forward", "backward")
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """A list of names separated by commas; empty for none."""
+    return tuple(name for name in text.split(",") if name)
+
+
+def _count(text: str) -> int:
+    """A positive whole number; 1e6 is one, too."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if number < 1 or not number.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(number)
+
+
+def _seconds(text: str) -> float:
+    """A positive number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return number
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
+
+
+def _chosen(
+    parser: argparse.ArgumentParser, what: str, names: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    """The names, if all are known; else leave with the nearest known ones."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            parser.error(f"unknown {what} {name!r}; {hint}")
+    return tuple(names)
+
+
+def _info(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if args.json:
+        print(json.dumps(config.config(), indent=2))
+    else:
+        config.show_config()
+    return 0
+
+
+def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]:
+    if args.ops and getattr(args, "all", False):
+        parser.error("--all does not go with names of ops")
+    families: dict[str, list[str]] = {}
+    for op in ops.values():
+        families.setdefault(op.family, []).append(op.name)
+    words = _chosen(parser, "op", args.ops, [*ops, *families]) or tuple(ops)
+    names = [name for word in words for name in families.get(word, [word])]
+    return [ops[name] for name in dict.fromkeys(names)]
+
+
+def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from .check import check as _check
+    from .check import common
+
+    isas = _chosen(parser, "instruction set", args.isa, _cpu.supported_isas())
+    options = common.Options(
+        isas=isas or _cpu.supported_isas(),
+        exhaustive=args.exhaustive,
+        stride=args.stride,
+        peers=_chosen(parser, "peer", args.peers, ("numpy", "torch")),
+    )
+    return 0 if _check.check(_ops(args, parser), options, args.markdown) else 1
+
+
+def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if args.directions is not None:
+        args.directions = _chosen(parser, "direction", args.directions, _DIRECTIONS)
+    if args.dtypes is not None:
+        args.dtypes = _chosen(parser, "dtype", args.dtypes, _DTYPES)
+    if args.plot is not None:  # ask for what is missing before the minutes are spent
+        terminal.require("matplotlib", "--plot")
+    return (_bench_on_gpu if args.device == "cuda" else _bench_on_cpu)(args, parser)
+
+
+def _refuse(
+    args: argparse.Namespace, parser: argparse.ArgumentParser, beside: str, *options: str
+) -> None:
+    """Leave if an option is given for which another has no use."""
+    for option in options:
+        if getattr(args, option) is not None:
+            parser.error(f"--{option.replace('_', '-')} does not go with {beside}")
+
+
+def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[list[Row], str]:
+    """The rows, and on which processor: of a file, or measured now."""
+    from .bench import cpu
+
+    chosen = _ops(args, parser)
+    if args.source is not None:
+        measuring = (
+            "sizes",
+            "shapes",
+            "dtypes",
+            "directions",
+            "peers",
+            "threads",
+            "seconds",
+            "small",
+        )
+        _refuse(args, parser, "--from", *measuring, "json")
+        try:
+            return cpu.read(args.source, chosen)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+    if args.small:
+        _refuse(args, parser, "--small", "sizes", "shapes")
+        args.sizes, args.shapes = _SMALL_SIZES, (shapes.TINY,)
+    options = Options(
+        sizes=args.sizes or _SIZES,
+        dtypes=tuple(map(dtype_named, args.dtypes or ("float32",))),
+        directions=args.directions or _DIRECTIONS,
+        peers=_chosen(
+            parser, "peer", PEERS if args.peers is None else args.peers, (*PEERS, *ON_REQUEST)
+        ),
+        threads=args.threads or get_num_threads(),
+        shapes=_chosen(parser, "shape", args.shapes or (), shapes.names()),
+        seconds=args.seconds or Options.seconds,
+    )
+    return cpu.bench(chosen, options, args.json), config.config()["processor"]
+
+
+def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from .bench import plot, plot_map, report
+
+    _refuse(args, parser, "--device cpu", "stop_after", "resume")
+    rows, processor = _measured(args, parser)
+    if args.markdown is not None and rows:
+        args.markdown.write_text(report.markdown(rows, processor), encoding="utf-8")
+    if args.plot is not None and rows:
+        many = len({(row.op, row.dtype) for row in rows}) > _PANELS
+        for picture in (plot_map if many else plot).plot(rows, processor, args.plot):
+            print(f"drawn: {picture}")
+    return 0
+
+
+def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Results:
+    """The rows and the machine, of a file or measured now."""
+    from .bench import cuda, cuda_report, cuda_rows
+    from .bench.cuda_work import GPU_PEERS
+
+    chosen = _ops(args, parser)
+    if args.source is not None:
+        measuring = ("sizes", "dtypes", "directions", "peers", "seconds", "stop_after", "resume")
+        _refuse(args, parser, "--from", *measuring, "json")
+        try:
+            results = cuda_rows.read(args.source, chosen)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        cuda_report.print_again(results)
+        if args.markdown is not None:
+            args.markdown.write_text(cuda_report.markdown(results), encoding="utf-8")
+        return results
+    if args.resume and args.json is None:
+        parser.error("--resume goes on with the file of --json")
+    dtypes = args.dtypes or _DTYPES
+    options = cuda.Options(
+        sizes=args.sizes,
+        dtypes=dtypes,
+        directions=args.directions or _DIRECTIONS,
+        peers=_chosen(parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS),
+        seconds=args.seconds or cuda.Options.seconds,
+        # Nobody who did not ask for it waits for it to compile every row.
+        compiled=dtypes if args.peers is not None else ("float32", "bfloat16"),
+        stop_after=args.stop_after or math.inf,
+        goes_on=bool(args.resume),
+    )
+    return cuda.bench(chosen, options, args.json, args.markdown)
+
+
+def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from .bench import cuda_plot
+
+    _refuse(args, parser, "--device cuda", "threads", "shapes", "small")
+    results = _measured_on_gpu(args, parser)
+    if args.plot is not None:
+        for picture in cuda_plot.plot(results, args.plot):
+            print(f"drawn: {picture}")
+    return 1 if results.problems else _ROWS_ARE_LEFT if results.left else 0
+
+
+def _overview() -> int:
+    """Information, a short check and a short benchmark: less than half a minute."""
+    import numpy as np
+
+    from .bench import cpu
+    from .check import check as _check
+    from .check import common
+
+    config.show_config()
+    print("\nAccuracy (a short check; python -m fastact check does more)")
+    options = common.Options(isas=_cpu.supported_isas(), stride=7, float64_points=200)
+    fine = _check.overview(list(ops.values()), options)
+    print("\nSpeed (a short benchmark; python -m fastact bench does more)")
+    cpu.bench(
+        [ops["mish"]],
+        Options(
+            sizes=(1024, 50_000, 1_000_000),
+            dtypes=(np.dtype(np.float32),),
+            directions=_DIRECTIONS,
+            peers=("numpy", "torch"),
+            threads=get_num_threads(),
+            seconds=0.5,
+        ),
+    )
+    return 0 if fine else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fastact",
+        description="What was built, how accurate it is, and how fast. "
+        "Without a command: all three, in less than half a minute.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
+
+    info = commands.add_parser("info", help="version, instruction sets, threads, and why")
+    info.add_argument("--json", action="store_true", help="as JSON")
+    info.set_defaults(run=_info)
+
+    check = commands.add_parser(
+        "check", help="accuracy against an oracle; exit status 1 when a bound is violated"
+    )
+    check.add_argument(
+        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
+    )
+    check.add_argument(
+        "--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums"
+    )
+    check.add_argument(
+        "--stride", type=_count, default=1, metavar="K", help="only one K-th of the inputs"
+    )
+    check.add_argument(
+        "--isa", type=_names, default=(), metavar="v2,v3", help="only these instruction sets"
+    )
+    check.add_argument(
+        "--peers", type=_names, default=(), metavar="numpy,torch", help="measure their errors too"
+    )
+    check.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
+    check.set_defaults(run=_check)
+
+    bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
+    bench.add_argument(
+        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
+    )
+    bench.add_argument("--all", action="store_true", help="every op, as without any name")
+    bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    bench.add_argument(
+        "--sizes",
+        type=_counts,
+        metavar="64,1e6",
+        help="elements of the arrays, for ops without axes",
+    )
+    bench.add_argument(
+        "--shapes",
+        type=_names,
+        metavar=",".join(shapes.names()),
+        help="only these shapes, for ops with axes",
+    )
+    bench.add_argument(
+        "--small",
+        action="store_const",
+        const=True,
+        help="so few elements that only the call counts; --markdown writes a page of those",
+    )
+    bench.add_argument("--dtypes", type=_names, metavar=",".join(_DTYPES))
+    bench.add_argument("--directions", type=_names, metavar="forward,backward")
+    bench.add_argument(
+        "--peers",
+        type=_names,
+        metavar=",".join(PEERS),
+        help="torch.compile on request, of gates; on a GPU: torch,torch.compile,liger, without it "
+        "torch.compile for float32 and bfloat16; empty for none",
+    )
+    bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
+    bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
+    bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
+    bench.add_argument(
+        "--stop-after",
+        type=_seconds,
+        metavar="S",
+        help="on a GPU: start no row after S seconds; the exit status is 3 if some are left",
+    )
+    bench.add_argument(
+        "--resume",
+        action="store_const",
+        const=True,
+        help="on a GPU: measure only what the file of --json lacks",
+    )
+    bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
+    bench.add_argument(
+        "--plot",
+        type=Path,
+        metavar="F.png",
+        help=f"draw the speed-ups; of more than {_PANELS} ops a picture for each family, "
+        "F_norms.png and so on; on a GPU: bytes a second against those of a copy",
+    )
+    bench.add_argument(
+        "--from",
+        type=Path,
+        dest="source",
+        metavar="F",
+        help="measure nothing: show, write or draw what --json wrote to F",
+    )
+    bench.set_defaults(run=_bench)
+
+    for command in (check, bench):
+        command.set_defaults(parser=command)
+    info.set_defaults(parser=info)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    args = _parser().parse_args(arguments)
+    if args.command is None:
+        return _overview()
+    status: int = args.run(args, args.parser)
+    return status
+
+
+def run() -> int:
+    """`main`, as a shell expects it of a program that is interrupted or whose reader has gone."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever reads our output has seen enough; say nothing at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

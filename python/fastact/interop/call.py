@@ -1,0 +1,254 @@
+"""One call: its arrays seen and checked against each other, its outputs found or made."""
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
+from types import TracebackType
+from typing import Any, Self
+
+from .. import _cpu
+from .._cpu import View
+from . import devices, foreign, streams, validate
+from .frameworks import (
+    NUMPY,
+    Framework,
+    Place,
+    framework_of,
+    mark_written,
+    repeated,
+    see,
+    to_numpy,
+)
+
+_ONE_ELEMENT = 16  # bytes, of any dtype
+
+
+class Call:
+    """The arrays of one call, all of one framework, on one device.
+
+    The first array leads: it decides framework, dtype and device. Others may be Python numbers,
+    which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
+
+    A `with` block makes the framework work, and allocate, on the stream that the caller gave.
+
+    All that a call does to memory is done by `run`, `output`, `writes`, `workspace` and `result`.
+    Where the call is being recorded, they state it to `_draft`, from which the call cache makes a
+    plan for calls with the same key (src/cpu/call_cache.pyx) that repeats this and nothing else.
+    """
+
+    def __init__(self, where: str, stream: Any = None, **values: Any) -> None:
+        self.where = where
+        for name, value in values.items():
+            foreign.plain(where, name, value)
+        frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}
+        validate.one_framework(where, frameworks)
+        self.framework: Framework = next(iter(frameworks.values()), NUMPY)
+        self.arrays: dict[str, Any] = {}
+        self.views: dict[str, View] = {}
+        self._targets: list[Any] = []  # arrays of the caller's that kernels write
+        self._has_run = False
+        self.scratch: list[tuple[View, Any]] = []  # workspaces, what holds them
+        self._draft = _cpu.begin_call()
+        leader = next(iter(values))
+        device = (
+            (devices.CPU, 0)
+            if framework_of(values[leader]) is None
+            else self.framework.device(values[leader])
+        )
+        self.native: Any = devices.native(where, device)
+        self.given = stream is not None
+        if self.given and self._draft is not None:
+            self._draft.refuse()
+        self.place = Place(device, self._stream(device, stream))
+        for name, value in values.items():
+            self._take(name, value, leader)
+        if self.framework is not NUMPY:
+            for cls in map(type, self.arrays.values()):
+                _register_tensor_type(cls)
+
+    @property
+    def stream(self) -> int:
+        """Where the kernels are queued; 0 on the CPU."""
+        return self.place.stream or 0
+
+    def __enter__(self) -> Self:
+        self._context: AbstractContextManager[Any] = (
+            streams.on(self.framework.name, self.place.device[1], self.stream)
+            if self.given
+            else nullcontext()
+        )
+        self._context.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._context.__exit__(kind, error, traceback)
+        if self._has_run:
+            for array in self._targets:
+                mark_written(array)
+
+    def _stream(self, device: tuple[int, int], given: Any) -> int | None:
+        if device[0] == devices.CPU:
+            if given is not None:
+                raise ValueError(f"{self.where}: stream must be None for arrays on the CPU")
+            return None
+        if given is None:
+            return self.framework.stream(device)
+        stream = streams.pointer(self.where, given)
+        of = self.native.device_of_stream(stream) if stream > 2 else device[1]
+        if of != device[1]:
+            raise ValueError(
+                f"{self.where}: stream must be of device {device[1]}, where the arrays are, got "
+                f"one of device {of}"
+            )
+        return stream
+
+    def _take(self, name: str, value: Any, leader: str) -> None:
+        given = value
+        if name != leader and isinstance(value, bool | int | float):
+            validate.holds(self.where, name, value, self.views[leader])
+            self.views[name] = self.repeated(value, self.views[leader])
+            return
+        if framework_of(value) is not self.framework:
+            if self.framework is not NUMPY:
+                raise TypeError(
+                    f"{self.where}: {name} must come from {self.framework.name} as the other "
+                    f"arrays do, got {type(value).__name__}"
+                )
+            dtype = None if name == leader else self.arrays[leader].dtype
+            value = to_numpy(self.where, name, value, dtype)
+        elif self.framework is NUMPY and name == leader:
+            value = to_numpy(self.where, name, value)
+        self.arrays[name] = value
+        self.views[name] = see(self.where, name, value, self.framework, self.place)
+        if self._draft is not None:
+            self._draft.operand(self.views[name], given)
+
+    def repeated(self, value: float, like: View) -> View:
+        """A number as an array of another one's shape and dtype."""
+        element = repeated(value, like)
+        if self.place.device[0] == devices.CPU:
+            if self._draft is not None:
+                self._draft.constant(element)
+            return element
+        scratch = self.workspace(_ONE_ELEMENT)
+        assert scratch is not None
+        bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
+        self.run("fill", scratch, like.itemsize, bits)
+        return scratch.repeats(like)
+
+    def run(self, function: str, *arguments: Any) -> None:
+        """Run a native function on the call's stream."""
+        native = getattr(self.native, function)
+        arguments = (*arguments, self.stream)
+        self._has_run = True
+        if self._draft is not None:
+            self._draft.step(native, arguments)
+        native(*arguments)
+
+    def output(
+        self,
+        name: str,
+        out: Any,
+        like: str,
+        *,
+        shape: tuple[int, ...] | None = None,
+        dtype: int | None = None,
+        in_place: bool = True,
+    ) -> tuple[View, Any]:
+        """The output's view, and what `result` makes the caller's array of.
+
+        like: the input whose dtype and whose shape it has unless others are given.
+        in_place: `out` may be one of the inputs; False where the inputs are saved.
+        """
+        model = self.views[like]
+        if shape is not None:
+            model = model.shaped(shape)
+        if dtype is not None:
+            model = model.of_dtype(dtype)
+        if out is None:
+            if not self.framework.makes_arrays:
+                raise TypeError(
+                    f"{self.where}: {name} must be given, for {self.framework.name} has no "
+                    f"from_dlpack to make an array by"
+                )
+            view, made = self.framework.output(model, self.arrays[like], self.place)
+            if self._draft is not None:
+                self._draft.output(view, made)
+            return view, made
+        foreign.plain(self.where, name, out)
+        given = framework_of(out)
+        if given is not self.framework:
+            came = type(out).__name__ if given is None else given.name
+            raise TypeError(
+                f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
+                f"got {came}"
+            )
+        view = see(self.where, name, out, self.framework, self.place)
+        validate.same_as(self.where, name, view, like, model)
+        validate.writable(self.where, name, view)
+        inputs = {n: v for n, v in self.views.items() if n in self.arrays}
+        validate.may_write(self.where, name, view, inputs, in_place=in_place)
+        self.writes(view, out)
+        return view, None
+
+    def writes(self, view: View, array: Any) -> None:
+        """The kernels write this array of the caller's."""
+        self._targets.append(array)
+        if self._draft is not None:
+            self._draft.writes(view, array)
+
+    def workspace(self, nbytes: int) -> View | None:
+        """Scratch memory for the kernels, from the framework; None for no bytes."""
+        if nbytes == 0:
+            return None
+        view, memory = self.framework.scratch(nbytes, next(iter(self.arrays.values())), self.place)
+        return self._temporary(view, memory)
+
+    def temporary(
+        self, like: str, shape: tuple[int, ...] | None = None, dtype: int | None = None
+    ) -> View:
+        """An array for the time of the call, of an input's dtype and shape or of others."""
+        model = self.views[like]
+        if shape is not None:
+            model = model.shaped(shape)
+        if dtype is not None:
+            model = model.of_dtype(dtype)
+        view, memory = self.framework.output(model, self.arrays[like], self.place)
+        return self._temporary(view, memory)
+
+    def _temporary(self, view: View, memory: Any) -> View:
+        self.scratch.append((view, memory))
+        if self._draft is not None:
+            self._draft.workspace(view)
+        return view
+
+    def result(self, out: Any, made: Any) -> Any:
+        """The caller's array: `out` where it was given, else the framework's array of `made`."""
+        if out is not None:
+            return out
+        kept = (*self.views.values(), *self.scratch)
+        finished = self.framework.finish(made, partial(self._let_wait, self.stream), kept)
+        if self._draft is not None:
+            self._draft.finished(made, finished)
+        return finished
+
+    def _let_wait(self, ours: int, stream: Any) -> None:
+        """Let the framework's stream wait for what has been queued on ours."""
+        if self.place.device[0] != devices.CPU:
+            self.native.make_wait(self.place.device[1], stream or streams.LEGACY, ours)
+
+
+@lru_cache(maxsize=64)
+def _register_tensor_type(cls: Any) -> None:
+    """From now on arrays of this very type may take the fast path and the call cache.
+
+    Only the framework's own classes: a subclass may mean something else by its memory.
+    """
+    if "__dlpack_c_exchange_api__" in vars(cls) or foreign.is_plain_class(cls):
+        api = cls.__dlpack_c_exchange_api__
+        _cpu.register_tensor_type(cls, api, foreign.torch_state(cls))

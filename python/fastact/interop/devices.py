@@ -1,0 +1,102 @@
+"""From an array's device to the native module that computes there, or to the reason why not."""
+
+import os
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from .. import _cpu
+from .validate import CudaUnavailableError, device_name
+
+#: DLPack's device types. The extension type is the emulated device of the tests.
+CPU, CUDA, EMULATED = 1, 2, 12
+
+_emulated: ModuleType | None = None
+
+
+def emulate() -> ModuleType:
+    """From now on compute arrays of the emulated device; for tests, in builds that have it."""
+    global _emulated
+    _emulated = import_module("fastact._cuda_emulated")
+    return _emulated
+
+
+def native(where: str, device: tuple[int, int]) -> Any:
+    """The native module for a DLPack device. All of them have the functions of `_cpu`."""
+    if device[0] == CPU:
+        return _cpu
+    if device[0] == CUDA:
+        module = _module() if not (reason := cuda_why()) else None
+    elif device[0] == EMULATED and _emulated is not None:
+        module, reason = _emulated, ""
+    else:
+        raise ValueError(
+            f"{where}: arrays must be on the CPU or a CUDA device, got {device_name(device)}"
+        )
+    reason = reason or _problem(module, device)
+    if reason:
+        raise CudaUnavailableError(
+            f"{where}: got an array on {device_name(device)}, but {reason}; or move the array to "
+            f"the CPU (torch: x.cpu(), cupy: x.get())"
+        )
+    return module
+
+
+_usable: set[tuple[int, int]] = set()
+
+
+def _problem(module: Any, device: tuple[int, int]) -> str:
+    """Why a device can't be used, asked until it can; from then on it may take the short cut."""
+    if device in _usable:
+        return ""
+    problem: str = module.problem_of_device(device[1])
+    if not problem:
+        _cpu.register_device(device, module.table)
+        _usable.add(device)
+    return problem
+
+
+def _module() -> Any:
+    return import_module("fastact._cuda")
+
+
+@lru_cache(maxsize=1)
+def _why_not_built() -> str:
+    try:
+        _module()
+    except ModuleNotFoundError:
+        return (
+            "this build of fastact has no CUDA extension; build it where nvcc is: "
+            "pip install . -C cmake.define.FASTACT_CUDA=ON"
+        )
+    except ImportError as error:
+        return f"the CUDA extension does not load: {error}"
+    return ""
+
+
+@lru_cache(maxsize=1)
+def _why_not_here() -> str:
+    reason: str = _module().problem_of_machine()
+    return reason
+
+
+def cuda_why() -> str:
+    """Why no GPU can be used; empty if one can. The first to look at the driver."""
+    if os.environ.get("FASTACT_DISABLE_CUDA", "0") not in ("", "0"):
+        return "FASTACT_DISABLE_CUDA is set; unset it"
+    return _why_not_built() or _why_not_here()
+
+
+def cuda_config() -> dict[str, Any]:
+    """What `show_config` tells of CUDA."""
+    built = not _why_not_built()
+    why = cuda_why()
+    facts: dict[str, Any] = {"built": built, "available": not why}
+    if built:
+        module = _module()
+        facts |= module.build_info()
+        facts["driver"] = module.driver_version()
+        if not why:
+            facts["devices"] = [f"{d['name']} ({d['capability']})" for d in module.devices()]
+    return facts | {"why": why}

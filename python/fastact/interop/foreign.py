@@ -1,0 +1,332 @@
+"""Objects with more to them than an array's memory: which are taken, and which refused, by name.
+
+What can't be honoured is never dropped without a word: a mask, labels, a unit, values that are not
+computed yet, a tangent, a gradient. No framework is imported here; torch is asked only where the
+caller has imported it.
+"""
+
+import sys
+from collections.abc import Collection
+from functools import lru_cache
+from math import prod
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from .. import _cpu
+
+#: What kernels take, in words.
+DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
+
+_LONGEST = 80  # characters of a value in a message
+_DEEPEST = 64  # lists in lists: more axes than NumPy has
+
+# What is lost of a package's objects, and how a plain array is had of one.
+_PACKAGES = {
+    "dask": ("whose values are not computed yet", "{}.compute()"),
+    "xarray": ("whose labels would be lost", "{}.to_numpy()"),
+    "pandas": ("whose labels would be lost", "{}.to_numpy()"),
+    "modin": ("whose labels would be lost", "{}.to_numpy()"),
+    "polars": ("whose labels would be lost", "{}.to_numpy()"),
+    "astropy": ("whose unit would be lost", "{}.value"),
+    "pint": ("whose unit would be lost", "{}.magnitude"),
+    "unyt": ("whose unit would be lost", "{}.value"),
+    "sparse": ("which is not dense", "{}.todense()"),
+    "scipy.sparse": ("which is not dense", "{}.toarray()"),
+}
+
+# What says of a class that it is more than an array: it answers ufuncs, or holds tables or tasks.
+_PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
+
+_NUMBERS = frozenset({float, int, bool})
+_TEXT = (str, bytes, bytearray)
+_ADDRESS: Any = object.__repr__
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def describe(value: Any) -> str:
+    """A value in a message: an array by dtype and shape, anything else in at most 80 characters."""
+    if isinstance(value, np.generic):
+        value = value if isinstance(value, np.void) else value.item()
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    if hasattr(type(value), "shape") and hasattr(type(value), "dtype"):
+        try:
+            return f"{type(value).__name__} of {_dtype_name(value)}, shape {tuple(value.shape)}"
+        except Exception:  # an array in a state that has neither
+            return f"{type(value).__name__}"
+    if type(value) in (list, tuple):
+        return _described_items(value)
+    cls = type(value)
+    if not isinstance(value, _TEXT):
+        if issubclass(cls, Collection) and len(value) > 8:
+            return f"a {name_of(cls)} of {len(value)}"
+        if any(hasattr(cls, a) for a in ("__array__", "shape", "typecode", "tobytes")):
+            return name_of(cls)  # arrays and buffers of other kinds
+        if getattr(cls, "__repr__", None) is _ADDRESS:  # which prints an address
+            return name_of(cls)
+    try:
+        text = " ".join(repr(value[: 2 * _LONGEST] if isinstance(value, _TEXT) else value).split())
+    except Exception:
+        return name_of(type(value))
+    return _shortened(text)
+
+
+def _described_items(values: Any) -> str:
+    if len(values) > 8:
+        return f"a {type(values).__name__} of {len(values)}"
+    inside = [
+        f"a {type(v).__name__} of {len(v)}" if type(v) in (list, tuple) and v else describe(v)
+        for v in values
+    ]
+    if type(values) is list:
+        return _shortened(f"[{', '.join(inside)}]")
+    return _shortened(f"({', '.join(inside)}{',' if len(inside) == 1 else ''})")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _dtype_name(array: Any) -> str:
+    return str(array.dtype).rpartition(".")[2]  # torch.float32
+
+
+def name_of(cls: type) -> str:
+    """A class by its full name."""
+    module = cls.__module__
+    return cls.__qualname__ if module == "builtins" else f"{module}.{cls.__qualname__}"
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def plain(where: str, argument: str, value: Any) -> None:
+    """Refuse what an array of the same memory, or values, would not stand for.
+
+    Taken are exact NumPy arrays and memory maps, dense tensors and other arrays with DLPack,
+    numbers, lists of numbers, and what NumPy converts: buffers, sequences, images. Their dtypes are
+    checked elsewhere.
+    """
+    cls = type(value)
+    if cls is np.ndarray or cls in _NUMBERS or value is None or cls is np.memmap:
+        return
+    if is_tensor(value):
+        _plain_tensor(where, argument, value)
+        return
+    # The name np.ma would import the module, at somebody's first call: slow, and with a lock that a
+    # process forked meanwhile would wait for. Without the module there is no masked array.
+    if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
+        cure = f"{argument}.data" if argument.startswith("out") else f"{argument}.filled(...)"
+        raise TypeError(f"{where}: {argument} must be a plain array, got a masked one; use {cure}")
+    if isinstance(value, _TEXT):
+        raise TypeError(f"{where}: {argument} must have dtype {DTYPES}, got {cls.__name__}")
+    if isinstance(value, list | tuple):
+        _plain_items(where, argument, value, 0)
+    elif issubclass(type(value), np.ndarray) or not (
+        isinstance(value, np.generic) or hasattr(cls, "__dlpack__")
+    ):
+        _no_meaning(where, argument, cls)
+
+
+def _no_meaning(where: str, argument: str, cls: type) -> None:
+    package = cls.__module__.partition(".")[0]
+    if cls.__module__.startswith("scipy.sparse"):
+        package = "scipy.sparse"
+    known = _PACKAGES.get(package)
+    if known is None:
+        if issubclass(cls, np.ndarray):
+            known = ("whose class would be lost", "np.asarray({})")
+        elif any(hasattr(cls, protocol) for protocol in _PROTOCOLS):
+            known = ("which is more than an array", "np.asarray({})")
+        else:
+            return
+    what, way = known
+    # What is computed or converted is another array: of no use as an output.
+    cure = "" if argument.startswith("out") else f"; use {way.format(argument)}"
+    raise TypeError(f"{where}: {argument} must be a plain array, got {name_of(cls)}, {what}{cure}")
+
+
+def _plain_items(where: str, argument: str, values: Any, depth: int) -> None:
+    """A list is one of numbers, or of lists or NumPy arrays of them."""
+    if depth == _DEEPEST:
+        raise ValueError(f"{where}: {argument} must be no deeper than {_DEEPEST} lists")
+    for cls in set(map(type, values)) - _NUMBERS:
+        is_list = issubclass(cls, list | tuple)
+        for item in values:
+            if type(item) is not cls:
+                continue
+            if is_list:
+                _plain_items(where, argument, item, depth + 1)
+                continue
+            plain(where, argument, item)
+            if hasattr(cls, "__dlpack__") and not isinstance(item, np.ndarray | np.generic):
+                raise TypeError(
+                    f"{where}: {argument} must be an array or a list of numbers, got a list with "
+                    f"{name_of(cls)}; stack it into one array"
+                )
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+
+def _torch() -> Any:
+    """The module, if the caller has imported it."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "Tensor") else None
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is torch's."""
+    torch = _torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def requires_grad(array: Any) -> bool:
+    """Whether what is done to an array would have to be recorded for its gradient.
+
+    Not where torch records nothing: under `no_grad` and in inference mode parameters are ordinary.
+    """
+    if getattr(array, "requires_grad", False) is not True:
+        return False
+    return not is_tensor(array) or bool(sys.modules["torch"].is_grad_enabled())
+
+
+def mark_written(array: Any) -> None:
+    """Tell torch, if the array is its, that the values have changed: autograd may have saved them.
+
+    An in-place operation of torch's own does the same; `backward` then refuses what was saved.
+    """
+    if is_tensor(array):
+        marker()((array,))
+
+
+def marker() -> Any:
+    """What raises the version counters of a tuple of tensors, but of inference tensors, that have
+    none."""
+    return _marker(_torch())
+
+
+@lru_cache(maxsize=1)  # of the one torch there is
+def _marker(torch: Any) -> Any:
+    # The public function takes three times as long: it asks whether it got one tensor or many.
+    quick: Any = getattr(torch._C, "_increment_version", None)
+    try:
+        with torch.inference_mode():
+            probe = torch.empty(0, device="cpu")
+        quick((probe,))
+    except Exception:  # of older versions of torch: one tensor, or no inference tensors
+        return _mark_each
+    return quick
+
+
+def _mark_each(tensors: tuple[Any, ...]) -> None:
+    for tensor in tensors:
+        if not tensor.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(tensor)
+
+
+def torch_state(tensor_type: type) -> tuple[Any, Any, Any] | None:
+    """What a compiled call asks of torch; None if the type is not its.
+
+    The function that marks a tuple of tensors as written, the one that tells whether gradients are
+    recorded, and the dictionary in which `_current_level` is 0 or more while tensors may have
+    tangents.
+    """
+    torch = _torch()
+    if torch is None or not issubclass(tensor_type, torch.Tensor):
+        return None
+    return marker(), torch.is_grad_enabled, vars(torch.autograd.forward_ad)
+
+
+def is_plain_class(tensor_type: type) -> bool:
+    """torch's own two classes of tensors: Parameter differs in nothing that a kernel could lose."""
+    torch = _torch()
+    return torch is not None and tensor_type in (torch.Tensor, torch.nn.Parameter)
+
+
+@lru_cache(maxsize=64)
+def _overrides(cls: Any) -> bool:
+    """A class of tensors that answers torch's functions itself, for its memory is not all of it."""
+    torch = sys.modules["torch"]
+    function = getattr(cls.__torch_function__, "__func__", cls.__torch_function__)
+    ordinary = (
+        torch.Tensor.__torch_function__.__func__,
+        torch._C._disabled_torch_function_impl,  # Parameter's
+    )
+    return function not in ordinary or cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def _plain_tensor(where: str, argument: str, tensor: Any) -> None:
+    torch = sys.modules["torch"]
+    came = _special_tensor(torch, argument, tensor)
+    if came:
+        raise TypeError(
+            f"{where}: {argument} must be a dense array whose memory can be shared, got {came}"
+        )
+    level = getattr(torch.autograd.forward_ad, "_current_level", -1)
+    if level >= 0 and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        raise TypeError(
+            f"{where}: {argument} must be a tensor without a forward-mode tangent, which would be "
+            f"lost; use {argument}.detach()"
+        )
+
+
+def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
+    """In words, what a tensor is that is not plain, and the way; empty if it is plain."""
+    cls: Any = type(tensor)
+    if _overrides(cls):
+        way = f"; use {argument}.to_local()" if hasattr(cls, "to_local") else ""
+        return f"{name_of(cls)}, which answers torch's functions itself{way}"
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+        kind = "vmap" if functorch.is_batchedtensor(tensor) else "grad, jvp or functionalize"
+        return (
+            f"a tensor that stands for another one inside torch.func.{kind}; call fastact outside "
+            f"of it"
+        )
+    if tensor.is_nested:
+        return f"a nested tensor; use torch.nested.to_padded_tensor({argument}, 0)"
+    if tensor.layout is not torch.strided:
+        return f"a tensor of layout {tensor.layout}; use {argument}.to_dense()"
+    if tensor.is_quantized:
+        return f"a quantized tensor; use {argument}.dequantize()"
+    if tensor.is_meta:
+        return "a meta tensor, which has no data"
+    if tensor._is_zerotensor():
+        return f"a zero tensor, which has no data; use {argument}.clone()"
+    return ""
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def real(where: str, name: str, value: Any) -> Any:
+    """A real number, of which `float` keeps all: Python's, NumPy's, or an array of one element."""
+    wrong = TypeError(f"{where}: {name} must be a real number, got {describe(value)}")
+    cls = type(value)
+    if isinstance(value, np.generic):
+        if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
+            raise wrong
+        return value
+    if isinstance(value, Real):
+        return value
+    if value is None or isinstance(value, (*_TEXT, complex, list, tuple)):
+        raise wrong
+    if issubclass(cls, np.ndarray) or hasattr(cls, "__dlpack__"):
+        plain(where, name, value)
+        dtype = _dtype_name(value) if hasattr(value, "dtype") else ""
+        if prod(value.shape) != 1 or not dtype.startswith(("bool", "int", "uint", "float", "bfl")):
+            raise wrong
+        if requires_grad(value):
+            raise TypeError(
+                f"{where}: {name} must be a number that does not require grad; use {name}.detach()"
+            )
+        return value.item() if hasattr(cls, "item") else value
+    plain(where, name, value)
+    if not hasattr(cls, "__float__"):
+        raise wrong
+    return value

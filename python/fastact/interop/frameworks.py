@@ -1,0 +1,352 @@
+"""Arrays of any framework: seen as `View`s on the way in, made by their framework on the way out.
+
+No framework is ever imported here. NumPy is native; a type with `__dlpack_c_exchange_api__` (torch)
+is borrowed and made through that C API; anything else with `__dlpack__` comes in by a capsule and
+goes out by `from_dlpack` of its own `__array_namespace__`. Lists, scalars and the like are NumPy's.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _cpu
+from .._cpu import View
+from . import foreign, streams, validate
+from .devices import CPU
+
+# What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
+# that nobody can read.
+_NOT_SHARED = (BufferError, RuntimeError, NotImplementedError, ValueError)
+_IMMUTABLE = frozenset({"jax", "tensorflow"})
+# Packages whose arrays' types live in another one.
+_OWNERS = {"jaxlib": "jax"}
+
+
+class Place(NamedTuple):
+    """Where a call computes: DLPack's device pair, and the stream (None on the CPU)."""
+
+    device: tuple[int, int]
+    stream: int | None
+
+
+class Framework(Protocol):
+    """One way for arrays in and out."""
+
+    name: str
+
+    @property
+    def makes_arrays(self) -> bool:
+        """Whether it has a way to an array of memory that was made here."""
+
+    def device(self, array: Any) -> tuple[int, int]:
+        """DLPack's device pair of an array."""
+
+    def stream(self, device: tuple[int, int]) -> int:
+        """The stream on which the framework now works on a device that is not the CPU."""
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
+        """See an array of this framework."""
+
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        """New memory as `model` describes it, to be filled; `finish` makes the array of it.
+
+        like: an array of the framework on the device of the model, and of its dtype unless that
+        has another size.
+        """
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        """Memory for the time of a call, and what holds it."""
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        """The framework's array for memory that is filled, or will be, on the call's stream.
+
+        wait: lets a stream of the framework's wait for the call's. kept: what the kernels read.
+        """
+
+
+class _OnCPU:
+    """What frameworks on the CPU share: scratch memory is NumPy's."""
+
+    makes_arrays = True
+
+    def device(self, array: Any) -> tuple[int, int]:
+        return (CPU, 0)
+
+    def stream(self, device: tuple[int, int]) -> int:
+        return streams.LEGACY
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        memory = np.empty(nbytes, np.uint8)
+        return View.from_numpy(memory), memory
+
+
+class _NumPy(_OnCPU):
+    name = "numpy"
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
+        dtype = array.dtype
+        if not dtype.isnative:
+            raise TypeError(
+                f"{where}: {argument} must be in native byte order, got dtype {dtype.str!r}"
+            )
+        if dtype.kind == "V" and dtype.name == "bfloat16":
+            _cpu.learn_bfloat16(dtype)
+        return View.from_numpy(np.asarray(array))
+
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        order, shape = model.order, model.shape
+        dtype = like.dtype if like.dtype.itemsize == model.itemsize else model.dtype_name
+        made = np.empty([shape[axis] for axis in order], dtype).transpose(_inverse(order))
+        return View.from_numpy(made), made
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        return made[()] if made.ndim == 0 else made
+
+
+class _Exchange(_OnCPU):
+    def __init__(self, tensor_type: type, api: Any) -> None:
+        self.name = _root(tensor_type)
+        self.api = api
+
+    def device(self, array: Any) -> tuple[int, int]:
+        try:
+            return View.from_exchange(array, self.api).device
+        except _NOT_SHARED:
+            return (CPU, 0)  # `view` says what is wrong with it
+
+    def stream(self, device: tuple[int, int]) -> int:
+        return _cpu.exchange_stream(self.api, device) or streams.LEGACY
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
+        try:
+            view = View.from_exchange(array, self.api)
+        except _NOT_SHARED as error:
+            raise _not_exportable(where, argument, array, error) from None
+        if view.size and view.address == 0:
+            raise _not_exportable(where, argument, array, "it has no data")
+        return view
+
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        memory = _cpu.Memory(model, None if place.device[0] == CPU else self.api)
+        return memory.view(), memory
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        if place.device[0] == CPU:
+            return super().scratch(nbytes, like, place)
+        memory = _cpu.Memory(View.bytes(nbytes, place.device), self.api)
+        return memory.view(), memory
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        return made.to_exchange(self.api)
+
+
+class _DLPack(_OnCPU):
+    def __init__(self, array_type: type) -> None:
+        self.name = _root(array_type)
+        self.namespace: Any = None
+
+    @property
+    def makes_arrays(self) -> bool:  # type: ignore[override]
+        return hasattr(self.namespace, "from_dlpack")
+
+    def device(self, array: Any) -> tuple[int, int]:
+        try:
+            return _cpu.plain_device_pair(*array.__dlpack_device__())
+        except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
+            return (CPU, 0)
+
+    def stream(self, device: tuple[int, int]) -> int:
+        return streams.current(self.name, device[1]) or streams.LEGACY
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
+        if argument.startswith("out") and self.name in _IMMUTABLE:
+            raise TypeError(
+                f"{where}: out must be an array that can be written, got one of {self.name}, whose "
+                f"arrays are immutable"
+            )
+        self.namespace = self.namespace or namespace(array)
+        stream = {} if place.stream is None else {"stream": place.stream}
+        try:
+            try:
+                capsule = array.__dlpack__(max_version=(1, 1), **stream)
+            except TypeError:  # a producer from before DLPack 1.0 knows no max_version
+                capsule = array.__dlpack__(**stream)
+        except Exception as error:  # each framework has errors of its own for this
+            raise _not_exportable(where, argument, array, error) from None
+        try:
+            return View.from_capsule(capsule)
+        except (BufferError, TypeError, ValueError) as error:
+            raise _not_exportable(where, argument, array, error) from None
+
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        if place.device[0] == CPU:
+            memory = _cpu.Memory(model)
+            return memory.view(), memory
+        order, shape = model.order, model.shape
+        same = str(like.dtype).rpartition(".")[2] == model.dtype_name
+        dtype = like.dtype if same else getattr(self.namespace, model.dtype_name)
+        made = self._empty(tuple(shape[axis] for axis in order), dtype, like)
+        if order != tuple(range(len(order))):
+            permute = getattr(self.namespace, "permute_dims", None) or self.namespace.transpose
+            made = permute(made, _inverse(order))
+        return self.view("fastact", "the output", made, place), made
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        if place.device[0] == CPU:
+            return super().scratch(nbytes, like, place)
+        made = self._empty((nbytes,), self.namespace.uint8, like)
+        return self.view("fastact", "the workspace", made, place), made
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+        """New memory on the device of `like`: as the array API has it, or as CuPy, by a guard."""
+        if hasattr(like.device, "__enter__"):
+            with like.device:
+                return self.namespace.empty(shape, dtype=dtype)
+        return self.namespace.empty(shape, dtype=dtype, device=like.device)
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        if isinstance(made, _cpu.Memory):
+            return self.namespace.from_dlpack(made)
+        if streams.current(self.name, made.__dlpack_device__()[1]) is not None:
+            return made  # the framework goes on on the stream that was used
+        view = self.view("fastact", "the output", made, Place((0, 0), -1))
+        return self.namespace.from_dlpack(_cpu.Handover(view, wait, (made, *kept)))
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _root(array_type: type) -> str:
+    """The package that a type's arrays belong to."""
+    package = array_type.__module__.partition(".")[0]
+    return _OWNERS.get(package, package)
+
+
+def namespace(array: Any) -> Any:
+    """The functions of an array's framework, as the array API names them, about."""
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    return sys.modules[_root(type(array))]
+
+
+def _not_exportable(where: str, argument: str, array: Any, reason: object) -> TypeError:
+    reason = str(reason).partition("\n")[0]  # torch appends a C++ back trace
+    return TypeError(
+        f"{where}: {argument} must be a dense array whose memory can be shared, got "
+        f"{type(array).__module__}.{type(array).__name__}: {reason}"
+    )
+
+
+NUMPY = _NumPy()
+
+
+@lru_cache(maxsize=64)
+def _of_type(array_type: Any) -> Framework:
+    """The framework of a type with `__dlpack__`; types of one framework share it."""
+    api = getattr(array_type, "__dlpack_c_exchange_api__", None)
+    if api is None:
+        return _DLPack(array_type)
+    base: Any
+    for base in array_type.__mro__[1:]:
+        if getattr(base, "__dlpack_c_exchange_api__", None) is api:
+            return _of_type(base)
+    return _Exchange(array_type, api)
+
+
+def framework_of(array: Any) -> Framework | None:
+    """The framework an array belongs to; None for what NumPy has yet to convert."""
+    if issubclass(type(array), np.ndarray):  # an object may say another __class__
+        return NUMPY
+    array_type: Any = type(array)
+    if isinstance(array, np.generic) or not hasattr(array_type, "__dlpack__"):
+        return None
+    return _of_type(array_type)
+
+
+#: To be called with an array of the caller's that kernels have written.
+mark_written = foreign.mark_written
+
+# Lazy states of a tensor in which its memory does not hold its values: attribute, words, cure.
+_LAZY = (
+    ("is_conj", "that is not lazily conjugated", "resolve_conj"),
+    ("is_neg", "that is not lazily negated", "resolve_neg"),
+)
+
+
+def _has_its_values(where: str, argument: str, array: Any) -> None:
+    if foreign.requires_grad(array):
+        raise TypeError(
+            f"{where}: {argument} must be an array that does not require grad; use "
+            f"{argument}.detach(), or call it under torch.no_grad()"
+        )
+    for attribute, words, cure in _LAZY:
+        state = getattr(array, attribute, False)
+        if state is True or (callable(state) and state()):
+            raise TypeError(
+                f"{where}: {argument} must be an array {words}; use {argument}.{cure}()"
+            )
+
+
+def see(where: str, argument: str, array: Any, framework: Framework, place: Place) -> View:
+    """A view of an array, after the checks that depend on no other argument."""
+    if framework is not NUMPY:
+        _has_its_values(where, argument, array)
+    validate.same_device(where, argument, framework.device(array), place.device)
+    view = framework.view(where, argument, array, place)
+    if view.device != place.device:
+        raise ValueError(
+            f"{where}: {argument} must be on the device that its __dlpack_device__ tells, "
+            f"{validate.device_name(place.device)}, "
+            f"got memory on {validate.device_name(view.device)}"
+        )
+    validate.supported_dtype(where, argument, view)
+    if place.device[0] != CPU:
+        validate.aligned(where, argument, view)
+    return view
+
+
+def to_numpy(where: str, argument: str, value: Any, dtype: Any = None) -> NDArray[Any]:
+    """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
+
+    Without a dtype, integers get the one that np.tanh would compute in. To a dtype real numbers are
+    rounded, and no finite one to infinity.
+    """
+    try:
+        array: NDArray[Any] = np.asanyarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(
+            f"{where}: {argument} must be an array or what NumPy makes one of, got "
+            f"{validate.describe(value)}: {error}"
+        ) from None
+    foreign.plain(where, argument, array)  # an `__array__` may return anything
+    if dtype is None:
+        if array.dtype.kind not in "biu":
+            return array
+        return array.astype(np.tanh.resolve_dtypes((array.dtype, None))[0])
+    if array.dtype.kind not in "biuf" and array.dtype != dtype:
+        raise validate.wrong_dtype(where, argument, array.dtype.name)
+    with np.errstate(all="ignore"):
+        made = array.astype(dtype)
+        if np.any(np.isinf(made) & np.isfinite(array)):
+            raise ValueError(
+                f"{where}: {argument} must have values that {made.dtype.name} holds, got "
+                f"{validate.describe(value)}"
+            )
+    return made
+
+
+def repeated(value: float, like: View) -> View:
+    """A Python number as an array of `like`'s shape and dtype, without memory of that size."""
+    if like.dtype_name == "bfloat16":  # rounded to nearest even; NumPy itself has no bfloat16
+        bits = int(np.float32(value).view(np.uint32))
+        rounded = bits + 0x7FFF + (bits >> 16 & 1) if np.isfinite(value) else bits
+        return View.repeated(np.array(rounded >> 16, np.uint16), like)
+    return View.repeated(np.array(value, like.dtype_name), like)

@@ -1,0 +1,299 @@
+"""Every check of an argument, and every message about one.
+
+A message names the op, the argument, what is allowed and what came. All checks of a call pass
+before anything is written.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import numpy as np
+
+from .. import _cpu
+from .._cpu import View
+from . import foreign
+from .foreign import DTYPES
+from .foreign import describe as describe
+
+# How hard NumPy tries to tell whether two strided arrays meet (its stubs know only 0 and -1).
+_WORK: Any = 100_000
+
+
+class CudaUnavailableError(RuntimeError):
+    """A GPU array came, and no GPU can be used; the message says why."""
+
+
+class Named(Protocol):
+    """Anything with a name: a framework, for messages."""
+
+    name: str
+
+
+def bind(
+    where: str,
+    defaults: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    keyword_only: frozenset[str] = frozenset({"stream"}),
+) -> list[Any]:
+    """Optional arguments given by position or by keyword, as values in `defaults`' order."""
+    positional = [name for name in defaults if name not in keyword_only]
+    if len(args) > len(positional):
+        raise TypeError(
+            f"{where}: takes at most {len(positional)} arguments after the arrays "
+            f"({', '.join(positional)}), got {len(args)}"
+        )
+    values = dict(defaults)
+    values.update(zip(positional, args, strict=False))
+    for key, value in kwargs.items():
+        if key not in defaults:
+            near = get_close_matches(key, defaults, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(
+                f"{where}: unknown keyword {describe(key)}; allowed are {', '.join(defaults)}{hint}"
+            )
+        if key in positional[: len(args)]:
+            raise TypeError(f"{where}: {key} is given by position and by keyword")
+        values[key] = value
+    return list(values.values())
+
+
+def number(where: str, name: str, value: Any) -> float:
+    """A parameter of an op: a finite real number."""
+    if type(value) is not float:
+        value = foreign.real(where, name, value)
+    try:
+        converted = float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{where}: {name} must be a number that float64 holds, got {describe(value)}"
+        ) from None
+    except (TypeError, ValueError):
+        raise TypeError(f"{where}: {name} must be a real number, got {describe(value)}") from None
+    if not np.isfinite(converted):
+        raise ValueError(f"{where}: {name} must be finite, got {converted!r}")
+    return converted
+
+
+# The least numbers that round to infinity.
+_TOO_LARGE = {
+    "float16": 65520.0,
+    "bfloat16": 2.0**128 - 2.0**119 - 2.0**103,  # rounded to float32 first
+    "float32": 2.0**128 - 2.0**103,
+    "float64": np.inf,
+}
+
+
+def holds(where: str, name: str, value: float, view: View) -> None:
+    """A number that stands for an array of a view's dtype is finite there, if it was before."""
+    try:
+        magnitude = abs(float(value))
+    except OverflowError:
+        magnitude = -1.0
+    if magnitude < 0 or _TOO_LARGE[view.dtype_name] <= magnitude < np.inf:
+        raise ValueError(
+            f"{where}: {name} must be a number that {view.dtype_name} holds, got {describe(value)}"
+        )
+
+
+def choice(where: str, name: str, value: Any, allowed: Mapping[str, str]) -> str:
+    """What a parameter that is one of a few strings stands for."""
+    if not isinstance(value, str) or value not in allowed:
+        listed = " or ".join(map(repr, allowed))
+        raise ValueError(f"{where}: {name} must be {listed}, got {describe(value)}")
+    return allowed[value]
+
+
+def rule(where: str, text: str, holds: Callable[..., bool], numbers: Mapping[str, float]) -> None:
+    """What an op asks of its parameters beyond that they are finite."""
+    if not holds(**numbers):
+        came = ", ".join(f"{name}={value!r}" for name, value in numbers.items())
+        raise ValueError(f"{where}: {text}, got {came}")
+
+
+def flag(where: str, name: str, value: Any) -> bool:
+    """A switch: True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{where}: {name} must be True or False, got {describe(value)}")
+    return bool(value)
+
+
+def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
+    """All arrays of a call come from one framework."""
+    if len({id(f) for f in frameworks.values()}) > 1:
+        came = ", ".join(f"{name} from {f.name}" for name, f in frameworks.items())
+        raise TypeError(f"{where}: all arrays must come from one framework, got {came}")
+
+
+def supported_dtype(where: str, name: str, view: View) -> None:
+    """A dtype that the kernels compute."""
+    if view.dtype < 0:
+        raise wrong_dtype(where, name, view.dtype_name)
+
+
+def wrong_dtype(where: str, name: str, came: str) -> TypeError:
+    """The error for a dtype that no kernel takes."""
+    return TypeError(f"{where}: {name} must have dtype {DTYPES}, got {came}")
+
+
+def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[int, int]) -> None:
+    """An array is where the call computes."""
+    if device != expected:
+        raise ValueError(
+            f"{where}: all arrays must be on one device, {device_name(expected)}, got {name} on "
+            f"{device_name(device)}"
+        )
+
+
+def epsilon(where: str, value: Any) -> float:
+    """What is added to a variance: a finite number, and not negative."""
+    eps = number(where, "eps", value)
+    if eps < 0:
+        raise ValueError(f"{where}: eps must not be negative, got {describe(value)}")
+    return eps
+
+
+def computed_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
+    """Statistics have the dtype in which the data are computed."""
+    if view.dtype != computed_in(data):
+        raise TypeError(
+            f"{where}: {name} must have dtype {_cpu.DTYPE_NAMES[computed_in(data)]}, in which "
+            f"{data_name} is computed, got {view.dtype_name}"
+        )
+
+
+def computed_in(view: View) -> int:
+    """The dtype in which an array's is computed: that, or float32 for 16 bits."""
+    return max(view.dtype, _cpu.DTYPE_NAMES.index("float32"))
+
+
+def aligned(where: str, name: str, view: View) -> None:
+    """A GPU reads an element at a multiple of its size alone."""
+    bits = view.address
+    for stride, length in zip(view.strides, view.shape, strict=True):
+        bits |= stride if length > 1 else 0
+    if bits % view.itemsize:
+        raise ValueError(
+            f"{where}: {name} must be aligned to its items of {view.itemsize} bytes on a GPU, got "
+            f"address {view.address:#x} and strides {view.strides}"
+        )
+
+
+def same_as(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
+    """Dtype and shape of `view` are those of the reference."""
+    same_dtype(where, name, view, reference_name, reference)
+    if view.shape != reference.shape:
+        raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
+
+
+def same_dtype(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
+    """Two arrays have one dtype."""
+    if view.dtype != reference.dtype:
+        raise TypeError(
+            f"{where}: {name} must have dtype {reference.dtype_name}, as {reference_name} has, "
+            f"got {view.dtype_name}"
+        )
+
+
+def parameter_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
+    """A parameter has the dtype of the data, or a wider one."""
+    if view.dtype != data.dtype and view.itemsize <= data.itemsize:
+        raise TypeError(
+            f"{where}: {name} must have dtype {data.dtype_name}, as {data_name} has, or a wider "
+            f"one, got {view.dtype_name}"
+        )
+
+
+def device_name(device: tuple[int, int]) -> str:
+    """DLPack's device pair in words."""
+    kinds = {1: "cpu", 2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 12: "emulated"}
+    kind = kinds.get(device[0], f"dlpack-{device[0]}")
+    return kind if kind == "cpu" else f"{kind}:{device[1]}"
+
+
+def writable(where: str, name: str, view: View) -> None:
+    """An output may be written, and no two of its elements are the same memory."""
+    if view.readonly:
+        raise ValueError(f"{where}: {name} must be writable, got a read-only array")
+    if view.overlaps_itself:
+        raise ValueError(
+            f"{where}: {name} must not overlap itself, got strides {view.strides} for shape "
+            f"{view.shape}"
+        )
+
+
+def may_write(
+    where: str, out_name: str, out: View, inputs: Mapping[str, View], *, in_place: bool = True
+) -> None:
+    """Each input is `out` itself (where `in_place` allows it) or shares no memory with it."""
+    for name, view in inputs.items():
+        if not _reach_overlaps(out, view):
+            continue
+        same = out.address == view.address and _steps(out) == _steps(view)
+        if same and in_place:
+            continue
+        shared = _share_memory(out, view)
+        if shared and in_place:
+            raise ValueError(
+                f"{where}: {out_name} must be {name} itself or share no memory with it, got a "
+                f"partial overlap"
+            )
+        if shared:
+            raise ValueError(
+                f"{where}: {out_name} must not share memory with {name}, which is still needed"
+            )
+
+
+def _share_memory(a: View, b: View) -> bool:
+    try:
+        return np.shares_memory(np.asarray(a), np.asarray(b), max_work=_WORK)
+    except np.exceptions.TooHardError:
+        return True  # cannot be told in reasonable time; refusing is safe
+
+
+def _steps(view: View) -> list[int]:
+    """The strides that count: along an axis of length 1 nobody steps."""
+    return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
+
+
+def _reach_overlaps(a: View, b: View) -> bool:
+    (a_low, a_high), (b_low, b_high) = a.reach, b.reach
+    return a_low < b_high and b_low < a_high
+
+
+def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:
+    """`out` as NumPy takes it, one array or a tuple with an array or None an output, as a tuple."""
+    if out is None:
+        return (None,) * count
+    given = out if isinstance(out, tuple) else (out,)
+    if len(given) != count or (count > 1 and given is not out):
+        came = f"a tuple of {len(given)}" if given is out else f"one {type(out).__name__}"
+        raise ValueError(
+            f"{where}: out must be {'an array or ' if count == 1 else ''}a tuple of {count}, got "
+            f"{came}"
+        )
+    return given
+
+
+def wants_one(where: str, outs: tuple[Any, ...]) -> None:
+    """Of several gradients, those that are None are skipped, but not all of them."""
+    if all(out is None for out in outs):
+        raise ValueError(
+            f"{where}: out must have an array for one gradient at least (None skips one), got "
+            f"{describe(outs)}"
+        )
+
+
+def needs_out(where: str, accumulate: bool, *outs: Any) -> None:
+    """accumulate=True adds into arrays, so there must be one for each output."""
+    if accumulate and any(out is None for out in outs):
+        into = "the array" if len(outs) == 1 else "the arrays"
+        raise ValueError(f"{where}: accumulate=True must come with out=, {into} to add into")
+
+
+def apart(where: str, name: str, out: View, others: Mapping[str, View]) -> None:
+    """An output shares no memory with other outputs, or with inputs that all of it is made of."""
+    for other, view in others.items():
+        if _reach_overlaps(out, view) and _share_memory(out, view):
+            raise ValueError(f"{where}: {name} must not share memory with {other}")

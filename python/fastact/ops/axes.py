@@ -1,0 +1,128 @@
+"""Axes: which of them a call means, and the shapes that they leave."""
+
+from collections.abc import Mapping, Sequence, Set
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from .._cpu import View
+from ..interop.foreign import describe
+
+_UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set)  # no lengths, or in no order
+
+#: The most axes that an array has, in NumPy and here.
+MOST = 64
+
+
+def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes that `axis` names (all of them for None), as sorted numbers from 0 on."""
+    if axis is None:
+        return tuple(range(ndim))
+    named = axis if isinstance(axis, tuple | list) else (axis,)
+    try:
+        numbers = [_integer(a) for a in named]
+    except TypeError:
+        raise TypeError(
+            f"{where}: axis must be None, an integer or a tuple of integers, got {describe(axis)}"
+        ) from None
+    for number in numbers:
+        if not -ndim <= number < ndim:
+            allowed = f"from {-ndim} to {ndim - 1}" if ndim else "None or ()"
+            raise ValueError(
+                f"{where}: axis must be {allowed} for an array with {ndim} axes, got "
+                f"{describe(axis)}"
+            )
+    found = sorted(number % ndim for number in numbers)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{where}: axis must name each axis once, got {describe(axis)}")
+    return tuple(found)
+
+
+def one(where: str, axis: Any, ndim: int, name: str = "axis") -> int:
+    """The axis that an argument names, as a number from 0 on."""
+    number = integer(where, name, axis)
+    if not ndim:
+        raise ValueError(
+            f"{where}: {name} must name an axis, got {number} for an array without any"
+        )
+    if not -ndim <= number < ndim:
+        raise ValueError(
+            f"{where}: {name} must be from {-ndim} to {ndim - 1} for an array with {ndim} axes, "
+            f"got {describe(number)}"
+        )
+    return number % ndim
+
+
+def all_but(axis: int, ndim: int) -> tuple[int, ...]:
+    """Every axis except one."""
+    return tuple(other for other in range(ndim) if other != axis)
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """NumPy broadcasts an array of `shape` to `to`."""
+    extra = len(to) - len(shape)
+    return extra >= 0 and all(n in (1, m) for n, m in zip(shape, to[extra:], strict=True))
+
+
+def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of `to` along which an array of `shape` repeats when NumPy broadcasts it."""
+    if not broadcasts(shape, to):
+        raise ValueError(f"{where}: shape must broadcast to {to}, the shape of dy, got {shape}")
+    extra = len(to) - len(shape)
+    return tuple(
+        axis for axis, m in enumerate(to) if axis < extra or (shape[axis - extra] == 1 and m != 1)
+    )
+
+
+def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
+    """A shape that was given as an argument."""
+    try:
+        if isinstance(shape, _UNORDERED):
+            raise TypeError
+        found = tuple(_integer(n) for n in shape)
+    except TypeError:
+        raise TypeError(
+            f"{where}: {name} must be a tuple of integers, got {describe(shape)}"
+        ) from None
+    if len(found) > MOST:
+        raise ValueError(f"{where}: {name} must have at most {MOST} axes, got {len(found)}")
+    if any(n < 0 for n in found):
+        raise ValueError(f"{where}: {name} must have no negative length, got {describe(shape)}")
+    if prod(n for n in found if n) >= 2**58:  # strides in bytes are 64-bit integers
+        raise ValueError(
+            f"{where}: {name} must be of less than 2**58 elements, got {describe(shape)}"
+        )
+    return found
+
+
+def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    """The shape that is left when the axes `over` have been reduced."""
+    return tuple(
+        1 if axis in over else length
+        for axis, length in enumerate(shape)
+        if keepdims or axis not in over
+    )
+
+
+def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None:
+    """An array has a shape that follows from the other arguments."""
+    if view.shape != shape:
+        raise ValueError(f"{where}: {name} must have shape {shape}, got {view.shape}")
+
+
+def integer(where: str, name: str, value: Any) -> int:
+    """An argument that is an integer."""
+    try:
+        return _integer(value)
+    except TypeError:
+        raise TypeError(f"{where}: {name} must be an integer, got {describe(value)}") from None
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        raise TypeError
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray:  # masked, say
+        raise TypeError
+    return index(value)

@@ -1,0 +1,51 @@
+"""The activation that a fused op was told: by its name, or as the op itself."""
+
+from difflib import get_close_matches
+from types import SimpleNamespace
+from typing import Any
+
+from .. import _cpu
+from ..interop.foreign import describe
+from .op import Op, Takes, ops
+
+IDENTITY = "identity"
+
+
+def activation_op(where: str, activation: Any) -> Any:
+    """The op that an activation's name or the op itself stands for; None for the identity."""
+    if isinstance(activation, str):
+        if activation == IDENTITY:
+            return None
+        op = ops.get(activation)
+        if op is not None and op.family == "activations":
+            return op
+        allowed = [op.name for op in ops.values() if op.family == "activations"]
+        near = get_close_matches(activation, [IDENTITY, *allowed], 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(sorted(allowed))}"
+        raise ValueError(
+            f"{where}: activation must be 'identity' or the name of an activation, got "
+            f"{describe(activation)}; {hint}"
+        )
+    if isinstance(activation, Op) and activation.family == "activations":
+        return activation
+    raise TypeError(
+        f"{where}: activation must be a name or an activation of fastact, got "
+        f"{describe(activation)}"
+    )
+
+
+def bind_fused(
+    where: str, takes: Takes, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
+    """The activation's op (None: the identity), its native number, its parameters, the options.
+
+    Its parameters are options too, by keyword.
+    """
+    either = list(takes.either)
+    at = either.index("activation") if "activation" in either else len(args)
+    op = activation_op(where, args[at] if len(args) > at else kwargs.get("activation", IDENTITY))
+    if op is None:
+        return None, _cpu.ACTIVATIONS.index(IDENTITY), (), takes.bind(where, args, kwargs)
+    options = takes.also(**op.parameters).bind(where, args, kwargs)
+    which, numbers = op._native(where, [getattr(options, name) for name in op.parameters])
+    return op, which, numbers, options

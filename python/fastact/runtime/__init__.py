@@ -1,0 +1,1 @@
+"""Threads, the OpenMP runtime, the instruction set and the configuration."""

@@ -1,0 +1,283 @@
+"""Accuracy: each op against the oracle, on every backend; bounds are the ops' own."""
+
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+
+import ml_dtypes
+import mpmath
+import numpy as np
+import pytest
+import torch
+from conftest import ACTIVATIONS, assert_same_bits
+from devices import DTYPES
+
+import fastact as fa
+from fastact import _cpu
+from fastact.check import reference
+
+
+def float32_sample() -> np.ndarray:
+    """Each sign and exponent with 4096 mantissas, and 2^20 points where activations bend.
+
+    4096 mantissas put one on every 2048th float32; the bend (-30, 30) gets some 30 000 a unit.
+    `python -m fastact check --exhaustive` takes all of them.
+    """
+    mantissas = np.arange(0, 1 << 23, 1 << 11, dtype=np.uint32) | np.uint32(0x2A5)
+    exponents = np.arange(0, 255, dtype=np.uint32) << 23
+    positive = (exponents[:, None] | mantissas).ravel().view(np.float32)
+    bend = np.linspace(-30, 30, 1 << 20, dtype=np.float32)
+    return np.concatenate([positive, -positive, bend])
+
+
+@lru_cache(maxsize=4)
+def exact_float32(direction: str, name: str, *parameters: tuple[str, float | str]) -> np.ndarray:
+    """The oracle's values for `float32_sample`, once for all backends that follow each other."""
+    oracle = getattr(reference, direction)
+    exact: np.ndarray = oracle(name, float32_sample().astype(np.float64), **dict(parameters))
+    return exact
+
+
+def ulp_error(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """|y - exact| in units of float32's spacing at the exact value."""
+    with np.errstate(over="ignore"):
+        nearest = exact.astype(np.float32)
+    spacing = np.spacing(np.abs(nearest)).astype(np.float64)
+    same = nearest == y  # infinities, whose difference is no number
+    with np.errstate(invalid="ignore"):
+        return np.where(same & np.isinf(y), 0.0, np.abs(y - exact) / spacing)
+
+
+def check_forward_float32(op, backend, every=1, **parameters):
+    x = float32_sample()[::every]
+    exact = exact_float32("forward", op.name, *parameters.items())[::every]
+    error = ulp_error(backend.run(op, x, **parameters), exact)
+    worst = np.argmax(error)
+    assert error[worst] <= op.bounds.forward_ulp, f"{error[worst]} ULP at {x[worst]!r}"
+
+
+def slope(op, backend, x, **parameters):
+    """The derivative as backward gives it."""
+    return backend.run(op.backward, np.ones_like(x), x, **parameters)
+
+
+def check_derivative_float32(op, backend, every=1, **parameters):
+    x = float32_sample()[::every]
+    exact = exact_float32("derivative", op.name, *parameters.items())[::every]
+    dx = slope(op, backend, x, **parameters)
+    with np.errstate(invalid="ignore"):  # infinity from infinity
+        ulp, absolute = ulp_error(dx, exact), np.abs(dx - exact)
+    excess = np.where(absolute <= op.bounds.derivative_abs, 0, ulp)
+    worst = np.argmax(excess)
+    assert excess[worst] <= op.bounds.derivative_ulp, f"{ulp[worst]} ULP at {x[worst]!r}"
+
+
+def test_forward_float32(op, backend):
+    check_forward_float32(op, backend)
+
+
+def test_derivative_float32(op, backend):
+    check_derivative_float32(op, backend)
+
+
+# Other parameters than the defaults. float32 has them exactly, or the oracle would judge another
+# function.
+PARAMETERS = [
+    ("leaky_relu", {"negative_slope": 0.25}),
+    ("leaky_relu", {"negative_slope": -3.0}),
+    ("elu", {"alpha": 2.5}),
+    ("elu", {"alpha": -0.75}),
+    ("celu", {"alpha": 4.0}),
+    ("celu", {"alpha": -1.0}),
+    ("gelu", {"approximate": "tanh"}),
+    ("hardtanh", {"min_val": -0.25, "max_val": 3.0}),
+    ("hardtanh", {"min_val": 1.5, "max_val": 1.5}),
+    ("softplus", {"beta": 0.375}),
+    ("softplus", {"beta": 3.0}),
+    ("softshrink", {"lambd": 0.0}),
+    ("softshrink", {"lambd": 3.5}),
+    ("hardshrink", {"lambd": 2.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), PARAMETERS, ids=str)
+def test_other_parameters(name, parameters, backend):
+    check_forward_float32(fa.ops[name], backend, 7, **parameters)
+    check_derivative_float32(fa.ops[name], backend, 7, **parameters)
+    check_float64(fa.ops[name], backend, **parameters)
+
+
+def float64_sample() -> np.ndarray:
+    """Every second binary exponent of both signs, and random points where activations bend."""
+    rng = np.random.default_rng(0)
+    powers = np.ldexp(rng.uniform(1, 2, 1049), np.arange(-1074, 1024, 2))
+    bend = np.concatenate([rng.uniform(-800, 50, 400), rng.uniform(-5, 5, 600)])
+    return np.concatenate([powers, -powers, bend])
+
+
+def ulp_error_mp(y: float, exact: mpmath.mpf) -> float:
+    if not np.isfinite(y):
+        return 0.0 if y == float(exact) else np.inf
+    return float(abs(mpmath.mpf(y) - exact) / mpmath.mpf(float(np.spacing(abs(float(exact))))))
+
+
+@lru_cache(maxsize=4)
+def exact_float64(direction: str, name: str, *parameters: tuple[str, float | str]) -> list:
+    oracle = getattr(reference, f"{direction}_mp")
+    return [oracle(name, x, **dict(parameters)) for x in float64_sample().tolist()]
+
+
+def check_float64(op, backend, **parameters):
+    """The absolute bound scales with the precision: 2^-29 of float32's."""
+    x = float64_sample()
+    y, dx = backend.run(op, x, **parameters), slope(op, backend, x, **parameters)
+    exact = exact_float64("forward", op.name, *parameters.items())
+    for a, b, c in zip(x, y, exact, strict=True):
+        error = ulp_error_mp(float(b), c)
+        assert error <= op.bounds.forward_ulp, f"{error} ULP at {a!r}"
+    exact = exact_float64("derivative", op.name, *parameters.items())
+    for a, b, c in zip(x, dx, exact, strict=True):
+        error = ulp_error_mp(float(b), c)
+        near = abs(mpmath.mpf(float(b)) - c) <= op.bounds.absolute(np.float64)
+        assert near or error <= op.bounds.derivative_ulp, f"{error} ULP at {a!r}"
+
+
+def test_float64(op, backend):
+    check_float64(op, backend)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_every_16_bit_input_is_the_rounded_float32_result(op, isa, name):
+    dtype = DTYPES[name]
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    wide = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        y, dx = op(wide).astype(dtype), op.backward(1.0, wide).astype(dtype)
+    for ours, rounded in ((op(x), y), (op.backward(1.0, x), dx)):
+        nan = np.isnan(rounded.astype(np.float32))
+        assert np.isnan(ours.astype(np.float32)[nan]).all()
+        assert_same_bits(ours[~nan], rounded[~nan])
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_every_16_bit_input_on_devices(op, device, name):
+    """Half a ULP, and what the rougher functions of a GPU may add to it."""
+    dtype = DTYPES[name]
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+    for y, exact, allowed in (
+        (device.run(op, x), reference.forward(op.name, wide), 0.0),
+        (slope(op, device, x), reference.derivative(op.name, wide), op.bounds.rough_slope),
+    ):
+        with np.errstate(all="ignore"):
+            y, rounded = y.astype(np.float64), exact.astype(dtype).astype(np.float64)
+            absolute = np.abs(y - exact)
+            ulp = absolute / spacing_16(exact, dtype)
+        same = (y == rounded) | (np.isnan(y) & np.isnan(rounded))
+        close = (ulp <= op.bounds.narrow_ulp) | (absolute <= allowed)
+        assert (same | (np.isfinite(rounded) & close)).all(), f"{np.nanmax(ulp[~same])} ULP"
+
+
+def spacing_16(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The distance between neighbours of a 16-bit type around x."""
+    info = ml_dtypes.finfo(dtype)
+    exponent = np.maximum(np.frexp(np.abs(x))[1] - 1, info.minexp)
+    return np.ldexp(float(info.eps), exponent)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_16_bit_backward_rounds_once(op, isa, name):
+    """dy f'(x) is rounded after the product, and after the sum when it accumulates."""
+    dtype = DTYPES[name]
+    rng = np.random.default_rng(1)
+    x, dy, base = (rng.normal(size=4099).astype(dtype) for _ in range(3))
+    exact = op.backward(dy.astype(np.float32), x.astype(np.float32))
+    assert_same_bits(op.backward(dy, x), exact.astype(dtype))
+    total = (base.astype(np.float32) + exact).astype(dtype)
+    assert_same_bits(op.backward(dy, x, out=base, accumulate=True), total)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_specials(op, backend, name):
+    """Zeros with their signs, infinities and NaN, where the oracle has them."""
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan])
+    y, dx = reference.forward(op.name, x), reference.derivative(op.name, x)
+    dtype = DTYPES[name]
+    for repeats in (1, 37):  # alone: the tail of the loop; 37 times: its body
+        many = np.repeat(x, repeats).astype(dtype)
+        actual, expected = backend.run(op, many), np.repeat(y, repeats)
+        np.testing.assert_allclose(actual, expected, rtol=2e-7)
+        zero = expected == 0
+        np.testing.assert_array_equal(np.signbit(actual[zero]), np.signbit(expected[zero]))
+        np.testing.assert_allclose(slope(op, backend, many), np.repeat(dx, repeats), rtol=3e-7)
+
+
+KINKS = {
+    "relu": [0.0, -0.0],
+    "relu6": [0.0, 6.0],
+    "leaky_relu": [0.0, -0.0],
+    "elu": [0.0, -0.0],
+    "selu": [0.0, -0.0],
+    "celu": [0.0, -0.0],
+    "hardtanh": [-1.0, 1.0],
+    "hardsigmoid": [-3.0, 3.0],
+    "hardswish": [-3.0, 3.0],
+    "softshrink": [-0.5, 0.0, 0.5],
+    "hardshrink": [-0.5, 0.0, 0.5],
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_derivatives_at_kinks_are_torchs(name, backend):
+    x = torch.tensor(KINKS[name], requires_grad=True)
+    (theirs,) = torch.autograd.grad(getattr(torch.nn.functional, name)(x).sum(), x)
+    np.testing.assert_allclose(slope(fa.ops[name], backend, x.detach().numpy()), theirs, rtol=2e-7)
+
+
+def test_flush_to_zero_is_nobodys_business(op):
+    """No floating-point mode is changed: subnormals survive before, in and after a call."""
+    tiny = np.full(64, 1e-40, np.float32)
+    before = tiny * np.float32(0.5)
+    alive = reference.forward(op.name, tiny.astype(np.float64)).astype(np.float32) != 0
+    np.testing.assert_array_equal(op(tiny) != 0, alive)
+    assert_same_bits(tiny * np.float32(0.5), before)
+
+
+# name in math.h: the exact function, and its range in float32 and float64
+ELEMENTARY = {
+    "exp": (mpmath.exp, (-87, 88), (-708, 709)),
+    "expm1": (mpmath.expm1, (-87, 88), (-708, 709)),
+    "log1p_of_unit": (mpmath.log1p, (0, 1), (0, 1)),
+    "sigmoid_of": (lambda x: 1 / (1 + mpmath.exp(-x)), (-103, 50), (-740, 50)),
+    "tanh_of_magnitude": (mpmath.tanh, (0, 20), (0, 40)),
+    "normal_tail": (lambda t: mpmath.erfc(t / mpmath.sqrt(2)) / 2, (0, 13), (0, 37)),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_math_h(name, isa):
+    function, *ranges = ELEMENTARY[name]
+    assert set(ELEMENTARY) == set(_cpu.elementary_bounds())
+    for dtype, (low, high) in zip((np.float32, np.float64), ranges, strict=True):
+        rng = np.random.default_rng(2)
+        small = 10.0 ** rng.uniform(-30, 0, 300)
+        x = np.concatenate([rng.uniform(low, high, 3000), small]).astype(dtype)
+        y = np.empty_like(x)
+        _cpu.elementary(name, _cpu.View.from_numpy(x), _cpu.View.from_numpy(y))
+        for a, b in zip(x, y, strict=True):
+            with mpmath.workdps(60):
+                exact = function(mpmath.mpf(float(a)))
+                spacing = float(np.spacing(dtype(float(exact))))
+                error = float(abs(mpmath.mpf(float(b)) - exact)) / spacing
+            assert error <= _cpu.elementary_bounds()[name], f"{error} ULP at {a!r}"
+
+
+def test_the_lists_agree():
+    """The struct list of activations.h, the registry and the oracle name the same activations."""
+    names = {op.name for op in ACTIVATIONS}
+    structs = {"identity"}.union(*(op.natives for op in ACTIVATIONS))
+    for native in filter(None, (find_spec("fastact._cuda"), find_spec("fastact._cuda_emulated"))):
+        assert structs == set(import_module(native.name).ACTIVATIONS)
+    assert structs == set(_cpu.ACTIVATIONS)
+    assert names == set(reference.FORWARD) == set(reference.DERIVATIVE)

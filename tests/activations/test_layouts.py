@@ -1,0 +1,158 @@
+"""Any strides, any rank, any base address; nothing but the given elements is written."""
+
+import numpy as np
+import pytest
+from conftest import ACTIVATIONS, assert_agrees, assert_same_bits, by_representatives, sample
+from devices import DEVICES, DTYPES
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layouts import is_aligned, views
+
+import fastact as fa
+
+
+@st.composite
+def layouts(draw, most_axes: int = 5):
+    """A function that makes a view of given shape in a drawn layout, and the shape."""
+    shape = tuple(draw(st.lists(st.integers(0, 7), max_size=most_axes)))
+    return shape, draw(views(shape)), draw(views(shape)), draw(views(shape, writable=True))
+
+
+@settings(max_examples=150, deadline=None)  # a first call may load a library
+@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
+def test_strided_is_contiguous(layout, name, op):
+    shape, view_x, view_dy, view_out = layout
+    dtype = DTYPES[name]
+    size = int(np.prod(shape))
+    x = view_x(sample(dtype, size).reshape(shape))
+    dy = view_dy(sample(dtype, size, seed=1).reshape(shape))
+    plain_x, plain_dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
+    plain_x, plain_dy = plain_x.reshape(shape), plain_dy.reshape(shape)
+
+    y = op(x)
+    assert_same_bits(y, op(plain_x))
+    out = view_out(np.zeros(shape, dtype))
+    assert op(x, out=out) is out
+    assert_same_bits(out, y)
+    base = sample(dtype, size, seed=2).reshape(shape)
+    expected = op.backward(plain_dy, plain_x, out=base.copy(), accumulate=True)
+    out = view_out(base)
+    assert_same_bits(op.backward(dy, x, out=out, accumulate=True), expected)
+    assert_same_bits(op.backward(dy, x), op.backward(plain_dy, plain_x))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@settings(max_examples=60, deadline=None)
+@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
+def test_strided_is_contiguous_on_devices(device, layout, name, op):
+    """As above; what the device makes of contiguous arrays is the reference."""
+    shape, view_x, view_dy, view_out = layout
+    dtype = DTYPES[name]
+    size = int(np.prod(shape))
+    plain_x, plain_dy, base = (sample(dtype, size, seed=i).reshape(shape) for i in range(3))
+    base[np.isnan(base)] = 1  # a sum of two NaNs may be either
+    x, dy = view_x(plain_x), view_dy(plain_dy)
+    plain_x, plain_dy = x.copy(), dy.copy()  # with what a broadcast view repeats
+    assume(is_aligned(x) and is_aligned(dy))
+
+    assert_same_bits(device.run(op, x), device.run(op, plain_x))
+    out = device.of(view_out(np.zeros(shape, dtype)))
+    assume(is_aligned(view_out(base)))
+    assert op(device.of(x), out=out) is out
+    assert_same_bits(device.numpy(out), device.run(op, plain_x))
+    expected, out = device.of(base), device.of(view_out(base))
+    op.backward(device.of(plain_dy), device.of(plain_x), out=expected, accumulate=True)
+    op.backward(device.of(dy), device.of(x), out=out, accumulate=True)
+    assert_same_bits(device.numpy(out), device.numpy(expected))
+
+
+@by_representatives
+@pytest.mark.parametrize("rank", range(9))
+def test_every_rank(op, dtype, framework, rank):
+    x = sample(dtype, 2**rank).reshape((2,) * rank)
+    step = 1 if "torch" in framework.name else -1  # torch has no negative strides
+    transposed = x.transpose()[(..., *(slice(None, None, step),) * rank)]
+    expected = framework.run(op, np.ascontiguousarray(transposed).reshape(transposed.shape))
+    assert_same_bits(framework.run(op, transposed), expected)
+
+
+@by_representatives
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (1, 1, 1)])
+def test_empty_and_single(op, dtype, framework, shape):
+    x = framework.of(np.ones(shape, dtype))
+    y = op(x)
+    assert tuple(y.shape) == shape
+    assert_agrees(framework, framework.numpy(y), np.full(shape, op(np.ones(1, dtype))[0]))
+    out = framework.of(np.zeros(shape, dtype))
+    assert op(x, out=out) is out
+    assert tuple(op.backward(x, x).shape) == shape
+
+
+@by_representatives
+def test_output_keeps_the_order(op, dtype):
+    base = np.zeros((2, 3, 4, 5), dtype)
+    for x in (base, base.transpose(3, 1, 0, 2), np.asfortranarray(base), base[::-1, :, ::2]):
+        assert op(x).strides == np.empty_like(x).strides
+        assert op.backward(x, x).strides == np.empty_like(x).strides
+
+
+@by_representatives
+def test_torch_output_keeps_channels_last(op):
+    import torch
+
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    assert op(x).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(op(x), op(x.contiguous()))
+
+
+@by_representatives
+def test_neighbours_are_left_alone(op, dtype):
+    held = np.full((9, 40), 7, dtype)
+    x = sample(dtype, 4 * 13).reshape(4, 13)
+    op(x, out=held[1:9:2, 2:40:3])
+    assert_same_bits(held[1:9:2, 2:40:3], op(x))
+    mask = np.ones(held.shape, bool)
+    mask[1:9:2, 2:40:3] = False
+    assert (held[mask].astype(float) == 7).all()
+
+
+@by_representatives
+def test_in_place(op, dtype):
+    x, dy = sample(dtype, 5000), sample(dtype, 5000, seed=1)
+    for view in (slice(None), slice(None, None, -3)):
+        expected, gradient = op(x[view]), op.backward(dy[view], x[view])
+        a, b, c = x.copy(), x.copy(), dy.copy()
+        assert_same_bits(op(a[view], out=a[view]), expected)
+        assert_same_bits(op.backward(dy[view], b[view], out=b[view]), gradient)
+        assert_same_bits(op.backward(c[view], x[view], out=c[view]), gradient)
+
+
+@by_representatives
+def test_in_place_whatever_the_stride_of_a_single_element(op):
+    """An axis of length 1 may have any stride; two views that differ in it are the same array."""
+    x = sample(np.float32, 100)
+    expected = op(x[::2])
+    view = np.lib.stride_tricks.as_strided(x, (50, 1), (8, 0))
+    same = np.lib.stride_tricks.as_strided(x, (50, 1), (8, 4))
+    assert_same_bits(op(view, out=same)[:, 0], expected)
+
+
+@by_representatives
+def test_interleaved_memory_is_no_overlap(op):
+    held = sample(np.float32, 1000)
+    even, odd = held[::2], held[1::2]
+    assert_same_bits(op(even.copy()), op(even, out=odd))
+
+
+def test_more_than_2_to_the_31_elements():
+    """64-bit indices: the input is one element, seen 2^31 + 9 times; only the output has memory."""
+    n = 2**31 + 9
+    try:
+        out = np.zeros(n, np.float16)  # 4.3 GB, taken page by page as it is written
+    except MemoryError:
+        pytest.skip("needs 4.3 GB of memory")
+    x = np.lib.stride_tricks.as_strided(np.ones(1, np.float16), (n,), (0,))
+    fa.mish(x, out=out)
+    expected = fa.mish(np.ones(1, np.float16))[0]
+    assert out[0] == out[-1] == out[2**31] == expected
+    assert (out[:: 1 << 12] == expected).all()

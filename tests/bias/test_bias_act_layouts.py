@@ -1,0 +1,205 @@
+"""bias_act: the same bits whatever the layout and the threads, in place, and without memory."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import finite, ulp
+from biased import assert_sums, call, case, expected_dx, expected_forward, name_of_some, parts, wide
+from conftest import DTYPES, assert_agrees, assert_same_bits
+from devices import KERNELS
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layouts import is_aligned, views
+from processes import peak
+
+import fastact as fa
+from fastact import _cpu
+from fastact.check import reference
+
+
+@st.composite
+def calls(draw, longest: int = 7, most_axes: int = 4):
+    shape = tuple(draw(st.lists(st.integers(0, longest), min_size=1, max_size=most_axes)))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    layouts = [draw(views(shape)) for _ in range(3)]
+    vector = (shape[axis],)
+    outs = draw(views(shape, writable=True)), draw(views(vector, writable=True))
+    return shape, axis, layouts, draw(views(vector)), outs
+
+
+@settings(max_examples=200, deadline=None)
+@given(calls(), st.sampled_from(sorted(DTYPES)), st.sampled_from(["identity", "mish"]))
+def test_any_layout(drawn, dtype_name, name):
+    shape, axis, layouts, view_bias, (view_out, view_vector) = drawn
+    dtype = DTYPES[dtype_name]
+    dy, x, bias, r = parts(dtype, shape, axis)
+    dy, x, r = (view(a) for view, a in zip(layouts, (dy, x, r), strict=True))
+    bias = view_bias(bias)
+    y = fa.bias_act(x, bias, name, axis=axis, residual=r)
+    assert_same_bits(y, expected_forward(name, x, bias, axis, r))
+    out = view_out(np.zeros(shape, dtype))
+    assert fa.bias_act(x, bias, name, axis=axis, residual=r, out=out) is out
+    assert_same_bits(out, y)
+
+    dx, dbias = fa.bias_act.backward(dy, x, bias, r, name, axis=axis)
+    terms = expected_dx(name, dy, x, bias, axis, r)
+    assert_same_bits(dx, terms.astype(dtype))
+    if dtype.itemsize > 2:
+        assert_same_bits(dbias, fa.bias_grad(dx, axis=axis))
+    base, total = finite(dtype, shape, 5), finite(dtype, (shape[axis],), 6)
+    outs = view_out(base), view_vector(total)
+    fa.bias_act.backward(dy, x, bias, r, name, axis=axis, out=outs, accumulate=True)
+    assert_same_bits(outs[0], (wide(base) + terms).astype(dtype))
+    others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
+    rows = reference.terms(terms.astype(np.float64), others).sum(1) + total.astype(np.float64)
+    tolerance = 0.51 * ulp(outs[1]) + 1e-12
+    assert (np.abs(outs[1].astype(np.float64) - rows) <= tolerance).all()
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@settings(max_examples=80, deadline=None)
+@given(calls(12), st.sampled_from(sorted(DTYPES)), st.sampled_from(["identity", "mish"]))
+def test_any_layout_on_devices(device, drawn, dtype_name, name):
+    shape, axis, layouts, view_bias, (view_out, view_vector) = drawn
+    dtype = DTYPES[dtype_name]
+    dy, x, bias, r = parts(dtype, shape, axis)
+    dy, x, r = (view(a) for view, a in zip(layouts, (dy, x, r), strict=True))
+    bias = view_bias(bias)
+    outs = view_out(np.zeros(shape, dtype)), view_vector(np.zeros(shape[axis], dtype))
+    assume(all(map(is_aligned, (dy, x, r, bias, *outs))))
+    out = device.of(outs[0])
+    arrays = [device.of(a) for a in (x, bias)]
+    fa.bias_act(*arrays, name, axis=axis, residual=device.of(r), out=out)
+    assert_agrees(device, device.numpy(out), expected_forward(name, x, bias, axis, r))
+    got = device.of(outs[0]), device.of(outs[1])
+    fa.bias_act.backward(device.of(dy), *arrays, device.of(r), name, axis=axis, out=got)
+    dx = device.numpy(got[0])
+    assert_agrees(device, dx, expected_dx(name, dy, x, bias, axis, r).astype(dtype))
+    assert_sums(device.numpy(got[1]), dx, axis, dtype)
+
+
+@case
+def test_threads_and_instruction_sets(dtype, shape, axis):
+    dy, x, bias, r = parts(dtype, shape, axis)
+    chosen = _cpu.isa()
+
+    def results() -> tuple[Any, ...]:
+        y = fa.bias_act(x, bias, "mish", axis=axis, residual=r)
+        return (y, *fa.bias_act.backward(dy, x, bias, r, "mish", axis=axis))
+
+    fused = None  # what every instruction set with a fused multiply-add gives
+    try:
+        for isa in _cpu.supported_isas():
+            _cpu.select_isa(isa)
+            with fa.num_threads(1):
+                expected = results()
+            if isa not in ("v2", "baseline"):
+                expected = fused = fused or expected
+            for n in (1, 2, 3, 7):
+                with fa.num_threads(n):
+                    for actual, same in zip(results(), expected, strict=True):
+                        assert_same_bits(actual, same)
+    finally:
+        _cpu.select_isa(chosen)
+
+
+def test_without_workspace(many_threads):
+    """The workspace serves the threads alone; one that is too small is left alone."""
+    dy, x, bias, _ = parts(np.float64, (30_000, 5), 1)
+    expected = fa.bias_act.backward(dy, x, bias, None, "mish")
+    dx, dbias = np.empty_like(x), np.empty_like(bias)
+    seen = [_cpu.View.from_numpy(a) for a in (dy, x, bias, dx, dbias)]
+    which = fa.mish._which
+    assert _cpu.bias_act_workspace(seen[1], seen[4], 1) > 0
+    for scratch in (None, _cpu.View.from_numpy(np.zeros(16, np.uint8))):
+        _cpu.bias_act_backward(which, *seen[:3], None, *seen[3:], 1, (), False, False, scratch, 0)
+        assert_same_bits(dx, expected[0])
+        assert_same_bits(dbias, expected[1])
+
+
+@case
+@name_of_some
+def test_in_place(dtype, shape, axis, name):
+    dy, x, bias, r = parts(dtype, shape, axis)
+    y = fa.bias_act(x, bias, name, axis=axis, residual=r)
+    dx, dbias = fa.bias_act.backward(dy, x, bias, r, name, axis=axis)
+    for out in ("x", "residual"):
+        copies = {"x": x.copy(), "residual": r.copy()}
+        fa.bias_act(
+            copies["x"], bias, name, axis=axis, residual=copies["residual"], out=copies[out]
+        )
+        assert_same_bits(copies[out], y)
+    for k in (0, 1, 3):
+        arrays = [a.copy() for a in (dy, x, bias, r)]
+        out = arrays[k], np.empty_like(dbias)
+        fa.bias_act.backward(*arrays, name, axis=axis, out=out)
+        assert_same_bits(arrays[k], dx)
+        assert_same_bits(out[1], dbias)
+
+
+def test_channels_that_run_backwards(dtype, framework):
+    """The layout of out decides how the arrays are walked; the bias goes along."""
+    if "torch" in framework.name:
+        pytest.skip("torch has no negative strides")
+    dy, x, bias, r = parts(dtype, (6, 7, 5), 1)
+    args = [framework.of(a) for a in (dy, x, bias, r)]
+    y = framework.numpy(fa.bias_act(*args[1:3], "mish", axis=1, residual=args[3]))
+    dx, dbias = fa.bias_act.backward(*args, "mish", axis=1)
+    out = framework.of(np.zeros((6, 7, 5), dtype)[:, ::-1])
+    fa.bias_act(*args[1:3], "mish", axis=1, residual=args[3], out=out)
+    assert_same_bits(framework.numpy(out), y)
+    outs = out, framework.of(np.zeros(7, dtype))
+    got = fa.bias_act.backward(*args, "mish", axis=1, out=outs)
+    assert_same_bits(framework.numpy(got[0]), framework.numpy(dx))
+    assert_agrees(framework, framework.numpy(got[1]), framework.numpy(dbias))
+
+
+def test_bias_of_any_stride(dtype):
+    _, x, bias, _ = parts(dtype, (50, 2100), 1)
+    y = fa.bias_act(x, bias, "mish")
+    for view in (np.repeat(bias, 2)[::2], bias[::-1].copy()[::-1]):
+        assert_same_bits(fa.bias_act(x, view, "mish"), y)
+    same = np.broadcast_to(bias[:1], bias.shape)
+    assert_same_bits(fa.bias_act(x, same), fa.bias_act(x, same.copy()))
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 70), (3000, 5), (40, 1100)], ids=str)
+def test_wider_bias(dtype, framework, shape):
+    """It is rounded to the compute type; its gradient comes back in its own dtype."""
+    dy, x, bias, _ = parts(dtype, shape, 1)
+    for bias_dtype in (np.float32, np.float64):
+        if np.dtype(bias_dtype).itemsize < dtype.itemsize:
+            continue
+        b = bias.astype(bias_dtype) * bias_dtype(1.00001)
+        y = call(framework, fa.bias_act, x, b, "mish", axis=1)
+        assert_agrees(framework, y, expected_forward("mish", x, b, 1, None))
+        dx, dbias = call(framework, fa.bias_act.backward, dy, x, b, None, "mish", axis=1)
+        assert dx.dtype == dtype
+        assert dbias.dtype == bias_dtype
+        others = tuple(i for i in range(x.ndim) if i != 1)
+        terms = expected_dx("mish", dy, x, b, 1, None).astype(np.float64)
+        scale = np.abs(terms).sum(others)
+        rough = 1e-12 if framework.exact else 1e-5
+        error = np.abs(dbias - terms.sum(others))
+        assert (error <= rough * scale + float(np.finfo(bias_dtype).eps) * scale).all()
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2000, 1000), 1), ((200, 10, 1000), 1)], ids=str)
+def test_no_memory_that_grows(dtype, many_threads, shape, axis):
+    dy, x, bias, r = parts(dtype, shape, axis)
+    out, dbias = np.zeros(shape, dtype), np.zeros(shape[axis], dtype)
+    strided = np.zeros((*shape, 2), dtype)[..., 0]
+    for call_of in (
+        lambda: fa.bias_act(x, bias, "mish", axis=axis, residual=r, out=out),
+        lambda: fa.bias_act(strided, bias, "mish", axis=axis, out=strided),
+        lambda: fa.bias_act.backward(dy, x, bias, r, "mish", axis=axis, out=(out, dbias)),
+        lambda: fa.bias_act.backward(
+            strided, x, bias, None, "mish", axis=axis, out=(strided, dbias), accumulate=True
+        ),
+        lambda: fa.bias_grad(strided, axis=axis, out=dbias, accumulate=True),
+    ):
+        assert peak(call_of) < 20_000 + x.size // 32

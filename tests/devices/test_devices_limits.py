@@ -1,0 +1,255 @@
+"""What a device limits: shared memory of a kernel, contexts, the architectures that were built.
+
+The emulated devices give a block 64, 48 and 227 KiB of shared memory. What of a row is kept there
+and what is read again depends on that, and must not show.
+"""
+
+import threading
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import finite
+from conftest import assert_same_bits, sample
+from devices import DTYPES, EMULATED, to_emulated
+from processes import run_python
+
+import fastact as fa
+from fastact.interop import devices
+
+emulated: Any = devices.emulate() if EMULATED else None
+pytestmark = pytest.mark.skipif(
+    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
+)
+
+# --- rows around every capacity -------------------------------------------------------------------
+
+# In packs of 16 bytes, the lengths at which norms.cu plans anew, forward or backward. Up to 256 a
+# warp takes a row, by 1, 2, 4 ... lanes (of four packs each forward, of one backward, where 64 is
+# the most); then a block of 256 threads, which keeps one more pack of each with every 256; from
+# 2048 on one of 512, which keeps 5, 6 (exactly 48 KiB), 7 or 28 packs a thread by what the device
+# has. Backward parts of a row begin behind 2048, in chunks of 1024, forward ones behind 16 384.
+LANES = [1, 2, 4, 8, 16, 32, 64, 128]
+BLOCKS = [256 * k for k in range(1, 9)]
+KEPT = [512 * k for k in (5, 6, 7)]
+LONG = [512 * 28, 16384]
+
+
+@lru_cache(maxsize=4)
+def data(dtype: Any, rows: int, n: int) -> tuple[np.ndarray, ...]:
+    x, dy = (finite(dtype, (rows, n), seed) for seed in (1, 2))
+    weight, bias = (finite(dtype, (n,), seed) for seed in (3, 4))
+    return x, dy, weight, bias
+
+
+def forward(of: Any, numpy: Any, dtype: Any, n: int, told: Any, rows: int = 2) -> list[np.ndarray]:
+    x, _, weight, bias = map(of, data(dtype, rows, n))
+    y, (_, mean, rstd, *_) = fa.layer_norm.forward(x, weight, bias, **told)
+    return [numpy(a) for a in (y, mean, rstd)]
+
+
+def backward(of: Any, numpy: Any, dtype: Any, n: int, told: Any, rows: int = 3) -> list[np.ndarray]:
+    x, dy, weight, bias = data(dtype, rows, n)
+    _, saved = fa.layer_norm.forward(x, weight, bias)  # on the CPU: the same for all
+    made = fa.layer_norm.backward(of(dy), *map(of, saved), **told)
+    return [numpy(a) for a in made]
+
+
+def check(run: Any, dtype: Any, n: int, told: Any) -> None:
+    """Every device has the same bits, and the CPU's values."""
+
+    def numpy(array: Any) -> np.ndarray:
+        return np.frombuffer(array.tobytes(), DTYPES[array.dtype]).reshape(array.shape)
+
+    found = [
+        run(to_emulated(emulated.ExchangeArray, device), numpy, dtype, n, told)
+        for device in range(3)
+    ]
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert_same_bits(two, one)
+    expected = run(lambda array: array, lambda array: array, dtype, n, told)
+    # A last place of the dtype, and of the sums of many terms what float32 rounds of them.
+    epsilon = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+    for one, two in zip(found[0], expected, strict=True):
+        scale = float(np.abs(two.astype(float)).max())
+        bound = epsilon[np.dtype(dtype).name]
+        np.testing.assert_allclose(
+            one.astype(float), two.astype(float), rtol=bound, atol=bound * max(scale, 1e-3)
+        )
+
+
+def lengths(dtype: Any, packs: list[int], beside: tuple[int, ...] = (-1, 0, 1)) -> list[int]:
+    size = 16 // np.dtype(dtype).itemsize
+    return [size * p + d for p in packs for d in beside if size * p + d > 0]
+
+
+@pytest.mark.parametrize("packs", [LANES, BLOCKS, KEPT], ids=["lanes", "blocks", "kept"])
+def test_rows_forward(dtype: Any, packs: list[int]) -> None:
+    for n in lengths(dtype, packs):
+        check(forward, dtype, n, {})
+
+
+# What is kept of a row is wider where an activation makes p of dy.
+@pytest.mark.parametrize("activation", ["identity", "silu"])
+def test_short_rows_backward(dtype: Any, activation: str) -> None:
+    for n in lengths(dtype, LANES):
+        check(backward, dtype, n, {"activation": activation})
+
+
+# bfloat16 is planned as float16 is.
+@pytest.mark.parametrize("activation", ["identity", "silu"])
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_rows_backward(name: str, activation: str) -> None:
+    for n in lengths(DTYPES[name], BLOCKS, (-1, 1)):
+        check(backward, DTYPES[name], n, {"activation": activation})
+
+
+@pytest.mark.parametrize("packs", LONG)
+def test_long_rows_forward(dtype: Any, packs: int) -> None:
+    for n in lengths(dtype, [packs]):
+        check(lambda *given: forward(*given, rows=1), dtype, n, {})
+
+
+def test_rows_of_exactly_48_kib() -> None:
+    """Of 10 241 to 12 288 float32 a block keeps 48 KiB: more than it has beside its own sums
+    without asking, and no more than every device has with asking."""
+    for n in (10_240, 10_241, 11_000, 12_288, 12_289):
+        emulated.clear_launches()
+        check(forward, np.float32, n, {})
+        kept = {launch["shared"] for launch in emulated.launches() if launch["device"] == 0}
+        assert kept == {8192 * -(-n // 2048)}
+
+
+def test_groups_backward(dtype: Any) -> None:
+    """Parameters that runs of elements share: of group_norm, by what a block keeps."""
+    for n in (1023, 2048, 4100):
+        x, dy = (finite(dtype, (2, 4, n), seed) for seed in (1, 2))
+        weight = finite(dtype, (4,), 3)
+        _, saved = fa.group_norm.forward(x, 2, weight, weight)
+        found = []
+        for device in range(3):
+            of = to_emulated(emulated.ExchangeArray, device)
+            made = fa.group_norm.backward(of(dy), *map(of, saved), activation="silu")
+            found.append([np.frombuffer(a.tobytes(), dtype) for a in made])
+        for other in found[1:]:
+            for one, two in zip(found[0], other, strict=True):
+                assert_same_bits(two, one)
+
+
+# --- one limit of a kernel for all threads --------------------------------------------------------
+
+TWO_THREADS = """
+import threading
+import numpy as np
+import fastact as fa
+from fastact import devices
+
+emulated = devices.emulate()
+
+def array(shape, seed):
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return emulated.ExchangeArray.from_bytes(values.tobytes(), "float32", shape, 2)
+
+def arguments(n):
+    x, dy, weight, bias = array((9, n), 1), array((9, n), 2), array((n,), 3), array((n,), 4)
+    _, saved = fa.layer_norm.forward(x, weight, bias)
+    return dy, *saved
+
+large, small = arguments(4000), arguments(3000)
+asked = []
+
+def backward_of_the_small():
+    asked.append(1)
+    other = threading.Thread(target=lambda: fa.layer_norm.backward(*small))
+    other.start()
+    other.join()
+
+# Once the large call has asked for its memory, and before it launches, another thread's small call
+# asks for its own and runs.
+emulated.after("cudaFuncSetAttribute", backward_of_the_small)
+fa.layer_norm.backward(*large)
+assert asked
+
+# And nobody asks again.
+emulated.after("cudaFuncSetAttribute", backward_of_the_small)
+fa.layer_norm.backward(*small)
+fa.layer_norm.backward(*large)
+print(len(asked))
+"""
+
+
+def test_threads_with_rows_of_several_lengths() -> None:
+    """Two launches of one kernel, with 72 and 96 KiB: the limit that both are launched under is the
+    device's, asked for once. A process of its own, in which nobody has asked before."""
+    done = run_python(TWO_THREADS)
+    assert (done.stdout.split(), done.returncode) == (["1"], 0), done.stderr
+
+
+# --- contexts and first launches ------------------------------------------------------------------
+
+
+def in_a_new_thread(work: Any) -> Any:
+    """What a thread that has chosen no device returns."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def test_a_thread_without_a_context_makes_none_elsewhere() -> None:
+    x = to_emulated(emulated.ExchangeArray, 1)(sample(np.float32))
+    fa.mish(x)
+
+    def work() -> Any:
+        fa.mish(x)
+        fa.sum(x)
+        return emulated.contexts()
+
+    emulated.forget_contexts()
+    try:
+        assert in_a_new_thread(work) == [1]
+    finally:  # as it was
+        fa.mish(to_emulated(emulated.ExchangeArray, 0)(sample(np.float32)))
+    assert emulated.contexts() == [0, 1]
+
+
+def test_the_device_before_is_current_again() -> None:
+    """One that is in use, by this thread or another."""
+    here, there = (to_emulated(emulated.ExchangeArray, d)(sample(np.float32)) for d in (0, 1))
+
+    def work() -> Any:
+        fa.mish(here)
+        fa.mish(there)
+        return emulated.current_device()
+
+    assert in_a_new_thread(work) == 0
+    assert in_a_new_thread(lambda: (fa.mish(there), emulated.current_device())[1]) == 0
+
+
+@pytest.mark.parametrize("call", ["cudaSetDevice", "cudaFuncGetAttributes"])
+def test_a_first_launch_that_fails(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what says so means an architecture that was not built. Errors that pass are not kept."""
+    monkeypatch.setattr(devices, "_usable", set())
+
+    def ask() -> Any:
+        try:
+            return devices.native("fastact.sum", (devices.EMULATED, 1))
+        except fa.CudaUnavailableError as error:
+            return str(error)
+
+    for code, name in ((2, "cudaErrorMemoryAllocation"), (719, "cudaErrorLaunchFailure")):
+        emulated.fail(call, code)
+        why = in_a_new_thread(ask)
+        assert f"CUDA does not start there: {name}" in why
+        assert "or move the array" in why
+        assert "compute capability" not in why
+    assert in_a_new_thread(ask) is emulated
+
+
+@pytest.mark.parametrize("code", [98, 209])
+def test_an_architecture_that_was_not_built(code: int) -> None:
+    emulated.fail("cudaFuncGetAttributes", code)
+    assert "compute capability 9.0" in emulated.problem_of_device(0)

@@ -1,0 +1,321 @@
+"""The recurrent gates against the oracle, in every dtype and layout, on every instruction set."""
+
+import doctest
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from gated import assert_all_same, backward, each_op, everywhere, forward, on, views
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastact as fa
+from fastact.check.gates import Step, errors, random_step
+
+# Shorter and longer than a vector, rows that are joined, a buffer of 256, a tile of 1024 columns;
+# more rows than a block of 2048; batches of no and of two axes.
+SHAPES = [(7,), (1, 1), (3, 5), (70, 40), (4, 1100), (2100, 12), (2, 3, 300)]
+# Of every op more than the second-level cache has, and columns of more than a unit.
+WIDE = (256, 1100)
+
+
+@each_op
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_within_the_bounds(op, shape, dtype, backend, recompute):
+    told = {"recompute": True} if recompute else {}
+    step = random_step(on(op, backend), shape, dtype, 2.0, **told)
+    assert max(errors(step)) <= 1
+
+
+@each_op
+def test_gates_are_the_activations(op, backend):
+    """Kept gates have the bits of sigmoid and tanh of the sums."""
+    step = random_step(on(op, backend), (9, 200), np.float32)
+    if op is fa.gru_gates:
+        return
+    kept = forward(step)[-1][0]
+    assert step.bias is not None
+    assert step.recurrent_bias is not None
+    sums = (step.gates + step.recurrent) + (step.bias + step.recurrent_bias)
+    parts = zip(step.letters, np.split(sums, len(step.letters), -1), strict=True)
+    activation = lambda k: fa.tanh if k in "gn" else fa.sigmoid  # noqa: E731
+    expected = [backend.run(activation(k), np.ascontiguousarray(a)) for k, a in parts]
+    assert_same_bits(kept, np.concatenate(expected, -1))
+
+
+@each_op
+@everywhere
+@pytest.mark.parametrize("shape", [(70, 40), (9, 65)], ids=str)
+def test_call_forward_and_recompute_agree(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
+    *results, saved = forward(step)
+    called = step.op(*step.arrays, **step.options)
+    assert_all_same(called if isinstance(called, tuple) else (called,), results)
+    again = random_step(step.op, shape, dtype, recompute=True)
+    inputs = forward(again)[-1]
+    assert inputs[0] is again.gates
+    if dtype in (np.float32, np.float64):  # which are kept as they were
+        assert_all_same(backward(again, inputs), backward(step, saved))
+
+
+@each_op
+@pytest.mark.parametrize(
+    "shape", [(70, 40), (256, 64), (5000, 300), (300, 1030), (900, 8)], ids=str
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_same_bits_for_any_number_of_threads(op, shape, dtype):
+    step = random_step(op, shape, dtype)
+    found = []
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            *results, saved = forward(step)
+            found.append((*results, saved[0], *backward(step, saved)))
+    assert_all_same(found[1], found[0])
+    assert_all_same(found[2], found[0])
+
+
+@each_op
+@pytest.mark.parametrize("shape", [(33, 20), (256, 64), (64, 512), (2500, 40), WIDE], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dbias_is_bias_grad(op, shape, dtype, isa):
+    """The sums of bias_grad, to the bit; both biases have theirs."""
+    step = random_step(op, shape, dtype)
+    made = backward(step, forward(step)[-1])
+    if op is fa.gru_gates:
+        assert_same_bits(made[4], fa.bias_grad(made[1]))
+        assert_same_bits(made[3], fa.bias_grad(made[0]))
+    else:
+        assert_same_bits(made[2], fa.bias_grad(made[0]))
+
+
+@each_op
+@pytest.mark.parametrize("threads", [1, 3])
+def test_dbias_alone(op, threads, isa):
+    """What is not stored cannot be read again, and has the same sums."""
+    step = random_step(op, WIDE, np.float32)
+    saved = forward(step)[-1]
+    expected = backward(step, saved)
+    out = tuple(np.empty_like(d) if d.ndim == 1 else None for d in expected)
+    with fa.num_threads(threads):
+        made = backward(step, saved, out=out)
+    for gradient, same in zip(made, expected, strict=True):
+        if same.ndim == 1:
+            assert_same_bits(gradient, same)
+        else:
+            assert gradient is None
+
+
+def test_sums_are_wide(backend):
+    """1600 equal gradients in bfloat16, whose own sum would stop at 256 of them."""
+    gates, ones = np.zeros((1600, 3), ml_dtypes.bfloat16), np.ones((1600, 3), ml_dtypes.bfloat16)
+    reset = on(fa.gru_reset, backend)
+    saved = reset.forward(gates, ones * 4, bias=np.zeros(3, np.float32))[1]
+    np.testing.assert_array_equal(reset.backward(ones, *saved)[2], 1600.0)
+
+
+@everywhere
+@pytest.mark.parametrize("order", ["ifgo", "iofg", "iofc", "gofi", "ofig"])
+def test_orders(order, where):
+    step = random_step(on(fa.lstm_gates, where), (40, 50), np.float32)
+    *results, saved = forward(step)
+    dgates, dc_prev, dbias = backward(step, saved)
+    letters = order.replace("c", "g")
+
+    def turned(packed: Any) -> Any:
+        parts = dict(zip("ifgo", np.split(packed, 4, -1), strict=True))
+        return np.concatenate([parts[k] for k in letters], -1)
+
+    other = Step(
+        step.op, turned(step.gates), step.state, step.dh, turned(step.recurrent),
+        turned(step.bias), turned(step.recurrent_bias), step.dc, order,
+    )  # fmt: skip
+    *others, kept = forward(other)
+    assert_all_same(others, results)
+    assert_same_bits(kept[0], turned(saved[0]))
+    assert_all_same(backward(other, kept), (turned(dgates), dc_prev, turned(dbias)))
+
+
+@each_op
+@everywhere
+@pytest.mark.parametrize(
+    "kind", ["packed", "steps", "negative", "fortran", "misaligned", "shifted"]
+)
+@pytest.mark.parametrize("shape", [(6, 70), (5, 3, 9)], ids=str)
+def test_layouts(op, dtype, kind, shape, where):
+    if kind == "misaligned" and not where.exact:
+        pytest.skip("a device refuses what is not aligned to its items")
+    step = random_step(on(op, where), shape, dtype)
+    *results, saved = forward(step)
+    made = backward(step, saved)
+    of = lambda a: None if a is None else views(a, kind)  # noqa: E731
+    other = Step(
+        step.op, of(step.gates), of(step.state), of(step.dh), of(step.recurrent), step.bias,
+        step.recurrent_bias, of(step.dc),
+    )  # fmt: skip
+    outs = tuple(of(np.zeros_like(a)) for a in (*results, saved[0]))
+    *others, kept = forward(other, out=outs)
+    assert_all_same((*others, kept[0]), (*results, saved[0]))
+    into = tuple(None if d is None else of(np.zeros_like(d)) for d in made)
+    if kind in ("misaligned", "shifted") or len(shape) == 2:
+        assert_all_same(backward(other, kept, out=into), made)
+
+
+@each_op
+@everywhere
+def test_expanded_and_numbers(op, dtype, where):
+    """A gradient with stride 0, and numbers for states and gradients."""
+    step = random_step(on(op, where), (20, 30), dtype)
+    one = np.ones((), dtype)
+    step.dh = np.broadcast_to(one, (20, 30))
+    step.state = np.broadcast_to(one / 2, (20, 30))
+    saved = forward(step)[-1]
+    made = backward(step, saved)
+    arrays = step.arrays
+    given = [0.5 if a is step.state else a for a in arrays]
+    saved = step.op.forward(*given, **step.options)[1]
+    gradients = (1.0, step.dc) if op is fa.lstm_gates else (1.0,)
+    assert_all_same(step.op.backward(*gradients, *saved), made)
+
+
+@each_op
+@everywhere
+@pytest.mark.parametrize("shape", [(20, 30), (5, 300)], ids=str)
+def test_accumulate_and_left_out(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
+    saved = forward(step)[-1]
+    made = backward(step, saved)
+    for i in range(len(made)):  # each alone
+        out = tuple(np.empty_like(d) if k == i else None for k, d in enumerate(made))
+        only = backward(step, saved, out=out)
+        assert [k for k, d in enumerate(only) if d is not None] == [i]
+        assert_same_bits(only[i], made[i])
+    base = tuple(np.ones_like(d) for d in made)
+    total = backward(step, saved, out=tuple(b.copy() for b in base), accumulate=True)
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    for t, d in zip(total, made, strict=True):
+        wide = d.astype(np.float64)
+        np.testing.assert_allclose(t.astype(np.float64), wide + 1, 2 * eps, 2 * eps)
+
+
+@each_op
+@everywhere
+@pytest.mark.parametrize("shape", [(70, 40), (20, 9)], ids=str)
+def test_in_place(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
+    *results, saved = forward(step)
+    made = backward(step, saved)
+    copies = tuple(a.copy() for a in step.arrays)
+    out = (np.empty_like(step.state), copies[-1]) if op is fa.lstm_gates else copies[-1]
+    called = step.op(*copies, **step.options, out=out)
+    assert_all_same(called if isinstance(called, tuple) else (called,), results)
+    if op is not fa.gru_gates:  # which keeps one array more
+        step.gates = step.gates.copy()
+        outs = tuple(np.empty_like(r) for r in results)
+        kept = forward(step, out=(*outs, step.gates))[-1]
+        assert kept[0] is step.gates
+        dc = step.dc
+        into = (kept[0], dc if dc is not None else step.dh, np.empty_like(step.bias))
+        assert_all_same(backward(step, kept, out=into), made)
+
+
+@each_op
+@everywhere
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0), (2, 0, 5)], ids=str)
+def test_empty(op, dtype, shape, where):
+    step = random_step(on(op, where), shape, dtype)
+    *results, saved = forward(step)
+    assert all(r.shape == shape for r in results)
+    made = backward(step, saved)
+    assert not np.any(made[-1].astype(np.float32))
+
+
+@each_op
+def test_nan_and_inf(op, backend):
+    """What is not a number stays so in its column, and nowhere else; shut gates are exact."""
+    step = random_step(on(op, backend), (4, 40), np.float32)
+    step.bias = step.recurrent_bias = None
+    expected = forward(step)[0].copy()
+    step.gates[1, 3] = np.nan
+    y = forward(step)[0]
+    changed = y != expected
+    assert np.isnan(y[1, 3])
+    assert changed.sum() == 1
+    saved = forward(step)[-1]
+    assert np.isnan(backward(step, saved)[0]).any(-1).tolist() == [False, True, False, False]
+    for value in (np.inf, -np.inf):
+        step.gates[...] = value
+        assert np.isfinite(forward(step)[0]).all()
+    if op in (fa.gru_gates, fa.gru_blend):  # z is 1: the state is kept to the last bit
+        step.gates[...] = np.inf
+        assert_same_bits(forward(step)[0], step.state)
+
+
+@each_op
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_shape(op, data):
+    batch = data.draw(st.lists(st.integers(1, 9), max_size=3))
+    shape = (*batch, data.draw(st.integers(1, 300)))
+    dtype = data.draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    seed = data.draw(st.integers(0, 9))
+    step = random_step(op, shape, dtype, data.draw(st.sampled_from([1.0, 20.0])), seed)
+    assert max(errors(step)) <= 1
+
+
+@each_op
+def test_examples(op):
+    """doctest finds no docstrings of instances by itself."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for door in (op, op.forward, op.backward):
+        test = doctest.DocTestParser().get_doctest(door.__doc__, {}, op.name, None, 0)
+        assert test.examples
+        assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
+
+
+def test_frameworks_agree(framework):
+    step = random_step(fa.lstm_gates, (6, 40), np.float32)
+    *results, saved = forward(step)
+    made = backward(step, saved)
+    of = framework.of
+    (h, c), kept = fa.lstm_gates.forward(
+        of(step.gates), of(step.state), recurrent=of(step.recurrent), bias=of(step.bias),
+        recurrent_bias=of(step.recurrent_bias),
+    )  # fmt: skip
+    assert_all_same([framework.numpy(a) for a in (h, c)], results)
+    theirs = fa.lstm_gates.backward(of(step.dh), of(step.dc), *kept)
+    assert_all_same([framework.numpy(a) for a in theirs], made)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_one_unit_with_gaps_between_the_gates(batch):
+    """Gradients of one column a gate, written with gaps, are summed without them."""
+    rng = np.random.default_rng(0)
+    gates, c, dh = (rng.normal(size=(*batch, n)) for n in (4, 1, 1))
+    bias = rng.normal(size=4)
+    _, saved = fa.lstm_gates.forward(gates, c, bias=bias)
+    expected = fa.lstm_gates.backward(dh, None, *saved)
+    wide = np.full((*batch, 8), np.nan)
+    dbias = np.empty(4)
+    fa.lstm_gates.backward(dh, None, *saved, out=(wide[..., ::2], None, dbias))
+    np.testing.assert_array_equal(wide[..., ::2], expected[0])
+    np.testing.assert_array_equal(dbias, expected[2])
+    assert np.isnan(wide[..., 1::2]).all()
+
+
+def test_the_order_of_rows_does_not_depend_on_threads():
+    """With rows in another order in memory, a sum of its own would add them up in that order."""
+    rng = np.random.default_rng(0)
+    shape = (9, 13, 320)  # more rows than lanes, and more than the first-level cache holds
+    gates, c, dh = (
+        np.asfortranarray(rng.normal(size=(*shape[:2], k * shape[2]))) for k in (4, 1, 1)
+    )
+    _, saved = fa.lstm_gates.forward(gates, c, bias=rng.normal(size=4 * shape[2]))
+    found = []
+    for threads in (1, 2, 3, 4):
+        with fa.num_threads(threads):
+            found.append(fa.lstm_gates.backward(dh, None, *saved)[2])
+    for dbias in found[1:]:
+        assert_same_bits(dbias, found[0])

@@ -1,0 +1,223 @@
+"""Frameworks other than NumPy: what comes back is theirs, and nothing is copied on the way in."""
+
+import gc
+import math
+import weakref
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_bits, by_representatives, sample
+from devices import from_torch, to_torch
+from processes import run_python
+
+from fastact import _cpu
+from fastact.check import reference
+
+
+def test_torch_in_torch_out(op, dtype):
+    x = to_torch(sample(dtype).reshape(10, 100))
+    for view in (x, x.t(), x[::2, 1:], x[0].expand(5, 100), x[:0]):
+        y = op(view)
+        assert type(y) is torch.Tensor
+        assert y.dtype == view.dtype
+        assert y.device == view.device
+        assert_same_bits(from_torch(y), op(from_torch(view)))
+
+
+@by_representatives
+def test_torch_output_is_torchs_own(op):
+    """It may be changed, viewed and outlive what made it; its memory goes with it."""
+    x = torch.randn(1000)
+    y = op(x)
+    expected = y.clone()
+    del x
+    gc.collect()
+    y.add_(1).sub_(1)
+    assert torch.allclose(y, expected, atol=1e-6)
+    ref = weakref.ref(y)
+    view = y[10:]
+    del y
+    assert view.sum().isfinite()
+    del view
+    assert ref() is None
+
+
+def test_torch_gradient_of_a_sum_is_expanded(op):
+    x = torch.randn(6, 7)
+    dy = torch.ones(()).expand(6, 7)
+    assert torch.equal(op.backward(dy, x), op.backward(torch.ones(6, 7), x))
+
+
+# The namespace over which the oracle writes the formulas that torch lacks.
+FORMULAS = SimpleNamespace(**{**vars(torch), "log": math.log, "small": 1e-3})
+
+
+def test_torch_autograd_agrees(op):
+    """torch's own derivative, in float64."""
+    x = torch.linspace(-9, 9, 999, dtype=torch.float64, requires_grad=True)
+    function = getattr(torch.nn.functional, op.name, None)
+    expected = function(x) if function else reference.FORWARD[op.name].of(x, FORMULAS)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(op(x.detach()), expected.detach(), rtol=1e-13, atol=1e-13)
+    # torch multiplies by float32's 1/6 whatever the dtype
+    tolerance = 1e-7 if op.name == "hardsigmoid" else 1e-13
+    torch.testing.assert_close(
+        op.backward(1.0, x.detach()), gradient, rtol=tolerance, atol=tolerance
+    )
+
+
+def test_torch_parameters_and_subclasses(op):
+    """Other classes of torch go the long way and come back as tensors."""
+
+    class Mine(torch.Tensor):
+        pass
+
+    x = torch.randn(50)
+    for other in (torch.nn.Parameter(x, requires_grad=False), x.as_subclass(Mine)):
+        assert torch.equal(op(other), op(x))
+
+
+def test_fake_tensors_are_refused(op):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(3)
+    with pytest.raises(TypeError, match=r"whose memory can be shared, got .*FakeTensor"):
+        op(x)
+
+
+def test_short_cut_and_long_way_agree(op, dtype, monkeypatch):
+    x = sample(dtype)
+    quick = op(to_torch(x))
+    long = op._call(to_torch(x))
+    assert_same_bits(from_torch(quick), from_torch(long))
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_array_api(op, name):
+    xp = pytest.importorskip("array_api_strict")
+    x = xp.asarray(sample(np.dtype(name)).reshape(8, 125).copy())
+    y = op(x)
+    assert type(y) is type(x)
+    assert_same_bits(np.from_dlpack(y), op(np.from_dlpack(x)))
+    out = xp.zeros_like(x)
+    assert op(x, out=out) is out
+    assert_same_bits(np.from_dlpack(out), np.from_dlpack(y))
+
+
+@pytest.mark.skipif(
+    find_spec("jax") is None, reason="jax is no part of the test extra, being as large as all of it"
+)
+def test_jax(op):
+    """In a process of its own: jax starts threads, and other tests fork."""
+    code = f"""
+import jax, numpy as np, fastact as fa
+op = fa.ops[{op.name!r}]
+x = jax.numpy.linspace(-5, 5, 1000).reshape(8, 125)
+y = op(x.T)
+assert isinstance(y, jax.Array)
+np.testing.assert_array_equal(np.asarray(y), op(np.asarray(x).T))
+assert op(x.astype(jax.numpy.bfloat16)).dtype == jax.numpy.bfloat16
+for call, words in (
+    (lambda: op(x, out=x), "one of jax, whose arrays are immutable"),
+    (lambda: jax.jit(op)(x), "whose memory can be shared, got"),
+):
+    try:
+        call()
+    except TypeError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+class Producer:
+    """The least of a DLPack array: an old capsule, no keyword arguments."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    @staticmethod
+    def __array_namespace__():
+        class Namespace:
+            @staticmethod
+            def from_dlpack(memory):
+                return Producer(np.from_dlpack(memory))
+
+        return Namespace
+
+
+def test_old_capsules(op):
+    x = sample(np.float32)
+    y = op(Producer(x))
+    assert type(y) is Producer
+    assert_same_bits(y.array, op(x))
+
+
+def test_read_only_capsules(op):
+    """The flag of a versioned capsule: fine to read, refused as an output."""
+
+    class Frozen(Producer):
+        def __dlpack__(self, *, max_version=None):
+            return self.array.__dlpack__(max_version=max_version)
+
+    x = sample(np.float32)
+    x.flags.writeable = False
+    assert_same_bits(op(Frozen(x)).array, op(x))
+    with pytest.raises(ValueError, match="out must be writable"):
+        op(Frozen(x), out=Frozen(x))
+
+
+def test_immutable_frameworks_refuse_out(op, monkeypatch):
+    from fastact.interop import frameworks
+
+    monkeypatch.setattr(
+        frameworks, "_IMMUTABLE", frozenset({Producer.__module__.partition(".")[0]})
+    )
+    x = sample(np.float32)
+    with pytest.raises(TypeError, match="arrays are immutable"):
+        op(Producer(x), out=Producer(x.copy()))
+
+
+def test_memory_is_handed_over_once():
+    like = _cpu.View.from_numpy(np.zeros((2, 3), np.float32))
+    memory = _cpu.Memory(like)
+    array = np.from_dlpack(memory)
+    assert array.shape == (2, 3)
+    with pytest.raises(BufferError, match="handed over already"):
+        memory.__dlpack__()
+    for capsule in (
+        _cpu.Memory(like).__dlpack__(),
+        _cpu.Memory(like).__dlpack__(max_version=(1, 0)),
+    ):
+        del capsule  # nobody consumed it: its destructor frees the memory
+
+
+def test_an_input_stays_alive_and_is_let_go(op):
+    x = torch.randn(100)
+    ref = weakref.ref(x)
+    y, saved = op.forward(x)
+    del x
+    assert ref() is saved[0]
+    del saved
+    assert ref() is None
+    assert y.isfinite().all()
+
+
+def test_big_torch_outputs(op):
+    """4 MB and more: memory that asked for huge pages."""
+    x = torch.zeros(1_100_000)
+    y = op(x)
+    assert y.data_ptr() % 64 == 0
+    assert torch.equal(y, torch.full_like(y, float(op(np.zeros(1, np.float32))[0])))

@@ -1,0 +1,118 @@
+"""The CUDA module's native functions with workspaces that are short and arrays that do not fit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import KERNELS
+
+import fastact as fa
+from fastact._cpu import View
+from fastact.interop import call
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[tuple[Any, tuple[Any, ...]]]:
+    """Native functions with arguments that are right, at sizes that need workspaces."""
+    if not KERNELS:
+        pytest.skip("neither a GPU nor the emulated device")
+    of = KERNELS[0].of
+
+    def f32(*shape: int) -> Any:
+        return of(RNG.normal(size=shape).astype(np.float32))
+
+    calls: list[tuple[Any, tuple[Any, ...]]] = []
+    kept: list[Any] = []
+    run = call.Call.run
+
+    def note(self, function, *arguments):
+        run(self, function, *arguments)
+        calls.append((getattr(self.native, function), (*arguments, self.stream)))
+        kept.append(self)
+
+    call.Call.run = note
+    try:
+        x, one = f32(700, 3), f32(3)
+        results = [
+            fa.mish(f32(3, 5)),
+            fa.sum(x, 0),
+            fa.sum(f32(30_000)),
+            fa.sum_squares.value_and_grad(f32(30_000)),
+            fa.moments(f32(30_000)),
+            fa.bias_act.backward(x, x, one, None, "mish"),
+        ]
+        y, saved = fa.layer_norm.forward(f32(300, 8), f32(8), f32(8))
+        results += [y, saved, fa.layer_norm.backward(f32(300, 8), *saved)]
+        y, saved = fa.batch_norm.forward(x, None, None, one, one, training=True)
+        results += [y, saved, fa.batch_norm.backward(x, *saved, training=True)]
+        (h, c), saved = fa.lstm_gates.forward(f32(300, 8), f32(300, 2), bias=f32(8))
+        results += [h, c, saved, fa.lstm_gates.backward(h, c, *saved)]
+    finally:
+        call.Call.run = run
+    calls.append((None, (*kept, results)))  # their memory
+    return calls
+
+
+def replaced(arguments: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
+    return (*arguments[:at], value, *arguments[at + 1 :])
+
+
+def test_workspaces_that_are_short(recorded):
+    needed = set()
+    for function, arguments in recorded[:-1]:
+        for at, value in enumerate(arguments):
+            if type(value) is not View or value.dtype >= 0:
+                continue
+            for size in (value.size - 1, 0):
+                short = value.shaped((size,))
+                with pytest.raises(ValueError, match=r"fastact\._cuda: workspace must have \d+"):
+                    function(*replaced(arguments, at, short))
+            with pytest.raises(ValueError, match=r"workspace must have \d+ bytes, got 0"):
+                function(*replaced(arguments, at, None))
+            needed.add(function.__name__)
+    assert needed >= {"sum", "square_value_and_grad", "bias_act_backward", "batch_norm_forward"}
+    assert needed >= {"batch_norm_backward", "gates_backward", "norm_backward"}
+
+
+def test_arrays_that_do_not_fit(recorded):
+    refused, passed = 0, []
+    for function, arguments in recorded[:-1]:
+        for at, value in enumerate(arguments):
+            if type(value) is not View or value.dtype < 0:
+                continue
+            for wrong in (
+                value.with_axes((0,)),
+                value.with_axes((value.ndim,)),
+                value.shaped(value.shape),
+                View(),
+            ):
+                try:
+                    function(*replaced(arguments, at, wrong))
+                except (ValueError, TypeError, AttributeError, RuntimeError):
+                    refused += 1
+                else:
+                    assert wrong.address != 0
+                    passed.append(function.__name__)
+    assert refused > 100
+    # A channel's numbers may have one axis or as many as x.
+    assert set(passed) <= {"batch_norm_forward", "batch_norm_backward"}
+
+
+def test_numbers_out_of_range(recorded):
+    for function, arguments in recorded[:-1]:
+        for at, value in enumerate(arguments[:-1]):
+            if type(value) is int:
+                for wrong in (-1, 1000, 2**31 - 1):
+                    with pytest.raises((ValueError, TypeError)):
+                        function(*replaced(arguments, at, wrong))
+            if type(value) is tuple:
+                for wrong in ((64,), (-1,), tuple(range(5, 100))):
+                    if function.__name__ == "activation_forward" and len(wrong) == 1:
+                        continue  # a parameter, of any value
+                    try:
+                        function(*replaced(arguments, at, wrong))
+                    except (ValueError, TypeError):
+                        continue
+                    assert (len(wrong), value) == (1, ())  # parameters, again

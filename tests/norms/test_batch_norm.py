@@ -1,0 +1,414 @@
+"""batch_norm and norm_apply: values, running statistics and gradients, of any layout."""
+
+import doctest
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_bits
+from devices import FRAMEWORKS, Framework, to_torch
+from processes import peak
+
+import fastact as fa
+from fastact import Moments
+from fastact.check import reference
+
+# A channel as a line, long and short; as columns, few, many and beyond a tile; alone; pieces of
+# long lines; and so many that they go channel by channel on one thread on the way back, not on two.
+SHAPES: list[tuple[tuple[int, ...], int]] = [
+    ((4, 3, 5, 6), 1),
+    ((2, 70, 9, 9), 1),
+    ((2, 100, 3, 3), 1),
+    ((2, 3, 40_000), 1),
+    ((8, 5), 1),
+    ((300, 1030), 1),
+    ((6, 24, 24, 3), -1),
+    ((2, 20, 20, 70), -1),
+    ((7, 30), 0),
+    ((500, 1), 1),
+    ((8, 7, 19, 19), 1),
+]
+shapes = pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+LAYOUTS = {
+    "C": lambda x: x,
+    "F": np.asfortranarray,
+    "backwards": lambda x: x[::-1, ::-1],
+    "apart": lambda x: np.repeat(x, 2, -1)[..., ::2],
+}
+# Every way on arrays in order; what a layout changes, is how x is read, and that is one for all.
+WAYS = [("C", training, name) for training in (True, False) for name in ("identity", "mish")]
+WAYS += [(layout, True, "mish") for layout in LAYOUTS if layout != "C"]
+ways = pytest.mark.parametrize(("layout", "training", "name"), WAYS)
+
+
+def draw(shape: tuple[int, ...], dtype: Any, seed: int, centre: float = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(centre, 1.5, shape).astype(dtype)
+
+
+def wide_of(dtype: Any) -> Any:
+    return np.float64 if dtype == np.float64 else np.float32
+
+
+def parameters(channels: int, dtype: Any) -> tuple[np.ndarray, ...]:
+    """weight, bias, running mean and variance."""
+    weight, bias, mean = (draw((channels,), dtype, seed) for seed in range(3))
+    return weight, bias, mean, np.abs(draw((channels,), dtype, 3)) + np.ones(1, dtype)
+
+
+def by_torch(
+    x: np.ndarray, axis: int, dy: np.ndarray, weights: Any, training: bool, name: str
+) -> list[np.ndarray]:
+    """y, dx, dweight, dbias, running mean and variance in float64."""
+    weight, bias, mean, var = (torch.tensor(w.astype(float)) for w in weights)
+    leaves = [torch.tensor(np.moveaxis(x.astype(float), axis, 1)), weight, bias]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    y = torch.nn.functional.batch_norm(leaves[0], mean, var, *leaves[1:], training, 0.3, 1e-5)
+    y = y if name == "identity" else getattr(torch.nn.functional, name)(y)
+    y.backward(torch.tensor(np.moveaxis(dy.astype(float), axis, 1)))
+    dx = np.moveaxis(leaves[0].grad.numpy(), 1, axis)
+    y = np.moveaxis(y.detach().numpy(), 1, axis)
+    return [y, dx, leaves[1].grad.numpy(), leaves[2].grad.numpy(), mean.numpy(), var.numpy()]
+
+
+def assert_as_torch(
+    framework: Framework,
+    dtype: Any,
+    shape: tuple[int, ...],
+    axis: int,
+    layout: str,
+    training: bool,
+    name: str,
+) -> None:
+    """y, all gradients and the running statistics."""
+    x = LAYOUTS[layout](draw(shape, dtype, 4, 3))
+    dy = draw(shape, dtype, 5)
+    weights = parameters(shape[axis], dtype)
+    expected = by_torch(x, axis, dy, weights, training, name)
+    weight, bias, mean, var = map(framework.of, weights)
+    named = {"channel_axis": axis, "activation": name}
+    y, saved = fa.batch_norm.forward(
+        framework.of(x), mean, var, weight, bias, training, 0.3, **named
+    )
+    gradients = fa.batch_norm.backward(framework.of(dy), *saved, training, **named)
+    # Of the dtype's ULP: y and dx of their largest value, sums of the terms that they are of. dx of
+    # a statistic that is rounded: some more.
+    eps = {2: 2.0**-7, 4: 2.0**-19, 8: 2.0**-44}[np.dtype(dtype).itemsize]
+    count = x.size / shape[axis]
+    scales = [np.abs(expected[0]).max(), np.abs(expected[1]).max(), count, count, 1, 1]
+    found = map(framework.numpy, (y, *gradients, mean, var))
+    for one, other, scale in zip(found, expected, scales, strict=True):
+        assert one.dtype == dtype
+        error = np.abs(one.astype(float) - other).max()
+        assert error <= eps * (np.abs(other).max() + scale)
+
+
+@shapes
+@ways
+def test_against_torch_in_float64(dtype, many_threads, shape, axis, layout, training, name):
+    assert_as_torch(FRAMEWORKS[0], dtype, shape, axis, layout, training, name)
+
+
+@shapes
+def test_same_bits_for_any_threads(shape, axis):
+    x, dy = draw(shape, np.float32, 4), draw(shape, np.float32, 5)
+    weight, bias, *_ = parameters(shape[axis], np.float32)
+    results = []
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            y, saved = fa.batch_norm.forward(
+                x, None, None, weight, bias, True, channel_axis=axis, activation="mish"
+            )
+            back = fa.batch_norm.backward(dy, *saved, True, channel_axis=axis, activation="mish")
+            results.append((y, *back))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert_same_bits(a, b)
+
+
+# Lines of a rest alone, of half the lanes and some, of groups and a rest; and of pieces.
+@pytest.mark.parametrize("columns", [9, 21, 49, 196, 1030, 17_000])
+def test_sums_have_the_same_bits_for_any_layout(isa, columns):
+    """Lines that touch each other are summed as they are, all others in pieces from a buffer."""
+    x, dy = (draw((5, 3, columns), np.float32, seed) for seed in range(2))
+    apart = LAYOUTS["apart"]
+    _, saved = fa.batch_norm.forward(x, None, None, training=True)
+    sums = fa.batch_norm.backward_reduce(dy, *saved)
+    _, *others = fa.batch_norm.forward(apart(x), None, None, training=True)
+    for a, b in zip(sums, fa.batch_norm.backward_reduce(apart(dy), *others[0]), strict=True):
+        assert_same_bits(a, b)
+
+
+def test_far_from_zero():
+    """Where float32 keeps the mean to three digits of the spread."""
+    x = (np.random.default_rng(0).random((100, 1)) + 1e4).astype(np.float32)
+    y = fa.batch_norm(x, None, None, training=True)
+    exact, *_ = reference.batch_norm("identity", x.astype(float), 1, np.ones(1), np.zeros(1), 1e-5)
+    np.testing.assert_allclose(y, exact, atol=1e-6)
+    assert abs(y.mean(dtype=float)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["identity", "gelu"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_against_the_oracle(isa, axis, name):
+    """And what is saved, which torch's comparison above does not see."""
+    x = draw((6, 5, 7), np.float64, 0, 3)
+    weight, bias, *_ = parameters(x.shape[axis], np.float64)
+    y, saved = fa.batch_norm.forward(
+        x, None, None, weight, bias, True, channel_axis=axis, activation=name
+    )
+    exact, mean, rstd = reference.batch_norm(name, x, axis, weight, bias, 1e-5)
+    for one, other in zip((y, *saved[1:3]), (exact, mean, rstd), strict=True):
+        np.testing.assert_allclose(one, other, 1e-13, 1e-13)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 1.0])
+def test_running_statistics_wider_than_the_data(momentum):
+    x = draw((8, 3), np.float16, 0)
+    mean, var = np.full(3, 0.5), np.ones(3)
+    fa.batch_norm(x, mean, var, training=True, momentum=momentum)
+    wide = x.astype(float)
+    of_mean, m2 = reference.moments(wide, (0,))
+    for one, before, new in ((mean, 0.5, of_mean), (var, 1.0, m2 / (len(x) - 1))):
+        np.testing.assert_allclose(one, reference.moved(before, new, momentum), 1e-13, 1e-15)
+
+
+def test_cumulative_average():
+    batches = [draw((8, 3), np.float64, seed) for seed in range(4)]
+    mean, var = np.full(3, np.pi), np.ones(3)
+    for number, x in enumerate(batches):
+        fa.batch_norm(x, mean, var, training=True, momentum=None, num_batches=number)
+    np.testing.assert_allclose(mean, np.mean([x.mean(0) for x in batches], 0))
+    np.testing.assert_allclose(var, np.mean([x.var(0, ddof=1) for x in batches], 0))
+
+
+def test_without_weight_or_bias():
+    x, dy = draw((6, 3, 4), np.float64, 0), draw((6, 3, 4), np.float64, 1)
+    weight = draw((3,), np.float64, 2)
+    one, zero = np.ones(3), np.zeros(3)
+    for given in ((None, None), (weight, None), (None, weight)):
+        full = (one if given[0] is None else weight, zero if given[1] is None else weight)
+        y, saved = fa.batch_norm.forward(x, None, None, *given, True)
+        expected, all_saved = fa.batch_norm.forward(x, None, None, *full, True)
+        assert_same_bits(y, expected)
+        found = fa.batch_norm.backward(dy, *saved, True)
+        wanted = fa.batch_norm.backward(dy, *all_saved, True)
+        assert_same_bits(found[0], wanted[0])
+        for k in (0, 1):
+            assert (found[k + 1] is None) == (given[k] is None)
+
+
+def test_out_and_accumulate():
+    x, dy = draw((6, 3, 4), np.float32, 0), draw((6, 3, 4), np.float32, 1)
+    weight, bias, *_ = parameters(3, np.float32)
+    y, saved = fa.batch_norm.forward(x, None, None, weight, bias, True)
+    wanted = fa.batch_norm.backward(dy, *saved, True)
+    for _ in range(3):  # the long way, then the short one
+        outs = tuple(np.ones_like(g) for g in wanted)
+        assert fa.batch_norm.backward(dy, *saved, True, out=outs, accumulate=True) == outs
+        for out, gradient in zip(outs, wanted, strict=True):
+            np.testing.assert_allclose(out, 1 + gradient, rtol=1e-6)
+        only = np.zeros(3, np.float32)
+        dx, dweight, dbias = fa.batch_norm.backward(dy, *saved, True, out=(None, only, None))
+        assert dx is dbias is None
+        assert dweight is only
+        assert_same_bits(only, wanted[1])
+        place = x.copy()
+        assert fa.batch_norm(place, None, None, weight, bias, True, out=place) is place
+        assert_same_bits(place, y)
+
+
+def test_expanded_gradient():
+    x = draw((6, 3, 4), np.float32, 0)
+    _, saved = fa.batch_norm.forward(x, None, None, training=True, activation="mish")
+    full = np.full(x.shape, 0.5, np.float32)
+    repeated = np.broadcast_to(np.float32(0.5), x.shape)
+    named = {"activation": "mish"}
+    wanted = fa.batch_norm.backward(full, *saved, True, **named)[0]
+    assert_same_bits(fa.batch_norm.backward(repeated, *saved, True, **named)[0], wanted)
+    assert_same_bits(fa.batch_norm.backward(0.5, *saved, True, **named)[0], wanted)
+
+
+def test_halves_over_two_machines():
+    """Moments merged, sums added: what one machine with all of the data has."""
+    x, dy = draw((9, 3, 5), np.float64, 0), draw((9, 3, 5), np.float64, 1)
+    weight, bias, *_ = parameters(3, np.float64)
+    y, saved = fa.batch_norm.forward(x, None, None, weight, bias, True, activation="mish")
+    dx, dweight, dbias = fa.batch_norm.backward(dy, *saved, True, activation="mish")
+    parts = [slice(0, 4), slice(4, 9)]
+    m = Moments.merge_many(fa.moments(x[part], (0, 2), keepdims=True) for part in parts)
+    rstd = 1 / np.sqrt(m.var() + 1e-5)
+    sums = [
+        fa.batch_norm.backward_reduce(
+            dy[part], x[part], m.mean, rstd, weight, bias, activation="mish"
+        )
+        for part in parts
+    ]
+    total = [sum(pair) for pair in zip(*sums, strict=True)]
+    np.testing.assert_allclose(total[0].ravel(), dbias, rtol=1e-12)
+    np.testing.assert_allclose(total[1].ravel(), dweight, rtol=1e-12)
+    for part in parts:
+        found = fa.norm_apply(x[part], m.mean, rstd, weight, bias, axis=1, activation="mish")
+        np.testing.assert_allclose(found, y[part], rtol=1e-12, atol=1e-14)
+        found = fa.batch_norm.backward_apply(
+            dy[part], x[part], m.mean, rstd, weight, *total, m.count, bias, activation="mish"
+        )
+        np.testing.assert_allclose(found, dx[part], rtol=1e-10, atol=1e-13)
+
+
+def test_torch_in_torch_out(dtype):
+    x = draw((4, 3, 5), dtype, 0)
+    tensor = to_torch(x)
+    y, saved = fa.batch_norm.forward(tensor, None, None, training=True)
+    assert isinstance(y, torch.Tensor)
+    assert saved[0] is tensor
+    assert saved[1].shape == (1, 3, 1)
+    assert saved[1].dtype == (torch.float64 if dtype == np.float64 else torch.float32)
+
+
+f32 = np.zeros((4, 3), np.float32)
+ones = np.ones(3, np.float32)
+readonly = np.ones(3, np.float32)
+readonly.flags.writeable = False
+saved = (f32, np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32))
+ERRORS: dict[str, tuple[Any, type[Exception], str]] = {
+    "weight": (lambda: fa.batch_norm(f32, ones, ones, np.ones(4, np.float32)), ValueError,
+               r"fastact.batch_norm: weight must have shape \(3,\), got \(4,\)"),
+    "narrow": (lambda: fa.batch_norm(f32, ones, ones, np.ones(3, np.float16)), TypeError,
+               "weight must have dtype float32, as x has, or a wider one, got float16"),
+    "axis": (lambda: fa.batch_norm(f32, ones, ones, channel_axis=2), ValueError, "axis must be fr"),
+    "eps": (lambda: fa.batch_norm(f32, ones, ones, eps=-1e-5), ValueError, "eps must not be negat"),
+    "nan": (lambda: fa.batch_norm(f32, ones, ones, eps=np.nan), ValueError, "eps must be finite"),
+    "momentum": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=1.5), ValueError,
+                 "momentum must be from 0 to 1, or None, got 1.5"),
+    "negative": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=-0.1), ValueError,
+                 "momentum must be from 0 to 1, or None, got -0.1"),
+    "no number": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=np.nan),
+                  ValueError, "momentum must be finite, got nan"),
+    "batches": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=None,
+                                      num_batches=-1),
+                ValueError, "num_batches must not be negative, got -1"),
+    "num_batches": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=None),
+                    TypeError, "num_batches must be given"),
+    "readonly": (lambda: fa.batch_norm(f32, readonly, ones, training=True), ValueError,
+                 "running_mean must be writable"),
+    "readonly var": (lambda: fa.batch_norm(f32, ones, readonly, training=True), ValueError,
+                     "running_var must be writable, got a read-only array"),
+    "mean's length": (lambda: fa.batch_norm(f32, np.ones(4, np.float32), ones), ValueError,
+                      r"running_mean must have shape \(3,\), got \(4,\)"),
+    "bias": (lambda: fa.norm_apply(f32, ones, ones, None, np.ones((3, 1), np.float32), axis=1),
+             ValueError, r"norm_apply: bias must have shape \(3,\), got \(3, 1\)"),
+    "no statistics": (lambda: fa.norm_apply(f32, None, ones, axis=1), TypeError,
+                      "mean must be an array, got None"),
+    "statistics": (lambda: fa.batch_norm.backward_reduce(f32, f32, ones, ones[:2]), ValueError,
+                   r"backward_reduce: rstd must have shape \(1, 3\), got \(2,\)"),
+    "sums": (lambda: fa.batch_norm.backward_apply(f32, *saved, None, ones, ones[:2], 4), ValueError,
+             r"backward_apply: sum_dy_xhat must have shape \(1, 3\), got \(2,\)"),
+    "no sums": (lambda: fa.batch_norm.backward_apply(f32, *saved, None, None, ones, 4), TypeError,
+                "sum_dy must be an array, got None"),
+    "no gradient": (lambda: fa.batch_norm.backward(f32, *saved, out=(None, None, None)),
+                    ValueError, "out must have an array for one gradient at least"),
+    "length": (lambda: fa.batch_norm(f32, ones, np.ones(2, np.float32), training=True), ValueError,
+               r"running_var must have shape \(3,\)"),
+    "shared": (lambda: fa.batch_norm(f32, ones, ones, training=True), ValueError,
+               "running_mean must not share memory with running_var"),
+    "missing": (lambda: fa.batch_norm(f32, None, ones), TypeError, "running_mean must be an array"),
+    "one value": (lambda: fa.batch_norm(f32[:1], ones, ones.copy(), training=True), ValueError,
+                  "x must have more than one value a channel in training"),
+    "activation": (lambda: fa.batch_norm(f32, ones, ones, activation="mishh"), ValueError, "mish'"),
+    "out": (lambda: fa.batch_norm(f32, ones, ones, out=ones), ValueError, "out must have shape"),
+    "number": (lambda: fa.batch_norm(f32, 0.0, ones), TypeError, "running_mean must be an array"),
+    "stats": (lambda: fa.batch_norm.backward(f32, f32, saved[1], np.ones((3, 1), np.float32)),
+              ValueError, r"rstd must have shape \(1, 3\), got \(3, 1\)"),
+    "dy": (lambda: fa.batch_norm.backward(f32[:2], *saved), ValueError, "dy must have shape"),
+    "no weight": (lambda: fa.batch_norm.backward(f32, *saved, out=(None, ones, None)), ValueError,
+                  r"out\[1\] must be None"),
+    "accumulate": (lambda: fa.batch_norm.backward(f32, *saved, accumulate=True), ValueError,
+                   "come with out="),
+    "count": (lambda: fa.batch_norm.backward_apply(f32, *saved, None, ones, ones, 0), ValueError,
+              "count must be positive"),
+    "no axis": (lambda: fa.norm_apply(f32, ones, ones), TypeError, "axis must be given"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    call, error, words = ERRORS[name]
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            call()
+    assert (ones == 1).all()
+    assert (readonly == 1).all()
+    assert not f32.any()
+
+
+# What is wrong with a call in training that would else update all that it is given.
+SPOILED: dict[str, Any] = {
+    "weight": np.ones(4, np.float32),
+    "bias": np.ones((1, 3), np.float32),
+    "running_var": np.ones(2),
+    "channel_axis": 2,
+    "eps": np.nan,
+    "momentum": 2.0,
+    "activation": "mishh",
+    "out": np.zeros((3, 4), np.float32),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_call_that_fails_writes_nothing(name):
+    x = draw((4, 3), np.float32, 0)
+    for _ in range(4):  # also beside a plan of the call that does not fail
+        fa.batch_norm(x, np.zeros(3), np.ones(3), training=True, out=np.zeros_like(x))
+        given = {"running_mean": np.zeros(3), "running_var": np.ones(3), "out": np.zeros_like(x)}
+        told = {**given, name: SPOILED[name]}
+        with pytest.raises(ValueError, match=name):
+            fa.batch_norm(x, training=True, **told)
+        assert not given["running_mean"].any()
+        assert (given["running_var"] == 1).all()
+        assert not given["out"].any()
+
+
+def test_a_backward_that_fails_writes_nothing():
+    x = draw((4, 3), np.float32, 0)
+    _, saved = fa.batch_norm.forward(x, None, None, ones, ones, True)
+    outs = tuple(np.zeros_like(a) for a in (x, ones, ones))
+    for wrong in ({"dy": x[:2]}, {"out": (*outs[:2], np.zeros(4, np.float32))}, {"mean": ones[:2]}):
+        arrays = {"dy": x, "out": outs, "mean": saved[1], **wrong}
+        with pytest.raises(ValueError, match="must have shape"):
+            fa.batch_norm.backward(
+                arrays["dy"], x, arrays["mean"], *saved[2:], True, out=arrays["out"]
+            )
+        assert not any(out.any() for out in outs)
+
+
+def test_no_elements():
+    assert fa.batch_norm(np.zeros((0, 3)), np.zeros(3), np.ones(3)).shape == (0, 3)
+    empty = np.zeros(0)
+    assert fa.batch_norm(np.zeros((4, 0)), empty, empty.copy(), training=True).shape == (4, 0)
+
+
+def test_no_memory_that_grows(many_threads):
+    """Beside what there is a channel of, and for that of 64 parts of the data."""
+    x = np.ones((50, 16, 50, 50), np.float32)
+    dy, y, dx = (np.ones_like(x) for _ in range(3))
+    weight, bias, mean, var = parameters(16, np.float32)
+    grads = (dx, np.ones_like(weight), np.ones_like(bias))
+    _, saved = fa.batch_norm.forward(x, mean, var, weight, bias, True)
+    for call in (
+        lambda: fa.batch_norm(x, mean, var, weight, bias, True, activation="mish", out=y),
+        lambda: fa.batch_norm(x.T, mean, var, weight, bias, True, channel_axis=2, out=y.T),
+        lambda: fa.batch_norm.backward(dy, *saved, True, activation="mish", out=grads),
+    ):
+        assert peak(call) < 150_000
+
+
+@pytest.mark.parametrize("op", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
+def test_examples(op):
+    """doctest finds no docstrings of instances by itself."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for door in (op, *(getattr(op, name) for name in ("forward", "backward"))):
+        test = doctest.DocTestParser().get_doctest(door.__doc__, {}, op.name, None, 0)
+        assert test.examples
+        assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0

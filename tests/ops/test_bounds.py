@@ -1,0 +1,354 @@
+"""Stated bounds are what is checked: docstrings, `op.bounds`, and results on which they are hard.
+
+Every result is judged by the bounds of its op and the oracle's own error, `reference.BUDGET`.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import DTYPES, FRAMEWORKS, KERNELS
+from normed import Arrays, Setting, assert_right, run
+from test_norms_devices import run_on
+
+import fastact as fa
+from fastact.check import reference
+from fastact.check.gates import Step, errors
+from fastact.ops.bounds import (
+    Activation,
+    BiasBounds,
+    Bounds,
+    GateBounds,
+    MomentBounds,
+    NormBounds,
+    SumBounds,
+    text,
+)
+
+STATED = [op for op in fa.ops.values() if hasattr(op, "bounds")]
+everywhere = pytest.mark.parametrize("where", [FRAMEWORKS[0], *KERNELS], ids=lambda f: f.name)
+
+
+def shown(op: Any, door: str = "") -> str:
+    """A docstring as one line."""
+    doc = (getattr(op, door) if door else op).__doc__
+    return re.sub(r"\s+", " ", doc)
+
+
+def constants(bounds: Any) -> tuple[list[str], list[str]]:
+    """What the docstrings of a call and of its backward have to say."""
+    if isinstance(bounds, Bounds):
+        stated = [f"{bounds.forward_ulp:g} ULP", f"within {bounds.narrow_ulp:g} ULP"]
+        absolute = f"{bounds.derivative_abs:g} (float32;" if bounds.derivative_abs else "ULP"
+        return [*stated, absolute], []
+    if isinstance(bounds, SumBounds):
+        return [f"{bounds.ulp:g} ULP", text(bounds.absolute)], []
+    if isinstance(bounds, MomentBounds):
+        shares = [bounds.mean, bounds.m2, bounds.m2_double, bounds.far]
+        return [text(a) for a in shares], [f"{bounds.gradient:g} u", text(bounds.mean)]
+    if isinstance(bounds, BiasBounds):
+        z = f"{bounds.sums:g} u (abs(x) + abs(bias) + abs(residual))"
+        return [z], [z, f"{bounds.dbias.ulp:g} ULP", text(bounds.dbias.absolute)]
+    if isinstance(bounds, GateBounds):
+        states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
+        return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]
+    assert isinstance(bounds, NormBounds)
+    z = f"{bounds.scaled:g} u abs(xhat weight) + u abs(z)"
+    sums = f"{bounds.summed:g} u sum abs(p)"
+    return [z, text(bounds.moments)], [z.replace(" + u abs(z)", ""), sums]
+
+
+@pytest.mark.parametrize("op", STATED, ids=lambda op: op.name)
+def test_docstrings_state_the_bounds(op):
+    called, back = constants(op.bounds)
+    if op.family == "bias" and isinstance(op.bounds, SumBounds):
+        called = ["As accurate as `fastact.sum`"]
+        assert op.bounds == fa.sum.bounds
+    assert [c for c in called if c not in shown(op)] == []
+    assert [c for c in back if c not in shown(op, "backward")] == []
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "batch_norm", "norm_apply"])
+def test_docstrings_state_the_gradients_of_norms(name):
+    op, said = fa.ops[name], shown(fa.ops[name], "backward")
+    b = op.bounds
+    assert f"n / {1 / b.each:g}" in said
+    of_moments = f"{b.gradient:g} abs(g) + {b.averaged:g} (mean abs(g)"
+    assert (of_moments in said) == (name != "norm_apply")
+    assert (f"{b.given:g} u rstd abs(g)" in said) == (name != "layer_norm")
+    assert text(b.far) in shown(op)
+    assert text(b.far_double) in shown(op)
+
+
+def test_rounding_of_every_dtype():
+    """Half a unit in the last place, at a power of two, between, below the normal numbers."""
+    from fastact.ops.bounds import rounding
+
+    for name, unit, least in (
+        ("float16", 2.0**-10, 2.0**-24),
+        ("bfloat16", 2.0**-7, 2.0**-133),
+        ("float32", 2.0**-23, 2.0**-149),
+        ("float64", 2.0**-52, 5e-324),
+    ):
+        values = np.array([1.0, 1.99, -2.0, 0.0])
+        expected = np.array([unit, unit, 2 * unit, least]) / 2
+        np.testing.assert_array_equal(rounding(values, DTYPES[name]), expected)
+
+
+# --- gradients of moments -------------------------------------------------------------------------
+
+
+@everywhere
+@pytest.mark.parametrize("centre", [0.0, 1000.0])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((4, 1000), (1,)),
+        ((1000, 7), (0,)),
+        ((30, 1032), (0,)),
+        ((5, 4, 300), (0, 2)),
+        ((3, 7, 9), 1),
+    ],
+    ids=str,
+)
+def test_gradient_under_cancellation(where, dtype, centre, shape, axes):
+    """x - mean, of which the mean has to be known far better than x's dtype knows it.
+
+    Of (1000, 1) in bfloat16, whose numbers are 4 apart there, most are 1000 itself: x - mean is
+    then a hundredth of that.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.normal(centre, 1, shape).astype(dtype)
+    wide = x.astype(np.longdouble)
+    mean = wide.mean(axes, keepdims=True)
+    dmean, dvar = (rng.normal(size=mean.shape).astype(dtype) for _ in range(2))
+    count = x.size // mean.size
+    for op, divisor, told in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
+        for gradients in ((dmean, dvar), (None, dvar)):
+            given = tuple(None if g is None else where.of(g) for g in gradients)
+            dx = op.backward(given, where.of(x), axes, keepdims=True, **told)
+            scale = 2 * dvar.astype(np.longdouble) / divisor
+            of_mean = (dmean if gradients[0] is not None else 0 * dmean).astype(wide.dtype) / count
+            terms = (of_mean + 0 * wide, scale * (wide - mean))
+            magnitude = np.abs(wide).mean(axes, keepdims=True)
+            allowed = op.bounds.allowed_gradient(*terms, scale, magnitude, dtype)
+            budget = 1 + reference.BUDGET
+            assert reference.excess(where.numpy(dx), sum(terms), budget * allowed) <= 1
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+def far(arrays: Arrays, rng: Any) -> None:
+    arrays.x = (arrays.x.astype(float) + 1000).astype(arrays.x.dtype)
+
+
+def one_huge(arrays: Arrays, rng: Any) -> None:
+    """Beside which every other term of a sum is rounded."""
+    arrays.x[..., 0], arrays.dy[..., 0] = 3e4, 300
+
+
+def near_constant(arrays: Arrays, rng: Any) -> None:
+    arrays.x[...] = 128
+    arrays.x[..., -1] = 129
+
+
+def orders(arrays: Arrays, rng: Any) -> None:
+    for a in (arrays.x, arrays.dy):
+        a[...] = (a.astype(float) * 10.0 ** rng.uniform(-3, 3, a.shape)).astype(a.dtype)
+
+
+def one_way(arrays: Arrays, rng: Any) -> None:
+    """Terms that are one number: their roundings go one way."""
+    arrays.x[...] = 0.7
+    arrays.x[..., ::2] *= -1
+    arrays.dy[...] = 0.1
+
+
+def near_root(arrays: Arrays, rng: Any) -> None:
+    """A bias that takes away the first unit's xhat weight: z is made of errors alone."""
+    s = arrays.setting
+    if not s.centred or s.parameter != arrays.x.shape[-1:]:
+        return
+    wide = arrays.x.astype(np.longdouble)
+    mean, rstd = reference.statistics(wide, s.axes, s.eps, True)
+    z = ((wide - mean) * rstd * arrays.weight.astype(wide.dtype)).reshape(-1, s.parameter[0])[0]
+    arrays.bias = (-z).astype(arrays.x.dtype)
+
+
+HARD = [far, one_huge, near_constant, orders, one_way, near_root]
+HARD_SETTINGS = [
+    Setting("layer_norm", (40, 77), {"eps": 1e-12}),
+    Setting("layer_norm", (2, 5000)),
+    Setting("rms_norm", (3, 2500), {"eps": 1e-12}),
+    Setting("group_norm", (9, 12, 23), groups=4),
+    Setting("instance_norm", (3, 9, 70), {"channel_axis": -1}),
+]
+hard = pytest.mark.parametrize("make", HARD, ids=lambda make: make.__name__)
+hard_settings = pytest.mark.parametrize("setting", HARD_SETTINGS, ids=str)
+
+
+@hard
+@hard_settings
+@pytest.mark.parametrize("name", ["identity", "mish"])
+@everywhere
+def test_norms_of_hard_data(where, dtype, setting, make, name):
+    arrays = Arrays(setting, dtype)
+    with np.errstate(over="ignore"):
+        make(arrays, np.random.default_rng(0))
+    got = run(arrays, activation=name) if where.exact else run_on(where, arrays, activation=name)
+    assert_right(arrays, name, *got)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_moments_whose_roundings_add_up(op):
+    """31 u of rstd, of float64: each lane's first term is huge, and rounds all that follow it.
+
+    These are what 2**-46, 128 u, is for; other data have some u.
+    """
+    rng = np.random.default_rng(1)
+    arrays = Arrays(Setting(op, (200, 2048), {"eps": 0.0}), np.dtype(np.float64))
+    tops = rng.random((200, 1)) + 0.5
+    arrays.x[...] = np.where(np.arange(2048) < 32, 1000 * tops, -tops)
+    assert_right(arrays, "identity", *run(arrays))
+
+
+@pytest.mark.parametrize("fill", [0.1, 0.7])
+def test_long_sums_of_float64(fill):
+    """Each of n equal terms rounds alike: 80 u of 200 000 rows, 467 u in a row of 500 000."""
+    for shape in ((200_000, 4), (2, 300_000)):
+        arrays = Arrays(Setting("layer_norm", shape), np.dtype(np.float64))
+        arrays.dy[...] = fill
+        assert_right(arrays, "identity", *run(arrays))
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["training", "running", "apply"])
+@pytest.mark.parametrize("name", ["identity", "mish"])
+@pytest.mark.parametrize("make", [None, far, one_huge, near_constant, orders, one_way])
+def test_channels(where, dtype, kind, name, make):
+    arrays = Arrays(Setting("instance_norm", (9, 12, 23)), dtype)
+    if make is not None:
+        with np.errstate(over="ignore"):
+            make(arrays, np.random.default_rng(0))
+    x, dy, axes, kept = arrays.x, arrays.dy, (0, 2), (1, 12, 1)
+    made_in, compute = reference.wide(dtype), np.promote_types(dtype, np.float32)
+    weights = [where.of(a) for a in (arrays.weight, arrays.bias)]
+    op = fa.norm_apply if kind == "apply" else fa.batch_norm
+    told: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
+    true = reference.statistics(x.astype(made_in), axes, 1e-5, True)
+    if kind == "training":
+        given = (None, None)
+        trains = {"training": True}
+    else:  # by others than those of x, in the type that is computed in
+        mean, var = (a.reshape(12).astype(compute) for a in (1 + true[0] / 2, true[1] ** -2))
+        given = tuple(map(where.of, (mean, var)))
+        trains = {}
+        rstd = 1 / np.sqrt(var.astype(made_in) + (1e-5 if kind == "running" else 0))
+        if kind == "apply":
+            given = (given[0], where.of(rstd.astype(compute)))
+            rstd = rstd.astype(compute)
+        true = (mean.reshape(kept), rstd.reshape(kept))
+    y, saved = op.forward(where.of(x), *given, *weights, **trains, **told, activation=name)
+    gradients = op.backward(where.of(dy), *saved, **trains, **told, activation=name)
+    back = [where.numpy(a).reshape(kept) for a in saved[1:3]]
+    along = [a.reshape(kept) for a in (arrays.weight, arrays.bias)]
+    how: dict[str, Any] = {"axes": axes if kind == "training" else None, "centred": True}
+    of_y, of_back = (reference.norm_of(name, dtype, dy, x, s, *along, **how) for s in (true, back))
+    own = None if name == "identity" else fa.ops[name].bounds
+    act = Activation(own, of_y.value, of_y.slope, not where.exact)
+    judged = reference.judged_gradients(
+        of_back, op.bounds, act, dtype, dtype, lambda t: (t + 0 * x.astype(made_in)).sum(axes)
+    )
+    found = [where.numpy(a) for a in (y, *gradients)]
+    expected = [reference.judged_y(of_y, op.bounds, act, dtype), *judged.values()]
+    for result, (exact, allowed) in zip(found, expected, strict=True):
+        assert reference.excess(result.reshape(exact.shape), exact, allowed) <= 1
+
+
+# --- bias_act -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["identity", "mish", "relu", "hardswish"])
+def test_bias_act(backend, dtype, name):
+    """Sums that cancel to kinks, too: the slope there is that of a z within the bound."""
+    rng = np.random.default_rng(0)
+    x, dy, residual = (rng.normal(size=(67, 20)).astype(dtype) for _ in range(3))
+    bias = rng.normal(size=20).astype(dtype)
+    x[1:9] = (-(residual[1:9].astype(float) + bias.astype(float))).astype(dtype)
+    wide = reference.wide(dtype)
+    terms = [a.astype(wide) for a in (x, bias, residual)]
+    z, magnitudes = sum(terms), sum(map(np.abs, terms))
+
+    def value(z: Any) -> Any:
+        return z if name == "identity" else reference.forward(name, z)
+
+    def slope(z: Any) -> Any:
+        return 1 + 0 * z if name == "identity" else reference.derivative(name, z)
+
+    on_gpu = not backend.name.startswith("numpy")
+    bounds, own = fa.bias_act.bounds, None if name == "identity" else fa.ops[name].bounds
+    act = Activation(own, value, slope, on_gpu)
+    given = [backend.of(a) for a in (x, bias)]
+    y = fa.bias_act(*given, name, residual=backend.of(residual))
+    dx, dbias = fa.bias_act.backward(backend.of(dy), *given, backend.of(residual), name)
+    p = dy.astype(wide)
+    total = lambda a: np.sum(a, 0)  # noqa: E731
+    for found, exact, allowed in (
+        (y, value(z), bounds.allowed_forward(act, z, magnitudes, dtype)),
+        (dx, p * slope(z), bounds.allowed_dx(act, p, z, magnitudes, dtype)),
+        (
+            dbias,
+            total(p * slope(z)),
+            bounds.allowed_dbias(act, p, z, magnitudes, dtype, dtype, total),
+        ),
+    ):
+        found = backend.numpy(found)
+        assert reference.excess(found, exact, (1 + reference.BUDGET) * allowed) <= 1
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def test_gradient_of_a_sum_of_squares(backend, dtype):
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(30, 70)).astype(dtype), rng.normal(size=30).astype(dtype)
+    dx = backend.numpy(fa.sum_squares.backward(backend.of(dy), backend.of(x), 1))
+    wide = reference.wide(dtype)
+    exact = 2 * x.astype(wide) * dy.astype(wide)[:, None]
+    allowed = fa.sum_squares.bounds.allowed_gradient(exact, dtype)
+    assert reference.excess(dx, exact, (1 + reference.BUDGET) * allowed) <= 1
+
+
+# --- gates ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
+def test_gates_whose_sums_cancel(dtype, size):
+    """A pre-activation of some u of what it is added up of, where sigmoid and tanh are steepest.
+
+    Of gru_gates, too, whose reset gate then scales something as large.
+    """
+    rng = np.random.default_rng(0)
+    for name, gates in (("lstm_gates", 4), ("gru_gates", 3), ("gru_reset", 1), ("gru_blend", 2)):
+        columns, rows = 40, 50
+        recurrent = (size * (1 + rng.random((rows, gates * columns)))).astype(dtype)
+        bias = rng.normal(size=gates * columns).astype(dtype)
+        near = rng.normal(size=recurrent.shape)
+        x = -(recurrent.astype(float) + bias) + near
+        if name == "gru_gates":  # n: x + r q, with r near a half
+            x[:, 2 * columns :] /= 2
+        made = lambda *shape: rng.normal(size=shape).astype(dtype)  # noqa: E731
+        step = Step(
+            fa.ops[name],
+            x.astype(dtype),
+            made(rows, columns),
+            made(rows, columns),
+            recurrent,
+            bias,
+            None,
+            made(rows, columns) if name == "lstm_gates" else None,
+        )
+        assert max(errors(step)) <= 1, name

@@ -1,0 +1,220 @@
+"""The call cache: a call whose key was seen before replays its plan, and nothing else changes."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import FRAMEWORKS, Framework
+
+import fastact as fa
+from fastact import _cpu
+from fastact.interop import call
+
+SHAPE = (6, 40)
+
+
+def made(*shape: int) -> Any:
+    """An argument: an array of this shape, new for every call."""
+    return ("array", shape)
+
+
+# Every cached entry point: its arguments, its options, the shapes of its outputs.
+CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ...], ...]]] = {
+    "sum": (fa.sum, (made(*SHAPE), 0), {}, ((40,),)),
+    "sum of all": (fa.sum, (made(*SHAPE),), {}, ((),)),
+    "sum, kept": (fa.sum, (made(*SHAPE), (0, 1)), {"keepdims": True}, ((1, 1),)),
+    "sum.forward": (fa.sum.forward, (made(*SHAPE), -1), {}, ((6,),)),
+    "sum.backward": (fa.sum.backward, (made(40), SHAPE, 0), {}, (SHAPE,)),
+    "sum.backward, number": (fa.sum.backward, (0.5, (3,)), {}, ((3,),)),
+    "sum_squares": (fa.sum_squares, (made(*SHAPE),), {"axis": 1}, ((6,),)),
+    "sum_squares.forward": (fa.sum_squares.forward, (made(*SHAPE),), {}, ((),)),
+    "sum_squares.backward": (fa.sum_squares.backward, (made(6), made(*SHAPE), 1), {}, (SHAPE,)),
+    "sum_squares.backward, number": (fa.sum_squares.backward, (3, made(*SHAPE)), {}, (SHAPE,)),
+    "value_and_grad": (fa.sum_squares.value_and_grad, (made(*SHAPE),), {}, ((), SHAPE)),
+    "bias_grad": (fa.bias_grad, (made(2, 3, 4),), {"axis": 1}, ((3,),)),
+    "bias_grad.backward": (fa.bias_grad.backward, (made(40), SHAPE), {}, (SHAPE,)),
+    "unbroadcast": (fa.unbroadcast, (made(*SHAPE), (6, 1)), {}, ((6, 1),)),
+    "unbroadcast.backward": (fa.unbroadcast.backward, (made(6, 1), SHAPE), {}, (SHAPE,)),
+    "bias_act": (fa.bias_act, (made(*SHAPE), made(40)), {}, (SHAPE,)),
+    "bias_act, elu": (
+        fa.bias_act, (made(*SHAPE), made(6), "elu"), {"axis": 0, "alpha": 0.5}, (SHAPE,),
+    ),
+    "bias_act.forward": (
+        fa.bias_act.forward, (made(*SHAPE), made(40), fa.mish), {"residual": made(*SHAPE)},
+        (SHAPE,),
+    ),
+    "bias_act.backward": (
+        fa.bias_act.backward, (made(*SHAPE), made(*SHAPE), made(40), None, "tanh"), {},
+        (SHAPE, (40,)),
+    ),
+    "bias_act.backward, identity": (
+        fa.bias_act.backward, (made(*SHAPE), None, made(40)), {}, (SHAPE, (40,)),
+    ),
+    "mean_var": (fa.mean_var, (made(*SHAPE), 0), {}, ((40,), (40,))),
+    "mean_var.backward": (
+        fa.mean_var.backward, ((made(6), made(6)), made(*SHAPE), 1), {}, (SHAPE,),
+    ),
+    "mean_var.backward, number": (
+        fa.mean_var.backward, ((None, 2.0), made(*SHAPE), 0), {}, (SHAPE,),
+    ),
+    "layer_norm": (fa.layer_norm, (made(*SHAPE), made(40)), {"activation": "mish"}, (SHAPE,)),
+    "add_rms_norm": (
+        fa.add_rms_norm, (made(*SHAPE), made(*SHAPE), made(6)), {"axis": 0}, (SHAPE, SHAPE),
+    ),
+    "batch_norm": (fa.batch_norm, (made(*SHAPE), made(40), made(40), made(40)), {}, (SHAPE,)),
+    "batch_norm in training": (
+        fa.batch_norm, (made(*SHAPE), None, None), {"training": True, "channel_axis": 0}, (SHAPE,),
+    ),
+    "batch_norm.backward": (
+        fa.batch_norm.backward,
+        (made(*SHAPE), made(*SHAPE), made(1, 40), made(1, 40), made(40), made(40), True), {},
+        (SHAPE, (40,), (40,)),
+    ),
+    "backward_apply": (
+        fa.batch_norm.backward_apply,
+        (made(*SHAPE), made(*SHAPE), made(6), made(6), None, made(6), made(6), 40),
+        {"channel_axis": 0, "activation": "tanh"}, (SHAPE,),
+    ),
+    "norm_apply": (
+        fa.norm_apply, (made(*SHAPE), made(6), made(6)), {"axis": 0, "activation": fa.elu},
+        (SHAPE,),
+    ),
+    "norm_apply.backward": (
+        fa.norm_apply.backward,
+        (made(*SHAPE), made(*SHAPE), made(40), made(40), made(40), made(40)), {"axis": 1},
+        (SHAPE, (40,), (40,)),
+    ),
+    "lstm_gates": (
+        fa.lstm_gates, (made(6, 160), made(*SHAPE)),
+        {"recurrent": made(6, 160), "bias": made(160), "order": "iofc"}, (SHAPE, SHAPE),
+    ),
+    "lstm_gates.forward": (
+        fa.lstm_gates.forward, (made(6, 160), made(*SHAPE)), {"recurrent_bias": made(160)},
+        (SHAPE, SHAPE, (6, 160)),
+    ),
+    "lstm_gates.backward": (
+        fa.lstm_gates.backward,
+        (made(*SHAPE), None, made(6, 160), made(*SHAPE), made(*SHAPE), None, made(160)), {},
+        ((6, 160), SHAPE, (160,)),
+    ),
+    "lstm_gates.backward, recomputed": (
+        fa.lstm_gates.backward,
+        (made(*SHAPE), 0.5, made(6, 160), made(*SHAPE), None, made(6, 160), made(160)),
+        {"recompute": True}, ((6, 160), SHAPE, (160,)),
+    ),
+    "gru_gates": (
+        fa.gru_gates, (made(6, 120), made(6, 120), made(*SHAPE)), {"bias": made(120)}, (SHAPE,),
+    ),
+    "gru_gates.backward": (
+        fa.gru_gates.backward,
+        (made(*SHAPE), made(6, 160), None, made(*SHAPE), made(120), made(120)), {},
+        ((6, 120), (6, 120), SHAPE, (120,), (120,)),
+    ),
+    "gru_reset": (fa.gru_reset, (made(*SHAPE), made(*SHAPE)), {}, (SHAPE,)),
+    "gru_reset.backward": (
+        fa.gru_reset.backward, (made(*SHAPE), made(*SHAPE), made(*SHAPE), None, made(40)), {},
+        (SHAPE, SHAPE, (40,)),
+    ),
+    "gru_blend": (fa.gru_blend, (made(6, 80), 0.5), {"recurrent": made(6, 80)}, (SHAPE,)),
+    "gru_blend.forward": (
+        fa.gru_blend.forward, (made(6, 80), made(*SHAPE)), {}, (SHAPE, (6, 80)),
+    ),
+}  # fmt: skip
+entry_case = pytest.mark.parametrize("words", CALLS)
+
+
+def slow_path(entry: Any) -> Any:
+    """The Python layer's function behind an entry point."""
+    return entry._call if isinstance(entry, _cpu.CachedOp) else entry.__wrapped__
+
+
+def arrays_of(words: str, dtype: Any, rng: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any], Any]:
+    """The entry point, its arguments with new values, and arrays to write to."""
+    entry, arguments, options, shapes = CALLS[words]
+
+    def of(argument: Any) -> Any:
+        if isinstance(argument, tuple) and argument[:1] == ("array",):
+            return rng.normal(size=argument[1]).astype(dtype)
+        if isinstance(argument, tuple):
+            return tuple(map(of, argument))
+        return argument
+
+    outs = tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
+    return entry, tuple(map(of, arguments)), {k: of(v) for k, v in options.items()}, outs
+
+
+def flat(framework: Framework, result: Any) -> list[Any]:
+    """Its parts, arrays as NumPy's."""
+    if isinstance(result, tuple):
+        return [part for inner in result for part in flat(framework, inner)]
+    if isinstance(result, np.ndarray | np.generic | int | None):
+        return [result]
+    return [framework.numpy(result)]
+
+
+def assert_same(framework: Framework, actual: Any, expected: Any) -> None:
+    pairs = zip(flat(framework, actual), flat(framework, expected), strict=True)
+    for value, same in pairs:
+        if hasattr(same, "dtype"):
+            assert type(value) is type(same)
+            assert np.shape(value) == np.shape(same)
+            assert_same_bits(value, same)
+        else:
+            assert value == same
+
+
+def adds(words: str) -> bool:
+    """The entry point takes `accumulate`."""
+    return "backward" in words or words in ("bias_grad", "unbroadcast")
+
+
+def in_framework(framework: Framework, argument: Any) -> Any:
+    """An argument with its arrays as the framework's."""
+    if isinstance(argument, tuple):
+        return tuple(in_framework(framework, part) for part in argument)
+    return framework.of(argument) if isinstance(argument, np.ndarray) else argument
+
+
+@pytest.mark.parametrize(
+    ("words", "gives"),
+    [(w, g) for w in CALLS for g in ("new", "out", "sum") if g != "sum" or adds(w)],
+)
+def test_a_plan_gives_what_the_slow_path_gives(words, dtype, framework, gives):
+    rng = np.random.default_rng(0)
+    for _ in range(5):  # seen, written down, run
+        entry, arguments, options, outs = arrays_of(words, dtype, rng)
+        of = partial(in_framework, framework)
+        taken = [of(a) for a in arguments], {k: of(v) for k, v in options.items()}
+        results = []
+        for function in (slow_path(entry), entry):
+            more: dict[str, Any] = {}
+            copies = tuple(framework.of(out.copy()) for out in outs)
+            if gives != "new":
+                more["out"] = copies if len(copies) > 1 else copies[0]
+            if gives == "sum":
+                more["accumulate"] = True
+            result = function(*taken[0], **taken[1], **more)
+            results.append(result)
+            if gives != "new":
+                first = result
+                while isinstance(first, tuple):  # forward's: ((h, c), saved)
+                    first = first[0]
+                assert first is copies[0]
+        assert_same(framework, results[1], results[0])
+
+
+@entry_case
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2], ids=lambda f: f.name)
+def test_a_plan_asks_nobody(words, framework, monkeypatch):
+    """Where a plan runs, the Python layer is not met: no check can have been forgotten there."""
+    rng = np.random.default_rng(0)
+    for time in range(4):
+        if time == 3:
+            monkeypatch.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
+        entry, arguments, options, outs = arrays_of(words, np.float32, rng)
+        of = partial(in_framework, framework)
+        out = tuple(map(framework.of, outs))
+        entry(*map(of, arguments), **{k: of(v) for k, v in options.items()},
+             out=out if len(out) > 1 else out[0])  # fmt: skip

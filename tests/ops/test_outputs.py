@@ -1,0 +1,100 @@
+"""What None in a tuple of outputs means, held over the registry: of results, one to allocate, as in
+NumPy; of gradients, one to skip."""
+
+from itertools import product
+from typing import Any
+
+import calls
+import numpy as np
+import pytest
+from calls import OPS, parts
+from conftest import assert_same_bits
+
+import fastact as fa
+from fastact.ops import docs
+
+X, DY = (np.random.default_rng(seed).normal(size=(6, 4)) for seed in (0, 1))
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+
+
+def halves(**told: Any) -> Any:
+    return fa.batch_norm.backward_reduce(DY, X, X[0], X[1], **told)
+
+
+BACKWARD = {op.name: calls.backward(op, X, DY) for op in OPS}
+BACKWARD["batch_norm.backward_reduce"] = halves
+
+
+def test_all_ops_are_held():
+    """An op that `calls` does not know how to call is not forgotten."""
+    families = {"activations", "bias", "reductions", "norms", "gates"}
+    assert {op.name for op in OPS} == {o.name for o in fa.ops.values() if o.family in families}
+
+
+@each_op
+def test_results_that_are_none_are_allocated(op):
+    call = calls.forward(op, X, DY)
+    expected = parts(call())
+    for given in product((False, True), repeat=len(expected)):
+        pairs = list(zip(given, expected, strict=True))
+        for _ in range(3):  # the long way, then a plan
+            out = tuple(np.empty_like(e) if g else None for g, e in pairs)
+            found = parts(call(out=out))
+            for result, held, same in zip(found, out, expected, strict=True):
+                assert held is None or result is held
+                assert_same_bits(result, same)
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_gradients_that_are_none_are_skipped(name):
+    call = BACKWARD[name]
+    expected = call()
+    if not isinstance(expected, tuple):  # one gradient: there is nothing to choose
+        assert_same_bits(call(out=(None,)), expected)
+        return
+    for given in product((False, True), repeat=len(expected)):
+        for _ in range(3):
+            pairs = zip(given, expected, strict=True)
+            out = tuple(np.empty_like(e) if g else None for g, e in pairs)
+            if not any(given):
+                with pytest.raises(ValueError, match="out must have an array for one gradient at"):
+                    call(out=out)
+                continue
+            found = call(out=out)
+            for result, held, same in zip(found, out, expected, strict=True):
+                assert result is held
+                if held is not None:
+                    assert_same_bits(result, same)
+
+
+@pytest.mark.parametrize("name", [n for n in BACKWARD if n != "batch_norm.backward_reduce"])
+def test_accumulating_into_some(name):
+    call = BACKWARD[name]
+    expected = call()
+    if not isinstance(expected, tuple):
+        return
+    for k, gradient in enumerate(expected):
+        out = tuple(np.ones_like(g) if i == k else None for i, g in enumerate(expected))
+        call(out=out, accumulate=True)
+        np.testing.assert_allclose(out[k], gradient + 1, 1e-12, 1e-12)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@each_op
+def test_it_is_documented(op):
+    if len(parts(calls.forward(op, X, DY)())) > 1:
+        assert docs.ALLOCATED in words(op.__doc__)
+    if isinstance(BACKWARD[op.name](), tuple):
+        assert docs.SKIPPED in words(op.backward.__doc__)
+
+
+def test_doors_that_one_op_alone_has():
+    assert docs.SKIPPED in words(fa.batch_norm.backward_reduce.__doc__)
+    assert docs.ALLOCATED in words(fa.sum_squares.value_and_grad.__doc__)
+    grad = np.empty_like(X)
+    value, found = fa.sum_squares.value_and_grad(X, out=(None, grad))
+    assert found is grad
+    assert_same_bits(value, fa.sum_squares(X))

@@ -1,0 +1,337 @@
+"""Numbers, axes, shapes and switches as arguments: what is one, and what is refused by name.
+
+Text is not parsed, no imaginary part or unit is dropped, equal keys of a dictionary are not the
+same number, and a message is short whatever came.
+"""
+
+import copy
+import decimal
+import fractions
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastact as fa
+from fastact.interop import validate
+
+TIMES = 5  # until a call that could be recorded is
+
+
+def f32(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
+X = f32(2, 3)
+BIG = np.zeros(100_000)
+
+# Every float that an op takes: name, and the call with it.
+NUMBERS: dict[str, Any] = {
+    "layer_norm: eps": lambda v: fa.layer_norm(X, eps=v),
+    "layer_norm.forward: eps": lambda v: fa.layer_norm.forward(X, eps=v),
+    "layer_norm.backward: eps": lambda v: fa.layer_norm.backward(X, X, f32(2, 1), f32(2, 1), eps=v),
+    "group_norm: eps": lambda v: fa.group_norm(X, 1, eps=v),
+    "batch_norm: eps": lambda v: fa.batch_norm(X, f32(3), f32(3), eps=v),
+    "batch_norm: momentum": lambda v: fa.batch_norm(X, f32(3), f32(3), training=True, momentum=v),
+    "mean_var: correction": lambda v: fa.mean_var(X, correction=v),
+    "leaky_relu: negative_slope": lambda v: fa.leaky_relu(X, v),
+    "leaky_relu.backward: negative_slope": lambda v: fa.leaky_relu.backward(X, X, v),
+    "elu: alpha": lambda v: fa.elu(X, alpha=v),
+    "bias_act: negative_slope": lambda v: fa.bias_act(X, f32(3), "leaky_relu", negative_slope=v),
+    "Moments.var: correction": lambda v: fa.moments(X).var(v),
+}
+
+GOOD: dict[str, Any] = {
+    "float": 0.5, "int": 1, "True": True, "NumPy float": np.float32(0.5), "NumPy int": np.int8(1),
+    "NumPy bool": np.True_, "half": np.float16(0.5), "0-d": np.array(0.5), "one": np.array([[0.5]]),
+    "0-d int": np.array(1), "tensor": torch.tensor(0.5), "one tensor": torch.tensor([0.5]),
+    "int tensor": torch.tensor(1), "bfloat16 tensor": torch.tensor(0.5, dtype=torch.bfloat16),
+    "fraction": fractions.Fraction(1, 2), "decimal": decimal.Decimal("0.5"),
+}  # fmt: skip
+
+BAD: dict[str, Any] = {
+    "text": "0.5", "bytes": b"0.5", "bytearray": bytearray(b"0.5"), "NumPy text": np.str_("0.5"),
+    "complex": 0.5 + 0j, "NumPy complex": np.complex64(0.5), "0-d complex": np.array(0.5 + 0j),
+    "complex tensor": torch.tensor(0.5 + 0j), "two": np.ones(2), "two of torch": torch.ones(2),
+    "none of them": np.ones(0), "many": BIG, "list": [0.5], "tuple": (0.5,), "object": object(),
+    "0-d text": np.array("0.5"), "0-d object": np.array(0.5, object), "date": np.datetime64(1, "s"),
+    "duration": np.timedelta64(1, "s"), "0-d duration": np.array(1, "m8[s]"), "type": float,
+    "an op": fa.mish,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", GOOD)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name, value):
+    call, value = NUMBERS[name], GOOD[value]
+    number = float(value.item() if hasattr(value, "item") else value)
+    for _ in range(TIMES):
+        given, expected = call(value), call(number)
+        np.testing.assert_equal(given, expected)
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_no_number(name, value):
+    call, value = NUMBERS[name], BAD[value]
+    call(0.5)  # which has the hash of some of these
+    for _ in range(TIMES):
+        with pytest.raises(TypeError, match=rf"^fastact\.{name} must be a real number, got ") as e:
+            call(value)
+        assert len(str(e.value)) < 200
+
+
+@pytest.mark.parametrize("name", [n for n in NUMBERS if "momentum" not in n])
+def test_none_is_no_number(name):
+    with pytest.raises(TypeError, match=rf"^fastact\.{name} must be a real number, got None"):
+        NUMBERS[name](None)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_are_not_finite(name):
+    for value in (np.nan, np.inf, -np.inf, np.array(np.nan), torch.tensor(np.inf)):
+        for _ in range(TIMES):
+            with pytest.raises(
+                ValueError, match=rf"^fastact\.{name} must be finite, got -?(nan|inf)"
+            ):
+                NUMBERS[name](value)
+    words = rf"^fastact\.{name} must be a number that float64 holds, got an integer of \d+ bits"
+    for value in (10**400, -(10**400), 10**5000):  # Python prints no number of 5000 digits
+        with pytest.raises(ValueError, match=words):
+            NUMBERS[name](value)
+
+
+def test_what_is_masked_is_no_number():
+    with pytest.raises(TypeError, match="eps must be a plain array, got a masked one"):
+        fa.layer_norm(X, eps=np.ma.array(0.5, mask=True))
+
+
+# --- equal keys, other numbers --------------------------------------------------------------------
+
+
+def signs(array: Any) -> list[bool]:
+    return np.signbit(array).tolist()
+
+
+def test_minus_zero_is_not_zero():
+    """-1 times either has the other sign; in both orders, by every entry point."""
+    x = np.array([-1.0], np.float32)
+    for first, second in ((0.0, -0.0), (-0.0, 0.0)):
+        for slope in (first, second, first, second):
+            expected = signs(x * np.float32(slope))
+            assert signs(fa.leaky_relu(x, slope)) == expected
+            assert signs(fa.leaky_relu(x, negative_slope=slope)) == expected
+            assert signs(fa.leaky_relu.forward(x, slope)[0]) == expected
+            assert signs(fa.leaky_relu.backward(x, x, slope)) == expected
+            for _ in range(TIMES):  # a fused call is recorded
+                y = fa.bias_act(x, np.zeros(1, np.float32), "leaky_relu", negative_slope=slope)
+                assert signs(y) == expected
+    assert signs(fa.leaky_relu(x, False)) == signs(fa.leaky_relu(x, 0)) == [True]
+
+
+def test_equal_hashes_are_not_equal_parameters():
+    for _ in range(TIMES):
+        fa.elu(X, 1)
+        fa.elu(X, 1.0)
+        for value in (1 + 0j, np.complex128(1), "1"):
+            with pytest.raises(TypeError, match="alpha must be a real number"):
+                fa.elu(X, value)
+        with pytest.raises(ValueError, match="alpha must be finite, got nan"):
+            fa.elu(X, np.nan)
+
+
+# --- axes, shapes, switches -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1", b"1", 1.0, True, np.True_, np.array([1]), np.array(1.0), torch.tensor(True), [[0]], {0},
+     np.ma.array(1, mask=True), np.ma.array(1), 1j, [None], BIG],
+    ids=lambda v: type(v).__name__,
+)  # fmt: skip
+def test_what_is_no_axis(value):
+    fa.sum(X, axis=1)
+    for _ in range(TIMES):
+        with pytest.raises(
+            TypeError, match=r"^fastact\.sum: axis must be None, an integer or"
+        ) as e:
+            fa.sum(X, axis=value)
+        assert len(str(e.value)) < 200
+
+
+@pytest.mark.parametrize("value", [1, np.int8(1), np.array(1), torch.tensor(1), [1], (-1,)])
+def test_axes(value):
+    for _ in range(TIMES):
+        assert fa.sum(X, axis=value).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (b"\x02", TypeError, r"a tuple of integers, got b'\\x02'"),
+        ("23", TypeError, "a tuple of integers, got '23'"),
+        ({2, 3}, TypeError, "a tuple of integers"),
+        ({2: 3}, TypeError, "a tuple of integers"),
+        (6, TypeError, "a tuple of integers, got 6"),
+        ((2.0,), TypeError, "a tuple of integers"),
+        (BIG, TypeError, "a tuple of integers, got ndarray of float64"),
+        ((2, -1), ValueError, r"no negative length, got \(2, -1\)"),
+        ((2**70,), ValueError, r"of less than 2\*\*58 elements"),
+        ((2**31, 2**31), ValueError, r"of less than 2\*\*58 elements"),
+        ((0, 2**62), ValueError, r"of less than 2\*\*58 elements"),
+    ],
+)
+def test_shapes(value, error, words):
+    for call in (lambda: fa.sum.backward(1.0, value), lambda: fa.unbroadcast(X, value)):
+        with pytest.raises(error, match=rf"^fastact\..*: shape must (be|have) .*{words}") as e:
+            call()
+        assert len(str(e.value)) < 200
+    with pytest.raises(error, match=r"^fastact\.Moments\.from_buffer: shape must"):
+        fa.Moments.from_buffer(np.ones(3), value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: fa.gelu(X, BIG), ValueError, "gelu: approximate must be .*, got ndarray of"),
+        (lambda: fa.gelu(X, "t" * 10**6), ValueError, "gelu: approximate must be"),
+        (lambda: fa.sum(X, keepdims=BIG), TypeError, "sum: keepdims must be .*, got ndarray of"),
+        (lambda: fa.layer_norm(X, activation=BIG), TypeError, "activation must be .*, got ndarray"),
+        (lambda: fa.layer_norm(X, activation="m" * 10**4), ValueError, "activation must be"),
+        (lambda: fa.layer_norm(X, axis=BIG), TypeError, "axis must be .*, got ndarray of float64"),
+        (lambda: fa.group_norm(X, BIG), TypeError, "num_groups must be an integer, got ndarray of"),
+        (lambda: fa.group_norm(X, 10**5000), ValueError, "num_groups must divide .* bits"),
+        (lambda: fa.bias_grad(X, axis=10**5000), ValueError, "axis must be from .* bits"),
+        (lambda: fa.bias_act(X, 10**5000), TypeError, "bias must be an array .* bits"),
+        (lambda: fa.layer_norm(X, 10**5000), TypeError, "weight must be an array, got .* bits"),
+        (lambda: fa.mean_var.backward([BIG] * 3, X), TypeError, "dy must be a tuple of two"),
+        (lambda: fa.mean_var.backward(BIG, X), TypeError, "dy must be a tuple of two"),
+        (lambda: fa.lstm_gates(f32(1, 4), f32(1, 1), order=BIG), ValueError, "order must be"),
+        (lambda: fa.mish(X, **{"k" * 10**5: 1}), TypeError, "mish: unknown keyword"),
+        (lambda: fa.mish(X, stream=BIG), ValueError, "mish: stream must be None"),
+        (lambda: fa.moments(X).merge([BIG]), TypeError, "Moments.merge: other must be Moments"),
+        (lambda: fa.batch_norm.backward_apply(X, X, f32(3), f32(3), None, f32(3), f32(3), -1),
+         ValueError, "count must be positive, got -1"),
+    ],
+)  # fmt: skip
+def test_messages_are_short_and_name_the_op(call, error, words):
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert str(caught.value).startswith("fastact.")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.zeros((2, 3), "f4"), "ndarray of float32, shape (2, 3)"),
+        (torch.zeros(2), "Tensor of float32, shape (2,)"),
+        (np.float32(0.5), "0.5"),
+        ("x" * 1000, "'" + "x" * 76 + "..."),
+        (list(range(100)), "a list of 100"),
+        (set(range(100)), "a set of 100"),
+        ([1, [2, 3], BIG], "[1, a list of 2, ndarray of float64, shape (100000,)]"),
+        ((1,), "(1,)"),
+        ((), "()"),
+        (2**200, "an integer of 201 bits"),
+        (-5, "-5"),
+        (None, "None"),
+        (object(), "object"),
+        (memoryview(b"abc"), "memoryview"),
+    ],
+    ids=lambda v: v if isinstance(v, str) and len(v) < 50 else "value",
+)
+def test_descriptions(value, words):
+    assert validate.describe(value) == words
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_what_cannot_be_printed_is_named():
+    with pytest.raises(TypeError, match=r"eps must be a real number, got \S*Unprintable"):
+        fa.layer_norm(X, eps=Unprintable())
+
+
+def test_a_thread_count_is_no_text():
+    for value in ("3", b"3", 3.0, BIG, None):
+        for call in (fa.set_num_threads, fa.num_threads):
+            with pytest.raises(ValueError, match="n must be a positive integer, got ") as caught:
+                call(value)
+            assert len(str(caught.value)) < 100
+
+
+# --- saved arguments whose values do not matter ---------------------------------------------------
+
+
+def test_the_identitys_x_must_fit_all_the_same():
+    dy, bias = f32(2, 3), f32(3)
+    expected = fa.bias_act.backward(dy, None, bias)
+    words = r"^fastact\.bias_act\.backward: "
+    for _ in range(TIMES):
+        for x, residual in ((X, None), (X, X), (None, X), (np.full_like(X, np.nan), None)):
+            dx, dbias = fa.bias_act.backward(dy, x, bias, residual)
+            assert (dx == expected[0]).all()
+            assert (dbias == expected[1]).all()
+        with pytest.raises(ValueError, match=words + r"dy must have shape \(7,\), got \(2, 3\)"):
+            fa.bias_act.backward(dy, f32(7), bias)
+        with pytest.raises(TypeError, match=words + "dy must have dtype float64, as x has"):
+            fa.bias_act.backward(dy, np.ones((2, 3)), bias)
+        with pytest.raises(TypeError, match=words + "x must have dtype"):
+            fa.bias_act.backward(dy, "x", bias)
+        with pytest.raises(TypeError, match=words + "all arrays must come from one framework"):
+            fa.bias_act.backward(dy, torch.ones(2, 3), bias)
+        with pytest.raises(ValueError, match=words + "residual must have shape"):
+            fa.bias_act.backward(dy, None, bias, f32(7))
+    dx, dbias = fa.bias_act.backward(2.0, X, bias)  # a number for dy, as with any activation
+    assert (dx == 2).all()
+    assert (dbias == 4).all()
+
+
+# --- copies and pickles ---------------------------------------------------------------------------
+
+ENTRIES = [
+    f"{name}.{entry}"
+    for name, op in fa.ops.items()
+    for entry in ("forward", "backward", "backward_reduce", "backward_apply", "value_and_grad")
+    if hasattr(op, entry)
+]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entry_points_pickle_and_copy_by_name(name):
+    op, entry = name.split(".")
+    function = getattr(fa.ops[op], entry)
+    for other in (
+        pickle.loads(pickle.dumps(function)),
+        copy.copy(function),
+        copy.deepcopy(function),
+    ):
+        assert other == getattr(fa.ops[op], entry)
+
+
+def test_entry_points_pickle_and_copy_once_used():
+    """With the calls that they have recorded, which stay where they are."""
+    _, saved = fa.layer_norm.forward(X, f32(3))
+    for _ in range(TIMES):
+        fa.layer_norm.forward(X, f32(3))
+        expected = fa.layer_norm.backward(X, *saved)
+    for function in (fa.layer_norm.backward, fa.layer_norm.forward, fa.sum.forward):
+        assert copy.deepcopy({"f": function})["f"] == function
+        assert pickle.loads(pickle.dumps([function])) == [function]
+    again = copy.deepcopy(fa.layer_norm.backward)(X, *saved)
+    np.testing.assert_equal(again[:2], expected[:2])
+
+
+def test_moments_and_their_methods_pickle_and_copy():
+    m = fa.moments(X, 0)
+    for other in (pickle.loads(pickle.dumps(m)), copy.copy(m), copy.deepcopy(m)):
+        assert other == m
+    for method in (m.var, m.merge, fa.Moments.merge_many, fa.Moments.from_buffer):
+        assert callable(pickle.loads(pickle.dumps(method)))
+        assert callable(copy.deepcopy(method))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(m.var))(), m.var())

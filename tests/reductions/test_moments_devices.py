@@ -1,0 +1,112 @@
+"""Moments on devices: the CPU's bounds, in any layout; bits know no address."""
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import DTYPES, KERNELS
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layouts import is_aligned, views
+from sums import case
+from test_moments import LAYOUTS, close, draw
+from test_moments_hard import mean_var, moments
+
+import fastact as fa
+
+devices = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+pytestmark = devices
+
+
+# Besides the shapes of sums: a block of few rows, a row of one pack, a row of many chunks and
+# columns of several, and data whose last pack or folded row is not whole.
+MORE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((3, 1), (0,)),
+    ((5, 2), (1,)),
+    ((1, 300_001), (1,)),
+    ((2, 40_000, 3), (1,)),
+    ((2500, 129), (0,)),
+    ((1001, 5), (0,)),
+    ((2, 33, 7), (1,)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axes"), MORE, ids=str)
+def test_within_the_bounds(device, dtype, shape, axes):
+    close(draw(dtype, shape), axes, 0, device)
+
+
+@case
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "C"])
+def test_layouts_within_the_bounds(device, shape, axes, layout):
+    close(LAYOUTS[layout](draw(np.float32, shape)), axes, 1, device)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(sorted(DTYPES)))
+def test_any_layout(device, data, name):
+    # Some thousand elements at the most: long lines and many rows are in MORE.
+    shape = data.draw(st.lists(st.integers(1, 9), max_size=4).map(tuple))
+    x = data.draw(views(shape))(draw(DTYPES[name], shape))
+    assume(is_aligned(x))
+    axes = tuple(data.draw(st.sets(st.integers(0, max(len(shape) - 1, 0)), max_size=len(shape))))
+    close(x, axes, 0, device)
+
+
+@case
+def test_addresses_and_other_rows_do_not_show(device, dtype, shape, axes):
+    """The innermost axis decides as well how rows are cut, so it is left whole."""
+    x = draw(dtype, shape)
+    found = moments(device, x, axes, keepdims=True)
+    whole = (*axes, x.ndim - 1)
+    at = tuple(slice(None) if i in whole else slice(1, 2) for i in range(x.ndim))
+    for offset in (1, 3):
+        held = np.zeros(x.size + offset, x.dtype)[offset:].reshape(shape)
+        held[...] = x
+        for one, other in zip(moments(device, held, axes, keepdims=True), found, strict=True):
+            assert_same_bits(one, other)
+    for one, other in zip(moments(device, x[at], axes, keepdims=True), found, strict=True):
+        assert_same_bits(one, other[at])
+
+
+# --- doors ----------------------------------------------------------------------------------------
+
+
+def test_out(device, dtype):
+    x = draw(dtype, (4, 300, 70))
+    of_cpu = fa.mean_var(x, 1)
+    mean, var = mean_var(device, x, 1)
+    eps = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(dtype.name, 1e-14)
+    for one, other in zip((mean, var), of_cpu, strict=True):
+        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=eps)
+    for layout in LAYOUTS.values():
+        out = (device.of(np.zeros((4, 70), dtype)), device.of(layout(np.zeros((4, 70), dtype))))
+        for _ in range(2):
+            assert fa.mean_var(device.of(x), 1, out=out) == out
+        assert_same_bits(device.numpy(out[0]), mean)
+        assert_same_bits(device.numpy(out[1]), var)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("axes", [(1,), (0, 2), (0, 1, 2)], ids=str)
+def test_gradients_are_the_cpus(device, dtype, layout, axes):
+    """Whose own are held to torch's autograd."""
+    x = LAYOUTS[layout](draw(dtype, (7, 30, 20)))
+    shape = fa.moments(x, axes).mean.shape
+    gradients = [draw(dtype, shape, 0, seed) for seed in (1, 2)]
+    expected = fa.mean_var.backward(tuple(gradients), x, axes, correction=1).astype(float)
+    given = tuple(map(device.of, gradients))
+    dx = fa.mean_var.backward(given, device.of(x), axes, correction=1)
+    eps = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-42}[x.itemsize]
+    scale = float(np.abs(expected).max())
+    found = device.numpy(dx).astype(float)
+    np.testing.assert_allclose(found, expected, rtol=eps, atol=eps * scale)
+    fa.mean_var.backward(given, device.of(x), axes, correction=1, out=dx, accumulate=True)
+    np.testing.assert_allclose(device.numpy(dx).astype(float), 2 * found, rtol=2 * eps)
+
+
+def test_gradient_of_moments_in_place(device):
+    x = draw(np.float64, (5, 4))
+    held = device.of(x)
+    assert fa.moments.backward((1.0, device.of(np.ones(5))), held, 1, out=held) is held
+    expected = 0.25 + 2 * (x - x.mean(1, keepdims=True))
+    np.testing.assert_allclose(device.numpy(held), expected, rtol=1e-9)

@@ -1,0 +1,260 @@
+"""Sums over any axes: within their bound, by every door."""
+
+import inspect
+import pickle
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from arrays import finite
+from conftest import assert_same_bits
+from sums import SUMS, assert_within_bounds, case
+
+import fastact as fa
+from fastact.check import reference
+
+
+@pytest.fixture(params=SUMS, ids=lambda op: op.name)
+def op(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@case
+def test_accuracy(op, dtype, backend, shape, axes):
+    x = finite(dtype, shape)
+    assert_within_bounds(op, backend.run(op, x, axis=axes), x, axes)
+
+
+def test_cancellation():
+    """The bound is relative to sum|x|; what cancels exactly leaves nothing."""
+    op = fa.sum
+    x = finite(np.float64, (100_001,)) * 1e10
+    x = np.concatenate([x, -x, [1.0]])
+    assert_within_bounds(op, op(x), x, (0,))
+    assert op(np.tile([1e16, -1e16], 5000)) == 0
+
+
+def test_16_bit_counts(op):
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        assert op(np.ones(1600, dtype)) == 1600
+    assert op(np.ones(70_000, ml_dtypes.bfloat16)) == ml_dtypes.bfloat16(70_000)
+    assert op(np.ones(70_000, np.float16)) == np.inf
+
+
+def test_large_offset(op):
+    """2^24 values around 1e4: a plain float32 sum has lost half its digits by then."""
+    x = np.random.default_rng(0).normal(1e4, 1, 1 << 24).astype(np.float32)
+    expected = reference.TERM[op.name](x.astype(np.float64)).sum()
+    assert abs(float(op(x)) - expected) <= np.spacing(np.float32(expected))
+
+
+def test_no_overflow_on_the_way():
+    op = fa.sum
+    big = np.float32(3e38)
+    assert op(np.array([big, big, -big])) == big
+    assert op(np.array([[big], [big], [-big]]), 0) == big
+    assert op(np.array([60_000, 60_000, -60_000], np.float16)) == np.float16(60_000)
+
+
+def test_one_rounding_to_16_bits():
+    """Sums so near a tie that float32, on the way, would take them for it."""
+    op = fa.sum
+    for dtype, tie, tiny in (
+        (ml_dtypes.bfloat16, 2.0**-8, 2.0**-32),
+        (np.float16, 2.0**-11, 2.0**-24),
+    ):
+        assert op(np.array([1, tie, tiny]).astype(dtype)) == dtype(1 + 2 * tie)
+        assert op(np.array([1 + 2 * tie, tie, -tiny]).astype(dtype)) == dtype(1 + 2 * tie)
+
+
+def test_infinities_and_nan(op, dtype):
+    inf, nan = np.inf, np.nan
+    for where in (0, 40, 2500):  # in the first lane, in another, in the second block
+        for values in ((inf,), (-inf,), (inf, -inf), (nan,)):
+            with np.errstate(invalid="ignore"):
+                expected = float(reference.TERM[op.name](np.array(values)).sum())
+            x = np.ones(5000, dtype)
+            x[where : where + len(values)] = values
+            for y in (op(x), op(np.tile(x, (3, 1)), 1)[1], op(np.tile(x[:, None], 70), 0)[69]):
+                np.testing.assert_equal(float(y), expected)
+    with np.errstate(over="ignore"):
+        assert op(np.full(5000, np.finfo(np.float64).max)) == inf
+
+
+def test_sign_of_zero(op, dtype):
+    """As in NumPy: minus zero if all terms are, and a sum over nothing is plus zero."""
+    negative = op is fa.sum  # the square of -0 is 0
+    for shape, axis in (((3,), 0), ((5000,), 0), ((3, 100), 0), ((3, 5000), 1), ((100, 3), 1)):
+        y = op(np.full(shape, -0.0, dtype), axis)
+        assert (np.signbit(np.asarray(y).astype(float)) == negative).all()
+    assert not np.signbit(np.asarray(op(np.zeros((0, 3), dtype), 0)).astype(float)).any()
+
+
+# --- the op ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", range(9))
+def test_every_rank(op, dtype, rank):
+    x = finite(dtype, (2,) * rank)
+    for axis in (None, *range(-rank, rank), tuple(range(0, rank, 2))):
+        y = op(x, axis)
+        assert np.shape(y) == np.shape(np.sum(x.astype(float), axis))
+        chosen = range(rank) if axis is None else np.atleast_1d(axis).astype(int) % max(rank, 1)
+        assert_within_bounds(op, y, x, tuple(sorted(int(a) for a in chosen)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((0,), 0), ((0, 3), 0), ((3, 0), 0), ((3, 0, 2), (1, 2)), ((0, 0), None)]
+)
+def test_empty(op, dtype, framework, shape, axis):
+    x = np.ones(shape, dtype)
+    expected = x.astype(float).sum(axis).astype(dtype)
+    assert_same_bits(np.asarray(framework.numpy(op(framework.of(x), axis))), expected)
+    out = framework.of(np.full(expected.shape, 7, dtype))
+    op(framework.of(x), axis, out=out)
+    assert_same_bits(framework.numpy(out), expected)
+
+
+def test_takes_what_numpy_takes(op):
+    assert op([1, 2, 3]) == reference.TERM[op.name](np.arange(4.0)).sum()
+    assert op([1, 2, 3]).dtype == np.float64
+    assert op(3) == reference.TERM[op.name](np.float64(3))
+    assert op(np.arange(6, dtype=np.int8).reshape(2, 3), 0).dtype == np.float16
+    assert op([[True, False], [True, True]], axis=np.int64(1)).tolist() == [1.0, 2.0]
+    assert op(np.ones((2, 3)), axis=[0, 1]) == 6.0
+    assert op(np.ones((2, 3)), axis=()).tolist() == [[1.0] * 3] * 2
+
+
+def gradient(op: Any, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """dx for dy that broadcasts against x, in the dtype in which it is computed."""
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    dx = np.broadcast_to(dy, x.shape).astype(wide)
+    return 2 * (dx * x.astype(wide)) if op is fa.sum_squares else dx
+
+
+def test_three_doors(op, dtype, framework):
+    x = finite(dtype, (4, 5, 6))
+    y, saved = op.forward(framework.of(x), (0, 2))
+    if op is fa.sum:
+        assert saved == ((4, 5, 6),)
+    else:
+        assert_same_bits(framework.numpy(saved[0]), x)
+    assert_within_bounds(op, framework.numpy(y), x, (0, 2))
+    dy = finite(dtype, (5,), seed=1)
+    wide = gradient(op, dy[:, None], x)
+    expected = wide.astype(dtype)
+    dx = op.backward(framework.of(dy), *saved, (0, 2))
+    assert_same_bits(framework.numpy(dx), expected)
+    kept = framework.of(dy.reshape(1, 5, 1))
+    assert_same_bits(framework.numpy(op.backward(kept, *saved, (0, 2), keepdims=True)), expected)
+    out = framework.of(np.ones(x.shape, dtype))
+    assert op.backward(framework.of(dy), *saved, (0, 2), out=out, accumulate=True) is out
+    assert_same_bits(framework.numpy(out), (1 + wide).astype(dtype))
+
+
+def test_backward_of_a_number(framework):
+    op = fa.sum
+    assert_same_bits(op.backward(2.0, (2, 3)), np.full((2, 3), 2.0))
+    out = framework.of(np.zeros((2, 3), np.float32))
+    op.backward(2, (2, 3), 1, out=out)
+    op.backward(0.5, (2, 3), 0, out=out, accumulate=True)
+    assert_same_bits(framework.numpy(out), np.full((2, 3), 2.5, np.float32))
+    x = framework.of(np.arange(3, dtype=np.float32))
+    dx = framework.numpy(fa.sum_squares.backward(0.5, x))
+    assert_same_bits(dx, np.arange(3, dtype=np.float32))
+
+
+def test_backward_of_an_empty_sum():
+    assert fa.sum.backward(np.ones(3), (3, 0), 1).shape == (3, 0)
+    assert fa.sum.backward(np.ones(()), (), ()) == 1
+    assert fa.sum_squares.backward(np.ones(3), np.ones((3, 0)), 1).shape == (3, 0)
+    assert fa.sum_squares.backward(np.ones(()), np.ones(()), ()) == 2
+
+
+def test_torch_gradients(op):
+    x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    dy = torch.randn(4, dtype=torch.float64)
+    (x if op is fa.sum else x**2).sum((0, 2)).backward(dy)
+    _, saved = op.forward(x.detach(), (0, 2))
+    torch.testing.assert_close(op.backward(dy, *saved, (0, 2)), x.grad, rtol=1e-15, atol=0)
+
+
+def test_gradient_of_squares_overflows_only_where_it_must():
+    x = np.array([3e38, 1e-30], np.float32)
+    np.testing.assert_allclose(
+        fa.sum_squares.backward(np.array([0.1, 1e30], np.float32), x, ()), [6e37, 2], 1e-6
+    )
+
+
+@pytest.mark.parametrize("layout", ["plain", "strided", "transposed"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (5003,), (40, 70, 30)], ids=str)
+def test_value_and_grad(dtype, framework, shape, layout):
+    """The bits of the value are those of the op; the gradient is exact."""
+    x = finite(dtype, shape)
+    if x.ndim and layout == "strided":
+        x = np.repeat(x, 2, -1)[..., ::2]
+    x = x.T if layout == "transposed" else x
+    op, wide = fa.sum_squares, np.float64 if dtype == np.float64 else np.float32
+    expected, doubled = framework.run(op, x), (2 * x.astype(wide)).astype(dtype)
+    for n in (1, 2, 5):
+        with fa.num_threads(n):
+            value, grad = op.value_and_grad(framework.of(x))
+            if framework.exact:
+                assert_same_bits(np.asarray(framework.numpy(value)), np.asarray(expected))
+            assert_within_bounds(op, framework.numpy(value), x, tuple(range(x.ndim)))
+            assert_same_bits(framework.numpy(grad), doubled)
+    out = framework.of(np.zeros((), dtype)), framework.of(np.zeros(x.shape, dtype))
+    value, grad = op.value_and_grad(framework.of(x), out)
+    assert value is out[0]
+    assert grad is out[1]
+    assert_same_bits(framework.numpy(grad), doubled)
+    value, grad = op.value_and_grad(framework.of(x), (None, out[1]))
+    assert grad is out[1]
+
+
+def test_value_and_grad_in_place_and_errors():
+    x = finite(np.float32, (3000,))
+    expected = fa.sum_squares(x), 2 * x
+    value, _ = fa.sum_squares.value_and_grad(x, (None, x))
+    assert value == expected[0]
+    assert_same_bits(x, expected[1])
+    where = r"^fastact\.sum_squares\.value_and_grad: "
+    with pytest.raises(ValueError, match=where + "out must be a tuple of 2, got one ndarray"):
+        fa.sum_squares.value_and_grad(x, x)
+    with pytest.raises(ValueError, match=where + r"out\[0\] must have shape \(\), got"):
+        fa.sum_squares.value_and_grad(x, (x, None))
+    with pytest.raises(ValueError, match=where + r"out\[1\] must not share memory with out\[0\]"):
+        fa.sum_squares.value_and_grad(x.copy(), (x[5:6].reshape(()), x))
+
+
+def test_output_keeps_the_order(op):
+    x = np.asfortranarray(np.ones((4, 5, 6)))
+    assert op(x, 1, keepdims=True).flags.f_contiguous
+    assert op(x, 1).flags.c_contiguous
+
+
+def test_out_as_a_tuple(op):
+    x, out = finite(np.float64, (3, 4)), np.zeros(4)
+    assert op(x, 0, out=(out,)) is out
+    assert_same_bits(out, op(x, 0))
+
+
+def test_neighbours_are_left_alone(op, dtype):
+    held = np.full((9, 40), 7, dtype)
+    x = finite(dtype, (4, 13, 50))
+    op(x, 2, out=held[1:9:2, 2:40:3])
+    assert_same_bits(held[1:9:2, 2:40:3], op(x, 2))
+    mask = np.ones(held.shape, bool)
+    mask[1:9:2, 2:40:3] = False
+    assert (held[mask].astype(float) == 7).all()
+
+
+def test_introspection(op):
+    assert pickle.loads(pickle.dumps(op)) is op
+    assert repr(op) == f"<fastact op '{op.name}'>"
+    names = list(inspect.signature(op).parameters)
+    assert names == ["x", "axis", "keepdims", "out", "stream"]
+    for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
+        assert f"{section}\n" in op.__doc__

@@ -1,0 +1,193 @@
+"""Sums give the same bits whatever the layout, the threads and the place, and take no memory."""
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import finite
+from conftest import DTYPES, assert_same_bits
+from devices import KERNELS
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layouts import is_aligned, views
+from processes import peak, run_python
+from sums import SUMS, assert_within_bounds, case
+
+import fastact as fa
+from fastact import _cpu
+
+
+@pytest.fixture(params=SUMS, ids=lambda op: op.name)
+def op(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@case
+def test_threads_and_instruction_sets(op, dtype, shape, axes):
+    x = finite(dtype, shape)
+    chosen = _cpu.isa()
+    with fa.num_threads(1):
+        expected = op(x, axes)
+    try:
+        for isa in _cpu.supported_isas():
+            _cpu.select_isa(isa)
+            for n in (1, 2, 3, 7):
+                with fa.num_threads(n):
+                    assert_same_bits(op(x, axes), expected)
+    finally:
+        _cpu.select_isa(chosen)
+
+
+# Lines of a channel's terms: too short to be carried on (63), the shortest (64), lanes that begin
+# anywhere (65) or at a vector (196), a block exactly, ends of blocks amid lines (3136), lines of
+# more than the eight blocks that are read at once; channels: few, and more than the 64 at once.
+@pytest.mark.parametrize("call", [*SUMS, fa.mean_var], ids=lambda call: call.name)
+@pytest.mark.parametrize(
+    ("lines", "channels", "length"),
+    [
+        (40, 3, 63), (70, 2, 64), (9, 67, 65), (33, 5, 196), (3, 40, 700), (3, 2, 2048),
+        (4, 33, 3136), (2, 3, 20_000), (50, 1, 3136), (1, 3, 5000),
+    ],
+)  # fmt: skip
+def test_lines(call, dtype, lines, channels, length):
+    """A channel's lines give what its terms give in one row, for any number of threads."""
+    x = finite(dtype, (lines, channels, length))
+    rows = np.ascontiguousarray(x.swapaxes(0, 1)).reshape(channels, -1)
+    expected = call(rows, 1)
+    for held in (x, np.pad(x, ((0, 0), (0, 1), (0, 0)))[:, :-1]):
+        for n in (1, 2, 3, 7):
+            with fa.num_threads(n):
+                assert_same_bits(np.asarray(call(held, (0, 2))), np.asarray(expected))
+
+
+def test_without_workspace(op, many_threads):
+    """The workspace serves the threads alone."""
+    x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))
+    source, target = _cpu.View.from_numpy(x), _cpu.View.from_numpy(y)
+    term = type(op).term
+    assert _cpu.sum_workspace(term, source, target, (0,)) > 0
+    _cpu.sum(term, source, target, (0,), None, False, 0)
+    assert_same_bits(y[0], op(x, 0))
+
+
+@case
+def test_an_output_is_the_same_alone(op, dtype, shape, axes):
+    """In any batch, at any place in it: a row, a column, a channel."""
+    x = finite(dtype, shape)
+    y = np.asarray(op(x, axes, keepdims=True))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        at = tuple(int(rng.integers(n)) for n in y.shape)
+        alone = x[tuple(slice(None) if i in axes else slice(k, k + 1) for i, k in enumerate(at))]
+        for copy in (alone, np.ascontiguousarray(alone)):
+            assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
+
+
+@case
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+def test_on_devices_addresses_and_other_rows_do_not_show(op, device, shape, axes):
+    """There the innermost axis decides as well how rows are cut, so it is left whole."""
+    x = finite(np.float32, shape)
+    y = device.run(op, x, axis=axes, keepdims=True)
+    for offset in (1, 2, 3):
+        held = np.zeros(x.size + offset, x.dtype)[offset:].reshape(shape)
+        held[...] = x
+        assert_same_bits(device.run(op, held, axis=axes, keepdims=True), y)
+    whole = (*axes, x.ndim - 1)
+    at = tuple(slice(None) if i in whole else slice(1, 2) for i in range(x.ndim))
+    assert_same_bits(device.run(op, x[at], axis=axes, keepdims=True), y[at])
+
+
+@case
+def test_misaligned(op, dtype, shape, axes):
+    x = finite(dtype, shape)
+    expected = op(x, axes)
+    for offset in (1, dtype.itemsize):
+        memory = np.zeros(x.nbytes + offset, np.uint8)[offset:]
+        moved = np.ndarray(shape, dtype, memory)
+        moved[...] = x
+        assert_same_bits(op(moved, axes), expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
+def test_any_layout(data, name, op):
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=5)))
+    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
+    dtype = DTYPES[name]
+    x = data.draw(views(shape))(finite(dtype, shape))
+    y = op(x, axes)
+    assert_within_bounds(op, y, x, axes)
+    kept = op(x, axes, keepdims=True)
+    assert kept.shape == tuple(1 if i in axes else n for i, n in enumerate(shape))
+    assert_same_bits(np.asarray(kept).reshape(np.shape(y)), y)
+    out = data.draw(views(np.shape(y), writable=True))(np.zeros(np.shape(y), dtype))
+    assert op(x, axes, out=out) is out
+    assert_same_bits(out, y)
+    if len(axes) <= 1 and all(x.strides[axis] >= 0 for axis in axes):
+        assert_same_bits(op(np.ascontiguousarray(x).reshape(shape), axes), y)
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
+def test_any_layout_on_devices(device, data, name, op):
+    shape = tuple(data.draw(st.lists(st.integers(0, 20), max_size=4)))
+    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
+    x = data.draw(views(shape))(finite(DTYPES[name], shape))
+    assume(is_aligned(x))
+    y = device.run(op, x, axis=axes)
+    assert_within_bounds(op, y, x, axes)
+    assert_same_bits(device.run(op, x, axis=axes, keepdims=True).reshape(y.shape), y)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((4_000_000,), 0), ((2000, 2000), 0), ((2000, 2000), 1), ((1_000_000, 4), 0)],
+)
+def test_no_memory_that_grows(op, dtype, many_threads, shape, axis):
+    x = np.ones(shape, dtype)
+    out = np.zeros(np.delete(shape, axis), dtype)
+    wide = np.zeros((*shape, 2), dtype)[..., 0]
+    dx = np.zeros(shape, dtype)
+    (saved,) = (shape,) if op is fa.sum else (x,)
+    total = np.zeros((), dtype)
+    for call in (
+        lambda: op(x, axis, out=out),
+        lambda: op(wide, axis, out=out),
+        lambda: op.backward(out, saved, axis, out=dx, accumulate=True),
+        lambda: fa.sum_squares.value_and_grad(wide, (total, dx)),
+    ):
+        assert peak(call) < 20_000 + math.prod(shape) // 128
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
+def test_peak_of_the_process_is_flat(op):
+    code = f"""
+import numpy as np, fastact as fa, resource
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+op = fa.ops[{op.name!r}]
+x = np.ones((2000, 2000), np.float32)
+columns, total = np.zeros(2000, np.float32), np.zeros((), np.float32)
+fa.set_num_threads(4)
+op(x, 0, out=columns)
+before = peak()
+for source in (x, x.T, x[:, ::-2].T):
+    op(source, out=total); op(source, 1, out=np.zeros(len(source), np.float32))
+print(peak() - before)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2_000_000
+
+
+def test_more_than_2_to_the_31_terms(op):
+    """64-bit indices: one element, seen 2^31 + 9 times."""
+    n = 2**31 + 9
+    assert op(np.lib.stride_tricks.as_strided(np.ones(1), (n,), (0,))) == n

@@ -1,0 +1,330 @@
+"""The GPU benchmark: what it runs and concludes, on a stand-in that makes up its times.
+
+The stand-in computes on the CPU; a test at the end runs the real thing where there is a GPU.
+"""
+
+import json
+import math
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_cli import fastact
+
+import fastact as fa
+from fastact.bench import cuda as _bench_cuda
+from fastact.bench import cuda_device, cuda_work
+from fastact.bench.cuda_work import GpuCase
+from fastact.bench.cuda_workloads import GPU_WORKLOADS
+from fastact.bench.workloads import COPY, FRESH, OURS, TORCH
+from fastact.interop import devices
+
+_DIRECTIONS = ("forward", "backward")
+FACTS = {
+    "gpu": "no GPU",
+    "capability": "0.0",
+    "multiprocessors": 0,
+    "memory": 0,
+    "l2": 0,
+    "driver": "",
+    "torch": torch.__version__,
+    "torch_cuda": "none",
+    "fastact": fa.__version__,
+    "cuda": {"built": False},
+    "python": "",
+}
+
+
+class StandIn(cuda_device.Gpu):
+    """Every call takes a millisecond, says this device, and its graphs are the calls themselves."""
+
+    def __init__(self) -> None:
+        self.torch = torch
+        self.device = torch.device("cpu")
+        self.l2 = 1000
+        self.replays_wrongly = False
+
+    def free(self):
+        return 2**22
+
+    def synchronize(self):
+        pass
+
+    def seconds(self, calls, times):
+        for i in range(times):
+            calls[i % len(calls)]()
+        return 1e-3
+
+    def capture(self, call):
+        return (lambda: None) if self.replays_wrongly else call
+
+    def facts(self):
+        return FACTS
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    torch.manual_seed(0)  # peers are compared roughly, on random data
+    monkeypatch.setattr(_bench_cuda, "_SAMPLE_SECONDS", 1e-6)
+    monkeypatch.setattr(_bench_cuda, "_LATENCY_ROUNDS", 2)
+    monkeypatch.setattr(_bench_cuda, "_TINY_CALLS", 3)
+    monkeypatch.setattr(_bench_cuda, "_FEWEST_ROUNDS", 2)
+
+
+def options(**changed):
+    told = {
+        "sizes": (4096,),
+        "dtypes": tuple(cuda_work.ITEM),
+        "directions": ("forward", "backward"),
+        "peers": (TORCH,),
+        "seconds": 0.0,
+    }
+    return _bench_cuda.Options(**(told | changed))
+
+
+def measurable():
+    ops = [op for op in fa.ops.values() if op.family in GPU_WORKLOADS]
+    of_family = lambda op: GPU_WORKLOADS[op.family].cases(op, "forward", "float32", None)  # noqa: E731
+    return [op for op in ops if of_family(op)]
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_op_runs_and_is_reported(tmp_path, capsys):
+    """All but the activations for every type; those are one loop, and differ by their formula."""
+    numbers, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    others = [op for op in fa.ops.values() if op.family != "activations" or op is fa.mish]
+    done = _bench_cuda.bench(others, options(), numbers, page, StandIn())
+    assert done.problems == []
+    more = options(dtypes=("float32",), goes_on=True)
+    done = _bench_cuda.bench(list(fa.ops.values()), more, numbers, page, StandIn())
+    assert done.problems == []
+    results = json.loads(numbers.read_text())
+    shown = capsys.readouterr().out
+    for op in measurable():
+        rows = [row for row in results["rows"] if row["op"] == op.name]
+        assert {row["dtype"] for row in rows} == (
+            set(cuda_work.ITEM) if op in others else {"float32"}
+        )
+        assert op.name in shown
+        assert f"## {op.name}, forward, float32" in page.read_text()
+    for row in results["rows"]:
+        assert {OURS, FRESH, COPY} <= set(row["seconds"])
+        # torch takes part wherever it has the op
+        lacks = fa.ops[row["op"]].family == "activations" and not hasattr(
+            torch.nn.functional, row["op"]
+        )
+        assert (TORCH in row["seconds"]) is not lacks
+        assert row["graph"] == ""
+        assert row["ratios"][OURS] == 1
+        assert row["rate"] == row["bytes"] / row["seconds"][OURS]
+    assert {one["op"] for one in results["latency"]} == {op.name for op in measurable()}
+    assert "% of copy" in shown
+
+
+def test_cases_are_those_that_are_documented():
+    cases = GPU_WORKLOADS["reductions"].cases(SimpleNamespace(name="sum"), "forward", "float32", ())
+    assert [(case.shape, case.axis) for case in cases] == [
+        ((8192, 4096), (0,)),
+        ((8192, 4096), (1,)),
+        ((8192, 4096), None),
+        ((2**24, 3), (0,)),
+        ((2**24, 3), (1,)),
+        ((3, 2**24), (0,)),
+        ((3, 2**24), (1,)),
+        ((32, 64, 56, 56), (0, 2, 3)),
+        ((32, 56, 56, 64), (0, 1, 2)),
+    ]
+    mish = GPU_WORKLOADS["activations"].cases
+    shapes = {
+        d: [c.shape for c in mish(fa.mish, "forward", d, None)] for d in ("bfloat16", "float64")
+    }
+    assert shapes == {"bfloat16": [(2**27,)], "float64": [(2**25,)]}
+
+
+def test_gradients_of_reductions_have_cases():
+    """At the shapes of the sums, writing an array of x's size; value_and_grad beside them."""
+    cases = GPU_WORKLOADS["reductions"].cases
+    moved = {"sum": 1, "sum_squares": 2, "mean_var": 3, "moments": 3}
+    for name, accesses in moved.items():
+        forward, backward = (cases(fa.ops[name], d, "float32", None) for d in _DIRECTIONS)
+        both = [case for case in backward if case.variant]
+        assert [case.shape for case in both] == ([(2**25,)] if name == "sum_squares" else [])
+        alike = [case for case in backward if not case.variant]
+        assert [(c.shape, c.axis) for c in alike] == [(c.shape, c.axis) for c in forward]
+        for case in backward:
+            results = (2 if accesses == 3 else 1) * math.prod(case.kept)
+            assert case.moved == 4 * (accesses * math.prod(case.shape) + results)
+            assert not case.sums
+
+
+def test_bytes_that_have_to_move():
+    forward = GpuCase(fa.mish, "forward", "bfloat16", (1000,))
+    backward = GpuCase(fa.mish, "backward", "float32", (1000,))
+    rows = GpuCase(fa.mish, "forward", "float64", (10, 100), (1,), 1, "float64")
+    pair = GpuCase(fa.moments, "forward", "float32", (10, 100), (1,), 2, "float64")
+    assert (forward.moved, backward.moved, rows.moved) == (4000, 12000, 8080)
+    assert pair.moved == 4160
+    assert rows.label == "10 × 100, axis 1"
+    cases = GPU_WORKLOADS["gates"].cases
+    shapes = [case.shape for case in cases(fa.lstm_gates, "forward", "float32", None)]
+    assert (shapes[0], shapes[-1]) == ((256, 64), (4096, 4096))
+    assert (1024, 2048) in shapes
+    moved = [cases(fa.lstm_gates, d, "float32", (5120,))[0].moved for d in ("forward", "backward")]
+    assert moved == [640 * 4 * 11, 640 * 4 * 13]
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays"),
+    [
+        ("layer_norm", (2, 3)),
+        ("add_rms_norm", (4, 4)),  # x, residual, y, total; dy, dtotal, total, dx
+        ("group_norm", (2, 3)),
+        ("instance_norm", (2, 3)),
+        ("batch_norm", (3, 5)),  # x twice, y; dy and x twice, dx
+        ("norm_apply", (2, 3)),
+        ("bias_act", (2, 3)),
+    ],
+)
+def test_arrays_that_have_to_move(name, arrays):
+    op = fa.ops[name]
+    for direction, expected in zip(("forward", "backward"), arrays, strict=True):
+        for case in GPU_WORKLOADS[op.family].cases(op, direction, "bfloat16", None):
+            assert case.moved == 2 * math.prod(case.shape) * expected
+
+
+def test_norms_are_measured_at_long_rows_and_pictures():
+    """In arrays past the cache, and with channels where either convention has them."""
+    cases = GPU_WORKLOADS["norms"].cases
+    rows = cases(fa.add_layer_norm, "forward", "float16", None)
+    assert [case.span for case in rows] == [256, 1024, 4096, 16384, 65536, 262144, 256, 5120]
+    assert {2 * math.prod(case.shape) for case in rows[:6]} == {2**27}
+    assert [case.shape[0] for case in rows[6:]] == [32768, 8192]
+    spans = {
+        op.name: {case.label: case.span for case in cases(op, "forward", "float32", None)}
+        for op in (fa.batch_norm, fa.instance_norm, fa.group_norm)
+    }
+    first, last = "32 × 256 × 14 × 14, channels 1", "32 × 14 × 14 × 256, channels -1"
+    assert {name: (of[first], of[last]) for name, of in spans.items()} == {
+        "batch_norm": (32 * 196, 32 * 196),
+        "instance_norm": (196, 196),
+        "group_norm": (196 * 8, 196 * 8),
+    }
+    assert all("256 × 64 × 56 × 56, channels 1" in of for of in spans.values())
+
+
+def test_every_op_has_cases():
+    assert measurable() == list(fa.ops.values())
+
+
+def test_the_copy_moves_the_same_bytes():
+    """To a multiple of 32, which is then scaled away."""
+    for nbytes in (64, 4000, 4096, 2**28 + 8):
+        moved = 8 * _bench_cuda._copy_elements(nbytes)
+        assert 0 <= nbytes - moved < 32
+
+
+def test_buffers_exceed_the_cache():
+    assert _bench_cuda.buffers_for(2**28, 50 * 2**20) == 2
+    for nbytes in (1000, 2**20, 2**26):
+        buffers = _bench_cuda.buffers_for(nbytes, 50 * 2**20)
+        assert buffers >= 2
+        assert buffers * nbytes >= 150 * 2**20
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_goes_wrong_is_told(monkeypatch, capsys):
+    device = StandIn()
+    device.replays_wrongly = True
+    monkeypatch.setattr(torch.nn.functional, "mish", torch.relu)
+    few = options(dtypes=("float32",), directions=("forward",))
+    problems = _bench_cuda.bench([fa.mish], few, device=device).problems
+    assert any("CUDA graph: replaying it gives other bits" in problem for problem in problems)
+    assert any("torch has another result" in problem for problem in problems)
+    assert "WRONG: mish forward" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
+    def fails(x):
+        raise RuntimeError("no compiler\nand a back trace")
+
+    monkeypatch.setattr(cuda_work, "compiled_by_torch", lambda torch, function: fails)
+    few = options(dtypes=("float32",), directions=("forward",), peers=(TORCH, "torch.compile"))
+    assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
+    assert "torch.compile: left out, RuntimeError: no compiler\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_does_not_fit_is_passed_over(capsys):
+    few = options(sizes=(2**20,), dtypes=("float32",), directions=("forward",))
+    assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
+    assert "GiB, of which" in capsys.readouterr().out
+
+
+def test_the_clock_starts_behind_a_full_queue():
+    """Sleep, event, calls in turn, event: in this order, with the time over the calls."""
+    log, numbers = [], count()
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+            self.number = next(numbers)
+
+        def record(self):
+            log.append(f"event {self.number}")
+
+        def synchronize(self):
+            log.append("wait")
+
+        def elapsed_time(self, end):
+            assert (self.number, end.number) == (0, 1)
+            return 12.0
+
+    cuda = SimpleNamespace(
+        Event=Event,
+        _sleep=lambda cycles: log.append("sleep") if cycles > 0 else None,
+        synchronize=lambda device: log.append("wait"),
+    )
+    gpu = StandIn()
+    gpu.torch = SimpleNamespace(cuda=cuda)
+    calls = [lambda: log.append("a"), lambda: log.append("b")]
+    assert cuda_device.Gpu.seconds(gpu, calls, 4) == pytest.approx(3e-3)
+    assert log == ["a", "sleep", "event 0", "a", "b", "a", "b", "event 1", "wait"]
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch was built with CUDA")
+def test_without_a_torch_with_cuda():
+    done = fastact("bench", "--device", "cuda")
+    assert done.returncode != 0
+    assert "needs a torch with CUDA" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_gpu_of_fastact(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("FASTACT_DISABLE_CUDA", "1")
+    with pytest.raises(SystemExit, match="needs a GPU: FASTACT_DISABLE_CUDA is set"):
+        cuda_device.open_gpu()
+
+
+@pytest.mark.parametrize("option", [["--threads", "2"], ["--shapes", "nchw"]])
+def test_options_of_the_cpu_are_refused(option):
+    done = fastact("bench", "--device", "cuda", *option)
+    assert done.returncode == 2
+    assert "does not go with --device cuda" in done.stderr
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is None or bool(devices.cuda_why()), reason="there is no GPU"
+)
+def test_on_a_gpu(tmp_path):
+    numbers = tmp_path / "gpu.json"
+    done = fastact(
+        *("bench", "mish", "--device", "cuda", "--sizes", "65536", "--dtypes", "float32,bfloat16"),
+        *("--peers", "torch", "--json", str(numbers), "--markdown", str(tmp_path / "gpu.md")),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for row in json.loads(numbers.read_text())["rows"]:
+        assert row["graph"] == ""
+        assert row["rate"] > 0

@@ -1,0 +1,52 @@
+"""`bench --small`: what a call of next to no elements costs, for every op."""
+
+import json
+import math
+
+import pytest
+from test_cli import torch_threads  # noqa: F401 - a fixture
+
+import fastact as fa
+from fastact import cli
+from fastact.bench import shapes
+
+
+def test_tiny_shapes_are_measured_on_request():
+    tables = [value for value in vars(shapes).values() if isinstance(value, tuple)]
+    lists = [one for one in tables if one and isinstance(one[0], shapes.Layout)]
+    assert len(lists) >= 6
+    for layouts in lists:
+        for layout in shapes.chosen(layouts, ()):
+            assert layout.name != shapes.TINY
+        for layout in shapes.chosen(layouts, (shapes.TINY,)):
+            assert math.prod(layout.shape) <= 256
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_bench_of_small_calls(tmp_path, capsys):
+    """Every op, at shapes of next to nothing, and a page with a line for each case."""
+    numbers, page = tmp_path / "small.json", tmp_path / "small.md"
+    words = ["--small", "--peers", "torch", "--seconds", "0.001", "--directions", "forward"]
+    few = ["mish", "bias", "gates", "norms", "reductions"]
+    told = ["bench", *few, *words, "--json", str(numbers), "--markdown", str(page)]
+    assert cli.main(told) == 0
+    rows = json.loads(numbers.read_text())["rows"]
+    assert {row["op"] for row in rows} == {
+        op.name for op in fa.ops.values() if op.name in few or op.family in few
+    }
+    assert max(row["size"] for row in rows) <= 256
+    lines = page.read_text().splitlines()
+    assert lines[0] == "# The cost of a small call"
+    assert sum(" | forward | float32 | " in line for line in lines) == len(rows)
+    for family in ("activations", *few[1:]):
+        assert f"## {family}" in lines
+    assert cli.main(["bench", "--from", str(numbers), "--markdown", str(page)]) == 0
+    assert page.read_text().splitlines() == lines
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("word", ["--sizes=64", "--shapes=nchw"])
+def test_small_calls_have_sizes_of_their_own(word, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--small", word])
+    assert f"{word.partition('=')[0]} does not go with --small" in capsys.readouterr().err

@@ -1,0 +1,387 @@
+"""`python -m fastact`: what a person types, what comes out, and how it fails."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from conftest import ISAS
+from normed import NORMS
+from processes import TIMEOUT
+
+import fastact as fa
+from fastact import _cpu, cli
+from fastact.bench import cpu, shapes, workloads, workloads_gates, workloads_norms
+from fastact.bench.workloads import COPY, FRESH, OURS, Options
+from fastact.check import reductions
+from fastact.check.check import check_for
+from fastact.ops.op import Bounds, NormBounds, SumBounds
+
+SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
+GATES = [op for op in fa.ops.values() if op.family == "gates"]
+SUMS = [op for op in SHAPED if reductions.CHECK.knows(op)]
+
+
+@pytest.fixture
+def torch_threads():
+    """Who is told a number of threads keeps it; other tests have their own."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small_shapes(monkeypatch, torch_threads):
+    """The tables with as many kinds of shapes, and few elements."""
+    channels = shapes.Layout("nchw", (2, 3, 4, 5), ((0, 2, 3),), 1)
+    matrix = shapes.Layout("matrix", (6, 10), ((0,), (1,), None), -1)
+    monkeypatch.setattr(shapes, "REDUCED", (matrix, channels))
+    monkeypatch.setattr(shapes, "BIASED", (matrix, channels))
+    monkeypatch.setattr(shapes, "MIDDLE", (shapes.Layout("middle", (2, 6, 5), ((1,),)),))
+    monkeypatch.setattr(shapes, "WEIGHTS", (shapes.Layout("weights", (3, 3, 8)),))
+    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+
+
+def fastact(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fastact", *words],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=4 * TIMEOUT,
+        check=False,
+    )
+
+
+def test_info():
+    done = fastact("info")
+    assert done.returncode == 0, done.stderr
+    assert fa.__version__ in done.stdout
+    facts = json.loads(fastact("info", "--json").stdout)
+    assert facts["isa"]["supported"] == list(_cpu.supported_isas())
+    cuda = facts["cuda"]
+    assert cuda["built"] is (find_spec("fastact._cuda") is not None)
+    assert cuda["available"] is (cuda["why"] == "")
+
+
+def test_check_of_every_thousandth_input(op, tmp_path, capsys):
+    report = tmp_path / "accuracy.md"
+    words = ["check", op.name, "--exhaustive", "--stride", "1009", "--markdown", str(report)]
+    assert cli.main([*words, "--isa", ",".join(ISAS)]) == 0
+    assert "every bound holds" in capsys.readouterr().out
+    rows = [line.split(" | ") for line in report.read_text().splitlines()]
+    # forward and derivative, float32 and float64; one summary of either direction
+    details = [row for row in rows if row[2:3] in (["float32"], ["float64"])]
+    assert len(details) == 4 * len(ISAS) * len(op.variants)
+    assert sum(row[1:2] in (["forward"], ["derivative"]) for row in rows) - len(details) == 2 * len(
+        op.variants
+    )
+
+
+def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
+    monkeypatch.setattr(op, "bounds", Bounds(-1.0, 4.0, 1.2e-7))
+    assert cli.main(["check", op.name, "--stride", "97"]) == 1
+    assert "VIOLATED" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_bench(op, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+    numbers = tmp_path / "bench.json"
+    words = ["bench", op.name, "--sizes", "64,1000", "--peers", "numpy,torch", "--seconds", "0.001"]
+    assert cli.main([*words, "--json", str(numbers)]) == 0
+    shown = capsys.readouterr().out
+    for word in (op.name, "copy", "torch", "numpy"):
+        assert word in shown
+    rows = json.loads(numbers.read_text())["rows"]
+    assert [(row["size"], row["what"]) for row in rows] == 2 * [(64, "64"), (1000, "1,000")]
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
+    def fails(x):
+        raise RuntimeError("not implemented for 'Half'\nand a back trace")
+
+    monkeypatch.setattr(torch.nn.functional, "mish", fails)
+    words = ["bench", "mish", "--sizes", "64", "--peers", "torch", "--seconds", "0.001"]
+    assert cli.main([*words, "--directions", "forward"]) == 0
+    shown = capsys.readouterr().out
+    assert "torch: left out, RuntimeError: not implemented for 'Half'\n" in shown
+    assert "× copy" in shown
+
+
+def as_arrays(result):
+    """What a call gave, as arrays of float64: one, or two of a gradient."""
+    if isinstance(result, fa.Moments):
+        result = (result.mean, result.m2)
+    results = result if isinstance(result, tuple) else (result,)
+    return [np.asarray(array).astype(np.float64).reshape(-1) for array in results]
+
+
+@pytest.mark.usefixtures("small_shapes")
+@pytest.mark.parametrize("shaped", SHAPED, ids=lambda op: op.name)
+def test_bench_of_shapes(shaped, tmp_path, capsys):
+    numbers = tmp_path / "bench.json"
+    words = ["bench", shaped.name, "--dtypes", "float32,float16", "--peers", "numpy,torch"]
+    words += ["--seconds", "0.001", "--threads", "1", "--json", str(numbers)]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    rows = json.loads(numbers.read_text())["rows"]
+    assert {row["dtype"] for row in rows} == {"float32", "float16"}
+    for row in rows:
+        assert {OURS, FRESH, COPY, "torch"} <= set(row["seconds"]) == set(row["ratios"])
+        assert row["what"] in shown
+    assert "2 × 3 × 4 × 5" in shown or shaped.name == "unbroadcast"
+    assert "Sums are held against a copy of the array that they read" in shown
+
+
+@pytest.mark.parametrize("name", [*workloads._OF_INPUT, *workloads._OF_OUTPUT])
+def test_torchs_backward_kernels_are_given_what_they_need(name):
+    """They are called without their autograd: their arguments are ours to get right."""
+    x, dy = (torch.linspace(-7, 7, 999, dtype=torch.float64) + shift for shift in (0, 0.1))
+    ours = fa.ops[name].backward(dy, x)
+    # torch has 1/6 of hardsigmoid in float32
+    torch.testing.assert_close(
+        workloads.torch_gradient(torch, name, dy, x)(), ours, rtol=1e-7, atol=1e-12
+    )
+
+
+@pytest.mark.usefixtures("small_shapes")
+@pytest.mark.parametrize("shaped", SHAPED, ids=lambda op: op.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_peers_do_the_same_work(shaped, direction):
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
+    family = cpu.FAMILIES[shaped.family]
+    for case in family.cases(shaped, direction, float32, options):
+        work = family.work(case, options.peers)
+        expected = as_arrays(work.calls[FRESH]())
+        for name in set(work.calls) - {COPY}:
+            for ours, theirs in zip(expected, as_arrays(work.calls[name]()), strict=True):
+                np.testing.assert_allclose(theirs, ours, 1e-4, 1e-5, err_msg=f"{name}, {case}")
+
+
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("peer", ["torch", "torch.compile"])
+@pytest.mark.parametrize("gates", GATES, ids=lambda op: op.name)
+def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
+    def traced(torch, function):  # without the minute that a C++ compiler takes
+        return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+
+    monkeypatch.setattr(workloads_gates, "compiled_by_torch", traced)
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), (peer,), 1, shapes=(shapes.TINY,))
+    family = cpu.FAMILIES[gates.family]
+    (case,) = family.cases(gates, direction, float32, options)
+    work = family.work(case, workloads.installed(options.peers))
+    assert not work.left_out
+    result = work.calls[FRESH]()
+    results = result if isinstance(result, tuple) else (result,)
+    expected = as_arrays(tuple(y for y in results if y is not None))
+    found = as_arrays(work.calls[peer]())
+    for ours in expected:  # in whichever order; torch has those of the recurrent projection too
+        assert any(
+            ours.shape == theirs.shape and np.allclose(theirs, ours, 1e-4, 1e-5) for theirs in found
+        ), (gates.name, ours.shape)
+    for _ in range(2):  # it can be timed
+        again = as_arrays(work.calls[peer]())
+    for before, after in zip(found, again, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_what_takes_long_is_measured_on_request_alone():
+    assert not set(workloads.ON_REQUEST) & set(workloads.PEERS)
+
+
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_peers_normalise_alike(norm, direction, monkeypatch):
+    rows = (shapes.Layout("matrix", (6, 10)),)
+    images = [shapes.Layout("nchw", (2, 4, 3, 5), channel=1)]
+    images += [shapes.Layout("nhwc", (2, 3, 5, 4), channel=-1)]
+    monkeypatch.setattr(shapes, "NORMED_ROWS", rows)
+    monkeypatch.setattr(shapes, "NORMED_IMAGES", images)
+    monkeypatch.setattr(workloads_norms, "_GROUPS", 2)
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
+    family = cpu.FAMILIES["norms"]
+    for case in family.cases(norm, direction, float32, options):
+        work = family.work(case, options.peers)
+        results = {name: call() for name, call in work.calls.items() if name != COPY}
+        ours = results[FRESH] if isinstance(results[FRESH], tuple) else (results[FRESH],)
+        assert "torch" in results
+        for name in set(results) - {FRESH, OURS}:
+            theirs = results[name] if isinstance(results[name], tuple) else (results[name],)
+            first = np.asarray(theirs[0])
+            if case.axis == (-1,) and name == "torch":  # torch has channels as axis 1
+                first = np.moveaxis(first, 1, -1)
+            pairs = [(ours[0], first)]
+            if direction == "backward":  # of residual and x, torch has a gradient each
+                weights = len(norm._weights)
+                pairs += zip(ours[-weights:], theirs[-weights:], strict=True)
+            for one, other in pairs:
+                np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
+
+
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("norm", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
+    layouts = (
+        shapes.Layout("nchw", (3, 4, 3, 5), channel=1),
+        shapes.Layout("nhwc", (3, 3, 5, 4), channel=-1),
+    )
+    monkeypatch.setattr(shapes, "BATCHED", layouts)
+    float32 = np.dtype(np.float32)
+    options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
+    family = cpu.FAMILIES["norms"]
+    cases = family.cases(norm, direction, float32, options)
+    assert len(cases) == 4  # with an activation and without
+    for case in cases:
+        work = family.work(case, options.peers)
+        assert set(work.left_out) <= {"numpy"}
+        found = {name: call() for name, call in work.calls.items() if name != COPY}
+        ours = found[FRESH] if isinstance(found[FRESH], tuple) else (found[FRESH],)
+        for name in set(found) - {FRESH, OURS}:
+            theirs = found[name] if isinstance(found[name], tuple) else (found[name],)
+            for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                array = np.asarray(other)
+                if name == "torch" and k == 0:
+                    array = np.moveaxis(array, 1, case.axis[0])
+                np.testing.assert_allclose(array, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
+
+
+def test_shapes_that_are_measured():
+    labels = {
+        layout.name: [shapes.sum_label(layout.shape, axis) for axis in layout.axes]
+        for layout in shapes.REDUCED
+    }
+    assert labels == {
+        "tiny": ["8 × 8, axis 0", "8 × 8, axis all"],
+        "matrix": [f"8,192 × 4,096, axis {axis}" for axis in (0, 1, "all")],
+        "narrow": [f"1,000,000 × 3, axis {axis}" for axis in (0, 1)],
+        "flat": [f"3 × 1,000,000, axis {axis}" for axis in (0, 1)],
+        "nchw": ["32 × 64 × 56 × 56, axis 0, 2, 3"],
+        "nhwc": ["32 × 56 × 56 × 64, axis 0, 1, 2"],
+        "small": ["128 × 6 × 24 × 24, axis 0, 2, 3"],
+        "tall": [f"65,536 × 512, axis {axis}" for axis in (0, 1)],
+    }
+
+
+@pytest.mark.usefixtures("small_shapes")
+def test_bench_of_a_few_shapes(capsys):
+    words = ["bench", "sum", "--shapes", "nchw", "--directions", "forward", "--seconds", "0.001"]
+    assert cli.main([*words, "--peers", ""]) == 0
+    assert "6 × 10" not in (shown := capsys.readouterr().out)
+    assert "2 × 3 × 4 × 5, axis 0, 2, 3" in shown
+    assert cli.main([*words[:3], "weights", *words[4:]]) == 0
+    assert "sum: nothing to measure" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shaped", SUMS, ids=lambda op: op.name)
+def test_check_of_sums(shaped, tmp_path, capsys, monkeypatch, torch_threads):
+    report = tmp_path / "accuracy.md"
+    words = ["check", shaped.name, "--stride", "1009", "--peers", "torch"]
+    assert cli.main([*words, "--markdown", str(report)]) == 0
+    assert "every bound holds" in capsys.readouterr().out
+    rows = [line.split(" | ") for line in report.read_text().splitlines() if " | " in line][1:]
+    layouts = 5 if shaped.family == "reductions" else 4  # a bias has an axis of its own
+    for by in ("numpy", "torch"):
+        assert len({(row[1], row[2]) for row in rows if row[3] == by}) == 4 * layouts
+    ours = [row for row in rows if row[3] not in ("numpy", "torch")]
+    assert {isa for row in ours for isa in row[3].split()} == set(_cpu.supported_isas())
+    # Sums of 16 bits in a wide type are not what NumPy does, and the table shows it.
+    assert max(float(row[4]) for row in rows if row[1] == "float16" and row[3] == "numpy") > 10
+
+    monkeypatch.setattr(shaped, "bounds", SumBounds(0.1, 0.0))
+    assert cli.main(words[:4]) == 1
+    assert "VIOLATED" in capsys.readouterr().out
+
+
+OF_MOMENTS = [fa.mean_var, fa.moments]
+NORMALISING = [*NORMS, fa.batch_norm, fa.norm_apply]
+
+
+@pytest.mark.parametrize("checked", [*OF_MOMENTS, *NORMALISING], ids=lambda op: op.name)
+def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
+    words = ["check", checked.name, "--stride", "1009", "--isa", _cpu.isa()]
+    report = tmp_path / "accuracy.md"
+    assert cli.main([*words, "--markdown", str(report)]) == 0
+    assert "every bound holds" in capsys.readouterr().out
+    rows = [line.split(" | ") for line in report.read_text().splitlines() if " | " in line][1:]
+    dtypes = {row[1 if checked in OF_MOMENTS else 2] for row in rows}
+    assert dtypes == {"float64", "float32", "float16", "bfloat16"}
+    tight = (
+        replace(checked.bounds, mean=0, m2=0, m2_double=0, far=0, merged=0.01)
+        if checked in OF_MOMENTS
+        else NormBounds(scaled=0)
+    )
+    monkeypatch.setattr(type(checked), "bounds", tight)
+    assert cli.main(words) == 1
+    assert "VIOLATED" in capsys.readouterr().out
+
+
+def test_every_op_is_checked_and_measured():
+    """Of the families that are."""
+    options = Options((64,), (), (), (), 1)
+    float32 = np.dtype(np.float32)
+    for op in fa.ops.values():
+        if op.family in cpu.FAMILIES:
+            assert check_for(op) is not None
+            assert cpu.FAMILIES[op.family].cases(op, "forward", float32, options)
+
+
+def test_check_of_bias_act(capsys, monkeypatch):
+    assert cli.main(["check", "bias_act"]) == 0
+    shown = capsys.readouterr().out
+    activations = [op for op in fa.ops.values() if op.family == "activations"]
+    rows = {tuple(line.split()[1:3]) for line in shown.splitlines() if "bias_act  " in line}
+    assert len(rows) == 4 * (1 + len(activations))
+    tight = replace(fa.bias_act.bounds, dbias=SumBounds(0.1, 0.0))
+    monkeypatch.setattr(type(fa.bias_act), "bounds", tight)
+    assert cli.main(["check", "bias_act", "--isa", _cpu.isa()]) == 1
+    assert "VIOLATED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check", "misch"], "mish"),
+        (["bench", "misch"], "mish"),
+        (["bench", "mish", "--sizes", "x"], "sizes"),
+        (["bench", "sum", "--shapes", "nchv"], "nchw"),
+        (["bench", "sum", "--seconds", "0"], "seconds"),
+        (["check", "mish", "--isa", "v9"], "v9"),
+        (["frobnicate"], "invalid choice"),
+    ],
+)
+def test_bad_words(words, message):
+    done = fastact(*words)
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["rich", "matplotlib"])
+def test_a_missing_extra_is_named(missing, tmp_path):
+    """Plots need matplotlib; without rich everything is plain text."""
+    (tmp_path / missing).mkdir()
+    (tmp_path / missing / "__init__.py").write_text("raise ImportError('not installed')\n")
+    words = ["bench", "mish", "--sizes", "64", "--peers", "numpy"]
+    if missing == "matplotlib":
+        words += ["--plot", str(tmp_path / "plot.png")]
+    done = fastact(*words, PYTHONPATH=str(tmp_path))
+    assert "Traceback" not in done.stderr
+    if missing == "matplotlib":
+        assert done.returncode != 0
+        assert "fastact[bench]" in done.stderr + done.stdout
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "× copy" in done.stdout

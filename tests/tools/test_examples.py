@@ -1,0 +1,81 @@
+"""The examples, each as a user runs it, to its closing line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastact as fa
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Those that compare gradients with torch's, and what they need of fastact.
+COMPARED = {"mlp": "bias_act", "lenet": "bias_act", "lstm": "lstm_gates"}
+# An example takes seconds; this is for a machine that others keep busy.
+SECONDS = 300
+# One thread of each pool: on a busy machine pools that wait for each other take minutes, and the
+# results do not depend on it.
+ONE_THREAD = {
+    "FASTACT_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="tests away from the source tree")
+
+
+def run(example, *options, tmp_path):
+    path = EXAMPLES / f"{example}.py"
+    return subprocess.run(
+        [sys.executable, str(path), "--quick", *options],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=tmp_path,
+        env={**os.environ, **ONE_THREAD},
+    )
+
+
+@pytest.mark.parametrize("example", ["digits", *COMPARED])
+def test_example(example, tmp_path):
+    """The full training, to the accuracy that is stated; timing alone is cut short."""
+    pytest.importorskip("sklearn")
+    needs = COMPARED.get(example, "mish")
+    if needs not in fa.ops:
+        pytest.skip(f"this version has no {needs}")
+    done = run(example, tmp_path=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, last = done.stdout.splitlines()
+    assert last.startswith("test accuracy")
+    assert last.endswith("passed")
+    if example in COMPARED:
+        pytest.importorskip("torch")
+        assert "gradients against torch's in float64" in done.stdout
+
+
+def test_every_example_is_here():
+    scripts = {path.stem for path in EXAMPLES.glob("[!_]*.py")}
+    assert scripts == {"digits", *COMPARED}
+
+
+def test_wrong_gradients_fail(tmp_path):
+    """A network whose gradients are off exits with 1, however well it learns."""
+    pytest.importorskip("sklearn")
+    pytest.importorskip("torch")
+    source = (EXAMPLES / "mlp.py").read_text()
+    right = "TOLERANCE = 2e-6"
+    assert source.count(right) == 1
+    (tmp_path / "mlp.py").write_text(source.replace(right, "TOLERANCE = 0.0"))
+    for helper in EXAMPLES.glob("_*.py"):
+        (tmp_path / helper.name).write_text(helper.read_text())
+    done = subprocess.run(
+        [sys.executable, "mlp.py", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=tmp_path,
+        env={**os.environ, **ONE_THREAD},
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("FAILED")

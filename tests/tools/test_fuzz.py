@@ -1,0 +1,160 @@
+"""The fuzzer itself: a short run of each device, and that it sees what it is there to see."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastact as fa
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+if not TOOLS.is_dir():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+
+from fuzzing import adapters, campaign, cases, judge  # noqa: E402
+
+# Promises that are known not to hold, by the check and where: none.
+EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
+
+
+def run(*arguments: str, program: str = "fuzz.py") -> dict[str, Any]:
+    """What a campaign came to; its words where promises did not hold."""
+    command = [sys.executable, str(TOOLS / program), "--jobs", "1", "--json", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    summary: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return summary
+
+
+def test_campaign() -> None:
+    """Some thousand calls of every family; a fresh seed is .ci/run's."""
+    found = run("--cases", "2000", "--seed", "20251122")
+    assert found["cases"] == 2000
+    assert set(found["families"]) == set(adapters.FAMILIES)
+    assert found["refusals"] > 20
+    # Each case repeats its calls, so that most kinds are recorded and then replayed.
+    assert found["replays"] > 400
+
+
+@pytest.mark.skipif(not EMULATED, reason="built without the emulated device")
+def test_emulated_device() -> None:
+    found = run("--cases", "150", "--seed", "20251122", "--device", "emulated", "--no-fresh")
+    assert found["cases"] == 150
+
+
+def test_hostile_objects() -> None:
+    found = run("--cases", "1500", "--seed", "20251122", program="fuzz_hostile.py")
+    assert found["cases"] == 1500
+
+
+# --- that it can fail -----------------------------------------------------------------------------
+
+
+def failures(count: int = 60, **told: Any) -> set[str]:
+    """The checks that fail in cases of one family."""
+    settings = campaign.Settings(1, fresh=False, **told)
+    worker = campaign.Worker(settings)
+    with np.errstate(all="ignore"):
+        tally = worker.run(range(count))
+    return {failure["check"] for failure in tally.failures}
+
+
+@pytest.fixture(autouse=True)
+def same_settings() -> Any:
+    """What a worker changes of its process."""
+    threads, errors = fa.get_num_threads(), np.geterr()
+    yield
+    fa.set_num_threads(threads)
+    np.seterr(**errors)
+
+
+@pytest.mark.parametrize("family", sorted(adapters.FAMILIES))
+def test_an_error_of_ten_bounds_is_seen(family, monkeypatch) -> None:
+    """In any family, where results of finite numbers are off by ten times what is allowed."""
+    compare = judge.compare
+
+    def off(name: str, result: Any, expected: Any) -> None:
+        some = np.isfinite(result) & np.isfinite(expected.exact)
+        unit = np.abs(judge.ulp(np.asarray(expected.exact), result.dtype))
+        error = 10 * (np.broadcast_to(expected.allowed, result.shape) + unit)
+        compare(name, np.where(some, result + error, result).astype(result.dtype), expected)
+
+    monkeypatch.setattr(campaign, "compare", off)
+    assert "value" in failures(family=family)
+
+
+def test_other_bits_are_seen(monkeypatch) -> None:
+    """A result that depends on how often it was asked for."""
+    calls = []
+    run_once = judge.run
+
+    def drifting(function: Any, live: Any) -> Any:
+        calls.append(1)
+        found = run_once(function, live)
+        if found and isinstance(found[0], np.ndarray) and len(calls) % 2:
+            found[0] = np.nextafter(found[0].astype(np.float64), np.inf)
+        return found
+
+    monkeypatch.setattr(campaign, "run", drifting)
+    assert "bits" in failures(family="activations")
+
+
+def test_written_guard_bytes_are_seen(monkeypatch) -> None:
+    """A byte behind an output, or an input, that a call changes."""
+    call = judge.Live.call
+
+    def spilling(live: Any, function: Any) -> Any:
+        found = call(live, function)
+        for block in live.blocks.values():
+            block.raw[-5] = 1
+        return found
+
+    monkeypatch.setattr(judge.Live, "call", spilling)
+    assert failures(family="reductions") & {"guard bytes", "inputs"}
+
+
+def test_a_refusal_that_writes_is_seen(monkeypatch) -> None:
+    call = judge.Live.call
+
+    def writing(live: Any, function: Any) -> Any:
+        try:
+            return call(live, function)
+        except ValueError:
+            for block in live.blocks.values():
+                block.raw[200:] = 0
+            raise
+
+    monkeypatch.setattr(judge.Live, "call", writing)
+    assert "refusal wrote" in failures(200, family="bias")
+
+
+def test_a_case_depends_on_its_number_alone() -> None:
+    settings = campaign.Settings(3)
+    first = [str(campaign.Case(settings, k).request) for k in (5, 6, 7)]
+    assert [str(campaign.Case(settings, k).request) for k in (7, 6, 5)] == first[::-1]
+
+
+def test_guard_bytes() -> None:
+    from fuzzing.memory import Block
+
+    layout = cases.Layout((1, 0), (-2, 1), 3)
+    block = Block((3, 4), np.dtype(np.float64), layout, shift=8)
+    assert block.view.shape == (3, 4)
+    assert block.view.strides == (-16, 48)
+    block.note()
+    assert block.untouched()
+    block.view[...] = 1.0
+    assert not block.untouched()
+    assert block.only_view_written()
+    block.raw[3] = 0
+    assert not block.only_view_written()
+
+
+def test_every_op_has_an_adapter() -> None:
+    assert {op.family for op in fa.ops.values()} == set(adapters.FAMILIES)

@@ -1,0 +1,132 @@
+"""`bench --from` and `bench --plot`: what was measured, shown again and drawn."""
+
+import json
+from dataclasses import asdict
+from itertools import product
+
+import numpy as np
+import pytest
+from test_cli import fastact
+
+import fastact as fa
+from fastact import cli
+from fastact.bench import cpu, plot_map
+from fastact.bench.cpu import Row
+from fastact.bench.workloads import COPY, FRESH, OURS, Options
+
+FAMILIES = list(dict.fromkeys(op.family for op in fa.ops.values()))
+
+
+def cases() -> list[Row]:
+    """Every case of the benchmark, with a speed that nobody measured."""
+    options = Options((64, 1024, 50_000), (), (), (), 2)
+    rows = []
+    for op, direction in product(fa.ops.values(), ("forward", "backward")):
+        for case in cpu.FAMILIES[op.family].cases(op, direction, np.dtype(np.float32), options):
+            gain = 1.5 ** (len(rows) % 20 - 6)
+            took = {OURS: 1.0, COPY: 0.5, FRESH: 1.0, "torch": gain}
+            took |= {"numpy": 2 * gain} if direction == "forward" else {}
+            rows.append(Row(op.name, direction, "float32", case.size, case.label, 2, 5, took, took))
+    return rows
+
+
+def written(rows: list[Row], path) -> str:
+    path.write_text(json.dumps({"machine": {"processor": "P"}, "rows": [*map(asdict, rows)]}))
+    return str(path)
+
+
+def test_a_picture_for_each_family(tmp_path, capsys, figures):
+    """Each with all its numbers, not too high for a screen, and nothing cut off."""
+    rows = cases()
+    source = written(rows, tmp_path / "rows.json")
+    assert cli.main(["bench", "--from", source, "--plot", str(tmp_path / "plot.png")]) == 0
+    shown = capsys.readouterr().out
+    assert len(figures) == len(FAMILIES)
+    for family, figure in zip(FAMILIES, figures, strict=True):
+        file = tmp_path / f"plot_{family}.png"
+        assert f"drawn: {file}" in shown
+        assert file.stat().st_size > 10_000
+        of = [row for row in rows if fa.ops[row.op].family == family]
+        texts = [text.get_text() for axes in figure.axes[:-1] for text in axes.texts]
+        assert len([t for t in texts if t.endswith("×")]) == sum(len(r.ratios) - 3 for r in of)
+        labels = [label.get_text() for axes in figure.axes[:-1] for label in axes.get_yticklabels()]
+        assert {label.partition("   ")[0] for label in labels} == {row.op for row in of}
+        assert len(labels) == len(set(labels))
+        assert family in figure.get_suptitle()
+        box = figure.bbox
+        assert box.height < 1300
+        for artist in (figure._suptitle, figure.axes[-1].xaxis.label, *figure.axes):
+            extent = artist.get_tightbbox()
+            assert box.x0 <= extent.x0
+            assert extent.x1 <= box.x1
+            assert box.y0 <= extent.y0
+            assert extent.y1 <= box.y1
+
+
+def test_many_lines_stand_side_by_side():
+    lines = [f"{op}   {i}" for op, count in (("a", 40), ("b", 10), ("c", 14)) for i in range(count)]
+    parts = plot_map._beside(plot_map._Map(lines, [], [[None] for _ in lines]))
+    assert [line for part in parts for line in part.lines] == lines
+    ops = [{line.partition("   ")[0] for line in part.lines} for part in parts]
+    assert ops == [{"a"}, {"b", "c"}]
+
+
+def test_a_dtype_has_a_picture_of_its_own(tmp_path, figures):
+    rows = [Row(**{**asdict(r), "dtype": d}) for r in cases() for d in ("float16", "float32")]
+    rows = [row for row in rows if fa.ops[row.op].family == "bias"]
+    files = plot_map.plot(rows, "P", tmp_path / "x.svg")
+    assert [file.name for file in files] == ["x_bias_float16.svg", "x_bias_float32.svg"]
+    assert all(file.exists() for file in files)
+
+
+def test_a_few_ops_are_drawn_in_one_picture(tmp_path, capsys, figures):
+    """With a panel for each direction."""
+    source = written(cases(), tmp_path / "rows.json")
+    words = ["bench", "mish", "sum", "--from", source, "--plot", str(tmp_path / "plot.png")]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "relu" not in shown
+    assert f"drawn: {tmp_path / 'plot.png'}" in shown
+    (figure,) = figures
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [
+        f"{o}, {d}, float32" for o in ("mish", "sum") for d in ("forward", "backward")
+    ]
+
+
+def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+    numbers, page, again = (tmp_path / name for name in ("rows.json", "page.md", "again.md"))
+    measure = ["--sizes", "64", "--seconds", "1e-4", "--peers", "numpy", "--threads", "1"]
+    words = ["bench", "mish", "relu", *measure, "--json", str(numbers), "--markdown", str(page)]
+    assert cli.main(words) == 0
+    first = [line for line in capsys.readouterr().out.splitlines() if "left out" not in line]
+    assert cli.main(["bench", "--from", str(numbers), "--markdown", str(again)]) == 0
+    second = capsys.readouterr().out.splitlines()
+    assert sum("× copy" in line for line in second) > 4
+    assert first[-len(second) :] == second
+    assert again.read_text() == page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        (None, [], "No such file"),
+        ("no JSON", [], "was not written by bench --json on a CPU"),
+        ('{"rows": []}', [], "was not written by bench --json on a CPU"),
+        ('{"machine": {"processor": "P"}, "rows": [{"op": "mish"}]}', [], "was not written by"),
+        ("{}", ["--sizes", "64"], "--sizes does not go with --from"),
+        ("{}", ["--directions", "forward"], "--directions does not go with --from"),
+        ("{}", ["--json", "x.json"], "--json does not go with --from"),
+        ("{}", ["--device", "cuda"], "was not written by bench --device cuda --json"),
+        ("{}", ["--device", "cuda", "--sizes", "64"], "--sizes does not go with --from"),
+    ],
+)
+def test_what_cannot_be_shown_again(tmp_path, content, words, message):
+    source = tmp_path / "rows.json"
+    if content is not None:
+        source.write_text(content)
+    done = fastact("bench", "--from", str(source), *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,109 @@
+"""`bench --device cuda --from` and `--plot`: rates against that of a copy, of made-up results."""
+
+from dataclasses import replace
+from itertools import product
+
+import fastact as fa
+from fastact import cli
+from fastact.bench import cuda_plot
+from fastact.bench.cuda_rows import Latency, Results, Row, read
+from fastact.bench.cuda_workloads import GPU_WORKLOADS
+from fastact.bench.workloads import COPY, FRESH, OURS
+
+FACTS = {
+    **{"gpu": "GPU of a test", "driver": "12.34", "capability": "0.0", "multiprocessors": 1},
+    **{"memory": 0, "l2": 0, "torch": "", "torch_cuda": "", "fastact": "", "commit": ""},
+    **{"cuda": {"built": False}, "python": "", "date": ""},
+}
+
+
+def made_up(*dtypes: str) -> Results:
+    """Every case at a rate that nobody measured, below that of its copy."""
+    rows = []
+    for op, direction, dtype in product(fa.ops.values(), ("forward", "backward"), dtypes):
+        for case in GPU_WORKLOADS[op.family].cases(op, direction, dtype, None):
+            copy = case.moved / (4e12 * case.moved / (case.moved + 2**24))
+            ours = copy * (1.02 + len(rows) % 17 / 10)
+            took = {OURS: ours, FRESH: ours, COPY: copy}
+            ratios = {name: seconds / ours for name, seconds in took.items()}
+            shown = (op.name, direction, dtype, case.label, case.moved, 2, 7, took, ratios, "")
+            rows.append(Row(*shown, case.series, case.span))
+    latency = Latency("mish", "forward", "float32", 64, {OURS: 1e-6, FRESH: 2e-6})
+    return Results(FACTS, rows, [latency])
+
+
+def test_a_panel_for_each_family(tmp_path, figures):
+    """With every rate in it, the roof above those, and nothing cut off."""
+    results = made_up("float32")
+    file = tmp_path / "roof.png"
+    assert cuda_plot.plot(results, file) == [file]
+    assert file.stat().st_size > 10_000
+    (figure,) = figures
+    assert figure.get_suptitle() == "Bytes a second on GPU of a test, driver 12.34, float32"
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    expected = {}
+    for row in results.rows:
+        expected.setdefault(f"{fa.ops[row.op].family}, {row.direction}", []).append(row)
+    assert set(panels) == set(expected)
+    for title, rows in expected.items():
+        axes = panels[title]
+        assert axes.get_xscale() == "log"
+        *series, copies, roof = axes.get_lines()
+        assert {line.get_label() for line in series} == {row.series for row in rows}
+        points = sorted(tuple(point) for line in series for point in line.get_xydata())
+        assert points == sorted((row.span, row.rate / 1e9) for row in rows)
+        assert len(copies.get_xydata()) == len(rows)
+        assert set(roof.get_ydata()) == {max(copies.get_ydata())}
+        assert max(rate for _, rate in points) < max(roof.get_ydata())
+        for artist in (axes, axes.get_legend()):
+            extent = artist.get_tightbbox()
+            assert figure.bbox.x0 <= extent.x0 + 1  # pixel
+            assert extent.x1 <= figure.bbox.x1 + 1
+            assert figure.bbox.y0 <= extent.y0 + 1
+            assert extent.y1 <= figure.bbox.y1 + 1
+
+
+def test_what_was_measured_is_shown_again(tmp_path, capsys, figures):
+    """The same rows, a page of them, and a picture for each dtype; of some ops alone if told so."""
+    results = made_up("float32", "bfloat16")
+    source, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    results.write(source)
+    assert read(source, list(fa.ops.values())) == results
+    words = ["bench", "mish", "batch_norm", "--device", "cuda", "--from", str(source)]
+    words += ["--markdown", str(page), "--plot", str(tmp_path / "roof.png")]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "batch_norm, backward, bfloat16" in shown
+    assert "layer_norm" not in shown
+    assert "call to launch" in shown
+    for dtype in ("float32", "bfloat16"):
+        assert f"drawn: {tmp_path / f'roof_{dtype}.png'}" in shown
+        assert (tmp_path / f"roof_{dtype}.png").exists()
+        assert f"## mish, forward, {dtype}" in page.read_text()
+    assert len(figures) == 2
+
+
+def test_what_went_wrong_is_told_again(tmp_path, capsys):
+    results = made_up("float32")
+    source = tmp_path / "gpu.json"
+    wrong = replace(results.rows[0], wrong=("torch",))
+    failures = {"mish forward, float32, 5": "RuntimeError: of a test"}
+    Results(results.facts, [wrong, results.rows[1]], [], failures).write(source)
+    assert cli.main(["bench", "--device", "cuda", "--from", str(source)]) == 1
+    shown = capsys.readouterr().out
+    assert f"WRONG: {wrong.name}: torch has another result" in shown
+    assert "WRONG: mish forward, float32, 5: failed, RuntimeError: of a test" in shown
+
+
+def test_what_is_left_and_who_is_absent_is_told_again(tmp_path, capsys):
+    source, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    results = made_up("float32")
+    results.left, results.absent = 12, {"liger": "liger-kernel is not installed"}
+    results.write(source)
+    words = ["--from", str(source), "--markdown", str(page)]
+    assert cli.main(["bench", "--device", "cuda", *words]) == 3
+    shown = capsys.readouterr().out
+    assert "12 rows are left" in shown
+    assert "Not measured yet: 12 rows." in page.read_text()
+    for told in (shown, page.read_text()):
+        assert "liger: left out, liger-kernel is not installed" in told
