@@ -1,15 +1,17 @@
 # fastact._cuda, by a CUDA compiler, and fastact._cuda_emulated, of the same sources by the host's.
 #
-# Each family's .cu is compiled once a storage type: small units, built side by side.
+# Each .cu of a family is compiled once a storage type: small units, built side by side.
 
-set(FASTACT_CUDA_FAMILIES
-  activations batch_norm bias gates moments norm_columns norms reductions)
+file(GLOB_RECURSE FASTACT_CUDA_KERNELS CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+  src/cuda/*.cu)
+set(FASTACT_CUDA_DEVICE src/cuda/core/device.cu)
+list(REMOVE_ITEM FASTACT_CUDA_KERNELS ${FASTACT_CUDA_DEVICE})
 set(FASTACT_STORAGES f16 bf16 f32 f64)
 set(FASTACT_STORAGE_f16 fastact::f16)
 set(FASTACT_STORAGE_bf16 fastact::bf16)
 set(FASTACT_STORAGE_f32 float)
 set(FASTACT_STORAGE_f64 double)
-file(GLOB FASTACT_CUDA_BINDINGS CONFIGURE_DEPENDS src/cuda/bindings*.cpp)
+file(GLOB FASTACT_CUDA_BINDINGS CONFIGURE_DEPENDS src/cuda/binding/*.cpp)
 string(LENGTH "${CMAKE_CURRENT_SOURCE_DIR}/" FASTACT_SOURCE_ROOT_LENGTH)
 
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
@@ -20,22 +22,32 @@ endif()
 set(PYBIND11_FINDPYTHON ON)
 find_package(pybind11 CONFIG REQUIRED)
 
-# Object libraries of all families, one a storage type, and of device.cu, from sources as the caller
-# names them (`%` stands for the file's name). Gives FASTACT_TARGETS and FASTACT_OBJECTS.
-function(fastact_cuda_objects prefix pattern)
+# Object libraries of all kernels, one a storage type, and of device.cu: of the sources themselves, or
+# of files that the caller has under `folder` for each, named as it is. Gives FASTACT_TARGETS and
+# FASTACT_OBJECTS.
+function(fastact_cuda_objects prefix folder)
   set(targets "")
-  foreach(family IN LISTS FASTACT_CUDA_FAMILIES)
-    string(REPLACE "%" ${family} source ${pattern})
+  foreach(path IN LISTS FASTACT_CUDA_KERNELS FASTACT_CUDA_DEVICE)
+    get_filename_component(name ${path} NAME_WE)
+    set(source ${path})
+    if(folder)
+      set(source ${folder}/${name}.cpp)
+    endif()
+    if(path STREQUAL FASTACT_CUDA_DEVICE)
+      add_library(${prefix}_${name} OBJECT ${source})
+      list(APPEND targets ${prefix}_${name})
+      continue()
+    endif()
     foreach(storage IN LISTS FASTACT_STORAGES)
-      add_library(${prefix}_${family}_${storage} OBJECT ${source})
-      target_compile_definitions(${prefix}_${family}_${storage} PRIVATE
+      add_library(${prefix}_${name}_${storage} OBJECT ${source})
+      target_compile_definitions(${prefix}_${name}_${storage} PRIVATE
         FASTACT_STORAGE=${FASTACT_STORAGE_${storage}})
-      list(APPEND targets ${prefix}_${family}_${storage})
+      list(APPEND targets ${prefix}_${name}_${storage})
     endforeach()
   endforeach()
-  string(REPLACE "%" device source ${pattern})
-  add_library(${prefix}_device OBJECT ${source})
-  list(APPEND targets ${prefix}_device)
+  foreach(target IN LISTS targets)
+    target_include_directories(${target} PRIVATE src tests)
+  endforeach()
   list(TRANSFORM targets REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
   set(FASTACT_TARGETS ${targets} PARENT_SCOPE)
   set(FASTACT_OBJECTS ${objects} PARENT_SCOPE)
@@ -89,7 +101,7 @@ if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
     string(APPEND warnings ",-Werror")
     set(werror --Werror=all-warnings)
   endif()
-  fastact_cuda_objects(cuda src/cuda/%.cu)
+  fastact_cuda_objects(cuda "")
   foreach(target IN LISTS FASTACT_TARGETS)
     target_compile_options(${target} PRIVATE
       -fmad=false --compress-mode=size ${werror} -Xcompiler=${warnings},-fvisibility=hidden)
@@ -99,6 +111,7 @@ if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
   endforeach()
 
   pybind11_add_module(_cuda MODULE ${FASTACT_CUDA_BINDINGS} ${FASTACT_OBJECTS})
+  target_include_directories(_cuda PRIVATE src)
   target_include_directories(_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${FASTACT_WARNINGS}>)
   target_compile_definitions(_cuda PRIVATE
@@ -108,14 +121,16 @@ endif()
 
 if(FASTACT_CUDA_EMULATION)
   # A file has one language in a build: the emulated device compiles C++ files that include the .cu.
-  foreach(name ${FASTACT_CUDA_FAMILIES} device)
+  foreach(path IN LISTS FASTACT_CUDA_KERNELS FASTACT_CUDA_DEVICE)
+    get_filename_component(name ${path} NAME_WE)
     file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/emulated/${name}.cpp
-         CONTENT "#include \"${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/${name}.cu\"\n")
+         CONTENT "#include \"${CMAKE_CURRENT_SOURCE_DIR}/${path}\"\n")
   endforeach()
-  file(GLOB FASTACT_EMULATION CONFIGURE_DEPENDS src/cuda/emulation/*.cpp)
-  fastact_cuda_objects(emulated ${CMAKE_CURRENT_BINARY_DIR}/emulated/%.cpp)
+  file(GLOB FASTACT_EMULATION CONFIGURE_DEPENDS tests/cuda_emulation/*.cpp)
+  fastact_cuda_objects(emulated ${CMAKE_CURRENT_BINARY_DIR}/emulated)
   pybind11_add_module(_cuda_emulated MODULE NO_EXTRAS
     ${FASTACT_CUDA_BINDINGS} ${FASTACT_EMULATION} ${FASTACT_OBJECTS})
+  target_include_directories(_cuda_emulated PRIVATE src tests)
   # A GPU has a fused multiply-add, so this device has one; debug information names what failed.
   set(flags -O1 -g -ffp-contract=off ${FASTACT_WARNINGS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,5 +1,6 @@
 """Arrays that the tests of several families are fed with."""
 
+import ctypes
 from functools import lru_cache
 from typing import Any
 
@@ -33,3 +34,21 @@ def ulp(y: np.ndarray) -> np.ndarray:
     info = ml_dtypes.finfo(y.dtype)
     _, exponent = np.frexp(np.maximum(np.abs(y.astype(float)), float(info.smallest_normal)))
     return np.ldexp(1.0, exponent - 1 - info.nmant)
+
+
+class Elsewhere:
+    """What a producer on another device shows; nothing may follow its pointer."""
+
+    def __init__(self, device_type: int) -> None:
+        self.device = (device_type, 1)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        capsule = f32(3).__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        tensor = pointer(capsule, b"dltensor")  # a DLTensor: its data, then its device
+        (ctypes.c_int32 * 2).from_address(tensor + 8)[:] = self.device
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device

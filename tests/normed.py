@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import assert_same_bits
+from devices import Framework
 
 import fastact as fa
 from fastact import _cpu
@@ -319,3 +320,25 @@ def layouts(a: np.ndarray) -> list[np.ndarray]:
     raw = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
     raw[...] = a
     return [turned, order, gaps, raw]
+
+
+def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What `run` gives, computed by a device, as NumPy's arrays."""
+
+    def there(value: Any) -> Any:
+        return device.of(value) if isinstance(value, np.ndarray) else value
+
+    def back(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(None if v is None else device.numpy(v) for v in values)
+
+    setting, op = arrays.setting, arrays.op
+    arrays.on_gpu = True
+    inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
+    dtotal = {"dtotal": there(named.pop("dtotal"))} if "dtotal" in named else {}
+    told = {**setting.options, **named}
+    y, saved = op.forward(*inputs, *setting.positional, **weights, **told)
+    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **told))
+    kept = back(saved)
+    if not setting.adds:
+        return (device.numpy(y), kept), gradients
+    return ((device.numpy(y[0]), kept[0]), kept), gradients

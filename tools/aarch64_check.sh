@@ -23,23 +23,23 @@ built=${1:-$(mktemp -d)}
 [[ -n ${1:-} ]] || trap 'rm -rf "$built"' EXIT
 mkdir -p "$built"
 
-# The flags of CMakeLists.txt. The blocks are those of one instruction set, everything else is the
+# The flags of CMakeLists.txt. The kernels are those of one instruction set, everything else is the
 # architecture's least; all files of a processor are compiled side by side.
 flags="$(sed -n 's/^set(FASTACT_FLAGS \(.*\))$/\1/p' "$root/CMakeLists.txt")"
 [[ -n $flags ]] || { echo "CMakeLists.txt has no FASTACT_FLAGS" >&2; exit 1; }
 compile() { # compile SOURCE: by what build exports
   local isa=(-DFASTACT_ISA=dispatch "-DFASTACT_ISAS=FASTACT_ISA_ENTRY($isa_name)")
   case $1 in
-    *_blocks.cpp | */blocks.cpp) read -ra isa <<< "-DFASTACT_ISA=$isa_name $isa_flags" ;;
+    *kernels.cpp) read -ra isa <<< "-DFASTACT_ISA=$isa_name $isa_flags" ;;
   esac
   # shellcheck disable=SC2086
-  $compiler -std=c++17 $flags "${isa[@]}" -c "$1" -o "$out/$(basename "$1").o"
+  $compiler -std=c++17 $flags -I"$root/src" "${isa[@]}" -c "$1" -o "$out/${1//\//_}.o"
 }
 build() { # build NAME COMPILER ISA FLAGS: NAME/hashes
-  export out=$built/$1 compiler=$2 isa_name=$3 isa_flags=$4 flags
+  export root out=$built/$1 compiler=$2 isa_name=$3 isa_flags=$4 flags
   export -f compile
   mkdir -p "$out"
-  printf '%s\0' "$root"/src/cpu/*.cpp "$root/tests/aarch64/hashes.cpp" |
+  find "$root/src/cpu" "$root/tests/aarch64/hashes.cpp" -name '*.cpp' -print0 |
     xargs -0 -n 1 -P "$(nproc)" bash -euo pipefail -c 'compile "$1"' compile
   "$compiler" "$out"/*.o -o "$out/hashes"
 }

@@ -267,13 +267,11 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
                     )
 
 
-def families() -> list[str]:
-    """The sources that the build has."""
-    cmake = (ROOT / "cmake/cuda.cmake").read_text(encoding="utf-8")
-    found = re.search(r"set\(FASTACT_CUDA_FAMILIES\s+([^)]*)\)", cmake)
-    if found is None:
-        raise SystemExit("cuda_static: cmake/cuda.cmake has no FASTACT_CUDA_FAMILIES")
-    return found[1].split()
+def families() -> dict[str, Path]:
+    """The sources that are compiled once a storage type, by name."""
+    found = {path.stem: path for path in sorted((ROOT / "src/cuda").rglob("*.cu"))}
+    del found["device"]
+    return found
 
 
 def _run(*command: str | Path) -> str:
@@ -293,14 +291,14 @@ def _tool(name: str, given: str | None, *others: str) -> str:
 
 
 def build(
-    family: str, storage: str, arch: str, nvcc: str, cuobjdump: str, scratch: Path
+    source: Path, storage: str, arch: str, nvcc: str, cuobjdump: str, scratch: Path
 ) -> list[Kernel]:
-    """Compile one family for one storage type, and read what came out."""
+    """Compile one source for one storage type, and read what came out."""
     filt = _tool("c++filt", None, "cu++filt")
-    target = scratch / f"{family}_{storage.rpartition(':')[2]}.o"
+    target = scratch / f"{source.stem}_{storage.rpartition(':')[2]}.o"
     log = _run(
         *(nvcc, *FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v"),
-        *(f"-DFASTACT_STORAGE={storage}", "-c", ROOT / f"src/cuda/{family}.cu", "-o", target),
+        *(f"-DFASTACT_STORAGE={storage}", f"-I{ROOT / 'src'}", "-c", source, "-o", target),
     )
     resources = read_resources(log)
     functions = sass.parse(_run(cuobjdump, "-sass", target))
@@ -308,7 +306,7 @@ def build(
     kernels = []
     for function, name in zip(functions, names, strict=True):
         if function.name in resources:
-            kernel = Kernel(*identify(name), resources[function.name], function, family=family)
+            kernel = Kernel(*identify(name), resources[function.name], function, family=source.stem)
             kernels += _with_paths(kernel)
     return kernels
 
@@ -323,7 +321,7 @@ def main() -> int:
     args = parser.parse_args()
     nvcc, cuobjdump = _tool("nvcc", args.nvcc), _tool("cuobjdump", args.cuobjdump)
 
-    units = [(family, storage) for family in families() for storage in STORAGES]
+    units = [(source, storage) for source in families().values() for storage in STORAGES]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         built = pool.map(
             lambda unit: build(unit[0], unit[1], args.arch, nvcc, cuobjdump, Path(scratch)), units

@@ -100,7 +100,7 @@ def _with_map(kernel: Kernel) -> list[Kernel]:
     facts = replace(kernel, elements=turns * 16 // item, moved=inputs[0] + 1)
     apart = way(_NUMBERS[kind] * wide // item)
     last = replace(facts, what=f"{kernel.what}, channels last", path=apart)
-    if kernel.family == "norm_columns":
+    if kernel.family == "channels_last":
         return [last]
     shared = way(_SET[kind][wide == 8]) or (apart if kind == "given" else ())
     return [replace(facts, path=shared), replace(last, is_variant=True)]
@@ -129,7 +129,7 @@ def constants(source: str) -> dict[str, int]:
     return {name: int(number) << int(shift or 0) for name, number, shift in found}
 
 
-_CUDA = Path(__file__).resolve().parents[1] / "src/cuda"
+_CUDA = Path(__file__).resolve().parents[1] / "src/cuda/norms/rows"
 _OPTIN = 227 << 10  # bytes of shared memory that a block may have on sm_90
 
 
@@ -148,7 +148,7 @@ class Traffic:
 def traffic(length: int, dtype: str) -> Traffic:
     """What a row of so many elements moves, by the plans of norms.cu on sm_90."""
     known = constants((_CUDA / "norms.cu").read_text(encoding="utf-8"))
-    known |= constants((_CUDA / "norm_rows.cuh").read_text(encoding="utf-8"))
+    known |= constants((_CUDA / "row_io.cuh").read_text(encoding="utf-8"))
     packs = -(-length * ITEM[dtype] // 16)
     threads = known["kNormThreads"] if packs >= known["kWideRow"] else known["kThreadsOfNarrow"]
     slots = (_OPTIN - known["kStaticShared"]) // (16 * threads)

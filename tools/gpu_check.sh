@@ -94,9 +94,9 @@ has_gpu() { # the installed fastact and torch both find one
   "$python" - <<'PYTHON'
 import sys
 import torch
-from fastact import _backend
+from fastact.interop import devices
 
-why = _backend.cuda_why()
+why = devices.cuda_why()
 if not why and not torch.cuda.is_available():
     why = f"torch {torch.__version__} finds none"
 if why:

@@ -1,4 +1,4 @@
-"""Coefficients of src/common/math.h: minimax polynomials and quotients, by Remez in 200 digits.
+"""Minimax polynomials and quotients of src/common/math, by Remez in 200 digits.
 
     python tools/minimax.py NAME float|double [DEGREE [DEGREE_OF_DENOMINATOR]]
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "../../src/cpu/batch_norm.h"
-#include "../../src/cpu/bias.h"
-#include "../../src/cpu/blocks.h"
-#include "../../src/cpu/iterate.h"
-#include "../../src/cpu/moments.h"
-#include "../../src/cpu/norms.h"
-#include "../../src/cpu/reduce.h"
+#include "cpu/bias/bias.h"
+#include "cpu/core/kernel_table.h"
+#include "cpu/core/tensor_iterator.h"
+#include "cpu/norms/channels/batch_norm.h"
+#include "cpu/norms/rows/plan.h"
+#include "cpu/reductions/moments.h"
+#include "cpu/reductions/reduce.h"
 
 using namespace fastact;
 

@@ -1,6 +1,5 @@
 """Bad input: each a clear error that names op, argument, allowed and given; nothing is written."""
 
-import ctypes
 import re
 from typing import Any
 
@@ -8,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from arrays import f32, read_only
+from arrays import Elsewhere, f32, read_only
 
 import fastact as fa
 
@@ -167,24 +166,6 @@ def test_missing_arguments():
         fa.mish(f32(3), f32(3), f32(3))
     with pytest.raises(TypeError, match="by position and by keyword"):
         fa.mish(f32(3), f32(3), out=f32(3))
-
-
-class Elsewhere:
-    """What a producer on another device shows; nothing may follow its pointer."""
-
-    def __init__(self, device_type: int) -> None:
-        self.device = (device_type, 1)
-
-    def __dlpack__(self, **_: Any) -> Any:
-        capsule = f32(3).__dlpack__()
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        tensor = pointer(capsule, b"dltensor")  # a DLTensor: its data, then its device
-        (ctypes.c_int32 * 2).from_address(tensor + 8)[:] = self.device
-        return capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device
 
 
 def test_gpu_arrays_name_the_reason_and_the_cure():

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arrays import Elsewhere
 from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
 from devices import DEVICES, DTYPES, EMULATED, KERNELS, Plain, to_emulated
 from processes import run_python
-from test_errors import Elsewhere
 
 import fastact as fa
 from fastact.interop import devices
@@ -269,7 +269,7 @@ def test_a_gpu_array_without_extension_driver_or_device():
 
 def test_disabled_by_the_environment():
     code = """
-from test_errors import Elsewhere
+from arrays import Elsewhere
 import fastact as fa
 try:
     fa.mish(Elsewhere(2))

@@ -144,7 +144,7 @@ TWO_THREADS = """
 import threading
 import numpy as np
 import fastact as fa
-from fastact import devices
+from fastact.interop import devices
 
 emulated = devices.emulate()
 

@@ -1,6 +1,6 @@
 """The emulated device, which the other CUDA tests trust: that it computes, and that it catches.
 
-Every kernel of src/cuda/emulation/selftest.cpp runs here; most do one thing wrong each.
+Every kernel of tests/cuda_emulation/selftest.cpp runs here; most do one thing wrong each.
 """
 
 import threading

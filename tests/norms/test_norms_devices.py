@@ -18,6 +18,7 @@ from normed import (
     few_settings,
     layouts,
     run,
+    run_on,
 )
 from normed import each_setting as each_cpu_setting
 
@@ -50,28 +51,6 @@ KINDS = [
     Setting("instance_norm", (700, 2, 3)),
 ]
 each_setting = pytest.mark.parametrize("setting", [*SETTINGS, *KINDS], ids=str)
-
-
-def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What `run` gives, computed by a device, as NumPy's arrays."""
-
-    def there(value: Any) -> Any:
-        return device.of(value) if isinstance(value, np.ndarray) else value
-
-    def back(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(None if v is None else device.numpy(v) for v in values)
-
-    setting, op = arrays.setting, arrays.op
-    arrays.on_gpu = True
-    inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
-    dtotal = {"dtotal": there(named.pop("dtotal"))} if "dtotal" in named else {}
-    told = {**setting.options, **named}
-    y, saved = op.forward(*inputs, *setting.positional, **weights, **told)
-    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **told))
-    kept = back(saved)
-    if not setting.adds:
-        return (device.numpy(y), kept), gradients
-    return ((device.numpy(y[0]), kept[0]), kept), gradients
 
 
 def everything(device: Framework, arrays: Arrays, **named: Any) -> list[Any]:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
-from normed import Arrays, Setting, assert_right, run
-from test_norms_devices import run_on
+from normed import Arrays, Setting, assert_right, run, run_on
 
 import fastact as fa
 from fastact.check import reference

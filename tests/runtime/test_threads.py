@@ -216,7 +216,7 @@ IDLE = f"""
 import os
 before = dict(os.environ)
 import fastact as fa
-from fastact import openmp
+from fastact.runtime import openmp
 import numpy as np, subprocess
 assert dict(os.environ) == before
 child = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout

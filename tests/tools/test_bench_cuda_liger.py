@@ -139,12 +139,12 @@ import importlib, inspect, json, sys
 import torch
 import triton.language as tl
 import fastact as fa
-from fastact import liger
+from fastact.bench import liger
 from fastact.bench.cuda_work import LIGER
 from fastact.bench.cuda_workloads import GPU_WORKLOADS
 from liger_kernel.transformers import functional
 
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_bench_cuda import StandIn
 
 print(json.dumps({n: list(inspect.signature(getattr(functional, n)).parameters)
@@ -177,7 +177,7 @@ print("agree")
 def test_the_real_one():
     """Its functions have these parameters, and by the interpreter the results are ours."""
     done = subprocess.run(
-        [sys.executable, "-c", REAL, os.path.dirname(os.path.dirname(__file__))],
+        [sys.executable, "-c", REAL, os.path.dirname(__file__), *sys.path],
         capture_output=True,
         text=True,
         timeout=300,

@@ -141,7 +141,7 @@ def test_maps_of_batch_norm_have_a_line_for_each_order(function):
     assert list(cuda_static.problems([first, second])) == []
     narrow = replace(first, path=(*first.path, sass.Instruction(0, "", "LDG.E", "")))
     assert list(cuda_static.problems([narrow])) == []  # a number of a channel may be
-    (only,) = cuda_static_norms.with_norm_paths(replace(one, family="norm_columns"))
+    (only,) = cuda_static_norms.with_norm_paths(replace(one, family="channels_last"))
     assert (only.what, only.is_variant) == (second.what, False)
     called = replace(one, what="norm forward, any activation")
     assert not called.has_path

@@ -8,6 +8,7 @@ name; the parent starts another worker behind it.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import mmap
 import os
@@ -480,6 +481,7 @@ _PROGRAM = str(Path(__file__).resolve().parents[1] / "fuzz.py")
 
 def serve(worker: Any, marker: str) -> None:
     """A worker process: ranges of cases come in, a line each; tallies go out."""
+    faulthandler.enable()  # whatever kills it shows where
     with open(marker, "r+b") as file:
         memory = mmap.mmap(file.fileno(), 8)
     for line in sys.stdin:

@@ -33,7 +33,8 @@ class Call:
 
     All that a call does to memory is done by `run`, `output`, `writes`, `workspace` and `result`.
     Where the call is being recorded, they state it to `_draft`, from which the call cache makes a
-    plan for calls with the same key (src/cpu/call_cache.pyx) that repeats this and nothing else.
+    plan for calls with the same key (src/cpu/binding/call_cache.pyx) that repeats this and nothing
+    else.
     """
 
     def __init__(self, where: str, stream: Any = None, **values: Any) -> None:

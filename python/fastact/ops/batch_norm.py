@@ -1,6 +1,6 @@
 """batch_norm: statistics a channel, of the batch or running, and the way back whole or in halves.
 
-The formulas, their gradients and the error bound are in `src/common/batch_norm.h`.
+The formulas, their gradients and the error bound are in `src/common/norms/batch_norm.h`.
 """
 
 import math

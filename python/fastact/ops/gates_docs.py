@@ -6,7 +6,7 @@ from .bounds_docs import gate_gradients, gate_states
 from .docs import ALLOCATED, ARRAY, CHO, SKIPPED, STREAM, paragraph
 from .reduction import SUM_BOUNDS
 
-#: Their derivation is in src/common/gates.h.
+#: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)
 
 _BIASES = """\

@@ -1,7 +1,8 @@
 """Mean and variance over any axes, and moments that merge.
 
 The statistics are computed in double by blocks of fixed size, whose means and squared deviations
-merge by Chan's formula; order, error bound and derivation are in `src/cpu/moment_blocks.h`.
+merge by Chan's formula; order, error bound and derivation are in
+`src/cpu/reductions/moment_kernels.h`.
 """
 
 import math

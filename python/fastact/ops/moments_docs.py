@@ -4,7 +4,7 @@ from .bounds import MomentBounds
 from .bounds_docs import mean_var_notes, moments_notes
 from .docs import ARRAY, STREAM, paragraph
 
-#: Their derivation is in src/cpu/moment_blocks.h.
+#: Their derivation is in src/cpu/reductions/moment_kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
 _AXIS = """\

@@ -1,4 +1,4 @@
-"""What the norms share: their doors, and how their axes become units (src/common/norms.h)."""
+"""What the norms share: their doors, and how their axes become units (src/common/norms/norms.h)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

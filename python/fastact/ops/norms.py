@@ -1,7 +1,7 @@
 """Norms: (x - mean) rstd weight + bias over units of x, with any activation fused behind.
 
 What a unit is, is all that tells one from another; how they work is in `norm_op.py`, the formulas
-and the gradients are in src/common/norms.h.
+and the gradients are in src/common/norms/norms.h.
 """
 
 from . import norm_op

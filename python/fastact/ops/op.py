@@ -144,7 +144,7 @@ class Op:
 
 
 class QuickOp(Op, _cpu.CachedOp):
-    """An op whose repeated calls skip this layer (src/cpu/call_cache.pyx).
+    """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
 
     `_call` is what calling the op does; every public method is a cached entry point as well.
 

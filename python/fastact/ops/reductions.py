@@ -1,7 +1,7 @@
 """Reductions: sums over any axes, of the elements or of their squares.
 
 Every dtype is summed in double, in one order whatever the layout, the threads and the instruction
-set; the order and its error bound are derived in `src/cpu/reduce_blocks.h`.
+set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`.
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "../math.h"
+#include "common/math/elementary.h"
 
 FASTACT_BEGIN_NAMESPACE
 

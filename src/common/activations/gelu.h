@@ -1,7 +1,7 @@
 // Gelu, and its approximation by tanh.                  Hendrycks and Gimpel, arXiv:1606.08415
 #pragma once
 
-#include "../math.h"
+#include "common/math/elementary.h"
 
 FASTACT_BEGIN_NAMESPACE
 

@@ -1,7 +1,7 @@
 // Mish.
 #pragma once
 
-#include "../math.h"
+#include "common/math/elementary.h"
 
 FASTACT_BEGIN_NAMESPACE
 

@@ -5,7 +5,7 @@
 // side. A NaN gives a NaN in both directions.
 #pragma once
 
-#include "../math.h"
+#include "common/math/elementary.h"
 
 FASTACT_BEGIN_NAMESPACE
 

@@ -1,7 +1,7 @@
 // The logistic sigmoid and what is made of it: silu, softplus, logsigmoid.
 #pragma once
 
-#include "../math.h"
+#include "common/math/elementary.h"
 
 FASTACT_BEGIN_NAMESPACE
 

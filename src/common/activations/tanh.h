@@ -3,7 +3,7 @@
 // All of them are odd or even: they are computed of m = |x|, by exp(-2 m), which does not overflow.
 #pragma once
 
-#include "../math.h"
+#include "common/math/elementary.h"
 
 FASTACT_BEGIN_NAMESPACE
 

@@ -1,0 +1,60 @@
+// The activations: one struct each, and the one list of them.
+//
+// A struct is a template over the compute type (float or double) and is made from the op's
+// parameters in the order of its Python signature. forward(x) is the activation, derivative(x)
+// its derivative; both are free of branches and of calls, so that the loops in
+// src/cpu/activations/kernels.cpp and the CUDA map vectorise them whole. `approximate` stands for
+// 16-bit data on a GPU, where some ULP of float do not show and instructions are scarce:
+// exp_approximate and divide<approximate> are allowed there.
+//
+// To add one: write its struct beside its kin in activations/, add its line to
+// FASTACT_ACTIVATIONS, a row in python/fastact/activations.py and a formula in tests/reference.py.
+#pragma once
+
+#include "common/activations/exponential.h"
+#include "common/activations/gelu.h"
+#include "common/activations/mish.h"
+#include "common/activations/piecewise.h"
+#include "common/activations/sigmoid.h"
+#include "common/activations/tanh.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// The one list. X(name, Struct): the name is the op's in Python. A choice among several structs by
+// a string, as gelu's, has a line a struct: gelu_tanh is gelu(approximate="tanh").
+#define FASTACT_ACTIVATIONS(X) \
+  X(identity, Unchanged)       \
+  X(relu, Relu)                \
+  X(relu6, Relu6)              \
+  X(leaky_relu, LeakyRelu)     \
+  X(elu, Elu)                  \
+  X(selu, Selu)                \
+  X(celu, Celu)                \
+  X(gelu, Gelu)                \
+  X(gelu_tanh, GeluTanh)       \
+  X(silu, Silu)                \
+  X(mish, Mish)                \
+  X(sigmoid, Sigmoid)          \
+  X(logsigmoid, LogSigmoid)    \
+  X(hardsigmoid, HardSigmoid)  \
+  X(tanh, Tanh)                \
+  X(hardtanh, HardTanh)        \
+  X(tanhshrink, TanhShrink)    \
+  X(softplus, Softplus)        \
+  X(softsign, SoftSign)        \
+  X(softshrink, SoftShrink)    \
+  X(hardshrink, HardShrink)    \
+  X(hardswish, HardSwish)      \
+  X(hardmish, HardMish)        \
+  X(lisht, Lisht)              \
+  X(logcosh, LogCosh)
+
+#define FASTACT_ENUMERATE(name, Struct) k_##name,
+enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };
+#undef FASTACT_ENUMERATE
+
+#define FASTACT_NAME(name, Struct) #name,
+constexpr const char* kActivationNames[] = {FASTACT_ACTIVATIONS(FASTACT_NAME)};
+#undef FASTACT_NAME
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,73 @@
+// The formulas of the norms: what happens to one element, and to the numbers of one unit.
+//
+// A unit is a set of elements that share a mean and a standard deviation: a row of layer_norm and
+// rms_norm, (n, g) of group_norm, (n, c) of instance_norm. In exact arithmetic, over its N elements
+//
+//   mean = sum(x) / N     rstd = (sum((x - mean)^2) / N + eps)^(-1/2)     xhat = (x - mean) rstd
+//   z = xhat w + b        y = f(z)
+//
+// (rms_norm: the same with 0 for the mean.) J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer
+// Normalization", https://arxiv.org/abs/1607.06450; B. Zhang and R. Sennrich, "Root Mean Square
+// Layer Normalization", https://arxiv.org/abs/1910.07467; Y. Wu and K. He, "Group Normalization",
+// https://arxiv.org/abs/1803.08494.
+//
+// The gradient. With p = dy f'(z), which is dL/dz, and g = p w, which is dL/dxhat:
+//
+//   dL/dw = sum p xhat      dL/db = sum p      over every element that the parameter meets.
+//
+// A change of x_j moves the mean by 1/N, and rstd by -rstd^2 xhat_j / N, as d(rstd) =
+// -1/2 rstd^3 d(var) and d(var)/dx_j = 2 (x_j - mean) / N. Therefore
+// dxhat_i/dx_j = rstd (delta_ij - 1/N - xhat_i xhat_j / N), and
+//
+//   dL/dx_j = rstd (g_j - mean(g) - xhat_j mean(g xhat))        (rms_norm: without mean(g)).
+//
+// Error of z. The mean comes in double and is used as two numbers of the compute type T, high +
+// low: x - high is exact where it cancels, so that with u = 2^-24 (2^-53 for double) xhat has a
+// relative error of at most 2 u (the differences) + u (rstd) + u (the product), and
+//
+//   |z - exact| <= 5 u |xhat w| + u |z|                  (v2: 6 u, as its madd rounds twice)
+//                  + |w| rstd |error of mean|
+//
+// where the mean's error is 2^-48 |mean| for float, and for double that of the moments: u |mean|,
+// and some u more of the mean distance from it (moment_blocks.h);
+// plus rounding to the storage type. What backward is given is a mean already rounded to T: its
+// xhat is that of those numbers, and differs from forward's by up to u |mean| rstd.
+#pragma once
+
+#include "common/core/macros.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// A mean as two numbers of the compute type.
+template <class T>
+struct Centre {
+  T high, low;
+};
+template <class T>
+FASTACT_HD Centre<T> centre_of(double mean) {
+  const T high = T(mean);
+  return {high, T(mean - double(high))};
+}
+
+template <class T>
+FASTACT_HD T normalised(T x, Centre<T> mean, T rstd) {
+  return ((x - mean.high) - mean.low) * rstd;
+}
+
+template <class T>
+FASTACT_HD T affine(T xhat, T weight, T bias) {
+  return madd(xhat, weight, bias);
+}
+
+// dx, from the means over the unit of g and of g xhat.
+template <class T>
+FASTACT_HD T input_gradient(T g, T xhat, T rstd, T mean_g, T mean_g_xhat) {
+  return rstd * madd(-xhat, mean_g_xhat, g - mean_g);
+}
+
+// In double, once a unit. squares: of the distances from the mean (rms_norm: from 0).
+FASTACT_HD double rstd_of(double squares, double count, double eps) {
+  return 1.0 / __builtin_sqrt(squares / count + eps);
+}
+
+FASTACT_END_NAMESPACE

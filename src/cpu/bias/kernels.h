@@ -1,0 +1,29 @@
+// The serial loops of bias_act, compiled once per instruction set: an activation of a sum, and what
+// its backward pass adds up, in one loop each. Of float and of double; what is narrower or strided
+// passes through buffers (core/chunk_reader.h).
+#pragma once
+
+#include <cstdint>
+
+#include "common/activations/list.h"
+#include "cpu/reductions/kernels.h"
+
+namespace fastact {
+
+// All pointers to n contiguous elements; the output is one of the others or disjoint from them.
+// ahead: bytes from each operand to where the next call will find it. Those elements are asked for
+// while these are computed: lines of a channel and rows of a tile end before the hardware's own
+// prefetcher has understood them.
+struct BiasBlocks {
+  // y OUT = f(x IN + bias IN)
+  void (*forward[kActivations][2])(const char* x, const char* bias, char* y, int64_t n,
+                                   int64_t ahead, const double* parameters);
+
+  // dx OUT = dy IN f'(x IN + bias IN). lanes IN/OUT (kLanes): dx is added to them, the first onto
+  // lane `phase` (reductions/kernels.h); null: it is not.
+  void (*backward[kActivations][2])(const char* dy, const char* x, const char* bias, char* dx,
+                                    int64_t n, int64_t ahead, const double* parameters,
+                                    int64_t phase, double* lanes);
+};
+
+}  // namespace fastact

@@ -1,0 +1,29 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, binding=True, embedsignature=False
+"""The CPU backend: one extension module, one file a family.
+
+Data flows one way: the Python layer checks and allocates, the functions here take `View`s, compare
+what they take from them with the memory that is there (checks.pyx), build a loop (core/tensor_iterator.h) and run
+its blocks on the threads that `resolve_threads` allows. NumPy arrays and tensors that need no conversion skip the Python layer:
+activations of contiguous ones by the compiled checks of the fast path (fast_path.pyx), repeated
+calls of all other kinds by the call cache (call_cache.pyx).
+"""
+# It does not declare itself safe without the interpreter's lock (freethreading_compatible): nobody
+# has run its tests on such an interpreter, which therefore takes its lock back at this import.
+include "cpu/binding/native.pxi"
+include "cpu/binding/threads.pyx"
+include "cpu/binding/array_view.pyx"
+include "cpu/binding/dlpack_export.pyx"
+include "cpu/binding/checks.pyx"
+include "cpu/binding/loops.pyx"
+include "cpu/binding/fast_path.pyx"
+include "cpu/activations/activations.pyx"
+include "cpu/reductions/reductions.pyx"
+include "cpu/bias/bias.pyx"
+include "cpu/reductions/moments.pyx"
+include "cpu/norms/norms.pyx"
+include "cpu/norms/batch_norm.pyx"
+include "cpu/gates/gates.pyx"
+include "cpu/binding/call_key.pyx"
+include "cpu/binding/call_cache.pyx"
+include "cpu/binding/testing.pyx"

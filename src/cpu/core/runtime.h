@@ -1,0 +1,180 @@
+// What the Cython code needs of OpenMP and of the operating system, with stand-ins where a
+// platform lacks them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "common/core/dlpack.h"
+
+namespace fastact {
+
+#ifdef _OPENMP
+constexpr int kOpenMP = _OPENMP;
+inline int omp_limit() { return omp_get_max_threads(); }
+inline bool in_parallel() { return omp_in_parallel(); }
+#else
+constexpr int kOpenMP = 0;
+inline int omp_limit() { return 1; }
+inline bool in_parallel() { return false; }
+#endif
+
+// The thread count that this thread has asked for by `with num_threads(n)`; 0: none.
+inline int& local_threads() {
+  static thread_local int value = 0;
+  return value;
+}
+
+// The PlanDraft (call_cache.pyx) of the call that this thread is recording; null: none.
+inline void*& current_draft() {
+  static thread_local void* draft = nullptr;
+  return draft;
+}
+
+// What is the process's, and is read without the GIL while another thread may set it. Nothing else
+// depends on it: the order of other memory does not matter.
+inline std::atomic<int> g_process_threads{1};
+inline std::atomic<bool> g_forked{false};
+
+inline int process_threads() { return g_process_threads.load(std::memory_order_relaxed); }
+inline void choose_process_threads(int n) { g_process_threads.store(n, std::memory_order_relaxed); }
+inline bool is_forked() { return g_forked.load(std::memory_order_relaxed); }
+inline void become_forked() { g_forked.store(true, std::memory_order_relaxed); }
+
+inline const char* compiler() {
+#if defined(__clang__)
+  return "Clang " __clang_version__;
+#elif defined(__GNUC__)
+  return "GCC " __VERSION__;
+#else
+  return "unknown";
+#endif
+}
+
+// Runs every share of a job: share(job, number, threads) for the numbers below `threads`, which are
+// fixed, whoever runs them. One thread enters no parallel region: that costs more than a small job,
+// and would hang in a child made by fork.
+template <typename Job>
+void run_shares(int threads, void (*share)(const Job*, int64_t, int64_t), const Job* job) {
+  if (threads == 1) {
+    share(job, 0, 1);
+    return;
+  }
+  // libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
+  // before the region is read in it, and what is written in it is read after. Two shares of one
+  // region stay unordered, so that a race between them is found.
+#ifdef __SANITIZE_THREAD__
+  char begun = 0, done = 0;
+  __tsan_release(&begun);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int i = 0; i < threads; ++i) {
+    __tsan_acquire(&begun);
+    share(job, i, threads);
+    __tsan_release(&done);
+  }
+  __tsan_acquire(&done);
+#else
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int i = 0; i < threads; ++i) share(job, i, threads);
+#endif
+}
+
+// Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for
+// huge pages, as NumPy does: their first touch is otherwise dominated by page faults.
+inline void* allocate(size_t bytes) {
+  constexpr size_t kLine = 64, kHuge = size_t{2} << 20, kBig = size_t{4} << 20;
+  const size_t alignment = bytes >= kBig ? kHuge : kLine;
+  const size_t rounded = (bytes / kLine + 1) * kLine;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, rounded)) return nullptr;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (bytes >= kBig) madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
+  return memory;
+}
+
+// A tensor over given memory, its axes in the same allocation as itself: one free() releases it.
+// Whoever asks for it sets manager_ctx and deleter. Null when memory runs out.
+// shape IN (ndim), strides IN (ndim, in elements).
+inline DLManagedTensorVersioned* describe_tensor(void* data, DLDevice device, int ndim,
+                                                 const int64_t* shape, const int64_t* strides,
+                                                 DLDataType dtype) {
+  struct Owned {
+    DLManagedTensorVersioned tensor;
+    int64_t axes[1];  // shape, then strides
+  };
+  auto* owned = static_cast<Owned*>(malloc(sizeof(Owned) + 2 * ndim * sizeof(int64_t)));
+  if (!owned) return nullptr;
+  for (int i = 0; i < ndim; ++i) {
+    owned->axes[i] = shape[i];
+    owned->axes[ndim + i] = strides[i];
+  }
+  owned->tensor = {
+      {1, 1}, nullptr, nullptr, 0, {data, device, ndim, dtype, owned->axes, owned->axes + ndim, 0}};
+  return &owned->tensor;
+}
+
+// A tensor with its own memory on the CPU, ready to hand over; null when memory runs out.
+// strides: of a layout without gaps.
+inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape, const int64_t* strides,
+                                             DLDataType dtype) {
+  int64_t bytes = dtype.bits / 8;
+  for (int i = 0; i < ndim; ++i) bytes *= shape[i];
+  void* data = allocate(size_t(bytes));
+  auto* tensor = data ? describe_tensor(data, {kDLCPU, 0}, ndim, shape, strides, dtype) : nullptr;
+  if (!tensor) {
+    free(data);
+    return nullptr;
+  }
+  tensor->deleter = [](DLManagedTensorVersioned* self) {
+    free(self->dl_tensor.data);
+    free(self);
+  };
+  return tensor;
+}
+
+// The same memory under other axes; takes `whole` over. Null, with `whole` released, when memory
+// runs out.
+inline DLManagedTensorVersioned* with_strides(DLManagedTensorVersioned* whole, int ndim,
+                                              const int64_t* shape, const int64_t* strides) {
+  const DLTensor& t = whole->dl_tensor;
+  auto* tensor = describe_tensor(static_cast<char*>(t.data) + t.byte_offset, t.device, ndim, shape,
+                                 strides, t.dtype);
+  if (!tensor) {
+    whole->deleter(whole);
+    return nullptr;
+  }
+  tensor->manager_ctx = whole;
+  tensor->deleter = [](DLManagedTensorVersioned* self) {
+    auto* inner = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
+    inner->deleter(inner);
+    free(self);
+  };
+  return tensor;
+}
+
+// The same tensor for a consumer that knows only the capsules from before version 1.
+inline DLManagedTensor* unversioned(DLManagedTensorVersioned* tensor) {
+  auto* wrapper = static_cast<DLManagedTensor*>(malloc(sizeof(DLManagedTensor)));
+  if (!wrapper) return nullptr;
+  *wrapper = {tensor->dl_tensor, tensor, [](DLManagedTensor* self) {
+                auto* whole = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
+                whole->deleter(whole);
+                free(self);
+              }};
+  return wrapper;
+}
+
+}  // namespace fastact

@@ -1,0 +1,60 @@
+// Walking some axes as one index: as runs along the last of them.
+#pragma once
+
+#include <algorithm>
+
+#include "common/core/reduction_plan.h"
+
+namespace fastact {
+
+// Visits elements first .. first + n of `axes` as runs along the last axis: their offsets in x and
+// y, and how many they are.
+template <class Visit>
+void for_runs(const Axes& axes, int64_t first, int64_t n, Visit visit) {
+  if (axes.count == 0) {
+    visit(0, 0, n);
+    return;
+  }
+  const int last = axes.count - 1;
+  int64_t index[kMaxAxes], x = 0, y = 0;
+  for (int axis = last; axis > 0; --axis) {
+    index[axis] = first % axes.length[axis];
+    first /= axes.length[axis];
+  }
+  index[0] = first;
+  for (int axis = 0; axis <= last; ++axis) {
+    x += index[axis] * axes.x[axis];
+    y += index[axis] * axes.y[axis];
+  }
+  for (;;) {
+    const int64_t m = std::min(n, axes.length[last] - index[last]);
+    visit(x, y, m);
+    n -= m;
+    if (n == 0) return;
+    x -= index[last] * axes.x[last];
+    y -= index[last] * axes.y[last];
+    index[last] = 0;
+    for (int axis = last - 1;; --axis) {
+      x += axes.x[axis], y += axes.y[axis];
+      if (++index[axis] < axes.length[axis]) break;
+      x -= index[axis] * axes.x[axis];
+      y -= index[axis] * axes.y[axis];
+      index[axis] = 0;
+    }
+  }
+}
+
+inline int64_t last_stride(const Axes& axes) { return axes.count ? axes.x[axes.count - 1] : 0; }
+
+// Offsets in x of the elements first .. first + n.
+inline void offsets_of(const Axes& axes, int64_t first, int64_t n, int64_t* offsets) {
+  const int64_t step = last_stride(axes);
+  for_runs(axes, first, n, [&](int64_t x, int64_t, int64_t m) {
+    for (int64_t i = 0; i < m; ++i) offsets[i] = x + i * step;
+    offsets += m;
+  });
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace fastact

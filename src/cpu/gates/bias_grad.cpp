@@ -1,0 +1,342 @@
+// The gradients of the gates' biases (gates.h): sums over rows, in the order of bias_grad.
+#include "cpu/core/scratch.h"
+#include "cpu/gates/tile_reader.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kKept = 3 << 18;  // bytes of gradients that the second-level cache still has
+constexpr int64_t kRunCost = 256;   // of a border between runs, in elements of lanes
+constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
+
+// The slot whose sum over the rows is that of a row of bias.
+int slot_of_sum(const Gates& g, int k) {
+  return g.kind == kGru && k == 3 ? kRecurrentOut + 2 : kGateOut + k;
+}
+
+// Columns a unit of work: all their gradients are still in the second-level cache when they are
+// added up, if the rows are not too many for that.
+int64_t tile_of(int kind, int64_t wide, int64_t rows, int64_t columns) {
+  const int64_t most = kMostColumns / kKeptOf[kind] / 16 * 16;
+  const int64_t kept = kKept / (rows * kKeptOf[kind] * wide);
+  const int64_t tiles = ceil_div(columns, kept >= kNarrowTile ? std::min(kept, most) : most);
+  return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
+}
+
+// How the lanes of one block are dealt out: to `count` parts in runs of `lanes`. Long runs are
+// lanes that the last thread has to fetch from the others; between short ones lie rows whose last
+// cache line two threads write to, wherever memory begins between lines, as malloc's does.
+struct Parts {
+  int64_t count = 1, lanes = 1;
+  Parts(int64_t rows, int64_t width, int threads) {
+    while (count < threads && count < kLanes) count *= 2;
+    if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for shares of equal size
+    while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kRunCost * rows) lanes *= 2;
+  }
+  // Of workspace, where rows of lanes have so many numbers.
+  int64_t bytes(int64_t width) const { return count * lanes * width * int64_t(sizeof(double)); }
+};
+
+// Of workspace, for the sums of chunks of rows.
+int64_t chunk_bytes(const Reducer& r, int64_t width) {
+  return r.chunks * width * 2 * int64_t(sizeof(double));
+}
+
+// Whether threads take rows of one block rather than tiles of columns.
+bool shares_rows(int64_t rows, int64_t tiles, int threads) {
+  if (rows > kReduceBlock || threads < 2) return false;
+  return tiles < threads || (rows >= kLanes / 2 * threads && tiles < kFewUnits);
+}
+
+// The sums of a tile's columns over the rows of a chunk, as gate after gate in the packed order.
+class Sums {
+ public:
+  explicit Sums(const Gates& gates) : g(gates), r(gates.sums[0]), tiles(gates) {}
+
+  void run(int64_t index, int64_t shares) {
+    if (g.parts) {
+      for (int64_t i = g.parts * index / shares; i < g.parts * (index + 1) / shares; ++i) part(i);
+      return;
+    }
+    const int64_t chunks = r.partial ? r.chunks : 1, units = g.tiles * chunks;
+    for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i)
+      unit(i % g.tiles * g.tile, i / g.tiles);
+  }
+
+  // In the workspace, those of the tile from column `first` on.
+  static double* lanes_of(const Gates& g, int64_t first) {
+    return g.sums[0].partial + g.parts * g.part_lanes * g.biases * first;
+  }
+
+  // (hi, lo) IN: the sums of columns first .. first + n, from one gate's to the next one's `step`.
+  static void store(const Gates& g, int64_t first, int64_t n, const double* hi, const double* lo,
+                    int64_t step) {
+    const int64_t gates = kGatesOf[g.kind];
+    for (int64_t k = 0; k < g.biases; ++k) {
+      const bool is_q = k == gates, is_n = g.kind == kGru && k == 2;
+      const int64_t output = (is_q ? 2 : k) * g.columns + first, at = k * step;
+      for (int i = 0; i < 2; ++i)
+        if (g.sums[i].y && !(i == 0 ? is_q : is_n))
+          store_sums(g.sums[i], output, n, hi + at, lo ? lo + at : nullptr);
+    }
+  }
+
+ private:
+  // The rows of one block whose lanes are those of a part: every parts-th run of part_lanes. What
+  // can be folded of them without the other parts is, so that few lanes meet in the workspace; all
+  // the part's rows are whole, and no two threads write to a cache line but where runs of rows
+  // meet.
+  void part(int64_t index) {
+    const int64_t begin = index * g.part_lanes, every = g.parts * g.part_lanes;
+    const bool keeps = keeps_all();
+    if (keeps)
+      for (int64_t row = begin; row < g.rows; row += every)
+        tiles.run(row, std::min(g.part_lanes, g.rows - row), 0, g.columns);
+    for (int64_t first = 0; first < g.columns; first += g.tile) {
+      const int64_t n = std::min(g.tile, g.columns - first), width = n * g.biases;
+      double* to = lanes_of(g, first);
+      if (!keeps)
+        for (int64_t row = begin; row < g.rows; row += every)
+          add_made(first, n, 0, row, std::min(row + g.part_lanes, g.rows), lanes);
+      for (int64_t lane = begin; lane < std::min(begin + g.part_lanes, g.rows); ++lane) {
+        double* sums = keeps ? lanes : lanes + lane * width;
+        if (keeps)
+          fold(first, n, 0, g.rows, lane, every, lanes);
+        else
+          fold_made(lane, every, width);
+        std::copy_n(sums, width, to + lane * width);
+      }
+    }
+  }
+
+  // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
+  // fold.
+  void fold_made(int64_t lane, int64_t step, int64_t width) {
+    const int64_t count = std::min<int64_t>(g.rows, kLanes);
+    for (int64_t half = kLanes / 2; half >= step; half /= 2)
+      for (int64_t l = lane; l < half && l + half < count; l += step)
+        for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
+  }
+
+  bool keeps_all() const {
+    bool keeps = true;
+    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
+    return keeps;
+  }
+
+  void unit(int64_t first, int64_t chunk_index) {
+    const int64_t n = std::min(g.tile, g.columns - first);
+    const int64_t width = n * g.biases;
+    if (r.partial) {
+      chunk(first, n, chunk_index, hi, lo);
+      double* to = r.partial + 2 * chunk_index * g.biases * g.columns;
+      for (int k = 0; k < g.biases; ++k) {
+        std::copy_n(hi + k * n, n, to + k * g.columns + first);
+        std::copy_n(lo + k * n, n, to + (g.biases + k) * g.columns + first);
+      }
+      return;
+    }
+    chunk(first, n, 0, hi, lo);
+    for (int64_t c = 1; c < r.chunks; ++c) {
+      chunk(first, n, c, chunk_hi, chunk_lo);
+      r.table->merge(chunk_hi, chunk_lo, hi, lo, width);
+    }
+    store(g, first, n, hi, lo, n);
+  }
+
+  void chunk(int64_t first, int64_t n, int64_t index, double* to, double* errors) {
+    const int64_t begin = index * r.chunk_blocks * kReduceBlock;
+    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.rows);
+    const int64_t width = n * g.biases;
+    for (int64_t row = begin; row < end; row += kReduceBlock) {
+      const int64_t rows = std::min(kReduceBlock, end - row);
+      whole_block(first, n, row, rows);
+      if (row > begin) {
+        r.table->merge(lanes, nullptr, to, errors, width);
+      } else {
+        std::copy_n(lanes, width, to);
+        std::fill_n(errors, width, 0.0);
+      }
+    }
+  }
+
+  // lanes[0] becomes the sums of a block.
+  void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
+    const int64_t width = n * g.biases;
+    if (rows * width * g.wide > kKept || !keeps_all()) {
+      block(first, n, row, rows, lanes);
+      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
+      return;
+    }
+    for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
+    fold(first, n, row, rows, 0, 1, lanes);
+  }
+
+  // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
+  // added up when it is its turn: five are in memory instead of all.
+  bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
+            double* to) {
+    if (lane >= rows) return false;
+    if (step == kLanes) {
+      for (int64_t done = lane; done < rows; done += kDeep * kLanes)
+        add_kept(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), done == lane,
+                 to);
+      return true;
+    }
+    const int64_t width = n * g.biases;
+    fold(first, n, row, rows, lane, 2 * step, to);
+    if (fold(first, n, row, rows, lane + step, 2 * step, to + width)) r.table->fold(to, 2, width);
+    return true;
+  }
+
+  // lane OUT [kLanes][n a gate]: the rows of a block.
+  void block(int64_t first, int64_t n, int64_t row, int64_t rows, double* lane) {
+    const bool keeps = keeps_all();
+    const int64_t few = kLanes * n * g.biases * g.wide;
+    const int64_t deep = keeps ? std::clamp<int64_t>(kKept / few, 1, kDeep) * kLanes : kLanes;
+    for (int64_t done = 0; done < rows; done += deep) {
+      const int64_t end = std::min(done + deep, rows);
+      if (!keeps) {
+        add_made(first, n, row, done, end, lane);
+        continue;
+      }
+      for (int64_t k = done; k < end;) k += tiles.tile(row + k, end - k, first, n);
+      for (int64_t l = 0; l < std::min<int64_t>(kLanes, end - done); ++l)
+        add_kept(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
+                 lane + l * n * g.biases);
+    }
+  }
+
+  // Gradients that are stored as they are computed are read again, several rows of a lane at once:
+  // lanes are not read and written for every one.
+  void add_kept(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
+    int64_t at[kDeep];
+    const bool is_whole = n == g.columns;
+    for (int k = 0; k < g.biases; ++k) {
+      const bool is_gate = k < kGatesOf[g.kind];
+      const Gates::Stream& s = g.streams[slot_of_sum(g, k)];
+      const int64_t place = is_gate ? g.places[k] : k;
+      if (is_whole && is_gate && place > 0) continue;  // it lies in the row of the first
+      for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
+      r.blocks->add_rows(s.data + first * s.column, at, 1, rows,
+                         is_whole && is_gate ? n * kGatesOf[g.kind] : n, lane + place * n, fresh);
+    }
+  }
+
+  // Rows row + begin .. row + end of gradients that pass through buffers.
+  void add_made(int64_t first, int64_t n, int64_t row, int64_t begin, int64_t end, double* lane) {
+    for (int64_t i = begin, m; i < end; i += m) {
+      m = tiles.tile(row + i, std::min(end - i, g.moves ? kGatePiece / n : 1), first, n);
+      for (int k = 0; k < g.biases; ++k) {
+        const int slot = slot_of_sum(g, k);
+        const Gates::Stream& s = g.streams[slot];
+        const int64_t place = k < kGatesOf[g.kind] ? g.places[k] : k;
+        for (int64_t j = 0; j < m; ++j) {
+          const int64_t at = tiles.is_direct(slot) ? tiles.offset(s, row + i + j) : j * n * g.wide;
+          const char* start = tiles.is_direct(slot) ? s.data + first * s.column : tiles.made(slot);
+          r.blocks->add_rows(start, &at, 1, 1, n, lane + ((i + j) % kLanes * g.biases + place) * n,
+                             i + j < kLanes);
+        }
+      }
+    }
+  }
+
+  const Gates& g;
+  const Reducer& r;
+  GateTiles tiles;
+  alignas(64) double lanes[kLanes * kMostColumns];
+  alignas(64) double hi[kMostColumns], lo[kMostColumns];
+  alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
+};
+
+}  // namespace
+
+void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, const int* dtypes) {
+  for (int i = 0; i < 2; ++i) {
+    Reducer* r = &g->sums[i];
+    r->table = table;
+    r->blocks = &table->terms[kIdentity][g->wide_dtype];
+    r->outputs = r->terms = Axes();
+    r->terms.size = g->rows;
+    r->partial = nullptr;
+    r->accumulate = g->accumulate;
+    r->y = nullptr;
+    cut_terms(r);
+    if (!sums[i].data) continue;
+    const int64_t item = item_size(dtypes[i]), stride = byte_stride(sums[i], 0, item);
+    r->outputs.append(kGatesOf[g->kind] * g->columns, 0, stride);
+    const auto bits = reinterpret_cast<uintptr_t>(sums[i].data) | uintptr_t(stride);
+    set_output(r, sums[i].data, dtypes[i], bits % uintptr_t(item) == 0);
+  }
+  g->parts = 0;
+  g->tile = tile_of(g->kind, g->wide, g->rows, g->columns);
+  if (g->moves || g->lacks) g->tile = std::min(g->tile, kGatePiece);
+  g->tiles = ceil_div(g->columns, g->tile);
+}
+
+bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
+  const int64_t wide = item_size(compute_dtype(dtype));
+  const bool is_exact = item_size(dtype) == wide;  // else they were rounded
+  const int64_t kept = rows * columns * kKeptOf[kind] * wide;
+  const int64_t tile = tile_of(kind, wide, rows, columns);
+  if (shares_rows(rows, ceil_div(columns, tile), threads) && kept <= threads * kKept) return false;
+  return is_exact && rows > kLanes && kept > kKept && columns > tile;
+}
+
+int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
+  const int64_t width = kKeptOf[kind] * columns;
+  const int64_t tile = tile_of(kind, item_size(compute_dtype(dtype)), rows, columns);
+  const int64_t tiles = ceil_div(columns, tile);
+  if (rows <= kReduceBlock)
+    return shares_rows(rows, tiles, threads) ? Parts(rows, width, threads).bytes(width) : 0;
+  Reducer r;
+  r.terms.size = rows;
+  cut_terms(&r);
+  return tiles >= kFewUnits ? 0 : chunk_bytes(r, width);
+}
+
+void gate_sum_share(const Gates* gates, int64_t index, int64_t shares) {
+  with_frame<Sums>(*gates, [&](Sums& sums) { sums.run(index, shares); });
+}
+
+bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads) {
+  Gates& g = *gates;
+  const int64_t width = kKeptOf[g.kind] * g.columns;
+  if (g.rows > kReduceBlock) {
+    if (bytes < chunk_bytes(g.sums[0], width)) return false;
+  } else {
+    const int64_t tile = tile_of(g.kind, g.wide, g.rows, g.columns);
+    if (!shares_rows(g.rows, ceil_div(g.columns, tile), threads)) return false;
+    threads = std::min(threads, int(kLanes));  // more of them make no more parts
+    while (threads > 1 && Parts(g.rows, width, threads).bytes(width) > bytes) --threads;
+    if (threads < 2) return false;
+    const Parts parts(g.rows, width, threads);
+    g.parts = parts.count;
+    g.part_lanes = parts.lanes;
+  }
+  g.sums[0].partial = reinterpret_cast<double*>(workspace);
+  return true;
+}
+
+void merge_gate_sums(const Gates* gates) {
+  const Gates& g = *gates;
+  const Reducer& r = g.sums[0];
+  if (g.parts) {
+    for (int64_t first = 0; first < g.columns; first += g.tile) {
+      const int64_t n = std::min(g.tile, g.columns - first);
+      double* lanes = Sums::lanes_of(g, first);
+      r.table->fold(lanes, std::min(g.rows, g.parts * g.part_lanes), n * g.biases);
+      Sums::store(g, first, n, lanes, nullptr, n);
+    }
+    return;
+  }
+  const int64_t width = g.biases * g.columns;
+  double *hi = r.partial, *lo = hi + width;
+  for (int64_t c = 1; c < r.chunks; ++c)
+    r.table->merge(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
+  for (int64_t first = 0; first < g.columns; first += kMostColumns)
+    Sums::store(g, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
+                g.columns);
+}
+
+}  // namespace fastact

@@ -1,0 +1,147 @@
+#include "cpu/core/scratch.h"
+#include "cpu/gates/tile_reader.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kShortRow = 32;  // below, rows are joined
+constexpr int64_t kCut = 64;       // elements: whole cache lines of every dtype
+
+Gates::Bias bias_of(const GateArrays& a, int place, int64_t columns, bool takes,
+                    bool takes_recurrent) {
+  Gates::Bias bias{};
+  const Operand* both[] = {&a.bias, &a.recurrent_bias};
+  const int dtypes[] = {a.bias_dtype, a.recurrent_bias_dtype};
+  const bool wanted[] = {takes, takes_recurrent};
+  for (int i = 0; i < 2; ++i) {
+    if (!both[i]->data || !wanted[i]) continue;
+    bias.dtype[i] = dtypes[i];
+    bias.stride[i] = byte_stride(*both[i], 0, item_size(dtypes[i]));
+    bias.data[i] = both[i]->data + place * columns * bias.stride[i];
+  }
+  return bias;
+}
+
+}  // namespace
+
+int gates_of(int kind) { return kGatesOf[kind]; }
+int gates_kept(int kind) { return kKeptOf[kind]; }
+
+void prepare(Gates* g, const BlockTable* table, int kind, int dtype, bool backward, bool recomputes,
+             bool accumulate, const GateArrays& a) {
+  const int last = a.state.ndim - 1, count = kGatesOf[kind], kept = kKeptOf[kind];
+  g->blocks = table->pipeline;
+  g->kind = kind;
+  g->dtype = dtype;
+  g->wide_dtype = compute_dtype(dtype);
+  g->item = item_size(dtype);
+  g->wide = item_size(g->wide_dtype);
+  g->backward = backward;
+  g->accumulate = accumulate;
+  g->columns = a.state.shape[last];
+  const bool is_double = g->wide_dtype == kF64, adds = a.recurrent.data;
+  g->block = !backward    ? table->gate->forward[kind][is_double][adds][a.gates_out.data != nullptr]
+             : recomputes ? table->gate->recompute[kind][is_double][adds]
+                          : table->gate->backward[kind][is_double];
+  std::copy_n(a.places, kMostGates, g->places);
+
+  struct Array {
+    const Operand& operand;
+    int slot, count;
+    bool is_ordered;  // packed as the caller's gates are
+  };
+  const bool reads_sums = !backward || recomputes;
+  const Array all[] = {
+      {a.gates, kGateIn, reads_sums ? count : kept, reads_sums || kind == kLstm},
+      {a.recurrent, kRecurrentIn, count, true},
+      {a.state, kStateIn, 1, false},
+      {a.cell, kCell, 1, false},
+      {a.hidden, kHidden, 1, false},
+      {a.cell_gradient, kCellGradient, 1, false},
+      {a.gates_out, kGateOut, backward ? count : kept, backward || kind == kLstm},
+      {a.recurrent_out, kRecurrentOut, count, true},
+      {a.state_out, kStateOut, 1, false},
+  };
+
+  // Axes of the batch that every array steps through as one are one.
+  g->rows = 1;
+  g->axes = 0;
+  int axes[kMaxAxes];  // the innermost of those that were merged
+  for (int axis = 0; axis < last; ++axis) {
+    const int64_t length = a.state.shape[axis];
+    g->rows *= length;
+    if (length == 1) continue;
+    bool merge = g->axes > 0;
+    for (const Array& array : all)
+      merge =
+          merge && (!array.operand.data || byte_stride(array.operand, axes[g->axes - 1], g->item) ==
+                                               byte_stride(array.operand, axis, g->item) * length);
+    if (merge) {
+      g->length[g->axes - 1] *= length;
+    } else {
+      g->length[g->axes++] = length;
+    }
+    axes[g->axes - 1] = axis;
+  }
+
+  for (Gates::Stream& s : g->streams) s.data = nullptr, s.is_direct = false;
+  g->is_joined = g->columns < kShortRow && g->rows > 1;
+  g->moves = g->is_joined;
+  g->lacks = false;
+  for (const Array& array : all) {
+    const Operand& x = array.operand;
+    const bool is_out = is_gate_output(backward, array.slot);
+    if (!x.data) {
+      const bool is_of_kind = array.slot == kRecurrentOut ? kind == kGru : is_out;
+      g->lacks |= backward && (is_of_kind || (array.slot == kCellGradient && kind == kLstm));
+      continue;
+    }
+    const int64_t column = byte_stride(x, last, g->item);
+    auto bits = reinterpret_cast<uintptr_t>(x.data) | uintptr_t(column);
+    Gates::Stream s;
+    s.column = column;
+    for (int axis = 0; axis < g->axes; ++axis) {
+      s.step[axis] = byte_stride(x, axes[axis], g->item);
+      bits |= uintptr_t(s.step[axis]);
+    }
+    // Sums of biases read all gates of a row as one run: one column of each is no exception there.
+    const bool has_run = column == g->item || (g->columns == 1 && array.count == 1);
+    s.is_dense = has_run && bits % uintptr_t(g->item) == 0;
+    s.is_direct = s.is_dense && g->item == g->wide;
+    g->moves |= !s.is_direct || (accumulate && is_out);
+    for (int k = 0; k < array.count; ++k) {
+      const int place = array.is_ordered ? a.places[k] : k;
+      s.data = x.data + place * g->columns * column;
+      g->streams[array.slot + k] = s;
+    }
+  }
+
+  g->biases = reads_sums || backward ? kept : 0;
+  for (int k = 0; k < g->biases; ++k) {
+    const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
+    g->bias[k] =
+        reads_sums ? bias_of(a, a.places[is_q ? 2 : k], g->columns, !is_q, !is_n) : Gates::Bias{};
+  }
+}
+
+void gate_share(const Gates* gates, int64_t index, int64_t shares) {
+  const Gates& g = *gates;
+  const int64_t size = g.rows * g.columns;
+  const auto cut = [&](int64_t i) { return i == shares ? size : size / shares * i / kCut * kCut; };
+  with_frame<GateTiles>(g, [&](GateTiles& tiles) {
+    int64_t first = cut(index);
+    const int64_t end = cut(index + 1);
+    if (const int64_t column = first % g.columns; column && first < end) {
+      const int64_t n = std::min(g.columns - column, end - first);
+      tiles.run(first / g.columns, 1, column, column + n);
+      first += n;
+    }
+    if (const int64_t rows = (end - first) / g.columns; rows > 0) {
+      tiles.run(first / g.columns, rows, 0, g.columns);
+      first += rows * g.columns;
+    }
+    if (first < end) tiles.run(first / g.columns, 1, 0, end - first);
+  });
+}
+
+}  // namespace fastact

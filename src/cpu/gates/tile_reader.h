@@ -1,0 +1,167 @@
+// What the passes over recurrent gates share: a thread's way through rows and columns, and the
+// buffers that its operands pass through (gates.h).
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/core/span_iterator.h"
+#include "cpu/core/tensor_iterator.h"
+#include "cpu/gates/gates.h"
+
+namespace fastact {
+
+constexpr int64_t kGatePiece = 256;  // elements of a buffer: of float, 25 of them fill 25 KiB
+
+// Gates of a kind: of packed inputs, of what is kept, and sums that are gradients of biases.
+constexpr int kGatesOf[kGateKinds] = {4, 3, 1, 2};
+constexpr int kKeptOf[kGateKinds] = {4, 4, 1, 2};
+
+inline bool is_gate_output(bool backward, int slot) {
+  return slot >= kGateOut || (!backward && (slot == kHidden || slot == kCell));
+}
+
+// One thread's way through its rows and columns.
+class GateTiles {
+ public:
+  explicit GateTiles(const Gates& gates) : g(gates) {
+    if (g.backward && g.kind == kLstm && !g.streams[kCellGradient].data)
+      memset(buffers[kCellGradient], 0, sizeof buffers[0]);
+  }
+
+  int64_t most_columns() const { return g.moves || g.lacks ? kGatePiece : kColumns; }
+
+  // Rows first .. first + n, of all columns from `column` on to `end`.
+  void run(int64_t first, int64_t n, int64_t column, int64_t end) {
+    for (int64_t m; column < end; column += m) {
+      m = std::min(most_columns(), end - column);
+      for (int64_t done = 0; done < n;) done += tile(first + done, n - done, column, m);
+    }
+  }
+
+  // The longest run of rows, n at most, that is done at once. What was made of it can be found by
+  // `made`, until the next one.
+  int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
+    if (g.axes) n = std::min(n, g.length[g.axes - 1] - row % g.length[g.axes - 1]);
+    if (g.moves) n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
+    make_bias(column, columns, g.is_joined ? n : 1);
+    GateRows rows;
+    for (int slot = 0; slot < kStates; ++slot) {
+      const Gates::Stream& s = g.streams[slot];
+      rows.data[slot] = buffers[slot];
+      rows.step[slot] = g.moves ? columns : 0;
+      if (!s.data) continue;
+      at[slot] = s.data + offset(s, row) + column * s.column;
+      if (is_direct(slot)) {
+        rows.data[slot] = at[slot];
+        rows.step[slot] = g.axes ? s.step[g.axes - 1] / g.item : 0;
+      } else if (!is_gate_output(g.backward, slot)) {
+        load(slot, n, columns);
+      }
+    }
+    for (int k = 0; k < g.biases; ++k)
+      rows.data[kGateBias + k] = bias[k], rows.step[kGateBias + k] = 0;
+    if (g.is_joined)
+      g.block(rows, 1, n * columns);
+    else
+      g.block(rows, n, columns);
+    for (int slot = 0; slot < kStates; ++slot)
+      if (g.streams[slot].data && is_gate_output(g.backward, slot) && !is_direct(slot))
+        store(slot, n, columns);
+    return n;
+  }
+
+  bool is_direct(int slot) const {
+    return g.streams[slot].is_direct && !g.is_joined &&
+           !(g.accumulate && is_gate_output(g.backward, slot));
+  }
+  // The compute type's values of an output that passed through its buffer, or that is not wanted.
+  const char* made(int slot) const { return buffers[slot]; }
+
+  int64_t offset(const Gates::Stream& s, int64_t row) const {
+    int64_t bytes = 0;
+    for (int axis = g.axes; axis-- > 1;) {
+      bytes += row % g.length[axis] * s.step[axis];
+      row /= g.length[axis];
+    }
+    return g.axes ? bytes + row * s.step[0] : 0;
+  }
+
+ private:
+  static constexpr int64_t kColumns = 1024;      // columns of a tile, at most
+  static constexpr int kStates = kStateOut + 1;  // slots
+
+  int64_t row_step(const Gates::Stream& s) const { return g.axes ? s.step[g.axes - 1] : 0; }
+
+  void load(int slot, int64_t n, int64_t columns) {
+    const Gates::Stream& s = g.streams[slot];
+    const MoveRow gather = gather_for(g.item);
+    const auto widen = g.blocks->widen[g.dtype];
+    for (int64_t row = 0; row < n; ++row) {
+      const char* from = at[slot] + row * row_step(s);
+      char* to = buffers[slot] + row * columns * g.wide;
+      if (!s.is_dense) {
+        char* packed = g.item == g.wide ? to : stage;
+        gather(packed, from, s.column, columns);
+        from = packed;
+      }
+      if (from != to) widen(from, to, columns);
+    }
+  }
+
+  void store(int slot, int64_t n, int64_t columns) {
+    const Gates::Stream& s = g.streams[slot];
+    const auto narrow = g.blocks->narrow[g.dtype][g.accumulate];
+    for (int64_t row = 0; row < n; ++row) {
+      const char* from = buffers[slot] + row * columns * g.wide;
+      char* to = at[slot] + row * row_step(s);
+      if (s.is_dense) {
+        narrow(from, to, columns);
+        continue;
+      }
+      if (g.accumulate) gather_for(g.item)(stage, to, s.column, columns);
+      narrow(from, stage, columns);
+      scatter_for(g.item)(to, stage, s.column, columns);
+    }
+  }
+
+  // The biases of these columns in the compute type, `times` times.
+  void make_bias(int64_t column, int64_t columns, int64_t times) {
+    if (column == bias_column && columns == bias_columns && times <= bias_times) return;
+    bias_column = column, bias_columns = columns, bias_times = times;
+    for (int k = 0; k < g.biases; ++k) {
+      const Gates::Bias& b = g.bias[k];
+      const bool is_double = g.wide_dtype == kF64;
+      int found = 0;
+      for (int i = 0; i < 2; ++i) {
+        if (!b.data[i]) continue;
+        char* to = found++ ? stage : bias[k];
+        read_bias(b, i, column, columns, to);
+        if (to == stage) g.blocks->plus[is_double](bias[k], stage, bias[k], columns);
+      }
+      if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);
+      if (!found && !is_double) std::fill_n(reinterpret_cast<float*>(bias[k]), columns, -0.0f);
+      for (int64_t i = 1; i < times; ++i)
+        memcpy(bias[k] + i * columns * g.wide, bias[k], columns * g.wide);
+    }
+  }
+
+  void read_bias(const Gates::Bias& b, int i, int64_t column, int64_t columns, char* to) {
+    const int64_t item = item_size(b.dtype[i]);
+    alignas(64) char packed[kColumns * sizeof(double)];
+    gather_for(item)(packed, b.data[i] + column * b.stride[i], b.stride[i], columns);
+    if (compute_dtype(b.dtype[i]) == g.wide_dtype)
+      g.blocks->widen[b.dtype[i]](packed, to, columns);
+    else
+      g.blocks->round(packed, to, columns);
+  }
+
+  const Gates& g;
+  char* at[kStates];  // where the tile begins
+  int64_t bias_column = -1, bias_columns = 0, bias_times = 0;
+  alignas(64) char buffers[kStates][kGatePiece * sizeof(double)];
+  alignas(64) char bias[kMostGates][kColumns * sizeof(double)];
+  alignas(64) char stage[kColumns * sizeof(double)];
+};
+
+}  // namespace fastact

@@ -1,0 +1,368 @@
+// The serial loops of norms/channels/batch_norm_kernels.h.
+#include "cpu/norms/channels/batch_norm_kernels.h"
+
+#include "common/norms/batch_norm.h"
+#include "cpu/simd/accumulators.h"
+#include "cpu/simd/map_span.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// One coefficient of element i.
+template <class T, bool row>
+struct Coefficient {
+  const T* at;
+  T one;
+  Coefficient(const char* const* all, int k) : at(reinterpret_cast<const T*>(all[k])), one(*at) {}
+  FASTACT_HD T operator()(int64_t i) const { return row ? at[i] : one; }
+};
+
+template <class T, bool row>
+void normalise(const char* from, const char* const* all, char* to, int64_t n) {
+  const Coefficient<T, row> high(all, kHigh), low(all, kLow), factor(all, kScale),
+      offset(all, kOffset);
+  const T* x = reinterpret_cast<const T*>(from);
+  T* z = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    z[i] = batch_normalised(x[i], high(i), low(i), factor(i), offset(i));
+}
+
+template <class T, bool row>
+void gradient(const char* p_, const char* x_, const char* const* all, char* to, int64_t n) {
+  const Coefficient<T, row> high(all, kHigh), low(all, kLow), factor(all, kScale),
+      mean_p(all, kMeanP), slope(all, kSlope);
+  const T* p = reinterpret_cast<const T*>(p_);
+  const T* x = reinterpret_cast<const T*>(x_);
+  T* dx = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    dx[i] = batch_gradient(p[i], centred(x[i], high(i), low(i)), factor(i), mean_p(i), slope(i));
+}
+
+template <class T, bool row>
+void scale(const char* from, const char* const* all, char* to, int64_t n) {
+  const Coefficient<T, row> factor(all, kScale);
+  const T* p = reinterpret_cast<const T*>(from);
+  T* dx = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = p[i] * factor(i);
+}
+
+// The number of a lane.
+template <class T>
+struct LaneNumbers {
+  T at[kLanes / 2];
+  constexpr LaneNumbers() : at() {
+    for (int k = 0; k < kLanes / 2; ++k) at[k] = T(k);
+  }
+};
+template <class T>
+constexpr LaneNumbers<T> kLaneNumbers;
+
+// Onto the lanes `total`, in double, of n elements: element i belongs to lane i % kLanes, but those
+// of a rest shorter than half of the lanes to the last of them: they are read with the elements
+// before them, of which none counts twice. (Onto the first lanes one by one, a rest of 4 took as
+// long as 96 elements: a vector's load waits for every one of the stores before it.)
+template <class T>
+FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
+                             Vector (&total)[2][kVectors]) {
+  constexpr int kCount = kVector * int(sizeof(double) / sizeof(T)), kParts = kLanes / kCount;
+  constexpr int kHalf = kLanes / 2, kHalfParts = kParts / 2;
+  typedef T V __attribute__((vector_size(kCount * sizeof(T))));
+  const auto read = [](const T* at) FASTACT_INLINED {
+    V v;
+    memcpy(&v, at, sizeof v);
+    return v;
+  };
+  const T *const start = p, *const end = p + n;
+  const V zero = {};
+  while (p != end) {
+    V sum[kParts], product[kParts];
+#pragma GCC unroll 16
+    for (int k = 0; k < kParts; ++k) sum[k] = product[k] = zero;
+    const int64_t whole = (end - p) / kLanes;
+    const int rounds = whole < kTermsOfLane ? int(whole) : kTermsOfLane;
+    for (int round = 0; round < rounds; ++round, p += kLanes, x += kLanes) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kParts; ++k) {
+        const V term = read(p + k * kCount);
+        sum[k] += term;
+        product[k] += term * ((read(x + k * kCount) - high) - low);
+      }
+    }
+    T lanes[2][kLanes];
+    int rest = rounds < kTermsOfLane ? int(end - p) : 0;
+    if (rest >= kHalf) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kHalfParts; ++k) {
+        const V term = read(p + k * kCount);
+        sum[k] += term;
+        product[k] += term * ((read(x + k * kCount) - high) - low);
+      }
+      p += kHalf, x += kHalf, rest -= kHalf;
+    }
+    const int before = kHalf - rest;
+    if (rest > 0 && p - start >= before) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kHalfParts; ++k) {
+        const auto counts = read(kLaneNumbers<T>.at + k * kCount) >= T(before);
+        const V term = read(p - before + k * kCount);
+        const V centred_x = (read(x - before + k * kCount) - high) - low;
+        sum[kHalfParts + k] += counts ? term : zero;
+        product[kHalfParts + k] += counts ? term * centred_x : zero;
+      }
+      p += rest;
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < kParts; ++k) {
+      memcpy(lanes[0] + k * kCount, &sum[k], sizeof sum[k]);
+      memcpy(lanes[1] + k * kCount, &product[k], sizeof product[k]);
+    }
+    if (rest > 0 && p != end) {  // of a line shorter than half the lanes
+      for (int k = 0; k < rest; ++k) {
+        lanes[0][kHalf + before + k] += p[k];
+        lanes[1][kHalf + before + k] += p[k] * centred(x[k], high, low);
+      }
+      p += rest;
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) {
+      total[0][k] += load(lanes[0] + k * kVector);
+      total[1][k] += load(lanes[1] + k * kVector);
+    }
+  }
+}
+
+// The lanes as they lie in memory, [2][kLanes], or zeros.
+FASTACT_HD void set_lanes(Vector (&total)[2][kVectors], const double* from) {
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) {
+    total[0][k] = from ? load(from + k * kVector) : Vector{};
+    total[1][k] = from ? load(from + kLanes + k * kVector) : Vector{};
+  }
+}
+
+template <class T>
+FASTACT_HD void add_elements_of(const char* p, const char* x, const char* const* all, int64_t n,
+                                Vector (&total)[2][kVectors]) {
+  add_elements(reinterpret_cast<const T*>(p), reinterpret_cast<const T*>(x),
+               *reinterpret_cast<const T*>(all[kHigh]), *reinterpret_cast<const T*>(all[kLow]), n,
+               total);
+}
+
+template <class T>
+void add_line(const char* p, const char* x, const char* const* all, int64_t n, double* sums) {
+  Vector total[2][kVectors];
+  set_lanes(total, nullptr);
+  add_elements_of<T>(p, x, all, n, total);
+  for (int s = 0; s < 2; ++s) sums[s] += fold_vectors(total[s]);
+}
+
+template <class T>
+void add_piece(const char* p, const char* x, const char* const* all, int64_t n, double* lanes) {
+  Vector total[2][kVectors];
+  set_lanes(total, lanes);
+  add_elements_of<T>(p, x, all, n, total);
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) {
+    store(total[0][k], lanes + k * kVector);
+    store(total[1][k], lanes + kLanes + k * kVector);
+  }
+}
+
+void fold_lanes(const double* lanes, double* sums) {
+  Vector total[2][kVectors];
+  set_lanes(total, lanes);
+  for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
+}
+
+// Elements of a line from which on the next one is asked for, and of that, at most.
+constexpr int64_t kLeastAsked = 64, kNextLine = 1024;
+
+template <class T>
+void add_channels(const char* first_p, const char* first_x, const char* const* all,
+                  int64_t channels, int64_t lines, int64_t pitch, int64_t n, double* sums,
+                  double* products) {
+  for (int64_t c = 0; c < channels; ++c) {
+    const T* p = reinterpret_cast<const T*>(first_p) + c * n;
+    const T* x = reinterpret_cast<const T*>(first_x) + c * n;
+    const T high = reinterpret_cast<const T*>(all[kHigh])[c];
+    const T low = reinterpret_cast<const T*>(all[kLow])[c];
+    Vector total[2][kVectors];
+    set_lanes(total, nullptr);
+    for (int64_t line = 0; line < lines; ++line, p += pitch, x += pitch) {
+      // Of lines apart from each other the hardware does not know where the next one lies; after
+      // the last comes the first of the next channel.
+      const int64_t next = line + 1 < lines ? pitch : n - line * pitch;
+      const int64_t asked = n < kLeastAsked ? 0 : n < kNextLine ? n : kNextLine;
+      for (int64_t i = next; i < next + asked; i += kLine / sizeof(T)) {
+        __builtin_prefetch(p + i);
+        __builtin_prefetch(x + i);
+      }
+      add_elements(p, x, high, low, n, total);
+    }
+    sums[c] = fold_vectors(total[0]);
+    products[c] = fold_vectors(total[1]);
+  }
+}
+
+template <class T>
+struct OfLine {
+  const char* const* all;
+  FASTACT_HD T operator()(int k, int64_t line) const {
+    return reinterpret_cast<const T*>(all[k])[line];
+  }
+};
+
+template <class T>
+void normalise_lines(const char* from, const char* const* all, char* to, int64_t lines, int64_t n) {
+  const OfLine<T> of{all};
+  const T* x = reinterpret_cast<const T*>(from);
+  T* z = reinterpret_cast<T*>(to);
+  for (int64_t r = 0; r < lines; ++r, x += n, z += n) {
+    const T high = of(kHigh, r), low = of(kLow, r), factor = of(kScale, r), offset = of(kOffset, r);
+    map_line(x, x, z, n, [=](T v, T) FASTACT_INLINED {
+      return batch_normalised(v, high, low, factor, offset);
+    });
+  }
+}
+
+template <class T>
+void gradient_lines(const char* p_, const char* x_, const char* const* all, char* to, int64_t lines,
+                    int64_t n) {
+  const OfLine<T> of{all};
+  const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
+  T* dx = reinterpret_cast<T*>(to);
+  for (int64_t r = 0; r < lines; ++r, p += n, x += n, dx += n) {
+    const T high = of(kHigh, r), low = of(kLow, r), factor = of(kScale, r), mean_p = of(kMeanP, r),
+            slope = of(kSlope, r);
+    map_line(p, x, dx, n, [=](T term, T v) FASTACT_INLINED {
+      return batch_gradient(term, centred(v, high, low), factor, mean_p, slope);
+    });
+  }
+}
+
+template <class T>
+void scale_lines(const char* from, const char* const* all, char* to, int64_t lines, int64_t n) {
+  const OfLine<T> of{all};
+  const T* p = reinterpret_cast<const T*>(from);
+  T* dx = reinterpret_cast<T*>(to);
+  for (int64_t r = 0; r < lines; ++r, p += n, dx += n) {
+    const T factor = of(kScale, r);
+    map_line(p, p, dx, n, [=](T term, T) FASTACT_INLINED { return term * factor; });
+  }
+}
+
+// As many calls with 8 rows as there are, the others one by one.
+template <class Visit8, class Visit1>
+FASTACT_HD void for_rows(int64_t rows, Visit8 eight, Visit1 one) {
+  int64_t r = 0;
+  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) eight(r);
+  for (; r < rows; ++r) one(r);
+}
+
+template <class T, int kRows>
+void add_some(const T* p, const T* x, const char* const* all, int64_t n, T* sum, T* product) {
+  const Coefficient<T, true> high(all, kHigh), low(all, kLow);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    T s = sum[i], q = product[i];
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows; ++k) {
+      const T term = p[k * n + i];
+      s += term;
+      q += term * centred(x[k * n + i], high(i), low(i));
+    }
+    sum[i] = s, product[i] = q;
+  }
+}
+
+template <class T>
+void add_rows(const char* p_, const char* x_, const char* const* all, int64_t rows, int64_t n,
+              char* to, int64_t pitch) {
+  const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
+  T *sum = reinterpret_cast<T*>(to), *product = sum + pitch;
+  for_rows(
+      rows,
+      [&](int64_t r) { add_some<T, kRowsAtOnce>(p + r * n, x + r * n, all, n, sum, product); },
+      [&](int64_t r) { add_some<T, 1>(p + r * n, x + r * n, all, n, sum, product); });
+}
+
+template <class T, int kRows>
+void normalise_some(const T* x, const char* const* all, T* z, int64_t n) {
+  const Coefficient<T, true> high(all, kHigh), low(all, kLow), factor(all, kScale),
+      offset(all, kOffset);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows; ++k)
+      z[k * n + i] = batch_normalised(x[k * n + i], high(i), low(i), factor(i), offset(i));
+  }
+}
+
+template <class T>
+void normalise_rows(const char* from, const char* const* all, char* to, int64_t rows, int64_t n) {
+  const T* x = reinterpret_cast<const T*>(from);
+  T* z = reinterpret_cast<T*>(to);
+  for_rows(
+      rows, [&](int64_t r) { normalise_some<T, kRowsAtOnce>(x + r * n, all, z + r * n, n); },
+      [&](int64_t r) { normalise_some<T, 1>(x + r * n, all, z + r * n, n); });
+}
+
+template <class T, int kRows>
+void gradient_some(const T* p, const T* x, const char* const* all, T* dx, int64_t n) {
+  const Coefficient<T, true> high(all, kHigh), low(all, kLow), factor(all, kScale),
+      mean_p(all, kMeanP), slope(all, kSlope);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows; ++k)
+      dx[k * n + i] = batch_gradient(p[k * n + i], centred(x[k * n + i], high(i), low(i)),
+                                     factor(i), mean_p(i), slope(i));
+  }
+}
+
+template <class T>
+void gradient_rows(const char* p_, const char* x_, const char* const* all, char* to, int64_t rows,
+                   int64_t n) {
+  const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
+  T* dx = reinterpret_cast<T*>(to);
+  for_rows(
+      rows,
+      [&](int64_t r) { gradient_some<T, kRowsAtOnce>(p + r * n, x + r * n, all, dx + r * n, n); },
+      [&](int64_t r) { gradient_some<T, 1>(p + r * n, x + r * n, all, dx + r * n, n); });
+}
+
+template <class T>
+void flush(char* from, double* sums, int64_t n) {
+  T* lanes = reinterpret_cast<T*>(from);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    sums[i] += double(lanes[i]);
+    lanes[i] = 0;
+  }
+}
+
+}  // namespace
+
+#define FASTACT_BATCH(T)                         \
+  {                                              \
+      {normalise<T, false>, normalise<T, true>}, \
+      add_line<T>,                               \
+      add_piece<T>,                              \
+      fold_lanes,                                \
+      add_channels<T>,                           \
+      add_rows<T>,                               \
+      flush<T>,                                  \
+      {gradient<T, false>, gradient<T, true>},   \
+      {normalise_lines<T>, normalise_rows<T>},   \
+      {gradient_lines<T>, gradient_rows<T>},     \
+      {scale<T, false>, scale<T, true>},         \
+      scale_lines<T>,                            \
+  }
+
+extern const BatchTable batch_table;
+const BatchTable batch_table = {{FASTACT_BATCH(float), FASTACT_BATCH(double)}};
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,288 @@
+// The norms of arrays whose channels come last (norms/channels/channels_last.h; common/norms.h has
+// the formulas).
+#include "cpu/norms/channels/channels_last.h"
+
+#include <cstring>
+
+#include "common/reductions/moments.h"
+#include "cpu/core/scratch.h"
+#include "cpu/norms/channels/channels_last_chunks.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kMomentRows = 256;  // rows whose moments are taken at once
+
+struct Forward : ColumnWalk {
+  const MomentTable& table;
+  alignas(64) double mean[2][kTile], m2[2][kTile];  // of all blocks of a tile's columns, and of one
+  alignas(64) double mean_low[kTile], m2_low[kTile];
+  alignas(64) double shift[kTile], sums[kTile], squares[kTile];
+  alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+
+  explicit Forward(const Norm& a) : ColumnWalk(a), table(*a.table->moments) {}
+
+  void unit(int64_t index) {
+    example = index;
+    statistics();
+    save();
+    for_tiles([&](int64_t first, int64_t n) {
+      set_statistics(first, n);
+      for_pieces(first, n, [&](const RowPiece& piece) { normalise(piece, first); });
+    });
+  }
+
+  void statistics() {
+    Moments all[kTile];
+    double counts[kTile];
+    std::fill(counts, counts + groups, 0.0);
+    const double count = double(pixels);
+    for_tiles([&](int64_t first, int64_t n) {
+      moments(first, n);
+      for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
+        for (int64_t i = at; i < at + m; ++i) {
+          const Moments one = {mean[0][i], m2[0][i], mean_low[i], m2_low[i]};
+          double& before = counts[which];
+          if (before > 0) {
+            const double share = count / (before + count);
+            merge_moments(one, share, before * share, &all[which]);
+          } else {
+            all[which] = one;
+          }
+          before += count;
+        }
+      });
+    });
+    for (int64_t g = 0; g < groups; ++g)
+      stats[g] = {all[g].mean + all[g].mean_low,
+                  rstd_of(all[g].m2 + all[g].m2_low, counts[g], norm.eps)};
+  }
+
+  // Those of a tile's columns, into the first of the arrays.
+  void moments(int64_t first, int64_t n) {
+    const MomentArrays all = {mean[0], m2[0], mean_low, m2_low};
+    const MomentArrays one = {mean[1], m2[1], nullptr, nullptr};
+    const int64_t most = kMomentRows * joined;
+    block(0, std::min(most, pixels), first, n, all);
+    std::fill(mean_low, mean_low + n, 0.0);
+    std::fill(m2_low, m2_low + n, 0.0);
+    for (int64_t pixel = most; pixel < pixels; pixel += most) {
+      const int64_t terms = std::min(most, pixels - pixel);
+      block(pixel, terms, first, n, one);
+      table.merge(one, terms, all, pixel, n);
+    }
+  }
+
+  // Of some pixels, about the first of them; all pixels of a row about the same.
+  void block(int64_t pixel, int64_t terms, int64_t first, int64_t n, const MomentArrays& to) {
+    reader.go(example * pixels + pixel, first, n);
+    const char* at = reader.load(Norm::kX, x);
+    norm.table->reduce->terms[kIdentity][s.wide_dtype].spread(at, s.wide, n, shift);
+    for (int pass = 0; pass < moment_passes(s.dtype); ++pass) {
+      if (pass > 0) std::copy(to.mean, to.mean + n, shift);
+      table.make_finite(shift, n);
+      if (joined > 1) repeat(shift);
+      std::fill(sums, sums + joined * n, 0.0);
+      std::fill(squares, squares + joined * n, 0.0);
+      add_rows(pixel, terms, first, n);
+      for (int64_t i = n; i < joined * n; i += n)
+        for (int64_t c = 0; c < n; ++c) sums[c] += sums[i + c], squares[c] += squares[i + c];
+      table.settle(shift, sums, squares, terms, n, to.mean, to.m2);
+    }
+  }
+
+  // As they are stored where rows are of one piece, else row by row.
+  void add_rows(int64_t pixel, int64_t terms, int64_t first, int64_t n) {
+    const int64_t rows = terms / joined, rest = terms % joined, width = joined * n;
+    const Axes& axes = norm.pixels;
+    const bool is_dense = axes.count == 1 && axes.x[0] == channels * s.item;
+    int64_t offsets[kMomentRows];
+    if (s.has_unit[Norm::kX] && (joined == 1 || is_dense)) {
+      if (joined == 1)
+        offsets_of(axes, pixel, rows, offsets);
+      else
+        for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
+      const auto add = table.dtypes[s.dtype].add_rows;
+      const char* base =
+          s.data[Norm::kX] + s.lines.offset(Norm::kX, example * pixels) + first * s.item;
+      const int64_t step = is_far ? 1 : kMomentRows;
+      for (int64_t r = 0; r < rows; r += step)
+        add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums, squares, false);
+      const int64_t end = (pixel * n + rows * width) * s.item;
+      if (rest) add(base, &end, 1, 1, rest * n, shift, sums, squares, false);
+      return;
+    }
+    for (int64_t done = 0, m; done < terms; done += m) {
+      m = std::min(joined, terms - done);
+      reader.go(example * pixels + pixel + done, first, m * n);
+      offsets[0] = 0;
+      table.dtypes[s.wide_dtype].add_rows(reader.load(Norm::kX, x), offsets, 1, 1, m * n, shift,
+                                          sums, squares, false);
+    }
+  }
+
+  void save() const {
+    if (!norm.rstd) return;
+    for_stats([&](int64_t which, int64_t to_mean, int64_t to_rstd) {
+      const UnitStats& of = stats[which];
+      if (s.wide == sizeof(double)) {
+        memcpy(norm.mean + to_mean, &of.mean, sizeof(double));
+        memcpy(norm.rstd + to_rstd, &of.rstd, sizeof(double));
+      } else {
+        const float rounded[] = {float(of.mean), float(of.rstd)};
+        memcpy(norm.mean + to_mean, rounded, sizeof(float));
+        memcpy(norm.rstd + to_rstd, rounded + 1, sizeof(float));
+      }
+    });
+  }
+
+  void normalise(const RowPiece& piece, int64_t first) {
+    PieceRows<const char> from;
+    PieceRows<char> to;
+    const char* at[kColumnNumbers];
+    numbers_of(piece, first, at);
+    load(Norm::kX, piece, x, &from);
+    target(Norm::kY, piece, false, z, &to);
+    blocks.normalise(from.at, piece.rows, piece.n, at, to.at, is_far);
+    if (!norm.is_identity)
+      for_dense(piece, to.is_dense(piece, s.wide), [&](int64_t r, int64_t n) {
+        char* const operands[] = {to.at[r], to.at[r]};
+        norm.activation(operands, n, norm.parameters);
+      });
+    if (to.is_own) store(Norm::kY, piece, false, z);
+  }
+};
+
+struct Backward : ColumnWalk {
+  const bool has_dx, has_sums;
+  const bool keeps;       // p, in dx, from pass 1 to pass 2
+  double sums[2][kTile];  // of p and of p xhat, of a tile's columns
+  alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char dy[kPiece * sizeof(double)];
+  alignas(64) char z[kPiece * sizeof(double)];
+  alignas(64) char p[kPiece * sizeof(double)];
+
+  explicit Backward(const Norm& a)
+      : ColumnWalk(a),
+        has_dx(a.streams.data[Norm::kDx]),
+        has_sums(a.partial),
+        keeps(!a.is_identity && has_dx && !a.accumulate && is_plain(Norm::kDx) &&
+              a.streams.data[Norm::kDx] != a.streams.data[Norm::kIn]) {}
+
+  // A block of the batch: one row of the parameters' sums.
+  void unit(int64_t chunk) {
+    double* rows[2] = {};
+    for (int k = 0; has_sums && k < 2; ++k) {
+      rows[k] = norm.partial + (k * norm.chunks + chunk) * channels;
+      std::fill_n(rows[k] + first_group * group, groups * group, 0.0);
+    }
+    const int64_t end = std::min((chunk + 1) * norm.block, norm.batch);
+    for (example = chunk * norm.block; example < end; ++example) {
+      read_stats();
+      add_up(rows);
+      if (has_dx) finish();
+    }
+  }
+
+  void read_stats() {
+    for_stats([&](int64_t which, int64_t from_mean, int64_t from_rstd) {
+      stats[which] = {weight.number(norm.mean + from_mean), weight.number(norm.rstd + from_rstd)};
+    });
+  }
+
+  void add_up(double* const* rows) {
+    for (int k = 0; k < 2; ++k) std::fill(mean_g[k], mean_g[k] + groups, 0.0);
+    for_tiles([&](int64_t first, int64_t n) {
+      set_statistics(first, n);
+      for (int k = 0; k < 2; ++k) std::fill(sums[k], sums[k] + joined * n, 0.0);
+      for_pieces(first, n, [&](const RowPiece& piece) {
+        PieceRows<const char> from_x, from_p;
+        const char* at[kColumnNumbers];
+        numbers_of(piece, first, at);
+        fetch(piece, at, false, &from_x, &from_p);
+        const int64_t column = piece.column - first;
+        blocks.add_sums(from_p.at, from_x.at, piece.rows, piece.n, at, sums[0] + column,
+                        sums[1] + column);
+      });
+      for (int k = 0; k < 2; ++k)
+        for (int64_t i = n; i < joined * n; ++i) sums[k][i % n] += sums[k][i];
+      for (int k = 0; has_sums && k < 2; ++k)
+        for (int64_t i = 0; i < n; ++i) rows[k][first + i] += sums[1 - k][i];
+      for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
+        for (int64_t i = at; i < at + m; ++i) {
+          const double w = weight.number(numbers[kColumnWeight] + i * s.wide);
+          for (int k = 0; k < 2; ++k) mean_g[k][which] += w * sums[k][i];
+        }
+      });
+    });
+    for (int k = 0; k < 2; ++k)
+      for (int64_t g = 0; g < groups; ++g) mean_g[k][g] /= double(pixels * group);
+  }
+
+  // p = dy f'(z) and x.
+  void fetch(const RowPiece& piece, const char* const* at, bool is_second,
+             PieceRows<const char>* to_x, PieceRows<const char>* to_p) {
+    load(Norm::kIn, piece, x, to_x);
+    if (norm.is_identity) return load(Norm::kDy, piece, dy, to_p);
+    if (keeps && is_second) return load(Norm::kDx, piece, nullptr, to_p);
+    PieceRows<const char> gradient;
+    PieceRows<char> to_z, made;
+    load(Norm::kDy, piece, dy, &gradient);
+    to_z.set(z, piece, piece.n * s.wide);
+    target(Norm::kDx, piece, !keeps, z, &made);
+    blocks.normalise(to_x->at, piece.rows, piece.n, at, to_z.at, is_far);
+    const bool is_dense = gradient.is_dense(piece, s.wide) && made.is_dense(piece, s.wide);
+    for_dense(piece, is_dense, [&](int64_t r, int64_t n) {
+      char* const operands[] = {const_cast<char*>(gradient.at[r]), to_z.at[r], made.at[r]};
+      norm.activation(operands, n, norm.parameters);
+    });
+    std::copy(made.at, made.at + piece.rows, to_p->at);
+  }
+
+  void set_means(int64_t first, int64_t n) {
+    fill([&](auto row) {
+      using T = std::decay_t<decltype(*row(0))>;
+      for (int k = 0; k < 2; ++k) {
+        T* to = row(k == 0 ? kColumnMeanG : kColumnMeanGx);
+        for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
+          std::fill_n(to + at, m, T(mean_g[k][which]));
+        });
+        if (joined > 1) repeat(to);
+      }
+    });
+  }
+
+  void finish() {
+    for_tiles([&](int64_t first, int64_t n) {
+      if (groups * group > kTile) set_statistics(first, n);  // else they are still there
+      set_means(first, n);
+      for_pieces(first, n, [&](const RowPiece& piece) {
+        PieceRows<const char> from_x, from_p;
+        PieceRows<char> to;
+        const char* at[kColumnNumbers];
+        numbers_of(piece, first, at);
+        fetch(piece, at, true, &from_x, &from_p);
+        target(Norm::kDx, piece, norm.accumulate, p, &to);
+        blocks.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at, is_far);
+        if (to.is_own) store(Norm::kDx, piece, norm.accumulate, p);
+      });
+    });
+  }
+};
+
+}  // namespace
+
+void column_forward_share(const Norm* norm, int64_t index, int64_t shares) {
+  with_frame<Forward>(*norm, [&](Forward& forward) {
+    forward.for_units(norm->batch, index, shares, [&](int64_t i) { forward.unit(i); });
+  });
+}
+
+void column_backward_share(const Norm* norm, int64_t index, int64_t shares) {
+  with_frame<Backward>(*norm, [&](Backward& backward) {
+    backward.for_units(norm->chunks, index, shares, [&](int64_t i) { backward.unit(i); });
+  });
+}
+
+}  // namespace fastact

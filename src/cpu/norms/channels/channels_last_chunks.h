@@ -1,0 +1,235 @@
+// What the passes of the norms by columns share: the way through an example, and the numbers of its
+// columns (norms/channels/channels_last.h).
+#pragma once
+
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+
+#include "common/norms/norms.h"
+#include "cpu/norms/rows/params.h"
+
+namespace fastact {
+
+constexpr int64_t kRow = kPiece / kColumnRows;  // elements of a row that go by at a time
+constexpr int64_t kFewChannels = 64;            // below, pixels are joined
+constexpr int64_t kLeastColumns = 16;           // of a unit: a cache line of float
+constexpr int64_t kUnitsOfShare = 4;            // where examples are cut
+constexpr int64_t kEven = 16;                   // a row of joined pixels is best a multiple of
+
+// `rows` rows of n elements: those from `column` on of lines that follow each other, or where
+// pixels are joined, so many pixels each.
+struct RowPiece {
+  int64_t line, rows, column, n;
+};
+
+// Where the rows of a piece lie, of one operand.
+template <class Char>
+struct PieceRows {
+  Char* at[kColumnRows];
+  bool is_own;  // in a buffer
+
+  void set(Char* first, const RowPiece& piece, int64_t pitch) {
+    for (int64_t r = 0; r < piece.rows; ++r) at[r] = first + r * pitch;
+  }
+  bool is_dense(const RowPiece& piece, int64_t wide) const {
+    for (int64_t r = 1; r < piece.rows; ++r)
+      if (at[r] != at[r - 1] + piece.n * wide) return false;
+    return true;
+  }
+};
+
+// One thread's way through a unit: some groups of one example.
+struct ColumnWalk {
+  const Norm& norm;
+  const Streams& s;
+  const NormColumnBlocks& blocks;
+  const int64_t channels, group, pixels;
+  const int64_t joined;  // pixels of a row; 1: rows are pieces of pixels
+  const bool is_far;     // the hardware's prefetcher is needed, which does not follow eight rows
+  NormValues weight, bias;
+  Reader reader;
+  int64_t example = 0, first_group = 0, groups = 0;
+  UnitStats stats[kTile];   // of the unit's groups
+  double mean_g[2][kTile];  // of g and of g xhat
+  alignas(64) char numbers[kColumnNumbers][kTile * sizeof(double)];
+
+  explicit ColumnWalk(const Norm& a)
+      : norm(a),
+        s(a.streams),
+        blocks(a.table->norm_columns->blocks[a.streams.wide == sizeof(double)]),
+        channels(a.streams.columns.size),
+        group(a.row_slots),
+        pixels(a.pixels.size),
+        joined(pixels_of_row(a.streams.columns.size)),
+        is_far(a.streams.size() * a.streams.item > kNear),
+        weight(a.streams, a.weight, 1.0),
+        bias(a.streams, a.bias, -0.0),
+        reader(a.streams) {}
+
+  static int64_t pixels_of_row(int64_t channels) {
+    if (channels >= kFewChannels) return 1;
+    const int64_t most = kRow / channels, even = kEven / std::gcd(kEven, channels);
+    return most < even ? most : most / even * even;
+  }
+
+  // Visits the index-th of `shares` parts of the units, of `outer` examples or blocks of them.
+  template <class Visit>
+  void for_units(int64_t outer, int64_t index, int64_t shares, Visit visit) {
+    int64_t most = std::clamp<int64_t>(kTile / group, 1, norm.groups);
+    if (joined == 1 && outer % shares != 0 && outer < kUnitsOfShare * shares)
+      most = std::clamp(norm.groups * outer / (kUnitsOfShare * shares),
+                        std::min(ceil_div(kLeastColumns, group), most), most);
+    const int64_t parts = ceil_div(norm.groups, most), units = outer * parts;
+    for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) {
+      first_group = i % parts * most;
+      groups = std::min(most, norm.groups - first_group);
+      visit(i / parts);
+    }
+  }
+
+  // Visits the unit's columns as tiles: of whole groups, or of pieces of one.
+  template <class Visit>
+  void for_tiles(Visit visit) {
+    const int64_t end = (first_group + groups) * group;
+    for (int64_t first = first_group * group; first < end; first += kTile)
+      visit(first, std::min(kTile, end - first));
+  }
+
+  // Visits the columns of a tile as pieces of groups: which of the unit's it is, and from where on.
+  template <class Visit>
+  void for_groups(int64_t first, int64_t n, Visit visit) const {
+    int64_t which = first / group, m = std::min((which + 1) * group - first, n);
+    which -= first_group;
+    for (int64_t at = 0; at < n; at += m, m = std::min(group, n - at), ++which) visit(which, at, m);
+  }
+
+  // Visits all pixels of the columns of a tile.
+  template <class Visit>
+  void for_pieces(int64_t first, int64_t n, Visit visit) const {
+    if (joined > 1) {
+      const int64_t rows = pixels / joined, rest = pixels % joined, width = joined * channels;
+      for (int64_t r = 0; r < rows; r += kColumnRows)
+        visit(RowPiece{r * joined, std::min(kColumnRows, rows - r), 0, width});
+      if (rest) visit(RowPiece{rows * joined, 1, 0, rest * channels});
+      return;
+    }
+    for (int64_t r = 0; r < pixels; r += kColumnRows)
+      for (int64_t column = first; column < first + n; column += kRow)
+        visit(RowPiece{r, std::min(kColumnRows, pixels - r), column,
+                       std::min(kRow, first + n - column)});
+  }
+
+  // Visits what the reader can take at a time: the row's index, or 0 and all rows.
+  template <class Visit>
+  void for_runs_of(const RowPiece& piece, Visit visit) {
+    const int64_t line = example * pixels + piece.line;
+    if (joined > 1) {
+      reader.go(line, 0, piece.rows * piece.n);
+      visit(0);
+      return;
+    }
+    for (int64_t r = 0; r < piece.rows; ++r) {
+      reader.go(line + r, piece.column, piece.n);
+      visit(r);
+    }
+  }
+
+  // Operand k in one piece and of the compute type: where its rows lie is where the first one does.
+  bool is_plain(int k) const { return s.is_flat[k] && s.is_direct[k]; }
+  char* plain(int k, const RowPiece& piece) const {
+    return s.data[k] + ((example * pixels + piece.line) * channels + piece.column) * s.item;
+  }
+  int64_t pitch(const RowPiece& piece) const { return (joined > 1 ? piece.n : channels) * s.item; }
+
+  // The rows of operand k in the compute type, in `buffer` (kPiece) unless they need not be copied.
+  void load(int k, const RowPiece& piece, char* buffer, PieceRows<const char>* rows) {
+    if (is_plain(k)) return rows->set(plain(k, piece), piece, pitch(piece));
+    const int64_t width = piece.n * s.wide;
+    for_runs_of(piece, [&](int64_t r) {
+      const char* at = reader.load(k, buffer + r * width);
+      joined > 1 ? rows->set(at, piece, width) : void(rows->at[r] = at);
+    });
+  }
+
+  // Where they are written: in `buffer` unless they need be neither converted, moved nor added.
+  void target(int k, const RowPiece& piece, bool accumulate, char* buffer, PieceRows<char>* rows) {
+    rows->is_own = accumulate || !is_plain(k);
+    if (rows->is_own)
+      rows->set(buffer, piece, piece.n * s.wide);
+    else
+      rows->set(plain(k, piece), piece, pitch(piece));
+  }
+  void store(int k, const RowPiece& piece, bool accumulate, const char* buffer) {
+    for_runs_of(piece,
+                [&](int64_t r) { reader.store(k, buffer + r * piece.n * s.wide, accumulate); });
+  }
+
+  // The numbers of a piece of the tile that begins at column `first`.
+  void numbers_of(const RowPiece& piece, int64_t first, const char** at) const {
+    for (int k = 0; k < kColumnNumbers; ++k) at[k] = numbers[k] + (piece.column - first) * s.wide;
+  }
+
+  template <class Fill>
+  void fill(Fill with) {
+    if (s.wide == sizeof(double))
+      with([&](int k) { return reinterpret_cast<double*>(numbers[k]); });
+    else
+      with([&](int k) { return reinterpret_cast<float*>(numbers[k]); });
+  }
+
+  template <class T>
+  void repeat(T* row) const {
+    for (int64_t i = channels; i < joined * channels; ++i) row[i] = row[i - channels];
+  }
+
+  template <class T>
+  void set_parameter(NormValues& of, int64_t first, int64_t n, T* row) {
+    const T* from = reinterpret_cast<const T*>(of.row(0, first, n));
+    if (of.is_there())
+      memcpy(row, from, n * sizeof(T));
+    else
+      std::fill(row, row + n, *from);
+    if (joined > 1) repeat(row);
+  }
+
+  // Mean, rstd and parameters of a tile.
+  void set_statistics(int64_t first, int64_t n) {
+    fill([&](auto row) {
+      using T = std::decay_t<decltype(*row(0))>;
+      for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
+        const Centre<T> mean = centre_of<T>(stats[which].mean);
+        std::fill_n(row(kColumnHigh) + at, m, mean.high);
+        std::fill_n(row(kColumnLow) + at, m, mean.low);
+        std::fill_n(row(kColumnRstd) + at, m, T(stats[which].rstd));
+      });
+      if (joined > 1)
+        for (const int k : {kColumnHigh, kColumnLow, kColumnRstd}) repeat(row(k));
+      set_parameter(weight, first, n, row(kColumnWeight));
+      set_parameter(bias, first, n, row(kColumnBias));
+    });
+  }
+
+  // Visits the unit's groups with the offsets of their statistics.
+  template <class Visit>
+  void for_stats(Visit visit) const {
+    const Axes& axes = norm.unit_stats;
+    const int last = axes.count - 1;
+    int64_t which = 0;
+    for_runs(axes, example * norm.groups + first_group, groups,
+             [&](int64_t mean, int64_t rstd, int64_t m) {
+               for (int64_t i = 0; i < m; ++i, ++which)
+                 visit(which, mean + (last < 0 ? 0 : i * axes.x[last]),
+                       rstd + (last < 0 ? 0 : i * axes.y[last]));
+             });
+  }
+};
+
+// A dense run at a time through the activation, or row by row.
+template <class Run>
+void for_dense(const RowPiece& piece, bool is_dense, Run run) {
+  if (is_dense) return run(0, piece.rows * piece.n);
+  for (int64_t r = 0; r < piece.rows; ++r) run(r, piece.n);
+}
+
+}  // namespace fastact

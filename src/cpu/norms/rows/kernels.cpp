@@ -1,0 +1,317 @@
+// The serial loops of norms/rows/kernels.h.
+#include "cpu/norms/rows/kernels.h"
+
+#include "common/norms/norms.h"
+#include "cpu/core/kernel_table.h"
+#include "cpu/simd/accumulators.h"
+#include "cpu/simd/map_span.h"
+#include "cpu/simd/nontemporal.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
+
+constexpr int64_t kStride = 64;  // elements between two batches of prefetches
+
+FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
+  for (const char* at : next.at)
+    if (at)
+      for (int64_t byte = 0; byte < kStride * next.item; byte += 64)
+        __builtin_prefetch(at + element * next.item + byte, 0, 2);
+}
+
+constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
+
+// Elements up to the next one at a multiple of 64 bytes, of which a vector's store and the loads
+// beside it touch one line each, not two.
+template <class T>
+FASTACT_HD int64_t head_of(const T* at, int64_t n) {
+  if (n < kLeastPeeled) return 0;
+  return int64_t(-reinterpret_cast<uintptr_t>(at) % 64 / sizeof(T));
+}
+
+void roots(double* squares, int64_t n, double count, double eps) {
+  for (int64_t i = n; i < kRoots; ++i) squares[i] = 1.0;
+#pragma omp simd
+  for (int i = 0; i < kRoots; ++i) squares[i] = rstd_of(squares[i], count, eps);
+}
+
+template <class T, bool weight_row, bool bias_row>
+FASTACT_HD void normalise_one(const NormUnit& unit, int64_t n, const T* w, const T* b) {
+  const T* x = reinterpret_cast<const T*>(unit.x);
+  T* z = reinterpret_cast<T*>(unit.z);
+  const Centre<T> mean = centre_of<T>(unit.stats.mean);
+  const T rstd = T(unit.stats.rstd), one_w = *w, one_b = *b;
+  const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
+#pragma omp simd
+    for (int64_t i = first; i < end; ++i)
+      z[i] =
+          affine(normalised(x[i], mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
+  };
+  int64_t i = head_of(z, n);
+  run(0, i);
+  for (; unit.next.at[0] && i + kStride <= n; i += kStride) {
+    prefetch_next(unit.next, i);
+    run(i, i + kStride);
+  }
+  run(i, n);
+}
+
+template <class T>
+FASTACT_HD T value_of(const RunValues& values, int64_t run) {
+  return *reinterpret_cast<const T*>(values.at + run * values.step);
+}
+
+FASTACT_HD void prefetch_run(const NextChunk& next, int64_t run, int64_t n) {
+  if (!next.at[0]) return;
+  for (int64_t i = 0; i < n; i += kStride) prefetch_next(next, run * n + i);
+}
+
+template <class T>
+void normalise_runs(const NormUnit& unit, int64_t runs, int64_t n, const RunValues& weight,
+                    const RunValues& bias) {
+  const T* x = reinterpret_cast<const T*>(unit.x);
+  T* z = reinterpret_cast<T*>(unit.z);
+  const Centre<T> mean = centre_of<T>(unit.stats.mean);
+  const T rstd = T(unit.stats.rstd);
+  for (int64_t r = 0; r < runs; ++r, x += n, z += n) {
+    const T w = value_of<T>(weight, r), b = value_of<T>(bias, r);
+    prefetch_run(unit.next, r, n);
+    map_line(x, x, z, n,
+             [=](T v, T) FASTACT_INLINED { return affine(normalised(v, mean, rstd), w, b); });
+  }
+}
+
+template <class T, bool weight_row, bool bias_row>
+void normalise(const NormUnit* units, int64_t count, int64_t n, const char* weight,
+               const char* bias) {
+  const T *w = reinterpret_cast<const T*>(weight), *b = reinterpret_cast<const T*>(bias);
+  for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(units[k], n, w, b);
+}
+
+// Vectors as wide as the instruction set's, and lanes of 128 bytes in all.
+template <class T>
+struct Wide {
+  static constexpr int kCount = kVector * int(sizeof(double) / sizeof(T));
+  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(T));
+  static constexpr int kVectorsOfT = kLanesOfT / kCount;
+  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
+  static FASTACT_HD type load(const T* x) {
+    type v;
+    memcpy(&v, x, sizeof v);
+    return v;
+  }
+};
+
+// A lane of T takes 8 terms before it is added to its lane of double: half as many instructions as
+// with terms in double, which have to be converted one by one; their rounding is that of a product.
+constexpr int kTermsOfLane = 8;
+
+// The sums of up to kTermsOfLane rounds of lanes, and of a rest; moves p, x and w on.
+template <class T, bool weight_row>
+struct LaneSums {
+  static constexpr int kCount = Wide<T>::kCount, kLanesOfT = Wide<T>::kLanesOfT,
+                       kVectorsOfT = Wide<T>::kVectorsOfT;
+  T sums[2][kLanesOfT];
+
+  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const T*& w, T mean, T rstd) {
+    using V = typename Wide<T>::type;
+    V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
+    const auto add = [&](int k) FASTACT_INLINED {
+      V g = Wide<T>::load(p + k * kCount);
+      if (weight_row) g *= Wide<T>::load(w + k * kCount);
+      g_sum[k] += g;
+      gx_sum[k] += g * ((Wide<T>::load(x + k * kCount) - mean) * rstd);
+    };
+    const int64_t left = end - p;
+    const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
+    for (int round = 0; round < rounds; ++round, p += kLanesOfT, x += kLanesOfT) {
+      prefetch<kLanesOfT>(p, kAhead);
+      prefetch<kLanesOfT>(x, kAhead);
+#pragma GCC unroll 16
+      for (int k = 0; k < kVectorsOfT; ++k) add(k);
+      if (weight_row) w += kLanesOfT;
+    }
+    const int rest = rounds == kTermsOfLane ? 0 : int(end - p);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectorsOfT; ++k)
+      if (rest >= (k + 1) * kCount) add(k);
+    memcpy(sums[0], g_sum, sizeof sums[0]);
+    memcpy(sums[1], gx_sum, sizeof sums[1]);
+    for (int lane = rest / kCount * kCount; lane < rest; ++lane) {
+      const T g = weight_row ? p[lane] * w[lane] : p[lane];
+      sums[0][lane] += g;
+      sums[1][lane] += g * ((x[lane] - mean) * rstd);
+    }
+    p += rest;
+  }
+};
+
+template <class T, bool weight_row>
+void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats, const char* weight,
+              double* lanes, bool fresh) {
+  const T* p = reinterpret_cast<const T*>(p_);
+  const T* x = reinterpret_cast<const T*>(x_);
+  const T* w = reinterpret_cast<const T*>(weight);
+  const T mean = T(stats.mean), rstd = T(stats.rstd);
+  const T* const end = p + n;
+  if (fresh) {
+    const Vector zero = {};
+#pragma GCC unroll 64
+    for (int lane = 0; lane < 2 * kNormLanes; lane += kVector) store(zero, lanes + lane);
+  }
+  while (p != end) {
+    LaneSums<T, weight_row> some;
+    some.take(p, end, x, w, mean, rstd);
+    for (int s = 0; s < 2; ++s)
+#pragma omp simd
+      for (int lane = 0; lane < some.kLanesOfT; ++lane)
+        lanes[s * kNormLanes + lane] += double(some.sums[s][lane]);
+  }
+}
+
+// sums OUT (2): those of n elements, on lanes that never leave the registers.
+template <class T, bool weight_row>
+FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean, T rstd,
+                          double* sums) {
+  constexpr int kVectorsOfLanes = Wide<T>::kLanesOfT / kVector;
+  const T* const end = p + n;
+  Vector total[2][kVectors];
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) total[0][k] = total[1][k] = Vector{};
+  while (p != end) {
+    LaneSums<T, weight_row> some;
+    some.take(p, end, x, w, mean, rstd);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectorsOfLanes; ++k) {
+      total[0][k] += load(some.sums[0] + k * kVector);
+      total[1][k] += load(some.sums[1] + k * kVector);
+    }
+  }
+  for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
+}
+
+template <class T, bool weight_row>
+void sum_units(UnitChunk* units, int64_t count, int64_t n, const char* weight) {
+  for (int64_t i = 0; i < count; ++i) {
+    UnitChunk& unit = units[i];
+    sum_whole<T, weight_row>(reinterpret_cast<const T*>(unit.p), reinterpret_cast<const T*>(unit.x),
+                             reinterpret_cast<const T*>(weight), n, T(unit.stats.mean),
+                             T(unit.stats.rstd), unit.means);
+  }
+}
+
+template <class T>
+void sum_runs(const UnitChunk& unit, int64_t runs, int64_t n, double* both) {
+  const T *p = reinterpret_cast<const T*>(unit.p), *x = reinterpret_cast<const T*>(unit.x);
+  const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
+  for (int64_t r = 0; r < runs; ++r)
+    sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, mean, rstd, both + 2 * r);
+}
+
+void fold(const double* lanes, double* sums) {
+  for (int s = 0; s < 2; ++s) {
+    double lane[kNormLanes];
+    memcpy(lane, lanes + s * kNormLanes, sizeof lane);
+#pragma GCC unroll 8
+    for (int half = kNormLanes / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k) lane[k] += lane[half + k];
+    sums[s] = lane[0];
+  }
+}
+
+template <class T, bool weight_row, int count, bool has_sums>
+void finish_some(const UnitChunk* units, int64_t n, const T* w, T* dweight, T* dbias) {
+  const T *p[count], *x[count];
+  T *dx[count], mean[count], rstd[count], mean_g[count], mean_gx[count];
+  for (int k = 0; k < count; ++k) {
+    const UnitChunk& unit = units[k];
+    p[k] = reinterpret_cast<const T*>(unit.p);
+    x[k] = reinterpret_cast<const T*>(unit.x);
+    dx[k] = reinterpret_cast<T*>(unit.dx);
+    mean[k] = T(unit.stats.mean), rstd[k] = T(unit.stats.rstd);
+    mean_g[k] = T(unit.means[0]), mean_gx[k] = T(unit.means[1]);
+  }
+  const T one_w = *w;
+  const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
+#pragma omp simd
+    for (int64_t i = first; i < end; ++i) {
+      const T weight = weight_row ? w[i] : one_w;
+      T dw = has_sums ? dweight[i] : 0, db = has_sums ? dbias[i] : 0;
+#pragma GCC unroll 4
+      for (int k = 0; k < count; ++k) {
+        const T product = p[k][i], xhat = (x[k][i] - mean[k]) * rstd[k];
+        if (has_sums) {
+          dw = madd(product, xhat, dw);
+          db += product;
+        }
+        dx[k][i] = input_gradient(product * weight, xhat, rstd[k], mean_g[k], mean_gx[k]);
+      }
+      if (has_sums) dweight[i] = dw, dbias[i] = db;
+    }
+  };
+  int64_t i = head_of(dx[0], n);
+  run(0, i);
+  for (; units[0].next.at[0] && i + kStride <= n; i += kStride) {
+    for (int k = 0; k < count; ++k) prefetch_next(units[k].next, i);
+    run(i, i + kStride);
+  }
+  run(i, n);
+}
+
+template <class T, bool weight_row, int count>
+void finish(const UnitChunk* units, int64_t n, const char* weight, char* dweight, char* dbias) {
+  const T* w = reinterpret_cast<const T*>(weight);
+  T *dw = reinterpret_cast<T*>(dweight), *db = reinterpret_cast<T*>(dbias);
+  dw ? finish_some<T, weight_row, count, true>(units, n, w, dw, db)
+     : finish_some<T, weight_row, count, false>(units, n, w, dw, db);
+}
+
+template <class T>
+void finish_runs(const UnitChunk& unit, int64_t runs, int64_t n, const RunValues& weight) {
+  const T *p = reinterpret_cast<const T*>(unit.p), *x = reinterpret_cast<const T*>(unit.x);
+  T* dx = reinterpret_cast<T*>(unit.dx);
+  const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
+  const T mean_g = T(unit.means[0]), mean_gx = T(unit.means[1]);
+  for (int64_t r = 0; r < runs; ++r, p += n, x += n, dx += n) {
+    const T w = value_of<T>(weight, r);
+    prefetch_run(unit.next, r, n);
+    map_line(p, x, dx, n, [=](T product, T v) FASTACT_INLINED {
+      return input_gradient(product * w, (v - mean) * rstd, rstd, mean_g, mean_gx);
+    });
+  }
+}
+
+template <class T>
+void add_band(const char* sums, int64_t n, double* total) {
+  const T* from = reinterpret_cast<const T*>(sums);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) total[i] += double(from[i]);
+}
+
+}  // namespace
+
+#define FASTACT_FINISH(T, row) \
+  {finish<T, row, 1>, finish<T, row, 2>, finish<T, row, 3>, finish<T, row, 4>}
+#define FASTACT_NORM(T)                                         \
+  {                                                             \
+      roots,                                                    \
+      {{normalise<T, false, false>, normalise<T, false, true>}, \
+       {normalise<T, true, false>, normalise<T, true, true>}},  \
+      normalise_runs<T>,                                        \
+      {add_sums<T, false>, add_sums<T, true>},                  \
+      {sum_units<T, false>, sum_units<T, true>},                \
+      fold,                                                     \
+      {FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)},      \
+      sum_runs<T>,                                              \
+      finish_runs<T>,                                           \
+      add_band<T>,                                              \
+      stream,                                                   \
+  }
+
+extern const NormTable norm_table;
+const NormTable norm_table = {{FASTACT_NORM(float), FASTACT_NORM(double)}};
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,24 @@
+// The sum of the squares of all elements, and its gradient 2 x, in one pass.
+#pragma once
+
+#include "cpu/core/chunk_reader.h"
+#include "cpu/core/kernel_table.h"
+#include "cpu/reductions/reduce.h"
+
+namespace fastact {
+
+struct SquareGrad {
+  enum { kX, kGrad };
+
+  Streams streams;
+  Reducer reducer;  // of the value
+};
+
+// x and grad of one shape and dtype; value OUT, of that dtype, has one element.
+void prepare(SquareGrad* square, const BlockTable* table, int dtype, const Operand& x,
+             const Operand& grad, const Operand& value);
+
+// The index-th of `shares` parts. After all of them: merge_share of the reducer.
+void square_share(const SquareGrad* square, int64_t index, int64_t shares);
+
+}  // namespace fastact

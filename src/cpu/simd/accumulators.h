@@ -1,0 +1,166 @@
+// The lanes of a reduction (reductions/kernels.h) in vector registers: reading, prefetching,
+// folding.
+#pragma once
+
+#include "cpu/reductions/kernels.h"
+#include "cpu/simd/vector.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+constexpr int kVectors = kLanes / kVector;
+constexpr size_t kLine = 64;      // bytes of a cache line
+constexpr int64_t kAhead = 2048;  // bytes, of prefetches
+typedef int64_t Indices __attribute__((vector_size(kVector * sizeof(int64_t))));
+
+template <class T>
+FASTACT_HD double wide(T x) {
+  return double(widen(x));
+}
+
+// The vectors that hold the lanes of terms of T. Of float32 they are no wider than 256 bits: Zen 4
+// runs 512-bit operations in two halves, converts 22 floats a ns so, and 28 in vectors of 256 bits,
+// and what `add_converted` gains is 2 % so, and 48 %.
+template <class T>
+struct LanesOf {
+  typedef Vector type;
+};
+#if defined(__AVX512F__)
+typedef double HalfVector __attribute__((vector_size(kVector / 2 * sizeof(double))));
+template <>
+struct LanesOf<float> {
+  typedef HalfVector type;
+};
+FASTACT_HD void store(HalfVector v, double* to) { memcpy(to, &v, sizeof v); }
+FASTACT_HD HalfVector madd(HalfVector a, HalfVector b, HalfVector c) {
+  return (HalfVector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+FASTACT_HD void load_to(HalfVector& v, const double* x) { memcpy(&v, x, sizeof v); }
+FASTACT_HD void load_to(HalfVector& v, const float* x) {
+  v = (HalfVector)_mm256_cvtps_pd(_mm_loadu_ps(x));
+}
+FASTACT_HD void load_some_to(HalfVector& v, const float* x, int64_t n, HalfVector rest) {
+  const __mmask8 some = first(n);
+  const __m256d terms = _mm256_cvtps_pd(_mm_maskz_loadu_ps(some, x));
+  v = (HalfVector)_mm256_mask_blend_pd(some, (__m256d)rest, terms);
+}
+#endif
+template <class T>
+FASTACT_HD void load_to(Vector& v, const T* x) {
+  v = load(x);
+}
+template <class T>
+FASTACT_HD void load_some_to(Vector& v, const T* x, int64_t n, Vector rest) {
+  v = load_some(x, n, rest);
+}
+
+// Terms that a sum converts to double: of all dtypes but double itself.
+template <class T>
+constexpr bool is_converted = sizeof(T) < sizeof(double);
+
+// 1, which the compiler must not know: x * one + sum is sum + x, rounded once, in the pipes of
+// multiplication. Zen converts float to double in the same two pipes that add, and of a sum of
+// converted terms these are the bottleneck: 58 GB/s of 4 MiB in the third-level cache, and 86 so.
+FASTACT_HD double hidden_one() {
+  volatile double one = 1;
+  return one;
+}
+template <class V>
+FASTACT_HD V add_converted(V x, V one, V sum) {
+#if defined(__FMA__)
+  return madd(x, one, sum);
+#else
+  (void)one;
+  return sum + x;
+#endif
+}
+
+// Asks for count elements `ahead` bytes past x. The hardware's own prefetcher follows neither short
+// rows nor eight rows at once.
+template <int count, class T>
+FASTACT_HD void prefetch(const T* x, int64_t ahead) {
+#pragma GCC unroll 8
+  for (size_t line = 0; line < count * sizeof(T); line += kLine)
+    __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line);
+}
+
+// The sum of kLanes lanes: in halves, as the table's `fold`.
+template <class V, int n>
+FASTACT_HD double fold_vectors(V (&v)[n]) {
+  constexpr int kWidth = kLanes / n;
+#pragma GCC unroll 4
+  for (int half = n / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int k = 0; k < half; ++k) v[k] += v[half + k];
+  double lanes[kWidth];
+  store(v[0], lanes);
+#pragma GCC unroll 4
+  for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma GCC unroll 4
+    for (int k = 0; k < half; ++k) lanes[k] += lanes[half + k];
+  return lanes[0];
+}
+
+// The sum of n lanes, each with one term, in the order of `fold`.
+template <int n, class V>
+FASTACT_HD V fold_terms(V (&lanes)[n]) {
+  int count = n;
+#pragma GCC unroll 4
+  for (int half = 4; half > 0; half /= 2) {
+#pragma GCC unroll 4
+    for (int i = 0; i < count - half; ++i) lanes[i] += lanes[half + i];
+    count = count < half ? count : half;
+  }
+  return lanes[0];
+}
+
+// Lane j of the result is a[mask[j]], or b[mask[j] - kVector]. The masks are constants.
+FASTACT_HD Vector shuffle(Vector a, Vector b, Indices mask) {
+#if defined(__clang__)
+  Vector made;
+  for (int j = 0; j < kVector; ++j) made[j] = mask[j] < kVector ? a[mask[j]] : b[mask[j] - kVector];
+  return made;
+#else
+  return __builtin_shuffle(a, b, mask);
+#endif
+}
+
+// The lanes of a vector, the last one first; and of several.
+#if defined(__AVX512F__)
+FASTACT_HD HalfVector reversed(HalfVector v) {
+  return (HalfVector)_mm256_permute4x64_pd((__m256d)v, 0x1b);
+}
+#endif
+FASTACT_HD Vector reversed(Vector v) {
+  Indices mask;
+#pragma GCC unroll 8
+  for (int i = 0; i < kVector; ++i) mask[i] = kVector - 1 - i;
+  return shuffle(v, v, mask);
+}
+template <class V, int n>
+FASTACT_HD void turn(V (&v)[n]) {
+#pragma GCC unroll 8
+  for (int k = 0; k < n / 2; ++k) {
+    const V low = reversed(v[k]);
+    v[k] = reversed(v[n - 1 - k]);
+    v[n - 1 - k] = low;
+  }
+}
+
+// Term k of kVector rows of n terms, which lie one after the other in `rows`.
+template <int n, int k>
+FASTACT_HD Vector every_nth(const Vector (&rows)[n]) {
+  Vector picked = rows[0];
+#pragma GCC unroll 8
+  for (int m = 0; m < n; ++m) {
+    Indices mask;
+#pragma GCC unroll 8
+    for (int j = 0; j < kVector; ++j) {
+      const int at = j * n + k, from = m == 0 ? 0 : kVector;
+      mask[j] = at / kVector == m ? from + at % kVector : j;
+    }
+    picked = shuffle(picked, rows[m], mask);
+  }
+  return picked;
+}
+
+FASTACT_END_NAMESPACE

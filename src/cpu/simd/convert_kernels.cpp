@@ -1,0 +1,91 @@
+// The serial loops of simd/convert_kernels.h.
+#include "cpu/simd/convert_kernels.h"
+
+#include "cpu/simd/vector.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+template <class T>
+void widen_all(const char* from, char* to, int64_t n) {
+  const T* x = reinterpret_cast<const T*>(from);
+  if constexpr (sizeof(T) >= sizeof(float))
+    memcpy(to, from, n * sizeof(T));
+  else
+    widen_chunk(x, reinterpret_cast<float*>(to), n);
+}
+
+template <class T, bool accumulate>
+void narrow_all(const char* from, char* to, int64_t n) {
+  using C = Compute<T>;
+  const C* wide = reinterpret_cast<const C*>(from);
+  T* y = reinterpret_cast<T*>(to);
+  if constexpr (sizeof(T) < sizeof(float)) {
+    float sum[kChunk];
+    for (int64_t i = 0; i < n; i += kChunk) {
+      const int64_t m = n - i < kChunk ? n - i : kChunk;
+      if (accumulate) {
+        widen_chunk(y + i, sum, m);
+#pragma omp simd
+        for (int64_t k = 0; k < m; ++k) sum[k] += wide[i + k];
+      }
+      narrow_chunk(accumulate ? sum : wide + i, y + i, m);
+    }
+  } else if (accumulate) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] += wide[i];
+  } else {
+    memcpy(to, from, n * sizeof(T));
+  }
+}
+
+void round_all(const char* from, char* to, int64_t n) {
+  const double* x = reinterpret_cast<const double*>(from);
+  float* y = reinterpret_cast<float*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = float(x[i]);
+}
+
+template <class T>
+void add(const char* from, const char* bias, const char* residual, char* to, int64_t n) {
+  const T *x = reinterpret_cast<const T*>(from), *b = reinterpret_cast<const T*>(bias);
+  const T* r = reinterpret_cast<const T*>(residual);
+  T* z = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) z[i] = (x[i] + b[i]) + r[i];
+}
+
+template <class T>
+void plus(const char* from, const char* other, char* to, int64_t n) {
+  const T *x = reinterpret_cast<const T*>(from), *z = reinterpret_cast<const T*>(other);
+  T* y = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + z[i];
+}
+
+template <class T>
+void twice(const char* from, char* to, int64_t n) {
+  const T* x = reinterpret_cast<const T*>(from);
+  T* y = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + x[i];
+}
+
+}  // namespace
+
+extern const BiasBlocks bias_blocks;
+extern const PipelineBlocks pipeline_blocks;
+const PipelineBlocks pipeline_blocks = {
+    {widen_all<f16>, widen_all<bf16>, widen_all<float>, widen_all<double>},
+    {{narrow_all<f16, false>, narrow_all<f16, true>},
+     {narrow_all<bf16, false>, narrow_all<bf16, true>},
+     {narrow_all<float, false>, narrow_all<float, true>},
+     {narrow_all<double, false>, narrow_all<double, true>}},
+    round_all,
+    {add<float>, add<double>},
+    {plus<float>, plus<double>},
+    {twice<float>, twice<double>},
+    &bias_blocks,
+};
+
+FASTACT_END_NAMESPACE

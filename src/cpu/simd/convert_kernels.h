@@ -1,0 +1,43 @@
+// The serial loops that fused kernels put around an activation, compiled once per instruction set.
+//
+// A fused kernel works in chunks of the compute type that stay in the first-level cache: its
+// operands are widened into one, whatever arithmetic is its own follows, the activation's block
+// function runs on the chunk, and the result is narrowed to where it belongs. So no activation
+// needs to know what it is fused with, nor the other way round.
+#pragma once
+
+#include <cstdint>
+
+#include "common/core/operand.h"
+#include "cpu/bias/kernels.h"
+
+namespace fastact {
+
+// The dtype in which a dtype is computed.
+inline int compute_dtype(int dtype) { return dtype == kF64 ? kF64 : kF32; }
+
+// All pointers to contiguous elements, of a dtype or ("wide") of what it is computed in.
+struct PipelineBlocks {
+  // wide OUT (n) = x IN (n), exactly.
+  void (*widen[kDTypes])(const char* x, char* wide, int64_t n);
+
+  // y OUT (n) = wide IN (n), rounded once; [1]: y IN/OUT += wide, added in the compute type.
+  void (*narrow[kDTypes][2])(const char* wide, char* y, int64_t n);
+
+  // y OUT (n), float = x IN (n), double, rounded.
+  void (*round)(const char* x, char* y, int64_t n);
+
+  // z OUT (n) = (x IN (n) + bias IN (n)) + residual IN (n), of float or of double; z is x, residual
+  // or neither.
+  void (*add[2])(const char* x, const char* bias, const char* residual, char* z, int64_t n);
+
+  // y OUT (n) = x IN (n) + other IN (n), of float or of double; y is x, other or neither.
+  void (*plus[2])(const char* x, const char* other, char* y, int64_t n);
+
+  // y OUT (n) = 2 x IN (n), of float or of double.
+  void (*twice[2])(const char* x, char* y, int64_t n);
+
+  const BiasBlocks* bias;
+};
+
+}  // namespace fastact

@@ -1,0 +1,112 @@
+// Activations on the GPU: the map of core/elementwise.cuh over the functors of
+// common/activations.h.
+//
+// No activation is named here: the list in common/activations.h makes the switch below. Contiguous
+// arrays have a kernel for each activation and direction; strided ones share one (activate.cuh).
+//
+// What bounds them on an H200, at 4.3 TB/s and 132 x 128 lanes at 1.7 GHz: 31 instructions an
+// element in bfloat16 and 62 in float64 (half the lanes) hide behind memory. Registers, load
+// widths and instruction counts of every kernel are in docs/results/cuda_static.md, which
+// tools/cuda_static.py makes.
+#include "cuda/activations/activate.cuh"
+#include "cuda/core/api.h"
+#include "cuda/core/elementwise.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+template <class T, template <class, bool> class A>
+struct Forward : Lanewise<Forward<T, A>, T, 1> {
+  A<Compute<T>, kApproximate<T>> activation;
+  explicit Forward(const double* parameters) : activation(parameters) {}
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const {
+    return activation.forward(in[0]);
+  }
+};
+
+template <class T, template <class, bool> class A>
+struct Backward : Lanewise<Backward<T, A>, T, 2> {
+  A<Compute<T>, kApproximate<T>> activation;
+  explicit Backward(const double* parameters) : activation(parameters) {}
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {
+    return in[0] * activation.derivative(in[1]);
+  }
+};
+
+// Any activation, for strided arrays.
+template <class T>
+struct Chosen {
+  int which;
+  double parameters[kMaxParameters];
+  Chosen(int activation, const double* given) : which(activation) {
+    std::copy(given, given + kMaxParameters, parameters);
+  }
+};
+
+template <class T>
+struct ChosenForward : Chosen<T> {
+  using Chosen<T>::Chosen;
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[1], int64_t) const {
+    return activate<T>(this->which, this->parameters, in[0]);
+  }
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
+    const Wide<T> wide[1] = {{{in[0]}}};
+    return pack(wide, index).lane[0];
+  }
+};
+
+template <class T>
+struct ChosenBackward : Chosen<T> {
+  using Chosen<T>::Chosen;
+  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[2], int64_t) const {
+    Wide<T> result = slope_at<T>(this->which, this->parameters, in[1]);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
+    return result;
+  }
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[2], int64_t index) const {
+    const Wide<T> wide[2] = {{{in[0]}}, {{in[1]}}};
+    return pack(wide, index).lane[0];
+  }
+};
+
+}  // namespace
+
+template <class T>
+void activation_forward(int which, const Operand (&arrays)[2], const double* parameters,
+                        cudaStream_t stream) {
+  Walk walk;
+  plan_walk(&walk, sizeof(T), 2, arrays);
+  if (!walk.all_contiguous())
+    return run_strided<T, 1, false>(walk, false, ChosenForward<T>(which, parameters), stream);
+  switch (which) {
+#define FASTACT_CASE(name, A) \
+  case k_##name:              \
+    return run_contiguous<T, 1, false>(walk, false, Forward<T, A>(parameters), stream);
+    FASTACT_ACTIVATIONS(FASTACT_CASE)
+#undef FASTACT_CASE
+  }
+}
+
+template <class T>
+void activation_backward(int which, const Operand (&arrays)[3], const double* parameters,
+                         bool accumulate, cudaStream_t stream) {
+  Walk walk;
+  plan_walk(&walk, sizeof(T), 3, arrays);
+  if (!walk.all_contiguous())
+    return run_strided<T, 2, true>(walk, accumulate, ChosenBackward<T>(which, parameters), stream);
+  switch (which) {
+#define FASTACT_CASE(name, A) \
+  case k_##name:              \
+    return run_contiguous<T, 2, true>(walk, accumulate, Backward<T, A>(parameters), stream);
+    FASTACT_ACTIVATIONS(FASTACT_CASE)
+#undef FASTACT_CASE
+  }
+}
+
+using Storage = FASTACT_STORAGE;
+template void activation_forward<Storage>(int, const Operand (&)[2], const double*, cudaStream_t);
+template void activation_backward<Storage>(int, const Operand (&)[3], const double*, bool,
+                                           cudaStream_t);
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,182 @@
+// What the files of bindings share: an array as the kernels take it, and its optional kin.
+//
+// An array comes as the `View` that the CPU module makes of it: a description that lives as long as
+// the View does.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "common/activations/list.h"
+#include "cuda/core/api.h"
+#include "cuda/core/device.h"
+
+namespace fastact {
+
+namespace py = pybind11;
+
+struct Array {
+  const Operand& operand;
+  int dtype;
+  int device;
+};
+
+inline Array array_of(const py::handle& view) {
+  const auto address = view.attr("operand_address").cast<uintptr_t>();
+  return {*reinterpret_cast<const Operand*>(address), view.attr("dtype").cast<int>(),
+          view.attr("device").cast<std::pair<int, int>>().second};
+}
+
+// An array or None.
+struct Optional {
+  Operand operand{};
+  int dtype = kF64;
+  bool given;
+  explicit Optional(const py::object& view) : given(!view.is_none()) {
+    if (!given) return;
+    const Array array = array_of(view);
+    operand = array.operand;
+    dtype = array.dtype;
+  }
+  const Operand* pointer() const { return given ? &operand : nullptr; }
+  void* data() const { return operand.data; }
+};
+
+// What follows compares a call with the memory that it came with, as checks.pyx of the CPU module
+// does: what is wrong is a ValueError, before anything is queued.
+[[noreturn]] inline void refuse(const std::string& what) {
+  throw py::value_error("fastact._cuda: " + what);
+}
+
+inline void check_index(int64_t value, int64_t end, const char* name) {
+  if (value < 0 || value >= end)
+    refuse(std::string(name) + " must be from 0 to " + std::to_string(end - 1) + ", got " +
+           std::to_string(value));
+}
+
+inline void check_rank(const Operand& a, const char* name) {
+  if (!a.shape || a.ndim < 0 || a.ndim > kMaxAxes) refuse(std::string(name) + " must be an array");
+}
+
+inline bool is_empty(const Operand& a) {
+  for (int i = 0; i < a.ndim; ++i)
+    if (a.shape[i] == 0) return true;
+  return false;
+}
+
+// An array that is there.
+inline void check(const Operand& a, int dtype, const char* name) {
+  check_rank(a, name);
+  check_index(dtype, kDTypes, (std::string("the dtype of ") + name).c_str());
+  if (!a.data && !is_empty(a)) refuse(std::string(name) + " must have memory");
+}
+inline void check(const Array& a, const char* name) { check(a.operand, a.dtype, name); }
+
+inline bool same_shape(const Operand& a, const Operand& b) {
+  return a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
+}
+
+// Of another array's shape; where it is optional it may be none.
+inline void check_shape(const Operand& a, const Operand& of, const char* name) {
+  check_rank(a, name);
+  if (!same_shape(a, of)) refuse(std::string(name) + " must have the shape of the other arrays");
+}
+inline void check_like(const Array& a, const Array& of, const char* name) {
+  check(a, name);
+  check_shape(a.operand, of.operand, name);
+  if (a.dtype != of.dtype) refuse(std::string(name) + " must have the dtype of the other arrays");
+}
+inline void check_if_like(const py::object& view, const Array& of, const char* name) {
+  if (!view.is_none()) check_like(array_of(view), of, name);
+}
+
+// None, or with the axes of x, each of its length or of length 1.
+inline void check_beside(const py::object& view, const Operand& x, const char* name) {
+  if (view.is_none()) return;
+  const Array a = array_of(view);
+  check(a, name);
+  bool fits = a.operand.ndim == x.ndim;
+  for (int i = 0; fits && i < x.ndim; ++i)
+    fits = a.operand.shape[i] == 1 || a.operand.shape[i] == x.shape[i];
+  if (!fits) refuse(std::string(name) + " must broadcast to the shape of x");
+}
+
+// Length 1 along the axes whose flag is `dropped`, else that of x.
+inline void check_kept(const Operand& a, const Operand& x, const bool* flags, bool dropped,
+                       const char* name) {
+  check_rank(a, name);
+  bool fits = a.ndim == x.ndim;
+  for (int i = 0; fits && i < x.ndim; ++i)
+    fits = a.shape[i] == (flags[i] == dropped ? 1 : x.shape[i]);
+  if (!fits) refuse(std::string(name) + " has not the shape that x leaves");
+}
+
+// None, or of one axis.
+inline void check_along(const py::object& view, int64_t length, const char* name) {
+  if (view.is_none()) return;
+  const Array a = array_of(view);
+  check(a, name);
+  if (a.operand.ndim != 1 || a.operand.shape[0] != length)
+    refuse(std::string(name) + " must have one axis of length " + std::to_string(length));
+}
+
+// Scratch memory, which travels with its size.
+class Workspace {
+ public:
+  explicit Workspace(const py::object& view) {
+    if (view.is_none()) return;
+    const Array a = array_of(view);
+    const int64_t item = a.dtype < 0 ? 1 : item_size(a.dtype);
+    check_rank(a.operand, "workspace");
+    if (a.operand.ndim != 1 || (a.operand.shape[0] > 1 && byte_stride(a.operand, 0, item) != item))
+      refuse("workspace must be bytes in one piece");
+    data_ = a.operand.data;
+    bytes_ = data_ ? a.operand.shape[0] * item : 0;
+  }
+  // Where so many bytes are there, and all kernels may take their numbers from.
+  void* of(int64_t needed) const {
+    if (bytes_ < needed)
+      refuse("workspace must have " + std::to_string(needed) + " bytes, got " +
+             std::to_string(bytes_));
+    if (needed > 0 && reinterpret_cast<uintptr_t>(data_) % 16 != 0)
+      refuse("workspace must be aligned to 16 bytes");
+    return data_;
+  }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+inline cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+struct Parameters {
+  double value[kMaxParameters] = {};
+  explicit Parameters(const std::vector<double>& given) {
+    if (given.size() > size_t(kMaxParameters))
+      refuse("parameters must be at most " + std::to_string(kMaxParameters));
+    std::copy(given.begin(), given.end(), value);
+  }
+};
+
+struct Reduced {
+  bool axis[kMaxAxes] = {};
+  explicit Reduced(const std::vector<int>& axes, int ndim = kMaxAxes) {
+    for (int i : axes) {
+      check_index(i, ndim, "an axis");
+      axis[i] = true;
+    }
+  }
+};
+
+// Families with a file of their own.
+void bind_batch_norm(py::module_& m);
+void bind_gates(py::module_& m);
+void bind_moments(py::module_& m);
+void bind_norms(py::module_& m);
+
+}  // namespace fastact

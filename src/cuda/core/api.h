@@ -1,0 +1,91 @@
+// What the kernels offer to the bindings: host functions that check nothing more and queue their
+// work on a stream of the current device. Each .cu is compiled once for each storage type
+// (FASTACT_STORAGE), which is what keeps the build parallel and its files small.
+#pragma once
+
+#include "common/core/operand.h"
+#include "cuda/core/launch.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+constexpr int kMaxParameters = 4;
+
+// arrays: the inputs in order, then the output; of one shape, dtype and device, not empty.
+// parameters: of the op, in the order of its signature.
+
+// y OUT = f(x IN)
+template <class T>
+void activation_forward(int which, const Operand (&arrays)[2], const double* parameters,
+                        cudaStream_t stream);
+
+// dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same
+template <class T>
+void activation_backward(int which, const Operand (&arrays)[3], const double* parameters,
+                         bool accumulate, cudaStream_t stream);
+
+// y OUT = x IN, or y IN/OUT += x
+template <class T>
+void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream);
+
+// What is summed up, in the order of the native modules' TERMS.
+enum Term : int { kIdentity, kSquare };
+
+// y OUT = sum of the terms of x IN over the axes for which `reduced` says so, or y IN/OUT += of the
+// same; y has length 1 there and is not empty, which x may be.
+// workspace: as many bytes as sum_workspace asks for, aligned to 16.
+template <class T>
+int64_t sum_workspace(Term term, const Operand& x, const Operand& y, const bool* reduced);
+template <class T>
+void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
+         bool accumulate, cudaStream_t stream);
+
+// y OUT (one element) = the sum of x^2, grad OUT = 2 x, of x IN as a whole. workspace: as for sum.
+template <class T>
+void square_value_and_grad(const Operand& x, const Operand& y, const Operand& grad, void* workspace,
+                           cudaStream_t stream);
+
+// dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same
+template <class T>
+void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream);
+
+// y OUT (outputs, `stride` bytes apart) = the sums of partials IN (outputs x chunks), or y IN/OUT
+// +=.
+template <class T>
+void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
+                     int64_t stride, bool accumulate, cudaStream_t stream);
+
+// y OUT = f(x IN + bias IN + residual IN); residual may be null. bias runs along `axis`; its dtype
+// is T's or a wider one.
+template <class T>
+void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias_dtype,
+                      const Operand* residual, const Operand& y, int axis, const double* parameters,
+                      cudaStream_t stream);
+
+// dx OUT = dy IN * f'(x IN + bias IN + residual IN), and dbias OUT = its sum over all other axes,
+// or, each as its flag says, IN/OUT += of the same. workspace: as many bytes as bias_act_workspace
+// asks for.
+template <class T>
+int64_t bias_act_workspace(const Operand& x, int axis);
+template <class T>
+void bias_act_backward(int which, const Operand& dy, const Operand& x, const Operand& bias,
+                       int bias_dtype, const Operand* residual, const Operand& dx,
+                       const Operand& dbias, int axis, const double* parameters, bool accumulate_dx,
+                       bool accumulate_dbias, void* workspace, cudaStream_t stream);
+
+// Runs visit(T{}) for the storage type of a dtype.
+template <class Visit>
+auto for_dtype(int dtype, Visit visit) {
+  switch (dtype) {
+    case kF16:
+      return visit(f16{});
+    case kBF16:
+      return visit(bf16{});
+    case kF32:
+      return visit(float{});
+    case kF64:
+      return visit(double{});
+  }
+  throw std::invalid_argument("fastact: unknown dtype");
+}
+
+FASTACT_END_NAMESPACE

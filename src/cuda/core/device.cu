@@ -1,0 +1,188 @@
+// Which devices there are, whether this build has code for them, and the order between streams.
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "cuda/core/device.h"
+
+#if !defined(FASTACT_CUDA_EMULATION) && CUDART_VERSION >= 12000
+#include <cudaTypedefs.h>
+#endif
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+FASTACT_KERNEL(kWarp)
+void probe() {}
+
+template <class T>
+FASTACT_KERNEL(kWarp)
+void fill_one(T* p, const uint64_t bits) {
+  if (threadIdx.x == 0) store(p, T(bits));
+}
+
+// Destroying it takes effect once the event has been reached: nobody waits for that.
+struct Event {
+  cudaEvent_t handle;
+  Event() { FASTACT_CUDA_CHECK(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming)); }
+  ~Event() { cudaEventDestroy(handle); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+};
+
+const char* cure_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInsufficientDriver:
+      return "there is no CUDA driver, or one older than this build needs; install NVIDIA's driver";
+    case cudaErrorNoDevice:
+      return "no CUDA device is visible; check nvidia-smi and CUDA_VISIBLE_DEVICES";
+    default:
+      return nullptr;
+  }
+}
+
+bool is_not_built(cudaError_t error) {
+  return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
+}
+
+#if !defined(FASTACT_CUDA_EMULATION) && CUDART_VERSION >= 12000
+// Of the driver's own interface, which nothing here links against; null where it is not found.
+PFN_cuDevicePrimaryCtxGetState_v7000 find_context_state() {
+  constexpr const char* kName = "cuDevicePrimaryCtxGetState";
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(kName, &found, 12000, cudaEnableDefault, &result);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint(kName, &found, cudaEnableDefault, &result);
+#endif
+  if (error != cudaSuccess) cudaGetLastError();
+  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  return is_there ? reinterpret_cast<PFN_cuDevicePrimaryCtxGetState_v7000>(found) : nullptr;
+}
+#endif
+
+}  // namespace
+
+bool has_context(int device) {
+#if defined(FASTACT_CUDA_EMULATION)
+  return emulation::has_context(device);
+#elif CUDART_VERSION >= 12000
+  static const auto state = find_context_state();
+  unsigned flags = 0;
+  int active = 0;
+  return !state || state(device, &flags, &active) != CUDA_SUCCESS || active;
+#else
+  return true;  // there cudaSetDevice makes none
+#endif
+}
+
+void allow_shared(const void* kernel, int bytes, int most) {
+  static std::mutex mutex;
+  static auto* allowed = new std::map<std::pair<const void*, int>, int>;
+  int device;
+  FASTACT_CUDA_CHECK(cudaGetDevice(&device));
+  const std::pair<const void*, int> key{kernel, device};
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = allowed->find(key);
+    if (found != allowed->end() && bytes <= found->second) return;
+  }
+  // Threads that are here at once ask for the same.
+  FASTACT_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+  const std::lock_guard<std::mutex> lock(mutex);
+  (*allowed)[key] = most;
+}
+
+std::string problem_of_machine() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return "";
+  cudaGetLastError();  // the runtime remembers it otherwise
+  if (error == cudaSuccess) return cure_of(cudaErrorNoDevice);
+  if (const char* cure = cure_of(error)) return cure;
+  return std::string("CUDA does not start: ") + cudaGetErrorString(error);
+}
+
+std::string problem_of_device(int device) {
+  int count = 0;
+  FASTACT_CUDA_CHECK(cudaGetDeviceCount(&count));
+  if (device >= count)
+    return "this process sees " + std::to_string(count) + " CUDA device(s), counted from 0";
+  cudaError_t error;
+  try {
+    const DeviceGuard guard(device);
+    cudaFuncAttributes attributes;
+    error = cudaFuncGetAttributes(&attributes, probe);
+  } catch (const CudaError& no_context) {
+    error = no_context.code;
+  }
+  if (error == cudaSuccess) return "";
+  cudaGetLastError();
+  if (!is_not_built(error))
+    return std::string("CUDA does not start there: ") + cudaGetErrorName(error) + " (" +
+           cudaGetErrorString(error) + ")";
+  const DeviceFacts facts = facts_of(device);
+  return facts.name + " has compute capability " + facts.capability +
+         ", which is not among those " + "that were built (" + architectures() +
+         "); build with -C cmake.define." + "CMAKE_CUDA_ARCHITECTURES=native";
+}
+
+DeviceFacts facts_of(int device) {
+  cudaDeviceProp properties;
+  FASTACT_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return {properties.name,
+          std::to_string(properties.major) + "." + std::to_string(properties.minor),
+          int64_t(properties.totalGlobalMem), properties.multiProcessorCount};
+}
+
+int device_count() {
+  int count = 0;
+  FASTACT_CUDA_CHECK(cudaGetDeviceCount(&count));
+  return count;
+}
+
+std::string architectures() { return FASTACT_CUDA_ARCHITECTURES; }
+
+std::string compiler() {
+#if defined(__CUDACC_VER_MAJOR__)
+  return "nvcc " + std::to_string(__CUDACC_VER_MAJOR__) + "." +
+         std::to_string(__CUDACC_VER_MINOR__) + "." + std::to_string(__CUDACC_VER_BUILD__);
+#else
+  return "the host's, for the emulated device";
+#endif
+}
+
+int driver_version() {
+  int version = 0;
+  cudaDriverGetVersion(&version);
+  return version;
+}
+
+int device_of_stream(cudaStream_t stream) {
+  int device = 0;
+  FASTACT_CUDA_CHECK(cudaStreamGetDevice(stream, &device));
+  return device;
+}
+
+void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited) {
+  if (waiting == awaited) return;
+  const DeviceGuard guard(device);
+  const Event event;
+  FASTACT_CUDA_CHECK(cudaEventRecord(event.handle, awaited));
+  FASTACT_CUDA_CHECK(cudaStreamWaitEvent(waiting, event.handle, 0));
+}
+
+void fill(void* p, int item, uint64_t bits, cudaStream_t stream) {
+  const Shape one{1, kWarp};
+  if (item == 2)
+    launch(fill_one<uint16_t>, one, stream, static_cast<uint16_t*>(p), bits);
+  else if (item == 4)
+    launch(fill_one<uint32_t>, one, stream, static_cast<uint32_t*>(p), bits);
+  else
+    launch(fill_one<uint64_t>, one, stream, static_cast<uint64_t*>(p), bits);
+}
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,131 @@
+// What every kernel stands on: memory access, shared memory, launching, errors.
+//
+// The kernels compile twice: by nvcc for a GPU, and by the host's compiler for the emulated device
+// of emulation/device.h, which runs them in every test run. What differs between the two is named
+// here and nowhere else; a kernel uses
+//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, warp shuffles and votes;
+//   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
+//     many blocks on a multiprocessor are enough and registers are short;
+//   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
+//   - load, store, load_pack, store_pack for global memory: the emulated device checks each of
+//     these against the arrays that exist. A raw pointer is never dereferenced.
+#pragma once
+
+#include "common/core/dtypes.h"
+#include "common/core/operand.h"
+
+#if defined(FASTACT_CUDA_EMULATION)
+#include "cuda_emulation/device.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+#include <stdexcept>
+#include <string>
+
+FASTACT_BEGIN_NAMESPACE
+
+// A call of the CUDA runtime that failed; what() says which, where and why.
+struct CudaError : std::runtime_error {
+  cudaError_t code;
+  CudaError(cudaError_t error, const char* call, const char* file, int line)
+      : std::runtime_error(std::string("fastact: CUDA error ") + cudaGetErrorName(error) + " (" +
+                           cudaGetErrorString(error) + ") from " + call + " at " + file + ":" +
+                           std::to_string(line)),
+        code(error) {}
+};
+
+// The path inside the source tree: the build gives the length of what comes before it.
+#ifndef FASTACT_SOURCE_ROOT_LENGTH
+#define FASTACT_SOURCE_ROOT_LENGTH 0
+#endif
+#define FASTACT_CUDA_CHECK(call)                                                       \
+  do {                                                                                 \
+    const cudaError_t error_ = (call);                                                 \
+    if (error_ != cudaSuccess)                                                         \
+      throw CudaError(error_, #call, __FILE__ + FASTACT_SOURCE_ROOT_LENGTH, __LINE__); \
+  } while (0)
+
+// 16 bytes of elements: what one memory instruction of a thread moves.
+constexpr int kPackBytes = 16;
+template <class T>
+struct alignas(kPackBytes) Pack {
+  static constexpr int kSize = kPackBytes / sizeof(T);
+  T lane[kSize];
+};
+
+#if !defined(FASTACT_CUDA_EMULATION)
+
+#define FASTACT_KERNEL(threads) __global__ __launch_bounds__(threads)
+#define FASTACT_KERNEL_OF(threads, blocks) __global__ __launch_bounds__(threads, blocks)
+#define FASTACT_DEVICE __device__ __forceinline__
+#define FASTACT_DEVICE_CALL __device__ __noinline__  // rare and long: not inlined
+// A kernel's parameter whose address is taken: it stays where it is instead of on the stack.
+#define FASTACT_GRID_CONSTANT __grid_constant__
+// An array `name` of n elements of T in shared memory, n a constant.
+#define FASTACT_SHARED(T, name, n) __shared__ T name[n]
+
+template <class T>
+FASTACT_DEVICE T load(const T* p) {
+  return *p;
+}
+template <class T>
+FASTACT_DEVICE void store(T* p, T value) {
+  *p = value;
+}
+// p is a multiple of 16 bytes.
+template <class T>
+FASTACT_DEVICE Pack<T> load_pack(const T* p) {
+  return *reinterpret_cast<const Pack<T>*>(p);
+}
+// An assignment would do, but nvcc 13.0 splits the first of several into stores of 2 to 8 bytes.
+template <class T>
+FASTACT_DEVICE void store_pack(T* p, const Pack<T>& value) {
+  __stwb(reinterpret_cast<uint4*>(p), bit_cast<uint4>(value));
+}
+
+// The shared memory whose size in bytes the launch gives.
+template <class T>
+FASTACT_DEVICE T* dynamic_shared() {
+  extern __shared__ __align__(kPackBytes) unsigned char fastact_dynamic_shared[];
+  return reinterpret_cast<T*>(fastact_dynamic_shared);
+}
+
+#endif
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int64_t kMaxBlocks = 0x7fffffff;  // of a grid, along x
+
+// Blocks along x and y, threads of a block along x and y, dynamic shared memory in bytes.
+struct Shape {
+  int64_t blocks;
+  int threads;
+  int threads_y = 1;
+  int64_t blocks_y = 1;
+  int shared = 0;
+};
+
+// Queues a kernel on a stream of the current device.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
+            const Arguments&... arguments) {
+  if (shape.blocks > kMaxBlocks || shape.blocks_y > 65535)
+    throw std::invalid_argument("fastact: a launch of " + std::to_string(shape.blocks) + " by " +
+                                std::to_string(shape.blocks_y) + " blocks exceeds CUDA's limits");
+  const dim3 grid(unsigned(shape.blocks), unsigned(shape.blocks_y));
+  const dim3 block(unsigned(shape.threads), unsigned(shape.threads_y));
+#if defined(FASTACT_CUDA_EMULATION)
+  emulation::launch(kernel, grid, block, size_t(shape.shared), stream, Parameters(arguments)...);
+  FASTACT_CUDA_CHECK(cudaGetLastError());
+#else
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = size_t(shape.shared);
+  config.stream = stream;
+  FASTACT_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+#endif
+}
+
+FASTACT_END_NAMESPACE

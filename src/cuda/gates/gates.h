@@ -1,0 +1,56 @@
+// What the kernels of recurrent gates offer to the bindings: like core/api.h, host functions that
+// queue their work on a stream of the current device.
+#pragma once
+
+#include "cuda/core/api.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+enum GateKind : int { kLstm, kGru, kReset, kBlend };  // in the order of the modules' GATE_KINDS
+
+// The arrays of the two directions. Packed ones hold several gates along the last axis.
+enum GateRole : int {
+  kGates,         // forward IN: pre-activations. Backward IN: what was kept, or the same again
+  kRecurrent,     // IN: the recurrent projection
+  kState,         // IN: c or h before
+  kCell,          // lstm: c, forward OUT, backward IN
+  kHidden,        // forward OUT: h. Backward IN: dh
+  kCellGradient,  // lstm, backward IN: dc
+  kGatesOut,      // forward OUT: activated gates, of gru also what r scales. Backward OUT: dgates
+  kRecurrentOut,  // gru, backward OUT: drecurrent
+  kStateOut,      // backward OUT: dc or dh before
+  kGateRoles,
+};
+
+constexpr int kMostGates = 4;
+
+// An array of one axis, or none.
+struct GateVector {
+  char* data = nullptr;
+  int dtype = 0;
+  int64_t stride = 0;  // bytes
+};
+
+// What one call is about; arrays without data are not there. All have the axes of the state.
+struct GateArrays {
+  Operand role[kGateRoles];
+  GateVector bias[2];           // IN: of gates, of the recurrent projection
+  GateVector bias_gradient[2];  // OUT
+  int places[kMostGates];       // of each gate of the kernels in packed arrays
+};
+
+template <class T>
+void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream);
+
+// Bytes of scratch for a backward with gradients of biases.
+template <class T>
+int64_t gates_workspace(int kind, const Operand& state);
+
+// recomputes: gates IN are pre-activations. accumulate: all gradients are IN/OUT, added to.
+// workspace: as many bytes as gates_workspace asks for. The state is not empty, unless the
+// gradients of the biases are all that is asked for.
+template <class T>
+void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool accumulate,
+                    void* workspace, cudaStream_t stream);
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,54 @@
+// batch_norm and norm_apply for the bindings.
+#pragma once
+
+#include "common/core/operand.h"
+#include "cuda/core/launch.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+// An array of one number a channel: along its only axis, or along `axis` with the others of length
+// 1. Without data: there is none.
+struct ChannelOperand {
+  Operand operand;
+  int dtype;
+};
+
+// Bytes of scratch for the functions below, aligned to 16.
+template <class T>
+int64_t batch_norm_scratch(const Operand& x, int axis);
+
+// y OUT = f((x IN - mean) rstd weight IN + bias IN).
+struct BatchForward {
+  Operand x, y;
+  // moments: by the batch's own; else by `mean`, and by `spread`, a variance or an rstd.
+  bool by_moments, is_rstd;
+  ChannelOperand mean, spread;            // IN; by_moments: IN/OUT, which move towards the batch's
+  ChannelOperand weight, bias;            // IN
+  ChannelOperand saved_mean, saved_rstd;  // OUT
+  int axis, which;
+  const double* parameters;
+  double momentum, eps;
+};
+// x is not empty; where it is, for want of a batch, what follows saves the given statistics.
+template <class T>
+void batch_norm_forward(const BatchForward& call, void* scratch, void* workspace,
+                        cudaStream_t stream);
+
+template <class T>
+void batch_norm_save(const BatchForward& call, cudaStream_t stream);
+
+// dx OUT, dweight OUT, dbias OUT, or IN/OUT += of the same; each of them or none. x is not empty.
+struct BatchBackward {
+  Operand dy, x, dx;
+  ChannelOperand mean, rstd, weight, bias;  // IN
+  ChannelOperand sum_p, sum_p_xhat;         // IN, of `count` values a channel; or none: computed
+  ChannelOperand dweight, dbias;
+  double count;
+  int axis, which;
+  const double* parameters;
+  bool is_training, accumulate;
+};
+template <class T>
+void batch_norm_backward(const BatchBackward& call, void* scratch, cudaStream_t stream);
+
+FASTACT_END_NAMESPACE

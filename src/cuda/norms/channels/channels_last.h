@@ -1,0 +1,45 @@
+// The norms of arrays whose channels come last: group_norm and instance_norm of NHWC.
+#pragma once
+
+#include "cuda/norms/rows/norms.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+// Whether the functions below take a call of arrays of `item` bytes an element: its channels lie
+// inside its pixels, and it has nothing that the norms with channels lack (a residual, a norm
+// without a mean). lead: NormCall::kX or kIn.
+inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
+  const bool is_forward = lead == NormCall::kX;
+  if (!call.is_centred || call.data[2].data || (is_forward && call.data[NormCall::kResidual].data))
+    return false;
+  const Operand& x = call.data[lead];
+  int64_t channel = 0, pixel = 0;  // the longest step of a channel, the shortest of a pixel
+  int kind = 0;                    // examples, then units, then what is inside them
+  for (int i = 0; i < x.ndim; ++i) {
+    if (x.shape[i] == 1) continue;
+    int64_t step = byte_stride(x, i, item);
+    step = step < 0 ? -step : step;
+    if (call.of_parameter[i]) {
+      channel = step > channel ? step : channel;
+    } else if (call.reduced[i]) {
+      pixel = pixel == 0 || step < pixel ? step : pixel;
+      continue;
+    }
+    const int here = call.of_parameter[i] + call.reduced[i];
+    if (here < kind) return false;
+    kind = here;
+  }
+  return channel > 0 && channel < pixel;
+}
+
+// As norm_forward and norm_backward, and their workspaces; x is not empty.
+template <class T>
+int64_t norm_columns_forward_workspace(const NormCall& call);
+template <class T>
+void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t stream);
+template <class T>
+int64_t norm_columns_backward_workspace(const NormCall& call);
+template <class T>
+void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t stream);
+
+FASTACT_END_NAMESPACE

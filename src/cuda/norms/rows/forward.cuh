@@ -1,0 +1,419 @@
+// The forward kernels of the norms; norms.cu tells their plan.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/norms/rows/row_io.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+enum ForwardRole { kX, kResidual, kTotal, kY };
+
+// The i-th pack, as it is normalised.
+template <class T, class Rows, class Shared>
+FASTACT_DEVICE Pack<T> again(const Rows& rows, const Share& share, Shared&& kept, int i,
+                             int valid) {
+  if (i < rows.resident) return kept[i * int(blockDim.x) + int(threadIdx.x)];
+  // What this very thread has written, or read before.
+  if (rows.data[kResidual]) return read<T>(rows, kTotal, share.unit, share.pack(i), valid);
+  return read<T>(rows, kX, share.unit, share.pack(i), valid);
+}
+
+// What is normalised of one pack is kept, and added up: its elements, or, where no mean is
+// subtracted, their squares.
+template <class T, bool adds, bool keeps, class Rows, class Shared>
+FASTACT_DEVICE double take(const Rows& rows, const Share& share, Shared&& kept, int i, int valid,
+                           Pack<T> pack, const Pack<T>& other) {
+  if constexpr (adds) {
+    Wide<T> sum = widen_pack(pack);
+    const Wide<T> more = widen_pack(other);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) sum.lane[j] += more.lane[j];
+    pack = narrow_pack<T>(sum);
+    write(rows, kTotal, share.unit, share.pack(i), valid, pack);
+  }
+  if (keeps || i < rows.resident) kept[i * int(blockDim.x) + int(threadIdx.x)] = pack;
+  return rows.is_centred ? sum_of(pack) : squares_of(pack);
+}
+
+// Pass 1: x is read, the residual with it, several packs at a time where they are whole.
+template <class T, class Rows, class Shared>
+FASTACT_DEVICE double collect(const Rows& rows, const Share& share, Shared&& kept) {
+  constexpr int kSize = Pack<T>::kSize;
+  double total = 0;
+  int i = 0;
+  if constexpr (Rows::kDense) {
+    const bool adds = rows.data[kResidual] != nullptr;
+    if (rows.fast[kX] && (!adds || rows.fast[kResidual])) {
+      const auto several = [&](auto count, auto with_residual, auto keeps, int end) {
+        constexpr int kTurns = decltype(count)::value;
+        constexpr bool kAdds = decltype(with_residual)::value;
+        const int64_t step = int64_t(share.lanes) * kSize;
+        const T* x = row_of<T>(rows, kX, share.unit) + share.pack(i) * kSize;
+        const T* residual = row_of<T>(rows, kResidual, share.unit) + share.pack(i) * kSize;
+#pragma unroll 1
+        for (; i + kTurns <= end; i += kTurns, x += kTurns * step, residual += kTurns * step) {
+          Pack<T> in[kTurns], other[kTurns] = {};
+#pragma unroll
+          for (int turn = 0; turn < kTurns; ++turn) {
+            in[turn] = load_pack(x + turn * step);
+            if constexpr (kAdds) other[turn] = load_pack(residual + turn * step);
+          }
+#pragma unroll
+          for (int turn = 0; turn < kTurns; ++turn)
+            total += take<T, kAdds, decltype(keeps)::value>(rows, share, kept, i + turn, kSize,
+                                                            in[turn], other[turn]);
+        }
+      };
+      using One = std::integral_constant<int, 1>;
+      using Two = std::integral_constant<int, kInFlight / 2>;
+      using Four = std::integral_constant<int, kInFlight>;
+      const std::true_type yes;
+      const std::false_type no;
+      const int whole = whole_of<T>(rows, share);
+      const int kept_whole = int(smaller(whole, rows.resident));
+      if (adds) {
+        several(Two(), yes, yes, kept_whole);
+        several(One(), yes, no, whole);
+      } else {
+        several(Four(), no, yes, kept_whole);
+        several(One(), no, yes, kept_whole);
+        several(Four(), no, no, whole);
+      }
+    }
+  }
+#pragma unroll 1
+  for (; i < share.count; ++i) {
+    const int valid = valid_of<T>(rows, share, i);
+    const int64_t q = share.pack(i);
+    if (rows.data[kResidual]) {
+      const Pack<T> other = read<T>(rows, kResidual, share.unit, q, valid);
+      total += take<T, true, false>(rows, share, kept, i, valid,
+                                    read<T>(rows, kX, share.unit, q, valid), other);
+    } else {
+      total += take<T, false, false>(rows, share, kept, i, valid,
+                                     read<T>(rows, kX, share.unit, q, valid), {});
+    }
+  }
+  return total;
+}
+
+// Calls add(pack, valid) with what is normalised, pack by pack.
+template <class T, class Rows, class Shared, class Add>
+FASTACT_DEVICE void for_kept(const Rows& rows, const Share& share, Shared&& kept, Add add) {
+  int i = 0;
+  const int kept_whole = int(smaller(whole_of<T>(rows, share), rows.resident));
+  int at = int(threadIdx.x);
+#pragma unroll 1
+  for (; i < kept_whole; ++i, at += int(blockDim.x)) add(kept[at], Pack<T>::kSize);
+#pragma unroll 1
+  for (; i < share.count; ++i) {
+    const int valid = valid_of<T>(rows, share, i);
+    add(again<T>(rows, share, kept, i, valid), valid);
+  }
+}
+
+// Pass 2: the sums of the distances from the mean, for float64 alone, and of their squares.
+template <class T, class Rows, class Shared>
+FASTACT_DEVICE void spread(const Rows& rows, const Share& share, Shared&& kept, double mean,
+                           double (&sums)[2]) {
+  sums[0] = sums[1] = 0;
+  for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
+    double term[Pack<T>::kSize];
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      term[j] = double(widen(pack.lane[j])) - mean;
+      if (j >= valid) term[j] = 0;
+    }
+    double sum = 0, squares = 0;
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      if (sizeof(T) == 8) sum += term[j];
+      squares = madd(term[j], term[j], squares);
+    }
+    sums[0] += sum;
+    sums[1] += squares;
+  });
+}
+
+// Pass 2 of 16-bit data: the squared distances from `near`, the mean as a float, in float.
+template <class T, class Rows, class Shared>
+FASTACT_DEVICE double spread_in_float(const Rows& rows, const Share& share, Shared&& kept,
+                                      float near) {
+  double squares = 0;
+  for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
+    Wide<T> x = widen_pack(pack);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) {
+      x.lane[j] -= near;
+      if (j >= valid) x.lane[j] = 0;
+    }
+    squares += sum_in_float<T>([&](int j, float sum) { return madd(x.lane[j], x.lane[j], sum); });
+  });
+  return squares;
+}
+
+// Whether a sum of squares in float met no overflow, and no underflow that matters: where the mean
+// square is 2^-80, what is below 2^-126 is nothing. float16 has no such numbers.
+template <class T>
+FASTACT_DEVICE bool is_in_range(double squares, double count) {
+  return std::is_same_v<T, f16> || (squares >= count * 0x1p-80 && squares <= 0x1p120);
+}
+
+// Passes 1 and 2: the mean and the squared distances from it (0 and the sum of squares where none
+// is subtracted), of the `count` elements of all lanes.
+template <class T, class Rows, class Shared>
+FASTACT_DEVICE void find_moments(const Rows& rows, const Share& share, Shared&& kept, double count,
+                                 int& turn, double* mean, double* m2) {
+  double total[1] = {collect<T>(rows, share, kept)};
+  team_sum(total, share.lanes, turn);
+  *mean = 0;
+  *m2 = total[0];
+  if (rows.is_centred) *mean = total[0] / (count * kTermScale<T>);
+  double sums[2];
+  if constexpr (sizeof(T) == 8) {  // of float64 the first mean is off by some ULPs
+    if (!rows.is_centred) return;
+    // A sum that overflows is one of smaller numbers that does not, unless an infinity is among the
+    // data. Of a warp all take part.
+    if (__any_sync(kAllLanes, !is_finite(total[0]))) {
+      double scaled[1] = {0};
+      for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
+#pragma unroll
+        for (int j = 0; j < Pack<T>::kSize; ++j)
+          if (j < valid) scaled[0] += double(widen(pack.lane[j])) * 0x1p-64;
+      });
+      team_sum(scaled, share.lanes, turn);
+      if (!is_finite(total[0])) *mean = scaled[0] / count * 0x1p64;
+    }
+    const double first = *mean;
+    spread<T>(rows, share, kept, first, sums);
+    team_sum(sums, share.lanes, turn);
+    moments_of_sums(first, sums[0], sums[1], count, mean, m2);
+    // Next to an infinite mean, or where the distances from it overflow, there is none to correct.
+    if (!is_finite(*mean)) *mean = first;
+  } else {
+    double squares[1];
+    if constexpr (sizeof(T) == 2) {
+      if (rows.is_centred) {
+        // sum (x - mean)^2 = sum (x - near)^2 - count (mean - near)^2
+        const float near = float(*mean);
+        const double low = *mean - double(near);
+        squares[0] = spread_in_float<T>(rows, share, kept, near);
+        team_sum(squares, share.lanes, turn);
+        *m2 = squares[0] - count * (low * low);
+        if (*m2 < 0) *m2 = 0;
+      }
+      // Of a warp all take part, and those of it whose numbers were fine keep theirs.
+      const bool fine = is_in_range<T>(*m2, count);
+      if (std::is_same_v<T, f16> || !__any_sync(kAllLanes, !fine)) return;
+      spread<T>(rows, share, kept, *mean, sums);
+      squares[0] = sums[1];
+      team_sum(squares, share.lanes, turn);
+      if (!fine) *m2 = squares[0];
+    } else {
+      if (!rows.is_centred) return;
+      spread<T>(rows, share, kept, *mean, sums);
+      squares[0] = sums[1];
+      team_sum(squares, share.lanes, turn);
+      *m2 = squares[0];
+    }
+  }
+}
+
+// xhat = (x - high) rstd + shift: what is left of the mean, times rstd, comes with the product.
+template <class C>
+struct Normaliser {
+  C high, rstd, shift;
+  FASTACT_DEVICE C operator()(C x) const { return madd(x - high, rstd, shift); }
+};
+template <class C>
+FASTACT_DEVICE Normaliser<C> normaliser(double mean, C rstd) {
+  const Centre<C> centre = centre_of<C>(mean);
+  return {centre.high, rstd, -centre.low * rstd};
+}
+
+template <class T, bool identity>
+FASTACT_DEVICE Pack<T> normalise(const NormRows& rows, const Normaliser<Compute<T>>& way,
+                                 const Pack<T>& pack, const Wide<T>& weight, const Wide<T>& bias) {
+  Wide<T> z = widen_pack(pack);
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    z.lane[j] = affine(way(z.lane[j]), weight.lane[j], bias.lane[j]);
+  if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
+  return narrow_pack<T>(z);
+}
+
+// Pass 3: y. What is whole and quick first. from_memory: nothing is kept.
+template <class T, bool identity, bool from_memory, class Rows, class Shared>
+FASTACT_DEVICE void finish(const Rows& rows, const Share& share, Shared&& kept, double mean,
+                           Compute<T> rstd) {
+  using C = Compute<T>;
+  constexpr int kSize = Pack<T>::kSize;
+  const Normaliser<C> way = normaliser<C>(mean, rstd);
+  int i = 0;
+  if constexpr (Rows::kDense) {
+    const auto quickly = [&](auto weight_given, auto bias_given) {
+      constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
+      int whole = whole_of<T>(rows, share);
+      if (!from_memory) whole = int(smaller(whole, rows.resident));
+      const char* const of_weight = parameters_base(rows, kWeightRole, share.unit);
+      const char* const of_bias = parameters_base(rows, kBiasRole, share.unit);
+      const T* const x = row_of<T>(rows, rows.data[kResidual] ? kTotal : kX, share.unit);
+      T* const y = row_of<T>(rows, kY, share.unit);
+      int q = int(share.first), at = int(threadIdx.x);
+#pragma unroll 1
+      for (; i < whole; ++i, q += share.lanes, at += int(blockDim.x)) {
+        Pack<T> pack;
+        if constexpr (from_memory)
+          pack = load_pack(x + int64_t(q) * kSize);
+        else
+          pack = kept[at];
+        const Wide<T> weight =
+            quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
+        const Wide<T> bias =
+            quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
+        store_pack(y + int64_t(q) * kSize, normalise<T, identity>(rows, way, pack, weight, bias));
+      }
+    };
+    const std::integral_constant<Given, kPacks> packs;
+    const std::integral_constant<Given, kNothing> nothing;
+    const std::integral_constant<Given, kAnything> anything;
+    if (rows.quick) {
+      const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
+      if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
+        quickly(packs, packs);
+      else if constexpr (identity)
+        own && !rows.data[kBiasRole] ? quickly(packs, nothing) : quickly(anything, anything);
+    }
+  }
+#pragma unroll 1
+  for (; i < share.count; ++i) {
+    const int valid = valid_of<T>(rows, share, i);
+    const int64_t q = share.pack(i);
+    const Wide<T> weight =
+        parameters_of<T>(rows, kWeightRole, rows.weight_dtype, C(1), share.unit, q, valid);
+    const Wide<T> bias =
+        parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), share.unit, q, valid);
+    const Pack<T> pack = again<T>(rows, share, kept, i, valid);
+    write(rows, kY, share.unit, q, valid, normalise<T, identity>(rows, way, pack, weight, bias));
+  }
+}
+
+template <class T, class Rows>
+FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t unit, double mean, double rstd) {
+  using C = Compute<T>;
+  if (rows.data[kMeanRole]) store(number_of<C>(rows, kMeanRole, unit), C(mean));
+  if (rows.data[kRstdRole]) store(number_of<C>(rows, kRstdRole, unit), C(rstd));
+}
+
+// A unit to some lanes of a warp, or to a block.
+template <class T, bool identity, class Rows>
+FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+void norm_forward_units(FASTACT_GRID_CONSTANT const Rows rows) {
+  const auto kept = dynamic_shared<Pack<T>>();
+  int turn = 0;
+  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.units;
+       first += int64_t(gridDim.x) * rows.teams) {
+    const int64_t unit = first + int(threadIdx.x) / rows.lanes;
+    const bool idle = unit >= rows.units;  // yet it takes part in shuffles and barriers
+    const Share share =
+        share_of(unit, 0, packs_of<T>(rows), int(threadIdx.x) % rows.lanes, rows.lanes, idle);
+    double mean, m2;
+    find_moments<T>(rows, share, kept, double(rows.row), turn, &mean, &m2);
+    if (idle) continue;
+    const double rstd = rstd_of(m2, double(rows.row), rows.eps);
+    if (share.lane == 0) store_statistics<T>(rows, share.unit, mean, rstd);
+    finish<T, identity, false>(rows, share, kept, mean, Compute<T>(rstd));
+  }
+}
+
+// Units of several blocks each: chunks of `size` packs.
+struct NormChunks {
+  int64_t size, count;
+  double* moments;     // OUT of the first kernel: units x count x [mean, m2]
+  double* statistics;  // OUT of the second: units x [mean, rstd]
+};
+
+template <class T, class Rows>
+FASTACT_DEVICE Share share_of_chunk(const Rows& rows, const NormChunks& chunks, int64_t task) {
+  const int64_t unit = quotient(task, chunks.count),
+                begin = (task - unit * chunks.count) * chunks.size;
+  return share_of(unit, begin, smaller(begin + chunks.size, packs_of<T>(rows)), int(threadIdx.x),
+                  rows.lanes, false);
+}
+
+template <class T, class Rows>
+FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
+  const auto kept = dynamic_shared<Pack<T>>();
+  int turn = 0;
+  for (int64_t task = blockIdx.x; task < rows.units * chunks.count; task += gridDim.x) {
+    const Share share = share_of_chunk<T>(rows, chunks, task);
+    const int64_t begin = (share.first - share.lane) * Pack<T>::kSize;
+    const int64_t count = smaller(chunks.size * Pack<T>::kSize, rows.row - begin);
+    double mean, m2;
+    find_moments<T>(rows, share, kept, double(count), turn, &mean, &m2);
+    if (share.lane == 0) {
+      store(chunks.moments + 2 * task, mean);
+      store(chunks.moments + 2 * task + 1, m2);
+    }
+  }
+}
+
+// A warp a unit. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
+// mean)^2: the moments of all chunks at once, from a shift amid them, or from 0 where the first
+// mean is infinite.
+template <class T, class Rows>
+FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
+  const int teams = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  const int64_t size = chunks.size * Pack<T>::kSize;
+  for (int64_t first = int64_t(blockIdx.x) * teams; first < rows.units;
+       first += int64_t(gridDim.x) * teams) {
+    const int64_t unit = first + int(threadIdx.x) / kWarp;
+    const bool idle = unit >= rows.units;
+    const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : unit);
+    const double shift = finite_or_zero(load(moments));
+    double sum = 0;
+    for (int64_t c = lane; c < chunks.count; c += kWarp)
+      sum += double(smaller(size, rows.row - c * size)) * (load(moments + 2 * c) - shift);
+    const double mean = shift + warp_sum(sum) / double(rows.row);
+    double squares = 0;
+    for (int64_t c = lane; c < chunks.count; c += kWarp) {
+      const double apart = load(moments + 2 * c) - mean;
+      squares += madd(double(smaller(size, rows.row - c * size)), apart * apart,
+                      load(moments + 2 * c + 1));
+    }
+    const double rstd = rstd_of(warp_sum(squares), double(rows.row), rows.eps);
+    if (idle || lane > 0) continue;
+    store(chunks.statistics + 2 * unit, mean);
+    store(chunks.statistics + 2 * unit + 1, rstd);
+    store_statistics<T>(rows, unit, mean, rstd);
+  }
+}
+
+template <class T, bool identity, class Rows>
+FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
+  const auto kept = dynamic_shared<Pack<T>>();  // nothing is in it: rows.resident is 0
+  for (int64_t task = blockIdx.x; task < rows.units * chunks.count; task += gridDim.x) {
+    const Share share = share_of_chunk<T>(rows, chunks, task);
+    const double mean = load(chunks.statistics + 2 * share.unit);
+    const double rstd = load(chunks.statistics + 2 * share.unit + 1);
+    finish<T, identity, true>(rows, share, kept, mean, Compute<T>(rstd));
+  }
+}
+
+// statistic OUT = NaN.
+template <class T>
+FASTACT_KERNEL(256)
+void fill_nan(FASTACT_GRID_CONSTANT const Outer to, T* statistic) {
+  const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= to.size) return;
+  char* p = reinterpret_cast<char*>(statistic) + locate(to, i).y;
+  store(reinterpret_cast<T*>(p), T(__builtin_nan("")));
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

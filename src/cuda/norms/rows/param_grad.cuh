@@ -1,0 +1,155 @@
+// The sums of the norms' parameters: of the columns of many units, of the runs of one unit, and of
+// all chunks.
+#pragma once
+
+#include "cuda/norms/rows/smem_cache.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// Adds the sums of all teams to the chunk's partials and sets them back.
+template <class T, class Kept>
+FASTACT_DEVICE void flush(const NormRows& rows, const Kept& keep, int64_t chunk, int64_t group,
+                          bool is_first) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int lanes = rows.lanes;
+  __syncthreads();
+#pragma unroll 1
+  for (int k = int(threadIdx.x); k < rows.per_lane * lanes; k += int(blockDim.x)) {
+    const int i = k / lanes, lane = k - i * lanes;
+    if (k >= packs_of<T>(rows)) break;
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+      double sum[kSize] = {};
+      for (int team = 0; team < rows.teams; ++team) {
+        const Wide<T> part = keep.sums(i, which, team * lanes + lane);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) sum[j] += double(part.lane[j]);
+      }
+      double* to = keep.plan.partials +
+                   ((which * keep.plan.count + chunk) * rows.groups + group) * keep.plan.padded +
+                   int64_t(k) * kSize;
+#pragma unroll
+      for (int j = 0; j < kSize; j += 2) {
+        Pack<double> two{{sum[j], sum[j + 1]}};
+        if (!is_first) {
+          const Pack<double> before = load_pack(to + j);
+          two.lane[0] += before.lane[0], two.lane[1] += before.lane[1];
+        }
+        store_pack(to + j, two);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+template <class T, class Kept>
+FASTACT_DEVICE void clear(const Kept& keep, const Share& share) {
+#pragma unroll 1
+  for (int i = 0; i < share.count; ++i) {
+    keep.put_sums(i, 0, int(threadIdx.x), Wide<T>{});
+    keep.put_sums(i, 1, int(threadIdx.x), Wide<T>{});
+  }
+}
+
+// The sums of each slot of one unit, which the block has to itself.
+template <class T, bool identity, class Rows, class Kept>
+FASTACT_DEVICE void add_slots(const Rows& rows, const Kept& keep, const Share& share, int r,
+                              Compute<T> mean, Compute<T> rstd, int64_t chunk, int64_t group,
+                              bool is_first) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int lanes = keep.plan.slot_lanes, teams = int(blockDim.x) / lanes;
+  const int team = int(threadIdx.x) / lanes, lane = int(threadIdx.x) % lanes;
+  int turn = 0;
+  __syncthreads();
+  for (int64_t s0 = 0; s0 < rows.params; s0 += teams) {
+    const int64_t slot = s0 + team;
+    const bool idle = slot >= rows.params;
+    const int64_t begin = slot * rows.run, end = begin + rows.run;
+    double sums[2] = {};
+#pragma unroll 1
+    for (int64_t q = begin / kSize + lane; !idle && q * kSize < end; q += lanes) {
+      const int valid = int(smaller(rows.row - q * kSize, kSize));
+      const int i = int(q / rows.lanes), owner = int(q - int64_t(i) * rows.lanes);
+      const bool kept = Rows::kDense && i < rows.resident;
+      Wide<T> p =
+          kept ? keep.p(r, i, owner) : p_again<T, identity>(rows, mean, rstd, share.unit, q, valid);
+      Wide<T> xhat = xhat_of(
+          kept ? keep.pack(keep.x_slot(r, i), owner) : read<T>(rows, kIn, share.unit, q, valid),
+          mean, rstd);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const bool inside = q * kSize + j >= begin && q * kSize + j < end;
+        p.lane[j] = inside ? p.lane[j] : 0;
+        xhat.lane[j] = inside ? xhat.lane[j] : 0;
+      }
+      sums[0] += dot<T>(p, xhat);
+      sums[1] += lanes_of<T>(p);
+    }
+    team_sum(sums, lanes, turn);
+    if (idle || lane > 0) continue;
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      double* to = keep.plan.partials +
+                   ((which * keep.plan.count + chunk) * rows.groups + group) * keep.plan.padded +
+                   slot;
+      store(to, is_first ? sums[which] : load(to) + sums[which]);
+    }
+  }
+  __syncthreads();
+}
+
+// One gradient of the parameters: its partials added up, and where the sums go.
+struct NormGradient {
+  const double* partials;  // IN, count x groups x padded
+  int64_t count, groups, padded, params;
+  char* to;  // OUT, or IN/OUT with accumulate
+  int dtype;
+  bool accumulate;
+  int axes;
+  int64_t length[kNormAxes], stride[kNormAxes];  // of the slots, bytes
+};
+
+// 32 slots a block, their chunks by eight threads each.
+template <class T>
+FASTACT_KERNEL(256)
+void norm_parameters(FASTACT_GRID_CONSTANT const NormGradient gradient) {
+  constexpr int kParts = 256 / kWarp;
+  FASTACT_SHARED(double, parts, 256);
+  const int lane = int(threadIdx.x) % kWarp, part = int(threadIdx.x) / kWarp;
+  const int64_t slots = gradient.groups * gradient.params;
+  for (int64_t first = int64_t(blockIdx.x) * kWarp; first < slots;
+       first += int64_t(gridDim.x) * kWarp) {
+    const int64_t slot = first + lane;
+    double sum = 0;
+    if (slot < slots) {
+      const int64_t group = quotient(slot, gradient.params);
+      const double* from =
+          gradient.partials + group * gradient.padded + slot - group * gradient.params;
+      for (int64_t c = part; c < gradient.count; c += kParts)
+        sum += load(from + c * gradient.groups * gradient.padded);
+    }
+    parts[part * kWarp + lane] = sum;
+    __syncthreads();
+    if (part == 0 && slot < slots) {
+      for (int k = 1; k < kParts; ++k) sum += double(parts[k * kWarp + lane]);
+      char* to = gradient.to;
+      int64_t index = slot;
+      for (int axis = gradient.axes; axis-- > 0;) {
+        const int64_t rest = quotient(index, gradient.length[axis]);
+        to += (index - rest * gradient.length[axis]) * gradient.stride[axis];
+        index = rest;
+      }
+      if (gradient.dtype == kF64)
+        put(reinterpret_cast<double*>(to), sum, gradient.accumulate);
+      else if (gradient.dtype == kF32)
+        put(reinterpret_cast<float*>(to), sum, gradient.accumulate);
+      else
+        put(reinterpret_cast<T*>(to), sum, gradient.accumulate);
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

@@ -1,0 +1,31 @@
+// Mean and m2 over any axes, for the bindings and for the norms that stand on them.
+#pragma once
+
+#include "common/core/operand.h"
+#include "cuda/core/launch.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+// Where moments go. Each without data is not wanted; the others have x's rank, length 1 along each
+// reduced axis, and the same strides. dtype: of all of them, x's or double.
+struct MomentOutputs {
+  Operand mean, low, second;  // OUT: the mean; what its rounding lost; m2 / divisor
+  int dtype;
+  double divisor;
+};
+
+// x IN is not empty. workspace: as many bytes as moments_workspace asks for, aligned to 16.
+template <class T>
+int64_t moments_workspace(const Operand& x, const Operand& result, const bool* reduced);
+template <class T>
+void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced, void* workspace,
+             cudaStream_t stream);
+
+// dx OUT = share dmean + scale (x - mean - low) dsecond, or dx IN/OUT += of the same.
+// arrays: dmean, dsecond, x, mean and low IN, dx; all of one shape, not empty. Of 16-bit data mean
+// is double, and low is not read.
+template <class T>
+void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
+                      cudaStream_t stream);
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,106 @@
+// How a reduction is cut into tasks for the kernels that walk rows or columns: of sums, of moments.
+// reductions.cu tells why.
+#pragma once
+
+#include "common/core/reduction_plan.h"
+#include "cuda/reductions/kernels.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int64_t kWarpRow = 512;   // packs that one warp takes
+constexpr int64_t kChunk = 4096;    // packs of a row, 64 KiB
+constexpr int64_t kChunkRows = 64;  // rows of a column
+constexpr int64_t kManyBlocks = 1024;
+constexpr int64_t kMaxChunks = 1024;
+
+Outer outer_of(const Axes& axes) {
+  Outer outer{axes.count, axes.size, {}, {}, {}};
+  for (int i = 0; i < axes.count; ++i)
+    outer.length[i] = axes.length[i], outer.x[i] = axes.x[i], outer.y[i] = axes.y[i];
+  return outer;
+}
+
+// Cuts n units into as few chunks of `least` units or more as kMaxChunks allows.
+void cut(Sums* sums, int64_t n, int64_t least) {
+  sums->chunk = std::max(least, ceil_div(n, kMaxChunks));
+  sums->chunks = ceil_div(n, sums->chunk);
+}
+
+bool has_aligned_base(const Reduction& plan) {
+  auto bits = reinterpret_cast<uintptr_t>(plan.x);
+  for (int i = 0; i < plan.kept.count; ++i) bits |= uintptr_t(plan.kept.x[i]);
+  return bits % kPackBytes == 0;
+}
+
+template <class T>
+Sums describe(const Reduction& plan, double* partials) {
+  Sums sums{};
+  sums.x = plan.x;
+  sums.y = plan.y;
+  sums.kept = outer_of(plan.kept);
+  sums.pieces = outer_of(plan.reduced);
+  sums.inner = plan.inner;
+  sums.inner_x = plan.inner_x;
+  sums.inner_y = plan.inner_y;
+  sums.packed = plan.has_unit_inner;
+  sums.access = kAnyhow;
+  sums.partials = partials;
+  int64_t reach = plan.inner_x * (plan.inner - 1) + int64_t(sizeof(T));
+  for (int i = 0; i < plan.kept.count; ++i) reach += plan.kept.x[i] * (plan.kept.length[i] - 1);
+  for (int i = 0; i < plan.reduced.count; ++i)
+    reach += plan.reduced.x[i] * (plan.reduced.length[i] - 1);
+  const int64_t elements = plan.outputs() * plan.terms();
+  if (sums.packed && reach == elements * int64_t(sizeof(T)))
+    sums.access = kDense, sums.low = plan.x, sums.high = plan.x + reach;
+  bool aligned = sums.packed && has_aligned_base(plan);
+  for (int i = 0; i < plan.reduced.count; ++i) aligned &= plan.reduced.x[i] % kPackBytes == 0;
+  if (aligned) sums.access = kAligned;
+  if (plan.reduced.count > 1) sums.access = kAnyhow;
+  return sums;
+}
+
+template <class T>
+RowSums plan_rows(const Reduction& plan, double* partials) {
+  RowSums sums{};
+  static_cast<Sums&>(sums) = describe<T>(plan, partials);
+  sums.piece_packs = ceil_div(plan.inner, Pack<T>::kSize);
+  sums.packs = sums.piece_packs * plan.reduced.size;
+  cut(&sums, sums.packs, kChunk);
+  sums.tasks = plan.outputs() * sums.chunks;
+  sums.group =
+      sums.packs > kWarpRow ? kThreads : power_of_two_from(ceil_div(sums.packs, kInFlight), kWarp);
+  sums.step_pieces = sums.group / sums.piece_packs;
+  sums.step_packs = sums.group % sums.piece_packs;
+  return sums;
+}
+
+template <class T>
+ColumnSums plan_columns(const Reduction& plan, double* partials) {
+  constexpr int64_t kSize = Pack<T>::kSize;
+  ColumnSums sums{};
+  static_cast<Sums&>(sums) = describe<T>(plan, partials);
+  sums.width = plan.inner;
+  sums.rows = plan.reduced.size;
+  if (plan.has_dense_rows && plan.reduced.count == 1 && plan.inner % kSize != 0 &&
+      plan.inner <= kWarp) {
+    int64_t folded = kSize;
+    while (plan.inner * folded / 2 % kSize == 0) folded /= 2;
+    sums.terms = plan.terms() * plan.inner;
+    sums.width = plan.inner * folded;
+    sums.rows = ceil_div(sums.terms, sums.width);
+    sums.pieces.x[0] = sums.width * int64_t(sizeof(T));
+    if (has_aligned_base(plan)) sums.access = kAligned;
+  }
+  const int64_t packs = ceil_div(sums.width, kSize);
+  sums.tx = sums.terms > 0 ? int(packs) : power_of_two_from(packs, kWarp);
+  sums.ty = kThreads / sums.tx;
+  sums.tiles = ceil_div(packs, sums.tx);
+  // As many chunks as fill a device, whichever it is: at 4096 x 768 whole columns are six blocks.
+  const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
+  cut(&sums, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
+  return sums;
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

@@ -1,0 +1,208 @@
+// Sums over any axes: rows, columns, the whole array.
+//
+// common/reduction.h sorts the axes; what lies innermost decides between two kernels.
+//
+// sum_rows (the innermost axis is reduced). An output is a row of packs of 16 bytes, gathered from
+// one or more pieces. A row of up to 512 packs belongs to 1 to 32 lanes of a warp, so that the
+// rows of a narrow array share it; a longer one to a block; one of more than kChunk packs is cut
+// into chunks, a block each, whose partial sums finish_sums adds. A lane has four packs in flight
+// and four accumulators.
+//
+// sum_columns (the innermost axis is kept). A block is tx packs of columns wide and 256 / tx rows
+// high; a thread adds its pack of columns over every (256 / tx)-th row, four rows at a time, and
+// the block folds its rows in shared memory by a tree. Long columns are cut into chunks like
+// rows. Where rows are short and touch ((1M, 3)), as many as make a whole number of packs are
+// folded into one (three packs hold four rows of three floats): every access is 16 bytes then, and
+// a lane always meets the same column.
+//
+// Everything accumulates in double; results are rounded once. The order of additions is a function
+// of the lengths of the reduced axes (and, for column sums, of the innermost one), never of the
+// device, of the number of rows or of an address: misaligned rows come by windows
+// (core/vector_io.cuh). No atomics. Partials: at most kMaxChunks an output.
+//
+// Bytes moved: x once; the partials are below 1 % of it.
+#include "cuda/core/api.h"
+#include "cuda/core/elementwise.cuh"
+#include "cuda/reductions/plan.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+
+template <class T>
+int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
+  if (is_empty(x)) return 0;
+  const Reduction plan = plan_reduction(x, y, reduced, sizeof(T), false);
+  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
+                                            : plan_columns<T>(plan, nullptr).chunks;
+  return chunks > 1 ? plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
+}
+
+namespace {
+
+// Queues the kernel for an access, and the finishing one where there are partials.
+template <class T, class Plan>
+void run_sums(const Plan& plan, int64_t outputs, int64_t inner, int64_t blocks,
+              void (*const (&kernels)[3])(Plan), cudaStream_t stream) {
+  launch(kernels[plan.access], {std::min(blocks, kMaxBlocks), kThreads}, stream, plan);
+  if (plan.chunks == 1) return;
+  const int64_t finishers = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
+  launch(finish_sums<T>, {finishers, kThreads}, stream, plan, outputs, inner);
+}
+
+template <class F, class T>
+void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* partials,
+            bool accumulate, cudaStream_t stream) {
+  // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
+  const bool empty = is_empty(x);
+  const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
+  if (plan.inner_reduced) {
+    static constexpr void (*kKernels[3])(RowSums) = {
+        sum_rows<kAligned, F, T>, sum_rows<kDense, F, T>, sum_rows<kAnyhow, F, T>};
+    RowSums sums = plan_rows<T>(plan, partials);
+    if (empty) sums.packs = 0;
+    sums.accumulate = accumulate;
+    const int64_t blocks = ceil_div(sums.tasks, kThreads / sums.group);
+    run_sums<T>(sums, plan.outputs(), 1, blocks, kKernels, stream);
+  } else {
+    static constexpr void (*kKernels[3])(ColumnSums) = {
+        sum_columns<kAligned, F, T>, sum_columns<kDense, F, T>, sum_columns<kAnyhow, F, T>};
+    ColumnSums sums = plan_columns<T>(plan, partials);
+    if (empty) sums.rows = 0;
+    sums.accumulate = accumulate;
+    const int64_t blocks = sums.kept.size * sums.chunks * sums.tiles;
+    run_sums<T>(sums, plan.outputs(), plan.inner, blocks, kKernels, stream);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
+         bool accumulate, cudaStream_t stream) {
+  auto* partials = static_cast<double*>(workspace);
+  if (term == kSquare)
+    sum_of<Square, T>(x, y, reduced, partials, accumulate, stream);
+  else
+    sum_of<Itself, T>(x, y, reduced, partials, accumulate, stream);
+}
+
+namespace {
+template <class T>
+struct Identity : Lanewise<Identity<T>, T, 1> {
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const { return in[0]; }
+};
+
+// d(x^2)/dx = 2 x
+template <class T>
+struct SquareBackward : Lanewise<SquareBackward<T>, T, 2> {
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {
+    return in[0] * (in[1] + in[1]);
+  }
+};
+}  // namespace
+
+template <class T>
+void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream) {
+  Walk walk;
+  plan_walk(&walk, sizeof(T), 2, arrays);
+  run_map<T, 1, true>(walk, accumulate, Identity<T>{}, stream);
+}
+
+namespace {
+
+// grad OUT = 2 x IN, and the sum of x^2, of packs of an array without gaps.
+template <class T>
+FASTACT_KERNEL(kThreads)
+void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const T* x, T* grad,
+                          const int64_t n, const bool aligned) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int64_t packs = (n + kSize - 1) / kSize;
+  for (int64_t chunk = blockIdx.x; chunk < sums.chunks; chunk += gridDim.x) {
+    const int64_t end = smaller((chunk + 1) * sums.chunk, packs);
+    double total = 0;
+    for (int64_t q = chunk * sums.chunk + threadIdx.x; q < end; q += kThreads) {
+      const int64_t i = q * kSize;
+      const bool fast = aligned && n - i >= kSize;
+      const Pack<T> pack = fast ? load_pack(x + i) : load_some(x + i, n - i);
+      total += pack_sum<Square>(pack);
+      Wide<T> twice = widen_pack(pack);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) twice.lane[j] += twice.lane[j];
+      if (fast)
+        store_pack(grad + i, narrow_pack<T>(twice));
+      else
+        store_some(grad + i, narrow_pack<T>(twice), n - i);
+    }
+    total = block_sum<kThreads>(total);
+    if (threadIdx.x == 0) emit<T>(sums, 0, chunk, 0, total);
+    __syncthreads();
+  }
+}
+
+// d(x^2)/dx for dy = 1
+template <class T>
+struct Twice : Lanewise<Twice<T>, T, 1> {
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const { return in[0] + in[0]; }
+};
+
+}  // namespace
+
+template <class T>
+void square_value_and_grad(const Operand& x, const Operand& y, const Operand& grad, void* workspace,
+                           cudaStream_t stream) {
+  int64_t ones[kMaxAxes], none[kMaxAxes] = {};
+  bool all[kMaxAxes];
+  std::fill(ones, ones + x.ndim, 1);
+  std::fill(all, all + x.ndim, true);
+  const Operand value{y.data, x.ndim, ones, none, 1};
+  const Operand arrays[] = {x, grad};
+  Walk walk;
+  if (!is_empty(x)) plan_walk(&walk, sizeof(T), 2, arrays);
+  if (is_empty(x) || !walk.all_contiguous()) {
+    sum<T>(kSquare, x, value, all, workspace, false, stream);
+    if (!is_empty(x)) run_map<T, 1, false>(walk, false, Twice<T>{}, stream);
+    return;
+  }
+  Sums sums{};
+  sums.y = y.data;
+  sums.partials = static_cast<double*>(workspace);
+  cut(&sums, ceil_div(walk.size, Pack<T>::kSize), kChunk);
+  const auto* from = reinterpret_cast<const T*>(walk.data[0]);
+  auto* to = reinterpret_cast<T*>(walk.data[1]);
+  const auto bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
+  launch(square_with_gradient<T>, {sums.chunks, kThreads}, stream, sums, from, to, walk.size,
+         bits % kPackBytes == 0);
+  if (sums.chunks > 1) finish_partials<T>(sums.partials, 1, sums.chunks, y.data, 0, false, stream);
+}
+
+template <class T>
+void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
+  Walk walk;
+  plan_walk(&walk, sizeof(T), 3, arrays);
+  run_map<T, 2, true>(walk, accumulate, SquareBackward<T>{}, stream);
+}
+
+template <class T>
+void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
+                     int64_t stride, bool accumulate, cudaStream_t stream) {
+  Sums sums{};
+  sums.partials = const_cast<double*>(partials);
+  sums.chunks = chunks;
+  sums.y = y;
+  sums.inner_y = stride;
+  sums.accumulate = accumulate;
+  const int64_t blocks = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
+  launch(finish_sums<T>, {blocks, kThreads}, stream, sums, outputs, outputs);
+}
+
+using Storage = FASTACT_STORAGE;
+template int64_t sum_workspace<Storage>(Term, const Operand&, const Operand&, const bool*);
+template void sum<Storage>(Term, const Operand&, const Operand&, const bool*, void*, bool,
+                           cudaStream_t);
+template void broadcast<Storage>(const Operand (&)[2], bool, cudaStream_t);
+template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,
+                                       cudaStream_t);
+template void square_value_and_grad<Storage>(const Operand&, const Operand&, const Operand&, void*,
+                                             cudaStream_t);
+template void square_backward<Storage>(const Operand (&)[3], bool, cudaStream_t);
+
+FASTACT_END_NAMESPACE

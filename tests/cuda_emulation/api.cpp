@@ -1,0 +1,376 @@
+#include "api.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "block.h"
+#include "common/core/macros.h"
+#include "memory.h"
+
+#define FASTACT_TEXT_OF(x) #x
+#define FASTACT_TEXT(x) FASTACT_TEXT_OF(x)
+
+struct CUstream_st {
+  int device;
+};
+struct CUevent_st {
+  int device;
+};
+
+namespace fastact::emulation {
+
+std::vector<Launch> launch_log;
+std::vector<StreamCall> stream_log;
+
+namespace {
+
+constexpr int kVersion = 12080;
+constexpr int kMultiprocessors[kDevices] = {4, 3, 132};
+constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10, 227 << 10};  // that ask for it
+constexpr int kMajor = 9, kMinor = 0;
+
+struct Injection {
+  cudaError_t error;
+  int times;
+};
+
+std::recursive_mutex& mutex() {
+  static auto* one = new std::recursive_mutex;
+  return *one;
+}
+
+// Streams and events live for the whole process: a test that uses one after its end is found by
+// the checks and not by a crash.
+std::unordered_map<cudaStream_t, int> streams;
+std::unordered_set<cudaEvent_t> events;
+std::map<std::string, Injection> injections;
+// Not destroyed at the process's end: what is left may hold Python objects.
+auto& afterwards = *new std::map<std::string, std::function<void()>>;
+bool contexts[kDevices] = {true};  // as if the process had chosen device 0
+
+std::map<std::pair<const void*, int>, size_t> asked_shared;  // of a kernel on a device
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+bool is_device(int device) { return device >= 0 && device < kDevices; }
+
+// The streams that exist without being made: the legacy default and the thread's.
+bool is_default(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
+
+cudaError_t stream_device(cudaStream_t stream, int* device) {
+  if (is_default(stream)) return *device = current_device, cudaSuccess;
+  const auto found = streams.find(stream);
+  if (found == streams.end()) return cudaErrorInvalidResourceHandle;
+  return *device = found->second, cudaSuccess;
+}
+
+// Runs `body` as the function of the API that `call` names.
+template <class Body>
+cudaError_t api(const char* call, Body body) {
+  std::function<void()> next;
+  cudaError_t error;
+  {
+    const Lock lock;
+    error = injected(call);
+    if (error == cudaSuccess) error = body();
+    set_last_error(error);
+    const auto found = afterwards.find(call);
+    if (found != afterwards.end()) {
+      next = std::move(found->second);
+      afterwards.erase(found);
+    }
+  }
+  if (next) next();  // other threads may call meanwhile
+  return error;
+}
+
+// The same for functions that need a context on the current device, and make it.
+template <class Body>
+cudaError_t api_with_context(const char* call, Body body) {
+  return api(call, [&] {
+    note_context(current_device);
+    return body();
+  });
+}
+
+// Demangled, without what every name of this library begins with.
+std::string readable(const char* mangled) {
+  char* demangled = abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr);
+  std::string text = demangled ? demangled : mangled;
+  free(demangled);
+  for (const std::string noise :
+       {"fastact::" FASTACT_TEXT(FASTACT_ISA) "::", "(anonymous namespace)::", "void "})
+    for (size_t at; (at = text.find(noise)) != std::string::npos;) text.erase(at, noise.size());
+  return text;
+}
+
+}  // namespace
+
+Lock::Lock() : guard_(mutex()) {}
+
+void fail(const std::string& call, cudaError_t error, int times) {
+  const Lock lock;
+  injections[call] = {error, times};
+}
+
+cudaError_t injected(const char* call) {
+  if (injections.empty()) return cudaSuccess;
+  const auto found = injections.find(call);
+  if (found == injections.end()) return cudaSuccess;
+  const cudaError_t error = found->second.error;
+  if (--found->second.times <= 0) injections.erase(found);
+  return error;
+}
+
+void set_last_error(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+}
+
+cudaStream_t make_stream(int device) {
+  const Lock lock;
+  auto* made = new CUstream_st{device};
+  streams[made] = device;
+  return made;
+}
+
+SharedLimits shared_limits(const void* kernel) {
+  const auto found = asked_shared.find({kernel, current_device});
+  if (found == asked_shared.end()) return {kMaxShared, kMaxShared, 0};
+  return {found->second, kMostShared[current_device], found->second};
+}
+
+bool has_context(int device) {
+  const Lock lock;
+  return contexts[device];
+}
+void forget_contexts() {
+  const Lock lock;
+  std::fill(contexts, contexts + kDevices, false);
+}
+void note_context(int device) { contexts[device] = true; }
+
+void after(const std::string& call, std::function<void()> body) {
+  const Lock lock;
+  afterwards[call] = std::move(body);
+}
+
+const std::string& kernel_name(const Grid& grid) {
+  static auto* names = new std::unordered_map<const void*, std::string>;
+  std::string& name = (*names)[grid.kernel];
+  if (!name.empty()) return name;
+  Dl_info info;
+  if (dladdr(grid.kernel, &info) && info.dli_sname && info.dli_saddr == grid.kernel)
+    name = readable(info.dli_sname);
+  else
+    name = "kernel" + readable(grid.signature);
+  return name;
+}
+
+void log_launch(const Grid& grid) {
+  launch_log.push_back(
+      {kernel_name(grid), now.device, grid.stream, grid.grid, grid.block, grid.shared});
+}
+
+}  // namespace fastact::emulation
+
+using namespace fastact::emulation;
+
+#define FASTACT_CASE(name, code, text) \
+  case name:                           \
+    return #name;
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) { FASTACT_EMULATED_ERRORS(FASTACT_CASE) }
+  return "unrecognized error code";
+}
+#undef FASTACT_CASE
+
+#define FASTACT_CASE(name, code, text) \
+  case name:                           \
+    return text;
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) { FASTACT_EMULATED_ERRORS(FASTACT_CASE) }
+  return "unrecognized error code";
+}
+#undef FASTACT_CASE
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return api("cudaGetDeviceCount", [&] { return *count = kDevices, cudaSuccess; });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return api("cudaGetDevice", [&] { return *device = current_device, cudaSuccess; });
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return api("cudaSetDevice", [&] {
+    if (!is_device(device)) return cudaErrorInvalidDevice;
+    note_context(device);
+    return current_device = device, cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return api("cudaDeviceGetAttribute", [&] {
+    if (!is_device(device)) return cudaErrorInvalidDevice;
+    switch (attribute) {
+      case cudaDevAttrMaxThreadsPerBlock:
+      case cudaDevAttrMaxThreadsPerMultiProcessor:
+        return *value = kMaxThreads, cudaSuccess;
+      case cudaDevAttrMaxSharedMemoryPerBlock:
+        return *value = int(kMaxShared), cudaSuccess;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        return *value = int(kMostShared[device]), cudaSuccess;
+      case cudaDevAttrWarpSize:
+        return *value = kWarpLanes, cudaSuccess;
+      case cudaDevAttrMultiProcessorCount:
+        return *value = kMultiprocessors[device], cudaSuccess;
+      case cudaDevAttrComputeCapabilityMajor:
+        return *value = kMajor, cudaSuccess;
+      case cudaDevAttrComputeCapabilityMinor:
+        return *value = kMinor, cudaSuccess;
+    }
+    return cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return api("cudaGetDeviceProperties", [&] {
+    if (!is_device(device)) return cudaErrorInvalidDevice;
+    *properties = {};
+    strcpy(properties->name, "emulated device");
+    properties->totalGlobalMem = size_t{1} << 36;
+    properties->sharedMemPerBlock = kMaxShared;
+    properties->warpSize = kWarpLanes;
+    properties->maxThreadsPerBlock = properties->maxThreadsPerMultiProcessor = kMaxThreads;
+    properties->multiProcessorCount = kMultiprocessors[device];
+    properties->major = kMajor;
+    properties->minor = kMinor;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  return api("cudaDriverGetVersion", [&] { return *version = kVersion, cudaSuccess; });
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return api("cudaRuntimeGetVersion", [&] { return *version = kVersion, cudaSuccess; });
+}
+
+cudaError_t cudaMalloc(void** p, size_t size) {
+  return api_with_context("cudaMalloc", [&] {
+    *p = nullptr;
+    if (size == 0) return cudaSuccess;
+    *p = allocate(size, current_device);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+
+cudaError_t cudaFree(void* p) {
+  return api("cudaFree", [&] { return !p || release(p) ? cudaSuccess : cudaErrorInvalidValue; });
+}
+
+cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream) {
+  return api_with_context("cudaMemsetAsync", [&] {
+    int device;
+    const cudaError_t error = stream_device(stream, &device);
+    if (error != cudaSuccess || size == 0) return error;
+    if (device_of(p, size) != device) return cudaErrorInvalidValue;
+    fill_from_host(p, value, size);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  return api("cudaStreamGetDevice", [&] { return stream_device(stream, device); });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return api_with_context("cudaStreamSynchronize", [&] {
+    int device;
+    const cudaError_t error = stream_device(stream, &device);
+    if (error == cudaSuccess) stream_log.push_back({"synchronize", device, stream, nullptr});
+    return error;
+  });
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  return api_with_context("cudaDeviceSynchronize", [&] {
+    stream_log.push_back({"synchronize", current_device, nullptr, nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return api_with_context("cudaEventCreateWithFlags", [&] {
+    *event = new CUevent_st{current_device};
+    events.insert(*event);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return api_with_context("cudaEventRecord", [&] {
+    int device;
+    const cudaError_t error = stream_device(stream, &device);
+    if (error != cudaSuccess) return error;
+    if (!events.count(event) || event->device != device) return cudaErrorInvalidResourceHandle;
+    stream_log.push_back({"record", device, stream, event});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return api_with_context("cudaStreamWaitEvent", [&] {
+    int device;
+    const cudaError_t error = stream_device(stream, &device);
+    if (error != cudaSuccess) return error;
+    if (!events.count(event)) return cudaErrorInvalidResourceHandle;
+    stream_log.push_back({"wait", device, stream, event});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return api("cudaEventDestroy", [&] {
+    if (!events.erase(event)) return cudaErrorInvalidResourceHandle;
+    delete event;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  return api_with_context("cudaFuncSetAttribute", [&] {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        size_t(value) > kMostShared[current_device])
+      return cudaErrorInvalidValue;
+    asked_shared[{kernel, current_device}] = size_t(value);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  return api_with_context("cudaFuncGetAttributes", [&] {
+    *attributes = {};
+    attributes->maxThreadsPerBlock = kMaxThreads;
+    attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = kMajor * 10 + kMinor;
+    return cudaSuccess;
+  });
+}

@@ -1,0 +1,139 @@
+// The emulated device: CUDA C++ for the host's compiler, as far as fastact's kernels use it.
+//
+// A test tool, never shipped. launch.cuh includes this in place of the CUDA runtime, and the same
+// .cu sources then run on the CPU, slowly and watched: memory.h, shared.h and block.h say what is
+// caught. What it cannot see: registers, the limits of a GPU other than those of a launch, and
+// anything about speed. Accesses to global memory by lanes of one warp count as unordered even with
+// a __syncwarp between them.
+#pragma once
+
+#include <type_traits>
+#include <typeinfo>
+
+#include "api.h"
+#include "block.h"
+#include "common/core/macros.h"
+#include "memory.h"
+#include "shared.h"
+
+// __shared__ and __constant__ are missing: memory that is not watched does not compile.
+#define __global__ __attribute__((visibility("default")))  // keeps the name for kernel_name
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+extern uint3 fastact_thread_index, fastact_block_index;
+extern dim3 fastact_block_size, fastact_grid_size;
+inline const uint3 &threadIdx = fastact_thread_index, &blockIdx = fastact_block_index;
+inline const dim3 &blockDim = fastact_block_size, &gridDim = fastact_grid_size;
+
+#define FASTACT_KERNEL(threads) __global__
+#define FASTACT_KERNEL_OF(threads, blocks) __global__
+#define FASTACT_DEVICE inline
+#define FASTACT_DEVICE_CALL inline
+#define FASTACT_GRID_CONSTANT
+#define FASTACT_SHARED(T, name, n)                                                     \
+  static ::fastact::emulation::SharedSite fastact_site_of_##name(#name, sizeof(T), n); \
+  const auto name = ::fastact::emulation::static_shared_span<T>(fastact_site_of_##name)
+
+namespace fastact::emulation {
+
+// The value of a lane as 64 bits; the types are those that CUDA's shuffles take.
+template <class T>
+uint64_t to_bits(T value) {
+  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
+                "CUDA shuffles numbers of 32 and 64 bits");
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  return bits;
+}
+
+template <class T>
+T shuffle(Call call, unsigned mask, T value, int argument, int width, const Site& site) {
+  const uint64_t bits = meet(call, mask, to_bits(value), sizeof(T), argument, width, site);
+  T result;
+  memcpy(&result, &bits, sizeof(T));
+  return result;
+}
+
+// Runs a kernel over a grid, on the current device and at once.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+            cudaStream_t stream, const Arguments&... arguments) {
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...),
+                "CUDA copies a kernel's parameters byte by byte");
+  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "a kernel's parameters exceed 4 KiB");
+  const auto call = [&] { kernel(arguments...); };
+  run({reinterpret_cast<const void*>(kernel), typeid(void(Parameters...)).name(), grid, block,
+       shared, stream, [](const void* closure) { (*static_cast<decltype(call)*>(closure))(); },
+       &call});
+}
+
+}  // namespace fastact::emulation
+
+inline void __syncthreads(const fastact::emulation::Site& site = fastact::emulation::Site::here()) {
+  fastact::emulation::barrier(site);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu,
+                       const fastact::emulation::Site& site = fastact::emulation::Site::here()) {
+  fastact::emulation::meet(fastact::emulation::Call::kSync, mask, 0, 0, 0, 32, site);
+}
+
+#define FASTACT_EMULATED_SHUFFLE(name, Argument, kind)                                             \
+  template <class T>                                                                               \
+  T name(unsigned mask, T value, Argument argument, int width = 32,                                \
+         const fastact::emulation::Site& site = fastact::emulation::Site::here()) {                \
+    return fastact::emulation::shuffle(fastact::emulation::Call::kind, mask, value, int(argument), \
+                                       width, site);                                               \
+  }
+FASTACT_EMULATED_SHUFFLE(__shfl_sync, int, kIndex)
+FASTACT_EMULATED_SHUFFLE(__shfl_up_sync, unsigned, kUp)
+FASTACT_EMULATED_SHUFFLE(__shfl_down_sync, unsigned, kDown)
+FASTACT_EMULATED_SHUFFLE(__shfl_xor_sync, int, kXor)
+#undef FASTACT_EMULATED_SHUFFLE
+
+#define FASTACT_EMULATED_VOTE(name, Result, kind)                                                \
+  inline Result name(unsigned mask, int predicate,                                               \
+                     const fastact::emulation::Site& site = fastact::emulation::Site::here()) {  \
+    return Result(fastact::emulation::meet(fastact::emulation::Call::kind, mask, predicate != 0, \
+                                           4, 0, 32, site));                                     \
+  }
+FASTACT_EMULATED_VOTE(__ballot_sync, unsigned, kBallot)
+FASTACT_EMULATED_VOTE(__any_sync, int, kAny)
+FASTACT_EMULATED_VOTE(__all_sync, int, kAll)
+#undef FASTACT_EMULATED_VOTE
+
+FASTACT_BEGIN_NAMESPACE
+
+template <class T>
+struct Pack;
+
+// Global memory, as launch.cuh describes it.
+template <class T>
+T load(const T* p, const emulation::Site& site = emulation::Site::here()) {
+  T value;
+  emulation::kernel_read(&value, p, sizeof(T), alignof(T), site);
+  return value;
+}
+template <class T>
+void store(T* p, T value, const emulation::Site& site = emulation::Site::here()) {
+  emulation::kernel_write(p, &value, sizeof(T), alignof(T), site);
+}
+template <class T>
+Pack<T> load_pack(const T* p, const emulation::Site& site = emulation::Site::here()) {
+  Pack<T> value;
+  emulation::kernel_read(&value, p, sizeof(value), sizeof(value), site);
+  return value;
+}
+template <class T>
+void store_pack(T* p, const Pack<T>& value, const emulation::Site& site = emulation::Site::here()) {
+  emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
+}
+
+template <class T>
+emulation::SharedSpan<T> dynamic_shared() {
+  return emulation::dynamic_shared_span<T>();
+}
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,414 @@
+// The emulated device on trial: kernels that are right, and kernels that each do one thing wrong.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "array.h"
+#include "cuda/core/device.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace selftest {  // not anonymous: the faults name the kernels
+
+constexpr int kThreads = 256;
+constexpr int kBlocks = 64;
+
+// --- Right -------------------------------------------------------------------------------------
+
+FASTACT_DEVICE float warp_sum(float value) {
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    value += __shfl_down_sync(kAllLanes, value, unsigned(step));
+  return value;
+}
+
+// For every thread: the sum over the block.
+FASTACT_DEVICE float block_sum(float value) {
+  FASTACT_SHARED(float, partials, kThreads / kWarp);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  value = warp_sum(value);
+  __syncthreads();  // the last call's partials have been read
+  if (lane == 0) partials[warp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < kThreads / kWarp; ++i) sum += partials[i];
+  return sum;
+}
+
+// y[b]: the sum of (x - mean)^2 over the b-th kThreads elements of x.
+FASTACT_KERNEL(kThreads) void deviations(const float* x, float* y) {
+  const float value = load(x + blockIdx.x * kThreads + threadIdx.x);
+  const float mean = block_sum(value) / kThreads;
+  const float sum = block_sum((value - mean) * (value - mean));
+  if (threadIdx.x == 0) store(y + blockIdx.x, sum);
+}
+
+FASTACT_KERNEL(kThreads) void copy_packs(const float* x, float* y) {
+  const int i = (blockIdx.x * kThreads + threadIdx.x) * Pack<float>::kSize;
+  store_pack(y + i, load_pack(x + i));
+}
+
+// Lane 0 of each warp adds what the others put down: no barrier of the block.
+FASTACT_KERNEL(kThreads) void warp_exchange(const float* x, float* y) {
+  const auto all = dynamic_shared<float>();
+  const auto mine = all + threadIdx.x / kWarp * kWarp;
+  const int lane = threadIdx.x % kWarp;
+  mine[lane] = load(x + threadIdx.x);
+  __syncwarp();
+  float sum = mine[(lane + 1) % kWarp];
+  __syncwarp();
+  mine[lane] = sum;
+  __syncwarp();
+  if (lane != 0) return;
+  for (int i = 1; i < kWarp; ++i) mine[0] += mine[i];
+  store(y + threadIdx.x / kWarp, float(mine[0]));
+}
+
+// Every kind of shuffle and vote, in a warp and in its quarters: 1 where all are right.
+FASTACT_KERNEL(kWarp) void collectives(float* y) {
+  const int lane = int(threadIdx.x), of_8 = lane % 8, first = lane - of_8;
+  bool right = __shfl_sync(kAllLanes, double(lane), 5) == 5;
+  right &= __shfl_sync(kAllLanes, lane, 9, 8) == first + 1;
+  right &= __shfl_up_sync(kAllLanes, int64_t(lane), 3, 8) == (of_8 < 3 ? lane : lane - 3);
+  right &= __shfl_down_sync(kAllLanes, unsigned(lane), 3) == unsigned(lane > 28 ? lane : lane + 3);
+  right &= __shfl_xor_sync(kAllLanes, float(lane), 1, 8) == float(lane ^ 1);
+  right &= __ballot_sync(kAllLanes, lane % 2) == 0xaaaaaaaau;
+  right &= __any_sync(kAllLanes, lane == 7) && !__any_sync(kAllLanes, lane == 32);
+  right &= __all_sync(kAllLanes, lane < 32) && !__all_sync(kAllLanes, lane != 7);
+  if (lane < 16) right &= __shfl_sync(0xffffu, uint64_t(lane), 15) == 15;
+  store(y + lane, float(right));
+}
+
+// --- Wrong -------------------------------------------------------------------------------------
+
+FASTACT_KERNEL(kThreads) void shared_out_of_bounds() {
+  FASTACT_SHARED(float, few, 8);
+  few[threadIdx.x] = 1;
+}
+
+FASTACT_KERNEL(kThreads) void shared_before_start() {
+  FASTACT_SHARED(float, few, 8);
+  if (threadIdx.x == 0) few[int(threadIdx.x) - 1] = 1;
+}
+
+FASTACT_KERNEL(kThreads) void dynamic_shared_out_of_bounds() {
+  const auto all = dynamic_shared<float>();
+  all[threadIdx.x] = 1;
+}
+
+FASTACT_KERNEL(kThreads) void uninitialised_shared(float* y) {
+  FASTACT_SHARED(float, values, kThreads);
+  if (threadIdx.x > 0) values[threadIdx.x] = 1;
+  __syncthreads();
+  store(y + threadIdx.x, float(values[threadIdx.x]));
+}
+
+// Written in the block before: uninitialised in this one.
+FASTACT_KERNEL(kThreads) void shared_of_another_block(float* y) {
+  FASTACT_SHARED(float, value, 1);
+  if (threadIdx.x > 0) return;
+  if (blockIdx.x == 0) value[0] = 1;
+  store(y + blockIdx.x, float(value[0]));
+}
+
+FASTACT_KERNEL(kThreads) void shared_read_race(float* y) {
+  FASTACT_SHARED(float, values, kThreads);
+  values[threadIdx.x] = 1;
+  __syncthreads();
+  values[threadIdx.x] = 2;
+  store(y + threadIdx.x, float(values[threadIdx.x ^ 1]));
+}
+
+FASTACT_KERNEL(kThreads) void shared_write_race() {
+  FASTACT_SHARED(float, value, 1);
+  value[0] = float(threadIdx.x);
+}
+
+FASTACT_KERNEL(kThreads) void shared_write_after_read(float* y) {
+  FASTACT_SHARED(float, values, kThreads);
+  values[threadIdx.x] = 1;
+  __syncthreads();
+  store(y + threadIdx.x, float(values[(threadIdx.x + kWarp) % kThreads]));
+  values[threadIdx.x] = 2;
+}
+
+// A barrier of the warp does not order another warp.
+FASTACT_KERNEL(kThreads) void syncwarp_across_warps(float* y) {
+  FASTACT_SHARED(float, values, kThreads);
+  values[threadIdx.x] = 1;
+  __syncthreads();
+  values[threadIdx.x] = 2;
+  __syncwarp();
+  store(y + threadIdx.x, float(values[kThreads - 1 - threadIdx.x]));
+}
+
+FASTACT_KERNEL(kThreads) void barrier_after_return() {
+  if (threadIdx.x == 3) return;
+  __syncthreads();
+}
+
+FASTACT_KERNEL(kThreads) void two_barriers() {
+  if (threadIdx.x < kWarp)
+    __syncthreads();
+  else
+    __syncthreads();
+}
+
+FASTACT_KERNEL(kThreads) void barrier_against_shuffle(float* y) {
+  float value = 1;
+  if (threadIdx.x == 0)
+    __syncthreads();
+  else
+    value = __shfl_xor_sync(kAllLanes, value, 1);
+  store(y + threadIdx.x, value);
+}
+
+FASTACT_KERNEL(kWarp) void shuffle_after_return(float* y) {
+  if (threadIdx.x == 3) return;
+  store(y + threadIdx.x, __shfl_xor_sync(kAllLanes, 1.f, 1));
+}
+
+FASTACT_KERNEL(kWarp) void shuffle_inactive_lane(float* y) {
+  if (threadIdx.x < 16) store(y + threadIdx.x, __shfl_sync(0xffffu, 1.f, 20));
+}
+
+FASTACT_KERNEL(kWarp) void shuffle_outside_mask(float* y) {
+  store(y + threadIdx.x, __shfl_sync(0xffffu, 1.f, 0));
+}
+
+FASTACT_KERNEL(kThreads) void load_after_end(const float* x, float* y) {
+  store(y + threadIdx.x, load(x + 1 + threadIdx.x));
+}
+
+FASTACT_KERNEL(kThreads) void load_before_start(const float* x, float* y) {
+  store(y + threadIdx.x, load(x + threadIdx.x - 1));
+}
+
+FASTACT_KERNEL(kThreads) void store_after_end(float* y) { store(y + 1 + threadIdx.x, 1.f); }
+
+FASTACT_KERNEL(kThreads) void pack_over_end(const float* x, float* y) {
+  store_pack(y, load_pack(x + kThreads - 2 + 2 * threadIdx.x));
+}
+
+FASTACT_KERNEL(kThreads) void misaligned_pack(const float* x, float* y) {
+  store_pack(y, load_pack(x + 1));
+}
+
+FASTACT_KERNEL(kThreads) void misaligned_scalar(const float* x, float* y) {
+  store(y, load(reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + 2)));
+}
+
+FASTACT_KERNEL(kThreads) void uninitialised_global(const float* x, float* y) {
+  store(y + threadIdx.x, load(x + threadIdx.x));
+}
+
+FASTACT_KERNEL(kThreads) void write_conflict(float* y) { store(y + threadIdx.x / 2, 1.f); }
+
+FASTACT_KERNEL(kThreads) void write_conflict_of_blocks(float* y) {
+  store(y + threadIdx.x, float(blockIdx.x));
+}
+
+FASTACT_KERNEL(kThreads) void read_after_write(float* y) {
+  store(y + threadIdx.x, 1.f);
+  if (threadIdx.x % 2) store(y + threadIdx.x, load(y + threadIdx.x - 1));
+}
+
+FASTACT_KERNEL(kThreads) void write_after_read(float* y) {
+  store(y + threadIdx.x, load(y + (threadIdx.x + 1) % kThreads));
+}
+
+FASTACT_KERNEL(kThreads) void too_much_static_shared() {
+  FASTACT_SHARED(double, large, 48 * 1024 / 8 + 1);
+  large[threadIdx.x] = 1;
+}
+
+// With 1 KiB of static shared memory; the numbers tell what they are given.
+template <int n>
+FASTACT_KERNEL(kThreads)
+void some_static_shared(float* y) {
+  FASTACT_SHARED(float, kilobyte, 256);
+  kilobyte[threadIdx.x] = 1.f;
+  store(y + threadIdx.x, float(kilobyte[threadIdx.x]) + n);
+}
+
+FASTACT_KERNEL(kThreads) void nothing(float* y) {
+  if (y == nullptr) store(y, 0.f);
+}
+
+// --- Running them ------------------------------------------------------------------------------
+
+// Memory of the current device.
+struct Floats {
+  float* p = nullptr;
+  explicit Floats(int n) { FASTACT_CUDA_CHECK(cudaMalloc(&p, size_t(n) * sizeof(float))); }
+  ~Floats() { cudaFree(p); }
+  Floats(const Floats&) = delete;
+};
+
+void fill(float* p, const std::vector<float>& values) {
+  const emulation::Lock lock;
+  emulation::write_from_host(p, values.data(), values.size() * sizeof(float));
+}
+
+std::vector<float> values_of(const float* p, int n) {
+  std::vector<float> values(static_cast<size_t>(n));
+  const emulation::Lock lock;
+  emulation::read_to_host(values.data(), p, values.size() * sizeof(float));
+  return values;
+}
+
+std::vector<float> ramp(int n) {
+  std::vector<float> values(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i) values[size_t(i)] = float(i % 37);
+  return values;
+}
+
+struct Case {
+  const char* name;
+  std::vector<float> (*run)();
+};
+
+// A kernel over x and y, kThreads floats each, x and y initialised.
+template <class... Parameters>
+std::vector<float> with_xy(void (*kernel)(Parameters...), const Shape& shape, bool fill_x = true) {
+  Floats x(kThreads), y(kThreads);
+  if (fill_x) fill(x.p, ramp(kThreads));
+  fill(y.p, ramp(kThreads));
+  if constexpr (sizeof...(Parameters) == 2)
+    launch(kernel, shape, nullptr, x.p, y.p);
+  else if constexpr (sizeof...(Parameters) == 1)
+    launch(kernel, shape, nullptr, y.p);
+  else
+    launch(kernel, shape, nullptr);
+  return values_of(y.p, kThreads);
+}
+
+// A kernel that has asked for so much dynamic shared memory, unless for 0, launched with so much.
+// Of each n another kernel: what one has asked for stays.
+template <int n>
+std::vector<float> with_shared(int asked, int given) {
+  void (*const kernel)(float*) = some_static_shared<n>;
+  if (asked > 0)
+    FASTACT_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, asked));
+  return with_xy(kernel, {1, kThreads, 1, 1, given});
+}
+
+#define FASTACT_CASE(name, ...)                      \
+  Case {                                             \
+    #name, [] { return with_xy(name, __VA_ARGS__); } \
+  }
+
+const Case kCases[] = {
+    {"deviations",
+     [] {
+       Floats x(kBlocks * kThreads), y(kBlocks);
+       fill(x.p, ramp(kBlocks * kThreads));
+       launch(deviations, {kBlocks, kThreads}, nullptr, x.p, y.p);
+       return values_of(y.p, kBlocks);
+     }},
+    {"copy_packs",
+     [] {
+       Floats x(4 * kBlocks * kThreads), y(4 * kBlocks * kThreads);
+       fill(x.p, ramp(4 * kBlocks * kThreads));
+       launch(copy_packs, {kBlocks, kThreads}, nullptr, x.p, y.p);
+       return values_of(y.p, 4 * kBlocks * kThreads);
+     }},
+    FASTACT_CASE(warp_exchange, {1, kThreads, 1, 1, kThreads * 4}),
+    FASTACT_CASE(collectives, {1, kWarp}),
+    FASTACT_CASE(nothing, {kBlocks, kThreads}),
+    FASTACT_CASE(shared_out_of_bounds, {1, kThreads}),
+    FASTACT_CASE(shared_before_start, {1, kThreads}),
+    FASTACT_CASE(dynamic_shared_out_of_bounds, {1, kThreads, 1, 1, 4 * kThreads - 4}),
+    FASTACT_CASE(uninitialised_shared, {1, kThreads}),
+    FASTACT_CASE(shared_of_another_block, {2, kThreads}),
+    FASTACT_CASE(shared_read_race, {1, kThreads}),
+    FASTACT_CASE(shared_write_race, {1, kThreads}),
+    FASTACT_CASE(shared_write_after_read, {1, kThreads}),
+    FASTACT_CASE(syncwarp_across_warps, {1, kThreads}),
+    FASTACT_CASE(barrier_after_return, {1, kThreads}),
+    FASTACT_CASE(two_barriers, {1, kThreads}),
+    FASTACT_CASE(barrier_against_shuffle, {1, kThreads}),
+    FASTACT_CASE(shuffle_after_return, {1, kWarp}),
+    FASTACT_CASE(shuffle_inactive_lane, {1, kWarp}),
+    FASTACT_CASE(shuffle_outside_mask, {1, kWarp}),
+    {"shuffle_past_block", [] { return with_xy(shuffle_after_return, {1, 2}); }},
+    FASTACT_CASE(load_after_end, {1, kThreads}),
+    FASTACT_CASE(load_before_start, {1, kThreads}),
+    FASTACT_CASE(store_after_end, {1, kThreads}),
+    FASTACT_CASE(pack_over_end, {1, 1}),
+    FASTACT_CASE(misaligned_pack, {1, 1}),
+    FASTACT_CASE(misaligned_scalar, {1, 1}),
+    FASTACT_CASE(uninitialised_global, {1, kThreads}, false),
+    FASTACT_CASE(write_conflict, {1, kThreads}),
+    FASTACT_CASE(write_conflict_of_blocks, {2, kThreads}),
+    FASTACT_CASE(read_after_write, {1, kThreads}),
+    FASTACT_CASE(write_after_read, {1, kThreads}),
+    {"host_memory",
+     [] {
+       Floats y(kThreads);
+       const std::vector<float> x = ramp(kThreads);
+       launch(uninitialised_global, {1, kThreads}, nullptr, x.data(), y.p);
+       return values_of(y.p, kThreads);
+     }},
+    {"freed_memory",
+     [] {
+       const float* freed = Floats(kThreads).p;
+       Floats y(kThreads);
+       launch(uninitialised_global, {1, kThreads}, nullptr, freed, y.p);
+       return values_of(y.p, kThreads);
+     }},
+    {"wrong_device",
+     [] {
+       Floats x(kThreads);
+       fill(x.p, ramp(kThreads));
+       const DeviceGuard guard(1);
+       Floats y(kThreads);
+       launch(uninitialised_global, {1, kThreads}, nullptr, x.p, y.p);
+       return values_of(y.p, kThreads);
+     }},
+    {"wrong_stream",
+     [] {
+       Floats y(kThreads);
+       launch(nothing, {1, kThreads}, emulation::make_stream(1), y.p);
+       return std::vector<float>();
+     }},
+    FASTACT_CASE(too_much_static_shared, {1, kThreads}),
+    {"too_much_dynamic_shared",
+     [] { return with_xy(nothing, {1, kThreads, 1, 1, 48 * 1024 + 1}); }},
+    {"all_dynamic_shared", [] { return with_xy(nothing, {1, kThreads, 1, 1, 48 * 1024}); }},
+    {"all_shared", [] { return with_shared<0>(0, 47 * 1024); }},
+    {"too_much_shared", [] { return with_shared<1>(0, 47 * 1024 + 1); }},
+    {"asked_for_48_kib", [] { return with_shared<2>(48 * 1024, 48 * 1024); }},
+    {"asked_for_the_most", [] { return with_shared<3>(63 * 1024, 63 * 1024); }},
+    {"asked_for_too_much", [] { return with_shared<4>(63 * 1024 + 1, 48 * 1024); }},
+    {"asked_for_less", [] { return with_shared<5>(16 * 1024, 16 * 1024 + 1); }},
+    {"too_many_threads", [] { return with_xy(nothing, {1, 1025}); }},
+    {"no_blocks", [] { return with_xy(nothing, {0, kThreads}); }},
+};
+#undef FASTACT_CASE
+
+std::vector<float> run(const std::string& name) {
+  for (const Case& one : kCases)
+    if (name == one.name) return one.run();
+  throw std::invalid_argument("no such kernel: " + name);
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const Case& one : kCases) all.emplace_back(one.name);
+  return all;
+}
+
+}  // namespace selftest
+FASTACT_END_NAMESPACE
+
+namespace fastact {
+
+void bind_selftest(pybind11::module_& m) {
+  auto module = m.def_submodule("selftest", "Kernels on which the emulated device is tested.");
+  module.def("run", selftest::run, "Runs a kernel by its name; what it wrote.",
+             pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def("names", selftest::names);
+}
+
+}  // namespace fastact
