@@ -2,8 +2,8 @@
 
 Training reads twice, for the statistics are those of the whole batch
 (src/cuda/norms/channels/batch_norm.cu): forward x for the moments and once more to write y,
-backward dy and x for the sums and once more to write dx. norm_apply has its statistics, and needs one pass: forward reads x and writes y, backward
-reads dy and x and writes dx.
+backward dy and x for the sums and once more to write dx. norm_apply has its statistics, and needs
+one pass: forward reads x and writes y, backward reads dy and x and writes dx.
 """
 
 from __future__ import annotations
