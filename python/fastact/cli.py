@@ -141,6 +141,7 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
             "threads",
             "seconds",
             "small",
+            "resume",
         )
         _refuse(args, parser, "--from", *measuring, "json")
         try:
@@ -161,13 +162,19 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
         shapes=_chosen(parser, "shape", args.shapes or (), shapes.names()),
         seconds=args.seconds or Options.seconds,
     )
-    return cpu.bench(chosen, options, args.json), config.config()["processor"]
+    if args.resume and args.json is None:
+        parser.error("--resume goes on with the file of --json")
+    try:
+        rows = cpu.bench(chosen, options, args.json, goes_on=bool(args.resume))
+    except ValueError as error:  # the file is another program's
+        parser.error(str(error))
+    return rows, config.config()["processor"]
 
 
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from .bench import plot, plot_map, report
 
-    _refuse(args, parser, "--device cpu", "stop_after", "resume")
+    _refuse(args, parser, "--device cpu", "stop_after")
     rows, processor = _measured(args, parser)
     if args.markdown is not None and rows:
         args.markdown.write_text(report.markdown(rows, processor), encoding="utf-8")
@@ -318,7 +325,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
     bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
-    bench.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
+    bench.add_argument(
+        "--json", type=Path, metavar="F", help="write machine and rows to F, table by table"
+    )
     bench.add_argument(
         "--stop-after",
         type=_seconds,
@@ -329,7 +338,7 @@ def _parser() -> argparse.ArgumentParser:
         "--resume",
         action="store_const",
         const=True,
-        help="on a GPU: measure only what the file of --json lacks",
+        help="measure only what the file of --json lacks",
     )
     bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
     bench.add_argument(

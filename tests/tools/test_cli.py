@@ -18,6 +18,7 @@ import fastact as fa
 from fastact import _cpu, cli
 from fastact.bench import cpu, shapes, workloads, workloads_gates, workloads_norms
 from fastact.bench.workloads import COPY, FRESH, OURS, Options
+from fastact.bench.workloads_activations import NUMPY_IDIOMS
 from fastact.check import reductions
 from fastact.check.check import check_for
 from fastact.ops.op import Bounds, NormBounds, SumBounds
@@ -100,6 +101,49 @@ def test_bench(op, tmp_path, capsys, monkeypatch):
         assert word in shown
     rows = json.loads(numbers.read_text())["rows"]
     assert [(row["size"], row["what"]) for row in rows] == 2 * [(64, "64"), (1000, "1,000")]
+
+
+def test_bench_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+    numbers, measured, measure = tmp_path / "bench.json", [], cpu.measure
+    words = ["bench", "mish", "relu", "--sizes", "64", "--peers", "", "--seconds", "0.001"]
+    words += ["--json", str(numbers)]
+
+    def interrupted(case, *args):
+        measured.append((case.op.name, case.direction))
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return measure(case, *args)
+
+    monkeypatch.setattr(cpu, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(words)
+    assert len(json.loads(numbers.read_text())["rows"]) == 2
+    assert cli.main([*words, "--resume"]) == 0
+    every = [(op, way) for op in ("mish", "relu") for way in ("forward", "backward")]
+    assert measured == [*every[:3], *every[2:]]
+    rows = json.loads(numbers.read_text())["rows"]
+    assert [(row["op"], row["direction"]) for row in rows] == every
+    assert "relu, backward" in capsys.readouterr().out
+
+    facts = json.loads(numbers.read_text())  # of another machine: it is put aside
+    facts["machine"]["processor"] = "another"
+    numbers.write_text(json.dumps(facts))
+    assert cli.main([*words, "--resume"]) == 0
+    assert "of another processor; it is now bench.json.before" in capsys.readouterr().out
+    assert len(measured) == 9
+
+    numbers.write_text("{}")
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--resume"])
+    assert "was not written by bench --json on a CPU" in capsys.readouterr().err
+
+
+def test_numpys_idioms_are_the_ops():
+    x = np.linspace(-8, 8, 1001)
+    for name, idiom in NUMPY_IDIOMS.items():
+        # log(2) is taken from a sum that is near to it: absolute, of float64
+        np.testing.assert_allclose(idiom(x), fa.ops[name](x), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.usefixtures("torch_threads")

@@ -32,6 +32,7 @@ from . import (
     workloads_norms,
     workloads_reductions,
 )
+from .files import is_of, write_whole
 from .workloads import COPY, FRESH, OURS, Call, Case, Family, Options, installed, package_of
 
 _SAMPLE_SECONDS = 1e-3
@@ -207,7 +208,25 @@ def _show(part: Sequence[Row]) -> None:
     print(f"\n{title_of(part[0])}\n{table(header, lines, left=left)}", flush=True)
 
 
-def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> list[Row]:
+_SAME = ("version", "processor", "compiler", "isa", "peers")  # facts of rows of one table
+
+
+def _key(op: str, direction: str, dtype: str, what: str, threads: int) -> tuple[Any, ...]:
+    """What a row is of."""
+    return op, direction, dtype, what, threads
+
+
+def _kept(json_file: Path, facts: dict[str, Any]) -> list[Row]:
+    """The rows that an earlier run has left in the file, if they may stand beside new ones."""
+    if not json_file.exists():
+        return []
+    before, rows = _read(json_file)
+    return rows if is_of(json_file, before, facts, _SAME) else []
+
+
+def bench(
+    chosen: Sequence[Any], options: Options, json_file: Path | None = None, *, goes_on: bool = False
+) -> list[Row]:
     """Measure ops, print a table for each, and return the rows.
 
     Parameters
@@ -217,7 +236,9 @@ def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None
     options : Options
         How to measure.
     json_file : Path, optional
-        File to write the rows and the facts about the machine to.
+        File to write the rows and the facts about the machine to, after each table.
+    goes_on : bool
+        Measure only the rows that the file lacks.
     """
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
@@ -229,28 +250,45 @@ def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None
     if "jax" in peers:
         print("jax: runs on threads of its own number")
     tables = list(_tables(chosen, options))
-    rows: list[Row] = []
+    facts = machine(peers) if json_file is not None else {}
+    rows = _kept(json_file, facts) if json_file is not None and goes_on else []
+    done = {_key(row.op, row.direction, row.dtype, row.what, row.threads): row for row in rows}
     with Progress("bench", sum(map(len, tables))) as progress:
         for cases in tables:
             part: list[Row] = []
             reasons: dict[str, None] = {}  # in order, once each
             for case in cases:
+                progress.advance(1)
+                key = _key(case.op.name, case.direction, case.dtype.name, case.label, case.threads)
+                if key in done:
+                    part.append(done[key])
+                    continue
                 row, left_out = measure(case, peers, options.seconds)
                 part.append(row)
+                rows.append(row)
                 reasons |= dict.fromkeys(
                     f"{peer}: left out, {why}" for peer, why in left_out.items()
                 )
-                progress.advance(1)
             _show(part)
             for reason in reasons:
                 print(reason)
-            rows += part
+            if json_file is not None:
+                numbers = {"machine": facts, "rows": [asdict(row) for row in rows]}
+                write_whole(json_file, json.dumps(numbers, indent=2) + "\n")
     if rows:
         print(f"\n{legend(rows)}")
-    if json_file is not None:
-        facts = {"machine": machine(peers), "rows": [asdict(row) for row in rows]}
-        json_file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return rows
+
+
+def _read(json_file: Path) -> tuple[dict[str, Any], list[Row]]:
+    """The facts and the rows of a file that `bench` has written."""
+    try:
+        numbers = json.loads(json_file.read_text(encoding="utf-8"))
+        facts = numbers["machine"]
+        str(facts["processor"])
+        return facts, [Row(**row) for row in numbers["rows"]]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{json_file} was not written by bench --json on a CPU") from None
 
 
 def read(json_file: Path, chosen: Sequence[Any]) -> tuple[list[Row], str]:
@@ -268,12 +306,8 @@ def read(json_file: Path, chosen: Sequence[Any]) -> tuple[list[Row], str]:
     ValueError
         If the file is none of this benchmark.
     """
-    try:
-        facts = json.loads(json_file.read_text(encoding="utf-8"))
-        processor = str(facts["machine"]["processor"])
-        rows = [Row(**row) for row in facts["rows"]]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{json_file} was not written by bench --json on a CPU") from None
+    facts, rows = _read(json_file)
+    processor = str(facts["processor"])
     names = [op.name for op in chosen]
     rows = [row for row in rows if row.op in names]
     for _, part in groupby(rows, title_of):

@@ -7,7 +7,6 @@ where the file ends (`resume`).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from ..ops.op import ops
 from .cuda_work import ITEM, name_of
+from .files import is_of, write_whole
 from .workloads import OURS
 
 
@@ -133,9 +133,7 @@ class Results:
             "left": json.dumps(self.left),
         }
         text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
-        beside = json_file.with_name(json_file.name + ".part")
-        beside.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
-        os.replace(beside, json_file)
+        write_whole(json_file, f"{{\n{text}\n}}\n")
 
 
 def read(json_file: Path, chosen: Sequence[Any]) -> Results:
@@ -184,11 +182,4 @@ def resume(json_file: Path, facts: Mapping[str, Any]) -> Results:
     if not json_file.exists():
         return Results(facts)
     found = read(json_file, list(ops.values()))
-    now = json.loads(json.dumps(facts))  # as the file has them
-    changed = [fact for fact in _SAME if found.facts.get(fact, "") != now.get(fact, "")]
-    if not changed:
-        return found
-    aside = json_file.with_name(json_file.name + ".before")
-    os.replace(json_file, aside)
-    print(f"{json_file.name}: of another {', '.join(changed)}; it is now {aside.name}")
-    return Results(facts)
+    return found if is_of(json_file, found.facts, facts, _SAME) else Results(facts)
