@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from .common import (
     names,
     normal,
     op_named,
+    oracle,
     ratio,
     worst_ulp,
 )
@@ -80,13 +80,13 @@ class Accuracy:
     unit = "ULP"
 
     def track_worst_ulp(self, name: str, direction: str) -> float:
-        oracle = import_module("fastact.check.reference")
+        formulas = oracle()
         op, x = op_named(name), dense_float32()
         wide = x.astype(np.float64)
         if direction == "forward":
-            return worst_ulp(op(x), oracle.forward(name, wide))
+            return worst_ulp(op(x), formulas.forward(name, wide))
         slopes = op.backward(np.ones_like(x), x)
-        return worst_ulp(slopes, oracle.derivative(name, wide), op.bounds.derivative_abs)
+        return worst_ulp(slopes, formulas.derivative(name, wide), op.bounds.derivative_abs)
 
 
 class Bandwidth:

@@ -1,4 +1,4 @@
-"""The functions of `tests/reference.py`, in the precision that each dtype is judged in.
+"""The functions of `fastact.check.reference`, in the precision that each dtype is judged in.
 
 float32 and the 16-bit types are judged in float64, float64 in the 64 bits of x86's long double;
 what that cannot give (erfc, and differences of nearly equal numbers) is budgeted for.

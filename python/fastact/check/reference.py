@@ -7,8 +7,6 @@ limits at minus and plus infinity, stands beside it.
 
 What is computed of whole arrays is computed in `wide(dtype)`: float64 to judge what is computed in
 float32, long double to judge float64. How far off the oracle is itself, is `BUDGET`.
-
-The same file is installed as `fastact._reference`, for `python -m fastact check`.
 """
 
 import math
@@ -401,7 +399,7 @@ Judged = dict[str, tuple[Any, Any]]
 def judged_y(exact: NormExact, bounds: Any, act: Any, dtype: Any, **how: Any) -> tuple[Any, Any]:
     """y and how far from it an op may be, that of the oracle included.
 
-    bounds, act: the op's own, and its activation's (python/fastact/_bounds.py). how: `wide_bias`,
+    bounds, act: the op's own, and its activation's (ops/bounds.py). how: `wide_bias`,
     whether the bias is of a wider type than the data are computed in.
     """
     e = exact

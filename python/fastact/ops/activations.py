@@ -1,8 +1,8 @@
 """Activations: one row each.
 
 The row gives the name, the parameters with their defaults (as `torch.nn.functional` has them), the
-stated accuracy and what the docstring says of this op alone (the rest is in `_activation_docs`);
-the formula stands in `src/common/activations/`, the oracle in `tests/reference.py`.
+stated accuracy and what the docstring says of this op alone (the rest is in `activation_docs`);
+the formula stands in `src/common/activations/`, the oracle in `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING

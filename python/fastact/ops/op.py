@@ -42,7 +42,7 @@ class Takes:
     outputs : how many arrays `out` stands for.
     extra : how many more may follow them in a tuple.
     skips : the outputs are gradients, of which one that is None in a tuple is not made
-        (`_docs.SKIPPED`); `wanted` tells which ones are.
+        (`docs.SKIPPED`); `wanted` tells which ones are.
     """
 
     either: Mapping[str, Any] = field(default_factory=dict)
