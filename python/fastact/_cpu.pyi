@@ -4,17 +4,20 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import disjoint_base
 
 from .ops.types import Array
 
-A = TypeVar("A", bound=Array)
+_A = TypeVar("_A", bound=Array)
 
 ACTIVATIONS: tuple[str, ...]
 DTYPE_NAMES: tuple[str, ...]
 TERMS: tuple[str, ...]
 GATE_KINDS: tuple[str, ...]
 GATE_ULPS: tuple[float, float]
+ELEMENTARY: tuple[str, ...]
 
+@disjoint_base
 class View:
     dtype: int
     dtype_name: str
@@ -50,11 +53,22 @@ class View:
     def broadcast_to(self, shape: tuple[int, ...]) -> View: ...
     def repeats(self, like: View) -> View: ...
 
+@disjoint_base
 class Handover:
     def __init__(self, array: View, wait: Any, kept: Any) -> None: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: Any = None,
+    ) -> Any: ...
 
+@disjoint_base
 class Memory:
-    def __init__(self, model: View, api_capsule: Any = None) -> None: ...
+    def __new__(cls, model: View, api_capsule: Any = None) -> Memory: ...
     def view(self) -> View: ...
     def to_exchange(self, api_capsule: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -67,6 +81,7 @@ class Memory:
         copy: Any = None,
     ) -> Any: ...
 
+@disjoint_base
 class FastActivation:
     _which: int
     def __init__(self, native: str, parameters: int, numbers: tuple[float, ...]) -> None: ...
@@ -82,8 +97,8 @@ class FastActivation:
     ) -> NDArray[Any]: ...
     @overload
     def __call__(
-        self, x: A, /, *parameters: Any, out: A | tuple[A | None] | None = None, **named: float
-    ) -> A: ...
+        self, x: _A, /, *parameters: Any, out: _A | tuple[_A | None] | None = None, **named: float
+    ) -> _A: ...
     @overload
     def __call__(
         self,
@@ -104,8 +119,8 @@ class FastActivation:
     ) -> tuple[NDArray[Any], tuple[NDArray[Any]]]: ...
     @overload
     def forward(
-        self, x: A, /, *parameters: Any, out: A | tuple[A | None] | None = None, **named: float
-    ) -> tuple[A, tuple[A]]: ...
+        self, x: _A, /, *parameters: Any, out: _A | tuple[_A | None] | None = None, **named: float
+    ) -> tuple[_A, tuple[_A]]: ...
     @overload
     def forward(
         self,
@@ -129,14 +144,14 @@ class FastActivation:
     @overload
     def backward(
         self,
-        dy: A | float,
-        x: A,
+        dy: _A | float,
+        x: _A,
         /,
         *parameters: Any,
-        out: A | tuple[A | None] | None = None,
+        out: _A | tuple[_A | None] | None = None,
         accumulate: bool = False,
         **named: float | str,
-    ) -> A: ...
+    ) -> _A: ...
     @overload
     def backward(
         self,
@@ -149,6 +164,18 @@ class FastActivation:
         **named: float | str,
     ) -> Any: ...
 
+@disjoint_base
+class Arguments: ...
+
+@disjoint_base
+class Buffers: ...
+
+@disjoint_base
+class CallPlan: ...
+
+class Unrecorded(Exception): ...
+
+@disjoint_base
 class PlanDraft:
     def operand(self, view: View, value: Any) -> None: ...
     def writes(self, view: View, value: Any) -> None: ...
@@ -159,16 +186,19 @@ class PlanDraft:
     def step(self, function: Any, arguments: tuple[Any, ...]) -> None: ...
     def refuse(self) -> None: ...
 
+@disjoint_base
 class CachedCall:
     __doc__: str | None
     def __init__(self, function: Any, owner: Any, attribute: str) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+@disjoint_base
 class CachedOp:
     def _cache_calls(self, entry: CachedCall) -> None: ...
     def _cached_calls(self) -> int: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+def gates_sums_apart(kind: int, state: View) -> bool: ...
 def begin_call() -> PlanDraft | None: ...
 def enable_call_cache(enabled: bool) -> None: ...
 def is_call_cache_enabled() -> bool: ...
