@@ -40,12 +40,12 @@ namespace fastact {
 struct BiasAct {
   enum { kDy, kX, kResidual, kOut };  // the operands; those without data are not there
 
-  Streams streams;
+  StridedOperands operands;
   int activation;
   const double* parameters;
-  bool accumulate;  // dx is added to
-  Block block;      // the activation alone, of the compute type: for sums with a residual
-  bool is_double;   // the compute type
+  bool accumulate;           // dx is added to
+  ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual
+  bool is_double;            // the compute type
 
   const char* bias;
   int bias_dtype;
@@ -57,8 +57,8 @@ struct BiasAct {
 
 // Once activation, parameters and accumulate are set.
 // arrays: kDy to kOut, of one shape and dtype; the bias has x.shape[axis] elements.
-void prepare(BiasAct* act, const BlockTable* table, bool backward, int dtype, const Operand* arrays,
-             const Operand& bias, int bias_dtype, int axis);
+void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
+             const Operand* arrays, const Operand& bias, int bias_dtype, int axis);
 
 // After `prepare`, for backward: dbias has the dtype of the bias. accumulate: it is added to.
 void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate);
@@ -66,8 +66,9 @@ void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, b
 // Bytes of scratch with which few channels can share their work among many threads; at most.
 int64_t bias_workspace_size(int64_t channels, int64_t terms);
 
-// The index-th of `shares` parts of either. After all of backward's: merge_share of the reducer.
-void forward_share(const BiasAct* act, int64_t index, int64_t shares);
-void backward_share(const BiasAct* act, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of either. After all of backward's: merge_partition of the
+// reducer.
+void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partitions);
+void bias_backward_partition(const BiasAct* act, int64_t index, int64_t partitions);
 
 }  // namespace fastact

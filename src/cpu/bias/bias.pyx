@@ -1,4 +1,5 @@
 # bias_act: y = f(x + bias + residual), and dx and dbias in one pass.
+include "cpu/bias/bias.pxi"
 
 cdef void prepare_act(
     BiasAct* act, int which, bint backward, const double* parameters, const Operand* arrays,
@@ -57,7 +58,7 @@ def bias_act_forward(
     prepare_act(&act, which, False, p, arrays, y, bias, axis, False)
     threads = resolve_threads(element_count(y))
     with nogil:
-        run_shares(threads, forward_share, &act)
+        run_partitions(threads, bias_forward_partition, &act)
 
 
 def bias_act_workspace(View x, View dbias, int axis):
@@ -102,5 +103,5 @@ def bias_act_backward(
     threads = resolve_threads(element_count(dx))
     use_workspace(&act.reducer, workspace, threads)
     with nogil:
-        run_shares(threads, backward_share, &act)
+        run_partitions(threads, bias_backward_partition, &act)
         merge_chunks(&act.reducer, threads)

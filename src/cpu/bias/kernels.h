@@ -14,7 +14,7 @@ namespace fastact {
 // ahead: bytes from each operand to where the next call will find it. Those elements are asked for
 // while these are computed: lines of a channel and rows of a tile end before the hardware's own
 // prefetcher has understood them.
-struct BiasBlocks {
+struct BiasKernels {
   // y OUT = f(x IN + bias IN)
   void (*forward[kActivations][2])(const char* x, const char* bias, char* y, int64_t n,
                                    int64_t ahead, const double* parameters);

@@ -1,4 +1,4 @@
-# Threads: how many a call may use, decided in one place. The one parallel region is run_shares of
+# Threads: how many a call may use, decided in one place. The one parallel region is run_partitions of
 # runtime.h.
 #
 # The count is the thread's own (`with num_threads(n)`), else the process's (`set_num_threads`),
@@ -46,9 +46,9 @@ cdef int threads_for(int64_t elements, int limit) noexcept nogil:
     return limit if limit < worth else <int>worth
 
 
-cdef void run_loop(const Loop* loop) noexcept nogil:
-    """Run a prepared loop, one share a thread."""
-    run_shares(resolve_threads(loop.size), run_share, loop)
+cdef void run_iterator(const TensorIterator* iterator) noexcept nogil:
+    """Run a prepared iterator, one share a thread."""
+    run_partitions(resolve_threads(iterator.size), run_partition, iterator)
 
 
 def set_process_threads(int n):
@@ -88,7 +88,7 @@ def build_info():
 
 # The table of block functions in use. It changes only by select_isa, which the checks and tests
 # use to compare instruction sets in one process.
-cdef const BlockTable* table = best_supported_isa()
+cdef const KernelTable* table = best_supported_isa()
 cdef uint32_t isa_number = 0  # counts the changes
 
 
@@ -103,7 +103,7 @@ def supported_isas():
 
 
 def select_isa(str name):
-    """Use the blocks of one instruction set from now on, in every thread."""
+    """Use the kernels of one instruction set from now on, in every thread."""
     global table, isa_number
     cdef int i
     wanted = name.encode()

@@ -13,50 +13,50 @@
 
 namespace fastact {
 
-constexpr int64_t kPiece = 1024;  // elements of a chunk: of double, five buffers fill 40 KiB
-constexpr int kStreams = 4;       // operands, at most
+constexpr int64_t kPiece = 1024;    // elements of a chunk: of double, five buffers fill 40 KiB
+constexpr int kReaderOperands = 4;  // operands, at most
 
 // Axes of all operands, outermost first; strides in bytes.
-struct StreamAxes {
+struct OperandAxes {
   int count = 0;
   int64_t size = 1;
-  int64_t length[kMaxAxes], stride[kStreams][kMaxAxes];
+  int64_t length[kMaxAxes], stride[kReaderOperands][kMaxAxes];
 
   int64_t offset(int k, int64_t index) const;
 };
 
-struct Streams {
-  const PipelineBlocks* blocks;
+struct StridedOperands {
+  const ConvertKernels* kernels;
   int count;
-  int dtype, wide_dtype;
-  int64_t item, wide;  // bytes of an element, and of one in the compute type
-  char* data[kStreams];
-  StreamAxes lines, columns;
-  bool is_channel_line;      // the channel axis is the last of `lines`; else it is `columns`
-  bool is_channel_turned;    // it is walked from its end: the leader runs backwards along it
-  bool has_unit[kStreams];   // columns lie side by side, everything aligned
-  bool is_flat[kStreams];    // as do the lines
-  bool is_direct[kStreams];  // has_unit, and the dtype is what it is computed in
-  int64_t size() const { return lines.size * columns.size; }
+  int dtype, compute_dtype;
+  int64_t item, compute_item;  // bytes of an element, and of one in the compute type
+  char* data[kReaderOperands];
+  OperandAxes rows, columns;
+  bool is_channel_outer;     // the channel axis is the last of `lines`; else it is `columns`
+  bool is_channel_reversed;  // it is walked from its end: the leader runs backwards along it
+  bool has_unit_stride[kReaderOperands];  // columns lie side by side, everything aligned
+  bool is_flat[kReaderOperands];          // as do the lines
+  bool is_direct[kReaderOperands];  // has_unit_stride, and the dtype is what it is computed in
+  int64_t size() const { return rows.size * columns.size; }
 };
 
 // arrays: of one shape and dtype, the last one the output (data null: none such).
 // leader: whose strides sort the axes. channel: the axis that stands alone; -1: all are columns.
 // in_order: elements are met in the order of plan_reduction, but for the channels; else axes on
 // which the leader runs backwards are turned, so that more lies in one piece.
-void plan_streams(Streams* streams, const PipelineBlocks* blocks, int dtype, int count,
-                  const Operand* arrays, int leader, int channel, bool in_order);
+void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
+                   const Operand* arrays, int leader, int channel, bool in_order);
 
 // Once the axes are known: which operands are contiguous. For plans of other kinds.
-void find_contiguous(Streams* streams, int k);
+void find_contiguous(StridedOperands* operands, int k);
 
 // A run of elements of all operands, and one thread's way to read and write it.
-class Reader {
+class ChunkReader {
  public:
-  explicit Reader(const Streams& streams) : s(streams) {}
+  explicit ChunkReader(const StridedOperands& operands) : s(operands) {}
 
   // From here on: n elements from (line, column) on.
-  void go(int64_t to_line, int64_t to_column, int64_t n);
+  void go(int64_t to_row, int64_t to_column, int64_t n);
 
   // The run of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
   const char* load(int k, char* buffer);
@@ -75,8 +75,8 @@ class Reader {
   template <class Visit>
   void for_pieces(int k, Visit visit) const;
 
-  const Streams& s;
-  int64_t line = 0, column = 0, count = 0;
+  const StridedOperands& s;
+  int64_t row = 0, column = 0, count = 0;
   alignas(64) char stage[kPiece * sizeof(double)];
 };
 

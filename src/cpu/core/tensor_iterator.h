@@ -41,8 +41,8 @@ namespace fastact {
 
 constexpr int64_t kBlock = 4096;  // elements a call of a block function
 
-struct Loop : Walk {
-  Block block;
+struct TensorIterator : Walk {
+  ElementwiseKernel kernel;
   const double* parameters;
   int64_t head;  // elements before the output's first cache line boundary, if contiguous
   bool reads_output;
@@ -58,13 +58,13 @@ MoveRow scatter_for(int64_t item);  // stride is of `to`
 
 // All operands have the same shape and dtype (checked by the caller). An input of another dtype,
 // which cannot be contiguous as one of `dtype` is, gets its item size in `items` afterwards.
-void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
-             int operands, const Operand* arrays);
+void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* parameters, int dtype,
+             bool reads_output, int operands, const Operand* arrays);
 
-// The index-th of `shares` equal parts of a prepared loop, block by block. Parts are cut in
+// The index-th of `partitions` equal parts of a prepared loop, block by block. Parts are cut in
 // elements and not in blocks: 50 000 float32 are 13 blocks, of which one of two threads would get 7
 // (12.9 us, and 11.8 by equal parts). What an element becomes does not depend on where the cuts
 // are.
-void run_share(const Loop* loop, int64_t index, int64_t shares);
+void run_partition(const TensorIterator* it, int64_t index, int64_t partitions);
 
 }  // namespace fastact

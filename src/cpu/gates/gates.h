@@ -62,7 +62,7 @@ constexpr int kMostGates = 4;
 
 // Gates that a packed array of a kind holds, and one of those that are kept.
 int gates_of(int kind);
-int gates_kept(int kind);
+int saved_gates_of(int kind);
 
 // What one call is about; arrays without data are not there.
 struct GateArrays {
@@ -70,12 +70,12 @@ struct GateArrays {
   Operand gates_out, recurrent_out, state_out;
   Operand bias, recurrent_bias;
   int bias_dtype, recurrent_bias_dtype;
-  const int* places;  // of each gate of the kernels in packed arrays
+  const int* gate_order;  // of each gate of the kernels in packed arrays
 };
 
 struct Gates {
   // One gate of an array, or a state; strides in bytes, those of rows in the batch's axes.
-  struct Stream {
+  struct GateOperand {
     char* data;
     int64_t column;
     int64_t step[kMaxAxes];
@@ -88,15 +88,15 @@ struct Gates {
     int dtype[2];
   };
 
-  const PipelineBlocks* blocks;
-  GateBlock block;
-  int kind, dtype, wide_dtype;
-  int64_t item, wide;  // bytes of an element, and of one in the compute type
+  const ConvertKernels* kernels;
+  GateKernel kernel;
+  int kind, dtype, compute_dtype;
+  int64_t item, compute_item;  // bytes of an element, and of one in the compute type
   bool backward, accumulate;
   int64_t rows, columns;
   int axes;  // of the batch, merged, outermost first
   int64_t length[kMaxAxes];
-  Stream streams[kGateSlots];
+  GateOperand operands[kGateOperands];
   Bias bias[kMostGates];
   int biases;      // rows of bias: gates, and q of gru
   bool moves;      // something passes through buffers
@@ -110,12 +110,12 @@ struct Gates {
   int64_t parts, part_lanes;
   int64_t tile;  // columns a unit
   int64_t tiles;
-  int places[kMostGates];
+  int gate_order[kMostGates];
 };
 
 // backward: else forward. recomputes: backward has what forward has.
 // arrays: state leads; every one has its shape but for the last axis of packed ones.
-void prepare(Gates* gates, const BlockTable* table, int kind, int dtype, bool backward,
+void prepare(Gates* gates, const KernelTable* table, int kind, int dtype, bool backward,
              bool recomputes, bool accumulate, const GateArrays& arrays);
 
 // After `prepare`: gradients of the biases, which have their dtypes; without data: not wanted.
@@ -133,9 +133,9 @@ int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, 
 // and merge_gate_sums is to follow; the bits are the same if not.
 bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads);
 
-// The index-th of `shares` parts of the work.
-void gate_share(const Gates* gates, int64_t index, int64_t shares);
-void gate_sum_share(const Gates* gates, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of the work.
+void gate_partition(const Gates* gates, int64_t index, int64_t partitions);
+void gate_sum_partition(const Gates* gates, int64_t index, int64_t partitions);
 // Once all parts of the latter are done: what they left in the workspace, if there is one.
 void merge_gate_sums(const Gates* gates);
 

@@ -2,6 +2,7 @@
 #
 # All arrays come with the axes of x (group_norm: of x with its channels split), with length 1 where
 # they have none. `reduced` tells the axes inside a unit, `of_parameter` those of weight and bias.
+include "cpu/norms/norms.pxi"
 
 cdef int IDENTITY = ACTIVATIONS.index("identity") if "identity" in ACTIVATIONS else -1
 
@@ -95,7 +96,7 @@ def norm_forward(
     norm.eps = eps
     threads = resolve_threads(element_count(x))
     with nogil:
-        run_shares(threads, norm_forward_share, &norm)
+        run_partitions(threads, norm_forward_partition, &norm)
 
 
 cdef int check_gradient(
@@ -201,13 +202,13 @@ def norm_backward(
         norm.partial = <double*>memory
     threads = resolve_threads(element_count(x))
     with nogil:
-        run_shares(threads, norm_backward_share, &norm)
+        run_partitions(threads, norm_backward_partition, &norm)
         if norm.partial is not NULL:
             merge_norm(&norm, threads)
 
 
 cdef void merge_norm(const Norm* norm, int threads) noexcept nogil:
-    run_shares(threads_for(norm_workspace_size(norm) // 8, threads), merge_norm_share, norm)
+    run_partitions(threads_for(norm_workspace_size(norm) // 8, threads), merge_norm_partition, norm)
 
 
 cdef void fill(View y, double value) noexcept:

@@ -41,11 +41,11 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
 }
 
 // What is summed of an element x: x, or x^2 (of float and narrower exactly).
-enum Term : int { kIdentity, kSquare, kTerms };
-constexpr const char* kTermNames[] = {"identity", "square"};
+enum ReduceInput : int { kIdentity, kSquare, kReduceInputs };
+constexpr const char* kReduceInputNames[] = {"identity", "square"};
 
 // What one reduction does to one dtype; x points to elements of that dtype, offsets are bytes.
-struct ReduceBlocks {
+struct ReduceKernels {
   // sums OUT (count): of blocks of n <= kReduceBlock contiguous terms, each at x + offsets[i].
   void (*sum_blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* sums);
 
@@ -59,8 +59,8 @@ struct ReduceBlocks {
   // n contiguous terms onto lanes IN/OUT (kLanes), which hold the first `at` of their block
   // already. Where a block ends its sum goes to sums OUT, one `stride` after the other, and the
   // lanes begin anew.
-  void (*add_line)(const char* x, int64_t n, int64_t at, double* lanes, double* sums,
-                   int64_t stride);
+  void (*add_segment)(const char* x, int64_t n, int64_t at, double* lanes, double* sums,
+                      int64_t stride);
 
   // lane IN/OUT (columns): the terms of `rows` rows of contiguous columns, one after the other.
   // Row i lies at x + offsets[i * step]. fresh: the lane is written, not read.
@@ -79,7 +79,7 @@ struct ReduceBlocks {
 
 // What all of them share.
 struct ReduceTable {
-  ReduceBlocks terms[kTerms][kDTypes];
+  ReduceKernels kernels[kReduceInputs][kDTypes];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);

@@ -30,22 +30,22 @@ namespace fastact {
 struct MomentReducer {
   Reducer reducer;  // its outputs are those of both results
   const MomentTable* table;
-  const MomentBlocks* blocks;
+  const MomentKernels* kernels;
   char *mean, *low, *second;  // null: not wanted
   double divisor;
 };
 
 // x of `dtype`; results: mean, low and second, of y_dtype, of x's rank with length 1 along each
 // reduced axis, with the same strides. Those without data are not wanted. Nothing is empty.
-void prepare(MomentReducer* moments, const BlockTable* table, const Operand& x,
+void prepare(MomentReducer* moments, const KernelTable* table, const Operand& x,
              const Operand* results, const bool* reduced, int dtype, int y_dtype, double divisor);
 
 // Bytes of scratch, for moments.reducer.partial, with which the terms can be cut too; or 0.
 int64_t workspace_size(const MomentReducer* moments);
 
-// The index-th of `shares` parts of the work; once all are done, of merging the chunks, for which
-// there is work only with a workspace.
-void reduce_share(const MomentReducer* moments, int64_t index, int64_t shares);
-void merge_share(const MomentReducer* moments, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of the work; once all are done, of merging the chunks, for
+// which there is work only with a workspace.
+void reduce_partition(const MomentReducer* moments, int64_t index, int64_t partitions);
+void merge_partition(const MomentReducer* moments, int64_t index, int64_t partitions);
 
 }  // namespace fastact

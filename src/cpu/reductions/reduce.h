@@ -56,35 +56,35 @@ constexpr int64_t kTile = 512;          // columns a unit: 2 KiB of a float32 ro
 constexpr int64_t kNarrowTile = 64;     // columns up to which rows are joined
 constexpr int64_t kMostColumns = 1024;  // columns a unit, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a unit where they are not columns, at most
-constexpr int64_t kFewUnits = 32;       // below, the terms are cut too
+constexpr int64_t kFewTasks = 32;       // below, the terms are cut too
 
 struct Reducer {
-  enum Walk { kRows, kColumns, kNarrow, kSpread };
+  enum Layout { kRows, kColumns, kNarrow, kSpread };
 
   const ReduceTable* table;
-  const ReduceBlocks* blocks;
+  const ReduceKernels* kernels;
   int dtype, y_dtype;
   int64_t item, y_item;
   const char* x;
   char* y;
   bool accumulate;      // y IN/OUT
   Axes outputs, terms;  // innermost last
-  Walk walk;
+  Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows
-  bool has_lines;        // kRows: in pieces (reductions/segmented.h)
+  bool has_segments;     // kRows: in pieces (reductions/segmented.h)
   bool is_y_aligned;
   bool has_dense_rows;   // kNarrow: as in Reduction
   int64_t row;           // columns: outputs that are contiguous in x; else all of them
   int64_t tile;          // outputs a unit, at most
-  int64_t units;         // all tiles
+  int64_t tasks;         // all tiles
   int64_t chunk_blocks;  // blocks a chunk
   int64_t chunks;        // of each output
   double* partial;       // [chunks][hi, lo][outputs], or null: chunks are not units of their own
 };
 
 // x and y as for plan_reduction; y has strides. blocks: one of table's.
-void prepare(Reducer* reducer, const ReduceTable* table, const ReduceBlocks* blocks,
+void prepare(Reducer* reducer, const ReduceTable* table, const ReduceKernels* kernels,
              const Operand& x, const Operand& y, const bool* reduced, int dtype, int y_dtype,
              bool accumulate);
 
@@ -105,7 +105,7 @@ inline double* partial_of(const Reducer& r, int64_t chunk, int64_t output) {
 }
 
 // lanes IN/OUT [kLanes][n]: the last one first.
-inline void turn_lanes(double* lanes, int64_t n) {
+inline void reverse_lanes(double* lanes, int64_t n) {
   for (int64_t i = 0; i < kLanes / 2; ++i)
     std::swap_ranges(lanes + i * n, lanes + (i + 1) * n, lanes + (kLanes - 1 - i) * n);
 }
@@ -123,15 +123,15 @@ struct BlockSums {
   ~BlockSums() = default;
 };
 
-// Visits the units of the index-th of `shares` parts, as first output, number of outputs, and chunk
-// (where chunks are units of their own), in memory's order: the tiles of a row, the chunks, the
-// rows.
+// Visits the units of the index-th of `partitions` parts, as first output, number of outputs, and
+// chunk (where chunks are units of their own), in memory's order: the tiles of a row, the chunks,
+// the rows.
 template <class Visit>
-void for_units(const Reducer& r, int64_t index, int64_t shares, Visit visit) {
+void for_tasks(const Reducer& r, int64_t index, int64_t partitions, Visit visit) {
   const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
-  const bool is_tile_inner = r.walk == Reducer::kColumns;
-  const int64_t count = r.units * chunks;
-  for (int64_t i = count * index / shares; i < count * (index + 1) / shares; ++i) {
+  const bool is_tile_inner = r.layout == Reducer::kColumns;
+  const int64_t count = r.tasks * chunks;
+  for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i) {
     const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
     const int64_t tile = is_tile_inner ? within % tiles : within / chunks;
     const int64_t chunk = is_tile_inner ? within / tiles : within % chunks;
@@ -144,15 +144,15 @@ void for_units(const Reducer& r, int64_t index, int64_t shares, Visit visit) {
 void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
                    const double* lo);
 
-// The index-th of `shares` parts of the work of a reduction with terms of its own making.
-void reduce_units(const Reducer& reducer, BlockSums& source, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of the work of a reduction with terms of its own making.
+void reduce_tasks(const Reducer& reducer, BlockSums& source, int64_t index, int64_t partitions);
 
-// The index-th of `shares` parts of the work; once they are all done, of merging the chunks, for
-// which there is work only with a workspace.
-void reduce_share(const Reducer* reducer, int64_t index, int64_t shares);
-void merge_share(const Reducer* reducer, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of the work; once they are all done, of merging the chunks,
+// for which there is work only with a workspace.
+void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions);
+void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 
-// As reduce_share, of a reduction that has lines.
-void reduce_lines(const Reducer& reducer, int64_t index, int64_t shares);
+// As reduce_partition, of a reduction that has lines.
+void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);
 
 }  // namespace fastact

@@ -8,12 +8,12 @@
 FASTACT_BEGIN_NAMESPACE
 
 constexpr int kVectors = kLanes / kVector;
-constexpr size_t kLine = 64;      // bytes of a cache line
-constexpr int64_t kAhead = 2048;  // bytes, of prefetches
+constexpr size_t kCacheLine = 64;  // bytes of a cache line
+constexpr int64_t kAhead = 2048;   // bytes, of prefetches
 typedef int64_t Indices __attribute__((vector_size(kVector * sizeof(int64_t))));
 
 template <class T>
-FASTACT_HD double wide(T x) {
+FASTACT_HD double to_double(T x) {
   return double(widen(x));
 }
 
@@ -79,7 +79,7 @@ FASTACT_HD V add_converted(V x, V one, V sum) {
 template <int count, class T>
 FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 #pragma GCC unroll 8
-  for (size_t line = 0; line < count * sizeof(T); line += kLine)
+  for (size_t line = 0; line < count * sizeof(T); line += kCacheLine)
     __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line);
 }
 
@@ -137,7 +137,7 @@ FASTACT_HD Vector reversed(Vector v) {
   return shuffle(v, v, mask);
 }
 template <class V, int n>
-FASTACT_HD void turn(V (&v)[n]) {
+FASTACT_HD void reverse_vectors(V (&v)[n]) {
 #pragma GCC unroll 8
   for (int k = 0; k < n / 2; ++k) {
     const V low = reversed(v[k]);

@@ -17,12 +17,12 @@ namespace fastact {
 inline int compute_dtype(int dtype) { return dtype == kF64 ? kF64 : kF32; }
 
 // All pointers to contiguous elements, of a dtype or ("wide") of what it is computed in.
-struct PipelineBlocks {
+struct ConvertKernels {
   // wide OUT (n) = x IN (n), exactly.
-  void (*widen[kDTypes])(const char* x, char* wide, int64_t n);
+  void (*to_compute[kDTypes])(const char* x, char* wide, int64_t n);
 
   // y OUT (n) = wide IN (n), rounded once; [1]: y IN/OUT += wide, added in the compute type.
-  void (*narrow[kDTypes][2])(const char* wide, char* y, int64_t n);
+  void (*from_compute[kDTypes][2])(const char* wide, char* y, int64_t n);
 
   // y OUT (n), float = x IN (n), double, rounded.
   void (*round)(const char* x, char* y, int64_t n);
@@ -37,7 +37,7 @@ struct PipelineBlocks {
   // y OUT (n) = 2 x IN (n), of float or of double.
   void (*twice[2])(const char* x, char* y, int64_t n);
 
-  const BiasBlocks* bias;
+  const BiasKernels* bias;
 };
 
 }  // namespace fastact

@@ -18,7 +18,7 @@ FASTACT_BEGIN_NAMESPACE
 
 // to OUT (bytes) = from IN (bytes). Whoever lets others read it has to fence first: these stores
 // are not ordered with any that follow.
-inline void stream(const char* from, char* to, int64_t bytes) {
+inline void store_nontemporal(const char* from, char* to, int64_t bytes) {
   int64_t done = 0;
 #if defined(__SSE2__)  // the one instruction of this kind that GCC 12 has no other word for
   constexpr int64_t kLineBytes = 64, kStore = sizeof(__m128i);

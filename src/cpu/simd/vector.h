@@ -30,19 +30,19 @@ constexpr int64_t kHalves = 16;
 FASTACT_HD __m256i load_halves(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
-FASTACT_HD void widen_vector(const f16* from, float* to) {
+FASTACT_HD void vector_to_float(const f16* from, float* to) {
   _mm512_storeu_ps(to, _mm512_maskz_cvtph_ps(__mmask16(-1), load_halves(from)));
 }
-FASTACT_HD void widen_vector(const bf16* from, float* to) {
+FASTACT_HD void vector_to_float(const bf16* from, float* to) {
   const __m512i bits = _mm512_maskz_cvtepu16_epi32(__mmask16(-1), load_halves(from));
   _mm512_storeu_si512(to, _mm512_maskz_slli_epi32(__mmask16(-1), bits, 16));
 }
-FASTACT_HD void narrow_vector(const float* from, f16* to) {
+FASTACT_HD void vector_from_float(const float* from, f16* to) {
   const __m256i halves =
       _mm512_maskz_cvtps_ph(__mmask16(-1), _mm512_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
 }
-FASTACT_HD void narrow_vector(const float* from, bf16* to) {
+FASTACT_HD void vector_from_float(const float* from, bf16* to) {
   constexpr __mmask16 kAll = -1;
   const __m512i bits = _mm512_loadu_si512(from);
   const __m512i high = _mm512_maskz_srli_epi32(kAll, bits, 16);
@@ -59,18 +59,18 @@ constexpr int64_t kHalves = 8;
 FASTACT_HD __m128i load_halves(const void* from) {
   return _mm_loadu_si128(static_cast<const __m128i*>(from));
 }
-FASTACT_HD void widen_vector(const f16* from, float* to) {
+FASTACT_HD void vector_to_float(const f16* from, float* to) {
   _mm256_storeu_ps(to, _mm256_cvtph_ps(load_halves(from)));
 }
-FASTACT_HD void widen_vector(const bf16* from, float* to) {
+FASTACT_HD void vector_to_float(const bf16* from, float* to) {
   const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_halves(from)), 16);
   _mm256_storeu_ps(to, _mm256_castsi256_ps(bits));
 }
-FASTACT_HD void narrow_vector(const float* from, f16* to) {
+FASTACT_HD void vector_from_float(const float* from, f16* to) {
   const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves);
 }
-FASTACT_HD void narrow_vector(const float* from, bf16* to) {
+FASTACT_HD void vector_from_float(const float* from, bf16* to) {
   const __m256 x = _mm256_loadu_ps(from);
   const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
   const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
@@ -86,37 +86,37 @@ FASTACT_HD void narrow_vector(const float* from, bf16* to) {
 #endif
 
 template <class T>
-FASTACT_HD void widen_chunk(const T* from, float* to, int64_t n) {
+FASTACT_HD void chunk_to_float(const T* from, float* to, int64_t n) {
   int64_t i = 0;
-  for (; i + kHalves <= n; i += kHalves) widen_vector(from + i, to + i);
+  for (; i + kHalves <= n; i += kHalves) vector_to_float(from + i, to + i);
   if (i == n) return;
   T rest[kHalves] = {};
   float wide[kHalves];
   memcpy(rest, from + i, (n - i) * sizeof(T));
-  widen_vector(rest, wide);
+  vector_to_float(rest, wide);
   memcpy(to + i, wide, (n - i) * sizeof(float));
 }
 
 template <class T>
-FASTACT_HD void narrow_chunk(const float* from, T* to, int64_t n) {
+FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
   int64_t i = 0;
-  for (; i + kHalves <= n; i += kHalves) narrow_vector(from + i, to + i);
+  for (; i + kHalves <= n; i += kHalves) vector_from_float(from + i, to + i);
   if (i == n) return;
   float rest[kHalves] = {};
   T halves[kHalves];
   memcpy(rest, from + i, (n - i) * sizeof(float));
-  narrow_vector(rest, halves);
+  vector_from_float(rest, halves);
   memcpy(to + i, halves, (n - i) * sizeof(T));
 }
 #else
 template <class T>
-FASTACT_HD void widen_chunk(const T* from, float* to, int64_t n) {
+FASTACT_HD void chunk_to_float(const T* from, float* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
 }
 
 template <class T>
-FASTACT_HD void narrow_chunk(const float* from, T* to, int64_t n) {
+FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) to[i] = narrow<T>(from[i]);
 }
@@ -142,26 +142,29 @@ FASTACT_HD Vector load(const double* x) {
 }
 #if defined(__AVX512F__)
 // The masked forms: GCC 12 warns of an uninitialised value inside the plain ones, wrongly.
-FASTACT_HD Vector widen_floats(__m256 x) { return (Vector)_mm512_maskz_cvtps_pd(__mmask8(-1), x); }
-FASTACT_HD __m256 widen_halves(__m128i x, f16) { return _mm256_cvtph_ps(x); }
-FASTACT_HD __m256 widen_halves(__m128i x, bf16) {
+FASTACT_HD Vector floats_to_doubles(__m256 x) {
+  return (Vector)_mm512_maskz_cvtps_pd(__mmask8(-1), x);
+}
+FASTACT_HD __m256 halves_to_floats(__m128i x, f16) { return _mm256_cvtph_ps(x); }
+FASTACT_HD __m256 halves_to_floats(__m128i x, bf16) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
-FASTACT_HD Vector load(const float* x) { return widen_floats(_mm256_loadu_ps(x)); }
+FASTACT_HD Vector load(const float* x) { return floats_to_doubles(_mm256_loadu_ps(x)); }
 template <class T>
 FASTACT_HD Vector load(const T* x) {
-  return widen_floats(widen_halves(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)), T()));
+  return floats_to_doubles(
+      halves_to_floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)), T()));
 }
 #elif defined(__AVX2__)
 FASTACT_HD Vector load(const float* x) { return (Vector)_mm256_cvtps_pd(_mm_loadu_ps(x)); }
-FASTACT_HD __m128 widen_halves(__m128i x, f16) { return _mm_cvtph_ps(x); }
-FASTACT_HD __m128 widen_halves(__m128i x, bf16) {
+FASTACT_HD __m128 halves_to_floats(__m128i x, f16) { return _mm_cvtph_ps(x); }
+FASTACT_HD __m128 halves_to_floats(__m128i x, bf16) {
   return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(x), 16));
 }
 template <class T>
 FASTACT_HD Vector load(const T* x) {
   const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x));
-  return (Vector)_mm256_cvtps_pd(widen_halves(halves, T()));
+  return (Vector)_mm256_cvtps_pd(halves_to_floats(halves, T()));
 }
 #else
 template <class T>
@@ -183,11 +186,12 @@ FASTACT_HD Vector load_some(const double* x, int64_t n, Vector rest = -Vector{})
   return fill_up((Vector)_mm512_maskz_loadu_pd(first(n), x), n, rest);
 }
 FASTACT_HD Vector load_some(const float* x, int64_t n, Vector rest = -Vector{}) {
-  return fill_up(widen_floats(_mm256_maskz_loadu_ps(first(n), x)), n, rest);
+  return fill_up(floats_to_doubles(_mm256_maskz_loadu_ps(first(n), x)), n, rest);
 }
 template <class T>
 FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
-  return fill_up(widen_floats(widen_halves(_mm_maskz_loadu_epi16(first(n), x), T())), n, rest);
+  return fill_up(floats_to_doubles(halves_to_floats(_mm_maskz_loadu_epi16(first(n), x), T())), n,
+                 rest);
 }
 #else
 template <class T>

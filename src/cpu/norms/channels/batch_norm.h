@@ -45,7 +45,7 @@
 
 namespace fastact {
 
-constexpr int64_t kShortLine = 64;  // below, lines share a chunk
+constexpr int64_t kShortRow = 64;  // below, lines share a chunk
 
 // One number a channel.
 struct ChannelArray {
@@ -57,10 +57,10 @@ struct ChannelArray {
 struct BatchNorm {
   enum { kDy, kX, kOut };  // the operands; those without data are not there
 
-  Streams streams;
-  const BlockTable* table;
-  const BatchBlocks* blocks;
-  Block activation;  // of the compute type, forward or backward
+  StridedOperands operands;
+  const KernelTable* table;
+  const BatchNormKernels* kernels;
+  ElementwiseKernel activation;  // of the compute type, forward or backward
   const double* parameters;
   bool is_identity;
   bool accumulate;
@@ -81,7 +81,7 @@ struct BatchNorm {
 int64_t batch_scratch(int64_t channels, int64_t size);
 
 // arrays: kDy to kOut, of one shape and dtype. Leaves mean and rstd to be set.
-void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand* arrays, int axis,
+void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand* arrays, int axis,
              char* scratch, const ChannelArray& weight, const ChannelArray& bias);
 
 // mean and rstd: of the moments that lie in `mean` and, as variances, in `sums`, by the array's
@@ -91,7 +91,7 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
                      bool is_rstd, double eps);
 
 // Of a batch without elements: mean and rstd OUT, from the running statistics.
-void save_running(const BlockTable* table, int64_t channels, char* scratch,
+void save_running(const KernelTable* table, int64_t channels, char* scratch,
                   const ChannelArray& running_mean, const ChannelArray& running_var, double eps,
                   const ChannelArray& mean, const ChannelArray& rstd);
 
@@ -109,17 +109,17 @@ void write_channels(const BatchNorm& norm, const double* from, const ChannelArra
 void make_coefficients(const BatchNorm& norm);
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n);
 
-// The index-th of `shares` parts of: y; the partial sums; dx.
-void batch_forward_share(const BatchNorm* norm, int64_t index, int64_t shares);
-void batch_sums_share(const BatchNorm* norm, int64_t index, int64_t shares);
-void batch_gradient_share(const BatchNorm* norm, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of: y; the partial sums; dx.
+void batch_norm_forward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
+void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
+void batch_norm_gradient_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 
-// After all of batch_sums_share: `sums`, of n channels.
+// After all of batch_norm_sums_partition: `sums`, of n channels.
 void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n);
 
 // Where channels are lines, and several of them fit into a cache, backward takes the sums of some
 // and then their dx: shares of both passes in one.
-bool goes_by_channels(const BatchNorm& norm, int64_t shares);
-void batch_backward_share(const BatchNorm* norm, int64_t index, int64_t shares);
+bool goes_by_channels(const BatchNorm& norm, int64_t partitions);
+void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 
 }  // namespace fastact

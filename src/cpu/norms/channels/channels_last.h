@@ -49,8 +49,8 @@
 
 namespace fastact {
 
-// As norm_forward_share and norm_backward_share, which come here for Norm::kColumns.
-void column_forward_share(const Norm* norm, int64_t index, int64_t shares);
-void column_backward_share(const Norm* norm, int64_t index, int64_t shares);
+// As norm_forward_partition and norm_backward_partition, which come here for Norm::kChannelsLast.
+void channels_last_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
+void channels_last_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
 
 }  // namespace fastact

@@ -1,8 +1,8 @@
 // The norms over units whose elements a thread walks one unit at a time: forward and backward.
 //
-// A unit (common/norms.h) is a line of Streams (core/chunk_reader.h), its elements are the columns,
-// and the work is done chunk by chunk in the compute type, the activation's block function on a
-// chunk that lies in the first-level cache: no norm knows any activation.
+// A unit (common/norms.h) is a line of StridedOperands (core/chunk_reader.h), its elements are the
+// columns, and the work is done chunk by chunk in the compute type, the activation's block function
+// on a chunk that lies in the first-level cache: no norm knows any activation.
 //
 //   forward    pass 1 over the unit: its moments (reductions/moment_kernels.h) or its sum of
 //   squares
@@ -91,21 +91,21 @@ constexpr int64_t kLeastBlock = 16;  // units a row of sums, so that it costs li
 struct NormParameter {
   const char* data = nullptr;  // null: none
   int dtype = 0;
-  bool is_wide = false;    // of the compute type, and aligned
-  bool is_direct = false;  // along a unit: side by side as well
-  bool is_shared = true;   // by all units
-  Axes units, row;         // byte strides along the units and along their elements (x)
+  bool is_wide = false;         // of the compute type, and aligned
+  bool is_direct = false;       // along a unit: side by side as well
+  bool is_shared = true;        // by all units
+  Axes across_rows, along_row;  // byte strides along the units and along their elements (x)
 };
 
 struct Norm {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are not there
   enum Backward { kDy, kIn, kDSum, kDx };
-  enum Kind { kOne, kRow, kRuns, kMixed, kColumns };
+  enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
 
-  Streams streams;
-  const BlockTable* table;
-  const NormBlocks* blocks;
-  Block activation;  // of the compute type
+  StridedOperands operands;
+  const KernelTable* table;
+  const NormKernels* kernels;
+  ElementwiseKernel activation;  // of the compute type
   const double* parameters;
   bool is_identity;  // of which neither a value nor a derivative need be computed
   bool is_centred;   // else rms_norm
@@ -113,22 +113,22 @@ struct Norm {
   double eps;
 
   Kind kind;
-  int64_t run;  // elements one after the other that share parameters (kOne, kRuns)
+  int64_t span;  // elements one after the other that share parameters (kOne, kRuns)
   NormParameter weight, bias;
 
   char *mean, *rstd;  // of the compute type; null: not there
-  Axes unit_stats;    // byte strides of mean (x) and rstd (y)
+  Axes row_stats;     // byte strides of mean (x) and rstd (y)
 
   Axes pixels;  // kColumns: byte strides of what is normalised (x)
 
-  // backward: unit = batch * groups + group; slots are the elements of a parameter.
-  int64_t batch, groups, row_slots;
-  Axes slots_of_row;       // the slot of an element of a unit (x)
+  // backward: unit = batch * groups + group; parameter_count are the elements of a parameter.
+  int64_t batch, groups, parameters_per_row;
+  Axes parameter_index;    // the slot of an element of a unit (x)
   int64_t block, chunks;   // units of the batch in one row of sums, and how many of those
-  double* partial;         // [dweight, dbias][chunks][slots]
+  double* partial;         // [dweight, dbias][chunks][parameter_count]
   Reducer dweight, dbias;  // where they go; y null: skipped
-  int64_t slots() const { return groups * row_slots; }
-  int64_t units() const { return streams.lines.size; }
+  int64_t parameter_count() const { return groups * parameters_per_row; }
+  int64_t rows() const { return operands.rows.size; }
 };
 
 // Everything that a call says about its axes: of one rank, that of the arrays.
@@ -144,14 +144,14 @@ struct NormArrays {
 
 // Sets all but activation, parameters, is_identity, is_centred, eps and partial; accumulate is
 // read.
-void prepare(Norm* norm, const BlockTable* table, int dtype, const NormArrays& arrays);
+void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& arrays);
 
 // Bytes of scratch that the parameters' sums need; 0 where there are none.
 int64_t norm_workspace_size(const Norm* norm);
 
-// The index-th of `shares` parts of either. After all of backward's: merge_norm_share.
-void norm_forward_share(const Norm* norm, int64_t index, int64_t shares);
-void norm_backward_share(const Norm* norm, int64_t index, int64_t shares);
-void merge_norm_share(const Norm* norm, int64_t index, int64_t shares);
+// The index-th of `partitions` parts of either. After all of backward's: merge_norm_partition.
+void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
+void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
+void merge_norm_partition(const Norm* norm, int64_t index, int64_t partitions);
 
 }  // namespace fastact
