@@ -47,7 +47,7 @@ FASTACT_HD double add_exactly(double high, double x, double* low) {
 // fraction = k / (n + k), weight = n k / (n + k).
 FASTACT_HD void merge_moments(const Moments& from, double fraction, double weight, Moments* to) {
   const double delta = ((from.mean - to->mean) - to->mean_low) + from.mean_low;
-  // An infinite mean, or means too far apart for their difference, take the other road.
+  // An infinite mean, or means too far apart for their difference, take the other formula.
   const double apart = to->mean * (1 - fraction) + from.mean * fraction;
   const double mean = add_exactly(to->mean, delta * fraction, &to->mean_low);
   to->mean = is_finite(delta) ? mean : apart;

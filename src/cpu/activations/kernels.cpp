@@ -1,17 +1,16 @@
-// The serial loops over one block, compiled once per instruction set (FASTACT_ISA).
+// The kernels of the activations and of a few other element-wise operations, compiled once per
+// instruction set (FASTACT_ISA).
 //
-// One loop an arity, the functor passed in. GCC vectorises all of them (-fopt-info-vec says so)
-// and makes the loop's tail with the same IEEE operations: an element's bits do not depend on its
-// position.
+// There is one loop for each number of operands, which takes the functor. GCC vectorises all of
+// them (-fopt-info-vec reports it) and computes the loop's tail with the same IEEE operations: the
+// bits of an element do not depend on its position.
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// y[i] = f(i). Tried and rejected: a line at a time, with the lines to come asked for, to be
-// written. float32 on two AVX-512 threads, times without and with it in us: 1M mish 204 and 239,
-// tanhshrink 231 and 273, relu 136 and 135; 16M relu 2400 and 2260, mish 4100 and 4000.
+// y[i] = f(i)
 template <class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f) {
 #pragma omp simd

@@ -1,3 +1,4 @@
+// The plan of bias_act, and a thread's partition of forward and backward (bias.h).
 #include "cpu/bias/bias.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kShortRow = 64;      // below, lines share a chunk
+constexpr int64_t kShortRow = 64;      // below, rows share a chunk
 constexpr int64_t kCut = 64;           // elements: whole cache lines of every dtype
 constexpr int64_t kL2Bytes = 3 << 18;  // bytes of dx that are to be found in the second-level cache
 
@@ -38,7 +39,7 @@ class BiasValues {
     return values;
   }
 
-  // Spread over n elements from (line, column) on, as many as their lines have columns.
+  // Spread over n elements from (row, column) on, as many as their rows have columns.
   const char* spread(int64_t row, int64_t column, int64_t n) {
     const int64_t columns = act.operands.columns.size;
     if (row == spread_row && column + n <= columns && n <= spread_count) return spread_;
@@ -175,7 +176,7 @@ struct BiasBackward : BiasChunks, BlockSums {
     return lanes;
   }
 
-  // A channel's terms are columns of its lines. Its neighbours' lines are next to them.
+  // A channel's terms are columns of its rows. Its neighbours' rows are next to them.
   void channel_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t columns = s.columns.size;
     std::fill(lanes, lanes + n * kLanes, -0.0);
@@ -199,7 +200,7 @@ struct BiasBackward : BiasChunks, BlockSums {
     }
   }
 
-  // next: elements from its start to that of whichever line is next.
+  // next: elements from its start to that of whichever row is next.
   void long_row(int64_t row, int64_t column, int64_t m, int64_t phase, double* lane, int64_t next) {
     for (int64_t done = 0, k; done < m; done += k) {
       k = std::min(kPiece, m - done);
@@ -221,7 +222,7 @@ struct BiasBackward : BiasChunks, BlockSums {
     }
   }
 
-  // Few channels: kLanes lines are one row that holds every lane.
+  // Few channels: kLanes rows are joined to one that holds every lane.
   void joined(int64_t term, int64_t terms) {
     const int64_t columns = act.channels, width = kLanes * columns, end = terms * columns;
     const bool reads_back =
@@ -250,8 +251,8 @@ struct BiasBackward : BiasChunks, BlockSums {
     }
   }
 
-  // A tile of columns, line after line, in the order of memory. Where dx holds what is added up, it
-  // is read again from the second-level cache, several lines of a lane at once: lanes are not read
+  // A tile of columns, row after row, in the order of memory. Where dx holds what is added up, it
+  // is read again from the second-level cache, several rows of a lane at once: lanes are not read
   // and written for every one.
   void column_tile(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const char* values = bias.values_at(first, n);
@@ -276,8 +277,8 @@ struct BiasBackward : BiasChunks, BlockSums {
   }
 };
 
-// The first element that a walk meets of an array with one element a channel, and the step from one
-// to the next.
+// The first element that the plan meets of an array with one element a channel, and the step from
+// one to the next.
 char* along_channels(const BiasAct& act, const Operand& a, int64_t* stride) {
   *stride = byte_stride(a, 0, item_size(act.bias_dtype));
   if (!act.operands.is_channel_reversed) return a.data;

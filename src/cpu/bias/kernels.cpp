@@ -1,4 +1,4 @@
-// The serial loops of bias/kernels.h.
+// The kernels of bias/kernels.h.
 #include "cpu/bias/kernels.h"
 
 #include "cpu/simd/vector.h"

@@ -125,7 +125,7 @@ char* ChunkReader::piece(int k) const {
          column * s.item;
 }
 
-// Visits the run as pieces along the last axis: address, stride, how many.
+// Visits the span as pieces along the last axis: address, stride, how many.
 template <class Visit>
 void ChunkReader::for_pieces(int k, Visit visit) const {
   const OperandAxes& axes = s.columns;

@@ -1,8 +1,8 @@
-// The table of functions that is compiled once per instruction set.
+// The table of kernels, which is compiled once per instruction set.
 //
-// A block function runs one serial loop over n contiguous elements. Everything above it - threads,
-// strides, Python - is compiled once and calls through this table; a block of some 4096 elements
-// amortises the indirect call.
+// A kernel here is a function that runs one serial loop over n contiguous elements. Everything
+// above it (threads, strides, Python) is compiled once and calls kernels through this table. A call
+// covers some 4096 elements, so that the indirect call costs next to nothing.
 #pragma once
 
 #include <cstdint>

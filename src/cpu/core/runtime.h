@@ -63,9 +63,9 @@ inline const char* compiler() {
 #endif
 }
 
-// Runs every share of a job: share(job, number, threads) for the numbers below `threads`, which are
-// fixed, whoever runs them. One thread enters no parallel region: that costs more than a small job,
-// and would hang in a child made by fork.
+// Runs every partition of a job: run(job, index, threads) for each index below `threads`. What a
+// partition is does not depend on the thread that runs it. One thread enters no parallel region:
+// that costs more than a small job, and would hang in a child made by fork.
 template <typename Job>
 void run_partitions(int threads, void (*run)(const Job*, int64_t, int64_t), const Job* job) {
   if (threads == 1) {
@@ -73,7 +73,7 @@ void run_partitions(int threads, void (*run)(const Job*, int64_t, int64_t), cons
     return;
   }
   // libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
-  // before the region is read in it, and what is written in it is read after. Two shares of one
+  // before the region is read in it, and what is written in it is read after. Two partitions of one
   // region stay unordered, so that a race between them is found.
 #ifdef __SANITIZE_THREAD__
   char begun = 0, done = 0;

@@ -1,10 +1,10 @@
-// Where a thread's share of a kernel keeps its buffers: not on its stack, which may be as small as
-// 128 KiB (musl's threads, OMP_STACKSIZE), and of which a sum of gates' gradients alone would take
-// 380 KiB.
+// Memory for the buffers of a thread's partition of the work.
 //
-// Each thread has one block, asked for once and kept until the thread ends: as much as its stack
-// would keep of its pages. Frames are taken from its end and given back in the opposite order.
-// Where there is no memory for the block, the stack has to do: no kernel can fail.
+// The buffers do not lie on the stack, which may be as small as 128 KiB (musl's threads,
+// OMP_STACKSIZE), while the sums of the gates' gradients alone take 380 KiB. Each thread allocates
+// one region at first use and keeps it until the thread ends. Frames are taken from its end and
+// released in the opposite order. If the region cannot be allocated the frame lies on the stack
+// after all: no kernel can fail for lack of memory.
 #pragma once
 
 #include <cstdint>

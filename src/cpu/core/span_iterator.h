@@ -1,4 +1,4 @@
-// Walking some axes as one index: as runs along the last of them.
+// Iterates over several axes as if they were one index, as spans along the last axis.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace fastact {
 
-// Visits elements first .. first + n of `axes` as runs along the last axis: their offsets in x and
+// Visits elements first .. first + n of `axes` as spans along the last axis: their offsets in x and
 // y, and how many they are.
 template <class Visit>
 void for_spans(const Axes& axes, int64_t first, int64_t n, Visit visit) {

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
 constexpr int64_t kCut = 64;         // elements: whole cache lines of every dtype
 constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
-constexpr int kAhead = 4;             // lines of the next row that are fetched during this one
+constexpr int kAhead = 4;             // cache lines of the next row to prefetch
 constexpr int64_t kLongRow = 64;      // from here on a row is worth a call of its own
 constexpr int64_t kShortRow = 16;
 
@@ -90,7 +90,7 @@ MoveRow scatter_for(int64_t item) {
 
 namespace {
 
-// A position in a prepared loop, and the walk along its rows.
+// A position in a prepared iterator, which advances along its rows.
 class Cursor {
  public:
   Cursor(const TensorIterator& l, int64_t element) : it(l), last(l.ndim - 1) {
@@ -185,7 +185,7 @@ void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
   }
 }
 
-// The third way: one thread's buffers.
+// The third of the ways: through one thread's buffers.
 class BufferedIterator {
  public:
   explicit BufferedIterator(const TensorIterator& l) : it(l), output(l.operands - 1) {

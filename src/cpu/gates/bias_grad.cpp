@@ -6,15 +6,15 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kL2Bytes = 3 << 18;  // bytes of gradients that the second-level cache still has
-constexpr int64_t kSpanCost = 256;     // of a border between runs, in elements of lanes
+constexpr int64_t kSpanCost = 256;     // of a border between spans, in elements of lanes
 constexpr int64_t kDeep = 8;           // rows of a lane that are read at once, at most
 
-// The slot whose sum over the rows is that of a row of bias.
+// The operand whose sum over the rows is that of a row of bias.
 int operand_of_sum(const Gates& g, int k) {
   return g.kind == kGru && k == 3 ? kRecurrentOut + 2 : kGateOut + k;
 }
 
-// Columns a unit of work: all their gradients are still in the second-level cache when they are
+// Columns of a task: all their gradients are still in the second-level cache when they are
 // added up, if the rows are not too many for that.
 int64_t tile_of(int kind, int64_t compute_item, int64_t rows, int64_t columns) {
   const int64_t most = kMostColumns / kSavedOf[kind] / 16 * 16;
@@ -23,17 +23,17 @@ int64_t tile_of(int kind, int64_t compute_item, int64_t rows, int64_t columns) {
   return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
 }
 
-// How the lanes of one block are dealt out: to `count` parts in runs of `lanes`. Long runs are
+// How the lanes of one block are dealt out: to `count` parts in spans of `lanes`. Long spans are
 // lanes that the last thread has to fetch from the others; between short ones lie rows whose last
 // cache line two threads write to, wherever memory begins between lines, as malloc's does.
 struct Parts {
   int64_t count = 1, lanes = 1;
   Parts(int64_t rows, int64_t width, int threads) {
     while (count < threads && count < kLanes) count *= 2;
-    if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for shares of equal size
+    if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for equal partitions
     while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kSpanCost * rows) lanes *= 2;
   }
-  // Of workspace, where rows of lanes have so many numbers.
+  // Of workspace, for rows of lanes of that width.
   int64_t bytes(int64_t width) const { return count * lanes * width * int64_t(sizeof(double)); }
 };
 
@@ -83,9 +83,9 @@ class GateBiasSums {
   }
 
  private:
-  // The rows of one block whose lanes are those of a part: every parts-th run of part_lanes. What
+  // The rows of one block whose lanes are those of a part: every parts-th span of part_lanes. What
   // can be folded of them without the other parts is, so that few lanes meet in the workspace; all
-  // the part's rows are whole, and no two threads write to a cache line but where runs of rows
+  // the part's rows are whole, and no two threads write to a cache line but where spans of rows
   // meet.
   void part(int64_t index) {
     const int64_t begin = index * g.part_lanes, every = g.parts * g.part_lanes;
@@ -174,7 +174,7 @@ class GateBiasSums {
   }
 
   // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
-  // added up when it is its turn: five are in memory instead of all.
+  // added up when it is needed: five are in memory instead of all.
   bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
             double* to) {
     if (lane >= rows) return false;

@@ -1,3 +1,4 @@
+// The plan of a call of recurrent gates, and a thread's partition of it (gates.h).
 #include "cpu/core/scratch.h"
 #include "cpu/gates/tile_reader.h"
 
@@ -104,7 +105,7 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
       s.step[axis] = byte_stride(x, axes[axis], g->item);
       bits |= uintptr_t(s.step[axis]);
     }
-    // Sums of biases read all gates of a row as one run: one column of each is no exception there.
+    // Sums of biases read all gates of a row as one span: one column of each is no exception there.
     const bool has_run = column == g->item || (g->columns == 1 && array.count == 1);
     s.is_dense = has_run && bits % uintptr_t(g->item) == 0;
     s.is_direct = s.is_dense && g->item == g->compute_item;

@@ -1,4 +1,4 @@
-// The serial loops of gates/kernels.h.
+// The kernels of gates/kernels.h.
 #include "cpu/gates/kernels.h"
 
 #include "common/gates/gates.h"
@@ -11,11 +11,11 @@ FASTACT_HD T* at(const GateRows& rows, int index, int64_t row) {
   return reinterpret_cast<T*>(rows.data[index]) + row * rows.step[index];
 }
 
-// Columns that are done in turns: what is a chain of two functions, the second of which would wait
+// Columns of a strip: what is a chain of two functions, the second of which would wait
 // for the first in every vector, becomes two loops over what the first-level cache holds.
 constexpr int64_t kStrip = 256;
 
-// The gates of one row: what was kept of them ...
+// The gates of one row: what was saved of them ...
 template <class T, int count>
 struct Saved {
   const T* saved[count];

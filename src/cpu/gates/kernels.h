@@ -1,8 +1,8 @@
-// The serial loops of the recurrent gates (common/gates.h), compiled once per instruction set.
+// The kernels of the recurrent gates (common/gates/gates.h), compiled once per instruction set.
 //
-// A loop runs over rows of a state's columns; each operand has rows of its own stride. What is
-// absent has a stand-in (gates.cpp), but for the two that cost most: a recurrent projection that is
-// not added, and gates that are not kept.
+// A kernel runs over rows of a state's columns; each operand has its own stride between rows.
+// Operands that are absent have a stand-in (gates.cpp), but for the two that would cost most: a
+// recurrent projection that is not added, and gates that are not saved.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ using GateKernel = void (*)(const GateRows& rows, int64_t count, int64_t columns
 
 // Of float and of double. An output is an input or disjoint from all of them.
 struct GateTable {
-  GateKernel forward[kGateKinds][2][2][2];  // [type][adds a recurrent projection][keeps gates]
+  GateKernel forward[kGateKinds][2][2][2];  // [type][adds a recurrent projection][saves gates]
   GateKernel backward[kGateKinds][2];       // [type]
   GateKernel recompute[kGateKinds][2][2];   // [type][adds a recurrent projection]
 };

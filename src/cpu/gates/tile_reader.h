@@ -1,5 +1,5 @@
-// What the passes over recurrent gates share: a thread's way through rows and columns, and the
-// buffers that its operands pass through (gates.h).
+// Reads tiles of rows and columns for the passes over recurrent gates, through buffers where
+// operands need them (gates.h).
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace fastact {
 
 constexpr int64_t kGatePiece = 256;  // elements of a buffer: of float, 25 of them fill 25 KiB
 
-// Gates of a kind: of packed inputs, of what is kept, and sums that are gradients of biases.
+// Gates of a kind: of packed inputs, of what is saved, and sums that are gradients of biases.
 constexpr int kGatesOf[kGateKinds] = {4, 3, 1, 2};
 constexpr int kSavedOf[kGateKinds] = {4, 4, 1, 2};
 
@@ -21,7 +21,7 @@ inline bool is_gate_output(bool backward, int index) {
   return index >= kGateOut || (!backward && (index == kHidden || index == kCell));
 }
 
-// One thread's way through its rows and columns.
+// One thread's rows and columns.
 class GateTiles {
  public:
   explicit GateTiles(const Gates& gates) : g(gates) {
@@ -39,7 +39,7 @@ class GateTiles {
     }
   }
 
-  // The longest run of rows, n at most, that is done at once. What was made of it can be found by
+  // The longest span of rows, n at most, that is done at once. What was made of it can be found by
   // `made`, until the next one.
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     if (g.axes) n = std::min(n, g.length[g.axes - 1] - row % g.length[g.axes - 1]);
@@ -89,7 +89,7 @@ class GateTiles {
 
  private:
   static constexpr int64_t kColumns = 1024;      // columns of a tile, at most
-  static constexpr int kStates = kStateOut + 1;  // slots
+  static constexpr int kStates = kStateOut + 1;  // operands
 
   int64_t row_step(const Gates::GateOperand& s) const { return g.axes ? s.step[g.axes - 1] : 0; }
 

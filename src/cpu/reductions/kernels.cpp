@@ -1,9 +1,5 @@
-// The serial loops of the reductions: see reductions/kernels.h for what they compute.
-//
-// In the first-level cache of a Xeon, terms a ns on AVX-512 (AVX2), before float32 was added by fma
-// (simd/accumulators.h): a contiguous sum takes 16.5 (18) of float32, 28 (26) of float64, 13 (7) of
-// float16 and 10 (8) of bfloat16, eight rows of columns 16 (16), 13 (11), 13 (7) and 10 (8); NumPy
-// sums 5 float32.
+// The kernels of the reductions: reductions/kernels.h says what they compute, and
+// docs/design/reductions.md how fast.
 #include "cpu/reductions/kernels.h"
 
 #include <type_traits>
@@ -72,8 +68,7 @@ struct Lanes {
     }
   }
 
-  // n terms, from lane 0 on. The hardware's own prefetches do here: with ours 2048 bytes ahead, a
-  // sum of 25 MB in the third-level cache took 1.35 times the time.
+  // n terms, from lane 0 on. The hardware prefetches them; software prefetches here are slower.
   FASTACT_HD void add(const T* x, int64_t n) {
     const V one = V{} + hidden_one();
     const T* const end = x + n / kLanes * kLanes;
@@ -145,8 +140,8 @@ void sum_blocks(const char* x, const int64_t* offsets, int64_t count, int64_t n,
     sums[i] = sum_block<T, F>(reinterpret_cast<const T*>(x + offsets[i]), n);
 }
 
-// Read from its end, as it lies in memory; the lanes are turned once a block. (Gathered the other
-// way round first, a sum in the second-level cache takes 1.6 times the time.)
+// Read from its end, as it lies in memory; the lanes are reversed once a block. (To gather the
+// terms in the other direction first is slower.)
 template <class T, class F>
 FASTACT_HD double sum_block_backward(const T* x, int64_t n) {
   Lanes<T, F> lanes;
@@ -302,8 +297,7 @@ FASTACT_HD Vector sum_every_row(const Vector (&rows)[n], F f, std::index_sequenc
   return fold_terms(terms);
 }
 
-// The loop over rows one by one came out of GCC 12 as 0.6 terms/ns for rows of 5, and 4.7 for rows
-// of 3; whole vectors and shuffles take 4.8 and 6.7.
+// By whole vectors and shuffles, which is faster than what GCC 12 makes of a loop over the rows.
 template <int n, class T, class F>
 void sum_short(const char* from, const int64_t*, int64_t count, double* sums) {
   const T* x = reinterpret_cast<const T*>(from);

@@ -1,25 +1,28 @@
-// The serial loops of the reductions, compiled once per instruction set like core/kernel_table.h.
+// The kernels of the reductions, compiled once per instruction set as core/kernel_table.h.
 //
-// One order of addition, whatever the layout. The reduced index r runs from 0 to the product of
-// the reduced lengths, and
+// There is one order of addition, whatever the layout. The reduced index r runs from 0 to the
+// product of the reduced lengths, and
 //
-//   term r of a block belongs to lane r % kLanes; a lane adds its terms in turn        (double)
-//   the lanes of a block fold in halves: lane i += lane i + 16, then + 8, + 4, + 2, + 1
-//   blocks of kReduceBlock terms are added in turn, compensated (`merge`)
+//   - term r of a block belongs to lane r % kLanes, and a lane adds its terms one after the other,
+//     in double;
+//   - the lanes of a block are folded in halves: lane i += lane i + 16, then + 8, + 4, + 2, + 1;
+//   - the sums of the blocks, of kReduceBlock terms each, are added one after the other,
+//     compensated (`merge`).
 //
-// A sum over contiguous terms has its lanes in vector registers; a sum of rows keeps them in
-// memory, `lanes[lane][column]`. Both add the same numbers in the same order, so a column's bits
-// do not depend on how many columns stand beside it. Missing lanes hold -0, which changes nothing
-// that it is added to: a sum of -0 is -0, as in NumPy.
+// A sum over contiguous terms has its lanes in vector registers; a sum of rows has them in memory,
+// `lanes[lane][column]`. Both add the same numbers in the same order, so that the bits of a column
+// do not depend on the number of columns beside it. Missing lanes hold -0, which changes nothing
+// that it is added to: the sum of -0 is -0, as in NumPy.
 //
-// Error. A term passes at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5 in the
-// fold; `merge` is the compensated summation of Ogita, Rump and Oishi (Sum2: Knuth's two-sum, the
-// errors added up), which rounds once, and n blocks again in the second order alone. With u = 2^-53
+// Error. A term passes through at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5
+// in the fold. `merge` is the compensated summation of Ogita, Rump and Oishi (Sum2: Knuth's
+// two-sum, with the errors added up), which rounds once, and n blocks contribute in the second
+// order only. With u = 2^-53
 //
 //   |hi + lo - exact| <= (68 u + u + (n u)^2) sum|x| < 2^-46 sum|x|     for n to 2^29, 2^40 terms
 //
 // and the last rounding to the array's dtype adds half a ULP. (16-bit results go through float
-// rounded to odd, so that there is one rounding.)
+// rounded to odd, so that there is only one rounding.)
 #pragma once
 
 #include <cstdint>
@@ -77,7 +80,7 @@ struct ReduceKernels {
   void (*spread)(const char* x, int64_t stride, int64_t n, double* lane);
 };
 
-// What all of them share.
+// The kernels that do not depend on the dtype, and those that do.
 struct ReduceTable {
   ReduceKernels kernels[kReduceInputs][kDTypes];
 

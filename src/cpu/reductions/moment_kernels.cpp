@@ -1,4 +1,5 @@
-// The serial loops of reductions/moment_kernels.h.
+// The kernels of reductions/moment_kernels.h: the accumulators in vector registers first, then the
+// loops over each layout.
 #include "cpu/reductions/moment_kernels.h"
 
 #include <type_traits>

@@ -58,9 +58,9 @@ struct MomentKernels {
   void (*add_terms)(const char* x, int64_t n, int64_t phase, double shift, double* sums,
                     double* squares);
 
-  // n contiguous terms onto a line IN/OUT, which holds the first `at` of their block already. Where
-  // a block ends its moments go to mean, m2 OUT, one `stride` after the other, and the line begins
-  // anew. In one pass: not for float64, whose blocks are to be passed over again.
+  // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of their block
+  // already. Where a block ends its moments go to mean, m2 OUT, one `stride` after the other, and
+  // it begins anew. In one pass: not for float64, whose blocks are to be passed over again.
   void (*add_segment)(const char* x, int64_t n, int64_t at, UnfinishedBlock* open, double* mean,
                       double* m2, int64_t stride);
 

@@ -288,7 +288,7 @@ struct MomentFrame {
   explicit MomentFrame(const MomentReducer& moments) : inputs(moments), merger(moments) {}
 };
 
-// Moments of terms in lines, as the sums of reductions/segmented.cpp.
+// Moments of terms in segments, as the sums of reductions/segmented.cpp.
 struct SegmentedMoments {
   const MomentReducer& m;
   const Reducer& r;

@@ -1,3 +1,5 @@
+// The plan of a reduction, its tasks, and the way from the sums of blocks to the results. How the
+// blocks of an array are read is in reduce_inputs.cpp.
 #include "cpu/reductions/reduce.h"
 
 #include <algorithm>
@@ -16,7 +18,7 @@ int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
 }
 
-// A unit: some outputs over some chunks, from the sums of their blocks to y.
+// A task: some outputs over some chunks, from the sums of their blocks to y.
 struct SumMerger {
   const Reducer& r;
   alignas(64) double hi[kMostColumns], lo[kMostColumns];
@@ -148,7 +150,7 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceKernels* kernels,
   const bool is_wide = is_unit && !plan.inner_reduced &&
                        (plan.inner > kNarrowTile || (plan.inner == kNarrowTile && !is_joined));
 
-  // Enough units for many threads before they grow to what is best for one.
+  // Enough tasks for many threads before they grow to what is best for one.
   const int64_t even = ceil_div(r->outputs.size, kFewTasks);
   r->row = r->outputs.size;
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);

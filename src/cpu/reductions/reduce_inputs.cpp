@@ -1,4 +1,4 @@
-// Where the terms of a sum come from: x itself, in each layout (reduce.h).
+// The inputs of a sum: reads the blocks of an array x in each layout (reduce.h).
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kOutputs = 256;    // outputs a unit, where they are not columns, at most
+constexpr int64_t kOutputs = 256;    // outputs a task, where they are not columns, at most
 constexpr int64_t kGathered = 2048;  // elements gathered at a time
 
 struct ArrayInputs : BlockSums {
@@ -129,7 +129,7 @@ struct ArrayInputs : BlockSums {
   }
 
   // The same of rows of which each touches the one before: in memory lane 31 comes first. What is
-  // read so is turned once a block.
+  // read so is reversed once a block.
   void dense_backward(const char* x, int64_t n, int64_t terms) {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
     int64_t at[kReduceBlock / kLanes];

@@ -1,3 +1,4 @@
+// The sums of segments (segmented.h): each output keeps the lanes of its unfinished block.
 #include "cpu/reductions/segmented.h"
 
 #include <algorithm>

@@ -1,11 +1,12 @@
-// Sums whose terms lie in lines, as those of a channel in NCHW: many outputs at once, in the order
-// of memory.
+// Sums whose terms lie in segments, as those of a channel in NCHW: many outputs at once, in the
+// order of memory.
 //
-// A line is a contiguous piece of an output's terms; the next output's line follows it, the next
-// line of the same output comes far behind. Blocks know nothing of lines: one ends wherever it has
-// its kReduceBlock terms. Output by output, or block by block, means to jump after every 8 KiB, and
-// the hardware's prefetcher begins anew each time. So each output keeps the lanes of its unfinished
-// block, and whole lines are read one after the other. The order of addition is that of all sums.
+// A segment is a contiguous piece of the terms of one output. The next segment in memory belongs to
+// the next output; the next segment of the same output lies far away. Blocks are independent of
+// segments: a block ends wherever it has its kReduceBlock terms. To sum output by output, or block
+// by block, would mean to jump after every 8 KiB, and the hardware's prefetcher would start anew
+// each time. Instead, each output keeps the lanes of its unfinished block, and whole segments are
+// read one after the other. The order of addition is that of all sums.
 #pragma once
 
 #include "cpu/reductions/reduce.h"
@@ -14,10 +15,10 @@ namespace fastact {
 
 constexpr int64_t kSegmentedOutputs = 64;  // outputs at once: their lanes fill 16 KiB
 constexpr int64_t kMostEnds = 8;           // blocks that end within a piece, at most
-constexpr int64_t kSegmentPiece = kMostEnds * kReduceBlock;  // terms of a line at once
+constexpr int64_t kSegmentPiece = kMostEnds * kReduceBlock;  // terms of a segment at once
 
-// Visits the index-th of `partitions` parts of the work of a reduction with lines, as first output,
-// number of outputs (<= kSegmentedOutputs), first chunk and its end.
+// Visits the index-th of `partitions` parts of the work of a reduction with segments, as first
+// output, number of outputs (<= kSegmentedOutputs), first chunk and its end.
 template <class Visit>
 void for_segmented_tasks(const Reducer& r, int64_t index, int64_t partitions, Visit visit) {
   const int64_t outputs = r.outputs.size, chunks = r.partial ? r.chunks : 1;
@@ -35,7 +36,7 @@ void for_segmented_tasks(const Reducer& r, int64_t index, int64_t partitions, Vi
   }
 }
 
-// The lines of the outputs first .. first + n, of their chunks begin .. end:
+// The segments of the outputs first .. first + n, of their chunks begin .. end:
 //   add(k, x, m, at)     m terms at x of output k, whose block holds `at` of them already
 //   end(e, block)        block number `block` is complete: the e-th that ended in what was added
 //   rest(block, terms)   the last block, where it is shorter

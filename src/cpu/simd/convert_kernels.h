@@ -1,9 +1,10 @@
-// The serial loops that fused kernels put around an activation, compiled once per instruction set.
+// The conversions and additions that fused kernels put around an activation, compiled once per
+// instruction set.
 //
-// A fused kernel works in chunks of the compute type that stay in the first-level cache: its
-// operands are widened into one, whatever arithmetic is its own follows, the activation's block
-// function runs on the chunk, and the result is narrowed to where it belongs. So no activation
-// needs to know what it is fused with, nor the other way round.
+// A fused kernel works on chunks of the compute type that stay in the first-level cache. Its
+// operands are converted to the compute type, its own arithmetic follows, the activation's kernel
+// runs on the chunk, and the result is converted back and stored. An activation therefore need not
+// know what it is fused with, nor a fused kernel which activation it runs.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,9 @@
-// 16-bit data as chunks of float that stay in the first-level cache.
+// Vectors, and the conversion of 16-bit data in chunks of float that stay in the first-level cache.
 //
-// With the conversions inside the loop GCC unrolled it to the 16-bit vector length and spilled:
-// 4096 bfloat16 of mish took 3.7 us on AVX-512 and 7.5 us on AVX2, where chunks take 1.8 and 3.6
-// (float32: 1.4 and 2.9). Chunks have a constant length, for which GCC leaves out all but the loop
-// itself: against 512 at most, relu takes 0.6 times and mish 0.95 times the time. Chunks of 64 are
-// equal; of 16 or 32 elements, stores and loads differ in width, and wait for each other (up to 5
-// times the time).
+// The conversion is a loop of its own: inside the loop of an activation, GCC unrolls it to the
+// 16-bit vector length and spills registers. Chunks have a constant length, for which GCC leaves
+// out all but the main loop. Chunks below 64 elements stall, because their loads and stores differ
+// in width. Measurements: docs/design/activations.md.
 #pragma once
 
 #include "common/core/dtypes.h"
@@ -19,12 +17,10 @@ FASTACT_BEGIN_NAMESPACE
 constexpr int64_t kChunk = 128;
 
 #if defined(__F16C__) && defined(__AVX2__)
-// The one place with intrinsics. The hardware converts a vector of halves at once, which GCC 12
-// does not know how to ask for, and of the rounding to bfloat16 it makes more instructions than it
-// needs. 4096 elements of relu, before and after, in us: float16 1.9 and 0.24 on AVX-512, bfloat16
-// 0.77 and 0.47 on AVX-512, 1.2 and 0.82 on AVX2. A rest shorter than a vector passes through a
-// vector too: NaNs, whose payload the two ways treat differently, then do not depend on their
-// position.
+// The hardware converts a vector of halves at once, which GCC 12 does not make of a loop, and its
+// rounding to bfloat16 takes more instructions than necessary: hence intrinsics. A rest shorter
+// than a vector passes through a vector too: the payload of a NaN, which the two ways treat
+// differently, then does not depend on the position.
 #if defined(__AVX512F__)
 constexpr int64_t kHalves = 16;
 FASTACT_HD __m256i load_halves(const void* from) {
@@ -122,9 +118,9 @@ FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
 }
 #endif
 
-// A vector of doubles, as wide as the instruction set has them, and how any dtype becomes one. GCC
-// 12 makes of __builtin_convertvector two conversions of half the width and a shuffle: 2048 float32
-// summed in the first-level cache took 269 ns so, and take 124 by one instruction a vector.
+// A vector of doubles, as wide as the instruction set has them, and the conversion of any dtype to
+// it. By intrinsics: GCC 12 makes of __builtin_convertvector two conversions of half the width and
+// a shuffle (docs/design/reductions.md).
 #if defined(__AVX512F__)
 constexpr int kVector = 8;
 #elif defined(__AVX__)

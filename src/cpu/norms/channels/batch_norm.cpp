@@ -1,3 +1,5 @@
+// The numbers of the channels in batch_norm (batch_norm.h): parameters, statistics, coefficients
+// and sums. The passes over the arrays are in batch_norm_passes.cpp.
 #include "cpu/norms/channels/batch_norm.h"
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kLongPiece = 16384;  // elements of a line that are summed at a time
+constexpr int64_t kLongPiece = 16384;  // elements of a row that are summed at a time
 constexpr int64_t kMostCuts = 64;      // chunks
 constexpr int64_t kShortChunk = 2048;  // elements of a channel: so many amortise folding its lanes
 

@@ -1,4 +1,4 @@
-// The serial loops of norms/channels/batch_norm_kernels.h.
+// The kernels of norms/channels/batch_norm_kernels.h.
 #include "cpu/norms/channels/batch_norm_kernels.h"
 
 #include "common/norms/batch_norm.h"
@@ -62,8 +62,8 @@ constexpr LaneNumbers<T> kLaneNumbers;
 
 // Onto the lanes `total`, in double, of n elements: element i belongs to lane i % kLanes, but those
 // of a rest shorter than half of the lanes to the last of them: they are read with the elements
-// before them, of which none counts twice. (Onto the first lanes one by one, a rest of 4 took as
-// long as 96 elements: a vector's load waits for every one of the stores before it.)
+// before them, of which none counts twice. (Added to the first lanes one by one they would stall: a
+// vector's load waits for every store before it.)
 template <class T>
 FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
                              Vector (&total)[2][kVectors]) {
@@ -119,7 +119,7 @@ FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
       memcpy(lanes[0] + k * kCount, &sum[k], sizeof sum[k]);
       memcpy(lanes[1] + k * kCount, &product[k], sizeof product[k]);
     }
-    if (rest > 0 && p != end) {  // of a line shorter than half the lanes
+    if (rest > 0 && p != end) {  // of a segment shorter than half the lanes
       for (int k = 0; k < rest; ++k) {
         lanes[0][kHalf + before + k] += p[k];
         lanes[1][kHalf + before + k] += p[k] * centred(x[k], high, low);
@@ -177,7 +177,7 @@ void fold_lanes(const double* lanes, double* sums) {
   for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
 }
 
-// Elements of a line from which on the next one is asked for, and of that, at most.
+// Elements of a segment from which on the next one is prefetched, and of that, at most.
 constexpr int64_t kLeastPrefetched = 64, kPrefetchedSegment = 1024;
 
 template <class T>
@@ -192,8 +192,8 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
     Vector total[2][kVectors];
     set_lanes(total, nullptr);
     for (int64_t segment = 0; segment < segments; ++segment, p += pitch, x += pitch) {
-      // Of lines apart from each other the hardware does not know where the next one lies; after
-      // the last comes the first of the next channel.
+      // The hardware does not know where the next segment lies. After the last one comes the first
+      // of the next channel.
       const int64_t next = segment + 1 < segments ? pitch : n - segment * pitch;
       const int64_t asked = n < kLeastPrefetched     ? 0
                             : n < kPrefetchedSegment ? n

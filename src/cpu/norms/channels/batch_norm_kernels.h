@@ -1,7 +1,7 @@
-// The serial loops of batch_norm over a chunk of the compute type (core/chunk_reader.h), compiled
-// once per instruction set; the formulas are those of common/batch_norm.h.
+// The kernels of batch_norm over a chunk of the compute type (core/chunk_reader.h), compiled once
+// per instruction set; the formulas are those of common/norms/batch_norm.h.
 //
-// A coefficient is one number for the whole chunk, or [1] a row of them, one an element.
+// A channel coefficient is one number for the whole chunk, or [1] a row of them, one an element.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,15 @@ struct BatchNormKernels {
   void (*add_segment)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                       double* sums);
 
-  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a line; sums OUT (2) = what they hold.
+  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a segment; sums OUT (2) = what they
+  // hold.
   void (*add_piece)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                     double* lanes);
   void (*fold_lanes)(const double* lanes, double* sums);
 
-  // sums, products OUT (channels) = those of the lines of each channel, as whole pieces on the same
-  // lanes: `lines` lines of n elements, `pitch` elements apart; of channels side by side.
+  // sums, products OUT (channels) = those of the segments of each channel, as whole pieces on the
+  // same lanes: `segments` segments of n elements, `pitch` elements apart; of channels side by
+  // side.
   void (*add_channels)(const char* p, const char* x, const char* const* coefficients,
                        int64_t channels, int64_t segments, int64_t pitch, int64_t n, double* sums,
                        double* products);

@@ -1,4 +1,5 @@
-// The passes of batch_norm over its arrays, a share of each: chunk by chunk (batch_norm.h).
+// The passes of batch_norm over its arrays, chunk by chunk, and a thread's partition of each
+// (batch_norm.h). The numbers of the channels are in batch_norm.cpp.
 #include <algorithm>
 
 #include "cpu/core/scratch.h"
@@ -12,8 +13,8 @@ constexpr int64_t kCut = 64;        // elements: whole cache lines of every dtyp
 constexpr int64_t kNear = 2 << 20;  // bytes of x that stay in a cache
 // Where both passes go by channels:
 constexpr int64_t kNearBytes = 128 << 10;  // bytes of x that are near the second time
-constexpr int64_t kShortestSpan = 2048;    // elements of lines side by side, at least
-constexpr int64_t kTasksPerPartition = 4;  // of which a share is better even
+constexpr int64_t kShortestSpan = 2048;    // elements of rows side by side, at least
+constexpr int64_t kTasksPerPartition = 4;  // from which on partitions need not be equal
 
 // One thread's chunks.
 struct BatchNormChunks {
@@ -25,7 +26,7 @@ struct BatchNormChunks {
   const int64_t longest;  // elements of a chunk
   const int64_t at_once;  // rows of a chunk
   const bool is_near;     // they go by together, else one after the other
-  const bool is_short;    // lines share a chunk
+  const bool is_short;    // rows share a chunk
   bool is_row = false;
   int64_t row_count = 1;  // of a chunk, where they go by together
   alignas(64) char x_buffer[kPiece * sizeof(double)];
@@ -68,7 +69,7 @@ struct BatchNormChunks {
     return is_plain(n) ? std::max(columns, kRowsAtOnce * kTile) : kPiece;
   }
 
-  // Whole rows of a chunk: eight of one set of coefficients, or lines of channels side by side.
+  // Whole rows of a chunk: eight of one set of coefficients, or rows of channels side by side.
   static int64_t most_rows(const BatchNorm& n) {
     const int64_t columns = n.operands.columns.size;
     if (columns < shortest_of(n) || (n.operands.is_channel_outer && !are_flat(n.operands)))
@@ -81,7 +82,7 @@ struct BatchNormChunks {
     return norm.coefficients + (k * norm.pitch + channel) * s.compute_item;
   }
 
-  // n elements from (line, column) on, and the coefficients that go with them.
+  // n elements from (row, column) on, and the coefficients that go with them.
   void go(int64_t row, int64_t column, int64_t n) {
     reader.go(row, column, n);
     is_row = !s.is_channel_outer || is_short;
@@ -111,7 +112,7 @@ struct BatchNormChunks {
     }
   }
 
-  // The longest chunk from `column` of a line on.
+  // The longest chunk from `column` of a row on.
   int64_t most(int64_t row, int64_t column, int64_t left) const {
     const int64_t columns = s.columns.size;
     if (is_short) return std::min(kPiece, left);
@@ -208,7 +209,7 @@ struct BatchNormChunks {
     for_chunks(cut(index), cut(index + 1), visit);
   }
 
-  // All chunks of channels first .. first + n, where channels are lines.
+  // All chunks of channels first .. first + n, where channels are rows.
   template <class Visit>
   void for_channels(int64_t first, int64_t n, Visit visit) {
     const int64_t columns = s.columns.size;
@@ -228,7 +229,7 @@ struct BatchNormSums : BatchNormChunks {
   alignas(64) char lanes[2 * kPiece * sizeof(double)];
   alignas(64) double double_lanes[2 * kPiece];
 
-  // Short lines, of n / columns channels: to [2] of each.
+  // Short rows, of n / columns channels: to [2] of each.
   void add_short(int64_t n, double* to) {
     const char* x = reader.load(BatchNorm::kX, x_buffer);
     const char* p = gradient_of_z(x, n);
@@ -241,7 +242,7 @@ struct BatchNormSums : BatchNormChunks {
     }
   }
 
-  // Chunk `chunk` of a tile of channels, where they are lines; short lines go together.
+  // Chunk `chunk` of a tile of channels, where they are rows; short rows go together.
   void segments(int64_t chunk, int64_t first, int64_t n) {
     const int64_t outer = s.rows.size / norm.channels, pieces = outer * norm.cuts;
     const int64_t begin = pieces * chunk / norm.chunks, end = pieces * (chunk + 1) / norm.chunks;
@@ -269,7 +270,7 @@ struct BatchNormSums : BatchNormChunks {
     for (int64_t k = 0; k < n; ++k) to[k] = sums[2 * k], to[norm.channels + k] = sums[2 * k + 1];
   }
 
-  // Pieces begin .. end of one channel. Its lanes take line after line, and meet at the end.
+  // Pieces begin .. end of one channel. Its lanes take row after row, and meet at the end.
   void long_segments(int64_t begin, int64_t end, int64_t channel, double* sums) {
     const int64_t columns = s.columns.size;
     std::fill(double_lanes, double_lanes + 2 * kLanes, 0.0);
@@ -286,7 +287,7 @@ struct BatchNormSums : BatchNormChunks {
     norm.kernels->fold_lanes(double_lanes, sums);
   }
 
-  // Chunk `chunk` of lines, n columns of them; few columns: several lines are one row.
+  // Chunk `chunk` of rows, n columns of them; few columns: several rows are joined to one.
   void rows(int64_t chunk, int64_t first, int64_t n) {
     const int64_t begin = s.rows.size * chunk / norm.chunks;
     const int64_t end = s.rows.size * (chunk + 1) / norm.chunks;

@@ -1,5 +1,5 @@
-// The norms of arrays whose channels come last (norms/channels/channels_last.h; common/norms.h has
-// the formulas).
+// Forward and backward of the norms whose channels come last (norms/channels/channels_last.h;
+// common/norms/norms.h has the formulas).
 #include "cpu/norms/channels/channels_last.h"
 
 #include <cstring>

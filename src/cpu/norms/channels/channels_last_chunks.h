@@ -1,5 +1,5 @@
-// What the passes of the norms by columns share: the way through an example, and the numbers of its
-// columns (norms/channels/channels_last.h).
+// What forward and backward of channels_last.cpp have in common: the tiles and pieces of an
+// example, and the channel coefficients of its columns.
 #pragma once
 
 #include <cstring>
@@ -13,11 +13,11 @@ namespace fastact {
 
 constexpr int64_t kRowPiece = kPiece / kColumnRows;  // elements of a row that go by at a time
 constexpr int64_t kFewChannels = 64;                 // below, pixels are joined
-constexpr int64_t kLeastColumns = 16;                // of a unit: a cache line of float
+constexpr int64_t kLeastColumns = 16;                // of a task: a cache line of float
 constexpr int64_t kTasksPerPartition = 4;            // where examples are cut
 constexpr int64_t kEven = 16;                        // a row of joined pixels is best a multiple of
 
-// `rows` rows of n elements: those from `column` on of lines that follow each other, or where
+// `rows` rows of n elements: those from `column` on of rows that follow each other, or where
 // pixels are joined, so many pixels each.
 struct RowPiece {
   int64_t row, rows, column, n;
@@ -39,7 +39,7 @@ struct PieceRows {
   }
 };
 
-// One thread's way through a unit: some groups of one example.
+// One thread's pass over a task: some groups of one example.
 struct ChannelsLastPass {
   const Norm& norm;
   const StridedOperands& s;
@@ -50,7 +50,7 @@ struct ChannelsLastPass {
   NormParameterReader weight, bias;
   ChunkReader reader;
   int64_t example = 0, first_group = 0, groups = 0;
-  RowStats stats[kTile];    // of the unit's groups
+  RowStats stats[kTile];    // of the task's groups
   double mean_g[2][kTile];  // of g and of g xhat
   alignas(64) char coefficients[kColumnCoefficients][kTile * sizeof(double)];
 
@@ -73,7 +73,7 @@ struct ChannelsLastPass {
     return most < even ? most : most / even * even;
   }
 
-  // Visits the index-th of `partitions` parts of the units, of `outer` examples or blocks of them.
+  // Visits the tasks of one partition, of `outer` examples or blocks of them.
   template <class Visit>
   void for_tasks(int64_t outer, int64_t index, int64_t partitions, Visit visit) {
     int64_t most = std::clamp<int64_t>(kTile / group, 1, norm.groups);
@@ -88,7 +88,7 @@ struct ChannelsLastPass {
     }
   }
 
-  // Visits the unit's columns as tiles: of whole groups, or of pieces of one.
+  // Visits the task's columns as tiles: of whole groups, or of pieces of one.
   template <class Visit>
   void for_tiles(Visit visit) {
     const int64_t end = (first_group + groups) * group;
@@ -96,7 +96,7 @@ struct ChannelsLastPass {
       visit(first, std::min(kTile, end - first));
   }
 
-  // Visits the columns of a tile as pieces of groups: which of the unit's it is, and from where on.
+  // Visits the columns of a tile as pieces of groups: which of the task's it is, and from where on.
   template <class Visit>
   void for_groups(int64_t first, int64_t n, Visit visit) const {
     int64_t which = first / group, m = std::min((which + 1) * group - first, n);
@@ -166,7 +166,7 @@ struct ChannelsLastPass {
     });
   }
 
-  // The numbers of a piece of the tile that begins at column `first`.
+  // The coefficients of a piece of the tile that begins at column `first`.
   void coefficients_of(const RowPiece& piece, int64_t first, const char** at) const {
     for (int k = 0; k < kColumnCoefficients; ++k)
       at[k] = coefficients[k] + (piece.column - first) * s.compute_item;
@@ -212,7 +212,7 @@ struct ChannelsLastPass {
     });
   }
 
-  // Visits the unit's groups with the offsets of their statistics.
+  // Visits the task's groups with the offsets of their statistics.
   template <class Visit>
   void for_stats(Visit visit) const {
     const Axes& axes = norm.row_stats;
@@ -227,7 +227,7 @@ struct ChannelsLastPass {
   }
 };
 
-// A dense run at a time through the activation, or row by row.
+// Runs the activation over all rows at once where they are dense, else row by row.
 template <class Run>
 void for_dense(const RowPiece& piece, bool is_dense, Run run) {
   if (is_dense) return run(0, piece.rows * piece.n);

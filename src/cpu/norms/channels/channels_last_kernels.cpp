@@ -1,4 +1,4 @@
-// The serial loops of norms/channels/channels_last_kernels.h.
+// The kernels of norms/channels/channels_last_kernels.h.
 #include "cpu/norms/channels/channels_last_kernels.h"
 
 #include "common/norms/norms.h"

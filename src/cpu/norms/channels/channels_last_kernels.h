@@ -1,8 +1,8 @@
-// The serial loops of the norms whose channels come last, over some rows of a tile of columns, in
-// the compute type; compiled once per instruction set like core/kernel_table.h.
+// The kernels of the norms whose channels come last, over some rows of a tile of columns, in the
+// compute type; compiled once per instruction set as core/kernel_table.h.
 //
-// The numbers of a channel are rows themselves, one element a column, and stay in registers while
-// all rows of a call go by. The formulas are those of common/norms.h.
+// The coefficients of the channels are rows themselves, one element a column, and stay in registers
+// for all rows of a call. The formulas are those of common/norms/norms.h.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace fastact {
 
 constexpr int64_t kColumnRows = 8;  // rows of a call, at most
 
-// The numbers of a column; mean as two numbers, high + low (backward: high alone).
+// The coefficients of a channel; the mean as two numbers, high + low (backward: high alone).
 enum ColumnCoefficient : int {
   kColumnHigh,
   kColumnLow,

@@ -1,4 +1,5 @@
-// The norms backward, unit by unit (norms/rows/plan.h; common/norms.h derives the gradients).
+// The norms backward, one normalization row after the other (norms/rows/plan.h;
+// common/norms/norms.h derives the gradients).
 #include <cstring>
 
 #include "cpu/core/scratch.h"
@@ -11,13 +12,13 @@ namespace {
 constexpr int64_t kCachedBytes =
     8192 * sizeof(double);                  // bytes of p that pass 2 need not compute again
 constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk
-constexpr int64_t kBand = kLeastBlock;      // units, at most, that pass 2 takes chunk by chunk
+constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes chunk by chunk
 constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
-constexpr int64_t kSmallBand = 512 << 10;   // and where no sums speak for more units
+constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
 constexpr int64_t kCacheLine = 64;
-constexpr int64_t kSpansPerCall = 64;  // whose sums are kept at once
+constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
-// A unit between the two passes.
+// A row between the two passes.
 struct BackwardRow {
   int64_t index;
   RowStats stats;
@@ -29,12 +30,12 @@ struct BackwardRow {
 struct NormBackward : NormChunks {
   const StridedOperands& s;
   const int64_t band;
-  const int64_t ahead;  // units from one to that in its place of the next band
+  const int64_t ahead;  // rows from one to the same position of the next band
   const bool has_dx, has_sums;
   const bool is_plain;   // p and x are arrays
   const bool is_direct;  // dx, to where it belongs
   const bool caches_p;   // p, from pass 1 to pass 2
-  const bool by_spans;   // all of a unit's runs in one call
+  const bool by_spans;   // all of a row's spans in one call
   ChunkReader reader;
   alignas(64) char x[kQuad][kBandPiece * sizeof(double)];
   alignas(64) char p[kQuad][kBandPiece * sizeof(double)];
@@ -81,7 +82,7 @@ struct NormBackward : NormChunks {
     return std::clamp(std::min(most, fits), int64_t(1), kBand);
   }
 
-  // One block of the batch, in some groups: as the units lie in memory.
+  // One block of the batch, in some groups: in the order of memory.
   void block(int64_t chunk, int64_t first_group, int64_t groups) {
     const int64_t end = std::min((chunk + 1) * norm.block, norm.batch);
     double* first_sums[2] = {};
@@ -123,7 +124,7 @@ struct NormBackward : NormChunks {
     row->means[1] = sum_g_xhat / double(s.columns.size);
   }
 
-  // p = dy f'(z) and x of a chunk, in the compute type. at: the unit's place in the band.
+  // p = dy f'(z) and x of a chunk, in the compute type. at: the row's position in the band.
   void fetch(const BackwardRow& row, int64_t at, const NormChunk& c, bool is_second,
              const char** to_p, const char** to_x) {
     if (is_plain) {
@@ -147,7 +148,7 @@ struct NormBackward : NormChunks {
     norm.activation(operands, c.n, norm.parameters);
   }
 
-  // The two sums of some of a unit's elements, which are those of g if there is a row of weights.
+  // The two sums of some of a row's elements, which are those of g if there is a row of weights.
   void add_up(const BackwardRow& row, int64_t at, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes];
     for_chunks(row.index, first, end, [&](const NormChunk& c) {
@@ -159,7 +160,7 @@ struct NormBackward : NormChunks {
     norm.kernels->fold(lanes, both);
   }
 
-  // Pass 1 of units of one chunk.
+  // Pass 1 of rows of one chunk.
   void sum_whole(BackwardRow* rows, int count, const NormChunk& c) {
     for (int first = 0, n; first < count; first += n) {
       n = std::min(kQuad, count - first);
@@ -174,7 +175,7 @@ struct NormBackward : NormChunks {
     }
   }
 
-  // Pass 2 of one chunk of some units. sums IN/OUT: += those of their parameters; null: no sums.
+  // Pass 2 of one chunk of some rows. sums IN/OUT: += those of their parameters; null: no sums.
   void finish(const BackwardRow* rows, int64_t count, const NormChunk& c, double* const* sums) {
     char* made[2] = {};
     for (int64_t first = 0, n; first < count; first += n) {
@@ -207,7 +208,8 @@ struct NormBackward : NormChunks {
     for (int k = 0; sums && k < 2; ++k) norm.kernels->add_band(made[k], c.n, sums[k]);
   }
 
-  // kOne, kRuns: the two sums of a run are those of its parameters, and by its weight those of g.
+  // kPerRow, kPerSpan: the two sums of a span are those of its parameters, and by its weight those
+  // of g.
   void backward_spans(BackwardRow* row, double* const* sums) {
     double sum_g = 0.0, sum_g_xhat = 0.0;
     int64_t parameter = 0;
@@ -224,7 +226,7 @@ struct NormBackward : NormChunks {
     for_row(row->index, [&](const NormChunk& c) { finish(row, 1, c, nullptr); });
   }
 
-  // The same, of runs that lie in one piece and need no buffer.
+  // The same, of spans that lie in one piece and need no buffer.
   void backward_short_spans(BackwardRow* row, double* const* sums) {
     const int64_t spans = spans_of_row();
     const SpanValues weights = weight.of_spans(row->index, norm.span, spans);
@@ -250,7 +252,7 @@ struct NormBackward : NormChunks {
     norm.kernels->finish_spans(all, spans, norm.span, weights);
   }
 
-  // kRow, kMixed: pass 2 takes a chunk of all units of the band, then the next chunk.
+  // kPerElement, kMixed: pass 2 takes a chunk of all rows of the band, then the next chunk.
   void backward_band(BackwardRow* rows, int count, double* const* sums) {
     if (!has_dx && !caches_p) {
       for (int i = 0; i < count; ++i) set_means(&rows[i], 0.0, 0.0);

@@ -1,4 +1,4 @@
-// The norms forward, unit by unit (norms/rows/plan.h).
+// The norms forward, one normalization row after the other (norms/rows/plan.h).
 #include <atomic>
 #include <cstring>
 
@@ -12,15 +12,15 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
-constexpr int64_t kTogether = kRoots;            // units, at most, whose divisions overlap,
+constexpr int64_t kTogether = kRoots;            // rows, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
 
 struct NormForward : NormChunks {
   const StridedOperands& s;
   const int source;  // what is normalised: x, or the sum of x and the residual
   const bool is_nontemporal;
-  const bool are_alike;  // units of which one call takes many
-  const bool by_spans;   // all of a unit's runs in one call
+  const bool are_alike;  // rows of which one call takes many
+  const bool by_spans;   // all of a row's spans in one call
   const int64_t together;
   ChunkReader reader;
   alignas(64) char x[kPiece * sizeof(double)];
@@ -61,14 +61,14 @@ struct NormForward : NormChunks {
                : kPiece;
   }
 
-  // Whether one call can take many units: all have the same parameters.
+  // Whether one call can take many rows: all have the same parameters.
   static bool is_alike(const Norm& a) {
     const bool has_parameters = a.weight.data || a.bias.data;
     return is_plain(a) && (a.kind == Norm::kPerElement || !has_parameters) && a.weight.is_shared &&
            a.bias.is_shared;
   }
 
-  // Up to `together` units. Between a short unit's sums and its elements there are two divisions
+  // Up to `together` rows. Between a short row's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
   void rows(int64_t first, int64_t n) {
     double mean[kRoots] = {}, squares[kRoots];
@@ -108,7 +108,7 @@ struct NormForward : NormChunks {
                                   bias.of_spans(index, norm.span, spans));
   }
 
-  // What is read in the place of a chunk of a unit when this one and its neighbours are done.
+  // What is read after a chunk, once this row and its neighbours are done.
   NextChunk after(int64_t index, int64_t column) const {
     return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
   }
@@ -157,7 +157,7 @@ struct NormForward : NormChunks {
     }
   }
 
-  // A block of the unit, and the dtype in which it lies there.
+  // A block of the row, and the dtype in which it lies there.
   const char* block(int64_t index, int64_t first, int64_t n, int* dtype) {
     reader.go(index, first, n);
     if (const char* at = reader.stored(source)) {

@@ -1,4 +1,4 @@
-// The serial loops of norms/rows/kernels.h.
+// The kernels of norms/rows/kernels.h.
 #include "cpu/norms/rows/kernels.h"
 
 #include "common/norms/norms.h"

@@ -1,5 +1,5 @@
-// What the norms' passes share: the parameters in the compute type, chunk by chunk
-// (norms/rows/plan.h).
+// What forward and backward of norms/rows have in common: the parameters in the compute type, and
+// the chunks of a row that they go with.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace fastact {
 
-// The units of an array are most often evenly spaced: then these are a multiplication.
+// Rows are most often evenly spaced: then the offset is a multiplication.
 struct Offsets {
   int64_t x, y;
 };
@@ -44,7 +44,7 @@ class NormParameterReader {
 
   bool is_there() const { return p.data; }
 
-  // Those of n elements of a unit from `column` on; of one that is not there, its neutral value.
+  // Those of n elements of a row from `column` on; of one that is not there, its neutral value.
   const char* of_elements(int64_t row, int64_t column, int64_t n) {
     if (!p.data) return buffer;
     const char* base = base_of(row);
@@ -59,7 +59,7 @@ class NormParameterReader {
     return base_of(row) + offset_of(p.along_row, column);
   }
 
-  // Those of all runs of a unit, at most kPiece runs of `run` elements.
+  // Those of all spans of a row, at most kPiece spans of `span` elements.
   SpanValues of_spans(int64_t row, int64_t span, int64_t count) {
     if (!p.data) return {buffer, 0};
     if (p.is_wide && p.along_row.count == 2 && p.along_row.x[1] == 0)
@@ -105,7 +105,7 @@ class NormParameterReader {
   alignas(64) char buffer[kPiece * sizeof(double)], span_buffer[kPiece * sizeof(double)];
 };
 
-// A chunk of a unit, with what its elements are multiplied by and what is added.
+// A chunk of a row, with what its elements are multiplied by and what is added.
 struct NormChunk {
   int64_t column, n;
   const char *weight, *bias;
@@ -113,9 +113,9 @@ struct NormChunk {
 };
 
 constexpr int64_t kPrefetched = 64;     // elements at a time
-constexpr int64_t kFarRow = 128 << 10;  // bytes of a unit, from which none is prefetched
+constexpr int64_t kFarRow = 128 << 10;  // bytes of a row, from which none is prefetched
 constexpr int64_t kNear = 2 << 20;      // and of x, up to which all of it stays near
-constexpr int64_t kLongSpan = 1024;     // elements of a run, from which it is worth a call
+constexpr int64_t kLongSpan = 1024;     // elements of a span, from which it is worth a call
 
 // One thread's parameters, and the chunks that go with them.
 struct NormChunks {
@@ -133,8 +133,8 @@ struct NormChunks {
         weight(a.operands, a.weight, 1.0),
         bias(a.operands, a.bias, -0.0) {}
 
-  // The elements from `column` on of a unit that comes later, of two operands; none where they are
-  // in a cache already, or units too big for them to stay in one until then.
+  // The elements from `column` on of a row that comes later, of two operands; none where they are
+  // in a cache already, or rows too big for them to stay in one until then.
   NextChunk next(int64_t row, int64_t column, int first, int second) const {
     const StridedOperands& s = norm.operands;
     NextChunk found{{nullptr, nullptr}, s.item};
@@ -148,7 +148,7 @@ struct NormChunks {
 
   int64_t spans_of_row() const { return norm.operands.columns.size / norm.span; }
 
-  // Whether one call takes all runs of a unit, if each lies in one piece and needs no buffer.
+  // Whether one call takes all spans of a row, if each lies in one piece and needs no buffer.
   bool has_short_spans() const {
     return has_shared_parameters() && norm.span >= kLeastSpan && norm.span < kLongSpan &&
            spans_of_row() <= kPiece;
@@ -158,7 +158,7 @@ struct NormChunks {
     return norm.kind == Norm::kPerRow || norm.kind == Norm::kPerSpan;
   }
 
-  // Visits all of a unit.
+  // Visits all of a row.
   template <class Visit>
   void for_row(int64_t row, Visit visit) {
     const int64_t size = norm.operands.columns.size;
@@ -167,7 +167,7 @@ struct NormChunks {
       for_chunks(row, first, first + step, visit);
   }
 
-  // Visits elements first .. end of a unit; of one run, if parameters are shared.
+  // Visits elements first .. end of a row; of one span, if parameters are shared.
   template <class Visit>
   void for_chunks(int64_t row, int64_t first, int64_t end, Visit visit) {
     NormChunk c{first, 0, nullptr, nullptr, false, false};

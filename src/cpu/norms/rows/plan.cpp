@@ -1,4 +1,4 @@
-// From the axes of a norm's arrays to units, elements and parameters (norms/rows/plan.h).
+// From the axes of a norm's arrays to rows, elements and parameters (norms/rows/plan.h).
 #include "cpu/norms/rows/plan.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kMostBlocks = 32;      // rows of sums
-constexpr int64_t kFewPartitions = 4;    // where there are too few units for that
+constexpr int64_t kFewPartitions = 4;    // where the batch is too small for that
 constexpr int64_t kFewBlocks = 8;        // as many even where they are big
 constexpr int64_t kSums = 4 << 20;       // bytes of them, where there are more than few
 constexpr int64_t kMostSums = 16 << 20;  // bytes of them in any case
@@ -141,7 +141,7 @@ void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& 
   for (int k = 0; k < kReaderOperands; ++k) s->data[k] = given.arrays[k].data;
 
   // The batch, then the groups, then the elements; each in the order of plan_reduction. Groups, and
-  // where there are no sums over the batch its axes, are run through forwards.
+  // where there are no sums over the batch its axes, are read forwards.
   const bool has_sums = data[kDWeight] || data[kDBias];
   Axis axes[kMaxAxes];
   int count = 0;
