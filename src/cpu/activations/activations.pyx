@@ -141,7 +141,7 @@ cdef class FastActivation:
         x : array
             What `forward` saved.
         ... : float
-            The op's own parameters, as told to `forward`.
+            The op's own parameters, as given to `forward`.
         out : array, optional
             Where to write dx; it may be dy or x itself.
         accumulate : bool

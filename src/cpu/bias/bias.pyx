@@ -62,7 +62,7 @@ def bias_act_forward(
 
 
 def bias_act_workspace(View x, View dbias, int axis):
-    """Bytes of scratch with which `bias_act_backward` can share its work among many threads."""
+    """Bytes of scratch with which `bias_act_backward` can divide its work among many threads."""
     cdef int64_t size
     check(x, "x", False)
     check_index(axis, x.operand.ndim, "axis")
@@ -78,9 +78,9 @@ def bias_act_backward(
 ):
     """dx OUT = dy IN * f'(x IN + bias IN + residual IN), dbias OUT = its sum over all other axes.
 
-    accumulate_dx, accumulate_dbias: that one is IN/OUT, added to. dbias has the bias's dtype. dx is dy, x, residual or
-    disjoint from all of them. Where f is the identity, x is not read. workspace: SCRATCH of
-    `bias_act_workspace` bytes, or None.
+    accumulate_dx, accumulate_dbias: that one is IN/OUT, added to. dbias has the bias's dtype. dx is
+    dy, x, residual or disjoint from all of them. Where f is the identity, x is not read. workspace:
+    SCRATCH of `bias_act_workspace` bytes, or None.
     """
     cdef double p[MAX_PARAMETERS]
     cdef BiasAct act

@@ -11,8 +11,8 @@ cdef enum:
     MAX_DEVICES = 64
 
 
-# What the fast path runs: an op's row of the CPU's table, by dtype (and accumulation), and what a
-# device module has to know to do the same.
+# What the fast path runs: an op's kernels by dtype (and accumulation), and what a device module has
+# to know to do the same.
 cdef struct Work:
     const ElementwiseKernel* kernels
     const double* parameters
@@ -308,7 +308,7 @@ cdef object quick_on_tensors(
 cdef void run_quick(
     const Work* work, int dtype, int operands, const Operand* arrays, int64_t size
 ) noexcept:
-    """`run`, without preparing a iterator for the small arrays whose time would go into it."""
+    """`run`, but without preparing an iterator, which would take most of the time of a small array."""
     cdef char* pointers[3]
     cdef int k
     cdef ElementwiseKernel kernel = work.kernels[dtype * (2 if work.backward else 1) + work.accumulate]

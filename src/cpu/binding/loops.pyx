@@ -1,4 +1,4 @@
-# Running a block function over whole arrays: what every family's native functions call.
+# Runs a kernel over whole arrays: what the native functions of every family call.
 
 cdef enum:
     MAX_PARAMETERS = 4
@@ -8,7 +8,7 @@ cdef void run(
     ElementwiseKernel kernel, const double* parameters, int dtype, bint reads_output, int operands,
     const Operand* arrays, int64_t size
 ) noexcept:
-    """Run a kernel function over arrays of one shape. All of them have been checked."""
+    """Run a kernel over arrays of one shape, which have been checked."""
     cdef TensorIterator iterator
     if size == 0:
         return

@@ -39,7 +39,7 @@ cdef int check_gates(
     int kind, View gates, int count, View recurrent, View bias, View recurrent_bias, View state,
     tuple places
 ) except -1:
-    """What both ways take. count: of gates in `gates`."""
+    """The arguments of forward and backward. count: of gates in `gates`."""
     cdef int64_t packed
     cdef int place
     check_state(kind, state)
@@ -124,7 +124,7 @@ cdef int64_t gate_work(int kind, int64_t size) noexcept:
 
 
 def gates_workspace(int kind, View state):
-    """Bytes of scratch with which `gates_backward` can share the sums of few columns."""
+    """Bytes of scratch with which `gates_backward` can divide the sums of few columns among threads."""
     cdef int64_t size, columns
     cdef int threads
     check_state(kind, state)

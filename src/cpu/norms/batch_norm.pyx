@@ -1,4 +1,4 @@
-# batch_norm: y = f((x - mean) rstd weight + bias) per channel, and the gradients' way back.
+# batch_norm: y = f((x - mean) rstd weight + bias) per channel, and its gradients.
 
 
 cdef ChannelArray channels_of(View view, int axis) noexcept:
@@ -178,7 +178,7 @@ def batch_norm_backward(
 
     p = dy IN * f'(z). sum_p, sum_p_xhat IN: both, with the count of values a channel that they are
     over; or None: they are computed.
-    accumulate: the results are IN/OUT, added to. training: as told to forward.
+    accumulate: the results are IN/OUT, added to. training: as given to forward.
     """
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm

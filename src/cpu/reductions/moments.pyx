@@ -28,7 +28,7 @@ cdef void prepare_moments_of(
 
 
 def moments_workspace(View x, View y, tuple axes):
-    """Bytes of scratch with which `moments` can share its work among many threads; 0: none needed.
+    """Bytes of scratch with which `moments` can divide its work among many threads; 0: none needed.
 
     y: mean or second.
     """

@@ -1,4 +1,4 @@
-# Reductions: y = the sum over some axes of x, or of what becomes of it, and the gradients' way back.
+# Reductions: y = the sum over some axes of x, or of its squares, and the gradients of both.
 include "cpu/reductions/reductions.pxi"
 
 TERMS = tuple([kReduceInputNames[i].decode() for i in range(kReduceInputs)])
@@ -17,7 +17,7 @@ cdef void prepare_sum(
 
 
 def sum_workspace(int term, View x, View y, tuple axes):
-    """Bytes of scratch with which `sum` can share its work among many threads; 0: none needed."""
+    """Bytes of scratch with which `sum` can divide its work among many threads; 0: none needed."""
     cdef Reducer reducer
     check_index(term, kReduceInputs, "term")
     check(x, "x", False)
@@ -30,7 +30,7 @@ def sum_workspace(int term, View x, View y, tuple axes):
 
 
 def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, int64_t stream):
-    """y OUT = the sum of a term of x IN over `axes`, sorted, or y IN/OUT += of the same.
+    """y OUT = the sum of an input made of x IN over `axes`, sorted, or y IN/OUT += of the same.
 
     y has length 1 along the axes. term: an index into TERMS. workspace: SCRATCH of `sum_workspace`
     bytes, or None. stream: of a GPU; unused here.
