@@ -21,7 +21,7 @@
 namespace fastact {
 
 struct BiasAct {
-  enum { kDy, kX, kResidual, kOut };  // the operands; those without data are not there
+  enum { kDy, kX, kResidual, kOut };  // the operands; those without data are absent
 
   StridedOperands operands;
   int activation;

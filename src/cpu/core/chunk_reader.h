@@ -35,21 +35,22 @@ struct StridedOperands {
   char* data[kReaderOperands];
   OperandAxes rows, columns;
   bool is_channel_outer;     // the channel axis is the last of `rows`; else it is `columns`
-  bool is_channel_reversed;  // it is read from its end: the leader has a negative stride
-  bool has_unit_stride[kReaderOperands];  // columns lie side by side, everything aligned
-  bool is_flat[kReaderOperands];          // as do the rows
-  bool is_direct[kReaderOperands];  // has_unit_stride, and the dtype is what it is computed in
+  bool is_channel_reversed;  // the channels are read from their end: the leader runs backwards
+  bool has_unit_stride[kReaderOperands];  // columns are contiguous, and all is aligned
+  bool is_flat[kReaderOperands];          // as are rows and columns together
+  bool is_direct[kReaderOperands];        // has_unit_stride, and the dtype is the compute type
   int64_t size() const { return rows.size * columns.size; }
 };
 
-// arrays: of one shape and dtype, the last one the output (data null: none such).
-// leader: whose strides sort the axes. channel: the axis that stands alone; -1: all are columns.
-// in_order: elements are met in the order of plan_reduction, but for the channels; else axes on
-// which the leader runs backwards are reversed, so that more lies in one piece.
+// arrays: of one shape and dtype, the last one the output; those with null data are absent.
+// leader: the operand whose strides sort the axes.
+// channel: the axis that is not merged with others; -1: all axes are columns.
+// in_order: elements are read in the order of plan_reduction, but for the channels; else axes along
+// which the leader runs backwards are reversed, so that more of it is contiguous.
 void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
                    const Operand* arrays, int leader, int channel, bool in_order);
 
-// Once the axes are known: which operands are contiguous. For plans of other kinds.
+// Sets has_unit_stride, is_flat and is_direct of operand k, for plans that set the axes themselves.
 void find_contiguous(StridedOperands* operands, int k);
 
 // A span of elements of all operands, and a thread's means to read and write it.
@@ -57,7 +58,7 @@ class ChunkReader {
  public:
   explicit ChunkReader(const StridedOperands& operands) : s(operands) {}
 
-  // From here on: n elements from (row, column) on.
+  // Moves to the n elements from (row, column) on.
   void go(int64_t to_row, int64_t to_column, int64_t n);
 
   // The span of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.

@@ -18,14 +18,14 @@ int operand_of_sum(const Gates& g, int k) {
 // added up, if the rows are not too many for that.
 int64_t tile_of(int kind, int64_t compute_item, int64_t rows, int64_t columns) {
   const int64_t most = kMostColumns / kSavedOf[kind] / 16 * 16;
-  const int64_t bytes = kL2Bytes / (rows * kSavedOf[kind] * compute_item);
-  const int64_t tiles = ceil_div(columns, bytes >= kNarrowTile ? std::min(bytes, most) : most);
+  const int64_t fit = kL2Bytes / (rows * kSavedOf[kind] * compute_item);  // columns in the cache
+  const int64_t tiles = ceil_div(columns, fit >= kNarrowTile ? std::min(fit, most) : most);
   return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
 }
 
-// How the lanes of one block are dealt out: to `count` parts in spans of `lanes`. Long spans are
-// lanes that the last thread has to fetch from the others; between short ones lie rows whose last
-// cache line two threads write to, wherever memory begins between lines, as malloc's does.
+// How the lanes of one block are divided: among `count` parts, in spans of `lanes` lanes. With long
+// spans the last thread has to fetch more lanes from the others. With short spans two threads write
+// to the same cache line more often: at each border between spans, unless rows begin at one.
 struct Parts {
   int64_t count = 1, lanes = 1;
   Parts(int64_t rows, int64_t width, int threads) {
@@ -33,11 +33,11 @@ struct Parts {
     if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for equal partitions
     while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kSpanCost * rows) lanes *= 2;
   }
-  // Of workspace, for rows of lanes of that width.
+  // Bytes of workspace, for rows of lanes of that width.
   int64_t bytes(int64_t width) const { return count * lanes * width * int64_t(sizeof(double)); }
 };
 
-// Of workspace, for the sums of chunks of rows.
+// Bytes of workspace, for the sums of chunks of rows.
 int64_t chunk_bytes(const Reducer& r, int64_t width) {
   return r.chunks * width * 2 * int64_t(sizeof(double));
 }

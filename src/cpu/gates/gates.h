@@ -35,13 +35,13 @@ constexpr int kMostGates = 4;
 int gates_of(int kind);
 int saved_gates_of(int kind);
 
-// What one call is about; arrays without data are not there.
+// The arrays of one call; those without data are absent.
 struct GateArrays {
-  Operand gates, recurrent, state, cell, hidden, cell_gradient;  // indices of gates/kernels.h
+  Operand gates, recurrent, state, cell, hidden, cell_gradient;  // as GateIndex names them
   Operand gates_out, recurrent_out, state_out;
   Operand bias, recurrent_bias;
   int bias_dtype, recurrent_bias_dtype;
-  const int* gate_order;  // of each gate of the kernels in packed arrays
+  const int* gate_order;  // where each gate of the kernels lies in packed arrays
 };
 
 struct Gates {
@@ -84,30 +84,31 @@ struct Gates {
   int gate_order[kMostGates];
 };
 
-// backward: else forward. recomputes: backward has what forward has.
-// arrays: state leads; every one has its shape but for the last axis of packed ones.
+// backward: else forward. recomputes: backward is given what forward was given.
+// arrays: all have the shape of the state, but for the last axis of packed ones.
 void prepare(Gates* gates, const KernelTable* table, int kind, int dtype, bool backward,
              bool recomputes, bool accumulate, const GateArrays& arrays);
 
-// After `prepare`: gradients of the biases, which have their dtypes; without data: not wanted.
+// After `prepare`: the gradients of the biases, of the biases' dtypes; those without data are not
+// wanted.
 void prepare_gate_sums(Gates* gates, const ReduceTable* table, const Operand* sums,
                        const int* dtypes);
 
-// Whether the biases' gradients are to be summed of those that were stored, in a pass of its own:
-// tasks of some columns only would go through rows that are too far apart.
+// Whether the biases' gradients are better summed in a pass of their own, over the gradients that
+// were stored: tasks of a few columns would read rows that are too far apart.
 bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads);
 
 // Bytes of scratch with which so many threads can divide the sums; 0 where that would not help.
 int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads);
-// After prepare_gate_sums: cuts the sums for so many threads, or for as many as `bytes` of
-// workspace are enough for: whoever sized it may have counted other threads. Whether it is used,
-// and merge_gate_sums is to follow; the bits are the same if not.
+// After prepare_gate_sums: divides the sums among so many threads, or as many as `bytes` of
+// workspace suffice for (the thread count may have changed since it was sized). Returns whether the
+// workspace is used, and merge_gate_sums must follow; the bits are the same if not.
 bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads);
 
-// The index-th of `partitions` parts of the work.
+// One partition of the work.
 void gate_partition(const Gates* gates, int64_t index, int64_t partitions);
 void gate_sum_partition(const Gates* gates, int64_t index, int64_t partitions);
-// Once all parts of the latter are done: what they left in the workspace, if there is one.
+// After all partitions of the sums: merges what they left in the workspace.
 void merge_gate_sums(const Gates* gates);
 
 }  // namespace fastact

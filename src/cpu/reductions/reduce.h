@@ -94,7 +94,7 @@ inline void reverse_lanes(double* lanes, int64_t n) {
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
 
-// Where terms come from: x, or what another kernel makes of its arrays on the way.
+// The source of the terms: x, or what another kernel computes of its arrays.
 struct BlockSums {
   // The sums of one block: terms term .. term + terms of each of the outputs first .. first + n.
   // They stay valid until the next call.

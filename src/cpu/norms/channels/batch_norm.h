@@ -36,7 +36,7 @@ struct ChannelArray {
 };
 
 struct BatchNorm {
-  enum { kDy, kX, kOut };  // the operands; those without data are not there
+  enum { kDy, kX, kOut };  // the operands; those without data are absent
 
   StridedOperands operands;
   const KernelTable* table;

@@ -53,7 +53,7 @@ struct NormParameter {
 };
 
 struct Norm {
-  enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are not there
+  enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are absent
   enum Backward { kDy, kIn, kDSum, kDx };
   enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
 
@@ -62,7 +62,7 @@ struct Norm {
   const NormKernels* kernels;
   ElementwiseKernel activation;  // of the compute type
   const double* parameters;
-  bool is_identity;  // of which neither a value nor a derivative need be computed
+  bool is_identity;  // the activation: neither its value nor its derivative is computed
   bool is_centred;   // else rms_norm
   bool accumulate;
   double eps;
@@ -87,7 +87,7 @@ struct Norm {
   int64_t rows() const { return operands.rows.size; }
 };
 
-// Everything that a call says about its axes: of one rank, that of the arrays.
+// The arrays and axes of a call; all have the rank of x.
 struct NormArrays {
   const Operand* arrays;  // the operands, in the order of the enum
   int lead;               // whose strides sort the axes: kX or kIn
