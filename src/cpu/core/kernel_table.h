@@ -24,7 +24,7 @@ namespace fastact {
 // the output or disjoint from it. parameters: of the op, in the order of its signature.
 using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters);
 
-// The functions of math.h that have a bound, for its tests. X(name, bound, value at x)
+// The functions of math/elementary.h that have a bound, for its tests. X(name, bound, value at x)
 #define FASTACT_ELEMENTARIES(X)                        \
   X(exp, kExpUlp, exp_scaled<0>(x).value())            \
   X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one())    \
