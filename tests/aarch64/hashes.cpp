@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kDTypeNames[kDTypes] = {"float16", "bfloat16", "float32", "float64"};
 
-const BlockTable* table;
+const KernelTable* table;
 
 using Bytes = std::vector<char>;
 
@@ -217,21 +217,21 @@ void reductions() {
         for (size_t i = 0; i < c.reduced.size(); ++i) reduced[i] = c.reduced[i];
         const std::string name =
             dims(c.shape) + " " + kLayoutNames[layout] + " " + kDTypeNames[dtype];
-        for (int term = 0; term < kTerms; ++term) {
+        for (int term = 0; term < kReduceInputs; ++term) {
           Array y(kept, dtype, kPlain);
           auto reducer = std::make_unique<Reducer>();
-          prepare(reducer.get(), table->reduce, &table->reduce->terms[term][dtype], x.operand,
+          prepare(reducer.get(), table->reduce, &table->reduce->kernels[term][dtype], x.operand,
                   y.operand, reduced, dtype, dtype, false);
-          reduce_share(reducer.get(), 0, 1);
+          reduce_partition(reducer.get(), 0, 1);
           Hash hash;
           y.add_to(&hash);
-          print(std::string("sum of ") + kTermNames[term] + " " + name, hash);
+          print(std::string("sum of ") + kReduceInputNames[term] + " " + name, hash);
         }
         Array mean(kept, kF64, kPlain), low(kept, kF64, kPlain), second(kept, kF64, kPlain);
         const Operand results[] = {mean.operand, low.operand, second.operand};
         auto moments = std::make_unique<MomentReducer>();
         prepare(moments.get(), table, x.operand, results, reduced, dtype, kF64, 3.0);
-        reduce_share(moments.get(), 0, 1);
+        reduce_partition(moments.get(), 0, 1);
         Hash hash;
         for (const Array* part : {&mean, &low, &second}) part->add_to(&hash);
         print("moments " + name, hash);
@@ -295,7 +295,7 @@ void norms() {
           norm->is_centred = c.is_centred;
           norm->eps = 1e-5;
           norm->activation = table->forward[which][wide];
-          norm_forward_share(norm.get(), 0, 1);
+          norm_forward_partition(norm.get(), 0, 1);
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
 
@@ -306,8 +306,8 @@ void norms() {
           norm->activation = table->backward[which][wide][0];
           std::vector<double> workspace(norm_workspace_size(norm.get()) / 8 + 1);
           norm->partial = workspace.data();
-          norm_backward_share(norm.get(), 0, 1);
-          merge_norm_share(norm.get(), 0, 1);
+          norm_backward_partition(norm.get(), 0, 1);
+          merge_norm_partition(norm.get(), 0, 1);
           for (const Array* made : {&dx, &dweight, &dbias}) made->add_to(&back);
 
           const std::string name = std::string(c.name) + " " + dims(c.shape) + " " +
@@ -348,11 +348,11 @@ void channels() {
           act->activation = which, act->parameters = parameters, act->accumulate = false;
           const Operand forward[] = {nothing(), x.operand, nothing(), y.operand};
           prepare(act.get(), table, false, dtype, forward, bias.operand, dtype, c.axis);
-          forward_share(act.get(), 0, 1);
+          bias_forward_partition(act.get(), 0, 1);
           const Operand backward[] = {dy.operand, x.operand, nothing(), dx.operand};
           prepare(act.get(), table, true, dtype, backward, bias.operand, dtype, c.axis);
           prepare_sum(act.get(), table->reduce, dbias.operand, false);
-          backward_share(act.get(), 0, 1);
+          bias_backward_partition(act.get(), 0, 1);
           Hash of_bias;
           for (const Array* made : {&y, &dx, &dbias}) made->add_to(&of_bias);
           print("bias_act " + name, of_bias);
@@ -381,13 +381,13 @@ void channels() {
             take_statistics(batch.get(), number(0), number(n), true, 0);
             make_coefficients(*batch);
             if (is_forward) {
-              batch_forward_share(batch.get(), 0, 1);
+              batch_norm_forward_partition(batch.get(), 0, 1);
               y.add_to(&of_batch);
             } else {
-              batch_sums_share(batch.get(), 0, 1);
+              batch_norm_sums_partition(batch.get(), 0, 1);
               merge_batch_sums(*batch, 0, n);
               make_slopes(*batch, 0, n);
-              batch_gradient_share(batch.get(), 0, 1);
+              batch_norm_gradient_partition(batch.get(), 0, 1);
               dx.add_to(&of_batch);
               Bytes sums(2 * n * sizeof(double));
               memcpy(sums.data(), batch->sums, sums.size());

@@ -14,9 +14,7 @@ FASTACT_BEGIN_NAMESPACE
 //     t q = exp(-t^2/2) (1/sqrt(2 pi) - r(t)),
 // r a quotient of polynomials that is far smaller than what it is taken from. (As a quotient by
 // itself, which the derivative and 16-bit data can afford, the roundings of numerator and
-// denominator took the result to 5.9 ULP. Tried and rejected in float: t q = exp(-t^2/2) v w(v) for
-// all t, v = t / (t + 5/2), w of degree 10: 23 cycles for 16 elements where this takes 28, but 3.15
-// ULP, and 3.74 without FMA.)
+// denominator took the result to 5.9 ULP. Another form that was tried: docs/design/activations.md.)
 //
 // Derivative: with e = exp(-t^2/2), q = e g and the density c e, c = 1/sqrt(2 pi), it is
 // Phi(x) + c x e, which is

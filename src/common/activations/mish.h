@@ -27,11 +27,7 @@ FASTACT_BEGIN_NAMESPACE
 // quotient is written h - h (h/d): the errors of d and of the division then count only h-fold,
 // which takes the negative side from 3.2 to 2.1 ULP.
 //
-// Tried and rejected, 50 000 floats on two AVX-512 threads, where this takes 10.1 us forward:
-//   - h (h + 1) and e (e + 2) without that, 9.6 us: 3.75 ULP;
-//   - the quotient corrected by its exact remainder everywhere, 2.4 ULP: +48 %;
-//   - the low part of exp carried on its own, 2.88 ULP all the same: +5 %;
-//   - x - x / (h + 1) for x > 0, which needs no upper clamp: more selects, no better.
+// Other forms that were tried: docs/design/activations.md.
 template <class T>
 struct MishTraits;
 template <>

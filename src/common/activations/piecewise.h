@@ -9,7 +9,7 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// identity(x) = x: what fused ops apply when they are told of no activation. It has no op.
+// identity(x) = x: what fused ops apply when they are given no activation. It has no op.
 template <class T, bool approximate = false>
 struct Unchanged {
   FASTACT_HD explicit Unchanged(const double*) {}

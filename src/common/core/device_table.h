@@ -1,4 +1,4 @@
-// What a device module offers to the compiled short cut of the CPU module, which knows nothing of
+// What a device module offers to the compiled fast path of the CPU module, which knows nothing of
 // CUDA: C functions in a capsule named "fastact_device_table".
 #pragma once
 

@@ -1,8 +1,9 @@
-// Arrays of one shape walked together, element by element: what the CPU's loops and the CUDA map
-// make of strided operands.
+// Plans the iteration over arrays of one shape together, element by element: for the CPU's tensor
+// iterator and for CUDA's element-wise kernels.
 //
-// Axes of length 1 go; axes on which the output runs backwards are turned round; the rest are
-// sorted by the output's strides, largest first, and merged where every operand allows.
+// Axes of length 1 are dropped. Axes along which the output runs backwards are reversed in every
+// operand. The rest are sorted by the output's strides, largest first, and merged where the strides
+// of every operand allow it.
 #pragma once
 
 #include <algorithm>

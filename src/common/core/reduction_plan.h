@@ -1,11 +1,11 @@
-// A reduction over any axes, brought into the one form that the kernels walk.
+// A reduction over any axes, brought into the one form that the kernels read.
 //
 //   y[k] = sum over r of x[k, r]
 //
 // The axes of x are sorted by their strides, largest first, and merged where neighbours of one
 // class (kept or reduced) step as one. Axes along which x repeats itself (stride 0) go outermost.
-// Kept axes are turned so that x runs forwards. What is innermost then decides how the kernels
-// read:
+// Kept axes are reversed where x runs backwards along them. What is innermost then decides how the
+// kernels read:
 //
 //   inner is reduced   "row sums":    outer axes give the outputs, and pieces of `inner` elements
 //   inner is kept      "column sums": each outer reduced index adds a row of `inner` columns
@@ -68,7 +68,7 @@ struct Reduction {
 
 // x, y: of one rank; y has length 1 along each reduced axis (keepdims). reduced: a flag an axis.
 // Neither is empty. in_order: terms are met in the order of `order_axes`; else reduced axes are
-// turned as well, and repeated ones go outermost.
+// reversed as well, and repeated ones go outermost.
 inline Reduction plan_reduction(const Operand& x, const Operand& y, const bool* reduced,
                                 int64_t item, bool in_order) {
   Reduction plan{};

@@ -1,7 +1,8 @@
-// The formulas of the norms: what happens to one element, and to the numbers of one unit.
+// The formulas of the norms: what happens to one element, and to the statistics of one row.
 //
-// A unit is a set of elements that share a mean and a standard deviation: a row of layer_norm and
-// rms_norm, (n, g) of group_norm, (n, c) of instance_norm. In exact arithmetic, over its N elements
+// A normalization row, row for short, is a set of elements that share a mean and a standard
+// deviation: a row of layer_norm and rms_norm, the elements of one (n, g) of group_norm or of one
+// (n, c) of instance_norm. In exact arithmetic, over its N elements
 //
 //   mean = sum(x) / N     rstd = (sum((x - mean)^2) / N + eps)^(-1/2)     xhat = (x - mean) rstd
 //   z = xhat w + b        y = f(z)
@@ -29,7 +30,7 @@
 //                  + |w| rstd |error of mean|
 //
 // where the mean's error is 2^-48 |mean| for float, and for double that of the moments: u |mean|,
-// and some u more of the mean distance from it (moment_blocks.h);
+// and some u more of the mean distance from it (cpu/reductions/moment_kernels.h);
 // plus rounding to the storage type. What backward is given is a mean already rounded to T: its
 // xhat is that of those numbers, and differs from forward's by up to u |mean| rstd.
 #pragma once
@@ -59,13 +60,13 @@ FASTACT_HD T affine(T xhat, T weight, T bias) {
   return madd(xhat, weight, bias);
 }
 
-// dx, from the means over the unit of g and of g xhat.
+// dx, from the means over the row of g and of g xhat.
 template <class T>
 FASTACT_HD T input_gradient(T g, T xhat, T rstd, T mean_g, T mean_g_xhat) {
   return rstd * madd(-xhat, mean_g_xhat, g - mean_g);
 }
 
-// In double, once a unit. squares: of the distances from the mean (rms_norm: from 0).
+// In double, once a row. squares: of the distances from the mean (rms_norm: from 0).
 FASTACT_HD double rstd_of(double squares, double count, double eps) {
   return 1.0 / __builtin_sqrt(squares / count + eps);
 }

@@ -44,12 +44,12 @@ FASTACT_HD double add_exactly(double high, double x, double* low) {
 }
 
 // to, of n values, becomes the moments of n + k: with from, of k.
-// share = k / (n + k), weight = n k / (n + k).
-FASTACT_HD void merge_moments(const Moments& from, double share, double weight, Moments* to) {
+// fraction = k / (n + k), weight = n k / (n + k).
+FASTACT_HD void merge_moments(const Moments& from, double fraction, double weight, Moments* to) {
   const double delta = ((from.mean - to->mean) - to->mean_low) + from.mean_low;
-  // An infinite mean, or means too far apart for their difference, take the other road.
-  const double apart = to->mean * (1 - share) + from.mean * share;
-  const double mean = add_exactly(to->mean, delta * share, &to->mean_low);
+  // An infinite mean, or means too far apart for their difference, take the other formula.
+  const double apart = to->mean * (1 - fraction) + from.mean * fraction;
+  const double mean = add_exactly(to->mean, delta * fraction, &to->mean_low);
   to->mean = is_finite(delta) ? mean : apart;
   to->m2 = add_exactly(to->m2, madd(delta * delta, weight, from.m2), &to->m2_low);
   to->m2_low += from.m2_low;

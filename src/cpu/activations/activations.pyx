@@ -87,7 +87,7 @@ cdef class FastActivation:
             return NotImplemented
         work.which = self._which
         work.parameters = self.defaults
-        work.blocks = &table.forward[work.which][0]
+        work.kernels = &table.forward[work.which][0]
         work.backward = work.accumulate = False
         return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
 
@@ -141,7 +141,7 @@ cdef class FastActivation:
         x : array
             What `forward` saved.
         ... : float
-            The op's own parameters, as told to `forward`.
+            The op's own parameters, as given to `forward`.
         out : array, optional
             Where to write dx; it may be dy or x itself.
         accumulate : bool
@@ -169,7 +169,7 @@ cdef class FastActivation:
         ):
             work.which = self._which
             work.parameters = self.defaults
-            work.blocks = &table.backward[work.which][0][0]
+            work.kernels = &table.backward[work.which][0][0]
             work.backward = True
             work.accumulate = accumulate is not NULL and <object>accumulate
             result = quick(&work, 2, values, None if out is NULL else <object>out, False)

@@ -1,17 +1,16 @@
-// The serial loops over one block, compiled once per instruction set (FASTACT_ISA).
+// The kernels of the activations and of a few other element-wise operations, compiled once per
+// instruction set (FASTACT_ISA).
 //
-// One loop an arity, the functor passed in. GCC vectorises all of them (-fopt-info-vec says so)
-// and makes the loop's tail with the same IEEE operations: an element's bits do not depend on its
-// position.
+// There is one loop for each number of operands, which takes the functor. GCC vectorises all of
+// them (-fopt-info-vec reports it) and computes the loop's tail with the same IEEE operations: the
+// bits of an element do not depend on its position.
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// y[i] = f(i). Tried and rejected: a line at a time, with the lines to come asked for, to be
-// written. float32 on two AVX-512 threads, times without and with it in us: 1M mish 204 and 239,
-// tanhshrink 231 and 273, relu 136 and 135; 16M relu 2400 and 2260, mish 4100 and 4000.
+// y[i] = f(i)
 template <class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f) {
 #pragma omp simd
@@ -34,10 +33,10 @@ void map1(const T* x, T* y, int64_t n, F f) {
   } else {
     float wide[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      widen_chunk(x + i, wide, m);
+      chunk_to_float(x + i, wide, m);
 #pragma omp simd
       for (int64_t k = 0; k < m; ++k) wide[k] = f(wide[k]);
-      narrow_chunk(wide, y + i, m);
+      chunk_from_float(wide, y + i, m);
     });
   }
 }
@@ -53,15 +52,15 @@ void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
   } else {
     float wide_dy[kChunk], wide_x[kChunk], wide_dx[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      widen_chunk(dy + i, wide_dy, m);
-      widen_chunk(x + i, wide_x, m);
-      if (accumulate) widen_chunk(dx + i, wide_dx, m);
+      chunk_to_float(dy + i, wide_dy, m);
+      chunk_to_float(x + i, wide_x, m);
+      if (accumulate) chunk_to_float(dx + i, wide_dx, m);
 #pragma omp simd
       for (int64_t k = 0; k < m; ++k) {
         const float product = f(wide_dy[k], wide_x[k]);
         wide_dx[k] = accumulate ? wide_dx[k] + product : product;
       }
-      narrow_chunk(wide_dx, dx + i, m);
+      chunk_from_float(wide_dx, dx + i, m);
     });
   }
 }
@@ -99,30 +98,30 @@ void square_backward(char* const* operands, int64_t n, const double*) {
 template <class T, bool accumulate>
 void moments_backward_narrow(char* const* operands, int64_t n, const double* parameters) {
   enum { kX, kMean, kDMean, kDSecond, kDx };
-  const float share = float(parameters[0]), scale = float(parameters[1]);
+  const float inverse_count = float(parameters[0]), scale = float(parameters[1]);
   T* y = reinterpret_cast<T*>(operands[kDx]);
   const double* mean = reinterpret_cast<const double*>(operands[kMean]);
   float x[kChunk], dmean[kChunk], dsecond[kChunk], dx[kChunk];
   for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
     const auto read = [&](int k, float* to) FASTACT_INLINED {
-      widen_chunk(reinterpret_cast<const T*>(operands[k]) + i, to, m);
+      chunk_to_float(reinterpret_cast<const T*>(operands[k]) + i, to, m);
     };
     read(kX, x), read(kDMean, dmean), read(kDSecond, dsecond);
     if (accumulate) read(kDx, dx);
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) {
       const float centred_x = float(double(x[k]) - mean[i + k]);
-      const float term = madd(scale * dsecond[k], centred_x, share * dmean[k]);
+      const float term = madd(scale * dsecond[k], centred_x, inverse_count * dmean[k]);
       dx[k] = accumulate ? dx[k] + term : term;
     }
-    narrow_chunk(dx, y + i, m);
+    chunk_from_float(dx, y + i, m);
   });
 }
 
 template <class T, bool accumulate>
 void moments_backward(char* const* operands, int64_t n, const double* parameters) {
   constexpr int kInputs = 5;
-  const T share = T(parameters[0]), scale = T(parameters[1]);
+  const T inverse_count = T(parameters[0]), scale = T(parameters[1]);
   T* y = reinterpret_cast<T*>(operands[kInputs]);
   T sum[kChunk];
   for (int64_t i = 0; i < n; i += kChunk) {
@@ -132,7 +131,7 @@ void moments_backward(char* const* operands, int64_t n, const double* parameters
     if (accumulate) memcpy(sum, y + i, m * sizeof(T));
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) {
-      const T dx = madd(scale * dsecond[k], (x[k] - high[k]) - low[k], share * dmean[k]);
+      const T dx = madd(scale * dsecond[k], (x[k] - high[k]) - low[k], inverse_count * dmean[k]);
       sum[k] = accumulate ? sum[k] + dx : dx;
     }
     memcpy(y + i, sum, m * sizeof(T));
@@ -178,13 +177,13 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 extern const ReduceTable reduce_table;
 extern const MomentTable moment_table;
 extern const NormTable norm_table;
-extern const NormColumnTable norm_column_table;
-extern const BatchTable batch_table;
+extern const ChannelsLastTable channels_last_table;
+extern const BatchNormTable batch_norm_table;
 extern const GateTable gate_table;
-extern const PipelineBlocks pipeline_blocks;
-extern const CompareBlock compare_block;
-extern const BlockTable table;
-const BlockTable table = {
+extern const ConvertKernels convert_kernels;
+extern const CompareKernel compare_kernel;
+extern const KernelTable table;
+const KernelTable table = {
     FASTACT_QUOTE(FASTACT_ISA),
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
@@ -204,11 +203,11 @@ const BlockTable table = {
     &reduce_table,
     &moment_table,
     &norm_table,
-    &norm_column_table,
-    &batch_table,
+    &channels_last_table,
+    &batch_norm_table,
     &gate_table,
-    &pipeline_blocks,
-    &compare_block,
+    &convert_kernels,
+    &compare_kernel,
 };
 
 FASTACT_END_NAMESPACE

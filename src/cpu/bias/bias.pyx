@@ -1,4 +1,5 @@
 # bias_act: y = f(x + bias + residual), and dx and dbias in one pass.
+include "cpu/bias/bias.pxi"
 
 cdef void prepare_act(
     BiasAct* act, int which, bint backward, const double* parameters, const Operand* arrays,
@@ -57,11 +58,11 @@ def bias_act_forward(
     prepare_act(&act, which, False, p, arrays, y, bias, axis, False)
     threads = resolve_threads(element_count(y))
     with nogil:
-        run_shares(threads, forward_share, &act)
+        run_partitions(threads, bias_forward_partition, &act)
 
 
 def bias_act_workspace(View x, View dbias, int axis):
-    """Bytes of scratch with which `bias_act_backward` can share its work among many threads."""
+    """Bytes of scratch with which `bias_act_backward` can divide its work among many threads."""
     cdef int64_t size
     check(x, "x", False)
     check_index(axis, x.operand.ndim, "axis")
@@ -77,9 +78,9 @@ def bias_act_backward(
 ):
     """dx OUT = dy IN * f'(x IN + bias IN + residual IN), dbias OUT = its sum over all other axes.
 
-    accumulate_dx, accumulate_dbias: that one is IN/OUT, added to. dbias has the bias's dtype. dx is dy, x, residual or
-    disjoint from all of them. Where f is the identity, x is not read. workspace: SCRATCH of
-    `bias_act_workspace` bytes, or None.
+    accumulate_dx, accumulate_dbias: that one is IN/OUT, added to. dbias has the bias's dtype. dx is
+    dy, x, residual or disjoint from all of them. Where f is the identity, x is not read. workspace:
+    SCRATCH of `bias_act_workspace` bytes, or None.
     """
     cdef double p[MAX_PARAMETERS]
     cdef BiasAct act
@@ -102,5 +103,5 @@ def bias_act_backward(
     threads = resolve_threads(element_count(dx))
     use_workspace(&act.reducer, workspace, threads)
     with nogil:
-        run_shares(threads, backward_share, &act)
+        run_partitions(threads, bias_backward_partition, &act)
         merge_chunks(&act.reducer, threads)

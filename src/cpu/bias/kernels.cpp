@@ -1,4 +1,4 @@
-// The serial loops of bias/kernels.h.
+// The kernels of bias/kernels.h.
 #include "cpu/bias/kernels.h"
 
 #include "cpu/simd/vector.h"
@@ -7,12 +7,12 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kVectors = kLanes / kVector;
-constexpr size_t kLine = 64;  // bytes of a cache line
+constexpr size_t kCacheLine = 64;  // bytes of a cache line
 
 template <class T>
 FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 #pragma GCC unroll 4
-  for (size_t line = 0; line < kLanes * sizeof(T); line += kLine)
+  for (size_t line = 0; line < kLanes * sizeof(T); line += kCacheLine)
     __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line);
 }
 
@@ -90,8 +90,8 @@ void backward(const char* gradient, const char* from, const char* bias, char* to
 
 }  // namespace
 
-extern const BiasBlocks bias_blocks;
-const BiasBlocks bias_blocks = {
+extern const BiasKernels bias_kernels;
+const BiasKernels bias_kernels = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
 };

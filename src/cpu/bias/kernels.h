@@ -1,6 +1,6 @@
-// The serial loops of bias_act, compiled once per instruction set: an activation of a sum, and what
-// its backward pass adds up, in one loop each. Of float and of double; what is narrower or strided
-// passes through buffers (core/chunk_reader.h).
+// The kernels of bias_act, compiled once per instruction set: the activation of a sum, and the same
+// backward with the sum of its results, in one loop each. Of float and of double; what is narrower
+// or strided passes through buffers (core/chunk_reader.h).
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 namespace fastact {
 
 // All pointers to n contiguous elements; the output is one of the others or disjoint from them.
-// ahead: bytes from each operand to where the next call will find it. Those elements are asked for
-// while these are computed: lines of a channel and rows of a tile end before the hardware's own
-// prefetcher has understood them.
-struct BiasBlocks {
+// ahead: bytes from each operand to the elements of the next call, which are prefetched while these
+// are computed: segments of a channel and rows of a tile end before the hardware's own prefetcher
+// has followed them.
+struct BiasKernels {
   // y OUT = f(x IN + bias IN)
   void (*forward[kActivations][2])(const char* x, const char* bias, char* y, int64_t n,
                                    int64_t ahead, const double* parameters);

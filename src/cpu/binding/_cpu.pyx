@@ -2,15 +2,19 @@
 # cython: initializedcheck=False, binding=True, embedsignature=False
 """The CPU backend: one extension module, one file a family.
 
-Data flows one way: the Python layer checks and allocates, the functions here take `View`s, compare
-what they take from them with the memory that is there (checks.pyx), build a loop (core/tensor_iterator.h) and run
-its blocks on the threads that `resolve_threads` allows. NumPy arrays and tensors that need no conversion skip the Python layer:
+Data flows one way. The Python layer checks and allocates. The functions here take `View`s, compare
+what they take from them with the memory that is there (checks.pyx), prepare an iterator or a plan
+(core/tensor_iterator.h, or a family's own header) and run its partitions on the threads that
+`resolve_threads` allows. NumPy arrays and tensors that need no conversion skip the Python layer:
 activations of contiguous ones by the compiled checks of the fast path (fast_path.pyx), repeated
 calls of all other kinds by the call cache (call_cache.pyx).
+
+What the C++ headers declare is in one .pxi file a family, which the family's .pyx includes.
 """
 # It does not declare itself safe without the interpreter's lock (freethreading_compatible): nobody
 # has run its tests on such an interpreter, which therefore takes its lock back at this import.
-include "cpu/binding/native.pxi"
+include "cpu/binding/python.pxi"
+include "cpu/core/core.pxi"
 include "cpu/binding/threads.pyx"
 include "cpu/binding/array_view.pyx"
 include "cpu/binding/dlpack_export.pyx"

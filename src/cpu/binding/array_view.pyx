@@ -1,4 +1,4 @@
-# Arrays as the loops see them: where the data lies, its shape, strides, dtype and device.
+# Arrays as the kernels see them: where the data lies, its shape, strides, dtype and device.
 #
 # Three ways lead in: NumPy's C API, the DLPack C exchange API (types that carry
 # __dlpack_c_exchange_api__: a borrow costs some 60 ns and imports nothing), and DLPack capsules
@@ -393,8 +393,8 @@ cdef class View:
         else:
             if not PyCapsule_IsValid(capsule, "dltensor"):
                 name = PyCapsule_GetName(capsule)
-                told = "no name" if name is NULL else f"the name {(<bytes>name).decode()!r}"
-                raise BufferError(f"its capsule has {told}, so that it holds no tensor any more")
+                found = "no name" if name is NULL else f"the name {(<bytes>name).decode()!r}"
+                raise BufferError(f"its capsule has {found}, so that it holds no tensor any more")
             view.unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
             PyCapsule_SetName(capsule, "used_dltensor")
             view.take(&view.unversioned.dl_tensor)

@@ -14,21 +14,16 @@
 #   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d array
 #     that an op has read as a number leaves its call unrecorded;
 #   - a native function is given the size of every workspace, and refuses one that is short;
-#   - a call in which another op was called, that was told a stream, or whose result or arguments are
+#   - a call in which another op was called, that was given a stream, or whose result or arguments are
 #     of a type that is not listed here, is unrecorded;
 #   - an entry point keeps MAX_PLANS keys and then starts anew; FASTACT_CALL_CACHE=0 keeps none.
 #
-# Microseconds a call, float32 (8, 8), `out=` given: slow path, cached call, torch eager
-#   NumPy arrays   sum 13.9, 0.7, -      bias_act relu 16.0, 0.9, -     its backward 25.0, 1.2, -
-#   tensors        sum 18.7, 1.2, 1.3    bias_act relu 21.9, 1.6, 2.0   its backward 33.3, 2.4, 4.0
-# Activations of contiguous arrays have the fast path (fast_path.pyx): a cached call takes 0.46 where
-# that takes 0.24 (mish of 64 elements; np.tanh 0.31), half of it for the key and the call of the native
-# function.
+# Measurements: docs/design/runtime.md.
 
 cdef enum:
     LEGACY_STREAM = 1
     MAX_VIEWS = 32    # of a plan, all native functions together
-    MAX_PLACES = 20   # arrays of a call, outputs that it makes, workspaces
+    MAX_BUFFERS = 20  # arrays of a call, outputs that it makes, workspaces
     MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views
 
 
@@ -62,10 +57,10 @@ class Unrecorded(Exception):
 
 
 cdef class PlanDraft:
-    """What a call states of itself on the slow path; from it comes the plan of calls with its key.
+    """What a call states of itself on the slow path; from it comes the plan for calls with the same key.
 
-    A place numbers the memory of a call: its arrays in the order of the key, then the outputs that it
-    makes, then its workspaces.
+    A buffer index numbers the memory of a call: its arrays in the order of the key, then the outputs
+    that it makes, then its workspaces.
     """
 
     cdef const CallKey* key      # for the time of the call
@@ -129,7 +124,7 @@ cdef class PlanDraft:
     cdef void bind(self, View view, Source source, int index) noexcept:
         view.source, view.source_index, view.base = source, index, view.operand.data
 
-    cdef int place(self, View view) except -1:
+    cdef int buffer_index(self, View view) except -1:
         if view.source == FROM_ARRAY:
             return view.source_index
         if view.source == FROM_OUTPUT:
@@ -152,7 +147,7 @@ cdef class PlanDraft:
         plan.arrays = self.key.arrays
         plan.outputs, plan.workspaces = len(self.outputs), len(self.workspaces)
         if (
-            plan.arrays + plan.outputs + plan.workspaces > MAX_PLACES
+            plan.arrays + plan.outputs + plan.workspaces > MAX_BUFFERS
             or len(self.written) > MAX_ARRAYS
         ):
             raise Unrecorded("more arrays than a plan holds")
@@ -185,7 +180,7 @@ cdef class PlanDraft:
             view = value
             if view.source == FROM_CONSTANT:
                 return view
-            return model.take(view, self.place(view), view.operand.data - view.base)
+            return model.take(view, self.buffer_index(view), view.operand.data - view.base)
         if value is None or type(value) in (bool, int, float, str):
             return value
         if type(value) is tuple:
@@ -193,7 +188,7 @@ cdef class PlanDraft:
         raise Unrecorded("an argument of a type that plans do not hold")
 
     cdef object part_of_result(self, result):
-        """A place; [a number or None]; a tuple of parts; or [a type, names of fields, their parts]."""
+        """A buffer index; [a number or None]; a tuple of parts; or [a type, names of fields, their parts]."""
         cdef int k
         for k in range(self.key.arrays):
             if result is <object>self.key.array[k]:
@@ -266,15 +261,15 @@ cdef class Arguments:
     cdef list arguments  # a tuple for each; views without memory
     cdef int count
     cdef PyObject* views[MAX_VIEWS]  # held by `arguments`
-    cdef int[MAX_VIEWS] places
-    cdef int64_t[MAX_VIEWS] offsets  # from where the memory of a place begins, in bytes
+    cdef int[MAX_VIEWS] buffer_indices
+    cdef int64_t[MAX_VIEWS] offsets  # from where the buffer begins, in bytes
 
-    cdef View take(self, View view, int place, int64_t offset):
+    cdef View take(self, View view, int buffer_index, int64_t offset):
         cdef View own = view.without_memory()
         if self.count == MAX_VIEWS:
             raise Unrecorded("more views than a plan holds")
         self.views[self.count] = <PyObject*>own
-        self.places[self.count] = place
+        self.buffer_indices[self.count] = buffer_index
         self.offsets[self.count] = offset
         self.count += 1
         return own
@@ -294,7 +289,7 @@ cdef class Arguments:
 
     cdef object copy_value(self, Arguments other, value):
         if other.count < self.count and <PyObject*>value is self.views[other.count]:
-            return other.take(value, self.places[other.count], self.offsets[other.count])
+            return other.take(value, self.buffer_indices[other.count], self.offsets[other.count])
         if type(value) is tuple:
             return self.copy_values(other, value)
         return value
@@ -319,17 +314,17 @@ cdef class CallPlan:
     """What calls of one key run."""
 
     cdef int arrays, outputs, workspaces, writes
-    cdef int[MAX_ARRAYS] written    # places
-    cdef int64_t[MAX_PLACES] sizes  # of the workspaces, in bytes
+    cdef int[MAX_ARRAYS] written    # buffer indices
+    cdef int64_t[MAX_BUFFERS] sizes  # of the workspaces, in bytes
     cdef list made                  # a View for each output: dtype, shape
     cdef object result              # PlanDraft.part_of_result
     cdef Arguments model
-    cdef list free                  # copies of `model` that no thread uses now
+    cdef list free                  # copies of `model` that no thread is using
     cdef tuple ops                  # that the key names by their addresses
 
     cdef object run(self, const CallKey* key):
         """NotImplemented where memory is shared that was not when the plan was made."""
-        cdef char* data[MAX_PLACES]
+        cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
         cdef Arguments arguments
         cdef int i, k, w
@@ -352,7 +347,7 @@ cdef class CallPlan:
             arguments = self.model.copy()
         for i in range(arguments.count):
             (<View>arguments.views[i]).operand.data = (
-                data[arguments.places[i]] + arguments.offsets[i]
+                data[arguments.buffer_indices[i]] + arguments.offsets[i]
             )
         arguments.run(key)
         self.free.append(arguments)
@@ -364,12 +359,12 @@ cdef class CallPlan:
         return self.answer(self.result, key, buffers)
 
     cdef object answer(self, result, const CallKey* key, Buffers buffers):
-        cdef int place
+        cdef int index
         if type(result) is int:
-            place = result
-            if place < self.arrays:
-                return <object>key.array[place]
-            return buffers.give(place - self.arrays)
+            index = result
+            if index < self.arrays:
+                return <object>key.array[index]
+            return buffers.give(index - self.arrays)
         if type(result) is tuple:
             found = []
             for part in <tuple>result:
@@ -379,8 +374,8 @@ cdef class CallPlan:
             return (<list>result)[0]
         cls, names, fields = <list>result
         made = cls.__new__(cls)  # without its checks, which the recorded call has passed
-        for place, name in enumerate(<tuple>names):
-            PyObject_GenericSetAttr(made, name, self.answer((<tuple>fields)[place], key, buffers))
+        for index, name in enumerate(<tuple>names):
+            PyObject_GenericSetAttr(made, name, self.answer((<tuple>fields)[index], key, buffers))
         return made
 
 
@@ -388,8 +383,8 @@ cdef class Buffers:
     """The memory of one run: outputs, until they are given away, and workspaces."""
 
     cdef list arrays  # the outputs, as the caller gets them; None: not yet
-    cdef DLManagedTensorVersioned* owned[MAX_PLACES]  # a framework's outputs, and memory of a device
-    cdef void* scratch[MAX_PLACES]
+    cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs, and memory of a device
+    cdef void* scratch[MAX_BUFFERS]
     cdef DLPackExchangeAPI* api
 
     cdef int make(self, CallPlan plan, const CallKey* key, char** data) except -1:
@@ -439,7 +434,7 @@ cdef class Buffers:
 
     def __dealloc__(self):
         cdef int k
-        for k in range(MAX_PLACES):
+        for k in range(MAX_BUFFERS):
             if self.owned[k] is not NULL:
                 self.owned[k].deleter(self.owned[k])
             free(self.scratch[k])

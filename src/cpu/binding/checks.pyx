@@ -1,9 +1,9 @@
 # What native functions ask of their arguments before they write anything.
 #
-# The Python layer has checked all of it, with messages for users. Here it is checked again, for
-# these functions can be called by anyone, and a plan (doors.pyx) calls them with memory of another
-# call: whatever a size or an index is taken from is compared with the memory that is there. That is
-# some compares an array; no buffer is presumed to be as long as it ought to be.
+# The Python layer has checked all of it, with messages for users. Here it is checked again, because
+# anyone can call these functions, and a call plan (call_cache.pyx) calls them with the memory of
+# another call. Whatever a size or an index is taken from is compared with the memory that is there,
+# which costs a few comparisons for each array: no buffer is presumed to be long enough.
 
 cdef int refuse(str what) except -1:
     raise ValueError(f"fastact._cpu: {what}")

@@ -175,7 +175,7 @@ cdef void let_go(DLManagedTensorVersioned* tensor) noexcept with gil:
 
 
 cdef class Handover:
-    """An array of a framework on its way back into it, filled on a stream of ours.
+    """An array that goes back to its framework, filled on a stream of ours.
 
     The framework asks for it with the stream on which it goes on, and `wait` makes that one wait
     for ours. What the kernels still read is kept until the framework lets go of the result.

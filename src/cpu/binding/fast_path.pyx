@@ -11,10 +11,10 @@ cdef enum:
     MAX_DEVICES = 64
 
 
-# What the fast path runs: an op's row of the CPU's table, by dtype (and accumulation), and what a
-# device module has to know to do the same.
+# What the fast path runs: an op's kernels by dtype (and accumulation), and what a device module has
+# to know to do the same.
 cdef struct Work:
-    const Block* blocks
+    const ElementwiseKernel* kernels
     const double* parameters
     int which
     bint backward
@@ -308,13 +308,13 @@ cdef object quick_on_tensors(
 cdef void run_quick(
     const Work* work, int dtype, int operands, const Operand* arrays, int64_t size
 ) noexcept:
-    """`run`, without preparing a loop for the small arrays whose time would go into it."""
+    """`run`, but without preparing an iterator, which would take most of the time of a small array."""
     cdef char* pointers[3]
     cdef int k
-    cdef Block block = work.blocks[dtype * (2 if work.backward else 1) + work.accumulate]
+    cdef ElementwiseKernel kernel = work.kernels[dtype * (2 if work.backward else 1) + work.accumulate]
     if size > kBlock:
-        run(block, work.parameters, dtype, work.accumulate, operands, arrays, size)
+        run(kernel, work.parameters, dtype, work.accumulate, operands, arrays, size)
         return
     for k in range(operands):
         pointers[k] = arrays[k].data
-    block(pointers, size, work.parameters)
+    kernel(pointers, size, work.parameters)

@@ -1,20 +1,20 @@
-# Running a block function over whole arrays: what every family's native functions call.
+# Runs a kernel over whole arrays: what the native functions of every family call.
 
 cdef enum:
     MAX_PARAMETERS = 4
 
 
 cdef void run(
-    Block block, const double* parameters, int dtype, bint reads_output, int operands,
+    ElementwiseKernel kernel, const double* parameters, int dtype, bint reads_output, int operands,
     const Operand* arrays, int64_t size
 ) noexcept:
-    """Run a block function over arrays of one shape. All of them have been checked."""
-    cdef Loop loop
+    """Run a kernel over arrays of one shape, which have been checked."""
+    cdef TensorIterator iterator
     if size == 0:
         return
-    prepare(&loop, block, parameters, dtype, reads_output, operands, arrays)
+    prepare(&iterator, kernel, parameters, dtype, reads_output, operands, arrays)
     with nogil:
-        run_loop(&loop)
+        run_iterator(&iterator)
 
 
 cdef void unpack(tuple values, double* parameters) except *:

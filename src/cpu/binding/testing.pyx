@@ -12,7 +12,7 @@ ELEMENTARY = tuple([kElementaryNames[i].decode() for i in range(kElementaries)])
 
 
 def elementary(str name, View x, View y):
-    """y OUT = a function of math.h of x IN, within its range; for its tests."""
+    """y OUT = a function of math/elementary.h of x IN, within its range; for its tests."""
     cdef double p[1]
     cdef Operand[2] arrays
     cdef int which = ELEMENTARY.index(name)
@@ -25,7 +25,7 @@ def elementary(str name, View x, View y):
 
 
 def elementary_bounds():
-    """The error that math.h states for each, in ULP."""
+    """The error that math/elementary.h states for each, in ULP."""
     return {name: kElementaryUlps[i] for i, name in enumerate(ELEMENTARY)}
 
 
@@ -53,9 +53,9 @@ def compare(
     cdef const double* truth = <const double*>cnp.PyArray_DATA(exact)
     cdef int64_t n = y.size
     # The judge is the same, whoever is judged.
-    cdef CompareBlock block = best_supported_isa().compare[0]
+    cdef CompareKernel kernel = best_supported_isa().compare[0]
     with nogil:
-        block(results, truth, n, allowed, limits, &found)
+        kernel(results, truth, n, allowed, limits, &found)
     if not found.is_finite:
         return None
     above = [found.above[k] for k in range(kErrorEdges)]
@@ -68,16 +68,16 @@ cdef struct Copy:
     int64_t size
 
 
-cdef void copy_share(const Copy* job, int64_t number, int64_t shares) noexcept nogil:
+cdef void copy_partition(const Copy* job, int64_t number, int64_t partitions) noexcept nogil:
     """Of whole cache lines."""
-    cdef int64_t length = ((job.size + shares - 1) // shares + 63) // 64 * 64
+    cdef int64_t length = ((job.size + partitions - 1) // partitions + 63) // 64 * 64
     cdef int64_t begin = number * length
-    if begin < job.size:  # of very many shares the last may be empty
+    if begin < job.size:  # of very many partitions the last may be empty
         memcpy(job.to + begin, job.origin + begin, min(length, job.size - begin))
 
 
 def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
-    """Copy bytes by memcpy, each thread one share: the ceiling that benchmarks compare with.
+    """Copy bytes by memcpy, each thread one partition: the ceiling that benchmarks compare with.
 
     Both arrays are C-contiguous and of one size.
     """
@@ -92,4 +92,4 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     job.origin = <char*>cnp.PyArray_DATA(source)
     job.size = source.nbytes
     with nogil:
-        run_shares(threads, copy_share, &job)
+        run_partitions(threads, copy_partition, &job)

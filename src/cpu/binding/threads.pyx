@@ -1,16 +1,15 @@
-# Threads: how many a call may use, decided in one place. The one parallel region is run_shares of
-# runtime.h.
+# Threads: how many a call may use, decided in one place. The only parallel region is in
+# run_partitions of core/runtime.h.
 #
 # The count is the thread's own (`with num_threads(n)`), else the process's (`set_num_threads`),
 # never more than the work deserves, and 1 where threads would not help or would hang:
 #   - inside another parallel region of the same OpenMP runtime;
 #   - in a child made by fork: libgomp's pool does not survive it, and the first region of the
 #     child would wait for ever for threads that are not there.
-# threadpoolctl (and omp_set_num_threads) speak through omp_get_max_threads: when that has changed
+# threadpoolctl and omp_set_num_threads change omp_get_max_threads: when that has changed
 # since this module was imported, it is a limit.
 
-# Elements a thread must have before a second one pays. A region costs 0.8 us and some 1.5 us of
-# cold caches; float32 mish breaks even at 8192 in all, and 16384 take 4.7 us instead of 6.4.
+# Elements that each thread must have before a second one pays (docs/design/runtime.md).
 cdef int64_t GRAIN = 8192
 
 cdef int omp_limit_at_import = omp_limit()
@@ -46,9 +45,9 @@ cdef int threads_for(int64_t elements, int limit) noexcept nogil:
     return limit if limit < worth else <int>worth
 
 
-cdef void run_loop(const Loop* loop) noexcept nogil:
-    """Run a prepared loop, one share a thread."""
-    run_shares(resolve_threads(loop.size), run_share, loop)
+cdef void run_iterator(const TensorIterator* iterator) noexcept nogil:
+    """Run a prepared iterator, one partition a thread."""
+    run_partitions(resolve_threads(iterator.size), run_partition, iterator)
 
 
 def set_process_threads(int n):
@@ -86,9 +85,9 @@ def build_info():
     }
 
 
-# The table of block functions in use. It changes only by select_isa, which the checks and tests
+# The kernel table in use. It changes only by select_isa, which the checks and tests
 # use to compare instruction sets in one process.
-cdef const BlockTable* table = best_supported_isa()
+cdef const KernelTable* table = best_supported_isa()
 cdef uint32_t isa_number = 0  # counts the changes
 
 
@@ -103,7 +102,7 @@ def supported_isas():
 
 
 def select_isa(str name):
-    """Use the blocks of one instruction set from now on, in every thread."""
+    """Use the kernels of one instruction set from now on, in every thread."""
     global table, isa_number
     cdef int i
     wanted = name.encode()

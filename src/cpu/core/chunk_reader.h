@@ -1,9 +1,11 @@
-// Strided operands as chunks of the compute type, for fused kernels (simd/convert_kernels.h).
+// Reads and writes strided operands as chunks of the compute type, for fused kernels
+// (simd/convert_kernels.h).
 //
-// The axes are sorted by the strides of the output and fall into `lines` and, innermost, `columns`:
-// an element is a line and a column, and elements are counted line after line. What a kernel asks
-// for is a run of elements, a chunk at most; where they lie in one piece and need no conversion it
-// gets the array itself, else they pass through a buffer.
+// The axes of all operands are sorted by the strides of one of them and split in two: `columns` are
+// the innermost axes and `rows` all others. An element is a row and a column, and elements are
+// counted row after row. A kernel asks for a span of elements, at most one chunk. Where the span is
+// contiguous and needs no conversion, the kernel gets the array's own memory; otherwise the span
+// passes through a buffer.
 #pragma once
 
 #include <algorithm>
@@ -13,58 +15,59 @@
 
 namespace fastact {
 
-constexpr int64_t kPiece = 1024;  // elements of a chunk: of double, five buffers fill 40 KiB
-constexpr int kStreams = 4;       // operands, at most
+constexpr int64_t kPiece = 1024;    // elements of a chunk: of double, five buffers fill 40 KiB
+constexpr int kReaderOperands = 4;  // operands, at most
 
 // Axes of all operands, outermost first; strides in bytes.
-struct StreamAxes {
+struct OperandAxes {
   int count = 0;
   int64_t size = 1;
-  int64_t length[kMaxAxes], stride[kStreams][kMaxAxes];
+  int64_t length[kMaxAxes], stride[kReaderOperands][kMaxAxes];
 
   int64_t offset(int k, int64_t index) const;
 };
 
-struct Streams {
-  const PipelineBlocks* blocks;
+struct StridedOperands {
+  const ConvertKernels* kernels;
   int count;
-  int dtype, wide_dtype;
-  int64_t item, wide;  // bytes of an element, and of one in the compute type
-  char* data[kStreams];
-  StreamAxes lines, columns;
-  bool is_channel_line;      // the channel axis is the last of `lines`; else it is `columns`
-  bool is_channel_turned;    // it is walked from its end: the leader runs backwards along it
-  bool has_unit[kStreams];   // columns lie side by side, everything aligned
-  bool is_flat[kStreams];    // as do the lines
-  bool is_direct[kStreams];  // has_unit, and the dtype is what it is computed in
-  int64_t size() const { return lines.size * columns.size; }
+  int dtype, compute_dtype;
+  int64_t item, compute_item;  // bytes of an element, and of one in the compute type
+  char* data[kReaderOperands];
+  OperandAxes rows, columns;
+  bool is_channel_outer;     // the channel axis is the last of `rows`; else it is `columns`
+  bool is_channel_reversed;  // the channels are read from their end: the leader runs backwards
+  bool has_unit_stride[kReaderOperands];  // columns are contiguous, and all is aligned
+  bool is_flat[kReaderOperands];          // as are rows and columns together
+  bool is_direct[kReaderOperands];        // has_unit_stride, and the dtype is the compute type
+  int64_t size() const { return rows.size * columns.size; }
 };
 
-// arrays: of one shape and dtype, the last one the output (data null: none such).
-// leader: whose strides sort the axes. channel: the axis that stands alone; -1: all are columns.
-// in_order: elements are met in the order of plan_reduction, but for the channels; else axes on
-// which the leader runs backwards are turned, so that more lies in one piece.
-void plan_streams(Streams* streams, const PipelineBlocks* blocks, int dtype, int count,
-                  const Operand* arrays, int leader, int channel, bool in_order);
+// arrays: of one shape and dtype, the last one the output; those with null data are absent.
+// leader: the operand whose strides sort the axes.
+// channel: the axis that is not merged with others; -1: all axes are columns.
+// in_order: elements are read in the order of plan_reduction, but for the channels; else axes along
+// which the leader runs backwards are reversed, so that more of it is contiguous.
+void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
+                   const Operand* arrays, int leader, int channel, bool in_order);
 
-// Once the axes are known: which operands are contiguous. For plans of other kinds.
-void find_contiguous(Streams* streams, int k);
+// Sets has_unit_stride, is_flat and is_direct of operand k, for plans that set the axes themselves.
+void find_contiguous(StridedOperands* operands, int k);
 
-// A run of elements of all operands, and one thread's way to read and write it.
-class Reader {
+// A span of elements of all operands, and a thread's means to read and write it.
+class ChunkReader {
  public:
-  explicit Reader(const Streams& streams) : s(streams) {}
+  explicit ChunkReader(const StridedOperands& operands) : s(operands) {}
 
-  // From here on: n elements from (line, column) on.
-  void go(int64_t to_line, int64_t to_column, int64_t n);
+  // Moves to the n elements from (row, column) on.
+  void go(int64_t to_row, int64_t to_column, int64_t n);
 
-  // The run of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
+  // The span of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
   const char* load(int k, char* buffer);
 
-  // The run of operand k where it lies in one piece, in its own dtype; else null. Of any length.
+  // The span of operand k where it lies in one piece, in its own dtype; else null. Of any length.
   char* stored(int k) const { return is_one_piece(k) ? piece(k) : nullptr; }
 
-  // Where the run of operand k can be written in the compute type; null: by `store`.
+  // Where the span of operand k can be written in the compute type; null: by `store`.
   char* direct(int k) const;
   // Operand k OUT, or IN/OUT += with accumulate, = from IN.
   void store(int k, const char* from, bool accumulate);
@@ -75,8 +78,8 @@ class Reader {
   template <class Visit>
   void for_pieces(int k, Visit visit) const;
 
-  const Streams& s;
-  int64_t line = 0, column = 0, count = 0;
+  const StridedOperands& s;
+  int64_t row = 0, column = 0, count = 0;
   alignas(64) char stage[kPiece * sizeof(double)];
 };
 

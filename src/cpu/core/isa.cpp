@@ -14,20 +14,20 @@
 
 namespace fastact {
 
-#define FASTACT_ISA_ENTRY(name)  \
-  namespace name {               \
-  extern const BlockTable table; \
+#define FASTACT_ISA_ENTRY(name)   \
+  namespace name {                \
+  extern const KernelTable table; \
   }
 FASTACT_ISAS
 #undef FASTACT_ISA_ENTRY
 
 const IsaList& built_isas() {
 #define FASTACT_ISA_ENTRY(name) &name::table,
-  static const BlockTable* const all[] = {FASTACT_ISAS};
+  static const KernelTable* const all[] = {FASTACT_ISAS};
 #undef FASTACT_ISA_ENTRY
   static const IsaList list = [] {
     IsaList made{};
-    for (const BlockTable* table : all) made.tables[made.count++] = table;
+    for (const KernelTable* table : all) made.tables[made.count++] = table;
     return made;
   }();
   return list;
@@ -87,7 +87,7 @@ bool cpu_supports(const char* isa) {
   return !strcmp(isa, "baseline");
 }
 
-const BlockTable* best_supported_isa() {
+const KernelTable* best_supported_isa() {
   const IsaList& isas = built_isas();
   for (int i = isas.count; i-- > 0;)
     if (cpu_supports(isas.tables[i]->isa)) return isas.tables[i];

@@ -1,8 +1,8 @@
-// The table of functions that is compiled once per instruction set.
+// The table of kernels, which is compiled once per instruction set.
 //
-// A block function runs one serial loop over n contiguous elements. Everything above it - threads,
-// strides, Python - is compiled once and calls through this table; a block of some 4096 elements
-// amortises the indirect call.
+// A kernel here is a function that runs one serial loop over n contiguous elements. Everything
+// above it (threads, strides, Python) is compiled once and calls kernels through this table. A call
+// covers some 4096 elements, so that the indirect call costs next to nothing.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ namespace fastact {
 
 // operands: the inputs in order, then the output; each n elements of one dtype, an input equal to
 // the output or disjoint from it. parameters: of the op, in the order of its signature.
-using Block = void (*)(char* const* operands, int64_t n, const double* parameters);
+using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters);
 
-// The functions of math.h that have a bound, for its tests. X(name, bound, value at x)
+// The functions of math/elementary.h that have a bound, for its tests. X(name, bound, value at x)
 #define FASTACT_ELEMENTARIES(X)                        \
   X(exp, kExpUlp, exp_scaled<0>(x).value())            \
   X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one())    \
@@ -43,31 +43,33 @@ constexpr const char* kElementaryNames[] = {FASTACT_ELEMENTARIES(FASTACT_NAME)};
 constexpr double kElementaryUlps[] = {FASTACT_ELEMENTARIES(FASTACT_BOUND)};
 #undef FASTACT_BOUND
 
-struct BlockTable {
+struct KernelTable {
   const char* isa;
-  Block forward[kActivations][kDTypes];      // x IN, y OUT
-  Block backward[kActivations][kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  Block identity[kDTypes][2];                // x IN, y OUT; [1]: y IN/OUT, added to
-  Block square_backward[kDTypes][2];         // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
+  ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
+  ElementwiseKernel backward[kActivations][kDTypes]
+                            [2];                  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
+  ElementwiseKernel identity[kDTypes][2];         // x IN, y OUT; [1]: y IN/OUT, added to
+  ElementwiseKernel square_backward[kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
   // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
   // the mean is double and has no low part.
-  Block moments_backward[kDTypes][2];
-  Block elementary[kElementaries][2];  // x IN, f(x) OUT for float and double: for tests alone
+  ElementwiseKernel moments_backward[kDTypes][2];
+  ElementwiseKernel elementary[kElementaries]
+                              [2];  // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;
   const MomentTable* moments;
   const NormTable* norm;
-  const NormColumnTable* norm_columns;
-  const BatchTable* batch;
+  const ChannelsLastTable* channels_last;
+  const BatchNormTable* batch_norm;
   const GateTable* gate;
-  const PipelineBlocks* pipeline;
-  const CompareBlock* compare;  // for the accuracy check alone
+  const ConvertKernels* convert;
+  const CompareKernel* compare;  // for the accuracy check alone
 };
 
 // isa.cpp
 constexpr int kMaxIsas = 3;
 struct IsaList {
   int count;
-  const BlockTable* tables[kMaxIsas];  // from the least to the most capable
+  const KernelTable* tables[kMaxIsas];  // from the least to the most capable
 };
 const IsaList& built_isas();
 bool cpu_supports(const char* isa);
@@ -80,6 +82,6 @@ struct CpuFeatures {
 // The micro-architecture level of the psABI that all of it allows, from 1 to 4.
 int x86_level(const CpuFeatures& cpu);
 
-const BlockTable* best_supported_isa();
+const KernelTable* best_supported_isa();
 
 }  // namespace fastact

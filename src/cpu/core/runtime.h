@@ -63,17 +63,17 @@ inline const char* compiler() {
 #endif
 }
 
-// Runs every share of a job: share(job, number, threads) for the numbers below `threads`, which are
-// fixed, whoever runs them. One thread enters no parallel region: that costs more than a small job,
-// and would hang in a child made by fork.
+// Runs every partition of a job: run(job, index, threads) for each index below `threads`. What a
+// partition is does not depend on the thread that runs it. One thread enters no parallel region:
+// that costs more than a small job, and would hang in a child made by fork.
 template <typename Job>
-void run_shares(int threads, void (*share)(const Job*, int64_t, int64_t), const Job* job) {
+void run_partitions(int threads, void (*run)(const Job*, int64_t, int64_t), const Job* job) {
   if (threads == 1) {
-    share(job, 0, 1);
+    run(job, 0, 1);
     return;
   }
   // libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
-  // before the region is read in it, and what is written in it is read after. Two shares of one
+  // before the region is read in it, and what is written in it is read after. Two partitions of one
   // region stay unordered, so that a race between them is found.
 #ifdef __SANITIZE_THREAD__
   char begun = 0, done = 0;
@@ -81,22 +81,22 @@ void run_shares(int threads, void (*share)(const Job*, int64_t, int64_t), const 
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int i = 0; i < threads; ++i) {
     __tsan_acquire(&begun);
-    share(job, i, threads);
+    run(job, i, threads);
     __tsan_release(&done);
   }
   __tsan_acquire(&done);
 #else
 #pragma omp parallel for schedule(static) num_threads(threads)
-  for (int i = 0; i < threads; ++i) share(job, i, threads);
+  for (int i = 0; i < threads; ++i) run(job, i, threads);
 #endif
 }
 
 // Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for
 // huge pages, as NumPy does: their first touch is otherwise dominated by page faults.
 inline void* allocate(size_t bytes) {
-  constexpr size_t kLine = 64, kHuge = size_t{2} << 20, kBig = size_t{4} << 20;
-  const size_t alignment = bytes >= kBig ? kHuge : kLine;
-  const size_t rounded = (bytes / kLine + 1) * kLine;
+  constexpr size_t kCacheLine = 64, kHuge = size_t{2} << 20, kBig = size_t{4} << 20;
+  const size_t alignment = bytes >= kBig ? kHuge : kCacheLine;
+  const size_t rounded = (bytes / kCacheLine + 1) * kCacheLine;
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, rounded)) return nullptr;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)

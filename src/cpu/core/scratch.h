@@ -1,10 +1,10 @@
-// Where a thread's share of a kernel keeps its buffers: not on its stack, which may be as small as
-// 128 KiB (musl's threads, OMP_STACKSIZE), and of which a sum of gates' gradients alone would take
-// 380 KiB.
+// Memory for the buffers of a thread's partition of the work.
 //
-// Each thread has one block, asked for once and kept until the thread ends: as much as its stack
-// would keep of its pages. Frames are taken from its end and given back in the opposite order.
-// Where there is no memory for the block, the stack has to do: no kernel can fail.
+// The buffers do not lie on the stack, which may be as small as 128 KiB (musl's threads,
+// OMP_STACKSIZE), while the sums of the gates' gradients alone take 380 KiB. Each thread allocates
+// one region at first use and keeps it until the thread ends. Frames are taken from its end and
+// released in the opposite order. If the region cannot be allocated the frame lies on the stack
+// after all: no kernel can fail for lack of memory.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace fastact {
 
 class ThreadMemory {
  public:
-  static constexpr size_t kLine = 64;
+  static constexpr size_t kCacheLine = 64;
   static constexpr size_t kBytes = size_t{512} << 10;  // of all frames at a time
 
   static ThreadMemory& own() {
@@ -28,17 +28,17 @@ class ThreadMemory {
   // Aligned to a cache line; null: there is none.
   void* take(size_t bytes) {
     if (!base_) {
-      memory_ = malloc(kBytes + kLine);
+      memory_ = malloc(kBytes + kCacheLine);
       if (!memory_) return nullptr;
       base_ = static_cast<char*>(memory_);
-      base_ += -reinterpret_cast<uintptr_t>(base_) % kLine;
+      base_ += -reinterpret_cast<uintptr_t>(base_) % kCacheLine;
     }
-    bytes = (bytes + kLine - 1) / kLine * kLine;
+    bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
     if (bytes > kBytes - used_) return nullptr;
     used_ += bytes;
     return base_ + (used_ - bytes);
   }
-  void give_back(size_t bytes) { used_ -= (bytes + kLine - 1) / kLine * kLine; }
+  void give_back(size_t bytes) { used_ -= (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
  private:
   void* memory_ = nullptr;
@@ -50,14 +50,14 @@ class ThreadMemory {
 template <class Frame, class Argument, class Run>
 __attribute__((always_inline)) inline void with_frame(const Argument& argument, Run run) {
   static_assert(std::is_trivially_destructible_v<Frame>, "nobody destroys it");
-  static_assert(alignof(Frame) <= ThreadMemory::kLine, "of a cache line at most");
+  static_assert(alignof(Frame) <= ThreadMemory::kCacheLine, "of a cache line at most");
   ThreadMemory& memory = ThreadMemory::own();
   void* at = memory.take(sizeof(Frame));
   const bool is_taken = at;
   if (!is_taken) {
     size_t bytes = sizeof(Frame);
     __asm__("" : "+r"(bytes));  // of a known size, it would be a part of every call's stack
-    at = __builtin_alloca_with_align(bytes, 8 * ThreadMemory::kLine);
+    at = __builtin_alloca_with_align(bytes, 8 * ThreadMemory::kCacheLine);
   }
   run(*new (at) Frame(argument));
   if (is_taken) memory.give_back(sizeof(Frame));

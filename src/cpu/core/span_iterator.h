@@ -1,4 +1,4 @@
-// Walking some axes as one index: as runs along the last of them.
+// Iterates over several axes as if they were one index, as spans along the last axis.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 
 namespace fastact {
 
-// Visits elements first .. first + n of `axes` as runs along the last axis: their offsets in x and
+// Visits elements first .. first + n of `axes` as spans along the last axis: their offsets in x and
 // y, and how many they are.
 template <class Visit>
-void for_runs(const Axes& axes, int64_t first, int64_t n, Visit visit) {
+void for_spans(const Axes& axes, int64_t first, int64_t n, Visit visit) {
   if (axes.count == 0) {
     visit(0, 0, n);
     return;
@@ -49,7 +49,7 @@ inline int64_t last_stride(const Axes& axes) { return axes.count ? axes.x[axes.c
 // Offsets in x of the elements first .. first + n.
 inline void offsets_of(const Axes& axes, int64_t first, int64_t n, int64_t* offsets) {
   const int64_t step = last_stride(axes);
-  for_runs(axes, first, n, [&](int64_t x, int64_t, int64_t m) {
+  for_spans(axes, first, n, [&](int64_t x, int64_t, int64_t m) {
     for (int64_t i = 0; i < m; ++i) offsets[i] = x + i * step;
     offsets += m;
   });

@@ -8,11 +8,11 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStage = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
-constexpr int64_t kCut = 64;      // elements: whole cache lines of every dtype
-constexpr uintptr_t kLine = 64;   // bytes of a cache line
-constexpr int kAhead = 4;         // lines of the next row that are fetched during this one
-constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
+constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
+constexpr int64_t kCut = 64;         // elements: whole cache lines of every dtype
+constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
+constexpr int kAhead = 4;             // cache lines of the next row to prefetch
+constexpr int64_t kLongRow = 64;      // from here on a row is worth a call of its own
 constexpr int64_t kShortRow = 16;
 
 // What lies backwards, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
@@ -22,10 +22,10 @@ void reverse_row(char* to, const char* from, int64_t n) {
   constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
   typedef T Several __attribute__((vector_size(kBytes)));
   for (; n >= kCount; n -= kCount, to += kBytes, from -= kBytes) {
-    Several v, turned;
+    Several v, reversed;
     memcpy(&v, from - kBytes + sizeof(T), kBytes);
-    for (int i = 0; i < kCount; ++i) turned[i] = v[kCount - 1 - i];
-    memcpy(to, &turned, kBytes);
+    for (int i = 0; i < kCount; ++i) reversed[i] = v[kCount - 1 - i];
+    memcpy(to, &reversed, kBytes);
   }
   for (; n > 0; --n, to += sizeof(T), from -= sizeof(T)) memcpy(to, from, sizeof(T));
 }
@@ -90,54 +90,54 @@ MoveRow scatter_for(int64_t item) {
 
 namespace {
 
-// A position in a prepared loop, and the walk along its rows.
+// A position in a prepared iterator, which advances along its rows.
 class Cursor {
  public:
-  Cursor(const Loop& l, int64_t element) : loop(l), last(l.ndim - 1) {
-    for (int axis = loop.ndim; axis-- > 0;) {
-      index[axis] = element % loop.shape[axis];
-      element /= loop.shape[axis];
+  Cursor(const TensorIterator& l, int64_t element) : it(l), last(l.ndim - 1) {
+    for (int axis = it.ndim; axis-- > 0;) {
+      index[axis] = element % it.shape[axis];
+      element /= it.shape[axis];
     }
-    for (int k = 0; k < loop.operands; ++k) find_row(k);
+    for (int k = 0; k < it.operands; ++k) find_row(k);
   }
 
-  int64_t left_in_row() const { return loop.shape[last] - index[last]; }
+  int64_t left_in_row() const { return it.shape[last] - index[last]; }
   int64_t rows_left() const {  // along the axis before the last, this one included
-    return last > 0 ? loop.shape[last - 1] - index[last - 1] : 1;
+    return last > 0 ? it.shape[last - 1] - index[last - 1] : 1;
   }
-  char* at(int k) const { return row[k] + index[last] * loop.strides[k][last]; }
+  char* at(int k) const { return row[k] + index[last] * it.strides[k][last]; }
 
   void advance(int64_t within_row) {
     index[last] += within_row;
-    if (index[last] < loop.shape[last] || last == 0) return;
+    if (index[last] < it.shape[last] || last == 0) return;
     index[last] = 0;
-    if (++index[last - 1] < loop.shape[last - 1]) {  // as nearly always
-      for (int k = 0; k < loop.operands; ++k) row[k] += loop.strides[k][last - 1];
+    if (++index[last - 1] < it.shape[last - 1]) {  // as nearly always
+      for (int k = 0; k < it.operands; ++k) row[k] += it.strides[k][last - 1];
       return;
     }
-    for (int axis = last - 1; axis > 0 && index[axis] == loop.shape[axis]; --axis) {
+    for (int axis = last - 1; axis > 0 && index[axis] == it.shape[axis]; --axis) {
       index[axis] = 0;
       ++index[axis - 1];
     }
-    for (int k = 0; k < loop.operands; ++k) find_row(k);
+    for (int k = 0; k < it.operands; ++k) find_row(k);
   }
 
   // From the start of a row, by at most rows_left().
   void advance_rows(int64_t rows) {
     if (last > 0) {
       index[last - 1] += rows - 1;
-      for (int k = 0; k < loop.operands; ++k) row[k] += (rows - 1) * loop.strides[k][last - 1];
+      for (int k = 0; k < it.operands; ++k) row[k] += (rows - 1) * it.strides[k][last - 1];
     }
-    advance(loop.shape[last]);
+    advance(it.shape[last]);
   }
 
  private:
   void find_row(int k) {
-    row[k] = loop.data[k];
-    for (int axis = 0; axis < last; ++axis) row[k] += index[axis] * loop.strides[k][axis];
+    row[k] = it.data[k];
+    for (int axis = 0; axis < last; ++axis) row[k] += index[axis] * it.strides[k][axis];
   }
 
-  const Loop& loop;
+  const TensorIterator& it;
   int last;
   int64_t index[kMaxAxes];
   char* row[kMaxOperands];  // where the row begins
@@ -146,8 +146,8 @@ class Cursor {
 // Visits n elements of one operand, from `cursor` on, as tiles: where they begin, how many elements
 // were before them, rows, columns.
 template <class Move>
-void for_tiles(const Loop& loop, Cursor cursor, int operand, int64_t n, Move move) {
-  const int64_t length = loop.shape[loop.ndim - 1];
+void for_tiles(const TensorIterator& it, Cursor cursor, int operand, int64_t n, Move move) {
+  const int64_t length = it.shape[it.ndim - 1];
   for (int64_t done = 0; done < n;) {
     char* const at = cursor.at(operand);
     if (cursor.left_in_row() == length && n - done >= length) {
@@ -164,30 +164,31 @@ void for_tiles(const Loop& loop, Cursor cursor, int operand, int64_t n, Move mov
   }
 }
 
-void run_contiguous(const Loop& loop, int64_t first, int64_t n) {
+void run_contiguous(const TensorIterator& it, int64_t first, int64_t n) {
   char* p[kMaxOperands];
-  for (int k = 0; k < loop.operands; ++k) p[k] = loop.data[k] + first * loop.item;
-  loop.block(p, n, loop.parameters);
+  for (int k = 0; k < it.operands; ++k) p[k] = it.data[k] + first * it.item;
+  it.kernel(p, n, it.parameters);
 }
 
-void run_rows(const Loop& loop, int64_t first, int64_t n) {
-  Cursor cursor(loop, first);
+void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
+  Cursor cursor(it, first);
   for (int64_t done = 0; done < n;) {
     const int64_t m = std::min(n - done, cursor.left_in_row());
     char* p[kMaxOperands];
-    for (int k = 0; k < loop.operands; ++k) p[k] = cursor.at(k);
+    for (int k = 0; k < it.operands; ++k) p[k] = cursor.at(k);
     cursor.advance(m);
-    for (int k = 0; k < loop.operands; ++k)
-      for (int line = 0; line < kAhead; ++line) __builtin_prefetch(cursor.at(k) + line * kLine);
-    loop.block(p, m, loop.parameters);
+    for (int k = 0; k < it.operands; ++k)
+      for (int line = 0; line < kAhead; ++line)
+        __builtin_prefetch(cursor.at(k) + line * kCacheLine);
+    it.kernel(p, m, it.parameters);
     done += m;
   }
 }
 
-// The third way: one thread's buffers.
-class Stage {
+// The third of the ways: through one thread's buffers.
+class BufferedIterator {
  public:
-  explicit Stage(const Loop& l) : loop(l), output(l.operands - 1) {
+  explicit BufferedIterator(const TensorIterator& l) : it(l), output(l.operands - 1) {
     for (int k = 0; k <= output; ++k) {
       move[k] = tile_for(l.items[k]);
       is_dense[k] = l.strides[k][l.ndim - 1] == l.items[k] && rows_aligned(l, k, l.items[k]);
@@ -195,42 +196,41 @@ class Stage {
   }
 
   void run(int64_t first, int64_t n) {
-    for (int64_t done = 0; done < n; done += kStage)
-      chunk(first + done, std::min(kStage, n - done));
+    for (int64_t done = 0; done < n; done += kBuffered)
+      chunk(first + done, std::min(kBuffered, n - done));
   }
 
  private:
   void chunk(int64_t first, int64_t n) {
     char* p[kMaxOperands];
     for (int k = 0; k < output; ++k) p[k] = input(k, first, n);
-    char* to = loop.data[output] + first * loop.item;
-    if (loop.contiguous[output]) {
+    char* to = it.data[output] + first * it.item;
+    if (it.contiguous[output]) {
       p[output] = to;
-      loop.block(p, n, loop.parameters);
+      it.kernel(p, n, it.parameters);
     } else {
       p[output] = buffer[output];
-      const Cursor cursor(loop, first);
-      if (loop.reads_output) gather(output, cursor, n);
-      loop.block(p, n, loop.parameters);
-      for_tiles(loop, cursor, output, n,
-                [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-                  move[output](at, steps(output), p[output] + done * loop.item,
-                               dense(output, columns), rows, columns);
-                });
+      const Cursor cursor(it, first);
+      if (it.reads_output) gather(output, cursor, n);
+      it.kernel(p, n, it.parameters);
+      for_tiles(it, cursor, output, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+        move[output](at, steps(output), p[output] + done * it.item, dense(output, columns), rows,
+                     columns);
+      });
     }
   }
 
   // Operand k from `first` on: where it lies, or in its buffer. What repeats itself is gathered
   // once, and so often that n elements follow each one of the first period.
   char* input(int k, int64_t first, int64_t n) {
-    if (loop.contiguous[k]) return loop.data[k] + first * loop.item;
-    const int64_t period = loop.period[k];
+    if (it.contiguous[k]) return it.data[k] + first * it.item;
+    const int64_t period = it.period[k];
     if (period == 0) {
       if (is_dense[k]) {
         if (char* const piece = piece_of_row(k, first, n)) return piece;
       }
-      const Cursor cursor(loop, first);
-      const bool is_one = loop.strides[k][loop.ndim - 1] == 0 && cursor.left_in_row() >= n;
+      const Cursor cursor(it, first);
+      const bool is_one = it.strides[k][it.ndim - 1] == 0 && cursor.left_in_row() >= n;
       if (is_one && cursor.at(k) == value[k] && n <= times[k]) return buffer[k];
       gather(k, cursor, n);
       value[k] = is_one ? cursor.at(k) : nullptr;
@@ -238,89 +238,89 @@ class Stage {
       return buffer[k];
     }
     if (!is_filled[k]) {
-      gather(k, Cursor(loop, 0), period);
-      const int64_t end = (period + std::min(kStage, loop.size)) * loop.items[k];
-      for (int64_t done = period * loop.items[k]; done < end; done *= 2)
+      gather(k, Cursor(it, 0), period);
+      const int64_t end = (period + std::min(kBuffered, it.size)) * it.items[k];
+      for (int64_t done = period * it.items[k]; done < end; done *= 2)
         memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
       is_filled[k] = true;
     }
-    return buffer[k] + first % period * loop.items[k];
+    return buffer[k] + first % period * it.items[k];
   }
 
   // Where n elements lie side by side, if they do.
   __attribute__((noinline)) char* piece_of_row(int k, int64_t first, int64_t n) const {
-    const Cursor cursor(loop, first);
+    const Cursor cursor(it, first);
     return cursor.left_in_row() >= n ? cursor.at(k) : nullptr;
   }
 
   void gather(int k, const Cursor& cursor, int64_t n) {
-    for_tiles(loop, cursor, k, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-      move[k](buffer[k] + done * loop.items[k], dense(k, columns), at, steps(k), rows, columns);
+    for_tiles(it, cursor, k, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+      move[k](buffer[k] + done * it.items[k], dense(k, columns), at, steps(k), rows, columns);
     });
   }
 
-  Steps dense(int k, int64_t columns) const { return {columns * loop.items[k], loop.items[k]}; }
+  Steps dense(int k, int64_t columns) const { return {columns * it.items[k], it.items[k]}; }
   Steps steps(int k) const {
-    const int last = loop.ndim - 1;
-    return {last > 0 ? loop.strides[k][last - 1] : 0, loop.strides[k][last]};
+    const int last = it.ndim - 1;
+    return {last > 0 ? it.strides[k][last - 1] : 0, it.strides[k][last]};
   }
   static MoveTile tile_for(int64_t item) {
     return item == 2 ? move_tile<uint16_t> : item == 4 ? move_tile<uint32_t> : move_tile<uint64_t>;
   }
 
-  const Loop& loop;
+  const TensorIterator& it;
   const int output;
   MoveTile move[kMaxOperands];
   bool is_dense[kMaxOperands];           // along its rows
   bool is_filled[kMaxOperands] = {};     // with periods
   const char* value[kMaxOperands] = {};  // of which a buffer holds nothing else, so many times
   int64_t times[kMaxOperands];
-  alignas(64) char buffer[kMaxOperands][2 * kStage * sizeof(double)];
+  alignas(64) char buffer[kMaxOperands][2 * kBuffered * sizeof(double)];
 };
 
 // The elements after which operand k begins anew, if a buffer holds them; else 0.
-int64_t period_of(const Loop& loop, int k) {
+int64_t period_of(const TensorIterator& it, int k) {
   int outer = 0;
-  while (outer < loop.ndim && loop.strides[k][outer] == 0) ++outer;
+  while (outer < it.ndim && it.strides[k][outer] == 0) ++outer;
   int64_t period = 1;
-  for (int axis = outer; axis < loop.ndim; ++axis) period *= loop.shape[axis];
-  return outer > 0 && period <= kStage ? period : 0;
+  for (int axis = outer; axis < it.ndim; ++axis) period *= it.shape[axis];
+  return outer > 0 && period <= kBuffered ? period : 0;
 }
 
 }  // namespace
 
-void prepare(Loop* loop, Block block, const double* parameters, int dtype, bool reads_output,
-             int operands, const Operand* arrays) {
-  plan_walk(loop, item_size(dtype), operands, arrays);
-  loop->block = block;
-  loop->parameters = parameters;
-  loop->reads_output = reads_output;
-  loop->whole = loop->all_contiguous();
-  loop->rows = loop->shape[loop->ndim - 1] >= kLongRow;
+void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* parameters, int dtype,
+             bool reads_output, int operands, const Operand* arrays) {
+  plan_walk(it, item_size(dtype), operands, arrays);
+  it->kernel = kernel;
+  it->parameters = parameters;
+  it->reads_output = reads_output;
+  it->whole = it->all_contiguous();
+  it->rows = it->shape[it->ndim - 1] >= kLongRow;
   for (int k = 0; k < operands; ++k)
-    loop->rows &=
-        loop->strides[k][loop->ndim - 1] == loop->item && rows_aligned(*loop, k, loop->item);
-  const auto past_line = reinterpret_cast<uintptr_t>(loop->data[operands - 1]) % kLine;
+    it->rows &= it->strides[k][it->ndim - 1] == it->item && rows_aligned(*it, k, it->item);
+  const auto past_line = reinterpret_cast<uintptr_t>(it->data[operands - 1]) % kCacheLine;
   for (int k = 0; k < operands; ++k) {
-    loop->items[k] = loop->item;
-    loop->period[k] = period_of(*loop, k);
-    loop->rows &= loop->period[k] == 0;
+    it->items[k] = it->item;
+    it->period[k] = period_of(*it, k);
+    it->rows &= it->period[k] == 0;
   }
-  loop->head = loop->whole ? int64_t((kLine - past_line) % kLine) / loop->item : 0;
+  it->head = it->whole ? int64_t((kCacheLine - past_line) % kCacheLine) / it->item : 0;
 }
 
-void run_share(const Loop* loop, int64_t index, int64_t shares) {
+void run_partition(const TensorIterator* it, int64_t index, int64_t partitions) {
   // Cut where the output crosses a cache line, as the blocks inside are.
   const auto cut = [&](int64_t i) {
-    const int64_t even = loop->size / shares * i / kCut * kCut + loop->head;
-    return i == 0 ? 0 : i == shares ? loop->size : std::min(even, loop->size);
+    const int64_t even = it->size / partitions * i / kCut * kCut + it->head;
+    return i == 0 ? 0 : i == partitions ? it->size : std::min(even, it->size);
   };
   const int64_t first = cut(index), end = cut(index + 1);
-  if (!(loop->whole || loop->rows))
-    return with_frame<Stage>(*loop, [&](Stage& stage) { stage.run(first, end - first); });
+  if (!(it->whole || it->rows))
+    return with_frame<BufferedIterator>(
+        *it, [&](BufferedIterator& stage) { stage.run(first, end - first); });
   for (int64_t at = first; at < end;) {
-    const int64_t n = std::min(kBlock + (at == 0 ? loop->head : 0), end - at);
-    loop->whole ? run_contiguous(*loop, at, n) : run_rows(*loop, at, n);
+    const int64_t n = std::min(kBlock + (at == 0 ? it->head : 0), end - at);
+    it->whole ? run_contiguous(*it, at, n) : run_rows(*it, at, n);
     at += n;
   }
 }

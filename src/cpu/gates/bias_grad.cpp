@@ -5,62 +5,63 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kKept = 3 << 18;  // bytes of gradients that the second-level cache still has
-constexpr int64_t kRunCost = 256;   // of a border between runs, in elements of lanes
-constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
+constexpr int64_t kL2Bytes = 3 << 18;  // bytes of gradients that the second-level cache still has
+constexpr int64_t kSpanCost = 256;     // of a border between spans, in elements of lanes
+constexpr int64_t kDeep = 8;           // rows of a lane that are read at once, at most
 
-// The slot whose sum over the rows is that of a row of bias.
-int slot_of_sum(const Gates& g, int k) {
+// The operand whose sum over the rows is that of a row of bias.
+int operand_of_sum(const Gates& g, int k) {
   return g.kind == kGru && k == 3 ? kRecurrentOut + 2 : kGateOut + k;
 }
 
-// Columns a unit of work: all their gradients are still in the second-level cache when they are
+// Columns of a task: all their gradients are still in the second-level cache when they are
 // added up, if the rows are not too many for that.
-int64_t tile_of(int kind, int64_t wide, int64_t rows, int64_t columns) {
-  const int64_t most = kMostColumns / kKeptOf[kind] / 16 * 16;
-  const int64_t kept = kKept / (rows * kKeptOf[kind] * wide);
-  const int64_t tiles = ceil_div(columns, kept >= kNarrowTile ? std::min(kept, most) : most);
+int64_t tile_of(int kind, int64_t compute_item, int64_t rows, int64_t columns) {
+  const int64_t most = kMostColumns / kSavedOf[kind] / 16 * 16;
+  const int64_t fit = kL2Bytes / (rows * kSavedOf[kind] * compute_item);  // columns in the cache
+  const int64_t tiles = ceil_div(columns, fit >= kNarrowTile ? std::min(fit, most) : most);
   return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
 }
 
-// How the lanes of one block are dealt out: to `count` parts in runs of `lanes`. Long runs are
-// lanes that the last thread has to fetch from the others; between short ones lie rows whose last
-// cache line two threads write to, wherever memory begins between lines, as malloc's does.
+// How the lanes of one block are divided: among `count` parts, in spans of `lanes` lanes. With long
+// spans the last thread has to fetch more lanes from the others. With short spans two threads write
+// to the same cache line more often: at each border between spans, unless rows begin at one.
 struct Parts {
   int64_t count = 1, lanes = 1;
   Parts(int64_t rows, int64_t width, int threads) {
     while (count < threads && count < kLanes) count *= 2;
-    if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for shares of equal size
-    while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kRunCost * rows) lanes *= 2;
+    if (count > threads) count = std::min<int64_t>(4 * count, kLanes);  // for equal partitions
+    while (2 * lanes * count <= kLanes && 4 * lanes * lanes * width <= kSpanCost * rows) lanes *= 2;
   }
-  // Of workspace, where rows of lanes have so many numbers.
+  // Bytes of workspace, for rows of lanes of that width.
   int64_t bytes(int64_t width) const { return count * lanes * width * int64_t(sizeof(double)); }
 };
 
-// Of workspace, for the sums of chunks of rows.
+// Bytes of workspace, for the sums of chunks of rows.
 int64_t chunk_bytes(const Reducer& r, int64_t width) {
   return r.chunks * width * 2 * int64_t(sizeof(double));
 }
 
 // Whether threads take rows of one block rather than tiles of columns.
-bool shares_rows(int64_t rows, int64_t tiles, int threads) {
+bool splits_rows(int64_t rows, int64_t tiles, int threads) {
   if (rows > kReduceBlock || threads < 2) return false;
-  return tiles < threads || (rows >= kLanes / 2 * threads && tiles < kFewUnits);
+  return tiles < threads || (rows >= kLanes / 2 * threads && tiles < kFewTasks);
 }
 
 // The sums of a tile's columns over the rows of a chunk, as gate after gate in the packed order.
-class Sums {
+class GateBiasSums {
  public:
-  explicit Sums(const Gates& gates) : g(gates), r(gates.sums[0]), tiles(gates) {}
+  explicit GateBiasSums(const Gates& gates) : g(gates), r(gates.sums[0]), tiles(gates) {}
 
-  void run(int64_t index, int64_t shares) {
+  void run(int64_t index, int64_t partitions) {
     if (g.parts) {
-      for (int64_t i = g.parts * index / shares; i < g.parts * (index + 1) / shares; ++i) part(i);
+      for (int64_t i = g.parts * index / partitions; i < g.parts * (index + 1) / partitions; ++i)
+        part(i);
       return;
     }
-    const int64_t chunks = r.partial ? r.chunks : 1, units = g.tiles * chunks;
-    for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i)
-      unit(i % g.tiles * g.tile, i / g.tiles);
+    const int64_t chunks = r.partial ? r.chunks : 1, tasks = g.tiles * chunks;
+    for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i)
+      task(i % g.tiles * g.tile, i / g.tiles);
   }
 
   // In the workspace, those of the tile from column `first` on.
@@ -82,25 +83,25 @@ class Sums {
   }
 
  private:
-  // The rows of one block whose lanes are those of a part: every parts-th run of part_lanes. What
+  // The rows of one block whose lanes are those of a part: every parts-th span of part_lanes. What
   // can be folded of them without the other parts is, so that few lanes meet in the workspace; all
-  // the part's rows are whole, and no two threads write to a cache line but where runs of rows
+  // the part's rows are whole, and no two threads write to a cache line but where spans of rows
   // meet.
   void part(int64_t index) {
     const int64_t begin = index * g.part_lanes, every = g.parts * g.part_lanes;
-    const bool keeps = keeps_all();
-    if (keeps)
+    const bool reads_back = reads_back_all();
+    if (reads_back)
       for (int64_t row = begin; row < g.rows; row += every)
         tiles.run(row, std::min(g.part_lanes, g.rows - row), 0, g.columns);
     for (int64_t first = 0; first < g.columns; first += g.tile) {
       const int64_t n = std::min(g.tile, g.columns - first), width = n * g.biases;
       double* to = lanes_of(g, first);
-      if (!keeps)
+      if (!reads_back)
         for (int64_t row = begin; row < g.rows; row += every)
           add_made(first, n, 0, row, std::min(row + g.part_lanes, g.rows), lanes);
       for (int64_t lane = begin; lane < std::min(begin + g.part_lanes, g.rows); ++lane) {
-        double* sums = keeps ? lanes : lanes + lane * width;
-        if (keeps)
+        double* sums = reads_back ? lanes : lanes + lane * width;
+        if (reads_back)
           fold(first, n, 0, g.rows, lane, every, lanes);
         else
           fold_made(lane, every, width);
@@ -118,13 +119,13 @@ class Sums {
         for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
   }
 
-  bool keeps_all() const {
-    bool keeps = true;
-    for (int k = 0; k < g.biases; ++k) keeps &= tiles.is_direct(slot_of_sum(g, k));
-    return keeps;
+  bool reads_back_all() const {
+    bool reads_back = true;
+    for (int k = 0; k < g.biases; ++k) reads_back &= tiles.is_direct(operand_of_sum(g, k));
+    return reads_back;
   }
 
-  void unit(int64_t first, int64_t chunk_index) {
+  void task(int64_t first, int64_t chunk_index) {
     const int64_t n = std::min(g.tile, g.columns - first);
     const int64_t width = n * g.biases;
     if (r.partial) {
@@ -163,8 +164,8 @@ class Sums {
   // lanes[0] becomes the sums of a block.
   void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
     const int64_t width = n * g.biases;
-    if (rows * width * g.wide > kKept || !keeps_all()) {
-      block(first, n, row, rows, lanes);
+    if (rows * width * g.compute_item > kL2Bytes || !reads_back_all()) {
+      add_block(first, n, row, rows, lanes);
       r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
       return;
     }
@@ -173,14 +174,14 @@ class Sums {
   }
 
   // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
-  // added up when it is its turn: five are in memory instead of all.
+  // added up when it is needed: five are in memory instead of all.
   bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
             double* to) {
     if (lane >= rows) return false;
     if (step == kLanes) {
       for (int64_t done = lane; done < rows; done += kDeep * kLanes)
-        add_kept(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), done == lane,
-                 to);
+        add_stored(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)),
+                   done == lane, to);
       return true;
     }
     const int64_t width = n * g.biases;
@@ -190,36 +191,38 @@ class Sums {
   }
 
   // lane OUT [kLanes][n a gate]: the rows of a block.
-  void block(int64_t first, int64_t n, int64_t row, int64_t rows, double* lane) {
-    const bool keeps = keeps_all();
-    const int64_t few = kLanes * n * g.biases * g.wide;
-    const int64_t deep = keeps ? std::clamp<int64_t>(kKept / few, 1, kDeep) * kLanes : kLanes;
+  void add_block(int64_t first, int64_t n, int64_t row, int64_t rows, double* lane) {
+    const bool reads_back = reads_back_all();
+    const int64_t few = kLanes * n * g.biases * g.compute_item;
+    const int64_t deep =
+        reads_back ? std::clamp<int64_t>(kL2Bytes / few, 1, kDeep) * kLanes : kLanes;
     for (int64_t done = 0; done < rows; done += deep) {
       const int64_t end = std::min(done + deep, rows);
-      if (!keeps) {
+      if (!reads_back) {
         add_made(first, n, row, done, end, lane);
         continue;
       }
       for (int64_t k = done; k < end;) k += tiles.tile(row + k, end - k, first, n);
       for (int64_t l = 0; l < std::min<int64_t>(kLanes, end - done); ++l)
-        add_kept(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
-                 lane + l * n * g.biases);
+        add_stored(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
+                   lane + l * n * g.biases);
     }
   }
 
   // Gradients that are stored as they are computed are read again, several rows of a lane at once:
   // lanes are not read and written for every one.
-  void add_kept(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
+  void add_stored(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
     int64_t at[kDeep];
     const bool is_whole = n == g.columns;
     for (int k = 0; k < g.biases; ++k) {
       const bool is_gate = k < kGatesOf[g.kind];
-      const Gates::Stream& s = g.streams[slot_of_sum(g, k)];
-      const int64_t place = is_gate ? g.places[k] : k;
-      if (is_whole && is_gate && place > 0) continue;  // it lies in the row of the first
+      const Gates::GateOperand& s = g.operands[operand_of_sum(g, k)];
+      const int64_t position = is_gate ? g.gate_order[k] : k;
+      if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
       for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
-      r.blocks->add_rows(s.data + first * s.column, at, 1, rows,
-                         is_whole && is_gate ? n * kGatesOf[g.kind] : n, lane + place * n, fresh);
+      r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
+                          is_whole && is_gate ? n * kGatesOf[g.kind] : n, lane + position * n,
+                          fresh);
     }
   }
 
@@ -228,14 +231,16 @@ class Sums {
     for (int64_t i = begin, m; i < end; i += m) {
       m = tiles.tile(row + i, std::min(end - i, g.moves ? kGatePiece / n : 1), first, n);
       for (int k = 0; k < g.biases; ++k) {
-        const int slot = slot_of_sum(g, k);
-        const Gates::Stream& s = g.streams[slot];
-        const int64_t place = k < kGatesOf[g.kind] ? g.places[k] : k;
+        const int index = operand_of_sum(g, k);
+        const Gates::GateOperand& s = g.operands[index];
+        const int64_t position = k < kGatesOf[g.kind] ? g.gate_order[k] : k;
         for (int64_t j = 0; j < m; ++j) {
-          const int64_t at = tiles.is_direct(slot) ? tiles.offset(s, row + i + j) : j * n * g.wide;
-          const char* start = tiles.is_direct(slot) ? s.data + first * s.column : tiles.made(slot);
-          r.blocks->add_rows(start, &at, 1, 1, n, lane + ((i + j) % kLanes * g.biases + place) * n,
-                             i + j < kLanes);
+          const int64_t at =
+              tiles.is_direct(index) ? tiles.offset(s, row + i + j) : j * n * g.compute_item;
+          const char* start =
+              tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
+          r.kernels->add_rows(start, &at, 1, 1, n,
+                              lane + ((i + j) % kLanes * g.biases + position) * n, i + j < kLanes);
         }
       }
     }
@@ -255,7 +260,7 @@ void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, 
   for (int i = 0; i < 2; ++i) {
     Reducer* r = &g->sums[i];
     r->table = table;
-    r->blocks = &table->terms[kIdentity][g->wide_dtype];
+    r->kernels = &table->kernels[kIdentity][g->compute_dtype];
     r->outputs = r->terms = Axes();
     r->terms.size = g->rows;
     r->partial = nullptr;
@@ -269,44 +274,45 @@ void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, 
     set_output(r, sums[i].data, dtypes[i], bits % uintptr_t(item) == 0);
   }
   g->parts = 0;
-  g->tile = tile_of(g->kind, g->wide, g->rows, g->columns);
+  g->tile = tile_of(g->kind, g->compute_item, g->rows, g->columns);
   if (g->moves || g->lacks) g->tile = std::min(g->tile, kGatePiece);
   g->tiles = ceil_div(g->columns, g->tile);
 }
 
 bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
-  const int64_t wide = item_size(compute_dtype(dtype));
-  const bool is_exact = item_size(dtype) == wide;  // else they were rounded
-  const int64_t kept = rows * columns * kKeptOf[kind] * wide;
-  const int64_t tile = tile_of(kind, wide, rows, columns);
-  if (shares_rows(rows, ceil_div(columns, tile), threads) && kept <= threads * kKept) return false;
-  return is_exact && rows > kLanes && kept > kKept && columns > tile;
+  const int64_t compute_item = item_size(compute_dtype(dtype));
+  const bool is_exact = item_size(dtype) == compute_item;  // else they were rounded
+  const int64_t bytes = rows * columns * kSavedOf[kind] * compute_item;
+  const int64_t tile = tile_of(kind, compute_item, rows, columns);
+  if (splits_rows(rows, ceil_div(columns, tile), threads) && bytes <= threads * kL2Bytes)
+    return false;
+  return is_exact && rows > kLanes && bytes > kL2Bytes && columns > tile;
 }
 
 int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
-  const int64_t width = kKeptOf[kind] * columns;
+  const int64_t width = kSavedOf[kind] * columns;
   const int64_t tile = tile_of(kind, item_size(compute_dtype(dtype)), rows, columns);
   const int64_t tiles = ceil_div(columns, tile);
   if (rows <= kReduceBlock)
-    return shares_rows(rows, tiles, threads) ? Parts(rows, width, threads).bytes(width) : 0;
+    return splits_rows(rows, tiles, threads) ? Parts(rows, width, threads).bytes(width) : 0;
   Reducer r;
   r.terms.size = rows;
   cut_terms(&r);
-  return tiles >= kFewUnits ? 0 : chunk_bytes(r, width);
+  return tiles >= kFewTasks ? 0 : chunk_bytes(r, width);
 }
 
-void gate_sum_share(const Gates* gates, int64_t index, int64_t shares) {
-  with_frame<Sums>(*gates, [&](Sums& sums) { sums.run(index, shares); });
+void gate_sum_partition(const Gates* gates, int64_t index, int64_t partitions) {
+  with_frame<GateBiasSums>(*gates, [&](GateBiasSums& sums) { sums.run(index, partitions); });
 }
 
 bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads) {
   Gates& g = *gates;
-  const int64_t width = kKeptOf[g.kind] * g.columns;
+  const int64_t width = kSavedOf[g.kind] * g.columns;
   if (g.rows > kReduceBlock) {
     if (bytes < chunk_bytes(g.sums[0], width)) return false;
   } else {
-    const int64_t tile = tile_of(g.kind, g.wide, g.rows, g.columns);
-    if (!shares_rows(g.rows, ceil_div(g.columns, tile), threads)) return false;
+    const int64_t tile = tile_of(g.kind, g.compute_item, g.rows, g.columns);
+    if (!splits_rows(g.rows, ceil_div(g.columns, tile), threads)) return false;
     threads = std::min(threads, int(kLanes));  // more of them make no more parts
     while (threads > 1 && Parts(g.rows, width, threads).bytes(width) > bytes) --threads;
     if (threads < 2) return false;
@@ -324,9 +330,9 @@ void merge_gate_sums(const Gates* gates) {
   if (g.parts) {
     for (int64_t first = 0; first < g.columns; first += g.tile) {
       const int64_t n = std::min(g.tile, g.columns - first);
-      double* lanes = Sums::lanes_of(g, first);
+      double* lanes = GateBiasSums::lanes_of(g, first);
       r.table->fold(lanes, std::min(g.rows, g.parts * g.part_lanes), n * g.biases);
-      Sums::store(g, first, n, lanes, nullptr, n);
+      GateBiasSums::store(g, first, n, lanes, nullptr, n);
     }
     return;
   }
@@ -335,8 +341,8 @@ void merge_gate_sums(const Gates* gates) {
   for (int64_t c = 1; c < r.chunks; ++c)
     r.table->merge(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
   for (int64_t first = 0; first < g.columns; first += kMostColumns)
-    Sums::store(g, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
-                g.columns);
+    GateBiasSums::store(g, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
+                        g.columns);
 }
 
 }  // namespace fastact

@@ -1,3 +1,4 @@
+// The plan of a call of recurrent gates, and a thread's partition of it (gates.h).
 #include "cpu/core/scratch.h"
 #include "cpu/gates/tile_reader.h"
 
@@ -7,7 +8,7 @@ namespace {
 constexpr int64_t kShortRow = 32;  // below, rows are joined
 constexpr int64_t kCut = 64;       // elements: whole cache lines of every dtype
 
-Gates::Bias bias_of(const GateArrays& a, int place, int64_t columns, bool takes,
+Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool takes,
                     bool takes_recurrent) {
   Gates::Bias bias{};
   const Operand* both[] = {&a.bias, &a.recurrent_bias};
@@ -17,7 +18,7 @@ Gates::Bias bias_of(const GateArrays& a, int place, int64_t columns, bool takes,
     if (!both[i]->data || !wanted[i]) continue;
     bias.dtype[i] = dtypes[i];
     bias.stride[i] = byte_stride(*both[i], 0, item_size(dtypes[i]));
-    bias.data[i] = both[i]->data + place * columns * bias.stride[i];
+    bias.data[i] = both[i]->data + position * columns * bias.stride[i];
   }
   return bias;
 }
@@ -25,40 +26,40 @@ Gates::Bias bias_of(const GateArrays& a, int place, int64_t columns, bool takes,
 }  // namespace
 
 int gates_of(int kind) { return kGatesOf[kind]; }
-int gates_kept(int kind) { return kKeptOf[kind]; }
+int saved_gates_of(int kind) { return kSavedOf[kind]; }
 
-void prepare(Gates* g, const BlockTable* table, int kind, int dtype, bool backward, bool recomputes,
-             bool accumulate, const GateArrays& a) {
-  const int last = a.state.ndim - 1, count = kGatesOf[kind], kept = kKeptOf[kind];
-  g->blocks = table->pipeline;
+void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backward,
+             bool recomputes, bool accumulate, const GateArrays& a) {
+  const int last = a.state.ndim - 1, count = kGatesOf[kind], saved = kSavedOf[kind];
+  g->kernels = table->convert;
   g->kind = kind;
   g->dtype = dtype;
-  g->wide_dtype = compute_dtype(dtype);
+  g->compute_dtype = compute_dtype(dtype);
   g->item = item_size(dtype);
-  g->wide = item_size(g->wide_dtype);
+  g->compute_item = item_size(g->compute_dtype);
   g->backward = backward;
   g->accumulate = accumulate;
   g->columns = a.state.shape[last];
-  const bool is_double = g->wide_dtype == kF64, adds = a.recurrent.data;
-  g->block = !backward    ? table->gate->forward[kind][is_double][adds][a.gates_out.data != nullptr]
-             : recomputes ? table->gate->recompute[kind][is_double][adds]
-                          : table->gate->backward[kind][is_double];
-  std::copy_n(a.places, kMostGates, g->places);
+  const bool is_double = g->compute_dtype == kF64, adds = a.recurrent.data;
+  g->kernel = !backward ? table->gate->forward[kind][is_double][adds][a.gates_out.data != nullptr]
+              : recomputes ? table->gate->recompute[kind][is_double][adds]
+                           : table->gate->backward[kind][is_double];
+  std::copy_n(a.gate_order, kMostGates, g->gate_order);
 
   struct Array {
     const Operand& operand;
-    int slot, count;
+    int index, count;
     bool is_ordered;  // packed as the caller's gates are
   };
   const bool reads_sums = !backward || recomputes;
   const Array all[] = {
-      {a.gates, kGateIn, reads_sums ? count : kept, reads_sums || kind == kLstm},
+      {a.gates, kGateIn, reads_sums ? count : saved, reads_sums || kind == kLstm},
       {a.recurrent, kRecurrentIn, count, true},
       {a.state, kStateIn, 1, false},
       {a.cell, kCell, 1, false},
       {a.hidden, kHidden, 1, false},
       {a.cell_gradient, kCellGradient, 1, false},
-      {a.gates_out, kGateOut, backward ? count : kept, backward || kind == kLstm},
+      {a.gates_out, kGateOut, backward ? count : saved, backward || kind == kLstm},
       {a.recurrent_out, kRecurrentOut, count, true},
       {a.state_out, kStateOut, 1, false},
   };
@@ -84,50 +85,52 @@ void prepare(Gates* g, const BlockTable* table, int kind, int dtype, bool backwa
     axes[g->axes - 1] = axis;
   }
 
-  for (Gates::Stream& s : g->streams) s.data = nullptr, s.is_direct = false;
+  for (Gates::GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
   g->is_joined = g->columns < kShortRow && g->rows > 1;
   g->moves = g->is_joined;
   g->lacks = false;
   for (const Array& array : all) {
     const Operand& x = array.operand;
-    const bool is_out = is_gate_output(backward, array.slot);
+    const bool is_out = is_gate_output(backward, array.index);
     if (!x.data) {
-      const bool is_of_kind = array.slot == kRecurrentOut ? kind == kGru : is_out;
-      g->lacks |= backward && (is_of_kind || (array.slot == kCellGradient && kind == kLstm));
+      const bool is_of_kind = array.index == kRecurrentOut ? kind == kGru : is_out;
+      g->lacks |= backward && (is_of_kind || (array.index == kCellGradient && kind == kLstm));
       continue;
     }
     const int64_t column = byte_stride(x, last, g->item);
     auto bits = reinterpret_cast<uintptr_t>(x.data) | uintptr_t(column);
-    Gates::Stream s;
+    Gates::GateOperand s;
     s.column = column;
     for (int axis = 0; axis < g->axes; ++axis) {
       s.step[axis] = byte_stride(x, axes[axis], g->item);
       bits |= uintptr_t(s.step[axis]);
     }
-    // Sums of biases read all gates of a row as one run: one column of each is no exception there.
+    // Sums of biases read all gates of a row as one span: one column of each is no exception there.
     const bool has_run = column == g->item || (g->columns == 1 && array.count == 1);
     s.is_dense = has_run && bits % uintptr_t(g->item) == 0;
-    s.is_direct = s.is_dense && g->item == g->wide;
+    s.is_direct = s.is_dense && g->item == g->compute_item;
     g->moves |= !s.is_direct || (accumulate && is_out);
     for (int k = 0; k < array.count; ++k) {
-      const int place = array.is_ordered ? a.places[k] : k;
-      s.data = x.data + place * g->columns * column;
-      g->streams[array.slot + k] = s;
+      const int position = array.is_ordered ? a.gate_order[k] : k;
+      s.data = x.data + position * g->columns * column;
+      g->operands[array.index + k] = s;
     }
   }
 
-  g->biases = reads_sums || backward ? kept : 0;
+  g->biases = reads_sums || backward ? saved : 0;
   for (int k = 0; k < g->biases; ++k) {
     const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
-    g->bias[k] =
-        reads_sums ? bias_of(a, a.places[is_q ? 2 : k], g->columns, !is_q, !is_n) : Gates::Bias{};
+    g->bias[k] = reads_sums ? bias_of(a, a.gate_order[is_q ? 2 : k], g->columns, !is_q, !is_n)
+                            : Gates::Bias{};
   }
 }
 
-void gate_share(const Gates* gates, int64_t index, int64_t shares) {
+void gate_partition(const Gates* gates, int64_t index, int64_t partitions) {
   const Gates& g = *gates;
   const int64_t size = g.rows * g.columns;
-  const auto cut = [&](int64_t i) { return i == shares ? size : size / shares * i / kCut * kCut; };
+  const auto cut = [&](int64_t i) {
+    return i == partitions ? size : size / partitions * i / kCut * kCut;
+  };
   with_frame<GateTiles>(g, [&](GateTiles& tiles) {
     int64_t first = cut(index);
     const int64_t end = cut(index + 1);

@@ -1,6 +1,7 @@
 # Recurrent gates: the states of a step, and its gradients into packed arrays (gates.h).
 #
 # All arrays have the axes of the state, packed ones with several gates along the last of them.
+include "cpu/gates/gates.pxi"
 
 GATE_KINDS = ("lstm", "gru", "reset", "blend")
 GATE_ULPS = (kGateUlps[0], kGateUlps[1])
@@ -38,7 +39,7 @@ cdef int check_gates(
     int kind, View gates, int count, View recurrent, View bias, View recurrent_bias, View state,
     tuple places
 ) except -1:
-    """What both ways take. count: of gates in `gates`."""
+    """The arguments of forward and backward. count: of gates in `gates`."""
     cdef int64_t packed
     cdef int place
     check_state(kind, state)
@@ -63,7 +64,7 @@ cdef void set_gates(
     cdef int i
     for i in range(4):
         at[i] = places[i] if i < len(places) else i
-    given.places = at
+    given.gate_order = at
     given.gates, given.recurrent = operand_or_nothing(gates), operand_or_nothing(recurrent)
     given.bias = operand_or_nothing(bias)
     given.recurrent_bias = operand_or_nothing(recurrent_bias)
@@ -94,7 +95,7 @@ def gates_forward(
     )
     check_like(hidden, state, "hidden", True)
     check_if_like(cell, state, "cell", True)
-    check_packed(kept, state, gates_kept(kind), "kept", True)
+    check_packed(kept, state, saved_gates_of(kind), "kept", True)
     if kind == kLstm and cell is None:
         refuse("cell must be an array, got None")
     if kind == kGru and recurrent is None:
@@ -109,7 +110,7 @@ def gates_forward(
     prepare_gates(&step, table, kind, state.dtype, False, False, False, given)
     threads = resolve_threads(gate_work(kind, size))
     with nogil:
-        run_shares(threads, gate_share, &step)
+        run_partitions(threads, gate_partition, &step)
 
 
 cdef int check_kind(int kind) except -1:
@@ -123,7 +124,7 @@ cdef int64_t gate_work(int kind, int64_t size) noexcept:
 
 
 def gates_workspace(int kind, View state):
-    """Bytes of scratch with which `gates_backward` can share the sums of few columns."""
+    """Bytes of scratch with which `gates_backward` can divide the sums of few columns among threads."""
     cdef int64_t size, columns
     cdef int threads
     check_state(kind, state)
@@ -173,7 +174,7 @@ def gates_backward(
     cdef char* memory = memory_of(workspace, &capacity)
     cdef bint is_merging = False
     check_gates(
-        kind, gates, gates_of(check_kind(kind)) if recomputes else gates_kept(check_kind(kind)), recurrent, bias,
+        kind, gates, gates_of(check_kind(kind)) if recomputes else saved_gates_of(check_kind(kind)), recurrent, bias,
         recurrent_bias, state, places,
     )
     packed = gates_of(kind) * state.shape_[state.operand.ndim - 1]
@@ -208,7 +209,7 @@ def gates_backward(
     threads = resolve_threads(gate_work(kind, size))
     if bias_gradient is None and recurrent_bias_gradient is None:
         with nogil:
-            run_shares(threads, gate_share, &step)
+            run_partitions(threads, gate_partition, &step)
         return
     for i, gradient in enumerate((bias_gradient, recurrent_bias_gradient)):
         if gradient is not None:
@@ -217,6 +218,6 @@ def gates_backward(
     if threads > 1 and memory is not NULL:
         is_merging = use_gate_workspace(&step, memory, capacity, threads)
     with nogil:
-        run_shares(threads, gate_sum_share, &step)
+        run_partitions(threads, gate_sum_partition, &step)
         if is_merging:
             merge_gate_sums(&step)

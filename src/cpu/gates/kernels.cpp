@@ -1,4 +1,4 @@
-// The serial loops of gates/kernels.h.
+// The kernels of gates/kernels.h.
 #include "cpu/gates/kernels.h"
 
 #include "common/gates/gates.h"
@@ -7,27 +7,27 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 template <class T>
-FASTACT_HD T* at(const GateRows& rows, int slot, int64_t row) {
-  return reinterpret_cast<T*>(rows.data[slot]) + row * rows.step[slot];
+FASTACT_HD T* at(const GateRows& rows, int index, int64_t row) {
+  return reinterpret_cast<T*>(rows.data[index]) + row * rows.step[index];
 }
 
-// Columns that are done in turns: what is a chain of two functions, the second of which would wait
+// Columns of a strip: what is a chain of two functions, the second of which would wait
 // for the first in every vector, becomes two loops over what the first-level cache holds.
-constexpr int64_t kShare = 256;
+constexpr int64_t kStrip = 256;
 
-// The gates of one row: what was kept of them ...
+// The gates of one row: what was saved of them ...
 template <class T, int count>
-struct Kept {
-  const T* kept[count];
-  FASTACT_HD Kept(const GateRows& rows, int64_t row) {
+struct Saved {
+  const T* saved[count];
+  FASTACT_HD Saved(const GateRows& rows, int64_t row) {
 #pragma GCC unroll 4
-    for (int k = 0; k < count; ++k) kept[k] = at<T>(rows, kGateIn + k, row);
+    for (int k = 0; k < count; ++k) saved[k] = at<T>(rows, kGateIn + k, row);
   }
-  FASTACT_HD T sigmoid(int k, int64_t j) const { return kept[k][j]; }
-  FASTACT_HD T tanh(int k, int64_t j) const { return kept[k][j]; }
+  FASTACT_HD T sigmoid(int k, int64_t j) const { return saved[k][j]; }
+  FASTACT_HD T tanh(int k, int64_t j) const { return saved[k][j]; }
   // Of gru: what the reset gate scales, and the candidate.
-  FASTACT_HD T scaled(int64_t j) const { return kept[3][j]; }
-  FASTACT_HD T candidate(T, T, int64_t j) const { return kept[2][j]; }
+  FASTACT_HD T scaled(int64_t j) const { return saved[3][j]; }
+  FASTACT_HD T candidate(T, T, int64_t j) const { return saved[2][j]; }
 };
 
 // ... or their sums, activated.
@@ -59,22 +59,22 @@ struct Made {
 template <class T>
 struct Lstm {
   using Type = T;
-  static constexpr int kGates = 4, kKept = 4;
+  static constexpr int kGates = 4, kSaved = 4;
 
-  template <bool keeps, class Gates>
+  template <bool saves, class Gates>
   static FASTACT_HD void forward(const Gates& gates, const GateRows& rows, int64_t row,
                                  int64_t columns) {
     const T* before = at<T>(rows, kStateIn, row);
     T *c = at<T>(rows, kCell, row), *h = at<T>(rows, kHidden, row);
     T *i = at<T>(rows, kGateOut, row), *f = at<T>(rows, kGateOut + 1, row);
     T *g = at<T>(rows, kGateOut + 2, row), *o = at<T>(rows, kGateOut + 3, row);
-    for (int64_t start = 0; start < columns; start += kShare) {
-      const int64_t end = columns - start < kShare ? columns : start + kShare;
+    for (int64_t start = 0; start < columns; start += kStrip) {
+      const int64_t end = columns - start < kStrip ? columns : start + kStrip;
 #pragma omp simd
       for (int64_t j = start; j < end; ++j) {
         const T ij = gates.sigmoid(0, j), fj = gates.sigmoid(1, j);
         const T gj = gates.tanh(2, j), oj = gates.sigmoid(3, j);
-        if (keeps) i[j] = ij, f[j] = fj, g[j] = gj, o[j] = oj;
+        if (saves) i[j] = ij, f[j] = fj, g[j] = gj, o[j] = oj;
         c[j] = lstm_cell(ij, fj, gj, before[j]);
         h[j] = oj;
       }
@@ -106,31 +106,31 @@ struct Lstm {
 template <class T>
 struct Gru {
   using Type = T;
-  static constexpr int kGates = 3, kKept = 4;
+  static constexpr int kGates = 3, kSaved = 4;
 
-  template <bool keeps, class Gates>
+  template <bool saves, class Gates>
   static FASTACT_HD void forward(const Gates& gates, const GateRows& rows, int64_t row,
                                  int64_t columns) {
     const T* before = at<T>(rows, kStateIn, row);
     T* h = at<T>(rows, kHidden, row);
     T *r = at<T>(rows, kGateOut, row), *z = at<T>(rows, kGateOut + 1, row);
     T *n = at<T>(rows, kGateOut + 2, row), *q = at<T>(rows, kGateOut + 3, row);
-    T update[kShare], candidate[kShare];
-    for (int64_t start = 0; start < columns; start += kShare) {
-      const int64_t count = columns - start < kShare ? columns - start : kShare;
+    T update[kStrip], candidate[kStrip];
+    for (int64_t start = 0; start < columns; start += kStrip) {
+      const int64_t count = columns - start < kStrip ? columns - start : kStrip;
 #pragma omp simd
       for (int64_t k = 0; k < count; ++k) {
         const int64_t j = start + k;
         const T rj = gates.sigmoid(0, j), zj = gates.sigmoid(1, j), qj = gates.scaled(j);
         candidate[k] = gates.sum_of_candidate(rj, qj, j);
         update[k] = zj;
-        if (keeps) r[j] = rj, z[j] = zj, q[j] = qj;
+        if (saves) r[j] = rj, z[j] = zj, q[j] = qj;
       }
 #pragma omp simd
       for (int64_t k = 0; k < count; ++k) {
         const int64_t j = start + k;
         const T nj = gate_tanh(candidate[k]);
-        if (keeps) n[j] = nj;
+        if (saves) n[j] = nj;
         h[j] = blended(update[k], nj, before[j]);
       }
     }
@@ -159,9 +159,9 @@ struct Gru {
 template <class T>
 struct Reset {
   using Type = T;
-  static constexpr int kGates = 1, kKept = 1;
+  static constexpr int kGates = 1, kSaved = 1;
 
-  template <bool keeps, class Gates>
+  template <bool saves, class Gates>
   static FASTACT_HD void forward(const Gates& gates, const GateRows& rows, int64_t row,
                                  int64_t columns) {
     const T* before = at<T>(rows, kStateIn, row);
@@ -169,7 +169,7 @@ struct Reset {
 #pragma omp simd
     for (int64_t j = 0; j < columns; ++j) {
       const T rj = gates.sigmoid(0, j), yj = rj * before[j];
-      if (keeps) r[j] = rj;
+      if (saves) r[j] = rj;
       y[j] = yj;
     }
   }
@@ -191,9 +191,9 @@ struct Reset {
 template <class T>
 struct Blend {
   using Type = T;
-  static constexpr int kGates = 2, kKept = 2;
+  static constexpr int kGates = 2, kSaved = 2;
 
-  template <bool keeps, class Gates>
+  template <bool saves, class Gates>
   static FASTACT_HD void forward(const Gates& gates, const GateRows& rows, int64_t row,
                                  int64_t columns) {
     const T* before = at<T>(rows, kStateIn, row);
@@ -202,7 +202,7 @@ struct Blend {
 #pragma omp simd
     for (int64_t j = 0; j < columns; ++j) {
       const T zj = gates.sigmoid(0, j), nj = gates.tanh(1, j), y = blended(zj, nj, before[j]);
-      if (keeps) z[j] = zj, n[j] = nj;
+      if (saves) z[j] = zj, n[j] = nj;
       h[j] = y;
     }
   }
@@ -226,16 +226,16 @@ struct Blend {
 template <class Kind, bool recurrent>
 using MadeOf = Made<typename Kind::Type, Kind::kGates, recurrent>;
 
-template <class Kind, bool recurrent, bool keeps>
+template <class Kind, bool recurrent, bool saves>
 void forward(const GateRows& rows, int64_t count, int64_t columns) {
   for (int64_t row = 0; row < count; ++row)
-    Kind::template forward<keeps>(MadeOf<Kind, recurrent>(rows, row), rows, row, columns);
+    Kind::template forward<saves>(MadeOf<Kind, recurrent>(rows, row), rows, row, columns);
 }
 
 template <class Kind>
 void backward(const GateRows& rows, int64_t count, int64_t columns) {
   for (int64_t row = 0; row < count; ++row)
-    Kind::template backward<false>(Kept<typename Kind::Type, Kind::kKept>(rows, row), rows, row,
+    Kind::template backward<false>(Saved<typename Kind::Type, Kind::kSaved>(rows, row), rows, row,
                                    columns);
 }
 

@@ -1,8 +1,8 @@
-// The serial loops of the recurrent gates (common/gates.h), compiled once per instruction set.
+// The kernels of the recurrent gates (common/gates/gates.h), compiled once per instruction set.
 //
-// A loop runs over rows of a state's columns; each operand has rows of its own stride. What is
-// absent has a stand-in (gates.cpp), but for the two that cost most: a recurrent projection that is
-// not added, and gates that are not kept.
+// A kernel runs over rows of a state's columns; each operand has its own stride between rows.
+// Operands that are absent have a stand-in (gates.cpp), but for the two that would cost most: a
+// recurrent projection that is not added, and gates that are not saved.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ enum GateKind : int { kLstm, kGru, kReset, kBlend, kGateKinds };
 
 // The arrays of a call, gate by gate. A first one with its successors in the kernels' order of
 // gates: i f g o; r z n; r; z n. Backward with recompute reads what forward does.
-enum GateSlot : int {
+enum GateIndex : int {
   kGateIn = 0,         // forward IN: pre-activations. Backward IN: activated gates (of gru r z n q)
   kRecurrentIn = 4,    // IN: the recurrent projection
   kGateBias = 8,       // IN: one row for all (of gru r z n q)
@@ -24,22 +24,22 @@ enum GateSlot : int {
   kGateOut = 16,       // forward OUT: activated gates. Backward OUT: dgates
   kRecurrentOut = 20,  // gru, backward OUT: drecurrent
   kStateOut = 24,      // backward OUT: dc or dh before
-  kGateSlots = 25,
+  kGateOperands = 25,
 };
 
 // step: from row to row, in elements; columns lie side by side.
 struct GateRows {
-  char* data[kGateSlots];
-  int64_t step[kGateSlots];
+  char* data[kGateOperands];
+  int64_t step[kGateOperands];
 };
 
-using GateBlock = void (*)(const GateRows& rows, int64_t count, int64_t columns);
+using GateKernel = void (*)(const GateRows& rows, int64_t count, int64_t columns);
 
 // Of float and of double. An output is an input or disjoint from all of them.
 struct GateTable {
-  GateBlock forward[kGateKinds][2][2][2];  // [type][adds a recurrent projection][keeps gates]
-  GateBlock backward[kGateKinds][2];       // [type]
-  GateBlock recompute[kGateKinds][2][2];   // [type][adds a recurrent projection]
+  GateKernel forward[kGateKinds][2][2][2];  // [type][adds a recurrent projection][saves gates]
+  GateKernel backward[kGateKinds][2];       // [type]
+  GateKernel recompute[kGateKinds][2][2];   // [type][adds a recurrent projection]
 };
 
 }  // namespace fastact

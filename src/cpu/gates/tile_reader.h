@@ -1,5 +1,5 @@
-// What the passes over recurrent gates share: a thread's way through rows and columns, and the
-// buffers that its operands pass through (gates.h).
+// Reads tiles of rows and columns for the passes over recurrent gates, through buffers where
+// operands need them (gates.h).
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,19 @@ namespace fastact {
 
 constexpr int64_t kGatePiece = 256;  // elements of a buffer: of float, 25 of them fill 25 KiB
 
-// Gates of a kind: of packed inputs, of what is kept, and sums that are gradients of biases.
+// Gates of a kind: of packed inputs, of what is saved, and sums that are gradients of biases.
 constexpr int kGatesOf[kGateKinds] = {4, 3, 1, 2};
-constexpr int kKeptOf[kGateKinds] = {4, 4, 1, 2};
+constexpr int kSavedOf[kGateKinds] = {4, 4, 1, 2};
 
-inline bool is_gate_output(bool backward, int slot) {
-  return slot >= kGateOut || (!backward && (slot == kHidden || slot == kCell));
+inline bool is_gate_output(bool backward, int index) {
+  return index >= kGateOut || (!backward && (index == kHidden || index == kCell));
 }
 
-// One thread's way through its rows and columns.
+// One thread's rows and columns.
 class GateTiles {
  public:
   explicit GateTiles(const Gates& gates) : g(gates) {
-    if (g.backward && g.kind == kLstm && !g.streams[kCellGradient].data)
+    if (g.backward && g.kind == kLstm && !g.operands[kCellGradient].data)
       memset(buffers[kCellGradient], 0, sizeof buffers[0]);
   }
 
@@ -39,46 +39,46 @@ class GateTiles {
     }
   }
 
-  // The longest run of rows, n at most, that is done at once. What was made of it can be found by
+  // The longest span of rows, n at most, that is done at once. What was made of it can be found by
   // `made`, until the next one.
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     if (g.axes) n = std::min(n, g.length[g.axes - 1] - row % g.length[g.axes - 1]);
     if (g.moves) n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
     GateRows rows;
-    for (int slot = 0; slot < kStates; ++slot) {
-      const Gates::Stream& s = g.streams[slot];
-      rows.data[slot] = buffers[slot];
-      rows.step[slot] = g.moves ? columns : 0;
+    for (int index = 0; index < kStates; ++index) {
+      const Gates::GateOperand& s = g.operands[index];
+      rows.data[index] = buffers[index];
+      rows.step[index] = g.moves ? columns : 0;
       if (!s.data) continue;
-      at[slot] = s.data + offset(s, row) + column * s.column;
-      if (is_direct(slot)) {
-        rows.data[slot] = at[slot];
-        rows.step[slot] = g.axes ? s.step[g.axes - 1] / g.item : 0;
-      } else if (!is_gate_output(g.backward, slot)) {
-        load(slot, n, columns);
+      at[index] = s.data + offset(s, row) + column * s.column;
+      if (is_direct(index)) {
+        rows.data[index] = at[index];
+        rows.step[index] = g.axes ? s.step[g.axes - 1] / g.item : 0;
+      } else if (!is_gate_output(g.backward, index)) {
+        load(index, n, columns);
       }
     }
     for (int k = 0; k < g.biases; ++k)
       rows.data[kGateBias + k] = bias[k], rows.step[kGateBias + k] = 0;
     if (g.is_joined)
-      g.block(rows, 1, n * columns);
+      g.kernel(rows, 1, n * columns);
     else
-      g.block(rows, n, columns);
-    for (int slot = 0; slot < kStates; ++slot)
-      if (g.streams[slot].data && is_gate_output(g.backward, slot) && !is_direct(slot))
-        store(slot, n, columns);
+      g.kernel(rows, n, columns);
+    for (int index = 0; index < kStates; ++index)
+      if (g.operands[index].data && is_gate_output(g.backward, index) && !is_direct(index))
+        store(index, n, columns);
     return n;
   }
 
-  bool is_direct(int slot) const {
-    return g.streams[slot].is_direct && !g.is_joined &&
-           !(g.accumulate && is_gate_output(g.backward, slot));
+  bool is_direct(int index) const {
+    return g.operands[index].is_direct && !g.is_joined &&
+           !(g.accumulate && is_gate_output(g.backward, index));
   }
   // The compute type's values of an output that passed through its buffer, or that is not wanted.
-  const char* made(int slot) const { return buffers[slot]; }
+  const char* made(int index) const { return buffers[index]; }
 
-  int64_t offset(const Gates::Stream& s, int64_t row) const {
+  int64_t offset(const Gates::GateOperand& s, int64_t row) const {
     int64_t bytes = 0;
     for (int axis = g.axes; axis-- > 1;) {
       bytes += row % g.length[axis] * s.step[axis];
@@ -89,38 +89,38 @@ class GateTiles {
 
  private:
   static constexpr int64_t kColumns = 1024;      // columns of a tile, at most
-  static constexpr int kStates = kStateOut + 1;  // slots
+  static constexpr int kStates = kStateOut + 1;  // operands
 
-  int64_t row_step(const Gates::Stream& s) const { return g.axes ? s.step[g.axes - 1] : 0; }
+  int64_t row_step(const Gates::GateOperand& s) const { return g.axes ? s.step[g.axes - 1] : 0; }
 
-  void load(int slot, int64_t n, int64_t columns) {
-    const Gates::Stream& s = g.streams[slot];
+  void load(int index, int64_t n, int64_t columns) {
+    const Gates::GateOperand& s = g.operands[index];
     const MoveRow gather = gather_for(g.item);
-    const auto widen = g.blocks->widen[g.dtype];
+    const auto to_compute = g.kernels->to_compute[g.dtype];
     for (int64_t row = 0; row < n; ++row) {
-      const char* from = at[slot] + row * row_step(s);
-      char* to = buffers[slot] + row * columns * g.wide;
+      const char* from = at[index] + row * row_step(s);
+      char* to = buffers[index] + row * columns * g.compute_item;
       if (!s.is_dense) {
-        char* packed = g.item == g.wide ? to : stage;
+        char* packed = g.item == g.compute_item ? to : stage;
         gather(packed, from, s.column, columns);
         from = packed;
       }
-      if (from != to) widen(from, to, columns);
+      if (from != to) to_compute(from, to, columns);
     }
   }
 
-  void store(int slot, int64_t n, int64_t columns) {
-    const Gates::Stream& s = g.streams[slot];
-    const auto narrow = g.blocks->narrow[g.dtype][g.accumulate];
+  void store(int index, int64_t n, int64_t columns) {
+    const Gates::GateOperand& s = g.operands[index];
+    const auto from_compute = g.kernels->from_compute[g.dtype][g.accumulate];
     for (int64_t row = 0; row < n; ++row) {
-      const char* from = buffers[slot] + row * columns * g.wide;
-      char* to = at[slot] + row * row_step(s);
+      const char* from = buffers[index] + row * columns * g.compute_item;
+      char* to = at[index] + row * row_step(s);
       if (s.is_dense) {
-        narrow(from, to, columns);
+        from_compute(from, to, columns);
         continue;
       }
       if (g.accumulate) gather_for(g.item)(stage, to, s.column, columns);
-      narrow(from, stage, columns);
+      from_compute(from, stage, columns);
       scatter_for(g.item)(to, stage, s.column, columns);
     }
   }
@@ -131,18 +131,18 @@ class GateTiles {
     bias_column = column, bias_columns = columns, bias_times = times;
     for (int k = 0; k < g.biases; ++k) {
       const Gates::Bias& b = g.bias[k];
-      const bool is_double = g.wide_dtype == kF64;
+      const bool is_double = g.compute_dtype == kF64;
       int found = 0;
       for (int i = 0; i < 2; ++i) {
         if (!b.data[i]) continue;
         char* to = found++ ? stage : bias[k];
         read_bias(b, i, column, columns, to);
-        if (to == stage) g.blocks->plus[is_double](bias[k], stage, bias[k], columns);
+        if (to == stage) g.kernels->plus[is_double](bias[k], stage, bias[k], columns);
       }
       if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);
       if (!found && !is_double) std::fill_n(reinterpret_cast<float*>(bias[k]), columns, -0.0f);
       for (int64_t i = 1; i < times; ++i)
-        memcpy(bias[k] + i * columns * g.wide, bias[k], columns * g.wide);
+        memcpy(bias[k] + i * columns * g.compute_item, bias[k], columns * g.compute_item);
     }
   }
 
@@ -150,10 +150,10 @@ class GateTiles {
     const int64_t item = item_size(b.dtype[i]);
     alignas(64) char packed[kColumns * sizeof(double)];
     gather_for(item)(packed, b.data[i] + column * b.stride[i], b.stride[i], columns);
-    if (compute_dtype(b.dtype[i]) == g.wide_dtype)
-      g.blocks->widen[b.dtype[i]](packed, to, columns);
+    if (compute_dtype(b.dtype[i]) == g.compute_dtype)
+      g.kernels->to_compute[b.dtype[i]](packed, to, columns);
     else
-      g.blocks->round(packed, to, columns);
+      g.kernels->round(packed, to, columns);
   }
 
   const Gates& g;

@@ -1,4 +1,4 @@
-# batch_norm: y = f((x - mean) rstd weight + bias) per channel, and the gradients' way back.
+# batch_norm: y = f((x - mean) rstd weight + bias) per channel, and its gradients.
 
 
 cdef ChannelArray channels_of(View view, int axis) noexcept:
@@ -47,7 +47,7 @@ cdef int check_batch(int which, View x, View weight, View bias, int axis) except
 
 
 cdef int prepare_channels(
-    BatchNorm* norm, int which, Block activation, const double* parameters, View dy, View x,
+    BatchNorm* norm, int which, ElementwiseKernel activation, const double* parameters, View dy, View x,
     View out, View weight, View bias, int axis, View scratch
 ) except -1:
     """All arrays but the scratch: checked; x is not empty."""
@@ -134,7 +134,7 @@ def batch_norm_forward(
         )
     with nogil:
         make_coefficients(norm)
-        run_shares(threads, batch_forward_share, &norm)
+        run_partitions(threads, batch_norm_forward_partition, &norm)
     write_channels(norm, norm.mean, channels_of(mean, axis), False)
     write_channels(norm, norm.rstd, channels_of(rstd, axis), False)
     if training:
@@ -166,7 +166,7 @@ def norm_apply(
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
     with nogil:
         make_coefficients(norm)
-        run_shares(threads, batch_forward_share, &norm)
+        run_partitions(threads, batch_norm_forward_partition, &norm)
 
 
 def batch_norm_backward(
@@ -178,7 +178,7 @@ def batch_norm_backward(
 
     p = dy IN * f'(z). sum_p, sum_p_xhat IN: both, with the count of values a channel that they are
     over; or None: they are computed.
-    accumulate: the results are IN/OUT, added to. training: as told to forward.
+    accumulate: the results are IN/OUT, added to. training: as given to forward.
     """
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm
@@ -221,13 +221,13 @@ def batch_norm_backward(
     with nogil:
         make_coefficients(norm)
         if needs_sums and by_channels:
-            run_shares(threads, batch_backward_share, &norm)
+            run_partitions(threads, batch_norm_backward_partition, &norm)
         else:
             if needs_sums:
-                run_shares(threads, batch_sums_share, &norm)
+                run_partitions(threads, batch_norm_sums_partition, &norm)
                 merge_batch_sums(norm, 0, norm.channels)
             if dx is not None:
                 make_slopes(norm, 0, norm.channels)
-                run_shares(threads, batch_gradient_share, &norm)
+                run_partitions(threads, batch_norm_gradient_partition, &norm)
     write_channels(norm, norm.sums, channels_of(dbias, axis), accumulate)
     write_channels(norm, norm.sums + norm.channels, channels_of(dweight, axis), accumulate)

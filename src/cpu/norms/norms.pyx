@@ -1,7 +1,8 @@
-# The norms: y = f((x - mean) rstd w + b) over units, and dx, dweight and dbias.
+# The norms: y = f((x - mean) rstd w + b) over normalization rows, and dx, dweight and dbias.
 #
 # All arrays come with the axes of x (group_norm: of x with its channels split), with length 1 where
-# they have none. `reduced` tells the axes inside a unit, `of_parameter` those of weight and bias.
+# they have none. `reduced` tells the axes inside a row, `of_parameter` those of weight and bias.
+include "cpu/norms/norms.pxi"
 
 cdef int IDENTITY = ACTIVATIONS.index("identity") if "identity" in ACTIVATIONS else -1
 
@@ -42,7 +43,7 @@ def norm_forward(
     View bias, tuple reduced, tuple of_parameter, double eps, bint is_centred, tuple parameters,
     View workspace, int64_t stream
 ):
-    """y OUT = f((x IN - mean) rstd weight IN + bias IN), the statistics those of each unit.
+    """y OUT = f((x IN - mean) rstd weight IN + bias IN), the statistics those of each row.
 
     residual IN, total OUT: if given, x + residual, rounded, is normalised in x's place. mean, rstd
     OUT: in the compute type, or None; weight, bias: or None. is_centred: False for rms_norm, which
@@ -95,7 +96,7 @@ def norm_forward(
     norm.eps = eps
     threads = resolve_threads(element_count(x))
     with nogil:
-        run_shares(threads, norm_forward_share, &norm)
+        run_partitions(threads, norm_forward_partition, &norm)
 
 
 cdef int check_gradient(
@@ -201,13 +202,13 @@ def norm_backward(
         norm.partial = <double*>memory
     threads = resolve_threads(element_count(x))
     with nogil:
-        run_shares(threads, norm_backward_share, &norm)
+        run_partitions(threads, norm_backward_partition, &norm)
         if norm.partial is not NULL:
             merge_norm(&norm, threads)
 
 
 cdef void merge_norm(const Norm* norm, int threads) noexcept nogil:
-    run_shares(threads_for(norm_workspace_size(norm) // 8, threads), merge_norm_share, norm)
+    run_partitions(threads_for(norm_workspace_size(norm) // 8, threads), merge_norm_partition, norm)
 
 
 cdef void fill(View y, double value) noexcept:

@@ -1,9 +1,5 @@
-// The serial loops of the reductions: see reductions/kernels.h for what they compute.
-//
-// In the first-level cache of a Xeon, terms a ns on AVX-512 (AVX2), before float32 was added by fma
-// (simd/accumulators.h): a contiguous sum takes 16.5 (18) of float32, 28 (26) of float64, 13 (7) of
-// float16 and 10 (8) of bfloat16, eight rows of columns 16 (16), 13 (11), 13 (7) and 10 (8); NumPy
-// sums 5 float32.
+// The kernels of the reductions: reductions/kernels.h says what they compute, and
+// docs/design/reductions.md how fast.
 #include "cpu/reductions/kernels.h"
 
 #include <type_traits>
@@ -72,8 +68,7 @@ struct Lanes {
     }
   }
 
-  // n terms, from lane 0 on. The hardware's own prefetches do here: with ours 2048 bytes ahead, a
-  // sum of 25 MB in the third-level cache took 1.35 times the time.
+  // n terms, from lane 0 on. The hardware prefetches them; software prefetches here are slower.
   FASTACT_HD void add(const T* x, int64_t n) {
     const V one = V{} + hidden_one();
     const T* const end = x + n / kLanes * kLanes;
@@ -116,7 +111,7 @@ FASTACT_HD int64_t add_head(const T* x, int64_t n, int64_t phase, double* memory
     load_to(terms, x + i);
     store(F::template add<T>(terms, one, sum), memory + phase + i);
   }
-  for (; i < head; ++i) memory[phase + i] += F()(wide(x[i]));
+  for (; i < head; ++i) memory[phase + i] += F()(to_double(x[i]));
   return head;
 }
 
@@ -145,18 +140,18 @@ void sum_blocks(const char* x, const int64_t* offsets, int64_t count, int64_t n,
     sums[i] = sum_block<T, F>(reinterpret_cast<const T*>(x + offsets[i]), n);
 }
 
-// Read from its end, as it lies in memory; the lanes are turned once a block. (Gathered the other
-// way round first, a sum in the second-level cache takes 1.6 times the time.)
+// Read from its end, as it lies in memory; the lanes are reversed once a block. (To gather the
+// terms in the other direction first is slower.)
 template <class T, class F>
 FASTACT_HD double sum_block_backward(const T* x, int64_t n) {
   Lanes<T, F> lanes;
   lanes.clear();
   lanes.add_backward(x, n / kLanes);
-  turn(lanes.v);
+  reverse_vectors(lanes.v);
   if (const int64_t rest = n % kLanes) {
     double memory[kLanes];
     lanes.write(memory);
-    for (int64_t i = 0; i < rest; ++i) memory[i] += F()(wide(x[rest - n - i]));
+    for (int64_t i = 0; i < rest; ++i) memory[i] += F()(to_double(x[rest - n - i]));
     lanes.read(memory);
   }
   return fold_vectors(lanes.v);
@@ -170,8 +165,8 @@ void sum_blocks_backward(const char* x, const int64_t* offsets, int64_t count, i
 }
 
 template <class T, class F>
-void add_line(const char* from, int64_t n, int64_t at, double* memory, double* sums,
-              int64_t stride) {
+void add_segment(const char* from, int64_t n, int64_t at, double* memory, double* sums,
+                 int64_t stride) {
   const T* x = reinterpret_cast<const T*>(from);
   for (int64_t left; n > 0; x += left, n -= left) {
     left = n < kReduceBlock - at ? n : kReduceBlock - at;
@@ -222,7 +217,7 @@ void fold_each(const double* lanes, int64_t step, int64_t count, double* sums) {
 template <int kRows, bool fresh, class T, class F>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, double* lane, int64_t ahead, F f) {
   using V = typename LanesOf<T>::type;
-  constexpr int64_t kLineOf = kLine / sizeof(T), kWidth = sizeof(V) / sizeof(double);
+  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = sizeof(V) / sizeof(double);
   const V one = V{} + hidden_one();
   const auto add_vector = [&](int64_t c) FASTACT_INLINED {
     V sum = -V{};
@@ -237,17 +232,17 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, double* lane, int64
   };
   int64_t c = 0;
   if (ahead) {
-    for (; c + kLineOf <= columns; c += kLineOf) {
+    for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) prefetch<1>(x[i] + c, ahead);
-      for (int64_t k = 0; k < kLineOf; k += kWidth) add_vector(c + k);
+      for (int64_t k = 0; k < kPerCacheLine; k += kWidth) add_vector(c + k);
     }
   }
   for (; c + kWidth <= columns; c += kWidth) add_vector(c);
   for (; c < columns; ++c) {
     double sum = fresh ? -0.0 : lane[c];
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) sum += f(wide(x[i][c]));
+    for (int i = 0; i < kRows; ++i) sum += f(to_double(x[i][c]));
     lane[c] = sum;
   }
 }
@@ -291,7 +286,7 @@ void sum_rows(const char* x, const int64_t* offsets, int64_t columns, double* su
   for (; c < columns; ++c) {
     double terms[n];
 #pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) terms[i] = f(wide(row[i][c]));
+    for (int i = 0; i < n; ++i) terms[i] = f(to_double(row[i][c]));
     sums[c] = fold_terms(terms);
   }
 }
@@ -302,8 +297,7 @@ FASTACT_HD Vector sum_every_row(const Vector (&rows)[n], F f, std::index_sequenc
   return fold_terms(terms);
 }
 
-// The loop over rows one by one came out of GCC 12 as 0.6 terms/ns for rows of 5, and 4.7 for rows
-// of 3; whole vectors and shuffles take 4.8 and 6.7.
+// By whole vectors and shuffles, which is faster than what GCC 12 makes of a loop over the rows.
 template <int n, class T, class F>
 void sum_short(const char* from, const int64_t*, int64_t count, double* sums) {
   const T* x = reinterpret_cast<const T*>(from);
@@ -319,7 +313,7 @@ void sum_short(const char* from, const int64_t*, int64_t count, double* sums) {
   for (; i < count; ++i, x += n) {
     double terms[n];
 #pragma GCC unroll 8
-    for (int k = 0; k < n; ++k) terms[k] = f(wide(x[k]));
+    for (int k = 0; k < n; ++k) terms[k] = f(to_double(x[k]));
     sums[i] = fold_terms(terms);
   }
 }
@@ -327,7 +321,8 @@ void sum_short(const char* from, const int64_t*, int64_t count, double* sums) {
 template <class T, class F>
 void spread(const char* x, int64_t stride, int64_t n, double* lane) {
   const F f;
-  for (int64_t i = 0; i < n; ++i) lane[i] = f(wide(*reinterpret_cast<const T*>(x + i * stride)));
+  for (int64_t i = 0; i < n; ++i)
+    lane[i] = f(to_double(*reinterpret_cast<const T*>(x + i * stride)));
 }
 
 // Knuth's two-sum. Where it meets an infinity the error is dropped, and hi is what a plain sum is.
@@ -368,7 +363,7 @@ void finish(const double* hi, const double* lo, char* to, int64_t n) {
   {sum_blocks<T, F>,             \
    sum_blocks_backward<T, F>,    \
    add_terms<T, F>,              \
-   add_line<T, F>,               \
+   add_segment<T, F>,            \
    add_rows<T, F>,               \
    FASTACT_FEW(sum_rows, T, F),  \
    FASTACT_FEW(sum_short, T, F), \

@@ -1,25 +1,28 @@
-// The serial loops of the reductions, compiled once per instruction set like core/kernel_table.h.
+// The kernels of the reductions, compiled once per instruction set as core/kernel_table.h.
 //
-// One order of addition, whatever the layout. The reduced index r runs from 0 to the product of
-// the reduced lengths, and
+// There is one order of addition, whatever the layout. The reduced index r runs from 0 to the
+// product of the reduced lengths, and
 //
-//   term r of a block belongs to lane r % kLanes; a lane adds its terms in turn        (double)
-//   the lanes of a block fold in halves: lane i += lane i + 16, then + 8, + 4, + 2, + 1
-//   blocks of kReduceBlock terms are added in turn, compensated (`merge`)
+//   - term r of a block belongs to lane r % kLanes, and a lane adds its terms one after the other,
+//     in double;
+//   - the lanes of a block are folded in halves: lane i += lane i + 16, then + 8, + 4, + 2, + 1;
+//   - the sums of the blocks, of kReduceBlock terms each, are added one after the other,
+//     compensated (`merge`).
 //
-// A sum over contiguous terms has its lanes in vector registers; a sum of rows keeps them in
-// memory, `lanes[lane][column]`. Both add the same numbers in the same order, so a column's bits
-// do not depend on how many columns stand beside it. Missing lanes hold -0, which changes nothing
-// that it is added to: a sum of -0 is -0, as in NumPy.
+// A sum over contiguous terms has its lanes in vector registers; a sum of rows has them in memory,
+// `lanes[lane][column]`. Both add the same numbers in the same order, so that the bits of a column
+// do not depend on the number of columns beside it. Missing lanes hold -0, which changes nothing
+// that it is added to: the sum of -0 is -0, as in NumPy.
 //
-// Error. A term passes at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5 in the
-// fold; `merge` is the compensated summation of Ogita, Rump and Oishi (Sum2: Knuth's two-sum, the
-// errors added up), which rounds once, and n blocks again in the second order alone. With u = 2^-53
+// Error. A term passes through at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5
+// in the fold. `merge` is the compensated summation of Ogita, Rump and Oishi (Sum2: Knuth's
+// two-sum, with the errors added up), which rounds once, and n blocks contribute in the second
+// order only. With u = 2^-53
 //
 //   |hi + lo - exact| <= (68 u + u + (n u)^2) sum|x| < 2^-46 sum|x|     for n to 2^29, 2^40 terms
 //
 // and the last rounding to the array's dtype adds half a ULP. (16-bit results go through float
-// rounded to odd, so that there is one rounding.)
+// rounded to odd, so that there is only one rounding.)
 #pragma once
 
 #include <cstdint>
@@ -41,11 +44,11 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
 }
 
 // What is summed of an element x: x, or x^2 (of float and narrower exactly).
-enum Term : int { kIdentity, kSquare, kTerms };
-constexpr const char* kTermNames[] = {"identity", "square"};
+enum ReduceInput : int { kIdentity, kSquare, kReduceInputs };
+constexpr const char* kReduceInputNames[] = {"identity", "square"};
 
 // What one reduction does to one dtype; x points to elements of that dtype, offsets are bytes.
-struct ReduceBlocks {
+struct ReduceKernels {
   // sums OUT (count): of blocks of n <= kReduceBlock contiguous terms, each at x + offsets[i].
   void (*sum_blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* sums);
 
@@ -59,8 +62,8 @@ struct ReduceBlocks {
   // n contiguous terms onto lanes IN/OUT (kLanes), which hold the first `at` of their block
   // already. Where a block ends its sum goes to sums OUT, one `stride` after the other, and the
   // lanes begin anew.
-  void (*add_line)(const char* x, int64_t n, int64_t at, double* lanes, double* sums,
-                   int64_t stride);
+  void (*add_segment)(const char* x, int64_t n, int64_t at, double* lanes, double* sums,
+                      int64_t stride);
 
   // lane IN/OUT (columns): the terms of `rows` rows of contiguous columns, one after the other.
   // Row i lies at x + offsets[i * step]. fresh: the lane is written, not read.
@@ -77,9 +80,9 @@ struct ReduceBlocks {
   void (*spread)(const char* x, int64_t stride, int64_t n, double* lane);
 };
 
-// What all of them share.
+// The kernels that do not depend on the dtype, and those that do.
 struct ReduceTable {
-  ReduceBlocks terms[kTerms][kDTypes];
+  ReduceKernels kernels[kReduceInputs][kDTypes];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);

@@ -35,13 +35,13 @@ struct MomentArrays {
 inline int moment_passes(int dtype) { return dtype == kF64 ? 2 : 1; }
 
 // The unfinished block of one output.
-struct MomentLine {
+struct UnfinishedBlock {
   alignas(64) double sums[kLanes], squares[kLanes];
   double shift;
 };
 
 // For one dtype; x points to elements of that dtype, offsets are bytes, n is not 0.
-struct MomentBlocks {
+struct MomentKernels {
   // mean, m2 OUT (one): of a whole row of n contiguous terms.
   void (*row)(const char* x, int64_t n, double* mean, double* m2);
 
@@ -58,11 +58,11 @@ struct MomentBlocks {
   void (*add_terms)(const char* x, int64_t n, int64_t phase, double shift, double* sums,
                     double* squares);
 
-  // n contiguous terms onto a line IN/OUT, which holds the first `at` of their block already. Where
-  // a block ends its moments go to mean, m2 OUT, one `stride` after the other, and the line begins
-  // anew. In one pass: not for float64, whose blocks are to be passed over again.
-  void (*add_line)(const char* x, int64_t n, int64_t at, MomentLine* line, double* mean, double* m2,
-                   int64_t stride);
+  // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of their block
+  // already. Where a block ends its moments go to mean, m2 OUT, one `stride` after the other, and
+  // it begins anew. In one pass: not for float64, whose blocks are to be passed over again.
+  void (*add_segment)(const char* x, int64_t n, int64_t at, UnfinishedBlock* open, double* mean,
+                      double* m2, int64_t stride);
 
   // sums, squares IN/OUT (columns): the terms of `rows` rows of contiguous columns. Row i lies at
   // x + offsets[i * step]. shift IN (columns). fresh: the lanes are written, not read.
@@ -79,7 +79,7 @@ struct MomentBlocks {
 };
 
 struct MomentTable {
-  MomentBlocks dtypes[kDTypes];
+  MomentKernels dtypes[kDTypes];
 
   // mean, m2 OUT (columns) from the sums of n terms. shift IN (columns); it may be mean.
   void (*settle)(const double* shift, const double* sums, const double* squares, int64_t n,

@@ -10,17 +10,17 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStage = 2048;  // elements gathered at a time
+constexpr int64_t kGathered = 2048;  // elements gathered at a time
 
 // Blocks of x, in each layout, as the sums of reductions/reduce_inputs.cpp.
-class Blocks {
+class MomentInputs {
  public:
-  explicit Blocks(const MomentReducer& moments)
+  explicit MomentInputs(const MomentReducer& moments)
       : m(moments), r(moments.reducer), passes(moment_passes(r.dtype)) {}
 
   // mean, m2 OUT (n): of one block, terms term .. term + terms of outputs first .. first + n.
   void moments(int64_t first, int64_t n, int64_t term, int64_t terms, double* mean, double* m2) {
-    switch (r.walk) {
+    switch (r.layout) {
       case Reducer::kRows:
         rows(first, n, term, terms, mean, m2);
         break;
@@ -52,11 +52,11 @@ class Blocks {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
     if (r.terms.count == 1 && r.has_dense_terms) {
-      m.blocks->along(r.x + term * r.item, at, n, terms, mean, m2);
+      m.kernels->along(r.x + term * r.item, at, n, terms, mean, m2);
       return;
     }
     if (r.is_backward) {
-      m.blocks->along_backward(r.x - term * r.item, at, n, terms, mean, m2);
+      m.kernels->along_backward(r.x - term * r.item, at, n, terms, mean, m2);
       return;
     }
     for (int64_t k = 0; k < n; ++k)
@@ -65,15 +65,15 @@ class Blocks {
   }
 
   void pieces(const char* x, int64_t term, int64_t terms, double* mean, double* m2) {
-    for_runs(r.terms, term, 1, [&](int64_t offset, int64_t, int64_t) {
-      r.blocks->spread(x + offset, r.item, 1, shift);
+    for_spans(r.terms, term, 1, [&](int64_t offset, int64_t, int64_t) {
+      r.kernels->spread(x + offset, r.item, 1, shift);
     });
     settle(terms, 1, mean, m2, [&] {
       std::fill(sums, sums + kLanes, 0.0);
       std::fill(squares, squares + kLanes, 0.0);
       int64_t phase = 0;
-      for_runs(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t k) {
-        m.blocks->add_terms(x + offset, k, phase, *shift, sums, squares);
+      for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t k) {
+        m.kernels->add_terms(x + offset, k, phase, *shift, sums, squares);
         phase = (phase + k) % kLanes;
       });
       return kLanes;
@@ -84,41 +84,41 @@ class Blocks {
     const MoveRow gather = gather_for(r.item);
     const int64_t step = last_stride(r.terms), start = 0;
     char* to = stage;
-    for_runs(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t k) {
+    for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t k) {
       if (step == r.item)
         memcpy(to, x + offset, k * r.item);
       else
         gather(to, x + offset, step, k);
       to += k * r.item;
     });
-    m.blocks->along(stage, &start, 1, terms, mean, m2);
+    m.kernels->along(stage, &start, 1, terms, mean, m2);
   }
 
   void spread(int64_t first, int64_t n, int64_t terms, double* mean, double* m2) {
     const int64_t step = last_stride(r.outputs);
     const auto for_outputs = [&](auto visit) {
       int64_t done = 0;
-      for_runs(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t k) {
+      for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t k) {
         visit(r.x + offset, done, k);
         done += k;
       });
     };
     offsets_of(r.terms, 0, terms, offsets);
     for_outputs([&](const char* x, int64_t done, int64_t k) {
-      r.blocks->spread(x + offsets[0], step, k, shift + done);
+      r.kernels->spread(x + offsets[0], step, k, shift + done);
     });
     settle(terms, n, mean, m2, [&] {
       if (r.has_dense_terms) {
         const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
         for_outputs([&](const char* x, int64_t done, int64_t k) {
-          m.blocks->short_rows[terms - 1](x + low, nullptr, k, shift + done, sums + done,
-                                          squares + done);
+          m.kernels->short_rows[terms - 1](x + low, nullptr, k, shift + done, sums + done,
+                                           squares + done);
         });
         return int64_t{1};
       }
       for_outputs([&](const char* x, int64_t done, int64_t k) {
         for (int64_t i = 0; i < terms; ++i)
-          r.blocks->spread(x + offsets[i], step, k, sums + i * n + done);
+          r.kernels->spread(x + offsets[i], step, k, sums + i * n + done);
       });
       m.table->deviate(shift, terms, n, sums, squares);
       return terms;
@@ -127,16 +127,16 @@ class Blocks {
 
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms, double* mean, double* m2) {
     const char* x = r.x;
-    for_runs(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
+    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
     offsets_of(r.terms, term, terms, offsets);
     gather_for(r.item)(stage, x + offsets[0], last_stride(r.outputs), n);
-    r.blocks->spread(stage, r.item, n, shift);
+    r.kernels->spread(stage, r.item, n, shift);
     settle(terms, n, mean, m2, [&] {
-      if (r.walk == Reducer::kColumns && terms <= kFewTerms) {
-        m.blocks->few_rows[terms - 1](x, offsets, n, shift, sums, squares);
+      if (r.layout == Reducer::kColumns && terms <= kFewTerms) {
+        m.kernels->few_rows[terms - 1](x, offsets, n, shift, sums, squares);
         return int64_t{1};
       }
-      if (r.walk == Reducer::kColumns)
+      if (r.layout == Reducer::kColumns)
         in_place(x, n, terms);
       else
         joined(x, n, terms);
@@ -146,8 +146,8 @@ class Blocks {
 
   void in_place(const char* x, int64_t n, int64_t terms) {
     for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
-      m.blocks->add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, shift,
-                         sums + lane * n, squares + lane * n, true);
+      m.kernels->add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, shift,
+                          sums + lane * n, squares + lane * n, true);
   }
 
   // Few columns: kLanes dense rows are one row that holds every lane.
@@ -160,7 +160,7 @@ class Blocks {
       return;
     }
     const MoveRow gather = gather_for(r.item);
-    const int64_t rows_at_once = kStage / n / kLanes * kLanes, step = last_stride(r.outputs);
+    const int64_t rows_at_once = kGathered / n / kLanes * kLanes, step = last_stride(r.outputs);
     for (int64_t done = 0; done < terms; done += rows_at_once) {
       const int64_t k = std::min(rows_at_once, terms - done);
       for (int64_t i = 0; i < k; ++i)
@@ -173,10 +173,10 @@ class Blocks {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, end = 0;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = i * kLanes * n * r.item;
-    if (whole) m.blocks->add_rows(x, at, 1, whole, kLanes * n, shift, sums, squares, fresh);
+    if (whole) m.kernels->add_rows(x, at, 1, whole, kLanes * n, shift, sums, squares, fresh);
     if (rest)
-      m.blocks->add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, shift, sums,
-                         squares, fresh && whole == 0);
+      m.kernels->add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, shift, sums,
+                          squares, fresh && whole == 0);
   }
 
   // As that of a sum (reductions/reduce_inputs.cpp).
@@ -185,16 +185,16 @@ class Blocks {
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
     if (whole) {
-      m.blocks->add_rows(x, at, 1, whole, kLanes * n, shift, sums, squares, true);
+      m.kernels->add_rows(x, at, 1, whole, kLanes * n, shift, sums, squares, true);
     } else {
       std::fill(sums, sums + kLanes * n, 0.0);
       std::fill(squares, squares + kLanes * n, 0.0);
     }
     const int64_t end = -(terms - 1) * row, from = (kLanes - rest) * n;
     if (rest)
-      m.blocks->add_rows(x, &end, 1, 1, rest * n, shift, sums + from, squares + from, false);
-    turn_lanes(sums, n);
-    turn_lanes(squares, n);
+      m.kernels->add_rows(x, &end, 1, 1, rest * n, shift, sums + from, squares + from, false);
+    reverse_lanes(sums, n);
+    reverse_lanes(squares, n);
   }
 
   const MomentReducer& m;
@@ -203,17 +203,17 @@ class Blocks {
   alignas(64) double sums[kLanes * kTile];
   alignas(64) double squares[kLanes * kTile];
   alignas(64) double shift[kLanes * kNarrowTile];
-  alignas(64) char stage[kStage * sizeof(double)];
+  alignas(64) char stage[kGathered * sizeof(double)];
   int64_t offsets[kReduceBlock];
 };
 
 // From the moments of blocks to the results.
-struct Merger {
+struct MomentMerger {
   const MomentReducer& m;
   const Reducer& r;
   alignas(64) double memory[3][4][kTile];
 
-  explicit Merger(const MomentReducer& moments) : m(moments), r(moments.reducer) {}
+  explicit MomentMerger(const MomentReducer& moments) : m(moments), r(moments.reducer) {}
 
   MomentArrays local(int i) { return {memory[i][0], memory[i][1], memory[i][2], memory[i][3]}; }
 
@@ -244,12 +244,13 @@ struct Merger {
   }
 
   // to OUT (n): one chunk.
-  void chunk(Blocks& blocks, int64_t first, int64_t n, int64_t index, const MomentArrays& to) {
+  void chunk(MomentInputs& inputs, int64_t first, int64_t n, int64_t index,
+             const MomentArrays& to) {
     const int64_t begin = index * r.chunk_blocks * kReduceBlock, end = chunk_end(index);
     const MomentArrays one = local(2);
     for (int64_t term = begin; term < end; term += kReduceBlock) {
       const int64_t terms = std::min(kReduceBlock, end - term);
-      blocks.moments(first, n, term, terms, one.mean, one.m2);
+      inputs.moments(first, n, term, terms, one.mean, one.m2);
       add_block(one.mean, one.m2, terms, to, term - begin, n);
     }
   }
@@ -259,11 +260,11 @@ struct Merger {
     m.table->merge(from, chunk_end(index) - before, to, before, n);
   }
 
-  void all_chunks(Blocks& blocks, int64_t first, int64_t n) {
+  void all_chunks(MomentInputs& inputs, int64_t first, int64_t n) {
     const MomentArrays all = local(0), part = local(1);
-    chunk(blocks, first, n, 0, all);
+    chunk(inputs, first, n, 0, all);
     for (int64_t c = 1; c < r.chunks; ++c) {
-      chunk(blocks, first, n, c, part);
+      chunk(inputs, first, n, c, part);
       merge(part, c, all, n);
     }
     store(first, n, all);
@@ -281,37 +282,38 @@ struct Merger {
   }
 };
 
-struct BlockMerger {
-  Blocks blocks;
-  Merger merger;
-  explicit BlockMerger(const MomentReducer& moments) : blocks(moments), merger(moments) {}
+struct MomentFrame {
+  MomentInputs inputs;
+  MomentMerger merger;
+  explicit MomentFrame(const MomentReducer& moments) : inputs(moments), merger(moments) {}
 };
 
-// Moments of terms in lines, as the sums of reductions/segmented.cpp.
-struct LineMoments {
+// Moments of terms in segments, as the sums of reductions/segmented.cpp.
+struct SegmentedMoments {
   const MomentReducer& m;
   const Reducer& r;
-  Merger merger;
-  MomentLine lines[kMostLines];
-  alignas(64) double mean[kMostEnds * kMostLines], m2[kMostEnds * kMostLines];
+  MomentMerger merger;
+  UnfinishedBlock unfinished[kSegmentedOutputs];
+  alignas(64) double mean[kMostEnds * kSegmentedOutputs], m2[kMostEnds * kSegmentedOutputs];
 
-  explicit LineMoments(const MomentReducer& moments)
+  explicit SegmentedMoments(const MomentReducer& moments)
       : m(moments), r(moments.reducer), merger(moments) {}
 
   void run(int64_t first, int64_t n, int64_t begin, int64_t end) {
-    std::fill(lines, lines + n, MomentLine{});
-    walk_lines(
+    std::fill(unfinished, unfinished + n, UnfinishedBlock{});
+    for_segments(
         r, first, n, begin, end,
         [&](int64_t k, const char* x, int64_t count, int64_t held) {
-          m.blocks->add_line(x, count, held, &lines[k], mean + k, m2 + k, n);
+          m.kernels->add_segment(x, count, held, &unfinished[k], mean + k, m2 + k, n);
         },
         [&](int64_t e, int64_t block) { add_block(first, n, block, kReduceBlock, e * n); },
         [&](int64_t block, int64_t terms) {
-          constexpr int64_t kStep = sizeof(MomentLine) / sizeof(double);
-          alignas(64) double shift[kMostLines], sums[kMostLines], squares[kMostLines];
-          for (int64_t k = 0; k < n; ++k) shift[k] = lines[k].shift;
-          r.table->fold_each(lines->sums, kStep, n, sums);
-          r.table->fold_each(lines->squares, kStep, n, squares);
+          constexpr int64_t kStep = sizeof(UnfinishedBlock) / sizeof(double);
+          alignas(64) double shift[kSegmentedOutputs], sums[kSegmentedOutputs],
+              squares[kSegmentedOutputs];
+          for (int64_t k = 0; k < n; ++k) shift[k] = unfinished[k].shift;
+          r.table->fold_each(unfinished->sums, kStep, n, sums);
+          r.table->fold_each(unfinished->squares, kStep, n, squares);
           m.table->settle(shift, sums, squares, terms, n, mean, m2);
           add_block(first, n, block, terms, 0);
         });
@@ -330,7 +332,7 @@ struct LineMoments {
 
 }  // namespace
 
-void prepare(MomentReducer* moments, const BlockTable* table, const Operand& x,
+void prepare(MomentReducer* moments, const KernelTable* table, const Operand& x,
              const Operand* results, const bool* reduced, int dtype, int y_dtype, double divisor) {
   constexpr int kResults = 3;
   char** const outputs[kResults] = {&moments->mean, &moments->low, &moments->second};
@@ -340,16 +342,16 @@ void prepare(MomentReducer* moments, const BlockTable* table, const Operand& x,
       std::find_if(results, results + kResults, [](const Operand& one) { return one.data; });
   const Operand* const y = there == results + kResults ? results : there;
   Reducer* r = &moments->reducer;
-  prepare(r, table->reduce, &table->reduce->terms[kIdentity][dtype], x, *y, reduced, dtype, y_dtype,
-          false);
-  const int64_t turned = r->y - y->data;
+  prepare(r, table->reduce, &table->reduce->kernels[kIdentity][dtype], x, *y, reduced, dtype,
+          y_dtype, false);
+  const int64_t origin_shift = r->y - y->data;
   for (int k = 0; k < kResults; ++k) {
     char* const data = results[k].data;
-    *outputs[k] = data ? data + turned : nullptr;
+    *outputs[k] = data ? data + origin_shift : nullptr;
     r->is_y_aligned &= reinterpret_cast<uintptr_t>(data) % uintptr_t(r->y_item) == 0;
   }
   moments->table = table->moments;
-  moments->blocks = &table->moments->dtypes[dtype];
+  moments->kernels = &table->moments->dtypes[dtype];
   moments->divisor = divisor;
 }
 
@@ -357,31 +359,31 @@ int64_t workspace_size(const MomentReducer* moments) {
   return 2 * workspace_size(&moments->reducer);
 }
 
-void reduce_share(const MomentReducer* moments, int64_t index, int64_t shares) {
-  if (moments->reducer.has_lines && moment_passes(moments->reducer.dtype) == 1) {
-    with_frame<LineMoments>(*moments, [&](LineMoments& lines) {
-      for_line_units(moments->reducer, index, shares,
-                     [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
-                       lines.run(first, n, begin, end);
-                     });
+void reduce_partition(const MomentReducer* moments, int64_t index, int64_t partitions) {
+  if (moments->reducer.has_segments && moment_passes(moments->reducer.dtype) == 1) {
+    with_frame<SegmentedMoments>(*moments, [&](SegmentedMoments& unfinished) {
+      for_segmented_tasks(moments->reducer, index, partitions,
+                          [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
+                            unfinished.run(first, n, begin, end);
+                          });
     });
     return;
   }
-  with_frame<BlockMerger>(*moments, [&](BlockMerger& own) {
-    for_units(moments->reducer, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
+  with_frame<MomentFrame>(*moments, [&](MomentFrame& own) {
+    for_tasks(moments->reducer, index, partitions, [&](int64_t first, int64_t n, int64_t chunk) {
       if (moments->reducer.partial)
-        own.merger.chunk(own.blocks, first, n, chunk, own.merger.partial(chunk, first));
+        own.merger.chunk(own.inputs, first, n, chunk, own.merger.partial(chunk, first));
       else
-        own.merger.all_chunks(own.blocks, first, n);
+        own.merger.all_chunks(own.inputs, first, n);
     });
   });
 }
 
-void merge_share(const MomentReducer* moments, int64_t index, int64_t shares) {
+void merge_partition(const MomentReducer* moments, int64_t index, int64_t partitions) {
   const Reducer& r = moments->reducer;
-  with_frame<Merger>(*moments, [&](Merger& merger) {
-    const int64_t end = r.outputs.size * (index + 1) / shares;
-    for (int64_t first = r.outputs.size * index / shares; first < end; first += kTile) {
+  with_frame<MomentMerger>(*moments, [&](MomentMerger& merger) {
+    const int64_t end = r.outputs.size * (index + 1) / partitions;
+    for (int64_t first = r.outputs.size * index / partitions; first < end; first += kTile) {
       const int64_t n = std::min(kTile, end - first);
       const MomentArrays all = merger.partial(0, first);
       for (int64_t c = 1; c < r.chunks; ++c) merger.merge(merger.partial(c, first), c, all, n);

@@ -28,7 +28,7 @@ cdef void prepare_moments_of(
 
 
 def moments_workspace(View x, View y, tuple axes):
-    """Bytes of scratch with which `moments` can share its work among many threads; 0: none needed.
+    """Bytes of scratch with which `moments` can divide its work among many threads; 0: none needed.
 
     y: mean or second.
     """
@@ -76,10 +76,10 @@ cdef int use_moment_workspace(MomentReducer* reducer, View workspace, int thread
 
 
 cdef void run_moments(const MomentReducer* reducer, int threads) noexcept nogil:
-    run_shares(threads, moment_share, reducer)
+    run_partitions(threads, moment_partition, reducer)
     if reducer.reducer.partial is not NULL:
-        run_shares(
-            threads_for(moment_workspace_size(reducer) // 8, threads), merge_moment_share, reducer
+        run_partitions(
+            threads_for(moment_workspace_size(reducer) // 8, threads), merge_moment_partition, reducer
         )
 
 
@@ -94,7 +94,7 @@ def moments_backward(
     """
     cdef double[2] parameters = [share, scale]
     cdef Operand[6] arrays
-    cdef Loop loop
+    cdef TensorIterator iterator
     cdef int count = 0
     check(x, "x", False)
     check(mean, "mean", False)
@@ -117,9 +117,9 @@ def moments_backward(
             arrays[count] = (<View>view).operand
             count += 1
     prepare(
-        &loop, table.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate,
+        &iterator, table.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate,
         count, arrays,
     )
-    loop.items[1] = mean.itemsize
+    iterator.items[1] = mean.itemsize
     with nogil:
-        run_loop(&loop)
+        run_iterator(&iterator)

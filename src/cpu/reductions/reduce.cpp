@@ -1,3 +1,5 @@
+// The plan of a reduction, its tasks, and the way from the sums of blocks to the results. How the
+// blocks of an array are read is in reduce_inputs.cpp.
 #include "cpu/reductions/reduce.h"
 
 #include <algorithm>
@@ -9,20 +11,20 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kLongRow = 512;      // contiguous terms worth a call of their own
-constexpr int64_t kShortestLine = 64;  // and worth one that carries lanes on
+constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of their own
+constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
 
 int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
 }
 
-// A unit: some outputs over some chunks, from the sums of their blocks to y.
-struct Merger {
+// A task: some outputs over some chunks, from the sums of their blocks to y.
+struct SumMerger {
   const Reducer& r;
   alignas(64) double hi[kMostColumns], lo[kMostColumns];
   alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
 
-  explicit Merger(const Reducer& reducer) : r(reducer) {}
+  explicit SumMerger(const Reducer& reducer) : r(reducer) {}
 
   // (to, errors) OUT (n): one chunk. What comes first is copied: merged into nothing, it is the
   // same.
@@ -80,7 +82,7 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   const int64_t step = output_stride(r);
   int64_t done = 0;
   if (step == r.y_item && r.is_y_aligned) {
-    for_runs(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
+    for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
       finish(hi + done, lo ? lo + done : nullptr, y + at, m);
       done += m;
     });
@@ -89,7 +91,7 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   const MoveRow scatter = scatter_for(r.y_item);
   alignas(64) char stage[kMostColumns * sizeof(double)];
   finish(hi, lo, stage, n);
-  for_runs(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
+  for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
     scatter(y + at, stage + done * r.y_item, step, m);
     done += m;
   });
@@ -104,11 +106,11 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
   const MoveRow gather = gather_for(r.y_item);
   const int64_t step = output_stride(r);
   int64_t done = 0;
-  for_runs(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
+  for_spans(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
     gather(stage + done * r.y_item, r.y + y, step, m);
     done += m;
   });
-  r.table->terms[0][r.y_dtype].spread(stage, r.y_item, n, held);
+  r.table->kernels[0][r.y_dtype].spread(stage, r.y_item, n, held);
   std::fill(held_errors, held_errors + n, 0.0);
   r.table->merge(sums, errors, held, held_errors, n);
   store_outputs(r, r.y, first, n, held, held_errors);
@@ -126,12 +128,12 @@ void cut_terms(Reducer* r) {
   r->chunks = ceil_div(r->terms.size, r->chunk_blocks * kReduceBlock);
 }
 
-void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, const Operand& x,
+void prepare(Reducer* r, const ReduceTable* table, const ReduceKernels* kernels, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate) {
   const int64_t item = item_size(dtype);
   const Reduction plan = plan_reduction(x, y, reduced, item, true);
   r->table = table;
-  r->blocks = blocks;
+  r->kernels = kernels;
   r->dtype = dtype;
   r->item = item;
   r->accumulate = accumulate;
@@ -140,7 +142,7 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
   set_output(r, plan.y, y_dtype, is_aligned(y, item_size(y_dtype)));
   r->terms = plan.reduced;
   r->partial = nullptr;
-  r->has_lines = false;
+  r->has_segments = false;
   (plan.inner_reduced ? r->terms : r->outputs)
       .append(plan.inner, plan.inner_x, plan.inner_reduced ? 0 : plan.inner_y);
   const bool is_unit = plan.has_unit_inner && is_aligned(x, item);
@@ -148,14 +150,14 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
   const bool is_wide = is_unit && !plan.inner_reduced &&
                        (plan.inner > kNarrowTile || (plan.inner == kNarrowTile && !is_joined));
 
-  // Enough units for many threads before they grow to what is best for one.
-  const int64_t even = ceil_div(r->outputs.size, kFewUnits);
+  // Enough tasks for many threads before they grow to what is best for one.
+  const int64_t even = ceil_div(r->outputs.size, kFewTasks);
   r->row = r->outputs.size;
-  const bool is_turned = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
-  const bool is_dense = (is_unit || is_turned) && plan.inner_reduced && r->terms.count == 1;
-  r->is_backward = is_turned && is_dense;
+  const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
+  const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
+  r->is_backward = is_reversed && is_dense;
   if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
-    r->walk = Reducer::kSpread;
+    r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
     // So few terms fold to the same bits from either end.
@@ -163,14 +165,14 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
     r->has_dense_terms =
         is_dense && (is_unit || is_same) && last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
-    r->walk = Reducer::kRows;
+    r->layout = Reducer::kRows;
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
-    r->has_lines = is_unit && r->terms.count > 1 && plan.inner >= kShortestLine;
-    r->tile = is_long || r->has_lines ? 1 : std::clamp<int64_t>(even, 1, 64);
+    r->has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
+    r->tile = is_long || r->has_segments ? 1 : std::clamp<int64_t>(even, 1, 64);
     r->has_dense_terms = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
   } else {
-    r->walk = is_wide ? Reducer::kColumns : Reducer::kNarrow;
+    r->layout = is_wide ? Reducer::kColumns : Reducer::kNarrow;
     r->row = plan.inner;
     r->has_dense_rows = is_unit && plan.has_dense_rows && plan.reduced.count == 1;
     const int64_t most = is_wide ? kTile : kNarrowTile;
@@ -180,18 +182,18 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceBlocks* blocks, c
     r->has_dense_rows &= r->tile == plan.inner;
     r->is_backward = r->has_dense_rows && last_stride(r->terms) < 0;
   }
-  r->units = r->outputs.size / r->row * ceil_div(r->row, r->tile);
+  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
   cut_terms(r);
 }
 
 int64_t workspace_size(const Reducer* r) {
-  if (r->units >= kFewUnits || r->chunks == 1) return 0;
+  if (r->tasks >= kFewTasks || r->chunks == 1) return 0;
   return r->chunks * r->outputs.size * 2 * int64_t(sizeof(double));
 }
 
-void reduce_units(const Reducer& r, BlockSums& source, int64_t index, int64_t shares) {
-  with_frame<Merger>(r, [&](Merger& merger) {
-    for_units(r, index, shares, [&](int64_t first, int64_t n, int64_t chunk) {
+void reduce_tasks(const Reducer& r, BlockSums& source, int64_t index, int64_t partitions) {
+  with_frame<SumMerger>(r, [&](SumMerger& merger) {
+    for_tasks(r, index, partitions, [&](int64_t first, int64_t n, int64_t chunk) {
       if (r.partial) {
         double* hi = partial_of(r, chunk, first);
         merger.chunk(source, first, n, chunk, hi, hi + r.outputs.size);
@@ -202,10 +204,10 @@ void reduce_units(const Reducer& r, BlockSums& source, int64_t index, int64_t sh
   });
 }
 
-void merge_share(const Reducer* reducer, int64_t index, int64_t shares) {
+void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   const Reducer& r = *reducer;
-  const int64_t end = r.outputs.size * (index + 1) / shares;
-  for (int64_t first = r.outputs.size * index / shares; first < end; first += kTile) {
+  const int64_t end = r.outputs.size * (index + 1) / partitions;
+  for (int64_t first = r.outputs.size * index / partitions; first < end; first += kTile) {
     const int64_t n = std::min(kTile, end - first);
     double *hi = partial_of(r, 0, first), *lo = hi + r.outputs.size;
     for (int64_t c = 1; c < r.chunks; ++c) {

@@ -1,6 +1,7 @@
-# Reductions: y = the sum over some axes of x, or of what becomes of it, and the gradients' way back.
+# Reductions: y = the sum over some axes of x, or of its squares, and the gradients of both.
+include "cpu/reductions/reductions.pxi"
 
-TERMS = tuple([kTermNames[i].decode() for i in range(kTerms)])
+TERMS = tuple([kReduceInputNames[i].decode() for i in range(kReduceInputs)])
 
 
 cdef void prepare_sum(
@@ -10,15 +11,15 @@ cdef void prepare_sum(
     set_axes(&reduced[0], axes, x.operand.ndim)
     check_kept(y, x, reduced, False, "y")
     prepare_reduction(
-        reducer, table.reduce, &table.reduce.terms[term][x.dtype], x.operand, y.operand, reduced,
+        reducer, table.reduce, &table.reduce.kernels[term][x.dtype], x.operand, y.operand, reduced,
         x.dtype, y.dtype, accumulate,
     )
 
 
 def sum_workspace(int term, View x, View y, tuple axes):
-    """Bytes of scratch with which `sum` can share its work among many threads; 0: none needed."""
+    """Bytes of scratch with which `sum` can divide its work among many threads; 0: none needed."""
     cdef Reducer reducer
-    check_index(term, kTerms, "term")
+    check_index(term, kReduceInputs, "term")
     check(x, "x", False)
     if y is None:
         refuse("y must be an array, got None")
@@ -29,7 +30,7 @@ def sum_workspace(int term, View x, View y, tuple axes):
 
 
 def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, int64_t stream):
-    """y OUT = the sum of a term of x IN over `axes`, sorted, or y IN/OUT += of the same.
+    """y OUT = the sum of an input made of x IN over `axes`, sorted, or y IN/OUT += of the same.
 
     y has length 1 along the axes. term: an index into TERMS. workspace: SCRATCH of `sum_workspace`
     bytes, or None. stream: of a GPU; unused here.
@@ -37,7 +38,7 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     cdef Reducer reducer
     cdef int64_t size
     cdef int threads
-    check_index(term, kTerms, "term")
+    check_index(term, kReduceInputs, "term")
     check(x, "x", False)
     check(y, "y", True)
     size = element_count(x)
@@ -51,7 +52,7 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     prepare_sum(&reducer, term, x, y, axes, accumulate)
     use_workspace(&reducer, workspace, threads)
     with nogil:
-        run_shares(threads, reduce_share, &reducer)
+        run_partitions(threads, reduce_partition, &reducer)
         merge_chunks(&reducer, threads)
 
 
@@ -66,7 +67,7 @@ cdef int use_workspace(Reducer* reducer, View workspace, int threads) except -1:
 
 cdef void merge_chunks(const Reducer* reducer, int threads) noexcept nogil:
     if reducer.partial is not NULL:
-        run_shares(threads_for(workspace_size(reducer) // 8, threads), merge_share, reducer)
+        run_partitions(threads_for(workspace_size(reducer) // 8, threads), merge_partition, reducer)
 
 
 cdef void fill_with_zero(View y) noexcept:
@@ -127,5 +128,5 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
     use_workspace(&square.reducer, workspace, threads)
     with nogil:
-        run_shares(threads, square_share, &square)
+        run_partitions(threads, square_partition, &square)
         merge_chunks(&square.reducer, threads)

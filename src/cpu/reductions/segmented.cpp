@@ -1,3 +1,4 @@
+// The sums of segments (segmented.h): each output keeps the lanes of its unfinished block.
 #include "cpu/reductions/segmented.h"
 
 #include <algorithm>
@@ -5,21 +6,21 @@
 namespace fastact {
 namespace {
 
-struct LineSums {
+struct SegmentedSums {
   const Reducer& r;
-  alignas(64) double lanes[kMostLines * kLanes];
-  alignas(64) double sums[kMostEnds * kMostLines];
-  alignas(64) double hi[kMostLines], lo[kMostLines];
-  alignas(64) double chunk_hi[kMostLines], chunk_lo[kMostLines];
+  alignas(64) double lanes[kSegmentedOutputs * kLanes];
+  alignas(64) double sums[kMostEnds * kSegmentedOutputs];
+  alignas(64) double hi[kSegmentedOutputs], lo[kSegmentedOutputs];
+  alignas(64) double chunk_hi[kSegmentedOutputs], chunk_lo[kSegmentedOutputs];
 
-  explicit LineSums(const Reducer& reducer) : r(reducer) {}
+  explicit SegmentedSums(const Reducer& reducer) : r(reducer) {}
 
   void run(int64_t first, int64_t n, int64_t begin, int64_t end) {
     std::fill(lanes, lanes + n * kLanes, -0.0);
-    walk_lines(
+    for_segments(
         r, first, n, begin, end,
         [&](int64_t k, const char* x, int64_t m, int64_t held) {
-          r.blocks->add_line(x, m, held, lanes + k * kLanes, sums + k, n);
+          r.kernels->add_segment(x, m, held, lanes + k * kLanes, sums + k, n);
         },
         [&](int64_t e, int64_t block) { merge(first, n, block, sums + e * n); },
         [&](int64_t block, int64_t) {
@@ -47,11 +48,12 @@ struct LineSums {
 
 }  // namespace
 
-void reduce_lines(const Reducer& r, int64_t index, int64_t shares) {
-  LineSums sums(r);
-  for_line_units(r, index, shares, [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
-    sums.run(first, n, begin, end);
-  });
+void reduce_segmented(const Reducer& r, int64_t index, int64_t partitions) {
+  SegmentedSums sums(r);
+  for_segmented_tasks(r, index, partitions,
+                      [&](int64_t first, int64_t n, int64_t begin, int64_t end) {
+                        sums.run(first, n, begin, end);
+                      });
 }
 
 }  // namespace fastact

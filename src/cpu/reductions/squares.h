@@ -10,15 +10,15 @@ namespace fastact {
 struct SquareGrad {
   enum { kX, kGrad };
 
-  Streams streams;
+  StridedOperands operands;
   Reducer reducer;  // of the value
 };
 
 // x and grad of one shape and dtype; value OUT, of that dtype, has one element.
-void prepare(SquareGrad* square, const BlockTable* table, int dtype, const Operand& x,
+void prepare(SquareGrad* square, const KernelTable* table, int dtype, const Operand& x,
              const Operand& grad, const Operand& value);
 
-// The index-th of `shares` parts. After all of them: merge_share of the reducer.
-void square_share(const SquareGrad* square, int64_t index, int64_t shares);
+// The index-th of `partitions` parts. After all of them: merge_partition of the reducer.
+void square_partition(const SquareGrad* square, int64_t index, int64_t partitions);
 
 }  // namespace fastact

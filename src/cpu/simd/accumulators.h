@@ -1,5 +1,7 @@
-// The lanes of a reduction (reductions/kernels.h) in vector registers: reading, prefetching,
+// The lanes of a reduction (reductions/kernels.h) in vector registers: loading, prefetching,
 // folding.
+//
+// Why float32 takes vectors of 256 bits and a multiplication by one: docs/design/reductions.md.
 #pragma once
 
 #include "cpu/reductions/kernels.h"
@@ -8,18 +10,17 @@
 FASTACT_BEGIN_NAMESPACE
 
 constexpr int kVectors = kLanes / kVector;
-constexpr size_t kLine = 64;      // bytes of a cache line
-constexpr int64_t kAhead = 2048;  // bytes, of prefetches
+constexpr size_t kCacheLine = 64;  // bytes of a cache line
+constexpr int64_t kAhead = 2048;   // bytes, of prefetches
 typedef int64_t Indices __attribute__((vector_size(kVector * sizeof(int64_t))));
 
 template <class T>
-FASTACT_HD double wide(T x) {
+FASTACT_HD double to_double(T x) {
   return double(widen(x));
 }
 
 // The vectors that hold the lanes of terms of T. Of float32 they are no wider than 256 bits: Zen 4
-// runs 512-bit operations in two halves, converts 22 floats a ns so, and 28 in vectors of 256 bits,
-// and what `add_converted` gains is 2 % so, and 48 %.
+// runs 512-bit operations in two halves, and converts fewer floats in them.
 template <class T>
 struct LanesOf {
   typedef Vector type;
@@ -58,8 +59,8 @@ template <class T>
 constexpr bool is_converted = sizeof(T) < sizeof(double);
 
 // 1, which the compiler must not know: x * one + sum is sum + x, rounded once, in the pipes of
-// multiplication. Zen converts float to double in the same two pipes that add, and of a sum of
-// converted terms these are the bottleneck: 58 GB/s of 4 MiB in the third-level cache, and 86 so.
+// multiplication. Zen converts float to double in the same two pipes that add, which are the
+// bottleneck of a sum of converted terms.
 FASTACT_HD double hidden_one() {
   volatile double one = 1;
   return one;
@@ -74,12 +75,12 @@ FASTACT_HD V add_converted(V x, V one, V sum) {
 #endif
 }
 
-// Asks for count elements `ahead` bytes past x. The hardware's own prefetcher follows neither short
-// rows nor eight rows at once.
+// Prefetches count elements `ahead` bytes past x, where the hardware's own prefetcher does not
+// follow: in short rows and in eight rows at once.
 template <int count, class T>
 FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 #pragma GCC unroll 8
-  for (size_t line = 0; line < count * sizeof(T); line += kLine)
+  for (size_t line = 0; line < count * sizeof(T); line += kCacheLine)
     __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line);
 }
 
@@ -137,7 +138,7 @@ FASTACT_HD Vector reversed(Vector v) {
   return shuffle(v, v, mask);
 }
 template <class V, int n>
-FASTACT_HD void turn(V (&v)[n]) {
+FASTACT_HD void reverse_vectors(V (&v)[n]) {
 #pragma GCC unroll 8
   for (int k = 0; k < n / 2; ++k) {
     const V low = reversed(v[k]);

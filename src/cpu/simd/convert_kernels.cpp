@@ -7,16 +7,16 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 template <class T>
-void widen_all(const char* from, char* to, int64_t n) {
+void to_compute_all(const char* from, char* to, int64_t n) {
   const T* x = reinterpret_cast<const T*>(from);
   if constexpr (sizeof(T) >= sizeof(float))
     memcpy(to, from, n * sizeof(T));
   else
-    widen_chunk(x, reinterpret_cast<float*>(to), n);
+    chunk_to_float(x, reinterpret_cast<float*>(to), n);
 }
 
 template <class T, bool accumulate>
-void narrow_all(const char* from, char* to, int64_t n) {
+void from_compute_all(const char* from, char* to, int64_t n) {
   using C = Compute<T>;
   const C* wide = reinterpret_cast<const C*>(from);
   T* y = reinterpret_cast<T*>(to);
@@ -25,11 +25,11 @@ void narrow_all(const char* from, char* to, int64_t n) {
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = n - i < kChunk ? n - i : kChunk;
       if (accumulate) {
-        widen_chunk(y + i, sum, m);
+        chunk_to_float(y + i, sum, m);
 #pragma omp simd
         for (int64_t k = 0; k < m; ++k) sum[k] += wide[i + k];
       }
-      narrow_chunk(accumulate ? sum : wide + i, y + i, m);
+      chunk_from_float(accumulate ? sum : wide + i, y + i, m);
     }
   } else if (accumulate) {
 #pragma omp simd
@@ -73,19 +73,19 @@ void twice(const char* from, char* to, int64_t n) {
 
 }  // namespace
 
-extern const BiasBlocks bias_blocks;
-extern const PipelineBlocks pipeline_blocks;
-const PipelineBlocks pipeline_blocks = {
-    {widen_all<f16>, widen_all<bf16>, widen_all<float>, widen_all<double>},
-    {{narrow_all<f16, false>, narrow_all<f16, true>},
-     {narrow_all<bf16, false>, narrow_all<bf16, true>},
-     {narrow_all<float, false>, narrow_all<float, true>},
-     {narrow_all<double, false>, narrow_all<double, true>}},
+extern const BiasKernels bias_kernels;
+extern const ConvertKernels convert_kernels;
+const ConvertKernels convert_kernels = {
+    {to_compute_all<f16>, to_compute_all<bf16>, to_compute_all<float>, to_compute_all<double>},
+    {{from_compute_all<f16, false>, from_compute_all<f16, true>},
+     {from_compute_all<bf16, false>, from_compute_all<bf16, true>},
+     {from_compute_all<float, false>, from_compute_all<float, true>},
+     {from_compute_all<double, false>, from_compute_all<double, true>}},
     round_all,
     {add<float>, add<double>},
     {plus<float>, plus<double>},
     {twice<float>, twice<double>},
-    &bias_blocks,
+    &bias_kernels,
 };
 
 FASTACT_END_NAMESPACE

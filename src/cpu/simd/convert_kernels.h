@@ -1,9 +1,10 @@
-// The serial loops that fused kernels put around an activation, compiled once per instruction set.
+// The conversions and additions that fused kernels put around an activation, compiled once per
+// instruction set.
 //
-// A fused kernel works in chunks of the compute type that stay in the first-level cache: its
-// operands are widened into one, whatever arithmetic is its own follows, the activation's block
-// function runs on the chunk, and the result is narrowed to where it belongs. So no activation
-// needs to know what it is fused with, nor the other way round.
+// A fused kernel works on chunks of the compute type that stay in the first-level cache. Its
+// operands are converted to the compute type, its own arithmetic follows, the activation's kernel
+// runs on the chunk, and the result is converted back and stored. An activation therefore need not
+// know what it is fused with, nor a fused kernel which activation it runs.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ namespace fastact {
 inline int compute_dtype(int dtype) { return dtype == kF64 ? kF64 : kF32; }
 
 // All pointers to contiguous elements, of a dtype or ("wide") of what it is computed in.
-struct PipelineBlocks {
+struct ConvertKernels {
   // wide OUT (n) = x IN (n), exactly.
-  void (*widen[kDTypes])(const char* x, char* wide, int64_t n);
+  void (*to_compute[kDTypes])(const char* x, char* wide, int64_t n);
 
   // y OUT (n) = wide IN (n), rounded once; [1]: y IN/OUT += wide, added in the compute type.
-  void (*narrow[kDTypes][2])(const char* wide, char* y, int64_t n);
+  void (*from_compute[kDTypes][2])(const char* wide, char* y, int64_t n);
 
   // y OUT (n), float = x IN (n), double, rounded.
   void (*round)(const char* x, char* y, int64_t n);
@@ -37,7 +38,7 @@ struct PipelineBlocks {
   // y OUT (n) = 2 x IN (n), of float or of double.
   void (*twice[2])(const char* x, char* y, int64_t n);
 
-  const BiasBlocks* bias;
+  const BiasKernels* bias;
 };
 
 }  // namespace fastact

@@ -1,4 +1,5 @@
-// Short lines of the compute type, compiled once per instruction set with the blocks that map them.
+// Maps a short span of the compute type; compiled once per instruction set, with the kernels that
+// use it.
 #pragma once
 
 #include <cstring>
@@ -8,10 +9,10 @@
 FASTACT_BEGIN_NAMESPACE
 
 // to[i] = f(a[i], b[i]) for n elements, at least a cache line of them; `to` is a, b or disjoint
-// from both. The last line of them is read before any is written: it overlaps the one before.
+// from both. The last cache line of them is read before any is written: it overlaps the one before.
 template <class T, class F>
-FASTACT_HD void map_line(const T* a, const T* b, T* to, int64_t n, F f) {
-  constexpr int kStep = int(kLine / sizeof(T));
+FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
+  constexpr int kStep = int(kCacheLine / sizeof(T));
   const int64_t last = n - kStep;
   T last_a[kStep], last_b[kStep];
   memcpy(last_a, a + last, sizeof last_a);

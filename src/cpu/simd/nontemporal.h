@@ -1,8 +1,9 @@
-// Stores that go past the caches, compiled once per instruction set with the blocks that use them.
+// Stores that bypass the caches; compiled once per instruction set, with the kernels that use them.
 //
-// An ordinary store reads its line first: of an array that will have left the cache before anyone
-// reads it, half of what is moved for nothing. The chunk is computed into a buffer that stays in
-// the first-level cache, and the buffer stored whole lines at a time.
+// An ordinary store first reads the cache line that it writes to. For an array that will have left
+// the cache before it is read again, that is half of all the traffic for nothing. Such a result is
+// computed into a buffer that stays in the first-level cache, and the buffer is then stored in
+// whole cache lines.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ FASTACT_BEGIN_NAMESPACE
 
 // to OUT (bytes) = from IN (bytes). Whoever lets others read it has to fence first: these stores
 // are not ordered with any that follow.
-inline void stream(const char* from, char* to, int64_t bytes) {
+inline void store_nontemporal(const char* from, char* to, int64_t bytes) {
   int64_t done = 0;
 #if defined(__SSE2__)  // the one instruction of this kind that GCC 12 has no other word for
   constexpr int64_t kLineBytes = 64, kStore = sizeof(__m128i);

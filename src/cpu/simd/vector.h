@@ -1,11 +1,9 @@
-// 16-bit data as chunks of float that stay in the first-level cache.
+// Vectors, and the conversion of 16-bit data in chunks of float that stay in the first-level cache.
 //
-// With the conversions inside the loop GCC unrolled it to the 16-bit vector length and spilled:
-// 4096 bfloat16 of mish took 3.7 us on AVX-512 and 7.5 us on AVX2, where chunks take 1.8 and 3.6
-// (float32: 1.4 and 2.9). Chunks have a constant length, for which GCC leaves out all but the loop
-// itself: against 512 at most, relu takes 0.6 times and mish 0.95 times the time. Chunks of 64 are
-// equal; of 16 or 32 elements, stores and loads differ in width, and wait for each other (up to 5
-// times the time).
+// The conversion is a loop of its own: inside the loop of an activation, GCC unrolls it to the
+// 16-bit vector length and spills registers. Chunks have a constant length, for which GCC leaves
+// out all but the main loop. Chunks below 64 elements stall, because their loads and stores differ
+// in width. Measurements: docs/design/activations.md.
 #pragma once
 
 #include "common/core/dtypes.h"
@@ -19,30 +17,28 @@ FASTACT_BEGIN_NAMESPACE
 constexpr int64_t kChunk = 128;
 
 #if defined(__F16C__) && defined(__AVX2__)
-// The one place with intrinsics. The hardware converts a vector of halves at once, which GCC 12
-// does not know how to ask for, and of the rounding to bfloat16 it makes more instructions than it
-// needs. 4096 elements of relu, before and after, in us: float16 1.9 and 0.24 on AVX-512, bfloat16
-// 0.77 and 0.47 on AVX-512, 1.2 and 0.82 on AVX2. A rest shorter than a vector passes through a
-// vector too: NaNs, whose payload the two ways treat differently, then do not depend on their
-// position.
+// The hardware converts a vector of halves at once, which GCC 12 does not make of a loop, and its
+// rounding to bfloat16 takes more instructions than necessary: hence intrinsics. A rest shorter
+// than a vector passes through a vector too: the payload of a NaN, which the two ways treat
+// differently, then does not depend on the position.
 #if defined(__AVX512F__)
 constexpr int64_t kHalves = 16;
 FASTACT_HD __m256i load_halves(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
-FASTACT_HD void widen_vector(const f16* from, float* to) {
+FASTACT_HD void vector_to_float(const f16* from, float* to) {
   _mm512_storeu_ps(to, _mm512_maskz_cvtph_ps(__mmask16(-1), load_halves(from)));
 }
-FASTACT_HD void widen_vector(const bf16* from, float* to) {
+FASTACT_HD void vector_to_float(const bf16* from, float* to) {
   const __m512i bits = _mm512_maskz_cvtepu16_epi32(__mmask16(-1), load_halves(from));
   _mm512_storeu_si512(to, _mm512_maskz_slli_epi32(__mmask16(-1), bits, 16));
 }
-FASTACT_HD void narrow_vector(const float* from, f16* to) {
+FASTACT_HD void vector_from_float(const float* from, f16* to) {
   const __m256i halves =
       _mm512_maskz_cvtps_ph(__mmask16(-1), _mm512_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
 }
-FASTACT_HD void narrow_vector(const float* from, bf16* to) {
+FASTACT_HD void vector_from_float(const float* from, bf16* to) {
   constexpr __mmask16 kAll = -1;
   const __m512i bits = _mm512_loadu_si512(from);
   const __m512i high = _mm512_maskz_srli_epi32(kAll, bits, 16);
@@ -59,18 +55,18 @@ constexpr int64_t kHalves = 8;
 FASTACT_HD __m128i load_halves(const void* from) {
   return _mm_loadu_si128(static_cast<const __m128i*>(from));
 }
-FASTACT_HD void widen_vector(const f16* from, float* to) {
+FASTACT_HD void vector_to_float(const f16* from, float* to) {
   _mm256_storeu_ps(to, _mm256_cvtph_ps(load_halves(from)));
 }
-FASTACT_HD void widen_vector(const bf16* from, float* to) {
+FASTACT_HD void vector_to_float(const bf16* from, float* to) {
   const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_halves(from)), 16);
   _mm256_storeu_ps(to, _mm256_castsi256_ps(bits));
 }
-FASTACT_HD void narrow_vector(const float* from, f16* to) {
+FASTACT_HD void vector_from_float(const float* from, f16* to) {
   const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves);
 }
-FASTACT_HD void narrow_vector(const float* from, bf16* to) {
+FASTACT_HD void vector_from_float(const float* from, bf16* to) {
   const __m256 x = _mm256_loadu_ps(from);
   const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
   const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
@@ -86,45 +82,45 @@ FASTACT_HD void narrow_vector(const float* from, bf16* to) {
 #endif
 
 template <class T>
-FASTACT_HD void widen_chunk(const T* from, float* to, int64_t n) {
+FASTACT_HD void chunk_to_float(const T* from, float* to, int64_t n) {
   int64_t i = 0;
-  for (; i + kHalves <= n; i += kHalves) widen_vector(from + i, to + i);
+  for (; i + kHalves <= n; i += kHalves) vector_to_float(from + i, to + i);
   if (i == n) return;
   T rest[kHalves] = {};
   float wide[kHalves];
   memcpy(rest, from + i, (n - i) * sizeof(T));
-  widen_vector(rest, wide);
+  vector_to_float(rest, wide);
   memcpy(to + i, wide, (n - i) * sizeof(float));
 }
 
 template <class T>
-FASTACT_HD void narrow_chunk(const float* from, T* to, int64_t n) {
+FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
   int64_t i = 0;
-  for (; i + kHalves <= n; i += kHalves) narrow_vector(from + i, to + i);
+  for (; i + kHalves <= n; i += kHalves) vector_from_float(from + i, to + i);
   if (i == n) return;
   float rest[kHalves] = {};
   T halves[kHalves];
   memcpy(rest, from + i, (n - i) * sizeof(float));
-  narrow_vector(rest, halves);
+  vector_from_float(rest, halves);
   memcpy(to + i, halves, (n - i) * sizeof(T));
 }
 #else
 template <class T>
-FASTACT_HD void widen_chunk(const T* from, float* to, int64_t n) {
+FASTACT_HD void chunk_to_float(const T* from, float* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) to[i] = widen(from[i]);
 }
 
 template <class T>
-FASTACT_HD void narrow_chunk(const float* from, T* to, int64_t n) {
+FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) to[i] = narrow<T>(from[i]);
 }
 #endif
 
-// A vector of doubles, as wide as the instruction set has them, and how any dtype becomes one. GCC
-// 12 makes of __builtin_convertvector two conversions of half the width and a shuffle: 2048 float32
-// summed in the first-level cache took 269 ns so, and take 124 by one instruction a vector.
+// A vector of doubles, as wide as the instruction set has them, and the conversion of any dtype to
+// it. By intrinsics: GCC 12 makes of __builtin_convertvector two conversions of half the width and
+// a shuffle (docs/design/reductions.md).
 #if defined(__AVX512F__)
 constexpr int kVector = 8;
 #elif defined(__AVX__)
@@ -142,26 +138,29 @@ FASTACT_HD Vector load(const double* x) {
 }
 #if defined(__AVX512F__)
 // The masked forms: GCC 12 warns of an uninitialised value inside the plain ones, wrongly.
-FASTACT_HD Vector widen_floats(__m256 x) { return (Vector)_mm512_maskz_cvtps_pd(__mmask8(-1), x); }
-FASTACT_HD __m256 widen_halves(__m128i x, f16) { return _mm256_cvtph_ps(x); }
-FASTACT_HD __m256 widen_halves(__m128i x, bf16) {
+FASTACT_HD Vector floats_to_doubles(__m256 x) {
+  return (Vector)_mm512_maskz_cvtps_pd(__mmask8(-1), x);
+}
+FASTACT_HD __m256 halves_to_floats(__m128i x, f16) { return _mm256_cvtph_ps(x); }
+FASTACT_HD __m256 halves_to_floats(__m128i x, bf16) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
-FASTACT_HD Vector load(const float* x) { return widen_floats(_mm256_loadu_ps(x)); }
+FASTACT_HD Vector load(const float* x) { return floats_to_doubles(_mm256_loadu_ps(x)); }
 template <class T>
 FASTACT_HD Vector load(const T* x) {
-  return widen_floats(widen_halves(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)), T()));
+  return floats_to_doubles(
+      halves_to_floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)), T()));
 }
 #elif defined(__AVX2__)
 FASTACT_HD Vector load(const float* x) { return (Vector)_mm256_cvtps_pd(_mm_loadu_ps(x)); }
-FASTACT_HD __m128 widen_halves(__m128i x, f16) { return _mm_cvtph_ps(x); }
-FASTACT_HD __m128 widen_halves(__m128i x, bf16) {
+FASTACT_HD __m128 halves_to_floats(__m128i x, f16) { return _mm_cvtph_ps(x); }
+FASTACT_HD __m128 halves_to_floats(__m128i x, bf16) {
   return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(x), 16));
 }
 template <class T>
 FASTACT_HD Vector load(const T* x) {
   const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x));
-  return (Vector)_mm256_cvtps_pd(widen_halves(halves, T()));
+  return (Vector)_mm256_cvtps_pd(halves_to_floats(halves, T()));
 }
 #else
 template <class T>
@@ -183,11 +182,12 @@ FASTACT_HD Vector load_some(const double* x, int64_t n, Vector rest = -Vector{})
   return fill_up((Vector)_mm512_maskz_loadu_pd(first(n), x), n, rest);
 }
 FASTACT_HD Vector load_some(const float* x, int64_t n, Vector rest = -Vector{}) {
-  return fill_up(widen_floats(_mm256_maskz_loadu_ps(first(n), x)), n, rest);
+  return fill_up(floats_to_doubles(_mm256_maskz_loadu_ps(first(n), x)), n, rest);
 }
 template <class T>
 FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
-  return fill_up(widen_floats(widen_halves(_mm_maskz_loadu_epi16(first(n), x), T())), n, rest);
+  return fill_up(floats_to_doubles(halves_to_floats(_mm_maskz_loadu_epi16(first(n), x), T())), n,
+                 rest);
 }
 #else
 template <class T>

@@ -76,7 +76,7 @@ void compare(const float* y, const double* exact, int64_t n, double allowed, con
 
 }  // namespace
 
-extern const CompareBlock compare_block;
-const CompareBlock compare_block = compare;
+extern const CompareKernel compare_kernel;
+const CompareKernel compare_kernel = compare;
 
 FASTACT_END_NAMESPACE

@@ -17,7 +17,7 @@ struct Comparison {
 };
 
 // y IN (n), exact IN (n); a unit in the last place is that of float32 at or below |exact|.
-using CompareBlock = void (*)(const float* y, const double* exact, int64_t n, double allowed,
-                              const double* edges, Comparison* found);
+using CompareKernel = void (*)(const float* y, const double* exact, int64_t n, double allowed,
+                               const double* edges, Comparison* found);
 
 }  // namespace fastact

@@ -1,3 +1,5 @@
+// The numbers of the channels in batch_norm (batch_norm.h): parameters, statistics, coefficients
+// and sums. The passes over the arrays are in batch_norm_passes.cpp.
 #include "cpu/norms/channels/batch_norm.h"
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kLongPiece = 16384;  // elements of a line that are summed at a time
+constexpr int64_t kLongPiece = 16384;  // elements of a row that are summed at a time
 constexpr int64_t kMostCuts = 64;      // chunks
 constexpr int64_t kShortChunk = 2048;  // elements of a channel: so many amortise folding its lanes
 
@@ -21,14 +23,14 @@ int64_t batch_scratch(int64_t channels, int64_t size) {
   return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
 }
 
-void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand* arrays, int axis,
+void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand* arrays, int axis,
              char* scratch, const ChannelArray& weight, const ChannelArray& bias) {
   const int lead = arrays[BatchNorm::kX].data ? BatchNorm::kX : BatchNorm::kDy;
-  plan_streams(&norm->streams, table->pipeline, dtype, BatchNorm::kOut + 1, arrays, lead, axis,
-               arrays[BatchNorm::kDy].data);
-  const Streams& s = norm->streams;
+  plan_operands(&norm->operands, table->convert, dtype, BatchNorm::kOut + 1, arrays, lead, axis,
+                arrays[BatchNorm::kDy].data);
+  const StridedOperands& s = norm->operands;
   norm->table = table;
-  norm->blocks = &table->batch->blocks[s.wide == sizeof(double)];
+  norm->kernels = &table->batch_norm->kernels[s.compute_item == sizeof(double)];
   norm->channels = arrays[lead].shape[axis];
   norm->count = s.size() / norm->channels;
   const int64_t c = norm->channels;
@@ -44,14 +46,14 @@ void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand*
   norm->pitch = c + kPiece;
   read_channels(*norm, weight, 1.0, norm->weight);
   read_channels(*norm, bias, 0.0, norm->bias);
-  if (s.is_channel_line) {
-    const int64_t outer = s.lines.size / c, columns = s.columns.size;
+  if (s.is_channel_outer) {
+    const int64_t outer = s.rows.size / c, columns = s.columns.size;
     norm->cuts = ceil_div(columns, kLongPiece);
     const int64_t most = std::min(most_chunks(s.size()), outer * norm->cuts);
     norm->chunks = std::clamp<int64_t>(norm->count / kShortChunk, 1, most);
   } else {
     norm->cuts = 1;
-    norm->chunks = std::min(most_chunks(s.size()), s.lines.size);
+    norm->chunks = std::min(most_chunks(s.size()), s.rows.size);
   }
 }
 
@@ -65,9 +67,9 @@ void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutr
   for (int64_t first = 0; first < norm.channels; first += kPiece) {
     const int64_t n = std::min(kPiece, norm.channels - first);
     gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
-    norm.table->reduce->terms[kIdentity][from.dtype].spread(packed, item, n, to + first);
+    norm.table->reduce->kernels[kIdentity][from.dtype].spread(packed, item, n, to + first);
   }
-  if (norm.streams.is_channel_turned) std::reverse(to, to + norm.channels);
+  if (norm.operands.is_channel_reversed) std::reverse(to, to + norm.channels);
 }
 
 void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
@@ -80,10 +82,10 @@ void write_channels(const BatchNorm& norm, const double* from, const ChannelArra
     const int64_t n = std::min(kPiece, norm.channels - first);
     char* at = to.data + first * to.stride;
     for (int64_t i = 0; i < n; ++i)
-      numbers[i] = from[norm.streams.is_channel_turned ? last - first - i : first + i];
+      numbers[i] = from[norm.operands.is_channel_reversed ? last - first - i : first + i];
     if (accumulate) {
       gather_for(item)(packed, at, to.stride, n);
-      norm.table->reduce->terms[kIdentity][to.dtype].spread(packed, item, n, before);
+      norm.table->reduce->kernels[kIdentity][to.dtype].spread(packed, item, n, before);
       for (int64_t i = 0; i < n; ++i) numbers[i] += before[i];
     }
     norm.table->reduce->finish[to.dtype](numbers, nullptr, packed, n);
@@ -93,7 +95,7 @@ void write_channels(const BatchNorm& norm, const double* from, const ChannelArra
 
 void take_moments(BatchNorm* norm, double eps) {
   const int64_t c = norm->channels;
-  if (norm->streams.is_channel_turned) {
+  if (norm->operands.is_channel_reversed) {
     std::reverse(norm->mean, norm->mean + c);
     std::reverse(norm->sums, norm->sums + c);
   }
@@ -108,7 +110,7 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
   for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
 }
 
-void save_running(const BlockTable* table, int64_t channels, char* scratch,
+void save_running(const KernelTable* table, int64_t channels, char* scratch,
                   const ChannelArray& running_mean, const ChannelArray& running_var, double eps,
                   const ChannelArray& mean, const ChannelArray& rstd) {
   BatchNorm norm{};  // no more of it than reading and writing channels takes
@@ -142,13 +144,13 @@ namespace {
 template <class Fill>
 void fill_coefficients(const BatchNorm& norm, int begin, int end, Fill fill) {
   const int64_t c = norm.channels, pitch = norm.pitch;
-  const bool repeats = !norm.streams.is_channel_line && c < kShortLine;
+  const bool repeats = !norm.operands.is_channel_outer && c < kShortRow;
   const auto fill_all = [&](auto* to) {
     fill(to);
     for (int k = begin; repeats && k < end; ++k)
       for (int64_t i = c; i < pitch; ++i) to[k * pitch + i] = to[k * pitch + i - c];
   };
-  if (norm.streams.wide == sizeof(float))
+  if (norm.operands.compute_item == sizeof(float))
     fill_all(reinterpret_cast<float*>(norm.coefficients));
   else
     fill_all(reinterpret_cast<double*>(norm.coefficients));

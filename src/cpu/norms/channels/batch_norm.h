@@ -1,43 +1,24 @@
-// batch_norm: z = (x - mean) rstd w + b per channel and f(z) on top, and the way back.
+// batch_norm: z = (x - mean) rstd w + b for each channel, f(z), and the backward pass.
 //
-// The statistics are moments (moments.h) over every axis but the channels'. What follows goes chunk
-// by chunk in the compute type (core/chunk_reader.h), with the activation's block function on a
-// chunk that lies in the first-level cache; of each channel there are a few coefficients, made once
-// a call. Where the channel is a line (NCHW) they are one number a line, or spread over a chunk of
-// short lines; where it is the columns (channels last) they are a row, repeated for short lines.
+// The statistics are moments (reductions/moments.h) over every axis but the channels'. Everything
+// after them goes chunk by chunk in the compute type (core/chunk_reader.h), with the activation's
+// kernel on a chunk that lies in the first-level cache. The channel coefficients, a few numbers a
+// channel, are computed once a call. Where the channels are rows (NCHW) a coefficient is one number
+// a row, or is spread over a chunk of short rows; where they are the columns (channels last) the
+// coefficients are a row themselves, repeated for short rows.
 //
-// Backward takes two passes over dy and x: the sums of p and p (x - mean), then dx. A lane of the
-// compute type takes 8 terms (norms/channels/batch_norm_kernels.h), everything after that is
-// double, in pieces and chunks whose cut depends on the shape alone: the bits know nothing of
-// threads. With m the largest |p| and |p xhat| in a group of lanes, the sums err by 8 u sum|term|
-// (u = 2^-24; double: 2^-53).
+// Backward makes two passes over dy and x: the sums of p and of p (x - mean), then dx. A lane of
+// the compute type takes 8 terms (norms/channels/batch_norm_kernels.h), and everything after that
+// is double, in pieces and chunks whose borders depend on the shape alone: the bits do not depend
+// on the threads. With m the largest |p| and |p xhat| in a group of lanes, the sums err by 8 u
+// sum|term| (u = 2^-24; double: 2^-53).
 //
-// Lines of 16 elements and more, side by side, are calls of many lines with a coefficient a line;
-// their sums stay on lanes in registers while line after line of a channel goes by, and fold once a
-// chunk. Where several channels fit into a cache at once, backward takes both passes over some
-// channels at a time.
+// Contiguous segments of 16 elements and more are computed many in one call, each with its own
+// coefficients. Their sums stay on lanes in registers while segment after segment of a channel goes
+// by, and are folded once a chunk. Where several channels fit into a cache at once, backward makes
+// both passes over some channels at a time.
 //
-// float32 in training on two AVX-512 threads, as a ratio to a copy of x, and torch's time to ours:
-//                        forward           backward
-//   (32, 64, 56, 56)     1.7, torch 3.5    2.7, torch 1.2
-//   (8, 256, 14, 14)     3.8, torch 5.6    4.6, torch 1.1    in the caches
-//   (128, 6, 24, 24)     3.7, torch 6.1    3.9, torch 1.6
-//   the same, channels last: 1.8, 4.6, 4.5 (torch 1.1, 1.1, 22), and 3.4, 5.0, 7.3 (1.0, 1.3, 11)
-//   (2, 2048, 7, 7)      8.0, torch 2.7    7.0, torch 0.9    lines of 49
-// Line by line, each with a call and a fold of its own, and lines below 64 elements with their
-// coefficients spread over a chunk: (8, 256, 14, 14) backward 7.8, norm_apply 2.3 for 1.4;
-// (2, 2048, 7, 7) 20 and 25, norm_apply 15 for 2.4. Tried and rejected there: both passes channel
-// by channel where a channel is more than some lines, or forward: each line is elsewhere in memory,
-// and the hardware's prefetcher starts anew ((128, 6, 24, 24) forward 6.6 copies for 3.9, backward
-// 7.2 for 4.1; (32, 64, 56, 56) forward 2.3 for 2.1, backward no difference).
-//
-// Eight rows at a time, whose coefficients stay in registers, take 0.74 times as long in the caches
-// ((14, 14, 256), backward), but beyond them (32, 56, 56, 64) takes 1.5 times as long: the
-// hardware's prefetcher does not follow eight rows. There eight rows are one chunk, but go by one
-// after the other (one thread's time, backward: (32, 56, 56, 64) 0.8, (16, 28, 28, 128) 0.79 to
-// 0.9). Tried and rejected there: asking for the next eight rows (1.0), coefficients repeated over
-// 1024 elements (1.2), and going through the data of pass 2 from its end, as the last of it might
-// still be in the cache (1.0).
+// Measurements, and what was tried and rejected: docs/design/norms.md.
 #pragma once
 
 #include "cpu/core/chunk_reader.h"
@@ -45,7 +26,7 @@
 
 namespace fastact {
 
-constexpr int64_t kShortLine = 64;  // below, lines share a chunk
+constexpr int64_t kShortRow = 64;  // below, rows share a chunk
 
 // One number a channel.
 struct ChannelArray {
@@ -55,33 +36,33 @@ struct ChannelArray {
 };
 
 struct BatchNorm {
-  enum { kDy, kX, kOut };  // the operands; those without data are not there
+  enum { kDy, kX, kOut };  // the operands; those without data are absent
 
-  Streams streams;
-  const BlockTable* table;
-  const BatchBlocks* blocks;
-  Block activation;  // of the compute type, forward or backward
+  StridedOperands operands;
+  const KernelTable* table;
+  const BatchNormKernels* kernels;
+  ElementwiseKernel activation;  // of the compute type, forward or backward
   const double* parameters;
   bool is_identity;
   bool accumulate;
   bool is_training;  // backward: the statistics depend on x
 
   int64_t channels, count;  // values a channel
-  // Scratch of `batch_scratch` bytes, by the walk's order of channels:
+  // Scratch of `batch_scratch` bytes, by the plan's order of channels:
   double *mean, *rstd, *weight, *bias, *sums;  // sums: [2][channels] of p and p xhat
   double* partial;                             // [chunks][2][channels]
   char* coefficients;                          // [kCoefficients][pitch] of the compute type
   int64_t pitch;
   // Backward: how the terms are cut.
-  int64_t cuts;    // pieces of a line, where the channel is the line
-  int64_t chunks;  // of all pieces, or of all lines
+  int64_t cuts;    // pieces of a row, where the channel is the row
+  int64_t chunks;  // of all pieces, or of all rows
 };
 
 // size: elements of x.
 int64_t batch_scratch(int64_t channels, int64_t size);
 
 // arrays: kDy to kOut, of one shape and dtype. Leaves mean and rstd to be set.
-void prepare(BatchNorm* norm, const BlockTable* table, int dtype, const Operand* arrays, int axis,
+void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand* arrays, int axis,
              char* scratch, const ChannelArray& weight, const ChannelArray& bias);
 
 // mean and rstd: of the moments that lie in `mean` and, as variances, in `sums`, by the array's
@@ -91,7 +72,7 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
                      bool is_rstd, double eps);
 
 // Of a batch without elements: mean and rstd OUT, from the running statistics.
-void save_running(const BlockTable* table, int64_t channels, char* scratch,
+void save_running(const KernelTable* table, int64_t channels, char* scratch,
                   const ChannelArray& running_mean, const ChannelArray& running_var, double eps,
                   const ChannelArray& mean, const ChannelArray& rstd);
 
@@ -99,7 +80,7 @@ void save_running(const BlockTable* table, int64_t channels, char* scratch,
 void update_running(const BatchNorm& norm, double momentum, const ChannelArray& mean,
                     const ChannelArray& var);
 
-// Between an array and numbers in the walk's order; `read` of none fills in `neutral`.
+// Between an array and numbers in the plan's order; `read` of none fills in `neutral`.
 void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to);
 void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
                     bool accumulate);
@@ -109,17 +90,17 @@ void write_channels(const BatchNorm& norm, const double* from, const ChannelArra
 void make_coefficients(const BatchNorm& norm);
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n);
 
-// The index-th of `shares` parts of: y; the partial sums; dx.
-void batch_forward_share(const BatchNorm* norm, int64_t index, int64_t shares);
-void batch_sums_share(const BatchNorm* norm, int64_t index, int64_t shares);
-void batch_gradient_share(const BatchNorm* norm, int64_t index, int64_t shares);
+// One partition of: y; the partial sums; dx.
+void batch_norm_forward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
+void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
+void batch_norm_gradient_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 
-// After all of batch_sums_share: `sums`, of n channels.
+// After all of batch_norm_sums_partition: `sums`, of n channels.
 void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n);
 
-// Where channels are lines, and several of them fit into a cache, backward takes the sums of some
-// and then their dx: shares of both passes in one.
-bool goes_by_channels(const BatchNorm& norm, int64_t shares);
-void batch_backward_share(const BatchNorm* norm, int64_t index, int64_t shares);
+// Where channels are rows, and several of them fit into a cache, backward computes the sums of some
+// and then their dx: both passes in one partition.
+bool goes_by_channels(const BatchNorm& norm, int64_t partitions);
+void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 
 }  // namespace fastact

@@ -1,4 +1,4 @@
-// The serial loops of norms/channels/batch_norm_kernels.h.
+// The kernels of norms/channels/batch_norm_kernels.h.
 #include "cpu/norms/channels/batch_norm_kernels.h"
 
 #include "common/norms/batch_norm.h"
@@ -62,8 +62,8 @@ constexpr LaneNumbers<T> kLaneNumbers;
 
 // Onto the lanes `total`, in double, of n elements: element i belongs to lane i % kLanes, but those
 // of a rest shorter than half of the lanes to the last of them: they are read with the elements
-// before them, of which none counts twice. (Onto the first lanes one by one, a rest of 4 took as
-// long as 96 elements: a vector's load waits for every one of the stores before it.)
+// before them, of which none counts twice. (Added to the first lanes one by one they would stall: a
+// vector's load waits for every store before it.)
 template <class T>
 FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
                              Vector (&total)[2][kVectors]) {
@@ -119,7 +119,7 @@ FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
       memcpy(lanes[0] + k * kCount, &sum[k], sizeof sum[k]);
       memcpy(lanes[1] + k * kCount, &product[k], sizeof product[k]);
     }
-    if (rest > 0 && p != end) {  // of a line shorter than half the lanes
+    if (rest > 0 && p != end) {  // of a segment shorter than half the lanes
       for (int k = 0; k < rest; ++k) {
         lanes[0][kHalf + before + k] += p[k];
         lanes[1][kHalf + before + k] += p[k] * centred(x[k], high, low);
@@ -152,7 +152,7 @@ FASTACT_HD void add_elements_of(const char* p, const char* x, const char* const*
 }
 
 template <class T>
-void add_line(const char* p, const char* x, const char* const* all, int64_t n, double* sums) {
+void add_segment(const char* p, const char* x, const char* const* all, int64_t n, double* sums) {
   Vector total[2][kVectors];
   set_lanes(total, nullptr);
   add_elements_of<T>(p, x, all, n, total);
@@ -177,12 +177,12 @@ void fold_lanes(const double* lanes, double* sums) {
   for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
 }
 
-// Elements of a line from which on the next one is asked for, and of that, at most.
-constexpr int64_t kLeastAsked = 64, kNextLine = 1024;
+// Elements of a segment from which on the next one is prefetched, and of that, at most.
+constexpr int64_t kLeastPrefetched = 64, kPrefetchedSegment = 1024;
 
 template <class T>
 void add_channels(const char* first_p, const char* first_x, const char* const* all,
-                  int64_t channels, int64_t lines, int64_t pitch, int64_t n, double* sums,
+                  int64_t channels, int64_t segments, int64_t pitch, int64_t n, double* sums,
                   double* products) {
   for (int64_t c = 0; c < channels; ++c) {
     const T* p = reinterpret_cast<const T*>(first_p) + c * n;
@@ -191,12 +191,14 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
     const T low = reinterpret_cast<const T*>(all[kLow])[c];
     Vector total[2][kVectors];
     set_lanes(total, nullptr);
-    for (int64_t line = 0; line < lines; ++line, p += pitch, x += pitch) {
-      // Of lines apart from each other the hardware does not know where the next one lies; after
-      // the last comes the first of the next channel.
-      const int64_t next = line + 1 < lines ? pitch : n - line * pitch;
-      const int64_t asked = n < kLeastAsked ? 0 : n < kNextLine ? n : kNextLine;
-      for (int64_t i = next; i < next + asked; i += kLine / sizeof(T)) {
+    for (int64_t segment = 0; segment < segments; ++segment, p += pitch, x += pitch) {
+      // The hardware does not know where the next segment lies. After the last one comes the first
+      // of the next channel.
+      const int64_t next = segment + 1 < segments ? pitch : n - segment * pitch;
+      const int64_t asked = n < kLeastPrefetched     ? 0
+                            : n < kPrefetchedSegment ? n
+                                                     : kPrefetchedSegment;
+      for (int64_t i = next; i < next + asked; i += kCacheLine / sizeof(T)) {
         __builtin_prefetch(p + i);
         __builtin_prefetch(x + i);
       }
@@ -208,49 +210,51 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
 }
 
 template <class T>
-struct OfLine {
+struct OfSegment {
   const char* const* all;
-  FASTACT_HD T operator()(int k, int64_t line) const {
-    return reinterpret_cast<const T*>(all[k])[line];
+  FASTACT_HD T operator()(int k, int64_t segment) const {
+    return reinterpret_cast<const T*>(all[k])[segment];
   }
 };
 
 template <class T>
-void normalise_lines(const char* from, const char* const* all, char* to, int64_t lines, int64_t n) {
-  const OfLine<T> of{all};
+void normalise_segments(const char* from, const char* const* all, char* to, int64_t segments,
+                        int64_t n) {
+  const OfSegment<T> of{all};
   const T* x = reinterpret_cast<const T*>(from);
   T* z = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < lines; ++r, x += n, z += n) {
+  for (int64_t r = 0; r < segments; ++r, x += n, z += n) {
     const T high = of(kHigh, r), low = of(kLow, r), factor = of(kScale, r), offset = of(kOffset, r);
-    map_line(x, x, z, n, [=](T v, T) FASTACT_INLINED {
+    map_span(x, x, z, n, [=](T v, T) FASTACT_INLINED {
       return batch_normalised(v, high, low, factor, offset);
     });
   }
 }
 
 template <class T>
-void gradient_lines(const char* p_, const char* x_, const char* const* all, char* to, int64_t lines,
-                    int64_t n) {
-  const OfLine<T> of{all};
+void gradient_segments(const char* p_, const char* x_, const char* const* all, char* to,
+                       int64_t segments, int64_t n) {
+  const OfSegment<T> of{all};
   const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
   T* dx = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < lines; ++r, p += n, x += n, dx += n) {
+  for (int64_t r = 0; r < segments; ++r, p += n, x += n, dx += n) {
     const T high = of(kHigh, r), low = of(kLow, r), factor = of(kScale, r), mean_p = of(kMeanP, r),
             slope = of(kSlope, r);
-    map_line(p, x, dx, n, [=](T term, T v) FASTACT_INLINED {
+    map_span(p, x, dx, n, [=](T term, T v) FASTACT_INLINED {
       return batch_gradient(term, centred(v, high, low), factor, mean_p, slope);
     });
   }
 }
 
 template <class T>
-void scale_lines(const char* from, const char* const* all, char* to, int64_t lines, int64_t n) {
-  const OfLine<T> of{all};
+void scale_segments(const char* from, const char* const* all, char* to, int64_t segments,
+                    int64_t n) {
+  const OfSegment<T> of{all};
   const T* p = reinterpret_cast<const T*>(from);
   T* dx = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < lines; ++r, p += n, dx += n) {
+  for (int64_t r = 0; r < segments; ++r, p += n, dx += n) {
     const T factor = of(kScale, r);
-    map_line(p, p, dx, n, [=](T term, T) FASTACT_INLINED { return term * factor; });
+    map_span(p, p, dx, n, [=](T term, T) FASTACT_INLINED { return term * factor; });
   }
 }
 
@@ -346,23 +350,23 @@ void flush(char* from, double* sums, int64_t n) {
 
 }  // namespace
 
-#define FASTACT_BATCH(T)                         \
-  {                                              \
-      {normalise<T, false>, normalise<T, true>}, \
-      add_line<T>,                               \
-      add_piece<T>,                              \
-      fold_lanes,                                \
-      add_channels<T>,                           \
-      add_rows<T>,                               \
-      flush<T>,                                  \
-      {gradient<T, false>, gradient<T, true>},   \
-      {normalise_lines<T>, normalise_rows<T>},   \
-      {gradient_lines<T>, gradient_rows<T>},     \
-      {scale<T, false>, scale<T, true>},         \
-      scale_lines<T>,                            \
+#define FASTACT_BATCH(T)                          \
+  {                                               \
+      {normalise<T, false>, normalise<T, true>},  \
+      add_segment<T>,                             \
+      add_piece<T>,                               \
+      fold_lanes,                                 \
+      add_channels<T>,                            \
+      add_rows<T>,                                \
+      flush<T>,                                   \
+      {gradient<T, false>, gradient<T, true>},    \
+      {normalise_segments<T>, normalise_rows<T>}, \
+      {gradient_segments<T>, gradient_rows<T>},   \
+      {scale<T, false>, scale<T, true>},          \
+      scale_segments<T>,                          \
   }
 
-extern const BatchTable batch_table;
-const BatchTable batch_table = {{FASTACT_BATCH(float), FASTACT_BATCH(double)}};
+extern const BatchNormTable batch_norm_table;
+const BatchNormTable batch_norm_table = {{FASTACT_BATCH(float), FASTACT_BATCH(double)}};
 
 FASTACT_END_NAMESPACE

@@ -1,7 +1,7 @@
-// The serial loops of batch_norm over a chunk of the compute type (core/chunk_reader.h), compiled
-// once per instruction set; the formulas are those of common/batch_norm.h.
+// The kernels of batch_norm over a chunk of the compute type (core/chunk_reader.h), compiled once
+// per instruction set; the formulas are those of common/norms/batch_norm.h.
 //
-// A coefficient is one number for the whole chunk, or [1] a row of them, one an element.
+// A channel coefficient is one number for the whole chunk, or [1] a row of them, one an element.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,28 @@ enum BatchCoefficient : int { kHigh, kLow, kScale, kOffset, kMeanP, kSlope, kCoe
 // Terms that a lane of the compute type takes before it is added to one of double.
 constexpr int kTermsOfLane = 8;
 
-constexpr int64_t kRowsAtOnce = 8;  // whose coefficients are read once
-constexpr int64_t kLeastLine = 16;  // elements: a cache line of every compute type
+constexpr int64_t kRowsAtOnce = 8;     // whose coefficients are read once
+constexpr int64_t kLeastSegment = 16;  // elements: a cache line of every compute type
 
-struct BatchBlocks {
+struct BatchNormKernels {
   // z OUT (n) = (x IN (n) - mean) scale + offset; z is x or disjoint from it.
   void (*normalise[2])(const char* x, const char* const* coefficients, char* z, int64_t n);
 
   // sums IN/OUT (2) += p and p (x - mean) of n elements, all of one channel.
-  void (*add_line)(const char* p, const char* x, const char* const* coefficients, int64_t n,
-                   double* sums);
+  void (*add_segment)(const char* p, const char* x, const char* const* coefficients, int64_t n,
+                      double* sums);
 
-  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a line; sums OUT (2) = what they hold.
+  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a segment; sums OUT (2) = what they
+  // hold.
   void (*add_piece)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                     double* lanes);
   void (*fold_lanes)(const double* lanes, double* sums);
 
-  // sums, products OUT (channels) = those of the lines of each channel, as whole pieces on the same
-  // lanes: `lines` lines of n elements, `pitch` elements apart; of channels side by side.
+  // sums, products OUT (channels) = those of the segments of each channel, as whole pieces on the
+  // same lanes: `segments` segments of n elements, `pitch` elements apart; of channels side by
+  // side.
   void (*add_channels)(const char* p, const char* x, const char* const* coefficients,
-                       int64_t channels, int64_t lines, int64_t pitch, int64_t n, double* sums,
+                       int64_t channels, int64_t segments, int64_t pitch, int64_t n, double* sums,
                        double* products);
 
   // lanes IN/OUT [2][pitch], of the compute type, += p and p (x - mean) of `rows` rows, one after
@@ -49,7 +51,7 @@ struct BatchBlocks {
                       int64_t n);
 
   // Both of these of `rows` rows at once; x, z, p, dx [rows][n]. [0]: one coefficient a row, n at
-  // least kLeastLine; [1]: of all rows the same, one an element.
+  // least kLeastSegment; [1]: of all rows the same, one an element.
   void (*normalise_rows[2])(const char* x, const char* const* coefficients, char* z, int64_t rows,
                             int64_t n);
   void (*gradient_rows[2])(const char* p, const char* x, const char* const* coefficients, char* dx,
@@ -61,8 +63,8 @@ struct BatchBlocks {
                      int64_t n);
 };
 
-struct BatchTable {
-  BatchBlocks blocks[2];  // float, double
+struct BatchNormTable {
+  BatchNormKernels kernels[2];  // float, double
 };
 
 }  // namespace fastact

@@ -1,5 +1,5 @@
-// The norms of arrays whose channels come last (norms/channels/channels_last.h; common/norms.h has
-// the formulas).
+// Forward and backward of the norms whose channels come last (norms/channels/channels_last.h;
+// common/norms/norms.h has the formulas).
 #include "cpu/norms/channels/channels_last.h"
 
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMomentRows = 256;  // rows whose moments are taken at once
 
-struct Forward : ColumnWalk {
+struct ChannelsLastForward : ChannelsLastPass {
   const MomentTable& table;
   alignas(64) double mean[2][kTile], m2[2][kTile];  // of all blocks of a tile's columns, and of one
   alignas(64) double mean_low[kTile], m2_low[kTile];
@@ -21,9 +21,9 @@ struct Forward : ColumnWalk {
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
 
-  explicit Forward(const Norm& a) : ColumnWalk(a), table(*a.table->moments) {}
+  explicit ChannelsLastForward(const Norm& a) : ChannelsLastPass(a), table(*a.table->moments) {}
 
-  void unit(int64_t index) {
+  void normalise_example(int64_t index) {
     example = index;
     statistics();
     save();
@@ -45,8 +45,8 @@ struct Forward : ColumnWalk {
           const Moments one = {mean[0][i], m2[0][i], mean_low[i], m2_low[i]};
           double& before = counts[which];
           if (before > 0) {
-            const double share = count / (before + count);
-            merge_moments(one, share, before * share, &all[which]);
+            const double fraction = count / (before + count);
+            merge_moments(one, fraction, before * fraction, &all[which]);
           } else {
             all[which] = one;
           }
@@ -78,7 +78,7 @@ struct Forward : ColumnWalk {
   void block(int64_t pixel, int64_t terms, int64_t first, int64_t n, const MomentArrays& to) {
     reader.go(example * pixels + pixel, first, n);
     const char* at = reader.load(Norm::kX, x);
-    norm.table->reduce->terms[kIdentity][s.wide_dtype].spread(at, s.wide, n, shift);
+    norm.table->reduce->kernels[kIdentity][s.compute_dtype].spread(at, s.compute_item, n, shift);
     for (int pass = 0; pass < moment_passes(s.dtype); ++pass) {
       if (pass > 0) std::copy(to.mean, to.mean + n, shift);
       table.make_finite(shift, n);
@@ -98,14 +98,14 @@ struct Forward : ColumnWalk {
     const Axes& axes = norm.pixels;
     const bool is_dense = axes.count == 1 && axes.x[0] == channels * s.item;
     int64_t offsets[kMomentRows];
-    if (s.has_unit[Norm::kX] && (joined == 1 || is_dense)) {
+    if (s.has_unit_stride[Norm::kX] && (joined == 1 || is_dense)) {
       if (joined == 1)
         offsets_of(axes, pixel, rows, offsets);
       else
         for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
       const auto add = table.dtypes[s.dtype].add_rows;
       const char* base =
-          s.data[Norm::kX] + s.lines.offset(Norm::kX, example * pixels) + first * s.item;
+          s.data[Norm::kX] + s.rows.offset(Norm::kX, example * pixels) + first * s.item;
       const int64_t step = is_far ? 1 : kMomentRows;
       for (int64_t r = 0; r < rows; r += step)
         add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums, squares, false);
@@ -117,16 +117,16 @@ struct Forward : ColumnWalk {
       m = std::min(joined, terms - done);
       reader.go(example * pixels + pixel + done, first, m * n);
       offsets[0] = 0;
-      table.dtypes[s.wide_dtype].add_rows(reader.load(Norm::kX, x), offsets, 1, 1, m * n, shift,
-                                          sums, squares, false);
+      table.dtypes[s.compute_dtype].add_rows(reader.load(Norm::kX, x), offsets, 1, 1, m * n, shift,
+                                             sums, squares, false);
     }
   }
 
   void save() const {
     if (!norm.rstd) return;
     for_stats([&](int64_t which, int64_t to_mean, int64_t to_rstd) {
-      const UnitStats& of = stats[which];
-      if (s.wide == sizeof(double)) {
+      const RowStats& of = stats[which];
+      if (s.compute_item == sizeof(double)) {
         memcpy(norm.mean + to_mean, &of.mean, sizeof(double));
         memcpy(norm.rstd + to_rstd, &of.rstd, sizeof(double));
       } else {
@@ -140,13 +140,13 @@ struct Forward : ColumnWalk {
   void normalise(const RowPiece& piece, int64_t first) {
     PieceRows<const char> from;
     PieceRows<char> to;
-    const char* at[kColumnNumbers];
-    numbers_of(piece, first, at);
+    const char* at[kColumnCoefficients];
+    coefficients_of(piece, first, at);
     load(Norm::kX, piece, x, &from);
     target(Norm::kY, piece, false, z, &to);
-    blocks.normalise(from.at, piece.rows, piece.n, at, to.at, is_far);
+    kernels.normalise(from.at, piece.rows, piece.n, at, to.at, is_far);
     if (!norm.is_identity)
-      for_dense(piece, to.is_dense(piece, s.wide), [&](int64_t r, int64_t n) {
+      for_dense(piece, to.is_dense(piece, s.compute_item), [&](int64_t r, int64_t n) {
         char* const operands[] = {to.at[r], to.at[r]};
         norm.activation(operands, n, norm.parameters);
       });
@@ -154,24 +154,24 @@ struct Forward : ColumnWalk {
   }
 };
 
-struct Backward : ColumnWalk {
+struct ChannelsLastBackward : ChannelsLastPass {
   const bool has_dx, has_sums;
-  const bool keeps;       // p, in dx, from pass 1 to pass 2
+  const bool caches_p;    // p, in dx, from pass 1 to pass 2
   double sums[2][kTile];  // of p and of p xhat, of a tile's columns
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char p[kPiece * sizeof(double)];
 
-  explicit Backward(const Norm& a)
-      : ColumnWalk(a),
-        has_dx(a.streams.data[Norm::kDx]),
+  explicit ChannelsLastBackward(const Norm& a)
+      : ChannelsLastPass(a),
+        has_dx(a.operands.data[Norm::kDx]),
         has_sums(a.partial),
-        keeps(!a.is_identity && has_dx && !a.accumulate && is_plain(Norm::kDx) &&
-              a.streams.data[Norm::kDx] != a.streams.data[Norm::kIn]) {}
+        caches_p(!a.is_identity && has_dx && !a.accumulate && is_plain(Norm::kDx) &&
+                 a.operands.data[Norm::kDx] != a.operands.data[Norm::kIn]) {}
 
   // A block of the batch: one row of the parameters' sums.
-  void unit(int64_t chunk) {
+  void backward_block(int64_t chunk) {
     double* rows[2] = {};
     for (int k = 0; has_sums && k < 2; ++k) {
       rows[k] = norm.partial + (k * norm.chunks + chunk) * channels;
@@ -198,12 +198,12 @@ struct Backward : ColumnWalk {
       for (int k = 0; k < 2; ++k) std::fill(sums[k], sums[k] + joined * n, 0.0);
       for_pieces(first, n, [&](const RowPiece& piece) {
         PieceRows<const char> from_x, from_p;
-        const char* at[kColumnNumbers];
-        numbers_of(piece, first, at);
+        const char* at[kColumnCoefficients];
+        coefficients_of(piece, first, at);
         fetch(piece, at, false, &from_x, &from_p);
         const int64_t column = piece.column - first;
-        blocks.add_sums(from_p.at, from_x.at, piece.rows, piece.n, at, sums[0] + column,
-                        sums[1] + column);
+        kernels.add_sums(from_p.at, from_x.at, piece.rows, piece.n, at, sums[0] + column,
+                         sums[1] + column);
       });
       for (int k = 0; k < 2; ++k)
         for (int64_t i = n; i < joined * n; ++i) sums[k][i % n] += sums[k][i];
@@ -211,7 +211,7 @@ struct Backward : ColumnWalk {
         for (int64_t i = 0; i < n; ++i) rows[k][first + i] += sums[1 - k][i];
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         for (int64_t i = at; i < at + m; ++i) {
-          const double w = weight.number(numbers[kColumnWeight] + i * s.wide);
+          const double w = weight.number(coefficients[kColumnWeight] + i * s.compute_item);
           for (int k = 0; k < 2; ++k) mean_g[k][which] += w * sums[k][i];
         }
       });
@@ -225,14 +225,15 @@ struct Backward : ColumnWalk {
              PieceRows<const char>* to_x, PieceRows<const char>* to_p) {
     load(Norm::kIn, piece, x, to_x);
     if (norm.is_identity) return load(Norm::kDy, piece, dy, to_p);
-    if (keeps && is_second) return load(Norm::kDx, piece, nullptr, to_p);
+    if (caches_p && is_second) return load(Norm::kDx, piece, nullptr, to_p);
     PieceRows<const char> gradient;
     PieceRows<char> to_z, made;
     load(Norm::kDy, piece, dy, &gradient);
-    to_z.set(z, piece, piece.n * s.wide);
-    target(Norm::kDx, piece, !keeps, z, &made);
-    blocks.normalise(to_x->at, piece.rows, piece.n, at, to_z.at, is_far);
-    const bool is_dense = gradient.is_dense(piece, s.wide) && made.is_dense(piece, s.wide);
+    to_z.set(z, piece, piece.n * s.compute_item);
+    target(Norm::kDx, piece, !caches_p, z, &made);
+    kernels.normalise(to_x->at, piece.rows, piece.n, at, to_z.at, is_far);
+    const bool is_dense =
+        gradient.is_dense(piece, s.compute_item) && made.is_dense(piece, s.compute_item);
     for_dense(piece, is_dense, [&](int64_t r, int64_t n) {
       char* const operands[] = {const_cast<char*>(gradient.at[r]), to_z.at[r], made.at[r]};
       norm.activation(operands, n, norm.parameters);
@@ -260,11 +261,11 @@ struct Backward : ColumnWalk {
       for_pieces(first, n, [&](const RowPiece& piece) {
         PieceRows<const char> from_x, from_p;
         PieceRows<char> to;
-        const char* at[kColumnNumbers];
-        numbers_of(piece, first, at);
+        const char* at[kColumnCoefficients];
+        coefficients_of(piece, first, at);
         fetch(piece, at, true, &from_x, &from_p);
         target(Norm::kDx, piece, norm.accumulate, p, &to);
-        blocks.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at, is_far);
+        kernels.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at, is_far);
         if (to.is_own) store(Norm::kDx, piece, norm.accumulate, p);
       });
     });
@@ -273,15 +274,17 @@ struct Backward : ColumnWalk {
 
 }  // namespace
 
-void column_forward_share(const Norm* norm, int64_t index, int64_t shares) {
-  with_frame<Forward>(*norm, [&](Forward& forward) {
-    forward.for_units(norm->batch, index, shares, [&](int64_t i) { forward.unit(i); });
+void channels_last_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
+  with_frame<ChannelsLastForward>(*norm, [&](ChannelsLastForward& forward) {
+    forward.for_tasks(norm->batch, index, partitions,
+                      [&](int64_t i) { forward.normalise_example(i); });
   });
 }
 
-void column_backward_share(const Norm* norm, int64_t index, int64_t shares) {
-  with_frame<Backward>(*norm, [&](Backward& backward) {
-    backward.for_units(norm->chunks, index, shares, [&](int64_t i) { backward.unit(i); });
+void channels_last_backward_partition(const Norm* norm, int64_t index, int64_t partitions) {
+  with_frame<ChannelsLastBackward>(*norm, [&](ChannelsLastBackward& backward) {
+    backward.for_tasks(norm->chunks, index, partitions,
+                       [&](int64_t i) { backward.backward_block(i); });
   });
 }
 

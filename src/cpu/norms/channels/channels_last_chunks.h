@@ -1,5 +1,5 @@
-// What the passes of the norms by columns share: the way through an example, and the numbers of its
-// columns (norms/channels/channels_last.h).
+// What forward and backward of channels_last.cpp have in common: the tiles and pieces of an
+// example, and the channel coefficients of its columns.
 #pragma once
 
 #include <cstring>
@@ -11,16 +11,16 @@
 
 namespace fastact {
 
-constexpr int64_t kRow = kPiece / kColumnRows;  // elements of a row that go by at a time
-constexpr int64_t kFewChannels = 64;            // below, pixels are joined
-constexpr int64_t kLeastColumns = 16;           // of a unit: a cache line of float
-constexpr int64_t kUnitsOfShare = 4;            // where examples are cut
-constexpr int64_t kEven = 16;                   // a row of joined pixels is best a multiple of
+constexpr int64_t kRowPiece = kPiece / kColumnRows;  // elements of a row that go by at a time
+constexpr int64_t kFewChannels = 64;                 // below, pixels are joined
+constexpr int64_t kLeastColumns = 16;                // of a task: a cache line of float
+constexpr int64_t kTasksPerPartition = 4;            // where examples are cut
+constexpr int64_t kEven = 16;                        // a row of joined pixels is best a multiple of
 
-// `rows` rows of n elements: those from `column` on of lines that follow each other, or where
+// `rows` rows of n elements: those from `column` on of rows that follow each other, or where
 // pixels are joined, so many pixels each.
 struct RowPiece {
-  int64_t line, rows, column, n;
+  int64_t row, rows, column, n;
 };
 
 // Where the rows of a piece lie, of one operand.
@@ -32,63 +32,63 @@ struct PieceRows {
   void set(Char* first, const RowPiece& piece, int64_t pitch) {
     for (int64_t r = 0; r < piece.rows; ++r) at[r] = first + r * pitch;
   }
-  bool is_dense(const RowPiece& piece, int64_t wide) const {
+  bool is_dense(const RowPiece& piece, int64_t compute_item) const {
     for (int64_t r = 1; r < piece.rows; ++r)
-      if (at[r] != at[r - 1] + piece.n * wide) return false;
+      if (at[r] != at[r - 1] + piece.n * compute_item) return false;
     return true;
   }
 };
 
-// One thread's way through a unit: some groups of one example.
-struct ColumnWalk {
+// One thread's pass over a task: some groups of one example.
+struct ChannelsLastPass {
   const Norm& norm;
-  const Streams& s;
-  const NormColumnBlocks& blocks;
+  const StridedOperands& s;
+  const ChannelsLastKernels& kernels;
   const int64_t channels, group, pixels;
   const int64_t joined;  // pixels of a row; 1: rows are pieces of pixels
   const bool is_far;     // the hardware's prefetcher is needed, which does not follow eight rows
-  NormValues weight, bias;
-  Reader reader;
+  NormParameterReader weight, bias;
+  ChunkReader reader;
   int64_t example = 0, first_group = 0, groups = 0;
-  UnitStats stats[kTile];   // of the unit's groups
+  RowStats stats[kTile];    // of the task's groups
   double mean_g[2][kTile];  // of g and of g xhat
-  alignas(64) char numbers[kColumnNumbers][kTile * sizeof(double)];
+  alignas(64) char coefficients[kColumnCoefficients][kTile * sizeof(double)];
 
-  explicit ColumnWalk(const Norm& a)
+  explicit ChannelsLastPass(const Norm& a)
       : norm(a),
-        s(a.streams),
-        blocks(a.table->norm_columns->blocks[a.streams.wide == sizeof(double)]),
-        channels(a.streams.columns.size),
-        group(a.row_slots),
+        s(a.operands),
+        kernels(a.table->channels_last->kernels[a.operands.compute_item == sizeof(double)]),
+        channels(a.operands.columns.size),
+        group(a.parameters_per_row),
         pixels(a.pixels.size),
-        joined(pixels_of_row(a.streams.columns.size)),
-        is_far(a.streams.size() * a.streams.item > kNear),
-        weight(a.streams, a.weight, 1.0),
-        bias(a.streams, a.bias, -0.0),
-        reader(a.streams) {}
+        joined(pixels_of_row(a.operands.columns.size)),
+        is_far(a.operands.size() * a.operands.item > kNear),
+        weight(a.operands, a.weight, 1.0),
+        bias(a.operands, a.bias, -0.0),
+        reader(a.operands) {}
 
   static int64_t pixels_of_row(int64_t channels) {
     if (channels >= kFewChannels) return 1;
-    const int64_t most = kRow / channels, even = kEven / std::gcd(kEven, channels);
+    const int64_t most = kRowPiece / channels, even = kEven / std::gcd(kEven, channels);
     return most < even ? most : most / even * even;
   }
 
-  // Visits the index-th of `shares` parts of the units, of `outer` examples or blocks of them.
+  // Visits the tasks of one partition, of `outer` examples or blocks of them.
   template <class Visit>
-  void for_units(int64_t outer, int64_t index, int64_t shares, Visit visit) {
+  void for_tasks(int64_t outer, int64_t index, int64_t partitions, Visit visit) {
     int64_t most = std::clamp<int64_t>(kTile / group, 1, norm.groups);
-    if (joined == 1 && outer % shares != 0 && outer < kUnitsOfShare * shares)
-      most = std::clamp(norm.groups * outer / (kUnitsOfShare * shares),
+    if (joined == 1 && outer % partitions != 0 && outer < kTasksPerPartition * partitions)
+      most = std::clamp(norm.groups * outer / (kTasksPerPartition * partitions),
                         std::min(ceil_div(kLeastColumns, group), most), most);
-    const int64_t parts = ceil_div(norm.groups, most), units = outer * parts;
-    for (int64_t i = units * index / shares; i < units * (index + 1) / shares; ++i) {
+    const int64_t parts = ceil_div(norm.groups, most), tasks = outer * parts;
+    for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
       first_group = i % parts * most;
       groups = std::min(most, norm.groups - first_group);
       visit(i / parts);
     }
   }
 
-  // Visits the unit's columns as tiles: of whole groups, or of pieces of one.
+  // Visits the task's columns as tiles: of whole groups, or of pieces of one.
   template <class Visit>
   void for_tiles(Visit visit) {
     const int64_t end = (first_group + groups) * group;
@@ -96,7 +96,7 @@ struct ColumnWalk {
       visit(first, std::min(kTile, end - first));
   }
 
-  // Visits the columns of a tile as pieces of groups: which of the unit's it is, and from where on.
+  // Visits the columns of a tile as pieces of groups: which of the task's it is, and from where on.
   template <class Visit>
   void for_groups(int64_t first, int64_t n, Visit visit) const {
     int64_t which = first / group, m = std::min((which + 1) * group - first, n);
@@ -115,22 +115,22 @@ struct ColumnWalk {
       return;
     }
     for (int64_t r = 0; r < pixels; r += kColumnRows)
-      for (int64_t column = first; column < first + n; column += kRow)
+      for (int64_t column = first; column < first + n; column += kRowPiece)
         visit(RowPiece{r, std::min(kColumnRows, pixels - r), column,
-                       std::min(kRow, first + n - column)});
+                       std::min(kRowPiece, first + n - column)});
   }
 
   // Visits what the reader can take at a time: the row's index, or 0 and all rows.
   template <class Visit>
-  void for_runs_of(const RowPiece& piece, Visit visit) {
-    const int64_t line = example * pixels + piece.line;
+  void for_readable_spans(const RowPiece& piece, Visit visit) {
+    const int64_t row = example * pixels + piece.row;
     if (joined > 1) {
-      reader.go(line, 0, piece.rows * piece.n);
+      reader.go(row, 0, piece.rows * piece.n);
       visit(0);
       return;
     }
     for (int64_t r = 0; r < piece.rows; ++r) {
-      reader.go(line + r, piece.column, piece.n);
+      reader.go(row + r, piece.column, piece.n);
       visit(r);
     }
   }
@@ -138,15 +138,15 @@ struct ColumnWalk {
   // Operand k in one piece and of the compute type: where its rows lie is where the first one does.
   bool is_plain(int k) const { return s.is_flat[k] && s.is_direct[k]; }
   char* plain(int k, const RowPiece& piece) const {
-    return s.data[k] + ((example * pixels + piece.line) * channels + piece.column) * s.item;
+    return s.data[k] + ((example * pixels + piece.row) * channels + piece.column) * s.item;
   }
   int64_t pitch(const RowPiece& piece) const { return (joined > 1 ? piece.n : channels) * s.item; }
 
   // The rows of operand k in the compute type, in `buffer` (kPiece) unless they need not be copied.
   void load(int k, const RowPiece& piece, char* buffer, PieceRows<const char>* rows) {
     if (is_plain(k)) return rows->set(plain(k, piece), piece, pitch(piece));
-    const int64_t width = piece.n * s.wide;
-    for_runs_of(piece, [&](int64_t r) {
+    const int64_t width = piece.n * s.compute_item;
+    for_readable_spans(piece, [&](int64_t r) {
       const char* at = reader.load(k, buffer + r * width);
       joined > 1 ? rows->set(at, piece, width) : void(rows->at[r] = at);
     });
@@ -156,26 +156,28 @@ struct ColumnWalk {
   void target(int k, const RowPiece& piece, bool accumulate, char* buffer, PieceRows<char>* rows) {
     rows->is_own = accumulate || !is_plain(k);
     if (rows->is_own)
-      rows->set(buffer, piece, piece.n * s.wide);
+      rows->set(buffer, piece, piece.n * s.compute_item);
     else
       rows->set(plain(k, piece), piece, pitch(piece));
   }
   void store(int k, const RowPiece& piece, bool accumulate, const char* buffer) {
-    for_runs_of(piece,
-                [&](int64_t r) { reader.store(k, buffer + r * piece.n * s.wide, accumulate); });
+    for_readable_spans(piece, [&](int64_t r) {
+      reader.store(k, buffer + r * piece.n * s.compute_item, accumulate);
+    });
   }
 
-  // The numbers of a piece of the tile that begins at column `first`.
-  void numbers_of(const RowPiece& piece, int64_t first, const char** at) const {
-    for (int k = 0; k < kColumnNumbers; ++k) at[k] = numbers[k] + (piece.column - first) * s.wide;
+  // The coefficients of a piece of the tile that begins at column `first`.
+  void coefficients_of(const RowPiece& piece, int64_t first, const char** at) const {
+    for (int k = 0; k < kColumnCoefficients; ++k)
+      at[k] = coefficients[k] + (piece.column - first) * s.compute_item;
   }
 
   template <class Fill>
   void fill(Fill with) {
-    if (s.wide == sizeof(double))
-      with([&](int k) { return reinterpret_cast<double*>(numbers[k]); });
+    if (s.compute_item == sizeof(double))
+      with([&](int k) { return reinterpret_cast<double*>(coefficients[k]); });
     else
-      with([&](int k) { return reinterpret_cast<float*>(numbers[k]); });
+      with([&](int k) { return reinterpret_cast<float*>(coefficients[k]); });
   }
 
   template <class T>
@@ -184,8 +186,8 @@ struct ColumnWalk {
   }
 
   template <class T>
-  void set_parameter(NormValues& of, int64_t first, int64_t n, T* row) {
-    const T* from = reinterpret_cast<const T*>(of.row(0, first, n));
+  void set_parameter(NormParameterReader& of, int64_t first, int64_t n, T* row) {
+    const T* from = reinterpret_cast<const T*>(of.of_elements(0, first, n));
     if (of.is_there())
       memcpy(row, from, n * sizeof(T));
     else
@@ -210,22 +212,22 @@ struct ColumnWalk {
     });
   }
 
-  // Visits the unit's groups with the offsets of their statistics.
+  // Visits the task's groups with the offsets of their statistics.
   template <class Visit>
   void for_stats(Visit visit) const {
-    const Axes& axes = norm.unit_stats;
+    const Axes& axes = norm.row_stats;
     const int last = axes.count - 1;
     int64_t which = 0;
-    for_runs(axes, example * norm.groups + first_group, groups,
-             [&](int64_t mean, int64_t rstd, int64_t m) {
-               for (int64_t i = 0; i < m; ++i, ++which)
-                 visit(which, mean + (last < 0 ? 0 : i * axes.x[last]),
-                       rstd + (last < 0 ? 0 : i * axes.y[last]));
-             });
+    for_spans(axes, example * norm.groups + first_group, groups,
+              [&](int64_t mean, int64_t rstd, int64_t m) {
+                for (int64_t i = 0; i < m; ++i, ++which)
+                  visit(which, mean + (last < 0 ? 0 : i * axes.x[last]),
+                        rstd + (last < 0 ? 0 : i * axes.y[last]));
+              });
   }
 };
 
-// A dense run at a time through the activation, or row by row.
+// Runs the activation over all rows at once where they are dense, else row by row.
 template <class Run>
 void for_dense(const RowPiece& piece, bool is_dense, Run run) {
   if (is_dense) return run(0, piece.rows * piece.n);

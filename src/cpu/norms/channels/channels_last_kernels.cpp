@@ -1,4 +1,4 @@
-// The serial loops of norms/channels/channels_last_kernels.h.
+// The kernels of norms/channels/channels_last_kernels.h.
 #include "cpu/norms/channels/channels_last_kernels.h"
 
 #include "common/norms/norms.h"
@@ -7,8 +7,8 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 template <class T>
-const T* number(const char* const* numbers, int which) {
-  return reinterpret_cast<const T*>(numbers[which]);
+const T* coefficient(const char* const* coefficients, int which) {
+  return reinterpret_cast<const T*>(coefficients[which]);
 }
 
 // Pointers to kRows rows, and on to those that follow.
@@ -30,13 +30,15 @@ FASTACT_HD void for_rows(int64_t rows, bool apart, Visit8 eight, Visit1 one) {
 }
 
 template <class T, int kRows>
-void normalise_rows(const char* const* from, int64_t n, const char* const* numbers,
+void normalise_rows(const char* const* from, int64_t n, const char* const* coefficients,
                     char* const* to) {
   const Rows<const T, kRows> x(from);
   const Rows<T, kRows> z(to);
-  const T *high = number<T>(numbers, kColumnHigh), *low = number<T>(numbers, kColumnLow),
-          *rstd = number<T>(numbers, kColumnRstd), *w = number<T>(numbers, kColumnWeight),
-          *b = number<T>(numbers, kColumnBias);
+  const T *high = coefficient<T>(coefficients, kColumnHigh),
+          *low = coefficient<T>(coefficients, kColumnLow),
+          *rstd = coefficient<T>(coefficients, kColumnRstd),
+          *w = coefficient<T>(coefficients, kColumnWeight),
+          *b = coefficient<T>(coefficients, kColumnBias);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const T mean = high[i], rest = low[i];  // a Centre made here would stay in memory
@@ -47,18 +49,20 @@ void normalise_rows(const char* const* from, int64_t n, const char* const* numbe
 }
 
 template <class T>
-void normalise(const char* const* x, int64_t rows, int64_t n, const char* const* numbers,
+void normalise(const char* const* x, int64_t rows, int64_t n, const char* const* coefficients,
                char* const* z, bool apart) {
   for_rows(
-      rows, apart, [&](int64_t r) { normalise_rows<T, kColumnRows>(x + r, n, numbers, z + r); },
-      [&](int64_t r) { normalise_rows<T, 1>(x + r, n, numbers, z + r); });
+      rows, apart,
+      [&](int64_t r) { normalise_rows<T, kColumnRows>(x + r, n, coefficients, z + r); },
+      [&](int64_t r) { normalise_rows<T, 1>(x + r, n, coefficients, z + r); });
 }
 
 template <class T, int kRows>
 void add_rows(const char* const* from_p, const char* const* from_x, int64_t n,
-              const char* const* numbers, double* sums, double* products) {
+              const char* const* coefficients, double* sums, double* products) {
   const Rows<const T, kRows> p(from_p), x(from_x);
-  const T *mean = number<T>(numbers, kColumnHigh), *rstd = number<T>(numbers, kColumnRstd);
+  const T *mean = coefficient<T>(coefficients, kColumnHigh),
+          *rstd = coefficient<T>(coefficients, kColumnRstd);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     T sum = 0, product = 0;
@@ -75,21 +79,23 @@ void add_rows(const char* const* from_p, const char* const* from_x, int64_t n,
 
 template <class T>
 void add_sums(const char* const* p, const char* const* x, int64_t rows, int64_t n,
-              const char* const* numbers, double* sums, double* products) {
+              const char* const* coefficients, double* sums, double* products) {
   for_rows(
       rows, false,
-      [&](int64_t r) { add_rows<T, kColumnRows>(p + r, x + r, n, numbers, sums, products); },
-      [&](int64_t r) { add_rows<T, 1>(p + r, x + r, n, numbers, sums, products); });
+      [&](int64_t r) { add_rows<T, kColumnRows>(p + r, x + r, n, coefficients, sums, products); },
+      [&](int64_t r) { add_rows<T, 1>(p + r, x + r, n, coefficients, sums, products); });
 }
 
 template <class T, int kRows>
 void finish_rows(const char* const* from_p, const char* const* from_x, int64_t n,
-                 const char* const* numbers, char* const* to) {
+                 const char* const* coefficients, char* const* to) {
   const Rows<const T, kRows> p(from_p), x(from_x);
   const Rows<T, kRows> dx(to);
-  const T *mean = number<T>(numbers, kColumnHigh), *rstd = number<T>(numbers, kColumnRstd),
-          *w = number<T>(numbers, kColumnWeight), *mean_g = number<T>(numbers, kColumnMeanG),
-          *mean_gx = number<T>(numbers, kColumnMeanGx);
+  const T *mean = coefficient<T>(coefficients, kColumnHigh),
+          *rstd = coefficient<T>(coefficients, kColumnRstd),
+          *w = coefficient<T>(coefficients, kColumnWeight),
+          *mean_g = coefficient<T>(coefficients, kColumnMeanG),
+          *mean_gx = coefficient<T>(coefficients, kColumnMeanGx);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
 #pragma GCC unroll 8
@@ -101,17 +107,18 @@ void finish_rows(const char* const* from_p, const char* const* from_x, int64_t n
 
 template <class T>
 void finish(const char* const* p, const char* const* x, int64_t rows, int64_t n,
-            const char* const* numbers, char* const* dx, bool apart) {
+            const char* const* coefficients, char* const* dx, bool apart) {
   for_rows(
       rows, apart,
-      [&](int64_t r) { finish_rows<T, kColumnRows>(p + r, x + r, n, numbers, dx + r); },
-      [&](int64_t r) { finish_rows<T, 1>(p + r, x + r, n, numbers, dx + r); });
+      [&](int64_t r) { finish_rows<T, kColumnRows>(p + r, x + r, n, coefficients, dx + r); },
+      [&](int64_t r) { finish_rows<T, 1>(p + r, x + r, n, coefficients, dx + r); });
 }
 
 }  // namespace
 
-extern const NormColumnTable norm_column_table;
-const NormColumnTable norm_column_table = {{{normalise<float>, add_sums<float>, finish<float>},
-                                            {normalise<double>, add_sums<double>, finish<double>}}};
+extern const ChannelsLastTable channels_last_table;
+const ChannelsLastTable channels_last_table = {
+    {{normalise<float>, add_sums<float>, finish<float>},
+     {normalise<double>, add_sums<double>, finish<double>}}};
 
 FASTACT_END_NAMESPACE

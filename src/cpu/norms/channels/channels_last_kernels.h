@@ -1,8 +1,8 @@
-// The serial loops of the norms whose channels come last, over some rows of a tile of columns, in
-// the compute type; compiled once per instruction set like core/kernel_table.h.
+// The kernels of the norms whose channels come last, over some rows of a tile of columns, in the
+// compute type; compiled once per instruction set as core/kernel_table.h.
 //
-// The numbers of a channel are rows themselves, one element a column, and stay in registers while
-// all rows of a call go by. The formulas are those of common/norms.h.
+// The coefficients of the channels are rows themselves, one element a column, and stay in registers
+// for all rows of a call. The formulas are those of common/norms/norms.h.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace fastact {
 
 constexpr int64_t kColumnRows = 8;  // rows of a call, at most
 
-// The numbers of a column; mean as two numbers, high + low (backward: high alone).
-enum ColumnNumber : int {
+// The coefficients of a channel; the mean as two numbers, high + low (backward: high alone).
+enum ColumnCoefficient : int {
   kColumnHigh,
   kColumnLow,
   kColumnRstd,
@@ -20,27 +20,27 @@ enum ColumnNumber : int {
   kColumnBias,
   kColumnMeanG,
   kColumnMeanGx,
-  kColumnNumbers
+  kColumnCoefficients
 };
 
-struct NormColumnBlocks {
+struct ChannelsLastKernels {
   // z OUT = ((x IN - mean) rstd) weight + bias; z is x or disjoint from it. Of each of `rows` rows,
   // n elements. apart: they go one after the other.
-  void (*normalise)(const char* const* x, int64_t rows, int64_t n, const char* const* numbers,
+  void (*normalise)(const char* const* x, int64_t rows, int64_t n, const char* const* coefficients,
                     char* const* z, bool apart);
 
   // sums, products IN/OUT (n) += p and p xhat of the rows; kColumnRows of them meet in the compute
   // type first, fewer do not.
   void (*add_sums)(const char* const* p, const char* const* x, int64_t rows, int64_t n,
-                   const char* const* numbers, double* sums, double* products);
+                   const char* const* coefficients, double* sums, double* products);
 
   // dx OUT = rstd (p weight - mean_g - xhat mean_gx); dx is p, x or disjoint from them.
   void (*finish)(const char* const* p, const char* const* x, int64_t rows, int64_t n,
-                 const char* const* numbers, char* const* dx, bool apart);
+                 const char* const* coefficients, char* const* dx, bool apart);
 };
 
-struct NormColumnTable {
-  NormColumnBlocks blocks[2];  // float, double
+struct ChannelsLastTable {
+  ChannelsLastKernels kernels[2];  // float, double
 };
 
 }  // namespace fastact

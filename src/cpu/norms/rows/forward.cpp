@@ -1,4 +1,4 @@
-// The norms forward, unit by unit (norms/rows/plan.h).
+// The norms forward, one normalization row after the other (norms/rows/plan.h).
 #include <atomic>
 #include <cstring>
 
@@ -11,104 +11,104 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStreamed = 32 << 20;   // bytes of y, of which a cache keeps little
-constexpr int64_t kTogether = kRoots;     // units, at most, whose divisions overlap,
+constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
+constexpr int64_t kTogether = kRoots;            // rows, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
 
-struct Forward : NormChunks {
-  const Streams& s;
+struct NormForward : NormChunks {
+  const StridedOperands& s;
   const int source;  // what is normalised: x, or the sum of x and the residual
-  const bool is_streamed;
-  const bool are_alike;  // units of which one call takes many
-  const bool by_runs;    // all of a unit's runs in one call
+  const bool is_nontemporal;
+  const bool are_alike;  // rows of which one call takes many
+  const bool by_spans;   // all of a row's spans in one call
   const int64_t together;
-  Reader reader;
+  ChunkReader reader;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
 
-  explicit Forward(const Norm& a)
+  explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
-        s(a.streams),
-        source(a.streams.data[Norm::kSum] ? Norm::kSum : Norm::kX),
-        is_streamed(streams(a.streams)),
+        s(a.operands),
+        source(a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX),
+        is_nontemporal(bypasses_caches(a.operands)),
         are_alike(is_alike(a)),
-        by_runs(a.kind == Norm::kRuns && is_plain(a) && has_short_runs()),
-        together(std::clamp<int64_t>(kTogetherBytes / (a.streams.columns.size * a.streams.wide), 1,
-                                     kTogether)),
-        reader(a.streams) {}
+        by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
+        together(std::clamp<int64_t>(
+            kTogetherBytes / (a.operands.columns.size * a.operands.compute_item), 1, kTogether)),
+        reader(a.operands) {}
 
   // y goes past the caches: it is no operand's memory, and too big to stay there.
-  static bool streams(const Streams& s) {
+  static bool bypasses_caches(const StridedOperands& s) {
     bool is_another = s.is_direct[Norm::kY];
     for (int k = 0; k < Norm::kY; ++k) is_another &= s.data[k] != s.data[Norm::kY];
-    return is_another && s.size() * s.item >= kStreamed;
+    return is_another && s.size() * s.item >= kNontemporalBytes;
   }
 
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
-    const Streams& s = a.streams;
-    return a.is_identity && s.is_direct[Norm::kY] && !streams(s) &&
+    const StridedOperands& s = a.operands;
+    return a.is_identity && s.is_direct[Norm::kY] && !bypasses_caches(s) &&
            s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
   }
 
   // As long as what needs no buffer.
   static int64_t chunk_of(const Norm& a) {
     const auto is_whole = [](const NormParameter& p) { return !p.data || p.is_direct; };
-    const bool is_shared = a.kind == Norm::kOne || a.kind == Norm::kRuns;
+    const bool is_shared = a.kind == Norm::kPerRow || a.kind == Norm::kPerSpan;
     return is_plain(a) && (is_shared || (is_whole(a.weight) && is_whole(a.bias)))
-               ? a.streams.columns.size
+               ? a.operands.columns.size
                : kPiece;
   }
 
-  // Whether one call can take many units: all have the same parameters.
+  // Whether one call can take many rows: all have the same parameters.
   static bool is_alike(const Norm& a) {
     const bool has_parameters = a.weight.data || a.bias.data;
-    return is_plain(a) && (a.kind == Norm::kRow || !has_parameters) && a.weight.is_shared &&
+    return is_plain(a) && (a.kind == Norm::kPerElement || !has_parameters) && a.weight.is_shared &&
            a.bias.is_shared;
   }
 
-  // Up to `together` units. Between a short unit's sums and its elements there are two divisions
+  // Up to `together` rows. Between a short row's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
-  void units(int64_t first, int64_t n) {
+  void rows(int64_t first, int64_t n) {
     double mean[kRoots] = {}, squares[kRoots];
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
     statistics(first, n, mean, squares);
-    norm.blocks->roots(squares, n, double(s.columns.size), norm.eps);
-    NormUnit some[kRoots];
+    norm.kernels->roots(squares, n, double(s.columns.size), norm.eps);
+    NormRow some[kRoots];
     for (int64_t i = 0; i < n; ++i) {
       some[i].stats = {mean[i], squares[i]};
       save(first + i, some[i].stats);
     }
-    if (by_runs) {
-      for (int64_t i = 0; i < n; ++i) normalise_runs(first + i, &some[i]);
+    if (by_spans) {
+      for (int64_t i = 0; i < n; ++i) normalise_spans(first + i, &some[i]);
       return;
     }
     if (!are_alike) {
       for (int64_t i = 0; i < n; ++i)
-        for_unit(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
+        for_row(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
       return;
     }
-    for_unit(first, [&](const NormChunk& c) {
+    for_row(first, [&](const NormChunk& c) {
       for (int64_t i = 0; i < n; ++i) {
-        some[i].x = line_of(s, source, first + i) + c.column * s.wide;
-        some[i].z = line_of(s, Norm::kY, first + i) + c.column * s.wide;
+        some[i].x = row_address(s, source, first + i) + c.column * s.compute_item;
+        some[i].z = row_address(s, Norm::kY, first + i) + c.column * s.compute_item;
         some[i].next = after(first + i, c.column);
       }
-      norm.blocks->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
+      norm.kernels->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
     });
   }
 
-  void normalise_runs(int64_t index, NormUnit* unit) {
-    unit->x = line_of(s, source, index);
-    unit->z = line_of(s, Norm::kY, index);
-    unit->next = after(index, 0);
-    const int64_t runs = runs_of_unit();
-    norm.blocks->normalise_runs(*unit, runs, norm.run, weight.runs(index, norm.run, runs),
-                                bias.runs(index, norm.run, runs));
+  void normalise_spans(int64_t index, NormRow* row) {
+    row->x = row_address(s, source, index);
+    row->z = row_address(s, Norm::kY, index);
+    row->next = after(index, 0);
+    const int64_t spans = spans_of_row();
+    norm.kernels->normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
+                                  bias.of_spans(index, norm.span, spans));
   }
 
-  // What is read in the place of a chunk of a unit when this one and its neighbours are done.
+  // What is read after a chunk, once this row and its neighbours are done.
   NextChunk after(int64_t index, int64_t column) const {
     return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
   }
@@ -116,18 +116,19 @@ struct Forward : NormChunks {
   // mean OUT (n; untouched if not centred), squares OUT (n). Units of one block in one call.
   void statistics(int64_t first, int64_t n, double* mean, double* squares) {
     const int64_t size = s.columns.size;
-    if (!s.has_unit[source] || size > kReduceBlock) {
+    if (!s.has_unit_stride[source] || size > kReduceBlock) {
       for (int64_t i = 0; i < n; ++i)
         norm.is_centred ? moments(first + i, &mean[i], &squares[i])
                         : sum_of_squares(first + i, &squares[i]);
       return;
     }
     int64_t at[kRoots];
-    for (int64_t i = 0; i < n; ++i) at[i] = line_of(s, source, first + i) - s.data[source];
+    for (int64_t i = 0; i < n; ++i) at[i] = row_address(s, source, first + i) - s.data[source];
     if (norm.is_centred)
       norm.table->moments->dtypes[s.dtype].along(s.data[source], at, n, size, mean, squares);
     else
-      norm.table->reduce->terms[kSquare][s.dtype].sum_blocks(s.data[source], at, n, size, squares);
+      norm.table->reduce->kernels[kSquare][s.dtype].sum_blocks(s.data[source], at, n, size,
+                                                               squares);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -138,15 +139,15 @@ struct Forward : NormChunks {
       const char* a = reader.load(Norm::kX, x);
       const char* b = reader.load(Norm::kResidual, z);
       char* sum = reader.direct(Norm::kSum);
-      s.blocks->plus[s.wide == sizeof(double)](a, b, sum ? sum : z, n);
+      s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum ? sum : z, n);
       if (!sum) reader.store(Norm::kSum, z, false);
     }
   }
 
-  void save(int64_t index, const UnitStats& stats) {
+  void save(int64_t index, const RowStats& stats) {
     if (!norm.rstd) return;
-    const Offsets at = offsets_at(norm.unit_stats, index);
-    if (s.wide == sizeof(double)) {
+    const Offsets at = offsets_at(norm.row_stats, index);
+    if (s.compute_item == sizeof(double)) {
       if (norm.mean) memcpy(norm.mean + at.x, &stats.mean, sizeof(double));
       memcpy(norm.rstd + at.y, &stats.rstd, sizeof(double));
     } else {
@@ -156,20 +157,20 @@ struct Forward : NormChunks {
     }
   }
 
-  // A block of the unit, and the dtype in which it lies there.
+  // A block of the row, and the dtype in which it lies there.
   const char* block(int64_t index, int64_t first, int64_t n, int* dtype) {
     reader.go(index, first, n);
     if (const char* at = reader.stored(source)) {
       *dtype = s.dtype;
       return at;
     }
-    *dtype = s.wide_dtype;
+    *dtype = s.compute_dtype;
     for (int64_t done = 0, m; done < n; done += m) {
       m = std::min(kPiece, n - done);
       reader.go(index, first + done, m);
-      char* to = gathered + done * s.wide;
+      char* to = gathered + done * s.compute_item;
       const char* from = reader.load(source, to);
-      if (from != to) memcpy(to, from, m * s.wide);
+      if (from != to) memcpy(to, from, m * s.compute_item);
     }
     return gathered;
   }
@@ -177,8 +178,8 @@ struct Forward : NormChunks {
   // With the bits of `moments` over these axes, whether they lie in one piece or not.
   void moments(int64_t index, double* mean, double* squares) {
     const int64_t size = s.columns.size;
-    if (s.has_unit[source]) {
-      const char* at = line_of(s, source, index);
+    if (s.has_unit_stride[source]) {
+      const char* at = row_address(s, source, index);
       norm.table->moments->dtypes[s.dtype].row(at, size, mean, squares);
       return;
     }
@@ -218,7 +219,7 @@ struct Forward : NormChunks {
       int dtype;
       const char* at = block(index, term, n, &dtype);
       double sum;
-      norm.table->reduce->terms[kSquare][dtype].sum_blocks(at, &start, 1, n, &sum);
+      norm.table->reduce->kernels[kSquare][dtype].sum_blocks(at, &start, 1, n, &sum);
       if (term > 0)
         norm.table->reduce->merge(&sum, nullptr, &hi, &lo, 1);
       else
@@ -227,35 +228,36 @@ struct Forward : NormChunks {
     *squares = lo == 0.0 ? hi : hi + lo;
   }
 
-  void normalise(int64_t index, const NormChunk& c, NormUnit* unit) {
-    const int64_t offset = c.column * s.wide;
+  void normalise(int64_t index, const NormChunk& c, NormRow* row) {
+    const int64_t offset = c.column * s.compute_item;
     if (!s.is_direct[source] || !s.is_direct[Norm::kY]) reader.go(index, c.column, c.n);
-    unit->x = s.is_direct[source] ? line_of(s, source, index) + offset : reader.load(source, x);
-    char* y = s.is_direct[Norm::kY] ? line_of(s, Norm::kY, index) + offset : nullptr;
-    unit->z = y && !is_streamed ? y : z;
-    unit->next = after(index, c.column);
-    norm.blocks->normalise[c.weight_row][c.bias_row](unit, 1, c.n, c.weight, c.bias);
-    char* const operands[] = {unit->z, unit->z};
+    row->x = s.is_direct[source] ? row_address(s, source, index) + offset : reader.load(source, x);
+    char* y = s.is_direct[Norm::kY] ? row_address(s, Norm::kY, index) + offset : nullptr;
+    row->z = y && !is_nontemporal ? y : z;
+    row->next = after(index, c.column);
+    norm.kernels->normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
+    char* const operands[] = {row->z, row->z};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
     if (!y)
       reader.store(Norm::kY, z, false);
-    else if (is_streamed)
-      norm.blocks->stream(z, y, c.n * s.wide);
+    else if (is_nontemporal)
+      norm.kernels->store_nontemporal(z, y, c.n * s.compute_item);
   }
 };
 
 }  // namespace
 
-void norm_forward_share(const Norm* norm, int64_t index, int64_t shares) {
-  if (norm->kind == Norm::kColumns) return column_forward_share(norm, index, shares);
-  with_frame<Forward>(*norm, [&](Forward& forward) {
-    const int64_t units = norm->units(), end = units * (index + 1) / shares;
-    for (int64_t i = units * index / shares, n; i < end; i += n) {
+void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
+  if (norm->kind == Norm::kChannelsLast)
+    return channels_last_forward_partition(norm, index, partitions);
+  with_frame<NormForward>(*norm, [&](NormForward& forward) {
+    const int64_t rows = norm->rows(), end = rows * (index + 1) / partitions;
+    for (int64_t i = rows * index / partitions, n; i < end; i += n) {
       n = std::min(forward.together, end - i);
-      forward.units(i, n);
+      forward.rows(i, n);
     }
     // Before others read what has been streamed.
-    if (forward.is_streamed) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (forward.is_nontemporal) std::atomic_thread_fence(std::memory_order_seq_cst);
   });
 }
 

@@ -1,4 +1,4 @@
-// The serial loops of norms/rows/kernels.h.
+// The kernels of norms/rows/kernels.h.
 #include "cpu/norms/rows/kernels.h"
 
 #include "common/norms/norms.h"
@@ -38,61 +38,61 @@ void roots(double* squares, int64_t n, double count, double eps) {
 }
 
 template <class T, bool weight_row, bool bias_row>
-FASTACT_HD void normalise_one(const NormUnit& unit, int64_t n, const T* w, const T* b) {
-  const T* x = reinterpret_cast<const T*>(unit.x);
-  T* z = reinterpret_cast<T*>(unit.z);
-  const Centre<T> mean = centre_of<T>(unit.stats.mean);
-  const T rstd = T(unit.stats.rstd), one_w = *w, one_b = *b;
-  const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
+FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const T* w, const T* b) {
+  const T* x = reinterpret_cast<const T*>(row.x);
+  T* z = reinterpret_cast<T*>(row.z);
+  const Centre<T> mean = centre_of<T>(row.stats.mean);
+  const T rstd = T(row.stats.rstd), one_w = *w, one_b = *b;
+  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
 #pragma omp simd
     for (int64_t i = first; i < end; ++i)
       z[i] =
           affine(normalised(x[i], mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
   };
   int64_t i = head_of(z, n);
-  run(0, i);
-  for (; unit.next.at[0] && i + kStride <= n; i += kStride) {
-    prefetch_next(unit.next, i);
-    run(i, i + kStride);
+  over(0, i);
+  for (; row.next.at[0] && i + kStride <= n; i += kStride) {
+    prefetch_next(row.next, i);
+    over(i, i + kStride);
   }
-  run(i, n);
+  over(i, n);
 }
 
 template <class T>
-FASTACT_HD T value_of(const RunValues& values, int64_t run) {
-  return *reinterpret_cast<const T*>(values.at + run * values.step);
+FASTACT_HD T value_of(const SpanValues& values, int64_t span) {
+  return *reinterpret_cast<const T*>(values.at + span * values.step);
 }
 
-FASTACT_HD void prefetch_run(const NextChunk& next, int64_t run, int64_t n) {
+FASTACT_HD void prefetch_span(const NextChunk& next, int64_t span, int64_t n) {
   if (!next.at[0]) return;
-  for (int64_t i = 0; i < n; i += kStride) prefetch_next(next, run * n + i);
+  for (int64_t i = 0; i < n; i += kStride) prefetch_next(next, span * n + i);
 }
 
 template <class T>
-void normalise_runs(const NormUnit& unit, int64_t runs, int64_t n, const RunValues& weight,
-                    const RunValues& bias) {
-  const T* x = reinterpret_cast<const T*>(unit.x);
-  T* z = reinterpret_cast<T*>(unit.z);
-  const Centre<T> mean = centre_of<T>(unit.stats.mean);
-  const T rstd = T(unit.stats.rstd);
-  for (int64_t r = 0; r < runs; ++r, x += n, z += n) {
+void normalise_spans(const NormRow& row, int64_t spans, int64_t n, const SpanValues& weight,
+                     const SpanValues& bias) {
+  const T* x = reinterpret_cast<const T*>(row.x);
+  T* z = reinterpret_cast<T*>(row.z);
+  const Centre<T> mean = centre_of<T>(row.stats.mean);
+  const T rstd = T(row.stats.rstd);
+  for (int64_t r = 0; r < spans; ++r, x += n, z += n) {
     const T w = value_of<T>(weight, r), b = value_of<T>(bias, r);
-    prefetch_run(unit.next, r, n);
-    map_line(x, x, z, n,
+    prefetch_span(row.next, r, n);
+    map_span(x, x, z, n,
              [=](T v, T) FASTACT_INLINED { return affine(normalised(v, mean, rstd), w, b); });
   }
 }
 
 template <class T, bool weight_row, bool bias_row>
-void normalise(const NormUnit* units, int64_t count, int64_t n, const char* weight,
+void normalise(const NormRow* rows, int64_t count, int64_t n, const char* weight,
                const char* bias) {
   const T *w = reinterpret_cast<const T*>(weight), *b = reinterpret_cast<const T*>(bias);
-  for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(units[k], n, w, b);
+  for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(rows[k], n, w, b);
 }
 
 // Vectors as wide as the instruction set's, and lanes of 128 bytes in all.
 template <class T>
-struct Wide {
+struct ComputeVector {
   static constexpr int kCount = kVector * int(sizeof(double) / sizeof(T));
   static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(T));
   static constexpr int kVectorsOfT = kLanesOfT / kCount;
@@ -111,18 +111,18 @@ constexpr int kTermsOfLane = 8;
 // The sums of up to kTermsOfLane rounds of lanes, and of a rest; moves p, x and w on.
 template <class T, bool weight_row>
 struct LaneSums {
-  static constexpr int kCount = Wide<T>::kCount, kLanesOfT = Wide<T>::kLanesOfT,
-                       kVectorsOfT = Wide<T>::kVectorsOfT;
+  static constexpr int kCount = ComputeVector<T>::kCount, kLanesOfT = ComputeVector<T>::kLanesOfT,
+                       kVectorsOfT = ComputeVector<T>::kVectorsOfT;
   T sums[2][kLanesOfT];
 
   FASTACT_HD void take(const T*& p, const T* end, const T*& x, const T*& w, T mean, T rstd) {
-    using V = typename Wide<T>::type;
+    using V = typename ComputeVector<T>::type;
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
     const auto add = [&](int k) FASTACT_INLINED {
-      V g = Wide<T>::load(p + k * kCount);
-      if (weight_row) g *= Wide<T>::load(w + k * kCount);
+      V g = ComputeVector<T>::load(p + k * kCount);
+      if (weight_row) g *= ComputeVector<T>::load(w + k * kCount);
       g_sum[k] += g;
-      gx_sum[k] += g * ((Wide<T>::load(x + k * kCount) - mean) * rstd);
+      gx_sum[k] += g * ((ComputeVector<T>::load(x + k * kCount) - mean) * rstd);
     };
     const int64_t left = end - p;
     const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
@@ -149,7 +149,7 @@ struct LaneSums {
 };
 
 template <class T, bool weight_row>
-void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats, const char* weight,
+void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, const char* weight,
               double* lanes, bool fresh) {
   const T* p = reinterpret_cast<const T*>(p_);
   const T* x = reinterpret_cast<const T*>(x_);
@@ -175,7 +175,7 @@ void add_sums(const char* p_, const char* x_, int64_t n, const UnitStats& stats,
 template <class T, bool weight_row>
 FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean, T rstd,
                           double* sums) {
-  constexpr int kVectorsOfLanes = Wide<T>::kLanesOfT / kVector;
+  constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
   const T* const end = p + n;
   Vector total[2][kVectors];
 #pragma GCC unroll 16
@@ -193,20 +193,20 @@ FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean,
 }
 
 template <class T, bool weight_row>
-void sum_units(UnitChunk* units, int64_t count, int64_t n, const char* weight) {
+void sum_rows(RowChunk* rows, int64_t count, int64_t n, const char* weight) {
   for (int64_t i = 0; i < count; ++i) {
-    UnitChunk& unit = units[i];
-    sum_whole<T, weight_row>(reinterpret_cast<const T*>(unit.p), reinterpret_cast<const T*>(unit.x),
-                             reinterpret_cast<const T*>(weight), n, T(unit.stats.mean),
-                             T(unit.stats.rstd), unit.means);
+    RowChunk& row = rows[i];
+    sum_whole<T, weight_row>(reinterpret_cast<const T*>(row.p), reinterpret_cast<const T*>(row.x),
+                             reinterpret_cast<const T*>(weight), n, T(row.stats.mean),
+                             T(row.stats.rstd), row.means);
   }
 }
 
 template <class T>
-void sum_runs(const UnitChunk& unit, int64_t runs, int64_t n, double* both) {
-  const T *p = reinterpret_cast<const T*>(unit.p), *x = reinterpret_cast<const T*>(unit.x);
-  const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
-  for (int64_t r = 0; r < runs; ++r)
+void sum_spans(const RowChunk& row, int64_t spans, int64_t n, double* both) {
+  const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
+  const T mean = T(row.stats.mean), rstd = T(row.stats.rstd);
+  for (int64_t r = 0; r < spans; ++r)
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, mean, rstd, both + 2 * r);
 }
 
@@ -223,19 +223,19 @@ void fold(const double* lanes, double* sums) {
 }
 
 template <class T, bool weight_row, int count, bool has_sums>
-void finish_some(const UnitChunk* units, int64_t n, const T* w, T* dweight, T* dbias) {
+void finish_some(const RowChunk* rows, int64_t n, const T* w, T* dweight, T* dbias) {
   const T *p[count], *x[count];
   T *dx[count], mean[count], rstd[count], mean_g[count], mean_gx[count];
   for (int k = 0; k < count; ++k) {
-    const UnitChunk& unit = units[k];
-    p[k] = reinterpret_cast<const T*>(unit.p);
-    x[k] = reinterpret_cast<const T*>(unit.x);
-    dx[k] = reinterpret_cast<T*>(unit.dx);
-    mean[k] = T(unit.stats.mean), rstd[k] = T(unit.stats.rstd);
-    mean_g[k] = T(unit.means[0]), mean_gx[k] = T(unit.means[1]);
+    const RowChunk& row = rows[k];
+    p[k] = reinterpret_cast<const T*>(row.p);
+    x[k] = reinterpret_cast<const T*>(row.x);
+    dx[k] = reinterpret_cast<T*>(row.dx);
+    mean[k] = T(row.stats.mean), rstd[k] = T(row.stats.rstd);
+    mean_g[k] = T(row.means[0]), mean_gx[k] = T(row.means[1]);
   }
   const T one_w = *w;
-  const auto run = [&](int64_t first, int64_t end) FASTACT_INLINED {
+  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
 #pragma omp simd
     for (int64_t i = first; i < end; ++i) {
       const T weight = weight_row ? w[i] : one_w;
@@ -253,32 +253,32 @@ void finish_some(const UnitChunk* units, int64_t n, const T* w, T* dweight, T* d
     }
   };
   int64_t i = head_of(dx[0], n);
-  run(0, i);
-  for (; units[0].next.at[0] && i + kStride <= n; i += kStride) {
-    for (int k = 0; k < count; ++k) prefetch_next(units[k].next, i);
-    run(i, i + kStride);
+  over(0, i);
+  for (; rows[0].next.at[0] && i + kStride <= n; i += kStride) {
+    for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, i);
+    over(i, i + kStride);
   }
-  run(i, n);
+  over(i, n);
 }
 
 template <class T, bool weight_row, int count>
-void finish(const UnitChunk* units, int64_t n, const char* weight, char* dweight, char* dbias) {
+void finish(const RowChunk* rows, int64_t n, const char* weight, char* dweight, char* dbias) {
   const T* w = reinterpret_cast<const T*>(weight);
   T *dw = reinterpret_cast<T*>(dweight), *db = reinterpret_cast<T*>(dbias);
-  dw ? finish_some<T, weight_row, count, true>(units, n, w, dw, db)
-     : finish_some<T, weight_row, count, false>(units, n, w, dw, db);
+  dw ? finish_some<T, weight_row, count, true>(rows, n, w, dw, db)
+     : finish_some<T, weight_row, count, false>(rows, n, w, dw, db);
 }
 
 template <class T>
-void finish_runs(const UnitChunk& unit, int64_t runs, int64_t n, const RunValues& weight) {
-  const T *p = reinterpret_cast<const T*>(unit.p), *x = reinterpret_cast<const T*>(unit.x);
-  T* dx = reinterpret_cast<T*>(unit.dx);
-  const T mean = T(unit.stats.mean), rstd = T(unit.stats.rstd);
-  const T mean_g = T(unit.means[0]), mean_gx = T(unit.means[1]);
-  for (int64_t r = 0; r < runs; ++r, p += n, x += n, dx += n) {
+void finish_spans(const RowChunk& row, int64_t spans, int64_t n, const SpanValues& weight) {
+  const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
+  T* dx = reinterpret_cast<T*>(row.dx);
+  const T mean = T(row.stats.mean), rstd = T(row.stats.rstd);
+  const T mean_g = T(row.means[0]), mean_gx = T(row.means[1]);
+  for (int64_t r = 0; r < spans; ++r, p += n, x += n, dx += n) {
     const T w = value_of<T>(weight, r);
-    prefetch_run(unit.next, r, n);
-    map_line(p, x, dx, n, [=](T product, T v) FASTACT_INLINED {
+    prefetch_span(row.next, r, n);
+    map_span(p, x, dx, n, [=](T product, T v) FASTACT_INLINED {
       return input_gradient(product * w, (v - mean) * rstd, rstd, mean_g, mean_gx);
     });
   }
@@ -300,15 +300,15 @@ void add_band(const char* sums, int64_t n, double* total) {
       roots,                                                    \
       {{normalise<T, false, false>, normalise<T, false, true>}, \
        {normalise<T, true, false>, normalise<T, true, true>}},  \
-      normalise_runs<T>,                                        \
+      normalise_spans<T>,                                       \
       {add_sums<T, false>, add_sums<T, true>},                  \
-      {sum_units<T, false>, sum_units<T, true>},                \
+      {sum_rows<T, false>, sum_rows<T, true>},                  \
       fold,                                                     \
       {FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)},      \
-      sum_runs<T>,                                              \
-      finish_runs<T>,                                           \
+      sum_spans<T>,                                             \
+      finish_spans<T>,                                          \
       add_band<T>,                                              \
-      stream,                                                   \
+      store_nontemporal,                                        \
   }
 
 extern const NormTable norm_table;

@@ -1,8 +1,9 @@
-// The serial loops of the norms over one chunk, compiled once per instruction set like
+// The kernels of the norms over one chunk, compiled once per instruction set as
 // core/kernel_table.h.
 //
-// Chunks are of the compute type (core/chunk_reader.h); the formulas are those of common/norms.h. A
-// parameter is one number for the whole chunk (a channel's) or one an element (a row's).
+// Chunks are of the compute type (core/chunk_reader.h); the formulas are those of
+// common/norms/norms.h. A parameter is one number for the whole chunk (a channel's) or one an
+// element (a row of them).
 #pragma once
 
 #include <cstdint>
@@ -10,93 +11,93 @@
 namespace fastact {
 
 constexpr int kNormLanes = 32;  // of float; half of them of double
-constexpr int kQuad = 4;        // units that one call of `finish` takes, at most
-constexpr int kRoots = 8;       // units whose rstd one call of `roots` makes, at most
+constexpr int kQuad = 4;        // rows that one call of `finish` takes, at most
+constexpr int kRoots = 8;       // rows whose rstd one call of `roots` makes, at most
 
-// The numbers of one unit.
-struct UnitStats {
+// The statistics of one row.
+struct RowStats {
   double mean, rstd;
 };
 
-// Where the elements lie that will be wanted next in the place of a chunk's, to be prefetched as
-// they are stored: up to two arrays, null for none.
+// The elements that will be read after this chunk's, to be prefetched in their stored dtype: of up
+// to two arrays, null for none.
 struct NextChunk {
   const char* at[2];
   int64_t item;
 };
 
-// One unit's part of a call of `finish`: n elements of p, x and dx; the means of g and of g xhat.
-struct UnitChunk {
+// One row's part of a call of `finish`: n elements of p, x and dx; the means of g and of g xhat.
+struct RowChunk {
   const char *p, *x;
   char* dx;
-  UnitStats stats;
+  RowStats stats;
   double means[2];
-  NextChunk next;  // of the unit that comes in this one's place
+  NextChunk next;  // of the row that is read after this one
 };
 
-// One unit's part of a call of `normalise`: n elements of x and z.
-struct NormUnit {
+// One row's part of a call of `normalise`: n elements of x and z.
+struct NormRow {
   const char* x;
   char* z;
-  UnitStats stats;
+  RowStats stats;
   NextChunk next;
 };
 
-// One number a run: run r's lies at `at` + r * step bytes.
-struct RunValues {
+// One number a span: span r's lies at `at` + r * step bytes.
+struct SpanValues {
   const char* at;
   int64_t step;
 };
 
-constexpr int64_t kLeastRun = 32;  // elements; of shorter ones the parameters are spread instead
+constexpr int64_t kLeastSpan = 32;  // elements; of shorter ones the parameters are spread instead
 
-struct NormBlocks {
+struct NormKernels {
   // squares IN/OUT (n of kRoots, all of which are written) becomes rstd_of of each.
   void (*roots)(double* squares, int64_t n, double count, double eps);
 
-  // Of `count` units, z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from
+  // Of `count` rows, z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from
   // every x.
   //   [weight is a row][bias is a row]: IN (n) each, or IN (1).
-  void (*normalise[2][2])(const NormUnit* units, int64_t count, int64_t n, const char* weight,
+  void (*normalise[2][2])(const NormRow* rows, int64_t count, int64_t n, const char* weight,
                           const char* bias);
 
-  // The same of a unit of `runs` runs of n elements each, at least kLeastRun, one after the other.
-  // x and z as above.
-  void (*normalise_runs)(const NormUnit& unit, int64_t runs, int64_t n, const RunValues& weight,
-                         const RunValues& bias);
+  // The same of a row of `spans` spans of n elements each, at least kLeastSpan, one after the
+  // other. x and z as above.
+  void (*normalise_spans)(const NormRow& row, int64_t spans, int64_t n, const SpanValues& weight,
+                          const SpanValues& bias);
 
   // lanes IN/OUT [2][kNormLanes] += p w and p w xhat of n elements; the first onto lane 0.
   // weight: [1] IN (n), or [0] none. fresh: the lanes are written, not read.
-  void (*add_sums[2])(const char* p, const char* x, int64_t n, const UnitStats& stats,
+  void (*add_sums[2])(const char* p, const char* x, int64_t n, const RowStats& stats,
                       const char* weight, double* lanes, bool fresh);
 
-  // means OUT of 1 to kQuad units: both sums, as a fresh `add_sums` and `fold` make them of n
+  // means OUT of 1 to kQuad rows: both sums, as a fresh `add_sums` and `fold` make them of n
   // elements of p and x.
-  void (*sum_units[2])(UnitChunk* units, int64_t count, int64_t n, const char* weight);
+  void (*sum_rows[2])(RowChunk* rows, int64_t count, int64_t n, const char* weight);
 
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);
 
-  // Of 1 to kQuad units, dx OUT (n) = rstd (p w - mean_g - xhat mean_g_xhat); dx is p, x or
+  // Of 1 to kQuad rows, dx OUT (n) = rstd (p w - mean_g - xhat mean_g_xhat); dx is p, x or
   // disjoint from them. weight: [1] IN (n), or [0] IN (1).
-  //   dweight, dbias IN/OUT (n) += the sums over the units of p xhat and of p; null: no sums. They
-  //   lie as dx of the first unit does within 64 bytes: vectors are aligned to it.
-  void (*finish[2][kQuad])(const UnitChunk* units, int64_t n, const char* weight, char* dweight,
+  //   dweight, dbias IN/OUT (n) += the sums over the rows of p xhat and of p; null: no sums. They
+  //   lie as dx of the first row does within 64 bytes: vectors are aligned to it.
+  void (*finish[2][kQuad])(const RowChunk* rows, int64_t n, const char* weight, char* dweight,
                            char* dbias);
 
-  // Of a unit of such runs: both sums OUT [runs][2] of each, without weights; dx, by its means.
-  void (*sum_runs)(const UnitChunk& unit, int64_t runs, int64_t n, double* both);
-  void (*finish_runs)(const UnitChunk& unit, int64_t runs, int64_t n, const RunValues& weight);
+  // Of a row of such spans: both sums OUT [spans][2] of each, without weights; dx, by its means.
+  void (*sum_spans)(const RowChunk& row, int64_t spans, int64_t n, double* both);
+  void (*finish_spans)(const RowChunk& row, int64_t spans, int64_t n, const SpanValues& weight);
 
   // total IN/OUT (n) += sums IN (n), such as `finish` makes.
   void (*add_band)(const char* sums, int64_t n, double* total);
 
   // to OUT (bytes) = from IN (bytes), past the caches (simd/nontemporal.h).
-  void (*stream)(const char* from, char* to, int64_t bytes);
+  void (*store_nontemporal)(const char* from, char* to, int64_t bytes);
 };
 
 struct NormTable {
-  NormBlocks blocks[2];  // float, double
+  NormKernels kernels[2];  // float, double
 };
 
 }  // namespace fastact

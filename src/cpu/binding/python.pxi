@@ -1,0 +1,40 @@
+# The module-wide imports, and what the headers of Python and NumPy declare.
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_Next
+from cpython.float cimport PyFloat_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.pycapsule cimport (
+    PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid,
+    PyCapsule_New, PyCapsule_SetName,
+)
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_CheckExact
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.math cimport NAN
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, strcmp
+from libcpp cimport bool as cpp_bool
+cimport numpy as cnp
+
+from threading import Lock
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    PyObject* PyDict_GetItem(dict, object) noexcept
+    PyObject* PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
+    PyTypeObject* Py_TYPE(object) noexcept
+    const char* PyUnicode_AsUTF8AndSize(str, Py_ssize_t*) except NULL
+    object PyObject_Call(object, object, PyObject*)
+    int PyObject_GenericSetAttr(object, object, object) except -1
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
+
+cdef extern from "numpy/arrayobject.h":
+    enum: NPY_HALF
+    bint PyArray_CheckExact(object) noexcept
+    bint PyArray_ISALIGNED(cnp.ndarray) noexcept
+    bint PyArray_ISNOTSWAPPED(cnp.ndarray) noexcept
+    bint PyArray_IS_C_CONTIGUOUS(cnp.ndarray) noexcept
+    object PyArray_NewLikeArray(cnp.ndarray, cnp.NPY_ORDER order, PyObject* dtype, int subok)

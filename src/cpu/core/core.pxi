@@ -1,0 +1,164 @@
+# What every family uses: arrays, threads, the kernel table and the iterator over arrays.
+
+cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
+    const int32_t kDLCPU
+    const int32_t kDLCUDA
+    const int32_t kDLCUDAHost
+    const int32_t kDLCUDAManaged
+    const uint8_t kDLFloat
+    const uint8_t kDLBfloat
+    const uint64_t kDLReadOnly
+
+    ctypedef struct DLDevice:
+        int32_t device_type
+        int32_t device_id
+
+    ctypedef struct DLDataType:
+        uint8_t code
+        uint8_t bits
+        uint16_t lanes
+
+    ctypedef struct DLTensor:
+        void* data
+        DLDevice device
+        int32_t ndim
+        DLDataType dtype
+        int64_t* shape
+        int64_t* strides
+        uint64_t byte_offset
+
+    ctypedef struct DLPackVersion:
+        uint32_t major
+        uint32_t minor
+
+    ctypedef struct DLManagedTensor:
+        DLTensor dl_tensor
+        void (*deleter)(DLManagedTensor*) noexcept
+
+    ctypedef struct DLManagedTensorVersioned:
+        DLPackVersion version
+        void* manager_ctx
+        void (*deleter)(DLManagedTensorVersioned*) noexcept
+        uint64_t flags
+        DLTensor dl_tensor
+
+    const char* problem_of(const DLTensor&) noexcept
+
+    ctypedef struct DLPackExchangeAPI:
+        DLPackVersion version
+        int (*allocate)(
+            DLTensor*, DLManagedTensorVersioned**, void*,
+            void (*)(void*, const char*, const char*) noexcept
+        ) noexcept
+        int (*object_from_managed)(DLManagedTensorVersioned*, void**) except -1
+        int (*borrow)(void*, DLTensor*) except -1
+        int (*current_stream)(int32_t, int32_t, void**) except -1
+
+cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
+    const int kOpenMP
+    int omp_limit() noexcept
+    bint in_parallel() noexcept
+    int& local_threads() noexcept
+    void*& current_draft() noexcept
+    int process_threads() noexcept
+    void choose_process_threads(int) noexcept
+    bint is_forked() noexcept
+    void become_forked() noexcept
+    const char* compiler() noexcept
+    void run_partitions[Job](
+        int threads, void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
+    ) noexcept
+    DLManagedTensorVersioned* describe_tensor(
+        void*, DLDevice, int, const int64_t*, const int64_t*, DLDataType
+    ) noexcept
+    DLManagedTensorVersioned* with_strides(
+        DLManagedTensorVersioned*, int, const int64_t*, const int64_t*
+    ) noexcept
+    DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
+    DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
+
+cdef extern from "common/core/operand.h" namespace "fastact" nogil:
+    enum: kMaxAxes
+    const int kF16
+    const int kBF16
+    const int kF32
+    const int kF64
+    int64_t item_size(int) noexcept
+
+    ctypedef struct Operand:
+        char* data
+        int ndim
+        const int64_t* shape
+        const int64_t* strides
+        int64_t stride_unit
+
+cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
+    ctypedef struct DeviceTable:
+        void (*activation)(
+            int, int, bint, bint, const Operand*, const double*, int, void*
+        ) except +
+
+cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
+    enum: kReduceInputs
+    const char* const kReduceInputNames[1]
+
+    ctypedef struct ReduceKernels:
+        pass
+
+    ctypedef struct ReduceTable:
+        ReduceKernels kernels[1][4]
+
+cdef extern from "cpu/testing/compare_kernels.h" namespace "fastact" nogil:
+    const int kErrorEdges
+
+    ctypedef struct Comparison:
+        double absolute, ulp, counted
+        int64_t ulp_at, counted_at
+        int64_t above[1]
+        bint is_finite
+
+    ctypedef void (*CompareKernel)(const float*, const double*, int64_t, double, const double*,
+                                  Comparison*) noexcept
+
+cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
+    const int kActivations
+    const int kElementaries
+    const char* const kElementaryNames[1]
+    const double kElementaryUlps[1]
+    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*) noexcept
+
+    ctypedef struct KernelTable:
+        const char* isa
+        ElementwiseKernel forward[1][4]
+        ElementwiseKernel backward[1][4][2]
+        ElementwiseKernel identity[4][2]
+        ElementwiseKernel square_backward[4][2]
+        ElementwiseKernel moments_backward[4][2]
+        ElementwiseKernel elementary[1][2]
+        const ReduceTable* reduce
+        const CompareKernel* compare
+
+    ctypedef struct IsaList:
+        int count
+        const KernelTable* tables[3]
+
+    const IsaList& built_isas() noexcept
+    bint cpu_supports(const char*) noexcept
+
+    ctypedef struct CpuFeatures:
+        uint32_t leaf1_ecx, leaf7_ebx, extended_ecx
+        uint64_t xcr0
+
+    int x86_level(const CpuFeatures&) noexcept
+    const KernelTable* best_supported_isa() noexcept
+    const char* const kActivationNames[1]
+
+cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
+    const int64_t kBlock
+
+    ctypedef struct TensorIterator:
+        int64_t size
+        int64_t* items
+
+    void prepare(TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*) noexcept
+    void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
