@@ -48,7 +48,7 @@ GATES = {
     "blend": {"forward": (5, 3), "backward": (4, 3), "again": (6, 3)},
 }
 # Whose blocks have up to 512 threads.
-NORM_UNITS = ("norm_forward_units", "norm_backward_units", "norm_moments", "norm_apply_chunks")
+NORM_ROWS = ("norm_forward_rows", "norm_backward_rows", "norm_moments", "norm_apply_chunks")
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
@@ -113,9 +113,9 @@ class Kernel:
     @property
     def threads(self) -> int:
         """Of a block."""
-        if self.kernel in NORM_UNITS:
+        if self.kernel in NORM_ROWS:
             any_double = self.dtype == "float64" and self.what.endswith("any strides")
-            return 256 if any_double and self.kernel == "norm_backward_units" else 512
+            return 256 if any_double and self.kernel == "norm_backward_rows" else 512
         narrow = self.kernel.startswith(("finish_gate", "norm_long_gradients"))
         return 128 if sum(self.accesses) or narrow else 256
 
@@ -150,7 +150,7 @@ class Kernel:
             return self.what == FAST_NORMS
         if self.kernel == "norm_moments":
             return self.what == "rows"
-        return self.kernel in NORM_UNITS and self.what == f"{FAST_NORMS}, rows"
+        return self.kernel in NORM_ROWS and self.what == f"{FAST_NORMS}, rows"
 
     @property
     def bytes_per_element(self) -> int:

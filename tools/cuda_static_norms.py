@@ -39,19 +39,19 @@ _SPREAD = Pass(0, 0, (1, 0))
 _APPLY = Pass(2, 1, (1, 0))
 # Kernel: its passes, and how often an element is read or written.
 _ROWS = {
-    "norm_forward_units": ((_COLLECT, _SPREAD, _APPLY), 2),
+    "norm_forward_rows": ((_COLLECT, _SPREAD, _APPLY), 2),
     "norm_moments": ((_COLLECT, _SPREAD), 1),
     "norm_apply_chunks": ((Pass(3, 1, (0, 0)),), 2),
     # Backward of long rows: x and dy of two packs with weight; of two rows, with dx and columns.
-    "norm_long_terms": ((Pass(6, 0, (0, 0), 2),), 2),
+    "norm_long_sums": ((Pass(6, 0, (0, 0), 2),), 2),
     "norm_long_gradients": ((Pass(4, 2, (0, 0), 2, multiplies=6),), 3),
 }
 # Of those, the kernels that have rows alone.
-NORM_LONG = ("norm_long_terms", "norm_long_gradients")
+NORM_LONG = ("norm_long_sums", "norm_long_gradients")
 
 
 def _passes(kernel: Kernel) -> tuple[tuple[Pass, ...], int]:
-    if kernel.kernel != "norm_backward_units":
+    if kernel.kernel != "norm_backward_rows":
         return _ROWS[kernel.kernel]
     # x and dy, of two rows at a time; the sums, with weight; dx, with the facts of its row, and the
     # sums of the columns: a multiply-add of an element for each.
@@ -80,7 +80,7 @@ def _with_rows(kernel: Kernel) -> Kernel:
 
 # Rows of numbers that a map takes, in the compute type, by what it does; and loads of 16 bytes by
 # which it takes those of one cell.
-_NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of units": 6}
+_NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of groups": 6}
 _SET = {"norm forward": (1, 2), "given": (0, 0), "of channels": (2, 2)}
 
 

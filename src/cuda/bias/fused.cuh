@@ -31,14 +31,14 @@ FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {
   return Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
 }
 
-// Adds the bias to the elements [index, index + pack) of a whole array.
+// Adds the bias to the elements [index, index + vector) of a whole array.
 template <class T, class B>
 FASTACT_DEVICE void add_bias_as(const Fused& fused, int64_t index, Wide<T>& z) {
   const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);
   int64_t left = fused.inner - (index - row * fused.inner);  // elements of the same channel
   int64_t channel = row - quotient(row, fused.channels) * fused.channels;
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) {
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
     const char* p = fused.bias + channel * fused.bias_stride;
     z.lane[j] += Compute<T>(widen(load(reinterpret_cast<const B*>(p))));
     if (--left > 0) continue;
@@ -58,13 +58,13 @@ FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
 
 template <class T, int inputs>
 struct BiasForward : Fused {
-  static constexpr int kTurns = 1;  // a call leaves few registers to what would be in flight
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index) const {
+  static constexpr int kUnroll = 1;  // a call leaves few registers to what would be in flight
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index) const {
     Wide<T> z = in[0];
     add_bias<T>(*this, index, z);
     if constexpr (inputs == 2) {
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] += in[1].lane[j];
+      for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += in[1].lane[j];
     }
     return activate<T>(which, parameters, z);
   }
@@ -77,7 +77,7 @@ struct BiasForward : Fused {
 };
 
 struct Chunks {
-  int64_t size, count;  // units of each (elements, packs or rows), and how many
+  int64_t size, count;  // units of each (elements, vectors or rows), and how many
   double* partials;     // OUT, channels x count
   bool accumulate;      // dx IN/OUT: added to
 };

@@ -36,16 +36,16 @@ struct Square {
   FASTACT_HD double operator()(double x) const { return x * x; }
 };
 
-// The lanes of a pack as one term, in double: exact for whatever is narrower, but for the
+// The lanes of a vector as one term, in double: exact for whatever is narrower, but for the
 // additions. 16-bit data at 4.3 TB/s asks for 2.2e12 conversions a second; at 16 a clock and
 // multiprocessor, which no measurement has confirmed yet, an H200 makes 3.7e12.
 template <class F, class T>
-FASTACT_DEVICE double pack_sum(const Pack<T>& pack) {
-  double term[Pack<T>::kSize];
+FASTACT_DEVICE double vec_sum(const Vec<T>& vec) {
+  double term[Vec<T>::kSize];
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = F()(double(widen(pack.lane[j])));
+  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = F()(double(widen(vec.lane[j])));
 #pragma unroll
-  for (int n = Pack<T>::kSize / 2; n > 0; n /= 2)
+  for (int n = Vec<T>::kSize / 2; n > 0; n /= 2)
 #pragma unroll
     for (int j = 0; j < n; ++j) term[j] += term[j + n];
   return term[0];

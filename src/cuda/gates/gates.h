@@ -36,7 +36,7 @@ struct GateArrays {
   Operand role[kGateRoles];
   GateVector bias[2];           // IN: of gates, of the recurrent projection
   GateVector bias_gradient[2];  // OUT
-  int places[kMostGates];       // of each gate of the kernels in packed arrays
+  int gate_order[kMostGates];   // of each gate of the kernels in packed arrays
 };
 
 template <class T>

@@ -53,21 +53,21 @@ struct RowLane {
   int n = 0, rounds = 0;
 
   template <class Count>
-  FASTACT_DEVICE void add(const Count& count, const Pack<T> (&packs)[kInFlight]) {
-    constexpr int kSize = Pack<T>::kSize;
-    if (rounds == 0) sums.shift = finite_or_zero(double(widen(packs[0].lane[0])));
+  FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+    constexpr int kSize = Vec<T>::kSize;
+    if (rounds == 0) sums.shift = finite_or_zero(double(widen(vecs[0].lane[0])));
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) {
-      const int valid = count.template valid<T>(turn);
+    for (int u = 0; u < kInFlight; ++u) {
+      const int valid = count.template valid<T>(u);
       n += valid < kSize ? valid : kSize;
-      sum[turn] = squares[turn] = 0;
+      sum[u] = squares[u] = 0;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const double d = double(widen(packs[turn].lane[j])) - sums.shift;
+        const double d = double(widen(vecs[u].lane[j])) - sums.shift;
         if (!Count::kIsWhole && j >= valid) continue;
-        sum[turn] += d;
-        squares[turn] = madd(d, d, squares[turn]);
+        sum[u] += d;
+        squares[u] = madd(d, d, squares[u]);
       }
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
@@ -81,18 +81,18 @@ FASTACT_KERNEL_OF(kThreads, 2)
 void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
                  FASTACT_GRID_CONSTANT const MomentResults to) {
   FASTACT_SHARED(double, first, 1);
-  const int tasks_here = kThreads / sums.group;
-  const int lane = int(threadIdx.x) % sums.group;
+  const int tasks_here = kThreads / sums.team;
+  const int lane = int(threadIdx.x) % sums.team;
   for (int64_t begin_task = int64_t(blockIdx.x) * tasks_here; begin_task < sums.tasks;
        begin_task += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, begin_task);
     const Offset at = locate(sums.kept, task.row);
     RowLane<T> mine;
-    walk_row<access, T>(
+    visit_row<access, T>(
         sums, sums.x + at.x, task.begin, task.end, lane,
-        [&](const auto& count, const Pack<T>(&packs)[kInFlight]) { mine.add(count, packs); });
+        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
     Part part;
-    if (sums.group == kThreads) {
+    if (sums.team == kThreads) {
       part = join(
           mine.sums, mine.n,
           [&](double x) {
@@ -109,8 +109,8 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
           });
     } else {
       part = join(
-          mine.sums, mine.n, [&](double x) { return warp_sum(x, sums.group); },
-          [&](double x) { return __shfl_sync(kAllLanes, x, 0, sums.group); });
+          mine.sums, mine.n, [&](double x) { return warp_sum(x, sums.team); },
+          [&](double x) { return __shfl_sync(kAllLanes, x, 0, sums.team); });
     }
     if (lane > 0 || task.idle) continue;
     Growing all{};
@@ -124,10 +124,10 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
 template <class T>
 using Shift = Compute<T>;
 
-// A thread's sums of a pack of columns. The last row may have fewer of them.
+// A thread's sums of a vector of columns. The last row may have fewer of them.
 template <class T>
 struct ColumnLane {
-  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kSize = Vec<T>::kSize;
   Shift<T> shift[kSize] = {};
   double sum[kSize] = {}, squares[kSize] = {};
   int rows = 0, last = kSize;
@@ -140,21 +140,21 @@ struct ColumnLane {
   }
 
   template <class Count>
-  FASTACT_DEVICE void add(const Count& counts, const Pack<T> (&packs)[kInFlight]) {
+  FASTACT_DEVICE void add(const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
     if (rows == 0) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const auto first = widen(packs[0].lane[j]);
+        const auto first = widen(vecs[0].lane[j]);
         shift[j] = is_finite(double(first)) ? first : Shift<T>(0);
       }
     }
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) {
-      const int valid = counts.template valid<T>(turn);
+    for (int u = 0; u < kInFlight; ++u) {
+      const int valid = counts.template valid<T>(u);
       if (valid > 0) ++rows, last = valid;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const double d = double(widen(packs[turn].lane[j])) - double(shift[j]);
+        const double d = double(widen(vecs[u].lane[j])) - double(shift[j]);
         if (!Count::kIsWhole && j >= valid) continue;
         sum[j] += d;
         squares[j] = madd(d, d, squares[j]);
@@ -176,7 +176,7 @@ template <Access access, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
-  constexpr int kSize = Pack<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize;
   static_assert(kWarp * kSize <= kThreads, "a thread for each column of a tile");
   FASTACT_SHARED(double, block, kThreads* kSize);
   FASTACT_SHARED(double, centre, kWarp* kSize);
@@ -194,9 +194,9 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
     ColumnLane<T> lane;
     if (column < sums.width && ty < sums.ty)
-      walk_column<access, T>(
+      visit_column<access, T>(
           sums, sums.x + locate(sums.kept, outer).x, column, begin + ty, end,
-          [&](const auto& count, const Pack<T>(&packs)[kInFlight]) { lane.add(count, packs); });
+          [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { lane.add(count, vecs); });
 
     // The mean of each column, from the shift of its first row's thread.
     if (ty == 0) {
@@ -211,8 +211,8 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
     fold_rows(block, total, tx, ty, sums.tx, sums.ty);
-    const bool short_one = sums.terms > 0 && end == sums.rows &&
-                           (sums.rows - 1) * sums.width + here + mine >= sums.terms;
+    const bool short_one = sums.elements > 0 && end == sums.rows &&
+                           (sums.rows - 1) * sums.width + here + mine >= sums.elements;
     const double count = double(int(end - begin) - (short_one ? 1 : 0));
     if (mine < columns && count > 0)
       centre[mine] = double(centre[mine]) + double(block[mine]) / count;

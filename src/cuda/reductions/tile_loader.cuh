@@ -1,8 +1,9 @@
-// How a sum reads its operand: where rows, pieces and columns lie, and packs of them, aligned or
+// How a sum reads its operand: where rows, pieces and columns lie, and vectors of them, aligned or
 // not.
 //
-// Four packs of a lane are in flight at a time. Whether they can be read by 16 bytes is decided
-// once for an array (Access) and once for four packs; what is left goes one by one (`read_parts`).
+// Four vectors of a lane are in flight at a time. Whether they can be read by 16 bytes is decided
+// once for an array (Access) and once for four vectors; what is left goes one by one
+// (`read_parts`).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kInFlight = 4;  // packs of a lane
+constexpr int kInFlight = 4;  // vectors of a lane
 
 inline bool is_empty(const Operand& a) {
   return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
@@ -54,7 +55,7 @@ FASTACT_DEVICE Offset locate(const Outer& outer, int64_t index) {
   return {at.x + index * outer.x[0], at.y + index * outer.y[0]};
 }
 
-// How the packs of x can be read.
+// How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
   kDense,    // anywhere in an array without gaps: by windows, which may look at its neighbours
@@ -62,19 +63,19 @@ enum Access : int {
 };
 
 struct Sums {
-  const char* x;    // IN
-  char* y;          // OUT, one element an output
-  Outer kept;       // outputs, less the innermost axis where that is kept
-  Outer pieces;     // reduced axes outside the innermost
-  int64_t inner;    // elements of the innermost axis
-  int64_t inner_x;  // their distance in bytes, in x
-  int64_t inner_y;  // and in y, if that axis is kept
-  bool packed;      // inner_x is the item size
+  const char* x;       // IN
+  char* y;             // OUT, one element an output
+  Outer kept;          // outputs, less the innermost axis where that is kept
+  Outer segments;      // reduced axes outside the innermost
+  int64_t inner;       // elements of the innermost axis
+  int64_t inner_x;     // their distance in bytes, in x
+  int64_t inner_y;     // and in y, if that axis is kept
+  bool is_contiguous;  // inner_x is the item size
   Access access;
   const char* low;  // kDense: the array's ends
   const char* high;
   int64_t chunks;    // of the reduced index
-  int64_t chunk;     // packs, or rows, of each
+  int64_t chunk;     // vectors, or rows, of each
   double* partials;  // OUT where there is more than one chunk: outputs x chunks
   bool accumulate;   // y IN/OUT: added to
 };
@@ -95,10 +96,10 @@ FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_
     put(reinterpret_cast<T*>(sums.y + at_y), sum, sums.accumulate);
 }
 
-// One pack of x: where it begins, how many elements from there on belong to its row or piece (at
-// most kEnough of them count), and whether there is one such pack before it.
+// One vector of x: where it begins, how many elements from there on belong to its row or piece (at
+// most kEnough of them count), and whether there is one such vector before it.
 constexpr int kEnough = 64;
-struct Place {
+struct Location {
   const char* p;
   int valid;
   bool follows;
@@ -107,90 +108,89 @@ struct Place {
 FASTACT_DEVICE int up_to(int64_t n) { return int(smaller(n, kEnough)); }
 
 template <Access access, class T>
-FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Place& place) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Location& location) {
+  constexpr int kSize = Vec<T>::kSize;
   if constexpr (access == kAligned) {
-    return place.valid >= kSize;
+    return location.valid >= kSize;
   } else if constexpr (access == kDense) {
-    return place.valid > 0 && has_window(place.p, sums.low, sums.high);
+    return location.valid > 0 && has_window(location.p, sums.low, sums.high);
   } else {
-    return sums.packed && place.follows && place.valid >= 2 * kSize;
+    return sums.is_contiguous && location.follows && location.valid >= 2 * kSize;
   }
 }
 
 // By 16 bytes, whatever else is there.
 template <Access access, class T>
-FASTACT_DEVICE Pack<T> read_whole(const char* p) {
-  if constexpr (access == kAligned) return load_pack(reinterpret_cast<const T*>(p));
+FASTACT_DEVICE Vec<T> read_whole(const char* p) {
+  if constexpr (access == kAligned) return load_vec(reinterpret_cast<const T*>(p));
   return cut_window(reinterpret_cast<const T*>(p));
 }
 
 template <Access access, class T>
-FASTACT_DEVICE void read_whole(const char* const (&at)[kInFlight], Pack<T> (&packs)[kInFlight]) {
+FASTACT_DEVICE void read_whole(const char* const (&at)[kInFlight], Vec<T> (&vecs)[kInFlight]) {
 #pragma unroll
-  for (int turn = 0; turn < kInFlight; ++turn) packs[turn] = read_whole<access, T>(at[turn]);
+  for (int u = 0; u < kInFlight; ++u) vecs[u] = read_whole<access, T>(at[u]);
 }
 
 template <class T>
-FASTACT_DEVICE void keep_first(Pack<T>& pack, int valid) {
+FASTACT_DEVICE void zero_tail(Vec<T>& vec, int valid) {
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
-    if (j >= valid) pack.lane[j] = T{};
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j >= valid) vec.lane[j] = T{};
 }
 
-// kInFlight packs of which some are not whole, with zeros for what is not there;
+// kInFlight vectors of which some are not whole, with zeros for what is not there;
 // place_of(turn): where they are.
-template <Access access, class T, class PlaceOf>
-FASTACT_DEVICE void read_parts(const Sums& sums, const PlaceOf& place_of,
-                               Pack<T> (&packs)[kInFlight]) {
+template <Access access, class T, class LocationOf>
+FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
+                               Vec<T> (&vecs)[kInFlight]) {
   bool fast[kInFlight];
 #pragma unroll
-  for (int turn = 0; turn < kInFlight; ++turn)
-    fast[turn] = can_read_fast<access, T>(sums, place_of(turn));
+  for (int u = 0; u < kInFlight; ++u) fast[u] = can_read_fast<access, T>(sums, location_of(u));
   if constexpr (access == kDense) {
     // The window of the first stands in for those that are not there: all loads come at once.
     bool all = fast[0];
 #pragma unroll
-    for (int turn = 1; turn < kInFlight; ++turn) all &= fast[turn] || place_of(turn).valid <= 0;
+    for (int u = 1; u < kInFlight; ++u) all &= fast[u] || location_of(u).valid <= 0;
     if (all) {
 #pragma unroll
-      for (int turn = 0; turn < kInFlight; ++turn)
-        packs[turn] = read_whole<access, T>(fast[turn] ? place_of(turn).p : place_of(0).p);
+      for (int u = 0; u < kInFlight; ++u)
+        vecs[u] = read_whole<access, T>(fast[u] ? location_of(u).p : location_of(0).p);
 #pragma unroll
-      for (int turn = 0; turn < kInFlight; ++turn) keep_first(packs[turn], place_of(turn).valid);
+      for (int u = 0; u < kInFlight; ++u) zero_tail(vecs[u], location_of(u).valid);
       return;
     }
   }
 #pragma unroll
-  for (int turn = 0; turn < kInFlight; ++turn) {
-    if (fast[turn]) {
-      packs[turn] = read_whole<access, T>(place_of(turn).p);
-      if constexpr (access == kDense) keep_first(packs[turn], place_of(turn).valid);
+  for (int u = 0; u < kInFlight; ++u) {
+    if (fast[u]) {
+      vecs[u] = read_whole<access, T>(location_of(u).p);
+      if constexpr (access == kDense) zero_tail(vecs[u], location_of(u).valid);
       continue;
     }
-    packs[turn] = Pack<T>{};
+    vecs[u] = Vec<T>{};
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j)
-      if (j < place_of(turn).valid)
-        packs[turn].lane[j] = load(reinterpret_cast<const T*>(place_of(turn).p + j * sums.inner_x));
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      if (j < location_of(u).valid)
+        vecs[u].lane[j] = load(reinterpret_cast<const T*>(location_of(u).p + j * sums.inner_x));
   }
 }
 
-// How many lanes of the next packs count: all, a constant, or as their places tell.
+// How many lanes of the next vectors count: all, a constant, or as their places tell.
 struct Whole {
   static constexpr bool kIsWhole = true;
   template <class T>
   FASTACT_DEVICE static constexpr int valid(int) {
-    return Pack<T>::kSize;
+    return Vec<T>::kSize;
   }
 };
-template <class PlaceOf>
+template <class LocationOf>
 struct Parts {
   static constexpr bool kIsWhole = false;
-  const PlaceOf& place_of;
+  const LocationOf& location_of;
   template <class T>
-  FASTACT_DEVICE int valid(int turn) const {
-    return place_of(turn).valid;
+  FASTACT_DEVICE int valid(int u) const {
+    return location_of(u).valid;
   }
 };
 
@@ -200,8 +200,8 @@ FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
 
 // Whether pieces lie on several axes: their starts take divisions, and those registers.
 template <Access access>
-FASTACT_DEVICE bool has_divided_pieces(const Sums& sums) {
-  return access == kAnyhow && sums.pieces.count > 1;
+FASTACT_DEVICE bool has_divided_segments(const Sums& sums) {
+  return access == kAnyhow && sums.segments.count > 1;
 }
 
 // Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in

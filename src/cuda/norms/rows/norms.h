@@ -1,4 +1,5 @@
-// The norms over units (common/norms.h) to the bindings, as core/api.h says of the other families.
+// The norms over units (common/norms/norms.h) to the bindings, as core/api.h says of the other
+// families.
 #pragma once
 
 #include "cuda/core/api.h"

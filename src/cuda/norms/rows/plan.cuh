@@ -32,7 +32,7 @@ constexpr int kDTypeOf<bf16> = kBF16;
 
 // Where an element of a unit lies in arrays of any strides.
 struct NormTable {
-  int units, count;  // axes that count units, and all
+  int row_axes, count;  // axes that count units, and all
   int64_t length[kNormAxes];
   int64_t stride[kNormRoles][kNormAxes];  // bytes
 };
@@ -46,16 +46,16 @@ struct NormRows {
   bool fast[kNormRoles];      // rows of data begin at multiples of 16 bytes; parameters touch
   bool repeated[4];           // one element stands for all
   bool windows[4];            // nobody writes what neighbours hold
-  bool quick;                 // whole packs of data are all fast, and so are their parameters
+  bool quick;                 // whole vectors of data are all fast, and so are their parameters
   int weight_dtype, bias_dtype;
 
-  int64_t batch, groups, units;
-  int64_t row, params, run;  // row = params * run
-  int lanes;                 // threads of a unit
-  int teams;                 // units of a block at a time
-  int per_lane;              // packs of a thread
-  int resident;              // of those, kept in shared memory
-  int run_packs;             // if quick: packs that share a parameter, 0: each element has its own
+  int64_t batch, groups, count;
+  int64_t length, params, run;  // row = params * run
+  int lanes;                    // threads of a unit
+  int teams;                    // units of a block at a time
+  int per_lane;                 // vectors of a thread
+  int resident;                 // of those, kept in shared memory
+  int run_vecs;  // if quick: vectors that share a parameter, 0: each element has its own
 
   int which;
   double parameters[kMaxParameters];
@@ -73,10 +73,10 @@ struct NormPlan {
   bool is_dense;
   int threads;
   // Of the gradients of weight and bias: their axes, groups and params.
-  int slot_axes;
-  int64_t slot_length[kNormAxes], slot_stride[2][kNormAxes];
-  char* slot_data[2];
-  int64_t slots() const { return rows.groups * rows.params; }
+  int param_axes;
+  int64_t param_length[kNormAxes], param_stride[2][kNormAxes];
+  char* param_data[2];
+  int64_t param_count() const { return rows.groups * rows.params; }
 };
 
 struct NormAxis {
@@ -166,22 +166,22 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
         int(std::count_if(axes, axes + count, [&](const NormAxis& a) { return a.kind <= kind; }));
   rows.batch = lengths[0], rows.groups = lengths[1];
   rows.params = lengths[2], rows.run = lengths[3];
-  rows.units = rows.batch * rows.groups, rows.row = rows.params * rows.run;
+  rows.count = rows.batch * rows.groups, rows.length = rows.params * rows.run;
 
   NormTable& table = plan.rows.table;
-  table.units = ends[1], table.count = count;
+  table.row_axes = ends[1], table.count = count;
   for (int i = 0; i < count; ++i) {
     table.length[i] = axes[i].length;
     for (int k = 0; k < kNormRoles; ++k) table.stride[k][i] = axes[i].stride[k];
   }
   for (int i = ends[0]; i < ends[2]; ++i) {
-    plan.slot_length[plan.slot_axes] = axes[i].length;
+    plan.param_length[plan.param_axes] = axes[i].length;
     for (int k = 0; k < 2; ++k)
-      plan.slot_stride[k][plan.slot_axes] = axes[i].stride[kNormRoles + k];
-    ++plan.slot_axes;
+      plan.param_stride[k][plan.param_axes] = axes[i].stride[kNormRoles + k];
+    ++plan.param_axes;
   }
 
-  plan.slot_data[0] = data[kNormRoles], plan.slot_data[1] = data[kNormRoles + 1];
+  plan.param_data[0] = data[kNormRoles], plan.param_data[1] = data[kNormRoles + 1];
 
   plan.is_dense = true;
   rows.weight_dtype = call.weight_dtype, rows.bias_dtype = call.bias_dtype;
@@ -193,9 +193,9 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
     if (k < 4) {
       rows.repeated[k] = !outputs[k] && repeats(axes, count, k);
       plan.is_dense &= is_linear(axes, 0, ends[1], k, &rows.pitch[k]);
-      if (rows.row > 1) plan.is_dense &= is_linear(axes, ends[1], count, k, &step);
+      if (rows.length > 1) plan.is_dense &= is_linear(axes, ends[1], count, k, &step);
       plan.is_dense &= rows.repeated[k] || step == item[k];
-      rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kPackBytes == 0;
+      rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kVecBytes == 0;
       rows.windows[k] = true;
       for (int other = 0; other < 4; ++other)
         if (outputs[other] && call.data[other].data == call.data[k].data) rows.windows[k] = false;
@@ -203,16 +203,16 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
       plan.is_dense &= is_linear(axes, 0, ends[1], k, &rows.pitch[k]);
     } else {
       plan.is_dense &= is_linear(axes, ends[0], ends[2], k, &rows.pitch[k]);
-      const bool begins = address % kPackBytes == 0 &&
-                          (rows.groups == 1 || rows.params * item[k] % kPackBytes == 0);
+      const bool begins =
+          address % kVecBytes == 0 && (rows.groups == 1 || rows.params * item[k] % kVecBytes == 0);
       rows.fast[k] = begins && rows.pitch[k] == item[k];
     }
     plan.is_dense &= address % uintptr_t(item[k]) == 0;  // checked before: any other is refused
   }
-  constexpr int64_t kSize = Pack<T>::kSize;
+  constexpr int64_t kSize = Vec<T>::kSize;
   const bool runs = rows.run > 1 && has_parameters;
-  rows.quick = plan.is_dense && rows.row < INT32_MAX && (!runs || rows.run % kSize == 0);
-  rows.run_packs = runs ? int(std::min<int64_t>(rows.run / kSize, INT32_MAX)) : 0;
+  rows.quick = plan.is_dense && rows.length < INT32_MAX && (!runs || rows.run % kSize == 0);
+  rows.run_vecs = runs ? int(std::min<int64_t>(rows.run / kSize, INT32_MAX)) : 0;
   for (int k = 0; k < 4; ++k) rows.quick &= !data[k] || rows.fast[k];
   for (int k = kWeightRole; k < kNormRoles && !runs; ++k) {
     const int dtype = k == kWeightRole ? rows.weight_dtype : rows.bias_dtype;
