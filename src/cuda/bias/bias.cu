@@ -28,12 +28,6 @@ namespace {
 constexpr int64_t kChunkVecs = 2048;  // of a channel
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kManyBlocks = 1024;
-constexpr int64_t kMaxChunks = 1024;
-
-void cut(Chunks* chunks, int64_t n, int64_t least) {
-  chunks->size = std::max<int64_t>(least, ceil_div(n, kMaxChunks));
-  chunks->count = std::max<int64_t>(1, ceil_div(n, chunks->size));
-}
 
 struct Plan {
   Layout layout;

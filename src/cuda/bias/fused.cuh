@@ -6,7 +6,8 @@
 #include "cuda/core/api.h"
 #include "cuda/core/block_reduce.cuh"
 #include "cuda/core/elementwise.cuh"
-#include "cuda/reductions/tile_loader.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -25,10 +26,7 @@ struct Fused {
 
 template <class T>
 FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {
-  const char* p = fused.bias + channel * fused.bias_stride;
-  if (fused.bias_dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
-  if (fused.bias_dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));
-  return Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
+  return load_parameter<T>(fused.bias + channel * fused.bias_stride, fused.bias_dtype);
 }
 
 // Adds the bias to the elements [index, index + vector) of a whole array.

@@ -28,6 +28,36 @@ FASTACT_DEVICE T block_sum(T value) {
   return warp_sum(value, kWarps);
 }
 
+// The sum of `count` partial sums, given to every lane of a warp.
+FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
+  double sum = 0;
+  for (int64_t i = int(threadIdx.x) % kWarp; i < count; i += kWarp) sum += load(partials + i);
+  return warp_sum(sum);
+}
+
+// Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
+// `block`, shared memory for every thread's columns. Threads beyond ty rows have none.
+template <class Shared, int kSize>
+FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[kSize], int x, int y, int tx,
+                              int ty) {
+  const int mine = (y * tx + x) * kSize;
+  if (y < ty) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) block[mine + j] = total[j];
+  }
+  __syncthreads();
+  for (int rows = ty; rows > 1;) {
+    const int half = (rows + 1) / 2;
+    if (y + half < rows) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        block[mine + j] += double(block[mine + half * tx * kSize + j]);
+    }
+    __syncthreads();
+    rows = half;
+  }
+}
+
 // What is added up: f(value), in double.
 struct Itself {
   FASTACT_HD double operator()(double x) const { return x; }

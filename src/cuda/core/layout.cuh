@@ -2,7 +2,8 @@
 #pragma once
 
 #include "common/core/operand.h"
-#include "cuda/reductions/tile_loader.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {

@@ -54,7 +54,7 @@ constexpr int64_t kRowsOfThread = 4;
 // What a block does, by shape and dtype alone: sums over rows are the same for vectors and for
 // single columns, which differ in tx and tiles only.
 template <class T, bool backward>
-void cut(GateTask* task, int64_t rows, int64_t columns) {
+void plan_grid(GateTask* task, int64_t rows, int64_t columns) {
   const int64_t vecs = ceil_div(columns, kLanes<T, true, backward>);
   task->rows = rows;
   task->columns = columns;
@@ -124,7 +124,7 @@ GateTask describe(const GateArrays& arrays) {
   constexpr int64_t kItem = sizeof(T);
   const Operand& state = arrays.role[kState];
   GateTask task{};
-  cut<T, backward>(&task, rows_of(state), state.shape[state.ndim - 1]);
+  plan_grid<T, backward>(&task, rows_of(state), state.shape[state.ndim - 1]);
   for (int role = 0; role < kGateRoles; ++role) {
     const Operand& array = arrays.role[role];
     task.data[role] = array.data;
@@ -155,7 +155,7 @@ void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream) {
 template <class T>
 int64_t gates_workspace(int kind, const Operand& state) {
   GateTask task{};
-  cut<T, true>(&task, rows_of(state), state.shape[state.ndim - 1]);
+  plan_grid<T, true>(&task, rows_of(state), state.shape[state.ndim - 1]);
   const int64_t saved = for_kind<T>(kind, [](auto of) { return decltype(of)::kSaved; });
   return task.chunks > 1 ? saved * task.columns * task.chunks * int64_t(sizeof(double)) : 0;
 }

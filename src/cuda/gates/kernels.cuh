@@ -2,8 +2,9 @@
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/gates/cells.cuh"
-#include "cuda/reductions/tile_loader.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -149,10 +150,7 @@ FASTACT_DEVICE Held<T, lanes> nothing() {
 
 template <class T>
 FASTACT_DEVICE Compute<T> bias_at(const GateVector& bias, int64_t index) {
-  const char* p = bias.data + index * bias.stride;
-  if (bias.dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
-  if (bias.dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));
-  return widen(load(reinterpret_cast<const T*>(p)));
+  return load_parameter<T>(bias.data + index * bias.stride, bias.dtype);
 }
 
 // What a kept gate adds up of the biases: of gru's q the recurrent one alone, of n the other.
@@ -256,13 +254,7 @@ void gates_forward_kernel(FASTACT_GRID_CONSTANT const GateTask task) {
 // One bias's gradient, rounded.
 template <class T>
 FASTACT_DEVICE void put_element(const GateVector& to, int64_t index, double sum, bool accumulate) {
-  char* p = to.data + index * to.stride;
-  if (to.dtype == kF64)
-    put(reinterpret_cast<double*>(p), sum, accumulate);
-  else if (to.dtype == kF32)
-    put(reinterpret_cast<float*>(p), sum, accumulate);
-  else
-    put(reinterpret_cast<T*>(p), sum, accumulate);
+  put_parameter<T>(to.data + index * to.stride, to.dtype, sum, accumulate);
 }
 
 // The sum over all rows of the k-th kept gate's gradient is that of one or both biases. Of gru, n's
@@ -282,13 +274,9 @@ FASTACT_KERNEL(kFinishThreads)
 void finish_gate_sums(FASTACT_GRID_CONSTANT const GateSums sums) {
   constexpr int kOutputs = kFinishThreads / kWarp;
   const int64_t output = int64_t(blockIdx.x) * kOutputs + int(threadIdx.x) / kWarp;
-  const int lane = int(threadIdx.x) % kWarp;
-  double sum = 0;
-  if (output < sums.saved * sums.columns)
-    for (int64_t i = lane; i < sums.chunks; i += kWarp)
-      sum += load(sums.partials + output * sums.chunks + i);
-  sum = warp_sum(sum);
-  if (lane > 0 || output >= sums.saved * sums.columns) return;
+  const bool idle = output >= sums.saved * sums.columns;
+  const double sum = sum_of_partials(sums.partials + output * sums.chunks, idle ? 0 : sums.chunks);
+  if (idle || int(threadIdx.x) % kWarp > 0) return;
   const int k = int(quotient(output, sums.columns));
   put_sum<T>(sums, k, output - k * sums.columns, sum);
 }

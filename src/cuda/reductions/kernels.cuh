@@ -121,10 +121,10 @@ struct RowTask {
 FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
   const int64_t task = first + int(threadIdx.x) / sums.team;
   const bool idle = task >= sums.tasks;
-  const int64_t row = idle ? 0 : sums.chunks > 1 ? task / sums.chunks : task;
-  const int64_t chunk = idle ? 0 : task - row * sums.chunks;
-  const int64_t begin = chunk * sums.chunk;
-  return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunk, sums.vecs)};
+  const int64_t row = idle ? 0 : sums.chunks.count > 1 ? task / sums.chunks.count : task;
+  const int64_t chunk = idle ? 0 : task - row * sums.chunks.count;
+  const int64_t begin = chunk * sums.chunks.size;
+  return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunks.size, sums.vecs)};
 }
 
 template <Access access, class F, class T>
@@ -236,18 +236,18 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
   FASTACT_SHARED(double, block, kThreads* kSize);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
 
-  const int64_t tasks = sums.kept.size * sums.chunks * sums.tiles;
+  const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int64_t tile = task % sums.tiles;
-    const int64_t chunk = task / sums.tiles % sums.chunks;
-    const int64_t outer = task / sums.tiles / sums.chunks;
+    const int64_t chunk = task / sums.tiles % sums.chunks.count;
+    const int64_t outer = task / sums.tiles / sums.chunks.count;
     const Offset offset = locate(sums.kept, outer);
     const int64_t column = (tile * sums.tx + tx) * kSize;
-    const int64_t end = smaller((chunk + 1) * sums.chunk, sums.rows);
+    const int64_t end = smaller((chunk + 1) * sums.chunks.size, sums.rows);
 
     double total[kSize] = {};
     if (column < sums.width && ty < sums.ty)
-      sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunk + ty, end,
+      sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunks.size + ty, end,
                                total);
 
     fold_rows(block, total, tx, ty, sums.tx, sums.ty);
@@ -276,12 +276,10 @@ void finish_sums(FASTACT_GRID_CONSTANT const Sums sums, const int64_t outputs,
   for (int64_t first = int64_t(blockIdx.x) * kOutputs; first < outputs;
        first += int64_t(gridDim.x) * kOutputs) {
     const int64_t output = first + int(threadIdx.x) / kWarp;
-    double sum = 0;
-    if (output < outputs)
-      for (int64_t i = lane; i < sums.chunks; i += kWarp)
-        sum += load(sums.partials + output * sums.chunks + i);
-    sum = warp_sum(sum);
-    if (lane > 0 || output >= outputs) continue;
+    const bool idle = output >= outputs;
+    const double sum =
+        sum_of_partials(sums.partials + output * sums.chunks.count, idle ? 0 : sums.chunks.count);
+    if (idle || lane > 0) continue;
     const int64_t outer = output / inner;
     char* y = sums.y + locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
     put(reinterpret_cast<T*>(y), sum, sums.accumulate);

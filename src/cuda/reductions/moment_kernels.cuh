@@ -39,8 +39,8 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
 template <class T>
 FASTACT_DEVICE void emit(const Sums& sums, const MomentResults& to, int64_t output, int64_t chunk,
                          int64_t at_y, const Growing& all) {
-  if (sums.chunks == 1) return put<T>(to, at_y, all);
-  double* partial = sums.partials + 3 * (output * sums.chunks + chunk);
+  if (sums.chunks.count == 1) return put<T>(to, at_y, all);
+  double* partial = sums.partials + 3 * (output * sums.chunks.count + chunk);
   store(partial, all.of.mean + all.of.mean_low);
   store(partial + 1, all.of.m2 + all.of.m2_low);
   store(partial + 2, all.count);
@@ -183,13 +183,13 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column of the tile
 
-  const int64_t tasks = sums.kept.size * sums.chunks * sums.tiles;
+  const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int tile = int(task % sums.tiles), chunk = int(task / sums.tiles % sums.chunks);
-    const int64_t outer = task / sums.tiles / sums.chunks;
+    const int tile = int(task % sums.tiles), chunk = int(task / sums.tiles % sums.chunks.count);
+    const int64_t outer = task / sums.tiles / sums.chunks.count;
     const int64_t here = int64_t(tile) * sums.tx * kSize, column = here + tx * kSize;
-    const int64_t begin = chunk * sums.chunk;
-    const int64_t end = smaller(begin + sums.chunk, sums.rows);
+    const int64_t begin = chunk * sums.chunks.size;
+    const int64_t end = smaller(begin + sums.chunks.size, sums.rows);
     const int columns = int(smaller(sums.tx * kSize, sums.width - here));
 
     ColumnLane<T> lane;
@@ -269,8 +269,8 @@ void finish_moments(FASTACT_GRID_CONSTANT const Sums sums,
     const int64_t output = first + int(threadIdx.x) / kWarp;
     Growing all{};
     if (output < outputs)
-      for (int64_t i = lane; i < sums.chunks; i += kWarp) {
-        const double* partial = sums.partials + 3 * (output * sums.chunks + i);
+      for (int64_t i = lane; i < sums.chunks.count; i += kWarp) {
+        const double* partial = sums.partials + 3 * (output * sums.chunks.count + i);
         absorb(all, Part{load(partial), load(partial + 1), load(partial + 2)});
       }
     all = warp_merge(all);

@@ -41,7 +41,7 @@ void run_moments(const Plan& plan, const MomentResults& to, int64_t outputs, int
                  int64_t blocks, void (*const (&kernels)[3])(Plan, MomentResults),
                  cudaStream_t stream) {
   launch(kernels[plan.access], {std::min(blocks, kMaxBlocks), kThreads}, stream, plan, to);
-  if (plan.chunks == 1) return;
+  if (plan.chunks.count == 1) return;
   const int64_t finishers = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
   launch(finish_moments<T>, {finishers, kThreads}, stream, plan, to, outputs, inner);
 }
@@ -114,8 +114,8 @@ template <class T>
 int64_t moments_workspace(const Operand& x, const Operand& result, const bool* reduced) {
   if (is_empty(x)) return 0;
   const Reduction plan = plan_reduction(x, result, reduced, sizeof(T), false);
-  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
-                                            : plan_columns<T>(plan, nullptr).chunks;
+  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks.count
+                                            : plan_columns<T>(plan, nullptr).chunks.count;
   return chunks > 1 ? kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
@@ -139,8 +139,8 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
     static constexpr void (*kKernels[3])(ColumnSums, MomentResults) = {
         moment_columns<kAligned, T>, moment_columns<kDense, T>, moment_columns<kAnyhow, T>};
     const ColumnSums sums = plan_columns<T>(plan, partials);
-    run_moments<T>(sums, to, plan.outputs(), plan.inner, sums.kept.size * sums.chunks * sums.tiles,
-                   kKernels, stream);
+    run_moments<T>(sums, to, plan.outputs(), plan.inner,
+                   sums.kept.size * sums.chunks.count * sums.tiles, kKernels, stream);
   }
 }
 

@@ -12,19 +12,12 @@ constexpr int64_t kWarpRow = 512;   // vectors that one warp takes
 constexpr int64_t kChunk = 4096;    // vectors of a row, 64 KiB
 constexpr int64_t kChunkRows = 64;  // rows of a column
 constexpr int64_t kManyBlocks = 1024;
-constexpr int64_t kMaxChunks = 1024;
 
 Outer outer_of(const Axes& axes) {
   Outer outer{axes.count, axes.size, {}, {}, {}};
   for (int i = 0; i < axes.count; ++i)
     outer.length[i] = axes.length[i], outer.x[i] = axes.x[i], outer.y[i] = axes.y[i];
   return outer;
-}
-
-// Cuts n units into as few chunks of `least` units or more as kMaxChunks allows.
-void cut(Sums* sums, int64_t n, int64_t least) {
-  sums->chunk = std::max(least, ceil_div(n, kMaxChunks));
-  sums->chunks = ceil_div(n, sums->chunk);
 }
 
 bool has_aligned_base(const Reduction& plan) {
@@ -66,8 +59,8 @@ RowSums plan_rows(const Reduction& plan, double* partials) {
   static_cast<Sums&>(sums) = describe<T>(plan, partials);
   sums.segment_vecs = ceil_div(plan.inner, Vec<T>::kSize);
   sums.vecs = sums.segment_vecs * plan.reduced.size;
-  cut(&sums, sums.vecs, kChunk);
-  sums.tasks = plan.outputs() * sums.chunks;
+  cut(&sums.chunks, sums.vecs, kChunk);
+  sums.tasks = plan.outputs() * sums.chunks.count;
   sums.team =
       sums.vecs > kWarpRow ? kThreads : power_of_two_from(ceil_div(sums.vecs, kInFlight), kWarp);
   sums.step_segments = sums.team / sums.segment_vecs;
@@ -98,7 +91,7 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   sums.tiles = ceil_div(vecs, sums.tx);
   // As many chunks as fill a device, whichever it is: at 4096 x 768 whole columns are six blocks.
   const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
-  cut(&sums, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
+  cut(&sums.chunks, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
   return sums;
 }
 

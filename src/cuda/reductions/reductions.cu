@@ -31,8 +31,8 @@ template <class T>
 int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
   if (is_empty(x)) return 0;
   const Reduction plan = plan_reduction(x, y, reduced, sizeof(T), false);
-  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
-                                            : plan_columns<T>(plan, nullptr).chunks;
+  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks.count
+                                            : plan_columns<T>(plan, nullptr).chunks.count;
   return chunks > 1 ? plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
@@ -43,7 +43,7 @@ template <class T, class Plan>
 void run_sums(const Plan& plan, int64_t outputs, int64_t inner, int64_t blocks,
               void (*const (&kernels)[3])(Plan), cudaStream_t stream) {
   launch(kernels[plan.access], {std::min(blocks, kMaxBlocks), kThreads}, stream, plan);
-  if (plan.chunks == 1) return;
+  if (plan.chunks.count == 1) return;
   const int64_t finishers = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
   launch(finish_sums<T>, {finishers, kThreads}, stream, plan, outputs, inner);
 }
@@ -68,7 +68,7 @@ void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* par
     ColumnSums sums = plan_columns<T>(plan, partials);
     if (empty) sums.rows = 0;
     sums.accumulate = accumulate;
-    const int64_t blocks = sums.kept.size * sums.chunks * sums.tiles;
+    const int64_t blocks = sums.kept.size * sums.chunks.count * sums.tiles;
     run_sums<T>(sums, plan.outputs(), plan.inner, blocks, kKernels, stream);
   }
 }
@@ -116,10 +116,10 @@ void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const T* x, T* 
                           const int64_t n, const bool aligned) {
   constexpr int kSize = Vec<T>::kSize;
   const int64_t vecs = (n + kSize - 1) / kSize;
-  for (int64_t chunk = blockIdx.x; chunk < sums.chunks; chunk += gridDim.x) {
-    const int64_t end = smaller((chunk + 1) * sums.chunk, vecs);
+  for (int64_t chunk = blockIdx.x; chunk < sums.chunks.count; chunk += gridDim.x) {
+    const int64_t end = smaller((chunk + 1) * sums.chunks.size, vecs);
     double total = 0;
-    for (int64_t q = chunk * sums.chunk + threadIdx.x; q < end; q += kThreads) {
+    for (int64_t q = chunk * sums.chunks.size + threadIdx.x; q < end; q += kThreads) {
       const int64_t i = q * kSize;
       const bool fast = aligned && n - i >= kSize;
       const Vec<T> vec = fast ? load_vec(x + i) : load_some(x + i, n - i);
@@ -165,13 +165,14 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
   Sums sums{};
   sums.y = y.data;
   sums.partials = static_cast<double*>(workspace);
-  cut(&sums, ceil_div(walk.size, Vec<T>::kSize), kChunk);
+  cut(&sums.chunks, ceil_div(walk.size, Vec<T>::kSize), kChunk);
   const auto* from = reinterpret_cast<const T*>(walk.data[0]);
   auto* to = reinterpret_cast<T*>(walk.data[1]);
   const auto bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
-  launch(square_with_gradient<T>, {sums.chunks, kThreads}, stream, sums, from, to, walk.size,
+  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums, from, to, walk.size,
          bits % kVecBytes == 0);
-  if (sums.chunks > 1) finish_partials<T>(sums.partials, 1, sums.chunks, y.data, 0, false, stream);
+  if (sums.chunks.count > 1)
+    finish_partials<T>(sums.partials, 1, sums.chunks.count, y.data, 0, false, stream);
 }
 
 template <class T>
@@ -186,7 +187,7 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
                      int64_t stride, bool accumulate, cudaStream_t stream) {
   Sums sums{};
   sums.partials = const_cast<double*>(partials);
-  sums.chunks = chunks;
+  sums.chunks.count = chunks;
   sums.y = y;
   sums.inner_y = stride;
   sums.accumulate = accumulate;

@@ -6,33 +6,14 @@
 // (`read_parts`).
 #pragma once
 
-#include <algorithm>
-
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kInFlight = 4;  // vectors of a lane
-
-inline bool is_empty(const Operand& a) {
-  return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
-}
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-inline int power_of_two_from(int64_t n, int most) {
-  int power = 1;
-  while (power < n && power < most) power *= 2;
-  return power;
-}
-
-// a / b for numbers that are not negative: in 32 bits where they allow it.
-FASTACT_DEVICE int64_t quotient(int64_t a, int64_t b) {
-  return (a | b) <= int64_t(0xffffffff) ? uint32_t(a) / uint32_t(b) : a / b;
-}
-
-FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Outer axes, and how x and y move along them, in bytes.
 struct Outer {
@@ -62,6 +43,10 @@ enum Access : int {
   kAnyhow,   // by windows inside one piece, or element by element
 };
 
+struct Chunks {
+  int64_t size, count;
+};
+
 struct Sums {
   const char* x;       // IN
   char* y;             // OUT, one element an output
@@ -74,24 +59,17 @@ struct Sums {
   Access access;
   const char* low;  // kDense: the array's ends
   const char* high;
-  int64_t chunks;    // of the reduced index
-  int64_t chunk;     // vectors, or rows, of each
+  Chunks chunks;     // of the reduced index: of vectors, or of rows
   double* partials;  // OUT where there is more than one chunk: outputs x chunks
   bool accumulate;   // y IN/OUT: added to
 };
-
-// y OUT = sum, or y IN/OUT += sum; rounded once.
-template <class T>
-FASTACT_DEVICE void put(T* y, double sum, bool accumulate) {
-  store(y, narrow_once<T>(accumulate ? double(widen(load(y))) + sum : sum));
-}
 
 // One chunk's sum of an output, `at_y` bytes into y: the result itself where it is the only one.
 template <class T>
 FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_t at_y,
                          double sum) {
-  if (sums.chunks > 1)
-    store(sums.partials + output * sums.chunks + chunk, sum);
+  if (sums.chunks.count > 1)
+    store(sums.partials + output * sums.chunks.count + chunk, sum);
   else
     put(reinterpret_cast<T*>(sums.y + at_y), sum, sums.accumulate);
 }
@@ -202,29 +180,6 @@ FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
 template <Access access>
 FASTACT_DEVICE bool has_divided_segments(const Sums& sums) {
   return access == kAnyhow && sums.segments.count > 1;
-}
-
-// Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
-// `block`, shared memory for every thread's columns. Threads beyond ty rows have none.
-template <class Shared, int kSize>
-FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[kSize], int x, int y, int tx,
-                              int ty) {
-  const int mine = (y * tx + x) * kSize;
-  if (y < ty) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) block[mine + j] = total[j];
-  }
-  __syncthreads();
-  for (int rows = ty; rows > 1;) {
-    const int half = (rows + 1) / 2;
-    if (y + half < rows) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        block[mine + j] += double(block[mine + half * tx * kSize + j]);
-    }
-    __syncthreads();
-    rows = half;
-  }
 }
 
 }  // namespace

@@ -10,34 +10,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Axes and the bytes by which two arrays move along them.
-struct PairAxes {
-  int count;
-  int64_t length[kMaxAxes], a[kMaxAxes], b[kMaxAxes];
-
-  void append(int64_t n, int64_t of_a, int64_t of_b) {
-    length[count] = n, a[count] = of_a, b[count] = of_b;
-    ++count;
-  }
-};
-
 constexpr int kGroupThreads = 256;
-
-struct PairOffset {
-  int64_t a, b;
-};
-
-FASTACT_DEVICE PairOffset offset_of(const PairAxes& axes, int64_t index) {
-  PairOffset at{0, 0};
-  for (int axis = axes.count - 1; axis >= 0; --axis) {
-    const int64_t rest = quotient(index, axes.length[axis]);
-    const int64_t here = index - rest * axes.length[axis];
-    at.a += here * axes.a[axis];
-    at.b += here * axes.b[axis];
-    index = rest;
-  }
-  return at;
-}
 
 // Two arrays: mean and rstd by unit, weight and bias (or their gradients) by channel.
 struct Pair {

@@ -14,7 +14,8 @@
 #include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/api.h"
-#include "cuda/reductions/tile_loader.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -90,25 +91,19 @@ FASTACT_DEVICE double read_channel(const ChannelArray& from, int64_t channel, do
   return load(reinterpret_cast<const double*>(p));
 }
 
-template <class T>
-FASTACT_DEVICE void write_as(char* p, double value, bool accumulate) {
-  T* to = reinterpret_cast<T*>(p);
-  store(to, narrow_once<T>(accumulate ? double(widen(load(to))) + value : value));
-}
-
 FASTACT_DEVICE void write_channel(const ChannelArray& to, int64_t channel, double value,
                                   bool accumulate) {
   if (!to.data) return;
   char* p = to.data + channel * to.stride;
   switch (to.dtype) {
     case kF16:
-      return write_as<f16>(p, value, accumulate);
+      return put(reinterpret_cast<f16*>(p), value, accumulate);
     case kBF16:
-      return write_as<bf16>(p, value, accumulate);
+      return put(reinterpret_cast<bf16*>(p), value, accumulate);
     case kF32:
-      return write_as<float>(p, value, accumulate);
+      return put(reinterpret_cast<float*>(p), value, accumulate);
   }
-  write_as<double>(p, value, accumulate);
+  put(reinterpret_cast<double*>(p), value, accumulate);
 }
 
 // The numbers of a cell that forward needs.

@@ -11,13 +11,7 @@ constexpr int64_t kChunkVecs = 2048;  // of a channel
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kChunkElements = 8192;
 constexpr int64_t kManyTasks = 1024;
-constexpr int64_t kMostChunks = 1024;
 constexpr int64_t kWarpVecs = 256;  // of a channel that a warp takes
-
-void cut(Tasks* tasks, int64_t n, int64_t least) {
-  tasks->size = std::max<int64_t>(least, ceil_div(n, kMostChunks));
-  tasks->count = std::max<int64_t>(1, ceil_div(n, tasks->size));
-}
 
 // Arrays as cells see them: examples x outer x channels x inner, or not dense.
 struct ChannelLayout {
@@ -74,7 +68,7 @@ int64_t run_sums(const Operand& dy, const Operand& x, const ChannelLayout& layou
   tasks.coefs = layout.examples * layout.channels;
   const auto blocks = [](int64_t n) { return std::min(n, kMaxBlocks); };
   if (!layout.dense) {
-    AnyStrides arrays{dy.data, x.data, {0, 1, {}, {}, {}}, {0, 1, {}, {}, {}}};
+    AnyStrides arrays{dy.data, x.data, {}, {}};
     for (int i = 0; i < x.ndim; ++i)
       if (x.shape[i] > 1)
         (of_coef[i] ? arrays.coefs : arrays.reduced)
@@ -110,10 +104,7 @@ int64_t run_sums(const Operand& dy, const Operand& x, const ChannelLayout& layou
 // The sum of a cell's partials, to every lane of a warp; k: 0 of p, 1 of p (x - mean).
 FASTACT_DEVICE double total_of(const double* partials, int64_t coefs, int64_t chunks, int k,
                                int64_t coef) {
-  double sum = 0;
-  for (int64_t i = int(threadIdx.x) % kWarp; i < chunks; i += kWarp)
-    sum += load(partials + (k * coefs + coef) * chunks + i);
-  return warp_sum(sum);
+  return sum_of_partials(partials + (k * coefs + coef) * chunks, chunks);
 }
 
 }  // namespace

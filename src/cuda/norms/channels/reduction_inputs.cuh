@@ -268,31 +268,9 @@ void sums_of_columns(const Gradients<T> arrays, const Coefficients<T> coefs,
   }
 }
 
-// Axes of cells or of the terms of one, with the strides of dy and x in bytes.
-struct TwoStrides {
-  int count;
-  int64_t size, length[kMaxAxes], dy[kMaxAxes], x[kMaxAxes];
-
-  void append(int64_t n, int64_t of_dy, int64_t of_x) {
-    length[count] = n, dy[count] = of_dy, x[count] = of_x;
-    ++count;
-    size *= n;
-  }
-};
-
-FASTACT_DEVICE void step_to(const TwoStrides& axes, int64_t index, int64_t& dy, int64_t& x) {
-  for (int axis = axes.count - 1; axis >= 0; --axis) {
-    const int64_t rest = quotient(index, axes.length[axis]);
-    const int64_t here = index - rest * axes.length[axis];
-    dy += here * axes.dy[axis];
-    x += here * axes.x[axis];
-    index = rest;
-  }
-}
-
 struct AnyStrides {
-  const char *dy, *x;  // IN
-  TwoStrides coefs, reduced;
+  const char *dy, *x;       // IN
+  PairAxes coefs, reduced;  // a: of dy, b: of x
 };
 
 template <class T, bool is_identity>
@@ -303,14 +281,12 @@ void sums_of_any(FASTACT_GRID_CONSTANT const AnyStrides arrays, const Coefficien
   for (int64_t task = blockIdx.x; task < tasks.coefs * tasks.count; task += gridDim.x) {
     const int64_t coef = task / tasks.count, chunk = task - coef * tasks.count;
     const int64_t end = smaller((chunk + 1) * tasks.size, arrays.reduced.size);
-    int64_t dy_base = 0, x_base = 0;
-    step_to(arrays.coefs, coef, dy_base, x_base);
+    const PairOffset base = offset_of(arrays.coefs, coef);
     double sum = 0, sum_x = 0;
     for (int64_t i = chunk * tasks.size + threadIdx.x; i < end; i += kThreads) {
-      int64_t dy_at = dy_base, x_at = x_base;
-      step_to(arrays.reduced, i, dy_at, x_at);
-      const C x = widen(load(reinterpret_cast<const T*>(arrays.x + x_at)));
-      C p = widen(load(reinterpret_cast<const T*>(arrays.dy + dy_at)));
+      const PairOffset at = offset_of(arrays.reduced, i);
+      const C x = widen(load(reinterpret_cast<const T*>(arrays.x + base.b + at.b)));
+      C p = widen(load(reinterpret_cast<const T*>(arrays.dy + base.a + at.a)));
       with_coef<kHigh, kLow, kScale, kOffset>(coefs, coef, [&](int, const C(&n)[4]) {
         if constexpr (!is_identity) {
           Wide<T> z{};

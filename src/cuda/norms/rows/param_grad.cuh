@@ -140,12 +140,7 @@ void norm_parameters(FASTACT_GRID_CONSTANT const NormGradient gradient) {
         to += (index - rest * gradient.length[axis]) * gradient.stride[axis];
         index = rest;
       }
-      if (gradient.dtype == kF64)
-        put(reinterpret_cast<double*>(to), sum, gradient.accumulate);
-      else if (gradient.dtype == kF32)
-        put(reinterpret_cast<float*>(to), sum, gradient.accumulate);
-      else
-        put(reinterpret_cast<T*>(to), sum, gradient.accumulate);
+      put_parameter<T>(to, gradient.dtype, sum, gradient.accumulate);
     }
     __syncthreads();
   }

@@ -10,6 +10,7 @@
 #include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/block_reduce.cuh"
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/norms/rows/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -140,14 +141,6 @@ FASTACT_DEVICE void write(const Rows& rows, int role, int64_t row, int64_t q, in
     if (rows.fast[role] && valid >= Vec<T>::kSize)
       return store_vec(row_of<T>(rows, role, row) + q * Vec<T>::kSize, vec);
   write_slow_path<T>(rows, role, row, q, valid, vec);
-}
-
-// One number of a parameter, whose dtype is T's or a wider one.
-template <class T>
-FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype) {
-  if (dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
-  if (dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));
-  return Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
 }
 
 // The parameters that the q-th vector of a unit meets; `none` where there are none. base: of those
