@@ -1,8 +1,8 @@
 // Any activation, chosen at run time, of a vector.
 //
-// A call costs an estimated 30 instructions a vector. Kernels that can bear it (strided ones, and
-// those that fuse more than an activation) have this in place of an instance for each activation:
-// the build would otherwise grow with activations x layouts x directions.
+// Kernels that can bear a call for each vector (strided ones, and those that fuse more than an
+// activation) use this instead of an instance for each activation: the build would otherwise grow
+// with activations x layouts x directions. The cost: docs/design/cuda.md, "Activations".
 #pragma once
 
 #include "common/activations/list.h"

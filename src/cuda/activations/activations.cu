@@ -1,14 +1,9 @@
-// Activations on the GPU: the map of core/elementwise.cuh over the functors of
-// common/activations/list.h.
+// Activations: the map of core/elementwise.cuh over the functors of common/activations/list.h.
 //
-// No activation is named here: the list in common/activations/list.h makes the switch below.
-// Contiguous arrays have a kernel for each activation and direction; strided ones share one
-// (activate.cuh).
-//
-// What bounds them on an H200, at 4.3 TB/s and 132 x 128 lanes at 1.7 GHz: 31 instructions an
-// element in bfloat16 and 62 in float64 (half the lanes) hide behind memory. Registers, load
-// widths and instruction counts of every kernel are in docs/results/cuda_static.md, which
-// tools/cuda_static.py makes.
+// No activation is named here: the list makes the switch below. Contiguous arrays have a kernel for
+// each activation and direction; strided ones share one (activate.cuh). How many instructions hide
+// behind memory: docs/design/cuda.md, "Activations"; registers, load widths and instruction counts
+// of every kernel: docs/results/cuda_static.md, written by tools/cuda_static.py.
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/api.h"
 #include "cuda/core/elementwise.cuh"

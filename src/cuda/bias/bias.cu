@@ -1,22 +1,19 @@
 // Bias and activation in one pass: y = f(x + bias + residual), and its gradients with dbias.
 //
-// Arrays without gaps, of one layout, are outer x channels x inner to the kernels, whatever the
-// rank. The forward is the map of core/elementwise.cuh; a vector knows from its index which
-// channels it meets. The backward reads dy, x and the residual once, writes dx, and adds dx up by
-// channel in double:
+// Dense arrays of one layout are outer x channels x inner to the kernels, whatever their rank. The
+// forward is the map of core/elementwise.cuh; a vector knows from its index which channels it
+// meets. The backward reads dy, x and the residual once, writes dx, and sums dx by channel in
+// double:
 //
-//   inner > 1    a block takes a chunk of one channel's vectors                    (NCHW)
-//   inner = 1    a block takes a tile of channels over a chunk of rows, and folds its rows in
-//                shared memory by a tree                                         (dense, NHWC)
+//   inner > 1    a block takes a chunk of one channel's vectors                  (NCHW)
+//   inner = 1    a block takes a tile of channels over a chunk of rows, and adds its rows in shared
+//                memory by a tree                                                (dense, NHWC)
 //
-// Partials, at most kMaxChunks a channel, meet in one finishing kernel, in an order that depends on
-// the shape alone. Anything strided goes element by element through the same two steps.
+// At most kMaxChunks partial sums a channel are added by one finishing kernel, in an order that
+// depends on the shape alone. Strided arrays go element by element through the same two steps.
 //
-// The activation is chosen at run time, in one function that is called for a vector: a call costs
-// an estimated 30 instructions a vector (4 an element in bfloat16, of the 27 to 41 that hide behind
-// memory), where a kernel for each activation, layout and direction would multiply the build by 25.
-// A thread has one vector of each input in flight: the registers that more would need are worth
-// more as threads, of which 1024 with 2 vectors each keep 32 KiB in flight on a multiprocessor.
+// The activation is chosen at run time, by one call a vector. Why, and why one vector of each input
+// is in flight: docs/design/cuda.md, "Bias and activation".
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 #include "cuda/bias/dense.cuh"

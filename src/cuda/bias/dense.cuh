@@ -1,5 +1,4 @@
-// The backward over arrays without gaps: by channels whose elements lie together, or by rows of
-// them.
+// The backward over dense arrays: by channels whose elements lie together, or by rows of channels.
 #pragma once
 
 #include "cuda/bias/fused.cuh"

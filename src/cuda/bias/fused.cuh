@@ -1,5 +1,4 @@
-// What the kernels of bias.cu have in common: the activation and the bias, and the forward's
-// functor.
+// What the kernels of bias.cu share: activation and bias as parameters, and the forward's functor.
 #pragma once
 
 #include "cuda/activations/activate.cuh"

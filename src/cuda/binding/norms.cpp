@@ -1,4 +1,4 @@
-// The norms over units, for arrays on a GPU.
+// The norms over rows, for arrays on a GPU.
 #include "cuda/norms/rows/norms.h"
 
 #include "cuda/binding/bindings.h"

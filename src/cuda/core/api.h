@@ -1,6 +1,6 @@
-// What the kernels offer to the bindings: host functions that check nothing more and queue their
+// The interface of the kernels to the bindings: host functions that check nothing and queue their
 // work on a stream of the current device. Each .cu is compiled once for each storage type
-// (FASTACT_STORAGE), which is what keeps the build parallel and its files small.
+// (FASTACT_STORAGE), which keeps the build parallel and the object files small.
 #pragma once
 
 #include "common/core/operand.h"

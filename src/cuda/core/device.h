@@ -1,4 +1,4 @@
-// What the bindings ask of the CUDA runtime.
+// The interface of the CUDA runtime to the bindings.
 #pragma once
 
 #include <string>

@@ -1,15 +1,14 @@
-// The element-wise map: y[i] = f(x0[i], x1[i]), any strides, one functor passed in.
+// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor.
 //
-// Contiguous arrays: a thread takes kUnroll vectors of 16 bytes, all loads before the first use, so
-// that 2048 threads keep 64 to 128 KiB in flight on a multiprocessor. Vectors begin where y is a
-// multiple of 16 bytes; what lies before the first and after the last goes element by element to
-// the first block's first threads. Inputs that miss 16 bytes by another amount come by windows
-// (core/vector_io.cuh).
+// Contiguous arrays: a thread takes kUnroll vectors of 16 bytes, with all loads before the first
+// use. Vectors begin where y is a multiple of 16 bytes; the elements before the first and after the
+// last one go to the first threads of the first block. Inputs that are misaligned by another amount
+// are read by windows (core/vector_io.cuh).
 //
-// Any other strides: a thread takes one piece, a vector where all rows allow it (innermost stride
-// one element, or zero in an input; row length and all other strides multiples of a vector), else
-// one element, and finds its place by dividing its number by the lengths, in 32 bits where the
-// size allows it.
+// Any other strides: a thread takes one vector where all operands allow it (innermost stride one
+// element, or zero in an input; row length and all other strides multiples of a vector), else one
+// element. It finds its offset by dividing its index by the lengths of the axes, in 32 bits where
+// the size allows it.
 //
 // Bytes moved: those of the inputs and of the output, once. No shared memory, no barrier.
 #pragma once

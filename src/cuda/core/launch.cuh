@@ -1,14 +1,14 @@
-// What every kernel stands on: memory access, shared memory, launching, errors.
+// What every kernel builds on: memory access, shared memory, launching, errors.
 //
 // The kernels compile twice: by nvcc for a GPU, and by the host's compiler for the emulated device
-// of tests/cuda_emulation/device.h, which runs them in every test run. What differs between the two
-// is named here and nowhere else; a kernel uses
+// of tests/cuda_emulation, on which every kernel runs in every test run. All differences between
+// the two are in this file. A kernel uses
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, warp shuffles and votes;
 //   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
 //     many blocks on a multiprocessor are enough and registers are short;
 //   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
-//   - load, store, load_vec, store_vec for global memory: the emulated device checks each of
-//     these against the arrays that exist. A raw pointer is never dereferenced.
+//   - load, store, load_vec, store_vec for global memory: the emulated device checks each of these
+//     against the arrays that exist. A raw pointer is never dereferenced.
 #pragma once
 
 #include "common/core/dtypes.h"

@@ -1,4 +1,4 @@
-// How arrays of one shape lie around their channels.
+// How dense arrays of one shape lie around their channels.
 #pragma once
 
 #include "common/core/operand.h"

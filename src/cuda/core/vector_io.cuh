@@ -1,10 +1,9 @@
-// Vectors: 16 bytes of elements, read from any address and computed lane by lane.
+// Vectors of 16 bytes: read from any address, and converted to and from the compute type.
 //
-// An array in the middle of another need not begin at a multiple of 16 bytes, and two arrays of
-// one call need not miss it by the same amount. A vector at such an address is cut out of the two
-// aligned vectors that hold it (a window): two instructions of 16 bytes, the second of which finds
-// its bytes in the first-level cache, and some ten integer instructions, where single elements
-// would take 2 to 8 memory instructions each.
+// An array need not begin at a multiple of 16 bytes, and two arrays of one call need not be
+// misaligned by the same amount. A vector at such an address is cut out of the two aligned vectors
+// that hold it, its window: two loads of 16 bytes, of which the second is mostly served by the
+// first-level cache, and some ten integer instructions, instead of 2 to 8 loads of single elements.
 #pragma once
 
 #include <type_traits>

@@ -1,8 +1,9 @@
-// The kinds of gates, for one element: what the kernels of gates/kernels.cuh do with their lanes.
+// The kinds of recurrent cells, for one element: the functors of gates/kernels.cuh.
 //
-// A kind names how many gates lie in a packed array (kGates), how many are kept once activated
-// (kKept), how many gradients of a recurrent projection differ from the gates' (kAlso), and which
-// gradient each of what backward writes is: the gates' first, then those, then the state's.
+// A kind says how many gates a packed array holds (kGates), how many activated ones are saved for
+// backward (kSaved), how many gradients of a recurrent projection differ from those of the gates
+// (kAlso), and which gradient each output of backward is: first those of the gates, then of the
+// recurrent projection, then of the state.
 #pragma once
 
 #include "common/gates/gates.h"

@@ -1,44 +1,33 @@
-// Recurrent gates: forward and backward in one pass over memory each (common/gates/gates.h).
+// Recurrent gates: forward and backward in one pass over memory each (common/gates/gates.h has the
+// formulas).
 //
-// A thread takes neighbouring columns of a row, the same ones of every gate: a slice of a packed
-// array is the same array from another column on. It reads all that they need, adds up, activates
-// and writes, and goes on to a row further down. A block is a tile of columns, up to 32 threads
-// wide, over a chunk of the rows; the sum of both biases lies in its shared memory. Whatever a row
-// reads is asked for before the first of it is used. What is absent (a recurrent projection, dc,
-// gates that are not kept, skipped gradients) is a branch that all threads of a launch take alike.
+// A thread takes neighbouring columns of a row, the same ones of every gate: a gate of a packed
+// array is the same array from another column on. It reads what those columns need, activates,
+// writes, and goes on to a row further down. A block is a tile of columns, up to 32 threads wide,
+// over a chunk of the rows; the sum of both biases is in its shared memory. All loads of a row are
+// issued before the first of them is used. What is absent (a recurrent projection, dc, gates that
+// need not be saved, gradients that nobody wants) is a branch that all threads of a launch take
+// alike.
 //
-// Bytes moved, for each element of a state, in arrays of its size, biases and partials aside:
-//   lstm    forward 4 gates, 4 recurrent, c' -> h, c, 4 kept      15; without what is optional 7
-//           backward 4 kept, c', c, dh, dc -> 4 gates, dc'        13; made again 16
-//   gru     forward 3, 3, h' -> h, 4 kept 12 (8)                  backward 13, made again 15
-//   reset   5 (3); 5, made again 6        blend  8 (4); 7, made again 9
-// each once: with 3 to 11 arrays read side by side, few threads have enough in flight. The lstm's
-// forward by 16 bytes has 144 bytes a thread, and 384 threads of it 54 KiB on a multiprocessor.
+// Bytes moved, in arrays of the state's size, biases and partial sums aside; the smaller number is
+// without what is optional:
+//   lstm    forward 4 gates, 4 recurrent, c' -> h, c, 4 saved     15 (7)
+//           backward 4 saved, c', c, dh, dc -> 4 gates, dc'       13; recomputed 16
+//   gru     forward 3, 3, h' -> h, 4 saved 12 (8)                 backward 13, recomputed 15
+//   reset   5 (3); 5, recomputed 6        blend  8 (4); 7, recomputed 9
 //
-// dbias is added up in registers, in double, of gradients before they are rounded. A block's rows
-// meet in shared memory by a tree, chunks in one finishing kernel for both biases. Chunks depend on
-// the shape and the dtype alone: some 1024 blocks in all if each thread has four rows, and
-// fewer rows where that leaves less than 128. Partials are at most kept gates x columns x
-// kManyBlocks / tiles doubles: of (4096, 4096), 32 chunks of 128 rows, written and read again 1.0 %
-// of what backward moves in float32.
+// dbias is summed in registers, in double, of gradients before they are rounded. A block's rows are
+// added in shared memory by a tree, the chunks by one finishing kernel for both biases. The chunks
+// depend on shape and dtype alone: some kManyBlocks blocks in all if each thread has kRowsOfThread
+// rows, and fewer rows where that leaves less than kFewBlocks. The partial sums are at most saved
+// gates x columns x kManyBlocks / tiles doubles.
 //
-// Vectors: forward 16 bytes, backward 16, of 16-bit data 8. There the sums of 8 columns x 4 gates
-// would be 64 registers: the lstm spilled 340 to 640 bytes at 168 registers; by 4 columns it has
-// 158 to 161 and spills none. An array that is not at a multiple of a vector (odd lengths,
-// misaligned or strided columns, numbers) sends the call to single columns: neighbours read
-// neighbouring elements, of which a warp makes whole sectors, misaligned or not. Both have the same
-// rows to a thread and the same formulas, hence the same bits.
+// Vectors have 16 bytes, of 16-bit data backward 8: the sums of eight columns by four gates do not
+// fit the registers. A call with an array that such vectors cannot read (odd lengths, misaligned or
+// strided columns) goes by single columns, where neighbouring threads read neighbouring elements.
+// Both ways give a thread the same rows and use the same formulas, hence the same bits.
 //
-// Counted in the code for sm_90 (tools/cuda_static.py), as a share of the time in which 4.3 TB/s
-// move the bytes: bfloat16 lstm forward 59 %, backward 52 %, made again 82 %; float32 44, 28, 51 %.
-// Nothing but memory is in the way; no kernel spills.
-//
-// Rejected: windows (core/vector_io.cuh) for what is misaligned: two loads and ten integer
-// instructions for four floats, against four loads that coalesce just as well, and neighbours'
-// bytes, which a call in place overwrites. `accumulate` as an addition of -0 where there is nothing
-// to add to: 139 instructions an element in bfloat16 lstm backward against 93. As many single
-// columns to a thread as a vector has: 168 registers and up to 140 bytes of spills. A persistent
-// grid: its chunks would depend on the device.
+// Occupancy, instruction counts and rejected alternatives: docs/design/cuda.md, "Gates".
 #include <algorithm>
 
 #include "cuda/gates/gates.h"

@@ -1,5 +1,4 @@
-// What the kernels of recurrent gates offer to the bindings: like core/api.h, host functions that
-// queue their work on a stream of the current device.
+// The interface of the recurrent gates to the bindings; core/api.h states the conventions.
 #pragma once
 
 #include "cuda/core/api.h"

@@ -1,4 +1,4 @@
-// The kernels of gates.cu: forward, backward, and the end of the biases' sums.
+// The kernels of gates.cu: forward, backward, and the last step of the biases' sums.
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"

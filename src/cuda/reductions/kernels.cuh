@@ -1,10 +1,10 @@
-// The kernels of sums: over rows, over columns, and over partial sums. reductions.cu tells their
+// The kernels of sums: over rows, over columns, and over partial sums; reductions.cu explains the
 // plan.
 //
-// A lane goes on by additions: it asks once for four vectors whether they lie in one piece, all of
-// it read by 16 bytes, and only where they do not (short pieces, ends) for each of them. Located
-// and checked one by one, of 64-bit numbers, bfloat16 took 9.0 instructions an element of aligned
-// rows and 21.8 of misaligned ones (sum_rows, sm_90); this takes 5.5 and 8.5.
+// Additions are all that a lane does with an element, so what counts is the cost of finding it: a
+// lane asks once for four vectors whether they lie in one segment and can be read by 16 bytes, and
+// only where not (short segments, ends) for each of them. Instruction counts: docs/design/cuda.md,
+// "Reductions".
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"

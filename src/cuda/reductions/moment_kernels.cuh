@@ -1,5 +1,5 @@
 // The kernels of mean and m2: over rows, over columns, and over the parts of chunks. moments.cu
-// tells their plan, reductions/tile_loader.cuh how they read.
+// explains the plan, tile_loader.cuh the reading.
 #pragma once
 
 #include "cuda/reductions/kernels.cuh"

@@ -1,26 +1,19 @@
 // Mean and m2 over any axes: rows, columns, the whole array.
 //
-// The same walks as of a sum (reductions.cu): the same axes, vectors, windows, chunks and tiles,
-// and so the same freedom of the result from addresses, from the number of rows and from the
-// device. What differs is what a thread keeps (reductions/shifted_moments.cuh), and that a chunk
-// leaves three numbers, mean, m2 and count, which finish_moments merges by Chan's formula, a warp
-// an output.
+// Elements are visited as for a sum (reductions.cu): the same axes, vectors, windows, chunks and
+// tiles, and so the same independence of addresses, of the number of rows and of the device. What
+// differs is what a thread accumulates (shifted_moments.cuh), and that a chunk leaves three
+// numbers, mean, m2 and count, which finish_moments merges by Chan's formula, a warp an output.
 //
 //   moment_rows      a row belongs to 1 to 32 lanes, or to a block; longer ones are cut
-//   moment_columns   a block is tx vectors of columns by 256 / tx rows, which meet in shared memory
+//   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //
-// Bytes moved: x once; the parts are below 1 % of it.
+// Bytes moved: x once; the partial moments are below 1 % of it. In double an element costs a
+// conversion, a subtraction, an addition and an fma: docs/design/cuda.md, "Reductions".
 //
-// In double an element costs a conversion, a subtraction, an addition and an fma. At 4.8 TB/s an
-// H200 has 6 instructions in double for an element of 16 bits, and 12 for one of float32, so that
-// memory stays what is waited for. Where all lanes of four vectors count, none asks whether it
-// does: sm_90 takes 8.1 instructions for an element of bfloat16 in aligned rows and 11.1 in
-// misaligned ones, where it took 15.1 and 27.8 when each lane chose between its value and 0.
-//
-// Backward is a map over five operands, of which four repeat themselves along the reduced axes. Of
-// 16-bit data, whose own low part would leave the mean 17 bits or 22, the mean is double, and no
-// low part is read: a kernel of its own, for which a vector of x meets one mean or as many as it
-// has lanes.
+// Backward is a map over five operands, of which four repeat along the reduced axes. 16-bit data
+// have a kernel of their own, moments_backward_narrow: a mean in two 16-bit parts would have 17 or
+// 22 bits, so it comes in double instead, without a low part.
 #include "cuda/core/elementwise.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
 #include "cuda/reductions/moments.h"

@@ -1,5 +1,5 @@
-// How a reduction is cut into tasks for the kernels that walk rows or columns: of sums, of moments.
-// reductions.cu tells why.
+// The plan of a reduction, of sums and of moments: how rows or columns are cut into tasks.
+// reductions.cu explains it.
 #pragma once
 
 #include "common/core/reduction_plan.h"

@@ -1,26 +1,26 @@
 // Sums over any axes: rows, columns, the whole array.
 //
-// common/core/reduction_plan.h sorts the axes; what lies innermost decides between two kernels.
+// common/core/reduction_plan.h sorts the axes; what is innermost decides between two kernels.
 //
-// sum_rows (the innermost axis is reduced). An output is a row of vectors of 16 bytes, gathered
-// from one or more pieces. A row of up to 512 vectors belongs to 1 to 32 lanes of a warp, so that
-// the rows of a narrow array share it; a longer one to a block; one of more than kChunk vectors is
-// cut into chunks, a block each, whose partial sums finish_sums adds. A lane has four vectors in
-// flight and four accumulators.
+// sum_rows (the innermost axis is reduced). An output is the sum of a row of vectors of 16 bytes,
+// gathered from one or more contiguous segments. A row of up to kWarpRow vectors belongs to a team
+// of 1 to 32 lanes of a warp, so that rows of a narrow array share a warp; a longer row belongs to
+// a block; one of more than kChunk vectors is cut into chunks, a block each, whose partial sums
+// finish_sums adds. A lane has four vectors in flight and four accumulators.
 //
 // sum_columns (the innermost axis is kept). A block is tx vectors of columns wide and 256 / tx rows
 // high; a thread adds its vector of columns over every (256 / tx)-th row, four rows at a time, and
-// the block folds its rows in shared memory by a tree. Long columns are cut into chunks like
-// rows. Where rows are short and touch ((1M, 3)), as many as make a whole number of vectors are
-// folded into one (three vectors hold four rows of three floats): every access is 16 bytes then,
+// the block adds its rows in shared memory by a tree. Long columns are cut into chunks as rows are.
+// Where rows are short and contiguous ((1M, 3)), as many as make a whole number of vectors are
+// folded into one (three vectors hold four rows of three floats): every access has 16 bytes then,
 // and a lane always meets the same column.
 //
-// Everything accumulates in double; results are rounded once. The order of additions is a function
-// of the lengths of the reduced axes (and, for column sums, of the innermost one), never of the
-// device, of the number of rows or of an address: misaligned rows come by windows
-// (core/vector_io.cuh). No atomics. Partials: at most kMaxChunks an output.
+// Everything accumulates in double, and results are rounded once. The order of additions is a
+// function of the lengths of the reduced axes (for column sums, of the innermost one too), never of
+// the device, the number of rows or an address: misaligned rows are read by windows
+// (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums an output.
 //
-// Bytes moved: x once; the partials are below 1 % of it.
+// Bytes moved: x once; the partial sums are below 1 % of it.
 #include "cuda/core/api.h"
 #include "cuda/core/elementwise.cuh"
 #include "cuda/reductions/plan.cuh"

@@ -1,9 +1,8 @@
-// How a sum reads its operand: where rows, pieces and columns lie, and vectors of them, aligned or
-// not.
+// How a reduction reads its operand: where rows, segments and columns lie, and their vectors,
+// aligned or not.
 //
 // Four vectors of a lane are in flight at a time. Whether they can be read by 16 bytes is decided
-// once for an array (Access) and once for four vectors; what is left goes one by one
-// (`read_parts`).
+// once for an array (Access) and once for four vectors; the rest is read one by one (read_parts).
 #pragma once
 
 #include "cuda/core/indexing.cuh"

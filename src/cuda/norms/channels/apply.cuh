@@ -1,7 +1,8 @@
-// From the numbers of cells to y and dx: maps over dense arrays, and element by element over any.
+// The maps from coefficients to y and dx.
 //
-// Dense arrays go through core/elementwise.cuh, whose vectors know their index, by Places; strided
-// ones through apply_strided, in which the cell's number is an operand like another: its "address".
+// Dense arrays go through core/elementwise.cuh, whose vectors know their index, and find their
+// coefficients by CoefIndex. Strided arrays go through apply_strided, where the coefficient index
+// is an operand like any other: its "address" is the index.
 #pragma once
 
 #include "cuda/core/elementwise.cuh"

@@ -1,29 +1,25 @@
-// batch_norm: z = (x - mean) rstd w + b per channel and f(z) on top, and the way back.
+// batch_norm: z = (x - mean) rstd w + b for each channel, y = f(z), and the gradients.
 //
-// forward, training   the moments by channel (moments.cu), one small kernel that makes of them a
-//                     channel's numbers (norms/channels/coefficients.cuh), moves the running
-//                     statistics and saves mean and rstd; then the map y = f(z)
-//                     (norms/channels/apply.cuh)
-// forward, else       the same without the moments
-// backward            sums of p = dy f'(z) and p (x - mean) by channel
-// (norms/channels/partial_sums.cuh), one
-//                     small kernel for dweight, dbias and the numbers of dx; then the map dx
+//   forward, training    the moments of each channel (reductions/moments.cu); a small kernel that
+//                        makes a channel's coefficients of them (coefficients.cuh), updates the
+//                        running statistics and saves mean and rstd; then the map y = f(z)
+//                        (apply.cuh)
+//   forward, inference   the same without the moments
+//   backward             the sums of p = dy f'(z) and of p (x - mean) of each channel
+//                        (partial_sums.cuh); a small kernel for dweight, dbias and the coefficients
+//                        of dx; then the map dx
 //
-// Mapping to threads: a map's thread has one or two vectors of each input. NCHW takes the numbers
-// of a vector's channel side by side, by one or two loads that do not wait for the vector; channels
-// last a vector of each number, out of the first-level cache (norms/channels/coef_index.cuh). A
-// channel's number in the small kernels is a thread's, backward a warp's.
+// Threads: in a map a thread has one or two vectors of each input. In NCHW the coefficients of a
+// channel lie together, and come by one or two loads that do not wait for the vector; with channels
+// last a thread loads one vector of each coefficient, from the first-level cache (coef_index.cuh).
+// In the small kernels a channel is a thread's, in the finishing kernel of backward a warp's.
 //
-// Bytes moved, of arrays beyond the caches: forward x twice and y once, where the least would be x
-// and y once each if a channel stayed on the chip between; backward dy and x twice and dx once. The
-// numbers of channels are below 1 %. One read would take a block that keeps its channel in shared
-// memory: there is none for a channel above 227 KiB, (64, C, 56, 56) of 16 bits has 392, and where
-// channels are short enough ((64, 512, 14, 14) of 32 bits: 49 KiB, 24.5 MiB in all) x comes from an
-// H200's second-level cache of 50 MiB the second time as it is. That leaves arrays above 50 MiB of
-// more than 220 such channels, one block a multiprocessor that computes while nothing is read: left
-// out.
+// Bytes moved, for arrays beyond the caches: forward x twice and y once; backward dy and x twice
+// and dx once. The coefficients are below 1 %.
 //
-// Instances: identity, and any activation by the call of activate.cuh.
+// Instances: identity, and any other activation through the call of activate.cuh. Why a channel is
+// not cached in shared memory between the two reads: docs/design/cuda.md, "batch_norm and channels
+// last".
 #include "cuda/norms/channels/apply.cuh"
 #include "cuda/norms/channels/batch_norm.h"
 #include "cuda/norms/channels/partial_sums.cuh"

@@ -1,22 +1,21 @@
-// The norms of arrays whose channels come last (norms/channels/channels_last.h;
-// common/norms/norms.h has the formulas).
+// group_norm and instance_norm of arrays whose channels come last (common/norms/norms.h has the
+// formulas).
 //
-// An example is a matrix of pixels and channels. Unit by unit it would be read in short pieces, far
-// apart; so it goes by as it lies in memory, for all groups at once, by the kernels of batch_norm
-// with a channel of an example in place of a channel (norms/channels/coefficients.cuh):
+// An example is a matrix of pixels by channels. Group by group it would be read in short, scattered
+// segments; so it is read as it lies in memory, all groups at once, by the kernels of batch_norm,
+// with a channel of one example in place of a channel (coefficients.cuh):
 //
-//   forward    the moments of each cell (moments.cu), merged over a group's cells by a warp a unit,
-//              which also makes the numbers of its cells; then the map y = f(z)
-//   backward   the sums of p = dy f'(z) and p (x - mean) of each cell
-//   (norms/channels/partial_sums.cuh); by its
-//              weights the unit's means of g and g xhat, and over the examples dweight and dbias;
-//              then the map dx
+//   forward    the moments of each channel of each example (reductions/moments.cu); a warp a group
+//              merges them and makes the coefficients; then the map y = f(z)
+//   backward   the sums of p = dy f'(z) and of p (x - mean) of each channel of each example
+//              (partial_sums.cuh); from them the means of g and g xhat of each group, and over the
+//              examples dweight and dbias; then the map dx
 //
 // Arrays that are not dense in the order example, pixel, channel go element by element.
 //
-// Bytes moved: forward x twice, y once; backward dy and x twice, dx once; beside that 32 bytes a
-// cell in the numbers of the compute type (64 of float64) and 16 to 24 for each chunk of its
-// pixels: below 1 % where a channel has thousands of pixels, as much as x where it has but eight.
+// Bytes moved: forward x twice and y once; backward dy and x twice and dx once. Besides, for each
+// channel of each example, 32 bytes of coefficients (64 for float64) and 16 to 24 bytes for each
+// chunk of its pixels: below 1 % with thousands of pixels, as much as x with eight.
 #include "cuda/norms/channels/apply.cuh"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/channels/channels_last_rows.cuh"

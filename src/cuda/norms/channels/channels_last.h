@@ -1,4 +1,4 @@
-// The norms of arrays whose channels come last: group_norm and instance_norm of NHWC.
+// group_norm and instance_norm of arrays whose channels come last (NHWC).
 #pragma once
 
 #include "cuda/norms/rows/norms.h"

@@ -1,7 +1,8 @@
-// The small kernels of norms whose channels come last: between the sums of cells (a channel of an
-// example) and the numbers of units (a group of them).
+// The small kernels of norms whose channels come last, between the sums of channels and the
+// statistics of groups of them.
 //
-// Cells are counted example by example and channel by channel, so that a unit's are neighbours.
+// Coefficients are indexed example by example and, inside an example, channel by channel, so that
+// those of a group are neighbours.
 #pragma once
 
 #include "cuda/norms/channels/coefficients.cuh"

@@ -1,19 +1,17 @@
-// Where a vector of a dense array finds the numbers of its cells.
+// The coefficient index: where a vector of a dense array finds the coefficients of its channels.
 //
-// What a call's arrays have in common is told once, on the host (Order), so that a vector asks for
-// nothing twice: one division for its line and one for its cell, each a multiplication (Divisor).
+// What holds for the whole call is decided once on the host (Order), so that a vector asks for
+// nothing twice: one division gives its segment and one its channel, each done by a multiplication
+// (Divisor). A segment is what lies together of one channel.
 //
-//   kOneCell      a channel's line is a whole number of vectors, all of them aligned: a vector has
-//   one
-//                 cell, whose numbers come by 16 bytes before the vector does
-//   kTwoCells     lines of other lengths, a vector or longer: the cell of the first lane and the
-//   next
-//                 one, between which each lane chooses
-//   kPackOfEach   channels last, a whole number of vectors, aligned: a vector of each number
-//   kLaneByLane   anything else: a lane steps to its cell from the lane before
+//   kOneChannel    segments are whole numbers of aligned vectors: a vector meets one channel, whose
+//                  coefficients are loaded by 16 bytes before the vector arrives
+//   kTwoChannels   other segments of a vector or more: the channel of the first lane and the next,
+//                  between which each lane selects
+//   kVecOfEach     channels last, a whole number of aligned vectors: a vector of each coefficient
+//   kLaneByLane    anything else: each lane steps on from the channel of the lane before
 //
-// Asked lane by lane and number by number, with divisions, these questions took the most of dx: 410
-// instructions of sm_90 for eight bfloat16 and 342 for four float32, where it now takes 184 and 97.
+// Instruction counts: docs/design/cuda.md, "batch_norm and channels last".
 #pragma once
 
 #include "cuda/norms/channels/coefficients.cuh"

@@ -1,10 +1,11 @@
-// Cells: what shares a mean, an rstd, a weight and a bias, and the numbers that go with each.
+// The coefficients by which the maps of batch_norm and of channels-last norms multiply and add.
 //
-// A cell is a channel (batch_norm), or a channel of one example (the norms of arrays whose channels
-// come last). Its numbers are made once a call, of the compute type. Where the elements of a cell
-// follow each other they lie side by side, so that a vector of the array takes them by one or two
-// loads; where channels come last, in rows of one number for all cells, of which a vector of the
-// array takes a vector (norms/channels/coef_index.cuh).
+// There is one set of coefficients a channel (batch_norm), or one for each channel of each example
+// (channels-last norms); a coefficient index counts these sets. They are computed once a call, in
+// the compute type. Where the elements of a channel follow each other in memory, the coefficients
+// of a set lie together, so that a vector of the array takes them by one or two loads. Where
+// channels come last, each coefficient is an array over all sets, of which a vector of the array
+// takes a vector (coef_index.cuh).
 #pragma once
 
 #include <algorithm>

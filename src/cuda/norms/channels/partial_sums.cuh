@@ -1,5 +1,5 @@
-// What the sums of a call take (norms/channels/reduction_inputs.cuh): how its terms are cut, which
-// kernel walks them.
+// The plan of the sums of a call: how the inputs are cut into tasks, and which kernel of
+// reduction_inputs.cuh reads them.
 #pragma once
 
 #include "cuda/norms/channels/reduction_inputs.cuh"

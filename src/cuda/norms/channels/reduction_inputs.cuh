@@ -1,14 +1,16 @@
-// The sums of p = dy f'(z) and of p (x - mean) over the elements of each cell.
+// The sums of p = dy f'(z) and of p (x - mean) over the elements of each channel (of each example,
+// where channels-last norms call).
 //
-//   sums_of_lines     dense, the elements of a channel lie in lines of `inner`: a task is a chunk
-//                     of one channel's vectors, of a warp where a channel is short, else of a block
-//   sums_of_columns   dense, channels come last: a task is a tile of channels over a chunk of rows,
-//                     which meet in shared memory by a tree; rows that are no whole number of
-//                     vectors are folded, as many as make one
-//   sums_of_any       any strides: a task is a chunk of one cell's elements
+//   sums_of_segments   dense, channels in segments of `inner` elements: a task is a chunk of the
+//                      vectors of one channel; its team of threads is a warp where a channel is
+//                      short, else a block
+//   sums_of_columns    dense, channels last: a task is a tile of channels over a chunk of rows,
+//                      added in shared memory by a tree; rows that are no whole number of vectors
+//                      are folded, as many as make one
+//   sums_of_any        any strides: a task is a chunk of the elements of one channel
 //
-// Two vectors of each array are in flight, four loads, but around a call. Terms are rounded to the
-// compute type and added in double. Partials lie [2][cells][chunks].
+// Two vectors of each array are in flight, or one around a call of an activation. The inputs of the
+// sums are rounded to the compute type and added in double. Partial sums lie [2][coefs][chunks].
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"

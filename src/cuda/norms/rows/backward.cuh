@@ -1,4 +1,5 @@
-// The backward kernel of the norms; norms.cu tells its plan, common/norms/norms.h the gradients.
+// The backward kernel of the norms; norms.cu explains its steps, common/norms/norms.h the
+// gradients.
 #pragma once
 
 #include <type_traits>

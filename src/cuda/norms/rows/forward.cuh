@@ -1,4 +1,4 @@
-// The forward kernels of the norms; norms.cu tells their plan.
+// The forward kernels of the norms; norms.cu explains the passes.
 #pragma once
 
 #include <type_traits>

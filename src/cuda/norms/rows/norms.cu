@@ -1,65 +1,57 @@
-// The norms over units: layer_norm, rms_norm, group_norm, instance_norm, and with a residual.
+// layer_norm, rms_norm, group_norm, instance_norm, and the first two with a residual.
 //
-// Channels that come last are norms/channels/channels_last.cu's. Of all else norms/rows/plan.cuh
-// sorts the axes into units and their elements. A unit is a row of vectors of 16 bytes, and vector
-// q of it belongs to lane q % lanes, whatever lies where: 1 to 32 lanes of a warp for short rows,
-// which share a block, and a block of up to 512 threads for longer ones.
+// A normalization row is a set of elements that share a mean and a standard deviation: a row of
+// layer_norm, a group of group_norm, a channel of an example of instance_norm. plan.cuh sorts the
+// axes of the arrays into rows and the elements of a row. Arrays whose channels come last go to
+// norms/channels/channels_last.cu instead.
 //
-// Forward. The row is read once and kept in shared memory in its storage type, where each thread
-// looks only at what it put there itself: no barrier but one a sum, no bank conflict, and nothing
-// wide in registers while the activation is called. Three passes over that: the mean (and the sum
-// with the residual, which is what is kept), the squares about it, and y. rms_norm leaves out one.
-// Vectors beyond what shared memory holds are read again: a device with less of it takes more
-// traffic and gives the same bits. Rows of more than kSplit vectors are cut into chunks, a block
-// each: their moments, one merging kernel (all chunks of a row at once, about the first one's
-// mean), then y.
+// A row is read by vectors of 16 bytes. Vector q of a row belongs to lane q % lanes, whatever the
+// memory layout. The lanes of a short row are 1 to 32 threads of a warp, so that several rows share
+// a block; those of a longer row are a block of up to 512 threads. The order of every addition is a
+// function of the row's length and dtype alone, so the bits depend on neither the device nor the
+// number of rows.
 //
-//   Bytes moved: x, residual, total and y once; from kSplit vectors on what is normalised twice.
+// Forward, three passes over one row:
+//   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
+//   2. squared distances from the mean (rms_norm leaves this pass out)
+//   3. y = f(z)
+// A thread reads back only what it has written to the cache itself: one barrier a sum, no bank
+// conflicts, and nothing wide is live across the call of the activation. Vectors beyond the
+// capacity of shared memory are read again from global memory: more traffic, the same bits. Rows of
+// more than kSplit vectors are cut into chunks, one block each: moments of the chunks, one kernel
+// that merges them, then y.
 //
-// Backward. A block takes a group of a chunk of the batch. x and dy of a tile of up to four rows
-// are read and kept; p = dy f'(z) takes dy's place, in the compute type; the sums of g and g xhat;
-// then dx, and the columns' sums of p xhat and p, in the compute type for 16 rows and in double
-// beyond. Both are kept as x is. Sums of parameters that run elements share (group_norm,
-// instance_norm) are taken unit by unit. The partials of the chunks, at most kMostSums bytes of
-// them, meet in one finishing kernel in the order of the chunks.
+//   Bytes moved: x, residual, total and y once; beyond kSplit vectors, pass 3 reads again.
 //
-//   Bytes moved: dy, x (dtotal) and dx once, and the partials.
+// Backward. A block takes one group of parameters and one chunk of the batch, in tiles of up to
+// four rows:
+//   1. x and dy are read into the shared-memory cache
+//   2. p = dy f'(z) replaces dy there, in the compute type; the row's sums of g = p w and g xhat
+//   3. dx, and for each column the sums of p xhat and of p: in the compute type for kSumRows rows,
+//      beyond that in double
+// Where a run of elements shares a parameter (group_norm, instance_norm), its sums are taken row by
+// row. The partial sums of the chunks, at most kMostSums bytes, are added in the order of the
+// chunks by one finishing kernel.
 //
-// Of dense rows of more than kLongRow vectors, whose sums, x and dy together leave shared memory,
-// norms/rows/split_row.cuh takes parts: a few of them keep the whole device busy.
+//   Bytes moved: dy, x (dtotal) and dx once, and the partial sums.
 //
-//   Bytes moved: dy and x twice, dx once; of the sums of each part of the batch, which has
-//   kLongRows rows or more, 32 an element of a row, written and read again.
+// Dense rows of more than kLongRow vectors, whose x, dy and column sums do not fit shared memory
+// together, go to split_row.cuh.
 //
-// In each pass whole vectors of quick rows (norms/rows/plan.cuh) have a loop of their own, in which
-// nothing is asked that holds for the row, addresses are one addition, and the sums take a vector's
-// eight 16-bit numbers in float before one conversion to double. By the machine code for sm_90
-// (identity, weight and bias; docs/results/cuda_static.md) that took the instructions an element
+//   Bytes moved: dy and x twice, dx once; column sums of each part of the batch (kLongRows rows or
+//   more): 32 bytes an element of a row, written and read again.
 //
-//   forward    bfloat16 35 -> 16, float16 34 -> 16, float32 48 -> 16, float64 84 -> 24
-//   backward   bfloat16 51 -> 23, float16 45 -> 23, float32 67 -> 27, float64 122 -> 45
+// In each pass, whole vectors of a quick row (plan.cuh) have a loop of their own without the tests
+// that misaligned or partial vectors need. Arrays of any other strides go element by element
+// through the same kernels in the same order; backward reads them three times and adds long rows up
+// in another order than dense ones.
 //
-// where the time of memory at 4.3 TB/s is that of 28 (16-bit) to 110 forward, 41 to 165 backward.
+// Statistics are summed in double. Of 16-bit data a vector is first summed in float: its elements,
+// of 8 or 11 bits each, mostly exactly, and the squares of their distances from the mean as a
+// float, from which the double sums are corrected: rstd is off by at most 4 u, u = 2^-24. Squares
+// that a float cannot hold, which only bfloat16 has, are taken again in double.
 //
-// Arrays of any other strides go element by element through the same kernels, in the same order;
-// backward reads theirs three times, and adds long rows up in another order than dense ones.
-//
-// Statistics are added up in double: a conversion and an addition an element for float32. Of 16-bit
-// data a vector is added up in float, its elements (8 or 11 bits each: mostly exact) and the
-// squares of their distances from the mean as a float, from which the double sums are put right:
-// rstd is off by 4 u (u = 2^-24) at most. Squares that float does not hold, of bfloat16 alone, are
-// taken again in double. The order is a function of the row's length and dtype alone.
-//
-// No GPU has run these kernels yet: what is said of speed is counted. For sm_90 nothing spills: 64
-// registers forward (float64 and any strides: up to 102), 128 backward (float64 of any strides,
-// where 512 threads would spill 40 bytes, has 256 of them).
-//
-// Tried and rejected: rows in registers across the activation's call (100 to 450 bytes of spills);
-// backward in 64 registers (134 to 198 bytes, float32); vectors at the ends of rows, misaligned
-// ones and parameters in their rarer forms inlined wherever they are read (28 bytes forward, and
-// for bfloat16 25 s of compiling instead of 11); tiles of arrays of any strides kept as dense ones
-// are (up to 132 bytes); one loop for all ways in which parameters are given (nvcc makes predicated
-// loads of them, and every vector issues all).
+// Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
 #include "cuda/core/device.h"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/rows/forward.cuh"

@@ -1,5 +1,4 @@
-// The norms over units (common/norms/norms.h) to the bindings, as core/api.h says of the other
-// families.
+// The norms over rows (common/norms/norms.h) for the bindings; core/api.h states the conventions.
 #pragma once
 
 #include "cuda/core/api.h"

@@ -1,5 +1,5 @@
-// The sums of the norms' parameters: of the columns of many units, of the runs of one unit, and of
-// all chunks.
+// The sums behind dweight and dbias: of a block's columns, of the runs of one row, and of all
+// chunks.
 #pragma once
 
 #include "cuda/norms/rows/smem_cache.cuh"

@@ -1,14 +1,15 @@
-// From the axes of a norm's arrays to units and their elements, on the host.
+// The plan of a norm, made on the host: from axes to rows and their elements.
 //
 // The axes are sorted into four classes, outermost first, and within a class by the strides of x:
 //
-//   batch    counts units, and repeats the parameters        unit    u = batch * groups + group
-//   groups   counts units, and the parameters
-//   params   inside a unit, and counts the parameters        element e = param * run + pixel
-//   pixels   inside a unit, and repeats the parameters       slot      = group * params + param
+//   batch    counts rows, and repeats the parameters       row     = batch * groups + group
+//   groups   counts rows, and the parameters
+//   params   inside a row, and counts the parameters       element = param * run + pixel
+//   pixels   inside a row, and repeats the parameters      parameter index = group * params + param
 //
-// layer_norm has a batch and params, group_norm a batch, groups, params and (NCHW) pixels,
-// instance_norm a batch, groups and pixels. Without weight and bias all is batch and pixels.
+// layer_norm has a batch and params; group_norm a batch, groups, params and (NCHW) pixels;
+// instance_norm a batch, groups and pixels. Without weight and bias there are only batch and
+// pixels.
 #pragma once
 
 #include <algorithm>

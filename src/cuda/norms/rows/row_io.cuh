@@ -1,9 +1,9 @@
-// What a thread of a norm's kernels reads and writes: vectors of a unit, vectors of parameters,
-// sums over the threads of a unit.
+// What a thread of a norm's kernels reads and writes: vectors of a row, vectors of parameters, and
+// sums over the threads of a row.
 //
-// The threads of a unit, its lanes, are 1 to 32 neighbours in a warp or the whole block. Lane l has
-// the unit's vectors l, l + lanes, and so on, wherever they lie in memory: what it adds up depends
-// on the unit's length alone.
+// The threads of a row, its lanes, are 1 to 32 neighbours in a warp, or the whole block. Lane l has
+// the vectors l, l + lanes, ... of the row, wherever they lie in memory, so what it adds up depends
+// on the length of the row alone.
 #pragma once
 
 #include "common/norms/norms.h"

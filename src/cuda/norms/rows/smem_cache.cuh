@@ -1,4 +1,4 @@
-// What a thread of a norm's backward kernel keeps in shared memory, and the numbers of one vector.
+// The shared-memory cache of a norm's backward kernel, and the arithmetic on one vector.
 #pragma once
 
 #include "cuda/norms/rows/row_io.cuh"

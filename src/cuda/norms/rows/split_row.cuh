@@ -1,12 +1,12 @@
-// Backward of long rows, in three kernels; norms.cu tells their plan.
+// Backward of long rows, in three kernels (norms.cu says which rows are long).
 //
-//   norm_long_terms       a block a chunk of a row     the sums of g and of g xhat of the chunk
+//   norm_long_sums        a block a chunk of a row     the sums of g and of g xhat of the chunk
 //   norm_long_means       a warp a row                 their means over the row
 //   norm_long_gradients   a block a tile of columns    dx, and the sums of the columns
 //
-// So that one row keeps the whole device busy. In the third a thread has one vector of columns and
-// goes down the rows of its part of the batch: weight is read once, the sums stay with the thread,
-// and no thread waits for another. x and dy are read twice.
+// A single row so occupies the whole device. In the third kernel a thread has one vector of columns
+// and goes down the rows of its part of the batch: weight is read once, the sums stay with the
+// thread, and no thread waits for another. x and dy are read twice.
 #pragma once
 
 #include "cuda/norms/rows/backward.cuh"
