@@ -119,7 +119,7 @@ template <class T>
 int64_t bias_act_workspace(const Operand& x, int axis) {
   if (is_empty(x)) return 0;
   // What the chunks are does not depend on the strides of dy, dx and residual, nor on those of x
-  // beyond their order; the most that any layout takes is asked for.
+  // beyond their order; the workspace is the most that any layout takes.
   const Operand arrays[] = {x, x, x};
   Plan plan = plan_backward<T>(arrays, 3, axis);
   int64_t most = plan.chunks.count;

@@ -54,7 +54,7 @@ FASTACT_DEVICE Wide<T> gradient(const Dense<T>& arrays, const Fused& fused, int6
   return dx;
 }
 
-// inner > 1: pieces of `inner` elements of one channel.
+// inner > 1: segments of `inner` elements of one channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void backward_channels(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fused,

@@ -74,7 +74,7 @@ struct BiasForward : Fused {
 };
 
 struct Chunks {
-  int64_t size, count;  // units of each (elements, vectors or rows), and how many
+  int64_t size, count;  // of each, in elements, vectors or rows; and how many
   double* partials;     // OUT, channels x count
   bool accumulate;      // dx IN/OUT: added to
 };

@@ -70,7 +70,7 @@ struct Norm : NormCall {
   }
 };
 
-// Statistics of units without elements.
+// Statistics of rows without elements.
 void fill_statistics(const Norm& call, cudaStream_t stream) {
   for (const Operand* statistic : {&call.mean, &call.rstd})
     if (statistic->data && !is_empty(*statistic))

@@ -30,9 +30,9 @@ void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream)
 // What is summed up, in the order of the native modules' TERMS.
 enum Term : int { kIdentity, kSquare };
 
-// y OUT = sum of the terms of x IN over the axes for which `reduced` says so, or y IN/OUT += of the
-// same; y has length 1 there and is not empty, which x may be.
-// workspace: as many bytes as sum_workspace asks for, aligned to 16.
+// y OUT = sum of x IN, or of its squares, over the axes for which `reduced` says so, or y IN/OUT +=
+// of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes as
+// sum_workspace asks for, aligned to 16.
 template <class T>
 int64_t sum_workspace(Term term, const Operand& x, const Operand& y, const bool* reduced);
 template <class T>

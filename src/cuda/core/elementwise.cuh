@@ -20,13 +20,12 @@ FASTACT_BEGIN_NAMESPACE
 
 constexpr int kMapThreads = 256;
 
-// Blocks that share a multiprocessor, at least. Left to itself, ptxas kept 1280 threads of float64
-// by spilling up to 96 bytes in 17 of 54 kernels; with registers for 768 none spills, and those
-// have 48 KiB of loads in flight.
+// Blocks of a multiprocessor, at least; of float64 with registers enough that nothing spills
+// (docs/design/cuda.md, "The element-wise map").
 template <class T>
 constexpr int kMapBlocks = sizeof(T) == sizeof(double) ? 3 : 4;
 
-// A map that keeps more alive says itself how few are enough: F::kLeastBlocks.
+// A map that needs more registers says itself how few blocks are enough: F::kLeastBlocks.
 template <class F, class T, class = int>
 constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
@@ -36,9 +35,9 @@ constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)        of one element
 //   Wide<T> vector(const Wide<T> (&in)[inputs], int64_t index)            of a vector of them
 //   kTurns                                                              vectors in flight
-// and, if it has a type Place, in place of that vector
-//   Place place(int64_t index)                                          asked for before the loads
-//   Wide<T> vector(const Wide<T> (&in)[inputs], int64_t index, const Place& place)
+// and, if it has a type Prefetch, instead of that vec
+//   Prefetch prefetch(int64_t index)                                   called before the loads
+//   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index, const Prefetch& prefetch)
 // Lanewise makes those of a call operator that knows no index.
 template <class F, class T, int inputs>
 struct Lanewise {
@@ -180,11 +179,11 @@ struct StridedMap {
   int task_size;  // elements: one, or a vector
   bool accumulate;
   int ndim;
-  int64_t shape[kMaxAxes];                // the innermost length in pieces
-  int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a piece; out's come last
+  int64_t shape[kMaxAxes];                // the innermost length in tasks
+  int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a task; out's come last
 };
 
-// Offsets in bytes of the index-th piece in each operand.
+// Offsets in bytes of the index-th task in each operand.
 template <class Index, int inputs>
 FASTACT_DEVICE void locate(const StridedMap<inputs>& map, Index index, int64_t (&at)[inputs + 1]) {
 #pragma unroll
@@ -293,7 +292,7 @@ void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// Queues y = f(inputs), or y += f(inputs), over the operands of a walk that is not empty.
+// Queues y = f(inputs), or y += f(inputs), over operands that are not empty.
 template <class T, int inputs, bool accumulates, class F>
 void run_map(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   if (walk.all_contiguous())

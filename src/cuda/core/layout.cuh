@@ -8,7 +8,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// How the arrays lie together: outer x channels x inner if all are without gaps in one order.
+// The common layout of the arrays: outer x channels x inner if all are without gaps in one order.
 struct Layout {
   bool dense;
   int64_t channels, outer, inner;

@@ -27,7 +27,7 @@ struct Lstm {
   static constexpr int kGates = 4, kSaved = 4, kAlso = 0;
   FASTACT_DEVICE static constexpr int gradient_of(int out) { return out; }
 
-  // kept OUT: the activated gates, of their sums.
+  // saved OUT: the activated gates, of their sums.
   FASTACT_DEVICE static void activate(const C (&x)[kGates], const C (&u)[kGates],
                                       const C (&b)[kSaved], C (&saved)[kSaved]) {
 #pragma unroll
@@ -43,7 +43,7 @@ struct Lstm {
   FASTACT_DEVICE static C hidden(const C (&saved)[kSaved], C, C cell) {
     return lstm_hidden<kFast>(saved[3], cell);
   }
-  // d OUT: the gradients of what each of the kept gates added up, and of the state before.
+  // d OUT: the gradients of what each of the saved gates added up, and of the state before.
   FASTACT_DEVICE static void back(const C (&saved)[kSaved], C before, C cell, C dh, C dc,
                                   C (&d)[kSaved + 1]) {
     const LstmGradient<C> made =
@@ -53,7 +53,7 @@ struct Lstm {
   }
 };
 
-// kept: r, z, n, and q, which r scales.
+// saved: r, z, n, and q, which r scales.
 template <class T>
 struct Gru {
   using C = Compute<T>;

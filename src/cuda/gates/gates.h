@@ -9,7 +9,7 @@ enum GateKind : int { kLstm, kGru, kReset, kBlend };  // in the order of the mod
 
 // The arrays of the two directions. Packed ones hold several gates along the last axis.
 enum GateRole : int {
-  kGates,         // forward IN: pre-activations. Backward IN: what was kept, or the same again
+  kGates,         // forward IN: pre-activations. Backward IN: what was saved, or the same again
   kRecurrent,     // IN: the recurrent projection
   kState,         // IN: c or h before
   kCell,          // lstm: c, forward OUT, backward IN

@@ -38,9 +38,9 @@ struct GateTask {
   bool accumulate;
 };
 
-// The gradients of the biases: sums of the kept gates' gradients.
+// The gradients of the biases: sums of the saved gates' gradients.
 struct GateSums {
-  double* partials;  // OUT: kept gates x columns x chunks, where there is more than one chunk
+  double* partials;  // OUT: saved gates x columns x chunks, where there is more than one chunk
   int64_t chunks, columns;
   int gates, saved;
   int64_t gate[kMostGates];  // of a gate in a bias, in columns
@@ -69,8 +69,8 @@ FASTACT_DEVICE GatePosition find_position(const GateTask& task) {
   return position;
 }
 
-// How far a row begins from the start of each array, in bytes. Arrays that a kernel does not ask
-// for cost nothing.
+// How far a row begins from the start of each array, in bytes. Those that a kernel does not use
+// cost nothing.
 struct GateOffsets {
   int64_t at[kGateRoles];
 };
@@ -153,7 +153,8 @@ FASTACT_DEVICE Compute<T> bias_at(const GateVector& bias, int64_t index) {
   return load_parameter<T>(bias.data + index * bias.stride, bias.dtype);
 }
 
-// What a kept gate adds up of the biases: of gru's q the recurrent one alone, of n the other.
+// The bias of a saved gate, one or the sum of both: of gru's q the recurrent one alone, of n the
+// other.
 template <class Kind, class T>
 FASTACT_DEVICE Compute<T> bias_of(const GateTask& task, int k, int64_t column) {
   const bool is_q = k == Kind::kGates, is_n = Kind::kSaved > Kind::kGates && k == 2;
@@ -257,8 +258,8 @@ FASTACT_DEVICE void put_element(const GateVector& to, int64_t index, double sum,
   put_parameter<T>(to.data + index * to.stride, to.dtype, sum, accumulate);
 }
 
-// The sum over all rows of the k-th kept gate's gradient is that of one or both biases. Of gru, n's
-// belongs to the first, and that of q, in the same place, to the second.
+// The sum over all rows of the k-th saved gate's gradient is that of one or both biases. Of gru,
+// n's belongs to the first, and that of q, at the same index, to the second.
 template <class T>
 FASTACT_DEVICE void put_sum(const GateSums& sums, int k, int64_t column, double sum) {
   const bool is_q = k == sums.gates, is_n = sums.saved > sums.gates && k == 2;

@@ -16,14 +16,14 @@ namespace {
 constexpr int kThreads = 256;
 
 struct RowSums : Sums {
-  int64_t segment_vecs;              // of one piece
-  int64_t vecs;                      // of all pieces
+  int64_t segment_vecs;              // of one segment
+  int64_t vecs;                      // of all segments
   int64_t tasks;                     // outputs x chunks
   int team;                          // threads of a task: 1 to 32, a power of two, or the block
-  int64_t step_segments, step_vecs;  // `group` vectors further, as whole pieces and the rest
+  int64_t step_segments, step_vecs;  // `team` vectors further: whole segments, and the rest
 };
 
-// Visits a lane's share of the vectors [begin, end) of a row, kInFlight at a time:
+// Visits a lane's partition of the vectors [begin, end) of a row, kInFlight at a time:
 // visit(Whole or Parts, vectors).
 template <Access access, class T, class Visit>
 FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
@@ -37,13 +37,13 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   };
   const Offset start = start_of(q);
   int64_t segment = start.x, within = start.y;
-  // A step goes so many bytes further, and so many more where it leaves its piece.
+  // A step goes so many bytes further, and so many more where it leaves its segment.
   const int64_t vec_bytes = sums.inner_x * kSize, stride = sums.segments.x[0];
   const int64_t step = sums.step_segments * stride + sums.step_vecs * vec_bytes;
   const int64_t wrap = stride - sums.segment_vecs * vec_bytes;
   const char* p = x + segment * stride + within * vec_bytes;
 
-  // Vectors of a piece that can be read whole: from `least` on so many.
+  // Vectors of a segment that can be read whole: `many` of them, from `least` on.
   const int64_t full = sums.inner / kSize;
   const int64_t least = access == kAnyhow ? 1 : 0;
   uint64_t many = uint64_t(full);
@@ -61,7 +61,7 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
     int64_t inside[kInFlight] = {};
     bool whole = left > round - sums.team;
     if (whole && !has_divided_segments<access>(sums) && within >= least &&
-        uint64_t(within + round - sums.team - least) < many) {  // all in one piece
+        uint64_t(within + round - sums.team - least) < many) {  // all in one segment
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) at[u] = p + u * team_bytes;
       p += kInFlight * team_bytes;
@@ -98,7 +98,7 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   }
 }
 
-// A lane's share of the sum of a row.
+// A lane's part of the sum of a row.
 template <Access access, class F, class T>
 FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
                               int lane) {
@@ -155,7 +155,7 @@ struct ColumnSums : Sums {
   int tx, ty;        // threads of a block
 };
 
-// Visits a thread's share of the rows [begin, end) of a vector of columns, kInFlight at a time:
+// Visits a thread's partition of the rows [begin, end) of a vector of columns, kInFlight at a time:
 // visit(Whole or Parts, vectors).
 template <Access access, class T, class Visit>
 FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t column,
@@ -215,7 +215,7 @@ FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t 
   }
 }
 
-// A thread's share of the sums of a vector of columns.
+// A thread's part of the sums of a vector of columns.
 template <Access access, class F, class T>
 FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t column, int64_t begin,
                                int64_t end, double (&total)[Vec<T>::kSize]) {

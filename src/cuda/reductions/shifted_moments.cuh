@@ -30,7 +30,7 @@ struct Shifted {
   double shift, sum, squares;
 };
 
-// The sums of n terms about another shift.
+// The sums of n inputs about another shift.
 FASTACT_DEVICE Shifted about(const Shifted& s, double n, double shift) {
   const double delta = shift - s.shift;
   const double sum = madd(-n, delta, s.sum);
@@ -44,7 +44,7 @@ FASTACT_DEVICE void move_to_mean(Shifted& s, double share, double n) {
 
 FASTACT_DEVICE bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
-// Of some terms: their moments, and how many they are.
+// The moments of some inputs, and their number.
 struct Part {
   double mean, m2, count;
 };
@@ -57,7 +57,7 @@ FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double co
   return part;
 }
 
-// The moments of all terms of a group of threads, valid in its first one, which has terms unless
+// The moments of all inputs of a team of threads, valid in its first one, which has inputs unless
 // none has. sum_of(value): over the group, valid there; first_of(value): its first thread's, to
 // all.
 template <class Sum, class First>

@@ -39,7 +39,7 @@ FASTACT_DEVICE Offset locate(const Outer& outer, int64_t index) {
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
   kDense,    // anywhere in an array without gaps: by windows, which may look at its neighbours
-  kAnyhow,   // by windows inside one piece, or element by element
+  kAnyhow,   // by windows inside one segment, or element by element
 };
 
 struct Chunks {
@@ -73,8 +73,8 @@ FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_
     put(reinterpret_cast<T*>(sums.y + at_y), sum, sums.accumulate);
 }
 
-// One vector of x: where it begins, how many elements from there on belong to its row or piece (at
-// most kEnough of them count), and whether there is one such vector before it.
+// One vector of x: where it begins, how many elements from there on belong to its row or segment
+// (at most kEnough of them count), and whether there is one such vector before it.
 constexpr int kEnough = 64;
 struct Location {
   const char* p;
@@ -117,7 +117,7 @@ FASTACT_DEVICE void zero_tail(Vec<T>& vec, int valid) {
 }
 
 // kInFlight vectors of which some are not whole, with zeros for what is not there;
-// place_of(turn): where they are.
+// location_of(u): where they are.
 template <Access access, class T, class LocationOf>
 FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
                                Vec<T> (&vecs)[kInFlight]) {
@@ -153,7 +153,7 @@ FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
   }
 }
 
-// How many lanes of the next vectors count: all, a constant, or as their places tell.
+// How many lanes of the next vectors count: all, a constant, or as their locations say.
 struct Whole {
   static constexpr bool kIsWhole = true;
   template <class T>
@@ -175,7 +175,7 @@ FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
   return locate(outer, index).x;
 }
 
-// Whether pieces lie on several axes: their starts take divisions, and those registers.
+// Whether segments are counted by several axes: finding their starts takes divisions and registers.
 template <Access access>
 FASTACT_DEVICE bool has_divided_segments(const Sums& sums) {
   return access == kAnyhow && sums.segments.count > 1;

@@ -59,7 +59,7 @@ struct NormForward {
 enum Statistics : int {
   kGiven,       // dx = scale p
   kOfChannels,  // batch_gradient
-  kOfGroups,    // dx = rstd (p weight - mean - (x - mean of x) slope): weights differ in a unit
+  kOfGroups,    // dx = rstd (p weight - mean - (x - mean of x) slope): weights differ in a group
 };
 
 constexpr unsigned needed_by(Statistics statistics, bool is_identity) {
@@ -73,9 +73,8 @@ constexpr unsigned needed_by(Statistics statistics, bool is_identity) {
 
 template <class T, Statistics statistics, bool is_identity>
 struct NormBackward {
-  // Of 16 bits, eight lanes: two vectors spill 24 to 104 bytes, with registers for three blocks or
-  // for four; around a call or with the six numbers of units one vector spills 12 to 60 with those
-  // for four, and with both 16 with those for three.
+  // Eight lanes of 16 bits need the registers of fewer blocks, or they spill: docs/design/cuda.md,
+  // "batch_norm and channels last".
   static constexpr int kUnroll = is_identity && sizeof(T) > 2 ? 2 : 1;
   static constexpr bool kIsWide = sizeof(T) == 2 && (!is_identity || statistics == kOfGroups);
   static constexpr bool kIsWidest = kIsWide && !is_identity && statistics == kOfGroups;
@@ -142,8 +141,8 @@ struct NormBackward {
   }
 };
 
-// out OUT = f(in IN ...), or IN/OUT += of the same; of a map's operands the last input's place is
-// its element's cell.
+// out OUT = f(in IN ...), or IN/OUT += of the same; the last input of the map
+// is no array: its address is the coefficient index of an element.
 template <class T, int inputs, class F>
 FASTACT_KERNEL(kMapThreads)
 void apply_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs + 1> map,
@@ -166,7 +165,7 @@ void apply_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs + 1> map,
   store(out, narrow<T>(value));
 }
 
-// Which axes tell cells apart: the number of a cell counts along them, row by row.
+// The coefficient index counts along the axes of `of_coef`, the last axis fastest.
 struct CoefStrides {
   int64_t stride[kMaxAxes];
 };
@@ -178,7 +177,7 @@ CoefStrides coef_strides(const Operand& x, const bool* of_coef) {
   return made;
 }
 
-// arrays: the inputs, then the output; dense: they lie as `f.places.cells` has it.
+// arrays: the inputs, then the output; dense: they have the layout of `f.coef_index.coefs`.
 template <class T, int inputs, bool accumulates, class F>
 void apply(const Operand (&arrays)[inputs + 1], bool dense, const bool* of_coef, bool accumulate,
            F f, cudaStream_t stream) {

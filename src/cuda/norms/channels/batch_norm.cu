@@ -34,13 +34,13 @@ ChannelArray channels_of(const ChannelOperand& from, int axis) {
   return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(from.dtype)), from.dtype};
 }
 
-// One channel is one line.
+// A single channel is one segment.
 ChannelLayout channel_layout(const Layout& layout) {
   if (layout.channels == 1) return {layout.dense, 1, 1, 1, layout.outer * layout.inner};
   return {layout.dense, 1, layout.channels, layout.outer, layout.inner};
 }
 
-// Scratch: mean and variance, or the partial sums of p and p (x - mean); and the cells' numbers.
+// Scratch: mean and variance, or the partial sums of p and p (x - mean); and the coefficients.
 template <class T>
 struct Scratch {
   double *mean, *var, *partials;
@@ -52,7 +52,7 @@ int64_t doubles_of(const ChannelLayout& layout) {
   return (2 + 2 * most_chunks<T>(layout)) * ceil_div(layout.channels, 2) * 2;
 }
 
-// x: its order alone counts, by which channels and lines are told.
+// Only the order of x's axes counts here, which determines channels and segments.
 template <class T>
 ChannelLayout layout_of_x(const Operand& x, int axis) {
   return channel_layout(layout_of(&x, 1, axis, sizeof(T)));
@@ -73,7 +73,7 @@ Scratch<T> scratch_of(const Operand& x, int axis, const ChannelLayout& layout, v
 }
 
 struct ChannelSources {
-  const double *mean, *var;  // IN: of the batch; null: `running` and `spread` tell
+  const double *mean, *var;  // IN: of the batch; null: given by `running` and `spread`
   ChannelArray running, spread;
   bool is_rstd;
   double eps, momentum, unbiased;  // unbiased: by which var grows

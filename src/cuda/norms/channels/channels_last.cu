@@ -27,7 +27,7 @@ namespace {
 
 // The axes of a call by what they are.
 struct ColumnShape {
-  int64_t examples = 1, groups = 1, group_size = 1, pixels = 1;  // units: of an example
+  int64_t examples = 1, groups = 1, group_size = 1, pixels = 1;  // groups: of an example
   bool of_coef[kMaxAxes] = {}, of_pixel[kMaxAxes] = {};
   int64_t channels() const { return groups * group_size; }
   int64_t coefs() const { return examples * channels(); }
@@ -49,8 +49,8 @@ ColumnShape shape_of(const NormCall& call, const Operand& x) {
   return shape;
 }
 
-// Whether arrays lie without gaps in the order example, pixel, channel, each channel's number as
-// its cell has it.
+// Whether arrays lie without gaps in the order example, pixel, channel, channels and
+// examples in the order of the coefficient index.
 bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_t item) {
   const Operand& last = arrays[count - 1];
   int64_t channel = item;
@@ -64,7 +64,8 @@ bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_
     for (int k = 0; k < count; ++k)
       if (byte_stride(arrays[k], i, item) != inside) return false;
   }
-  // Channels inside pixels inside examples; of either the last axis innermost, as cells count.
+  // Channels inside pixels inside examples; of either the last axis innermost, as the coefficient
+  // index counts.
   for (int i = last.ndim - 1; i >= 0; --i)
     if (last.shape[i] > 1 && shape.of_coef[i]) {
       if (byte_stride(last, i, item) != channel) return false;
@@ -89,7 +90,7 @@ ChannelLayout layout_of(const ColumnShape& shape, bool dense) {
   return {dense, shape.examples, shape.channels(), shape.pixels, 1};
 }
 
-// The moments of cells as arrays of double with x's axes.
+// The moments of each channel of each example, as arrays of double with x's axes.
 struct ChannelMoments {
   int64_t shape[kMaxAxes], strides[kMaxAxes];
   ChannelMoments(const Operand& x, const ColumnShape& of) {

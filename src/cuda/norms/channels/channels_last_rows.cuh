@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kGroupThreads = 256;
 
-// Two arrays: mean and rstd by unit, weight and bias (or their gradients) by channel.
+// Two arrays: mean and rstd by group, weight and bias (or their gradients) by channel.
 struct Pair {
   char *a, *b;  // null: there is none
   int a_dtype, b_dtype;
@@ -28,14 +28,14 @@ FASTACT_DEVICE void write_at(char* data, int64_t at, int dtype, double value, bo
 }
 
 struct Groups {
-  int64_t count, group_size;  // units, and cells of each
-  int64_t channels;           // of an example: some units'
-  int64_t pixels;             // terms of a cell
+  int64_t count, group_size;  // groups, and channels of each
+  int64_t channels;           // of an example: those of some groups
+  int64_t pixels;             // of an example
   double eps;
 };
 
-// Forward: a unit's mean and rstd from the moments of its cells, merged in a fixed order; and the
-// numbers of its cells. A warp a unit.
+// Forward: a group's mean and rstd from the moments of its channels, merged in a fixed order, and
+// the coefficients of its channels. A warp a group.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void group_statistics(const Coefficients<T> coefs, const double* means, const double* m2s,
@@ -66,7 +66,7 @@ void group_statistics(const Coefficients<T> coefs, const double* means, const do
   }
 }
 
-// Backward: the numbers of a cell from the statistics that forward saved; a thread a cell.
+// Backward: coefficients from the statistics that forward saved; a thread a coefficient index.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void read_statistics(const Coefficients<T> coefs, const Groups groups,
@@ -85,8 +85,10 @@ void read_statistics(const Coefficients<T> coefs, const Groups groups,
   store(coefs.at(kWeight, coef), C(weight));
 }
 
-// The partial sums of p and p (x - mean) of each cell become those of p and p xhat in `totals`
-// ([2][cells]) and, by the weights, a unit's means of g and g xhat. A warp a unit, a lane a cell.
+// The partial sums of p and p (x - mean) of each channel become the sums of p and p xhat in
+// `totals`
+// ([2][coefs]) and, by the weights, a group's means of g and g xhat. A warp a group, a lane a
+// channel.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void finish_groups(const Coefficients<T> coefs, const double* partials, const int64_t chunks,

@@ -50,7 +50,7 @@ template <int which_one>
 constexpr unsigned kBit = 1u << which_one;
 constexpr unsigned kOfForward = kBit<kHigh> | kBit<kLow> | kBit<kScale> | kBit<kOffset>;
 
-// The numbers of one cell that lie side by side, those of `needs`.
+// The coefficients of one index that `needs` names, where they lie together.
 template <class T, unsigned needs>
 struct CoefSet {
   using C = Compute<T>;
@@ -81,7 +81,7 @@ struct CoefSet {
   }
 };
 
-// The same, read when they are asked for: across a call they would take registers.
+// The same, read when they are used: across a call they would take registers.
 template <class T>
 struct OneChannel {
   const Coefficients<T>& coefs;
@@ -209,8 +209,8 @@ struct CoefIndex {
     }
   }
 
-  // needs: what a map asks for. has_lines: channels need not come last. early: the numbers of one
-  // cell are read before the vector is there.
+  // needs: the coefficients that a map uses. has_segments: channels need not come last. early:
+  // those of kOneChannel are read before the vector arrives.
   template <unsigned map_needs, bool map_has_segments, bool map_early>
   struct Prefetch {
     static constexpr unsigned needs = map_needs;

@@ -21,7 +21,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Of a cell. scale = weight rstd; the last two of the norms by examples alone.
+// scale = weight rstd. The last two are those of channels-last norms alone.
 enum Coefficient : int {
   kHigh,
   kLow,
@@ -39,10 +39,10 @@ enum Coefficient : int {
 template <class T>
 struct Coefficients {
   Compute<T>* data;
-  int64_t pitch, step;  // from number to number of a cell, from cell to cell
+  int64_t pitch, step;  // from coefficient to coefficient, from index to index
   int64_t channels;
   int64_t inner;    // elements of one channel that follow each other
-  int64_t example;  // elements of an example; 0: examples share their cells
+  int64_t example;  // elements of an example; 0: examples share their coefficients
 
   FASTACT_DEVICE Compute<T>* at(int k, int64_t coef) const {
     return data + k * pitch + coef * step;
@@ -57,7 +57,7 @@ struct Coefficients {
   static int64_t bytes(int64_t count) {
     return kCoefficients * ceil_div(count, 8) * 8 * int64_t(sizeof(Compute<T>));
   }
-  // Side by side: the numbers of one cell.
+  // side_by_side: the coefficients of one index lie together.
   void arrange(int64_t count, bool side_by_side) {
     pitch = side_by_side ? 1 : ceil_div(count, 8) * 8;
     step = side_by_side ? kCoefficients : 1;
@@ -107,7 +107,7 @@ FASTACT_DEVICE void write_channel(const ChannelArray& to, int64_t channel, doubl
   put(reinterpret_cast<double*>(p), value, accumulate);
 }
 
-// The numbers of a cell that forward needs.
+// The coefficients that forward needs.
 template <class T>
 FASTACT_DEVICE void set_forward_coefs(const Coefficients<T>& coefs, int64_t coef, double mean,
                                       double rstd, double weight, double bias) {

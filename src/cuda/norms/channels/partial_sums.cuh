@@ -13,7 +13,7 @@ constexpr int64_t kChunkElements = 8192;
 constexpr int64_t kManyTasks = 1024;
 constexpr int64_t kWarpVecs = 256;  // of a channel that a warp takes
 
-// Arrays as cells see them: examples x outer x channels x inner, or not dense.
+// Arrays around their channels: examples x outer x channels x inner, or not dense.
 struct ChannelLayout {
   bool dense;
   int64_t examples, channels, outer, inner;  // outer: of an example
@@ -43,7 +43,7 @@ Columns plan_columns(const ChannelLayout& layout, Tasks* tasks) {
   return shape;
 }
 
-// Partials of a cell, at most, whatever the layout of dy.
+// The most chunks of a channel that any layout of dy makes.
 template <class T>
 int64_t most_chunks(const ChannelLayout& layout) {
   Tasks tasks{};
@@ -56,8 +56,8 @@ int64_t most_chunks(const ChannelLayout& layout) {
   return std::max(most, tasks.count);
 }
 
-// Queues the sums of every cell; the chunks of each, which lie in `partials`. has_lines: there may
-// be some, so that their kernels are wanted.
+// Queues the sums of every channel, and returns the number of chunks of each in `partials`.
+// has_segments: channels need not come last, so the kernels of segments are instantiated.
 template <class T, bool has_segments = true>
 int64_t run_sums(const Operand& dy, const Operand& x, const ChannelLayout& layout,
                  const bool* of_coef, const Coefficients<T>& coefs,
@@ -101,7 +101,7 @@ int64_t run_sums(const Operand& dy, const Operand& x, const ChannelLayout& layou
   return tasks.count;
 }
 
-// The sum of a cell's partials, to every lane of a warp; k: 0 of p, 1 of p (x - mean).
+// The sum of a channel's partial sums, given to every lane of a warp; k: 0 of p, 1 of p (x - mean).
 FASTACT_DEVICE double total_of(const double* partials, int64_t coefs, int64_t chunks, int k,
                                int64_t coef) {
   return sum_of_partials(partials + (k * coefs + coef) * chunks, chunks);

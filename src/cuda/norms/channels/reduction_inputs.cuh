@@ -23,7 +23,7 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Tasks {
-  int64_t size, count;  // units of a chunk (vectors, rows or elements), and chunks of a cell
+  int64_t size, count;  // of a chunk (in vectors, rows or elements); chunks of a channel
   int64_t coefs;
   double* partials;  // OUT
 
@@ -116,7 +116,7 @@ FASTACT_DEVICE double lane_sum(const Wide<T>& wide) {
 }
 
 struct Segments {
-  int64_t segment_vecs;  // of one line
+  int64_t segment_vecs;  // of one segment
   int64_t vecs;          // of a channel
   int team;              // threads of a task
   int64_t step_segments, step;

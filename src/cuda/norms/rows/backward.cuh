@@ -9,7 +9,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The units of a tile that a team has, every step-th of the batch from `first` on.
+// The rows of a tile that a team has, every step-th of the batch from `first` on.
 struct Tile {
   int64_t first, step, end, group;
   int rows;  // of the tile; fewer at the end of a chunk
@@ -21,8 +21,9 @@ FASTACT_DEVICE Tile tile_of(int64_t first, int64_t step, int64_t end, int64_t gr
   return tile;
 }
 
-// Step 1: x and dy of a tile are read and kept, two vectors of each at a time where they are whole.
-// Arrays of any strides have no registers to spare for that: theirs are read again in each step.
+// Step 1: x and dy of a tile are read and cached, two vectors of each at a time where they are
+// whole. Arrays of any strides have no registers to spare for that: theirs are read again in each
+// step.
 template <class T, class Rows, class Cache>
 FASTACT_DEVICE void fetch_tile(const Rows& rows, const Cache& cache, const Partition& partition,
                                const Tile& tile) {
@@ -88,7 +89,7 @@ FASTACT_DEVICE void for_weight(const NormRows& rows, Visit visit) {
     visit(std::integral_constant<Given, kAnything>());
 }
 
-// Step 2, of one unit: p, and the sums of g and of g xhat of this thread.
+// Step 2, of one row: p, and the sums of g and of g xhat of this thread.
 template <class T, bool identity, class Rows, class Cache>
 FASTACT_DEVICE void add_up(const Rows& rows, const Cache& cache, const Partition& partition, int r,
                            Compute<T> mean, Compute<T> rstd, double (&sums)[2]) {

@@ -20,8 +20,8 @@ FASTACT_DEVICE Vec<T> normalised_input(const Rows& rows, const Partition& partit
   return read<T>(rows, kX, partition.row, partition.vec(i), valid);
 }
 
-// What is normalised of one vector is kept, and added up: its elements, or, where no mean is
-// subtracted, their squares.
+// Caches what is normalised of one vector, and returns its sum, or the sum of its squares where no
+// mean is subtracted.
 template <class T, bool adds, bool caches, class Rows, class Shared>
 FASTACT_DEVICE double take(const Rows& rows, const Partition& partition, Shared&& cache, int i,
                            int valid, Vec<T> vec, const Vec<T>& other) {
@@ -205,7 +205,7 @@ FASTACT_DEVICE void find_moments(const Rows& rows, const Partition& partition, S
         *m2 = squares[0] - count * (low * low);
         if (*m2 < 0) *m2 = 0;
       }
-      // Of a warp all take part, and those of it whose numbers were fine keep theirs.
+      // All lanes of a warp take part; those whose squares were in range do not use the result.
       const bool fine = is_in_range<T>(*m2, count);
       if (std::is_same_v<T, f16> || !__any_sync(kAllLanes, !fine)) return;
       spread<T>(rows, partition, cache, *mean, sums);
@@ -245,7 +245,7 @@ FASTACT_DEVICE Vec<T> normalise(const NormRows& rows, const Normaliser<Compute<T
   return narrow_vec<T>(z);
 }
 
-// Pass 3: y. What is whole and quick first. from_memory: nothing is kept.
+// Pass 3: y, of whole vectors of quick rows first. from_memory: nothing is cached.
 template <class T, bool identity, bool from_memory, class Rows, class Shared>
 FASTACT_DEVICE void finish(const Rows& rows, const Partition& partition, Shared&& cache,
                            double mean, Compute<T> rstd) {
@@ -310,7 +310,7 @@ FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t row, double mean,
   if (rows.data[kRstdRole]) store(number_of<C>(rows, kRstdRole, row), C(rstd));
 }
 
-// A unit to some lanes of a warp, or to a block.
+// A row belongs to some lanes of a warp, or to a block.
 template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
@@ -334,8 +334,8 @@ void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
 // Units of several blocks each: chunks of `size` vectors.
 struct NormChunks {
   int64_t size, count;
-  double* moments;     // OUT of the first kernel: units x count x [mean, m2]
-  double* statistics;  // OUT of the second: units x [mean, rstd]
+  double* moments;     // OUT of the first kernel: rows x count x [mean, m2]
+  double* statistics;  // OUT of the second: rows x [mean, rstd]
 };
 
 template <class T, class Rows>
@@ -365,7 +365,7 @@ void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks
   }
 }
 
-// A warp a unit. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
+// A warp a row. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
 // mean)^2: the moments of all chunks at once, from a shift amid them, or from 0 where the first
 // mean is infinite.
 template <class T, class Rows>

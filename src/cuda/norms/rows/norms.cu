@@ -185,7 +185,7 @@ int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
   return backward.count * plan.rows.groups * block;
 }
 
-// Shares out shared memory: first to the sums of the columns, then to rows.
+// Allots shared memory: first to the sums of the columns, then to rows.
 template <class T>
 int allot_shared(NormPlan* plan, NormBackward* backward, bool identity) {
   const int planes = kPlanes<T>;
@@ -213,7 +213,7 @@ int allot_shared(NormPlan* plan, NormBackward* backward, bool identity) {
   return int(bytes_of(tile, resident, sums));
 }
 
-// Chunks of long rows. Their numbers lie behind the partials.
+// Chunks of long rows; their sums lie behind the partial sums of the columns.
 template <class T>
 NormLong long_of(const NormPlan& plan, const NormBackward& backward, void* workspace) {
   NormLong parts{kLongChunk, ceil_div(row_vecs<T>(plan), kLongChunk), nullptr, nullptr};

@@ -16,7 +16,7 @@ struct NormCall {
   Operand weight, bias;    // IN
   Operand dweight, dbias;  // OUT, or IN/OUT with accumulate; of the dtypes of weight and bias
   int weight_dtype, bias_dtype;
-  const bool* reduced;       // a flag an axis: is inside a unit
+  const bool* reduced;       // a flag an axis: is inside a row
   const bool* of_parameter;  // a flag an axis: weight and bias have it
   int which;                 // the activation
   const double* parameters;  // its
@@ -40,7 +40,7 @@ int64_t norm_backward_workspace(const NormCall& call);
 template <class T>
 void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream);
 
-// statistic OUT = NaN, of the compute type T: what units without elements have.
+// statistic OUT = NaN, of the compute type T: of rows without elements.
 template <class T>
 void fill_with_nan(const Operand& statistic, cudaStream_t stream);
 

@@ -52,7 +52,7 @@ FASTACT_DEVICE void clear(const Cache& cache, const Partition& partition) {
   }
 }
 
-// The sums of each slot of one unit, which the block has to itself.
+// The sums of each run of one row, which the block has to itself.
 template <class T, bool identity, class Rows, class Cache>
 FASTACT_DEVICE void add_run_sums(const Rows& rows, const Cache& cache, const Partition& partition,
                                  int r, Compute<T> mean, Compute<T> rstd, int64_t chunk,
@@ -107,10 +107,10 @@ struct NormGradient {
   int dtype;
   bool accumulate;
   int axes;
-  int64_t length[kNormAxes], stride[kNormAxes];  // of the slots, bytes
+  int64_t length[kNormAxes], stride[kNormAxes];  // of the parameters, bytes
 };
 
-// 32 slots a block, their chunks by eight threads each.
+// 32 parameters a block, eight threads to the chunks of each.
 template <class T>
 FASTACT_KERNEL(256)
 void norm_parameters(FASTACT_GRID_CONSTANT const NormGradient gradient) {

@@ -31,31 +31,32 @@ constexpr int kDTypeOf<f16> = kF16;
 template <>
 constexpr int kDTypeOf<bf16> = kBF16;
 
-// Where an element of a unit lies in arrays of any strides.
+// Where an element of a row is in arrays of any strides.
 struct NormTable {
-  int row_axes, count;  // axes that count units, and all
+  int row_axes, count;  // axes that count rows, and all axes
   int64_t length[kNormAxes];
   int64_t stride[kNormRoles][kNormAxes];  // bytes
 };
 
-// What the kernels are told. Roles 0 to 3 are the arrays of NormCall::data.
+// The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data.
 struct NormRows {
-  static constexpr bool kDense = true;  // units are rows of neighbours, a pitch apart
+  static constexpr bool kDense = true;  // a row's elements are neighbours; rows are a pitch apart
 
   char* data[kNormRoles];
-  int64_t pitch[kNormRoles];  // bytes from unit to unit, from slot to slot of weight and bias
-  bool fast[kNormRoles];      // rows of data begin at multiples of 16 bytes; parameters touch
-  bool repeated[4];           // one element stands for all
-  bool windows[4];            // nobody writes what neighbours hold
-  bool quick;                 // whole vectors of data are all fast, and so are their parameters
+  int64_t
+      pitch[kNormRoles];  // bytes from row to row, from parameter to parameter of weight and bias
+  bool fast[kNormRoles];  // rows of data begin at multiples of 16 bytes; parameters touch
+  bool repeated[4];       // one element stands for all
+  bool windows[4];        // nobody writes what neighbours hold
+  bool quick;             // whole vectors of data are all fast, and so are their parameters
   int weight_dtype, bias_dtype;
 
   int64_t batch, groups, count;
   int64_t length, params, run;  // row = params * run
-  int lanes;                    // threads of a unit
-  int teams;                    // units of a block at a time
+  int lanes;                    // threads of a row
+  int teams;                    // rows of a block at a time
   int per_lane;                 // vectors of a thread
-  int resident;                 // of those, kept in shared memory
+  int resident;                 // of those, cached in shared memory
   int run_vecs;  // if quick: vectors that share a parameter, 0: each element has its own
 
   int which;

@@ -28,7 +28,7 @@ FASTACT_HD int64_t vecs_of(const NormRows& rows) {
   return (rows.length + Vec<T>::kSize - 1) / Vec<T>::kSize;
 }
 
-// Bytes from an array's base to an element of a unit.
+// Bytes from an array's base to an element of a row.
 FASTACT_DEVICE_CALL int64_t offset_of(const NormTable& table, int role, int64_t row,
                                       int64_t element) {
   int64_t at = 0;
@@ -46,7 +46,7 @@ FASTACT_DEVICE_CALL int64_t offset_of(const NormTable& table, int role, int64_t 
   return at;
 }
 
-// A thread's share of some vectors of a unit: `count` of them, the i-th being first + i lanes.
+// A thread's partition of the vectors of a row: `count` of them, the i-th being first + i lanes.
 struct Partition {
   int64_t row, first;
   int count, lanes, lane;
@@ -69,7 +69,7 @@ FASTACT_DEVICE int valid_of(const NormRows& rows, const Partition& partition, in
                                  : int(smaller(rows.length - partition.vec(i) * kSize, kSize));
 }
 
-// Where a unit's row begins in an array of data, and a unit's number in one of statistics.
+// Where a row begins in an array of data, and its number in an array of statistics.
 template <class T>
 FASTACT_DEVICE T* row_of(const NormRows& rows, int role, int64_t row) {
   return reinterpret_cast<T*>(rows.data[role] + row * rows.pitch[role]);
@@ -82,7 +82,7 @@ FASTACT_DEVICE C* number_of(const Rows& rows, int role, int64_t row) {
     return reinterpret_cast<C*>(rows.data[role] + offset_of(rows.table, role, row, 0));
 }
 
-// The q-th vector of a unit, of which `valid` elements are there, and zeros after them. What is
+// The q-th vector of a row, of which `valid` elements are there, and zeros after them. What is
 // rarer than a whole aligned vector is not inlined: the kernels have many of these, and too few
 // registers.
 template <class T, class Rows>
@@ -143,8 +143,8 @@ FASTACT_DEVICE void write(const Rows& rows, int role, int64_t row, int64_t q, in
   write_slow_path<T>(rows, role, row, q, valid, vec);
 }
 
-// The parameters that the q-th vector of a unit meets; `none` where there are none. base: of those
-// of the unit's group.
+// The parameters of the q-th vector of a row; `none` where there are none. base: where those of the
+// row's group begin.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, const char* base,
                                                  int dtype, int64_t row, int64_t q, int valid) {
@@ -153,7 +153,7 @@ FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, con
   if constexpr (Rows::kDense) {
     const int64_t first = q * kSize;
     int64_t param = quotient(first, rows.run);
-    int64_t left = rows.run - (first - param * rows.run);  // elements of the same slot
+    int64_t left = rows.run - (first - param * rows.run);  // elements of the same parameter
     const char* p = base + param * rows.pitch[role];
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
@@ -210,7 +210,7 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
   return parameters_slow_path<T>(rows, role, base, dtype, row, q, valid);
 }
 
-// The parameters of a unit's group, or null.
+// The parameters of a row's group, or null.
 FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t row) {
   const char* base = rows.data[role];
   if (base && rows.groups > 1)
@@ -219,7 +219,7 @@ FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64
 }
 
 // How the parameters of quick rows are given: as vectors of T, not at all, or in any way, which
-// asks for each vector anew. Loops over vectors stand once for each that is common.
+// is tested for each vector. Loops over vectors are instantiated for each of these.
 enum Given { kVecs, kNothing, kAnything };
 FASTACT_DEVICE bool is_own(const NormRows& rows, int role, int dtype, int own) {
   return rows.data[role] && rows.run_vecs == 0 && dtype == own;
@@ -261,7 +261,7 @@ FASTACT_DEVICE int whole_of(const NormRows& rows, const Partition& partition) {
   return partition.count - ends_early;
 }
 
-// Sums over the lanes of a unit, given to all of them. Every thread of the block takes part. turn:
+// Sums over the lanes of a row, given to all of them. Every thread of the block takes part. turn:
 // of a block's sums the number, whose parity picks the memory, so that one barrier is enough: who
 // writes there again has met all others at the barrier of the sum between.
 template <int n>
@@ -311,9 +311,9 @@ FASTACT_DEVICE double squares_of(const Vec<T>& vec) {
   }
 }
 
-// The lanes of a vector as one term, times kTermScale. 16-bit numbers are added in float, those of
-// bfloat16 by eighths so that no sum of finite ones overflows; core/block_reduce.cuh's way for the
-// wider ones.
+// The sum of a vector's lanes, times kInputScale. 16-bit numbers are added in float, those of
+// bfloat16 by eighths so that no sum of finite ones overflows; vec_sum (core/block_reduce.cuh) adds
+// the wider ones.
 template <class T>
 constexpr double kInputScale = std::is_same_v<T, bf16> ? 0.125 : 1;
 template <class T>

@@ -14,37 +14,37 @@ constexpr int kSumRows = 16;  // rows of a column that are added up in the compu
 template <class T>
 constexpr int kPlanes = int(sizeof(Compute<T>) / sizeof(T));
 
-// A block takes a group of a chunk of the batch, `tile` units of each team at a time.
+// A block takes a group of a chunk of the batch, `tile` rows of each team at a time.
 struct NormBackward {
   int64_t size, count;  // of the batch in a chunk, and how many chunks
   int tile;
-  bool has_columns;   // sums of the parameters, one an element of a unit
+  bool has_columns;   // sums of the parameters, one an element of a row
   bool has_runs;      // or one a run of elements
   bool is_long;       // rows go in chunks: norms/rows/split_row.cuh
   int sums_resident;  // vectors of a lane whose sums are in shared memory, not in `spilled`
-  int run_lanes;      // threads of a slot: 1 to 32, or the block
+  int run_lanes;      // threads of a run: 1 to 32, or the block
   int64_t padded;     // doubles of a group's sums
   double* partials;   // OUT, [dweight, dbias] x count x groups x padded
   char* spilled;      // SCRATCH, tasks x per_lane x 2 vectors of every thread, in the compute type
 };
 
-// Statistics of a unit, and the means of g and g xhat.
+// Statistics of a row, and the means of g and g xhat.
 template <class C>
 struct RowStats {
   C mean, rstd, mean_g, mean_g_xhat;
 };
 
-// A vector as it is kept. nvcc 13.0 reads eight numbers of 16 bits by 8 bytes, four of 32 by 16.
+// A vector in the cache. nvcc 13.0 reads eight numbers of 16 bits by 8 bytes, four of 32 by 16.
 struct alignas(kVecBytes) Quad {
   uint32_t word[4];
 };
 
-// What a thread keeps in shared memory for itself: vectors of storage, side by side with those of
-// the other threads, so that neither banks nor threads meet.
+// The shared-memory cache. A slot holds one vector of storage of each thread, side by side with
+// those of the other threads, so that neither banks nor threads meet.
 //
 //   tile x resident x [x, dy: later p]    sums_resident x [dweight, dbias]
 //
-// and after those of all threads the facts of the tile's units, which their lanes share.
+// and after the slots the statistics of the tile's rows, which the lanes of a row share.
 template <class T, bool identity, bool dense, class Shared>
 struct SmemCache {
   using C = Compute<T>;
@@ -56,7 +56,7 @@ struct SmemCache {
   const NormBackward& plan;
   char* spilled;
 
-  // Of arrays of any strides nothing is kept: a tile is one unit of each team.
+  // Arrays of any strides are not cached: their tile is one row of each team.
   FASTACT_DEVICE int tile() const { return dense ? plan.tile : 1; }
   FASTACT_DEVICE int at(int slot, int thread) const { return slot * int(blockDim.x) + thread; }
   FASTACT_DEVICE int x_slot(int r, int i) const { return (r * rows.resident + i) * (1 + kP); }
@@ -170,7 +170,7 @@ FASTACT_DEVICE Wide<T> slope_of(const Rows& rows, const Vec<T>& x, Compute<T> me
   return slope_at<T>(rows.which, rows.parameters, z);
 }
 
-// p = dy f'(z) of a vector that is not kept.
+// p = dy f'(z) of a vector that is not cached.
 template <class T, bool identity, class Rows>
 FASTACT_DEVICE_CALL Wide<T> recompute_p(const Rows& rows, Compute<T> mean, Compute<T> rstd,
                                         int64_t row, int64_t q, int valid) {
@@ -185,7 +185,7 @@ FASTACT_DEVICE_CALL Wide<T> recompute_p(const Rows& rows, Compute<T> mean, Compu
   return p;
 }
 
-// Numbers past the end of a unit are none.
+// Sets the lanes past the end of a row to zero.
 template <class T>
 FASTACT_DEVICE void zero_tail(Wide<T>& wide, int valid) {
 #pragma unroll
@@ -209,7 +209,7 @@ FASTACT_DEVICE double lanes_of(const Wide<T>& a) {
   return double(sum[0] + sum[1]);
 }
 
-// Adds a vector's terms to the sums of g = p w and of g xhat of its unit.
+// Adds a vector to the sums of g = p w and of g xhat of its row.
 template <class T>
 FASTACT_DEVICE void add_row_sums(const NormRows& rows, Wide<T> p, const Wide<T>& xhat,
                                  const Wide<T>& weight, double (&sums)[2]) {

@@ -17,11 +17,11 @@ namespace {
 constexpr int kRowSumThreads = 256;  // of a block of the first kernel
 constexpr int kColumnThreads = 128;  // of the third
 
-// The chunks of a row, beside the NormBackward that tells those of the batch.
+// The chunks of a row, beside those of the batch in NormBackward.
 struct NormLong {
   int64_t size, count;  // vectors of a chunk, chunks of a row
-  double* chunk_sums;   // OUT of the first kernel, units x count x [sum of g, of g xhat]
-  double* means;        // OUT of the second, units x [mean of g, of g xhat]
+  double* chunk_sums;   // OUT of the first kernel, rows x count x [sum of g, of g xhat]
+  double* means;        // OUT of the second, rows x [mean of g, of g xhat]
 };
 
 template <class C>
