@@ -137,7 +137,7 @@ class Workspace {
     data_ = a.operand.data;
     bytes_ = data_ ? a.operand.shape[0] * item : 0;
   }
-  // Where so many bytes are there, and all kernels may take their numbers from.
+  // The memory, which must have so many bytes and the alignment of the kernels' vectors.
   void* of(int64_t needed) const {
     if (bytes_ < needed)
       refuse("workspace must have " + std::to_string(needed) + " bytes, got " +

@@ -31,14 +31,15 @@ constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 
-// What a map computes, given what it is at an index of contiguous arrays (0 for strided ones):
-//   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)        of one element
-//   Wide<T> vector(const Wide<T> (&in)[inputs], int64_t index)            of a vector of them
-//   kTurns                                                              vectors in flight
-// and, if it has a type Prefetch, instead of that vec
+// The interface of a map's functor. index: of the element, or of a vector's first one, in
+// contiguous arrays (0 for strided ones).
+//   kUnroll                                                            vectors in flight
+//   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
+//   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
+// A functor with a type Prefetch, for what it reads besides, has instead of the last one
 //   Prefetch prefetch(int64_t index)                                   called before the loads
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index, const Prefetch& prefetch)
-// Lanewise makes those of a call operator that knows no index.
+// Lanewise implements these by a call operator for one element.
 template <class F, class T, int inputs>
 struct Lanewise {
   static constexpr int kUnroll = inputs == 1 ? 4 : 2;
@@ -58,7 +59,7 @@ struct Lanewise {
   }
 };
 
-// What a map made ready for a vector.
+// What a functor prefetched for a vector: nothing, unless it has a type Prefetch.
 template <class F, class = int>
 struct Prefetched {
   FASTACT_DEVICE void prepare(const F&, int64_t) {}

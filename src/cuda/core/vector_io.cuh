@@ -104,8 +104,8 @@ struct Words {
 };
 
 // The vector at p, a multiple of sizeof(T), out of the aligned vectors around it: by 8 bytes, by 4
-// and, of 16-bit elements, by 2; 9 to 15 instructions, where shifts of 64 bits took 22 to 28. Of
-// float64 two loads of 8 bytes do: they reach the same cache lines.
+// and, of 16-bit elements, by 2 (docs/design/cuda.md, "Misaligned arrays"). Of float64 two
+// loads of 8 bytes do: they reach the same cache lines.
 template <class T>
 FASTACT_DEVICE Vec<T> cut_window(const T* p) {
   if constexpr (sizeof(T) == 8) return {{load(p), load(p + 1)}};

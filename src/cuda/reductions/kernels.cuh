@@ -117,7 +117,7 @@ struct RowTask {
   int64_t row, chunk, begin, end;
 };
 
-// first: the task of the block's first group.
+// first: the task of the block's first team.
 FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
   const int64_t task = first + int(threadIdx.x) / sums.team;
   const bool idle = task >= sums.tasks;

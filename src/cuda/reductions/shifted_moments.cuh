@@ -58,7 +58,7 @@ FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double co
 }
 
 // The moments of all inputs of a team of threads, valid in its first one, which has inputs unless
-// none has. sum_of(value): over the group, valid there; first_of(value): its first thread's, to
+// none has. sum_of(value): over the team, valid there; first_of(value): its first thread's, to
 // all.
 template <class Sum, class First>
 FASTACT_DEVICE Part join(const Shifted& s, double n, const Sum& sum_of, const First& first_of) {

@@ -101,7 +101,7 @@ struct NormBackward {
     }
   }
 
-  // A few numbers at a time: eight lanes of six are more than there are registers.
+  // A few coefficients at a time: eight lanes of six are more than there are registers.
   template <class Lookup>
   FASTACT_DEVICE Wide<T> finish(Wide<T> p, Wide<T> x, const Lookup& lookup) const {
     if constexpr (statistics == kGiven) {

@@ -79,11 +79,11 @@ struct ChannelSources {
   double eps, momentum, unbiased;  // unbiased: by which var grows
   ChannelArray weight, bias;
   ChannelArray saved_mean, saved_rstd;  // OUT
-  ChannelArray sum_p, sum_p_xhat;       // IN: for the numbers of dx
+  ChannelArray sum_p, sum_p_xhat;       // IN: for the coefficients of dx
   double count;
 };
 
-// The numbers of each channel; a thread a channel.
+// The coefficients of each channel; a thread a channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void make_coefficients(const Coefficients<T> coefs, FASTACT_GRID_CONSTANT const ChannelSources of) {
@@ -120,7 +120,7 @@ void queue_coefficients(const Coefficients<T>& coefs, const ChannelSources& of,
   launch(make_coefficients<T>, {ceil_div(coefs.channels, kThreads), kThreads}, stream, coefs, of);
 }
 
-// dweight, dbias and the numbers of dx, from the partial sums; a warp a channel.
+// dweight, dbias and the coefficients of dx, from the partial sums; a warp a channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void finish_batch_sums(const Coefficients<T> coefs, const double* partials, const int64_t chunks,

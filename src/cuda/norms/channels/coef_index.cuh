@@ -43,7 +43,8 @@ struct Divisor {
   }
 };
 
-// Bits, as a choice among numbers becomes a table of addresses to jump to, which no tool follows.
+// Powers of two: nvcc makes a jump table of a choice among consecutive numbers, which
+// tools/cuda_static.py cannot follow.
 enum Order : int { kOneChannel = 1, kTwoChannels = 2, kVecOfEach = 4, kLaneByLane = 8 };
 
 template <int which_one>
@@ -169,7 +170,7 @@ struct LaneByLane {
   }
 };
 
-// The numbers of one element, in lane 0.
+// The coefficients of one element, in lane 0.
 template <class T>
 struct OneElement {
   const Coefficients<T>& coefs;
@@ -234,8 +235,8 @@ struct CoefIndex {
     return made;
   }
 
-  // use(numbers): with<which...>(use of a lane and of its numbers) tells those of the vector's
-  // lanes.
+  // Calls use(lookup); lookup.with<which...>(f) calls f(lane, coefficients of that lane) for each
+  // lane of the vector.
   template <class Here, class Use>
   FASTACT_DEVICE Wide<T> visit(int64_t index, const Here& prefetch, const Use& use) const {
     if (order & kVecOfEach) return use(VecOfEach<T>{coefs, prefetch.coef});

@@ -34,8 +34,8 @@ enum Coefficient : int {
   kCoefficients
 };
 
-// numbers: of the compute type, at a multiple of 16 bytes; [cells][kCellNumbers] where step is
-// kCellNumbers, else [kCellNumbers][pitch], the pitch a multiple of 8.
+// data: at a multiple of 16 bytes; [coefficient index][kCoefficients] where step is kCoefficients,
+// else [kCoefficients][pitch], the pitch a multiple of 8.
 template <class T>
 struct Coefficients {
   Compute<T>* data;
@@ -119,7 +119,7 @@ FASTACT_DEVICE void set_forward_coefs(const Coefficients<T>& coefs, int64_t coef
   store(coefs.at(kOffset, coef), C(bias));
 }
 
-// And those of dx, of a channel; what a vector of numbers holds beside them is read with them.
+// And those of dx, for batch_norm; the last two are not used, but read with the same vector.
 template <class T>
 FASTACT_DEVICE void set_backward_coefs(const Coefficients<T>& coefs, int64_t coef, double mean,
                                        double slope) {

@@ -54,7 +54,7 @@ FASTACT_DEVICE Vec<T> get_vec(const Gradients<T>& arrays, const T* p, int64_t in
   return load_some(p + index, valid);
 }
 
-// p and p (x - mean) of a vector, zeros from lane `valid` on unless it is full; number(k, j): of
+// p and p (x - mean) of a vector, zeros from lane `valid` on unless it is full; coef_at(k, j): of
 // lane j.
 template <class T, bool is_identity, bool is_full, class CoefAt>
 FASTACT_DEVICE void reduction_inputs(const ChosenActivation& activation, const Both<T>& both,
@@ -199,7 +199,7 @@ void sums_of_columns(const Gradients<T> arrays, const Coefficients<T> coefs,
                      const Columns shape) {
   constexpr int kSize = Vec<T>::kSize, kCoefs = is_identity ? 2 : 4;
   FASTACT_SHARED(double, block, kThreads* kSize);
-  FASTACT_SHARED(Compute<T>, staged, kCoefs * kSize * kWarp);  // a row of lanes for each number
+  FASTACT_SHARED(Compute<T>, staged, kCoefs * kSize * kWarp);  // [kCoefs][kSize][tx]
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
   const int64_t all = shape.examples * tasks.count * shape.tiles;
   for (int64_t task = blockIdx.x; task < all; task += gridDim.x) {

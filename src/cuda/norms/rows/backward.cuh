@@ -266,7 +266,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
     }
     rows.lanes > kWarp ? __syncthreads() : __syncwarp();
     finish_tile<T, identity>(rows, cache, partition, tile);
-    rows.lanes > kWarp ? __syncthreads() : __syncwarp();  // the next tile has facts of its own
+    rows.lanes > kWarp ? __syncthreads() : __syncwarp();  // the next tile has statistics of its own
     added += cache.tile();
     if (plan.has_columns && (added >= kSumRows || b0 + cache.tile() * rows.teams >= end)) {
       flush<T>(rows, cache, chunk, group, is_first);

@@ -261,9 +261,9 @@ FASTACT_DEVICE int whole_of(const NormRows& rows, const Partition& partition) {
   return partition.count - ends_early;
 }
 
-// Sums over the lanes of a row, given to all of them. Every thread of the block takes part. turn:
-// of a block's sums the number, whose parity picks the memory, so that one barrier is enough: who
-// writes there again has met all others at the barrier of the sum between.
+// Sums over the lanes of a row, given to all of them. Every thread of the block takes part.
+// sum_index: the number of the sum, whose parity picks one of two buffers, so that one barrier a
+// sum is enough: who writes to a buffer again has met all others at the barrier of the sum between.
 template <int n>
 FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& sum_index) {
   constexpr int kMostWarps = kNormThreads / kWarp;

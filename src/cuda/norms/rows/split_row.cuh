@@ -109,7 +109,7 @@ void norm_long_means(FASTACT_GRID_CONSTANT const NormRows rows, const NormLong p
   }
 }
 
-// The block's numbers [dweight, dbias] x elements of a vector x threads: each thread has its own.
+// Index of a thread's own sum in shared memory: [dweight, dbias] x elements of a vector x threads.
 template <class T>
 FASTACT_DEVICE int own_sum(int which, int j) {
   return (which * Vec<T>::kSize + j) * kColumnThreads + int(threadIdx.x);
