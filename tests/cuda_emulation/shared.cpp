@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kSeveralWarps = 0xffffffff;
 
-// The last accesses to one unit of shared memory. Times are of the warp that made them.
+// The last accesses to one granule of shared memory. Times are of the warp that made them.
 struct Granule {
   uint32_t write_epoch, writer, write_time;
   uint32_t read_epoch, read_warp, read_lanes, read_time;
@@ -24,8 +24,8 @@ struct SharedRegion {
   std::vector<char> bytes;
   std::vector<Granule> granules;
 
-  SharedRegion(const char* name_, size_t unit_, size_t size)
-      : name(name_), granule(unit_), bytes(size), granules(size / unit_) {}
+  SharedRegion(const char* name_, size_t granule_, size_t size)
+      : name(name_), granule(granule_), bytes(size), granules(size / granule_) {}
 };
 
 namespace {
@@ -83,7 +83,7 @@ void note_read(Granule& granule) {
   granule.read_time = warp_time();
 }
 
-// The first unit of an element.
+// The first granule of an element.
 Granule* locate(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index) {
   if (index < 0 || uint64_t(index) >= count) shared_fault(region, count, index);
   return &region.granules[(start + size_t(index) * item) / region.granule];
@@ -105,7 +105,7 @@ SharedRegion& dynamic_shared_region() {
   return *region;
 }
 
-// Rounded down to whole units: an odd byte at the end belongs to no element.
+// Rounded down to whole granules: an odd byte at the end belongs to no element.
 void set_dynamic_shared(size_t bytes) {
   SharedRegion& region = dynamic_shared_region();
   region.bytes.resize(bytes);

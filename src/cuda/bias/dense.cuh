@@ -16,7 +16,7 @@ struct Dense {
   bool windows;
 };
 
-// dx of the `valid` elements [index, index + vector), those beyond being 0.
+// dx of the `valid` elements [index, index + Vec<T>::kSize), those beyond being 0.
 template <class T>
 FASTACT_DEVICE Wide<T> gradient(const Dense<T>& arrays, const Fused& fused, int64_t index,
                                 int valid, const Wide<T>& bias, bool aligned, bool accumulate) {

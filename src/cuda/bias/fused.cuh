@@ -28,7 +28,7 @@ FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {
   return load_parameter<T>(fused.bias + channel * fused.bias_stride, fused.bias_dtype);
 }
 
-// Adds the bias to the elements [index, index + vector) of a whole array.
+// Adds the bias to the elements [index, index + Vec<T>::kSize) of a whole array.
 template <class T, class B>
 FASTACT_DEVICE void add_bias_as(const Fused& fused, int64_t index, Wide<T>& z) {
   const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);

@@ -47,7 +47,7 @@ struct Both {
   int valid;
 };
 
-// `valid` elements, and anything after them.
+// `valid` elements, and anything in the lanes after them.
 template <class T>
 FASTACT_DEVICE Vec<T> get_vec(const Gradients<T>& arrays, const T* p, int64_t index, int valid) {
   if (has_window(p + index, p, p + arrays.n)) return cut_window(p + index);
@@ -188,7 +188,7 @@ void sums_of_segments(const Gradients<T> arrays, const Coefficients<T> coefs,
 
 // Of an example.
 struct Columns : ChannelRows {
-  int64_t elements;  // elements
+  int64_t elements;  // of an example
   int64_t examples;
 };
 

@@ -10,12 +10,12 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// The i-th vector, as it is normalised.
+// The i-th vector of what is normalised: from the cache, or read again.
 template <class T, class Rows, class Shared>
 FASTACT_DEVICE Vec<T> normalised_input(const Rows& rows, const Partition& partition, Shared&& cache,
                                        int i, int valid) {
   if (i < rows.resident) return cache[i * int(blockDim.x) + int(threadIdx.x)];
-  // What this very thread has written, or read before.
+  // Written by this very thread, or read by it before.
   if (rows.data[kResidual]) return read<T>(rows, kTotal, partition.row, partition.vec(i), valid);
   return read<T>(rows, kX, partition.row, partition.vec(i), valid);
 }
@@ -99,7 +99,7 @@ FASTACT_DEVICE double collect(const Rows& rows, const Partition& partition, Shar
   return total;
 }
 
-// Calls add(vector, valid) with what is normalised, vector by vector.
+// Calls add(vec, valid) for each vector of what is normalised.
 template <class T, class Rows, class Shared, class Add>
 FASTACT_DEVICE void for_cached(const Rows& rows, const Partition& partition, Shared&& cache,
                                Add add) {
@@ -175,8 +175,8 @@ FASTACT_DEVICE void find_moments(const Rows& rows, const Partition& partition, S
   double sums[2];
   if constexpr (sizeof(T) == 8) {  // of float64 the first mean is off by some ULPs
     if (!rows.is_centred) return;
-    // A sum that overflows is one of smaller numbers that does not, unless an infinity is among the
-    // data. Of a warp all take part.
+    // Where the sum overflows, scaled inputs are added again: that does not, unless an infinity is
+    // among them. All lanes of a warp take part in the vote.
     if (__any_sync(kAllLanes, !is_finite(total[0]))) {
       double scaled[1] = {0};
       for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
@@ -222,7 +222,7 @@ FASTACT_DEVICE void find_moments(const Rows& rows, const Partition& partition, S
   }
 }
 
-// xhat = (x - high) rstd + shift: what is left of the mean, times rstd, comes with the product.
+// xhat = (x - high) rstd + shift, where shift = -low rstd is added in the same madd.
 template <class C>
 struct Normaliser {
   C high, rstd, shift;
@@ -331,7 +331,7 @@ void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
   }
 }
 
-// Units of several blocks each: chunks of `size` vectors.
+// Rows of several blocks each: chunks of `size` vectors.
 struct NormChunks {
   int64_t size, count;
   double* moments;     // OUT of the first kernel: rows x count x [mean, m2]

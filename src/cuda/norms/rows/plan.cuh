@@ -43,21 +43,20 @@ struct NormRows {
   static constexpr bool kDense = true;  // a row's elements are neighbours; rows are a pitch apart
 
   char* data[kNormRoles];
-  int64_t
-      pitch[kNormRoles];  // bytes from row to row, from parameter to parameter of weight and bias
-  bool fast[kNormRoles];  // rows of data begin at multiples of 16 bytes; parameters touch
-  bool repeated[4];       // one element stands for all
-  bool windows[4];        // nobody writes what neighbours hold
-  bool quick;             // whole vectors of data are all fast, and so are their parameters
+  int64_t pitch[kNormRoles];  // bytes from row to row; of parameters, from one to the next
+  bool fast[kNormRoles];      // rows of data begin at multiples of 16 bytes; parameters touch
+  bool repeated[4];           // one element stands for all
+  bool windows[4];            // nobody writes what neighbours hold
+  bool quick;                 // whole vectors of data are all fast, and so are their parameters
   int weight_dtype, bias_dtype;
 
   int64_t batch, groups, count;
-  int64_t length, params, run;  // row = params * run
+  int64_t length, params, run;  // length = params * run
   int lanes;                    // threads of a row
   int teams;                    // rows of a block at a time
   int per_lane;                 // vectors of a thread
   int resident;                 // of those, cached in shared memory
-  int run_vecs;  // if quick: vectors that share a parameter, 0: each element has its own
+  int run_vecs;  // quick rows: vectors that share a parameter; 0: each element has its own
 
   int which;
   double parameters[kMaxParameters];
