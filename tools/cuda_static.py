@@ -201,9 +201,9 @@ def _with_paths(kernel: Kernel) -> list[Kernel]:
 def _with_path(kernel: Kernel) -> Kernel:
     """The kernel with its fast path: every access of 16 bytes, all loads of a round in flight.
 
-    For the map, the whole way of a thread through a full tile whose arrays are aligned alike. For
-    sums, one round of the loop; a vector that may lie anywhere is cut out of two, of float64 two of 8
-    bytes. For gates, one round over a row, of 16-bit gradients by 8 bytes.
+    For the map, the whole path of a thread through a full tile whose arrays are aligned alike. For
+    sums, one round of the loop; a vector that may lie anywhere is cut out of two, of float64 two of
+    8 bytes. For gates, one round over a row, of 16-bit gradients by 8 bytes.
     """
     if not kernel.has_path:
         return kernel
@@ -223,8 +223,9 @@ def _with_path(kernel: Kernel) -> Kernel:
     return replace(kernel, path=tuple(path), elements=vectors * VECTOR // ITEM[kernel.dtype])
 
 
-# These call their activation: activate.cuh says why. What they fuse is loaded beside the vectors; the
-# strided map, once an element's place is found, keeps what it needs after the call on the stack.
+# These call their activation: activate.cuh says why. What they fuse is loaded beside the vectors;
+# the strided map, once it has found the offset of an element, keeps what it needs after the call on
+# the stack.
 CALLS = ("bias",)
 CALLS_STRIDED = "chosen"
 

@@ -122,7 +122,7 @@ def constants(source: str) -> dict[str, int]:
 
     Examples
     --------
-    >>> constants("constexpr int64_t kSplit = 16384;  // vectors\\nconstexpr int kBytes = 46 << 10;")
+    >>> constants("constexpr int64_t kSplit = 16384;  // rows\\nconstexpr int kBytes = 46 << 10;")
     {'kSplit': 16384, 'kBytes': 47104}
     """
     found = re.findall(r"constexpr \w+ (k\w+) = (\d+)(?: << (\d+))?;", source)
