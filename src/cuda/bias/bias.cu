@@ -9,11 +9,11 @@
 //   inner = 1    a block takes a tile of channels over a chunk of rows, and adds its rows in shared
 //                memory by a tree                                                (dense, NHWC)
 //
-// At most kMaxChunks partial sums a channel are added by one finishing kernel, in an order that
+// At most kMaxChunks partial sums per channel are added by one finishing kernel, in an order that
 // depends on the shape alone. Strided arrays go element by element through the same two steps.
 //
-// The activation is chosen at run time, by one call a vector. Why, and why one vector of each input
-// is in flight: docs/design/cuda.md, "Bias and activation".
+// The activation is chosen at run time, by one call per vector. Why, and why one vector of each
+// input is in flight: docs/design/cuda.md, "Bias and activation".
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 #include "cuda/bias/dense.cuh"

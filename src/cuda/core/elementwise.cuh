@@ -78,8 +78,7 @@ struct Prefetched<F, decltype(int(sizeof(typename F::Prefetch)))> {
   }
 };
 
-// What a map computes: Compute<T> operator()(const Compute<T> (&in)[inputs]); with `accumulate` it
-// is added to what y holds.
+// The arrays of a contiguous map. With `accumulate` the result is added to what `out` holds.
 template <class T, int inputs>
 struct ContiguousMap {
   const T* in[inputs];  // IN: n elements each
@@ -87,7 +86,7 @@ struct ContiguousMap {
   int64_t n;
   int64_t head;  // elements before the first vector
   int64_t vecs;  // whole vectors after that
-  bool aligned;  // so are the inputs
+  bool aligned;  // the inputs are aligned as out is
   bool accumulate;
 };
 

@@ -59,8 +59,9 @@ struct alignas(kVecBytes) Vec {
 #define FASTACT_KERNEL(threads) __global__ __launch_bounds__(threads)
 #define FASTACT_KERNEL_OF(threads, blocks) __global__ __launch_bounds__(threads, blocks)
 #define FASTACT_DEVICE __device__ __forceinline__
-#define FASTACT_DEVICE_CALL __device__ __noinline__  // rare and long: not inlined
-// A kernel's parameter whose address is taken: it stays where it is instead of on the stack.
+#define FASTACT_DEVICE_CALL __device__ __noinline__  // for rare and long functions
+// For a kernel's parameter whose address is taken: it stays in constant memory instead of being
+// copied to the stack.
 #define FASTACT_GRID_CONSTANT __grid_constant__
 // An array `name` of n elements of T in shared memory, n a constant.
 #define FASTACT_SHARED(T, name, n) __shared__ T name[n]

@@ -13,7 +13,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// What a gate adds up: x and u hold -0 where there is none, which changes nothing.
+// The pre-activation of a gate. Absent inputs are -0, which changes no sum.
 template <class C>
 FASTACT_DEVICE C gate_sum(C x, C u, C b) {
   return (x + u) + b;

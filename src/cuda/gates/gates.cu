@@ -51,7 +51,7 @@ void plan_grid(GateTask* task, int64_t rows, int64_t columns) {
   task->tx = int(ceil_div(vecs, task->tiles));
   task->ty = std::min(kGateThreads<true> / task->tx, kMostRows);
   // Chunks of the rows: enough of them to fill a device, whichever it is, and no more.
-  const int64_t least = ceil_div(rows, task->ty);  // a row a thread
+  const int64_t least = ceil_div(rows, task->ty);  // a row per thread
   int64_t chunks = std::min(ceil_div(rows, kRowsOfThread * task->ty),
                             std::max<int64_t>(1, kManyBlocks / task->tiles));
   chunks = std::min(std::max(chunks, ceil_div(kFewBlocks, task->tiles)), least);

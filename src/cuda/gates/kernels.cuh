@@ -268,7 +268,7 @@ FASTACT_DEVICE void put_sum(const GateSums& sums, int k, int64_t column, double 
   if (sums.to[1].data && !is_n) put_element<T>(sums.to[1], index, sum, sums.accumulate);
 }
 
-// A warp an output.
+// One warp per output.
 constexpr int kFinishThreads = 128;
 template <class T>
 FASTACT_KERNEL(kFinishThreads)

@@ -266,7 +266,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
   }
 }
 
-// y = the sum of each output's partials, rounded; a warp an output.
+// y = the sum of each output's partials, rounded; one warp per output.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void finish_sums(FASTACT_GRID_CONSTANT const Sums sums, const int64_t outputs,

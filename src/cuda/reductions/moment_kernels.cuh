@@ -119,8 +119,8 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
   }
 }
 
-// A shift need only be near the mean: of 16-bit data, a float, which spares the registers that
-// eight columns are short of. It is exact where it is one of the data.
+// A shift need only be near the mean. For 16-bit data it is a float, because eight columns are
+// short of registers; it is exact while it is one of the data.
 template <class T>
 using Shift = Compute<T>;
 
@@ -256,7 +256,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-// The results from each output's parts; a warp an output.
+// The results from each output's parts; one warp per output.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void finish_moments(FASTACT_GRID_CONSTANT const Sums sums,

@@ -3,7 +3,7 @@
 // Elements are visited as for a sum (reductions.cu): the same axes, vectors, windows, chunks and
 // tiles, and so the same independence of addresses, of the number of rows and of the device. What
 // differs is what a thread accumulates (shifted_moments.cuh), and that a chunk leaves three
-// numbers, mean, m2 and count, which finish_moments merges by Chan's formula, a warp an output.
+// numbers, mean, m2 and count, which finish_moments merges by Chan's formula, one warp per output.
 //
 //   moment_rows      a row belongs to 1 to 32 lanes, or to a block; longer ones are cut
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory

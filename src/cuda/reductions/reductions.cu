@@ -18,7 +18,7 @@
 // Everything accumulates in double, and results are rounded once. The order of additions is a
 // function of the lengths of the reduced axes (for column sums, of the innermost one too), never of
 // the device, the number of rows or an address: misaligned rows are read by windows
-// (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums an output.
+// (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums per output.
 //
 // Bytes moved: x once; the partial sums are below 1 % of it.
 #include "cuda/core/api.h"

@@ -55,7 +55,7 @@ struct NormForward {
   }
 };
 
-// How dx follows from p = dy f'(z).
+// Which statistics dx accounts for, p = dy f'(z).
 enum Statistics : int {
   kGiven,       // dx = scale p
   kOfChannels,  // batch_gradient
@@ -91,7 +91,7 @@ struct NormBackward {
       return finish(dy, x, lookup);
     } else {
       const Wide<T> z = normalised_vec<T>(x, lookup);
-      // Across the call as few registers as they came in.
+      // dy and x stay in storage type across the call, where they take fewer registers.
       const Vec<T> dy_before = narrow_vec<T>(dy), x_before = narrow_vec<T>(x);
       Wide<T> p = slope_at<T>(activation.which, activation.parameters, z);
       const Wide<T> again = widen_vec(dy_before);

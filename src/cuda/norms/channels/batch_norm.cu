@@ -83,7 +83,7 @@ struct ChannelSources {
   double count;
 };
 
-// The coefficients of each channel; a thread a channel.
+// The coefficients of each channel; one thread per channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void make_coefficients(const Coefficients<T> coefs, FASTACT_GRID_CONSTANT const ChannelSources of) {
@@ -120,7 +120,7 @@ void queue_coefficients(const Coefficients<T>& coefs, const ChannelSources& of,
   launch(make_coefficients<T>, {ceil_div(coefs.channels, kThreads), kThreads}, stream, coefs, of);
 }
 
-// dweight, dbias and the coefficients of dx, from the partial sums; a warp a channel.
+// dweight, dbias and the coefficients of dx, from the partial sums; one warp per channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void finish_batch_sums(const Coefficients<T> coefs, const double* partials, const int64_t chunks,
@@ -137,7 +137,7 @@ void finish_batch_sums(const Coefficients<T> coefs, const double* partials, cons
   set_backward_coefs(coefs, channel, p / count, p_xhat * (r / count));
 }
 
-// mean and rstd OUT of each channel, from running ones; a thread a channel.
+// mean and rstd OUT of each channel, from running ones; one thread per channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void save_running(const int64_t channels, const ChannelArray mean, const ChannelArray var,

@@ -5,8 +5,8 @@
 // segments; so it is read as it lies in memory, all groups at once, by the kernels of batch_norm,
 // with a channel of one example in place of a channel (coefficients.cuh):
 //
-//   forward    the moments of each channel of each example (reductions/moments.cu); a warp a group
-//              merges them and makes the coefficients; then the map y = f(z)
+//   forward    the moments of each channel of each example (reductions/moments.cu); one warp per
+//              group merges them and makes the coefficients; then the map y = f(z)
 //   backward   the sums of p = dy f'(z) and of p (x - mean) of each channel of each example
 //              (partial_sums.cuh); from them the means of g and g xhat of each group, and over the
 //              examples dweight and dbias; then the map dx

@@ -5,7 +5,7 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// Whether the functions below take a call of arrays of `item` bytes an element: its channels lie
+// Whether the functions below take a call of arrays of `item` bytes per element: its channels lie
 // inside its pixels, and it has nothing that the norms with channels lack (a residual, a norm
 // without a mean). lead: NormCall::kX or kIn.
 inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {

@@ -35,7 +35,7 @@ struct Groups {
 };
 
 // Forward: a group's mean and rstd from the moments of its channels, merged in a fixed order, and
-// the coefficients of its channels. A warp a group.
+// the coefficients of its channels. One warp per group.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void group_statistics(const Coefficients<T> coefs, const double* means, const double* m2s,
@@ -66,7 +66,7 @@ void group_statistics(const Coefficients<T> coefs, const double* means, const do
   }
 }
 
-// Backward: coefficients from the statistics that forward saved; a thread a coefficient index.
+// Backward: coefficients from the statistics that forward saved; one thread per coefficient index.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void read_statistics(const Coefficients<T> coefs, const Groups groups,
@@ -87,8 +87,8 @@ void read_statistics(const Coefficients<T> coefs, const Groups groups,
 
 // The partial sums of p and p (x - mean) of each channel become the sums of p and p xhat in
 // `totals`
-// ([2][coefs]) and, by the weights, a group's means of g and g xhat. A warp a group, a lane a
-// channel.
+// ([2][coefs]) and, by the weights, a group's means of g and g xhat. One warp per group, one
+// lane per channel.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void finish_groups(const Coefficients<T> coefs, const double* partials, const int64_t chunks,
@@ -123,7 +123,8 @@ void finish_groups(const Coefficients<T> coefs, const double* partials, const in
   }
 }
 
-// dweight and dbias: the totals of a channel over the examples, in their order. A thread a channel.
+// dweight and dbias: the totals of a channel over the examples, in their order. One thread per
+// channel.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
 void finish_parameters(const double* totals, const Groups groups,

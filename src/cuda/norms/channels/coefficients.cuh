@@ -1,11 +1,11 @@
 // The coefficients by which the maps of batch_norm and of channels-last norms multiply and add.
 //
-// There is one set of coefficients a channel (batch_norm), or one for each channel of each example
-// (channels-last norms); a coefficient index counts these sets. They are computed once a call, in
-// the compute type. Where the elements of a channel follow each other in memory, the coefficients
-// of a set lie together, so that a vector of the array takes them by one or two loads. Where
-// channels come last, each coefficient is an array over all sets, of which a vector of the array
-// takes a vector (coef_index.cuh).
+// There is one set of coefficients per channel (batch_norm), or one for each channel of each
+// example (channels-last norms); a coefficient index counts these sets. They are computed once a
+// call, in the compute type. Where the elements of a channel follow each other in memory, the
+// coefficients of a set lie together, so that a vector of the array takes them by one or two loads.
+// Where channels come last, each coefficient is an array over all sets, of which a vector of the
+// array takes a vector (coef_index.cuh).
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ FASTACT_DEVICE void with_coef(const Coefficients<T>& coefs, int64_t coef, const 
   use(0, n);
 }
 
-// One number a channel, in a dtype of its own.
+// One number per channel, in a dtype of its own.
 struct ChannelArray {
   char* data;  // null: there is none
   int64_t stride;
@@ -130,7 +130,7 @@ FASTACT_DEVICE void set_backward_coefs(const Coefficients<T>& coefs, int64_t coe
   store(coefs.at(kWeight, coef), C(0));
 }
 
-// The activation that follows.
+// The activation behind the norm, chosen at run time.
 struct ChosenActivation {
   int which;
   double parameters[kMaxParameters];

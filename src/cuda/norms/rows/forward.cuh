@@ -365,7 +365,7 @@ void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks
   }
 }
 
-// A warp a row. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
+// One warp per row. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
 // mean)^2: the moments of all chunks at once, from a shift amid them, or from 0 where the first
 // mean is infinite.
 template <class T, class Rows>

@@ -15,7 +15,7 @@
 //   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
 //   2. squared distances from the mean (rms_norm leaves this pass out)
 //   3. y = f(z)
-// A thread reads back only what it has written to the cache itself: one barrier a sum, no bank
+// A thread reads back only what it has written to the cache itself: one barrier per sum, no bank
 // conflicts, and nothing wide is live across the call of the activation. Vectors beyond the
 // capacity of shared memory are read again from global memory: more traffic, the same bits. Rows of
 // more than kSplit vectors are cut into chunks, one block each: moments of the chunks, one kernel
@@ -39,7 +39,7 @@
 // together, go to split_row.cuh.
 //
 //   Bytes moved: dy and x twice, dx once; column sums of each part of the batch (kLongRows rows or
-//   more): 32 bytes an element of a row, written and read again.
+//   more): 32 bytes per element of a row, written and read again.
 //
 // In each pass, whole vectors of a quick row (plan.cuh) have a loop of their own without the tests
 // that misaligned or partial vectors need. Arrays of any other strides go element by element
@@ -121,7 +121,8 @@ NormPlan plan_forward(const NormCall& call, NormChunks* chunks) {
   return plan;
 }
 
-// is_dense: what to take for it, where not all arrays are known.
+// is_dense: overrides what follows from the arrays, for sizes of workspaces, when not all arrays
+// are known.
 template <class T>
 NormPlan plan_backward(const NormCall& call, NormBackward* backward,
                        const bool* is_dense = nullptr) {
@@ -154,7 +155,7 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward,
     backward->count = ceil_div(rows.batch, backward->size);
     return plan;
   }
-  // A chunk of the batch: without sums as many blocks as there may be.
+  // Chunks of the batch. Without sums a chunk is as short as it may be: most blocks.
   const int64_t bytes = 2 * rows.groups * backward->padded * int64_t(sizeof(double));
   const int64_t chunks =
       std::max<int64_t>(1, std::min({kMostSums / bytes, kManyTasks / rows.groups, kMostChunks}));
@@ -177,7 +178,7 @@ int64_t partial_bytes(const NormPlan& plan, const NormBackward& backward) {
   return 2 * backward.count * plan.rows.groups * backward.padded * int64_t(sizeof(double));
 }
 
-// Sums that some device may have no shared memory for.
+// Scratch memory for column sums that do not fit the shared memory of every device.
 template <class T>
 int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
   const int64_t block = bytes_of_sums<T>(plan) * plan.threads;
@@ -268,7 +269,7 @@ void finish_gradients(const NormPlan& plan, const NormBackward& backward, const 
   }
 }
 
-// Sums of nothing, for every element of a parameter.
+// The gradients of an empty x: zero, or nothing added.
 template <class T>
 void clear_gradients(const NormCall& call, cudaStream_t stream) {
   for (int which = 0; which < 2; ++which) {

@@ -16,8 +16,8 @@ struct NormCall {
   Operand weight, bias;    // IN
   Operand dweight, dbias;  // OUT, or IN/OUT with accumulate; of the dtypes of weight and bias
   int weight_dtype, bias_dtype;
-  const bool* reduced;       // a flag an axis: is inside a row
-  const bool* of_parameter;  // a flag an axis: weight and bias have it
+  const bool* reduced;       // one flag per axis: is inside a row
+  const bool* of_parameter;  // one flag per axis: weight and bias have it
   int which;                 // the activation
   const double* parameters;  // its
   double eps;

@@ -99,7 +99,7 @@ bool repeats(const NormAxis* axes, int count, int role) {
   return std::all_of(axes, axes + count, [&](const NormAxis& a) { return a.stride[role] == 0; });
 }
 
-// lead: the role whose strides sort the axes. outputs: a flag a role of data.
+// lead: the role whose strides sort the axes. outputs: one flag per role of data.
 template <class T>
 NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   NormPlan plan{};

@@ -16,9 +16,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kNormThreads = 512;      // at most, in a block
-constexpr int kThreadsOfNarrow = 256;  // of rows that share one, or are short
-// Blocks of kNormThreads that share a multiprocessor, at least: kernels for any strides and those
+constexpr int kNormThreads = 512;      // of a block, at most
+constexpr int kThreadsOfNarrow = 256;  // of a block of one or several short rows
+// Resident blocks of kNormThreads on a multiprocessor, at least: kernels for any strides and those
 // of float64 need more registers.
 template <class T, class Rows>
 constexpr int kNormBlocks = Rows::kDense && sizeof(T) < 8 ? 2 : 1;
@@ -82,9 +82,8 @@ FASTACT_DEVICE C* number_of(const Rows& rows, int role, int64_t row) {
     return reinterpret_cast<C*>(rows.data[role] + offset_of(rows.table, role, row, 0));
 }
 
-// The q-th vector of a row, of which `valid` elements are there, and zeros after them. What is
-// rarer than a whole aligned vector is not inlined: the kernels have many of these, and too few
-// registers.
+// The q-th vector of a row: `valid` elements, then zeros. Only the read of a whole aligned vector
+// is inlined: kernels read in many places and have no registers to spare.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Vec<T> read_slow_path(const Rows& rows, int role, int64_t row, int64_t q,
                                           int valid) {
@@ -284,8 +283,8 @@ FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& sum_index) {
     value[k] = warp_sum(double(warps[from + k * kMostWarps + (lane & (count - 1))]), count);
 }
 
-// Half of what a pass over 16-bit data converts to double: the sum of eight in float, as two
-// chains.
+// The sum of eight 16-bit elements in float, by two chains: one conversion to double instead of
+// eight.
 template <class T, class Input>
 FASTACT_DEVICE double sum_in_float(Input input) {
   float sum[2] = {};

@@ -18,7 +18,7 @@ constexpr int kPlanes = int(sizeof(Compute<T>) / sizeof(T));
 struct NormBackward {
   int64_t size, count;  // of the batch in a chunk, and how many chunks
   int tile;
-  bool has_columns;   // sums of the parameters, one an element of a row
+  bool has_columns;   // sums of the parameters, one per element of a row
   bool has_runs;      // or one a run of elements
   bool is_long;       // rows go in chunks: norms/rows/split_row.cuh
   int sums_resident;  // vectors of a lane whose sums are in shared memory, not in `spilled`

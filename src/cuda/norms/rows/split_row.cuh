@@ -1,8 +1,8 @@
 // Backward of long rows, in three kernels (norms.cu says which rows are long).
 //
-//   norm_long_sums        a block a chunk of a row     the sums of g and of g xhat of the chunk
-//   norm_long_means       a warp a row                 their means over the row
-//   norm_long_gradients   a block a tile of columns    dx, and the sums of the columns
+//   norm_long_sums        one block per chunk of a row     the sums of g and of g xhat of the chunk
+//   norm_long_means       one warp per row                 their means over the row
+//   norm_long_gradients   one block per tile of columns    dx, and the sums of the columns
 //
 // A single row so occupies the whole device. In the third kernel a thread has one vector of columns
 // and goes down the rows of its part of the batch: weight is read once, the sums stay with the
