@@ -98,7 +98,7 @@ FASTACT_KERNEL_OF(kThreads, 3)
 void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fused,
                    const Chunks chunks, const ChannelRows shape, const bool aligned) {
   constexpr int kSize = Vec<T>::kSize;
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
   for (int64_t task = blockIdx.x; task < shape.tiles * chunks.count; task += gridDim.x) {
     const int64_t chunk = task / shape.tiles, tile = task - chunk * shape.tiles;
@@ -121,14 +121,14 @@ void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fuse
         for (int j = 0; j < kSize; ++j) total[j] += double(dx.lane[j]);
       }
     }
-    fold_rows(block, total, tx, ty, shape.tx, shape.ty);
+    fold_rows(buffer, total, tx, ty, shape.tx, shape.ty);
 
     const int64_t here = tile * shape.tx * kSize;
     const int columns = int(smaller(shape.tx * kSize, shape.width - here));
     const int outputs = int(smaller(columns, fused.channels));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;
-      for (int at = c; at < columns; at += outputs) sum += double(block[at]);
+      for (int at = c; at < columns; at += outputs) sum += double(buffer[at]);
       store(chunks.partials + (here + c) * chunks.count + chunk, sum);
     }
     __syncthreads();

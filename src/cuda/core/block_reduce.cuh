@@ -36,14 +36,14 @@ FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
 }
 
 // Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
-// `block`, shared memory for every thread's columns. Threads beyond ty rows have none.
+// `buffer`, shared memory for every thread's columns. Threads beyond ty rows have none.
 template <class Shared, int kSize>
-FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[kSize], int x, int y, int tx,
+FASTACT_DEVICE void fold_rows(Shared&& buffer, const double (&total)[kSize], int x, int y, int tx,
                               int ty) {
   const int mine = (y * tx + x) * kSize;
   if (y < ty) {
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) block[mine + j] = total[j];
+    for (int j = 0; j < kSize; ++j) buffer[mine + j] = total[j];
   }
   __syncthreads();
   for (int rows = ty; rows > 1;) {
@@ -51,7 +51,7 @@ FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[kSize], int 
     if (y + half < rows) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        block[mine + j] += double(block[mine + half * tx * kSize + j]);
+        buffer[mine + j] += double(buffer[mine + half * tx * kSize + j]);
     }
     __syncthreads();
     rows = half;

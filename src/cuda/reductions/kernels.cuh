@@ -233,7 +233,7 @@ template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
   constexpr int kSize = Vec<T>::kSize;
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
 
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
@@ -250,7 +250,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
       sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunks.size + ty, end,
                                total);
 
-    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
+    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int64_t here = tile * sums.tx * kSize;
@@ -258,7 +258,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
     const int outputs = int(smaller(columns, sums.inner));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;
-      for (int at = c; at < columns; at += outputs) sum += double(block[at]);
+      for (int at = c; at < columns; at += outputs) sum += double(buffer[at]);
       emit<T>(sums, outer * sums.inner + here + c, chunk, offset.y + (here + c) * sums.inner_y,
               sum);
     }

@@ -178,7 +178,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;
   static_assert(kWarp * kSize <= kThreads, "a thread for each column of a tile");
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   FASTACT_SHARED(double, centre, kWarp* kSize);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column of the tile
@@ -210,12 +210,12 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       const double n = lane.count(j), start = centre[tx * kSize + j];
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
-    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
+    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
     const bool short_one = sums.elements > 0 && end == sums.rows &&
                            (sums.rows - 1) * sums.width + here + mine >= sums.elements;
     const double count = double(int(end - begin) - (short_one ? 1 : 0));
     if (mine < columns && count > 0)
-      centre[mine] = double(centre[mine]) + double(block[mine]) / count;
+      centre[mine] = double(centre[mine]) + double(buffer[mine]) / count;
     __syncthreads();
 
     // The sums about it.
@@ -226,20 +226,20 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       total[j] = lane.rows > 0 ? moved.sum : 0.0;
       lane.squares[j] = lane.rows > 0 ? moved.squares : 0.0;
     }
-    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
-    const double sum = mine < columns ? double(block[mine]) : 0.0;
+    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
+    const double sum = mine < columns ? double(buffer[mine]) : 0.0;
     __syncthreads();
-    fold_rows(block, lane.squares, tx, ty, sums.tx, sums.ty);
+    fold_rows(buffer, lane.squares, tx, ty, sums.tx, sums.ty);
     Part part{};
-    if (mine < columns && count > 0) part = part_of(centre[mine], sum, block[mine], count);
+    if (mine < columns && count > 0) part = part_of(centre[mine], sum, buffer[mine], count);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int outputs = int(smaller(columns, sums.inner));
     if (outputs < columns) {
       __syncthreads();
       if (mine < columns) {
-        block[mine] = part.mean;
-        block[kWarp * kSize + mine] = part.m2;
+        buffer[mine] = part.mean;
+        buffer[kWarp * kSize + mine] = part.m2;
         centre[mine] = part.count;
       }
       __syncthreads();
@@ -248,7 +248,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       Growing all{};
       absorb(all, part);
       for (int at = mine + outputs; at < columns; at += outputs)
-        absorb(all, Part{block[at], block[kWarp * kSize + at], centre[at]});
+        absorb(all, Part{buffer[at], buffer[kWarp * kSize + at], centre[at]});
       emit<T>(sums, to, outer * sums.inner + here + mine, chunk,
               locate(sums.kept, outer).y + (here + mine) * sums.inner_y, all);
     }

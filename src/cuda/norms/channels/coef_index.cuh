@@ -47,8 +47,8 @@ struct Divisor {
 // tools/cuda_static.py cannot follow.
 enum Order : int { kOneChannel = 1, kTwoChannels = 2, kVecOfEach = 4, kLaneByLane = 8 };
 
-template <int which_one>
-constexpr unsigned kBit = 1u << which_one;
+template <int coefficient>
+constexpr unsigned kBit = 1u << coefficient;
 constexpr unsigned kOfForward = kBit<kHigh> | kBit<kLow> | kBit<kScale> | kBit<kOffset>;
 
 // The coefficients of one index that `needs` names, where they lie together.

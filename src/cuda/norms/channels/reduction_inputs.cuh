@@ -198,7 +198,7 @@ void sums_of_columns(const Gradients<T> arrays, const Coefficients<T> coefs,
                      FASTACT_GRID_CONSTANT const ChosenActivation activation, const Tasks tasks,
                      const Columns shape) {
   constexpr int kSize = Vec<T>::kSize, kCoefs = is_identity ? 2 : 4;
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   FASTACT_SHARED(Compute<T>, staged, kCoefs * kSize * kWarp);  // [kCoefs][kSize][tx]
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
   const int64_t all = shape.examples * tasks.count * shape.tiles;
@@ -260,9 +260,9 @@ void sums_of_columns(const Gradients<T> arrays, const Coefficients<T> coefs,
     double total[2] = {};
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      fold_rows(block, k == 0 ? sum : sum_x, tx, ty, shape.tx, shape.ty);
+      fold_rows(buffer, k == 0 ? sum : sum_x, tx, ty, shape.tx, shape.ty);
       if (mine < outputs)
-        for (int at = mine; at < columns; at += outputs) total[k] += double(block[at]);
+        for (int at = mine; at < columns; at += outputs) total[k] += double(buffer[at]);
       __syncthreads();
     }
     if (mine < outputs)
