@@ -275,9 +275,9 @@ FASTACT_KERNEL(kFinishThreads)
 void finish_gate_sums(FASTACT_GRID_CONSTANT const GateSums sums) {
   constexpr int kOutputs = kFinishThreads / kWarp;
   const int64_t output = int64_t(blockIdx.x) * kOutputs + int(threadIdx.x) / kWarp;
-  const bool idle = output >= sums.saved * sums.columns;
-  const double sum = sum_of_partials(sums.partials + output * sums.chunks, idle ? 0 : sums.chunks);
-  if (idle || int(threadIdx.x) % kWarp > 0) return;
+  if (output >= sums.saved * sums.columns) return;  // a whole warp
+  const double sum = sum_of_partials(sums.partials + output * sums.chunks, sums.chunks);
+  if (int(threadIdx.x) % kWarp > 0) return;
   const int k = int(quotient(output, sums.columns));
   put_sum<T>(sums, k, output - k * sums.columns, sum);
 }
