@@ -52,8 +52,8 @@ struct PairOffset {
   int64_t a, b;
 };
 
-FASTACT_DEVICE PairOffset offset_of(const PairAxes& axes, int64_t index) {
-  PairOffset at{0, 0};
+// at: what to add to.
+FASTACT_DEVICE PairOffset offset_of(const PairAxes& axes, int64_t index, PairOffset at = {0, 0}) {
   for (int axis = axes.count - 1; axis >= 0; --axis) {
     const int64_t rest = quotient(index, axes.length[axis]);
     const int64_t here = index - rest * axes.length[axis];

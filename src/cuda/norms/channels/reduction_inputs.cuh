@@ -286,9 +286,9 @@ void sums_of_any(FASTACT_GRID_CONSTANT const AnyStrides arrays, const Coefficien
     const PairOffset base = offset_of(arrays.coefs, coef);
     double sum = 0, sum_x = 0;
     for (int64_t i = chunk * tasks.size + threadIdx.x; i < end; i += kThreads) {
-      const PairOffset at = offset_of(arrays.reduced, i);
-      const C x = widen(load(reinterpret_cast<const T*>(arrays.x + base.b + at.b)));
-      C p = widen(load(reinterpret_cast<const T*>(arrays.dy + base.a + at.a)));
+      const PairOffset at = offset_of(arrays.reduced, i, base);
+      const C x = widen(load(reinterpret_cast<const T*>(arrays.x + at.b)));
+      C p = widen(load(reinterpret_cast<const T*>(arrays.dy + at.a)));
       with_coef<kHigh, kLow, kScale, kOffset>(coefs, coef, [&](int, const C(&n)[4]) {
         if constexpr (!is_identity) {
           Wide<T> z{};
