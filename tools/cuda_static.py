@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STORAGES = ("fastact::f16", "fastact::bf16", "float", "double")
 #: As cmake/cuda.cmake has them.
 FLAGS = ("-std=c++17", "-O3", "-fmad=false")
-PACK = 16  # bytes
+VECTOR = 16  # bytes
 IN_FLIGHT = {
     "map_contiguous": {1: 4, 2: 2},
     "sum_rows": {1: 4},
@@ -48,7 +48,7 @@ GATES = {
     "blend": {"forward": (5, 3), "backward": (4, 3), "again": (6, 3)},
 }
 # Whose blocks have up to 512 threads.
-NORM_UNITS = ("norm_forward_units", "norm_backward_units", "norm_moments", "norm_apply_chunks")
+NORM_ROWS = ("norm_forward_rows", "norm_backward_rows", "norm_moments", "norm_apply_chunks")
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
@@ -99,23 +99,23 @@ class Kernel:
 
     @property
     def accesses(self) -> tuple[int, int]:
-        """Of gates read by packs: loads and stores of a round; else none."""
+        """Of gates read by vectors: loads and stores of a round; else none."""
         op, _, way = self.what.partition(" ")
         return GATES[op][way] if way in ("forward", "backward", "again") and op in GATES else (0, 0)
 
     @property
-    def pack(self) -> int:
-        """Bytes of an access on the fast path: half a pack where that is as good."""
+    def vector(self) -> int:
+        """Bytes of an access on the fast path: half a vector where that is as good."""
         of_gates = self.kernel == "gates_backward_kernel" and ITEM[self.dtype] == 2
         of_windows = self.what.startswith(("dense", "any")) and self.dtype == "float64"
-        return PACK // 2 if of_gates or (of_windows and self.kernel in IN_FLIGHT) else PACK
+        return VECTOR // 2 if of_gates or (of_windows and self.kernel in IN_FLIGHT) else VECTOR
 
     @property
     def threads(self) -> int:
         """Of a block."""
-        if self.kernel in NORM_UNITS:
+        if self.kernel in NORM_ROWS:
             any_double = self.dtype == "float64" and self.what.endswith("any strides")
-            return 256 if any_double and self.kernel == "norm_backward_units" else 512
+            return 256 if any_double and self.kernel == "norm_backward_rows" else 512
         narrow = self.kernel.startswith(("finish_gate", "norm_long_gradients"))
         return 128 if sum(self.accesses) or narrow else 256
 
@@ -150,7 +150,7 @@ class Kernel:
             return self.what == FAST_NORMS
         if self.kernel == "norm_moments":
             return self.what == "rows"
-        return self.kernel in NORM_UNITS and self.what == f"{FAST_NORMS}, rows"
+        return self.kernel in NORM_ROWS and self.what == f"{FAST_NORMS}, rows"
 
     @property
     def bytes_per_element(self) -> int:
@@ -201,30 +201,31 @@ def _with_paths(kernel: Kernel) -> list[Kernel]:
 def _with_path(kernel: Kernel) -> Kernel:
     """The kernel with its fast path: every access of 16 bytes, all loads of a round in flight.
 
-    For the map, the whole way of a thread through a full tile whose arrays are aligned alike. For
-    sums, one round of the loop; a pack that may lie anywhere is cut out of two, of float64 two of 8
-    bytes. For gates, one round over a row, of 16-bit gradients by 8 bytes.
+    For the map, the whole path of a thread through a full tile whose arrays are aligned alike. For
+    sums, one round of the loop; a vector that may lie anywhere is cut out of two, of float64 two of
+    8 bytes. For gates, one round over a row, of 16-bit gradients by 8 bytes.
     """
     if not kernel.has_path:
         return kernel
     if sum(kernel.accesses):
-        round_ = kernel.code.loop(*kernel.accesses, bits=8 * kernel.pack)
-        return replace(kernel, path=tuple(round_), elements=kernel.pack // ITEM[kernel.dtype])
-    packs = IN_FLIGHT[kernel.kernel][kernel.inputs]
+        round_ = kernel.code.loop(*kernel.accesses, bits=8 * kernel.vector)
+        return replace(kernel, path=tuple(round_), elements=kernel.vector // ITEM[kernel.dtype])
+    vectors = IN_FLIGHT[kernel.kernel][kernel.inputs]
     if kernel.what.startswith("unchanged backward"):  # whose slope is 1: x is not read
         reads = 1 + kernel.accumulate
-        path = kernel.code.path(packs * reads, packs)
+        path = kernel.code.path(vectors * reads, vectors)
         kernel = replace(kernel, moved=reads + 1)
     elif kernel.kernel.startswith("map"):
-        path = kernel.code.path(packs * (kernel.inputs + kernel.accumulate), packs)
+        path = kernel.code.path(vectors * (kernel.inputs + kernel.accumulate), vectors)
     else:
-        loads = packs * (1 if kernel.what.startswith("aligned") else 2)
-        path = kernel.code.loop(loads, bits=8 * kernel.pack)
-    return replace(kernel, path=tuple(path), elements=packs * PACK // ITEM[kernel.dtype])
+        loads = vectors * (1 if kernel.what.startswith("aligned") else 2)
+        path = kernel.code.loop(loads, bits=8 * kernel.vector)
+    return replace(kernel, path=tuple(path), elements=vectors * VECTOR // ITEM[kernel.dtype])
 
 
-# These call their activation: activate.cuh says why. What they fuse is loaded beside the packs; the
-# strided map, once an element's place is found, keeps what it needs after the call on the stack.
+# These call their activation: activate.cuh says why. What they fuse is loaded beside the vectors;
+# the strided map, once it has found the offset of an element, keeps what it needs after the call on
+# the stack.
 CALLS = ("bias",)
 CALLS_STRIDED = "chosen"
 
@@ -246,14 +247,14 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
         if kernel.what.startswith(CALLS):
             continue
         if kernel.has_path and not kernel.path:
-            yield f"{kernel.title}: no path whose accesses are all of {kernel.pack} bytes"
+            yield f"{kernel.title}: no path whose accesses are all of {kernel.vector} bytes"
         if any(one.base == "CALL" for one in kernel.path):
             yield f"{kernel.title}: a call on the fast path"
-        wide = f".{8 * kernel.pack}"
+        wide = f".{8 * kernel.vector}"
         narrow = sum(one.base in ("LDG", "STG") and wide not in one.opcode for one in kernel.path)
         if narrow and not kernel.has_numbers:
             yield (
-                f"{kernel.title}: {narrow} accesses of less than {kernel.pack} bytes on the fast "
+                f"{kernel.title}: {narrow} accesses of less than {kernel.vector} bytes on the fast "
                 f"path"
             )
     for dtype, what, opcode, each in CLAIMS:

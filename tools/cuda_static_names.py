@@ -10,7 +10,7 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
-STATISTICS = {"0": "given", "1": "of channels", "2": "of units"}
+STATISTICS = {"0": "given", "1": "of channels", "2": "of groups"}
 _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
@@ -68,12 +68,12 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
-    >>> identify("void norm_forward_units<float, true, NormRows>(NormRows)")
-    ('norm_forward_units', 'identity, rows', 'float32', 1, False)
+    >>> identify("void norm_forward_rows<float, true, NormRows>(NormRows)")
+    ('norm_forward_rows', 'identity, rows', 'float32', 1, False)
     >>> identify("void map_contiguous<float, 2, true, NormBackward<float, (Statistics)1, true> >()")
     ('map_contiguous', 'norm backward, of channels, identity', 'float32', 2, False)
-    >>> identify("void sums_of_lines<float, false>(Tasks)")
-    ('sums_of_lines', 'any activation', 'float32', 1, False)
+    >>> identify("void sums_of_segments<float, false>(Tasks)")
+    ('sums_of_segments', 'any activation', 'float32', 1, False)
     >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
     """

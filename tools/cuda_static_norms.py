@@ -2,7 +2,7 @@
 
 A kernel over rows makes several passes, each a loop that its loads and stores single out. Their
 instructions are put together in the proportion in which a thread runs them, so that a pass that
-takes four packs a round stands once beside four rounds of one that takes a single pack.
+takes four vectors a round stands once beside four rounds of one that takes a single vector.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
     from cuda_static import Kernel
 
 FAST_NORMS = "identity"  # kernels that call no activation
-_TOGETHER = 4  # packs: what the passes are put together for
+_TOGETHER = 4  # vectors: what the passes are put together for
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One loop: accesses of 16 bytes in a round, and the packs of the row that a round takes."""
+    """One loop: accesses of 16 bytes in a round, and the vectors of the row that a round takes."""
 
     loads: int
     stores: int
     shared: tuple[int, int]
-    packs: int = 1
+    vectors: int = 1
     multiplies: int = 0  # multiply-adds of an element, at least
 
 
-# Of x alone; y = f(x) besides takes a pack of weight and of bias, in x's dtype.
+# Of x alone; y = f(x) besides takes a vector of weight and of bias, in x's dtype.
 _COLLECT = Pass(4, 0, (0, 4), 4)
 _SPREAD = Pass(0, 0, (1, 0))
 _APPLY = Pass(2, 1, (1, 0))
 # Kernel: its passes, and how often an element is read or written.
 _ROWS = {
-    "norm_forward_units": ((_COLLECT, _SPREAD, _APPLY), 2),
+    "norm_forward_rows": ((_COLLECT, _SPREAD, _APPLY), 2),
     "norm_moments": ((_COLLECT, _SPREAD), 1),
     "norm_apply_chunks": ((Pass(3, 1, (0, 0)),), 2),
-    # Backward of long rows: x and dy of two packs with weight; of two rows, with dx and columns.
-    "norm_long_terms": ((Pass(6, 0, (0, 0), 2),), 2),
+    # Backward of long rows: x and dy of two vectors with weight; of two rows, with dx and columns.
+    "norm_long_sums": ((Pass(6, 0, (0, 0), 2),), 2),
     "norm_long_gradients": ((Pass(4, 2, (0, 0), 2, multiplies=6),), 3),
 }
 # Of those, the kernels that have rows alone.
-NORM_LONG = ("norm_long_terms", "norm_long_gradients")
+NORM_LONG = ("norm_long_sums", "norm_long_gradients")
 
 
 def _passes(kernel: Kernel) -> tuple[tuple[Pass, ...], int]:
-    if kernel.kernel != "norm_backward_units":
+    if kernel.kernel != "norm_backward_rows":
         return _ROWS[kernel.kernel]
     # x and dy, of two rows at a time; the sums, with weight; dx, with the facts of its row, and the
     # sums of the columns: a multiply-add of an element for each.
@@ -74,18 +74,18 @@ def _with_rows(kernel: Kernel) -> Kernel:
         )
         if not way:
             return replace(kernel, moved=moved)
-        path += way * (_TOGETHER // one.packs)
+        path += way * (_TOGETHER // one.vectors)
     return replace(kernel, path=tuple(path), elements=_TOGETHER * size, moved=moved)
 
 
 # Rows of numbers that a map takes, in the compute type, by what it does; and loads of 16 bytes by
 # which it takes those of one cell.
-_NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of units": 6}
+_NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of groups": 6}
 _SET = {"norm forward": (1, 2), "given": (0, 0), "of channels": (2, 2)}
 
 
 def _with_map(kernel: Kernel) -> list[Kernel]:
-    """One line each for numbers that a pack shares, and for a pack of each number."""
+    """One line each for numbers that a vector shares, and for a vector of each number."""
     item, wide = ITEM[kernel.dtype], COMPUTE[kernel.dtype]
     words = kernel.what.split(", ")
     kind = words[0] if words[0] in _NUMBERS else words[1]
@@ -111,7 +111,7 @@ def with_norm_paths(kernel: Kernel) -> list[Kernel]:
     if kernel.is_norm_map:
         return _with_map(kernel)
     if kernel.kernel.startswith("sums_of"):
-        path = kernel.code.loop(4)  # two packs of x and of dy
+        path = kernel.code.loop(4)  # two vectors of x and of dy
         elements = 2 * 16 // ITEM[kernel.dtype]
         return [replace(kernel, path=tuple(path), elements=elements, moved=2)]
     return [_with_rows(kernel)]
@@ -122,7 +122,7 @@ def constants(source: str) -> dict[str, int]:
 
     Examples
     --------
-    >>> constants("constexpr int64_t kSplit = 16384;  // packs\\nconstexpr int kBytes = 46 << 10;")
+    >>> constants("constexpr int64_t kSplit = 16384;  // rows\\nconstexpr int kBytes = 46 << 10;")
     {'kSplit': 16384, 'kBytes': 47104}
     """
     found = re.findall(r"constexpr \w+ (k\w+) = (\d+)(?: << (\d+))?;", source)
@@ -149,22 +149,22 @@ def traffic(length: int, dtype: str) -> Traffic:
     """What a row of so many elements moves, by the plans of norms.cu on sm_90."""
     known = constants((_CUDA / "norms.cu").read_text(encoding="utf-8"))
     known |= constants((_CUDA / "row_io.cuh").read_text(encoding="utf-8"))
-    packs = -(-length * ITEM[dtype] // 16)
-    threads = known["kNormThreads"] if packs >= known["kWideRow"] else known["kThreadsOfNarrow"]
+    vectors = -(-length * ITEM[dtype] // 16)
+    threads = known["kNormThreads"] if vectors >= known["kWideRow"] else known["kThreadsOfNarrow"]
     slots = (_OPTIN - known["kStaticShared"]) // (16 * threads)
-    per_lane = -(-packs // threads)
+    per_lane = -(-vectors // threads)
     # Forward: what is not kept is read again for the squares, and for y.
-    left = max(0, packs - slots * threads) / packs
-    forward = 3.0 if packs > known["kSplit"] else 2 + 2 * left
+    left = max(0, vectors - slots * threads) / vectors
+    forward = 3.0 if vectors > known["kSplit"] else 2 + 2 * left
     # Backward: long rows are read twice, and their sums stay with the threads. Of the others sums
     # come first, then x and dy; what is not kept is read for the sums, and for dx. The facts of the
     # row take a little too.
-    if packs > known["kLongRow"]:
+    if vectors > known["kLongRow"]:
         return Traffic(forward, 5.0, 0.0)
     planes = 2 * COMPUTE[dtype] // ITEM[dtype]
     facts = 4 * COMPUTE[dtype]
     free = _OPTIN - known["kStaticShared"] - facts
     sums = min(per_lane, free // (planes * 16 * threads))
     kept = min(per_lane, (free - sums * planes * 16 * threads) // (2 * 16 * threads))
-    again = max(0, packs - kept * threads) / packs
-    return Traffic(forward, 3 + 2 * again, max(0, packs - sums * threads) / packs)
+    again = max(0, vectors - kept * threads) / vectors
+    return Traffic(forward, 3 + 2 * again, max(0, vectors - sums * threads) / vectors)

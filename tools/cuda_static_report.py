@@ -53,29 +53,29 @@ _RESOURCES = """\
 ## Resources of every kernel
 
 Registers of a thread; bytes of spills and of static shared memory; threads that a multiprocessor
-can hold: blocks of 256, of gates read by packs 128, of norms over rows 512 (the most; what they
-keep of rows in dynamic shared memory is left out), as many as registers (given to a warp by 256,
-from a quarter of the {registers} to each of four schedulers), shared memory (1 KiB of its own a
-block) and the limits of {most} threads and {blocks} blocks allow. Loads and stores of global memory
-in the code by width, the rare paths (misaligned arrays, ends) included.
+can hold: blocks of 256, of gates read by vectors 128, of norms over rows 512 (the most; their cache
+in dynamic shared memory is left out), as many as registers (given to a warp by 256, from a quarter
+of the {registers} to each of four schedulers), shared memory (1 KiB of its own a block) and the
+limits of {most} threads and {blocks} blocks allow. Loads and stores of global memory in the code by
+width, the rare paths (misaligned arrays, ends) included.
 """
 
 _PATHS = """\
 ## Instructions on the fast path
 
-Maps: the whole way of a thread through a full tile of arrays that are aligned alike, from the first
-instruction to the exit, over the elements that it computes. Sums: one round of the loop. Of the
-ways through the code it is the shortest with exactly the 16-byte loads and stores that the tile has
-to make; of misaligned float64 by 8 bytes. Gates: one round over a row, with everything that the op
-can be given but `accumulate`; of 16-bit gradients by 8 bytes; "again" makes the gates of what
-forward took. Norms over rows: a round of each pass (what is kept of x, the squares, y; backward x
-and dy, the sums of the row, dx with the sums of columns), as often as four packs take it, with
-parameters of x's dtype, one an element, and no sum over threads. Maps of batch_norm: the numbers of
-one channel for a pack, or, channels last, a pack of each number. Ways with a call are none. By
-unit: fma (float and integer multiply-add, conversion from float16), alu (integers, comparisons,
-selections, packing to 16 bits), fp64, xu (special functions, conversions from and to 64 bits),
-memory, and the rest (uniform, branches). Predicated instructions count whether or not they take
-effect.
+Maps: the whole path of a thread through a full tile of arrays that are aligned alike, from the
+first instruction to the exit, over the elements that it computes. Sums: one round of the loop. Of
+the paths through the code it is the shortest with exactly the 16-byte loads and stores that the
+tile has to make; of misaligned float64 by 8 bytes. Gates: one round over a row, with everything
+that the op can be given but `accumulate`; of 16-bit gradients by 8 bytes; "again" makes the gates
+of what forward took. Norms over rows: a round of each pass (x into the cache, the squares, y;
+backward x and dy, the sums of the row, dx with the sums of columns), as often as four vectors take
+it, with parameters of x's dtype, one an element, and no sum over threads. Maps of batch_norm: the
+coefficients of one channel for a vector, or, channels last, a vector of each coefficient. Paths
+with a call are left out. By unit: fma (float and integer multiply-add, conversion from float16),
+alu (integers, comparisons, selections, packing to 16 bits), fp64, xu (special functions,
+conversions from and to 64 bits), memory, and the rest (uniform, branches). Predicated instructions
+count whether or not they take effect.
 """
 
 _PREDICTION = """\

@@ -78,9 +78,9 @@ Base view(const Base& array, const Lengths& shape, const Lengths& byte_strides, 
 }
 
 int64_t number(const void* p) { return int64_t(reinterpret_cast<intptr_t>(p)); }
-py::tuple tuple_of(const Lengths& lengths, int64_t unit) {
+py::tuple tuple_of(const Lengths& lengths, int64_t factor) {
   py::tuple made(lengths.size());
-  for (size_t i = 0; i < lengths.size(); ++i) made[i] = lengths[i] * unit;
+  for (size_t i = 0; i < lengths.size(); ++i) made[i] = lengths[i] * factor;
   return made;
 }
 

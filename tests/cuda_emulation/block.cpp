@@ -95,12 +95,12 @@ bool settle() {
 }
 
 void begin_block(uint32_t number) {
-  Order turn = order;
-  if (turn == Order::kAlternate)
-    turn = (now.launch ^ number) & 1 ? Order::kBackward : Order::kForward;
+  Order direction = order;
+  if (direction == Order::kAlternate)
+    direction = (now.launch ^ number) & 1 ? Order::kBackward : Order::kForward;
   std::iota(self.order.begin(), self.order.end(), 0);
-  if (turn == Order::kBackward) std::reverse(self.order.begin(), self.order.end());
-  if (turn == Order::kShuffle) std::shuffle(self.order.begin(), self.order.end(), shuffler);
+  if (direction == Order::kBackward) std::reverse(self.order.begin(), self.order.end());
+  if (direction == Order::kShuffle) std::shuffle(self.order.begin(), self.order.end(), shuffler);
   self.next_fresh = 0;
   self.static_shared = 0;
   for (Thread& thread : self.threads) thread.state = State::kFresh;

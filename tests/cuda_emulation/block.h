@@ -18,7 +18,7 @@ constexpr int kMaxThreads = 1024;
 constexpr size_t kMaxShared = 48 << 10;
 
 // The running thread, and the time as it sees it. Epochs count barriers, blocks and launches alike
-// and are never set back: what an access left behind tells by its epoch alone whether it was in
+// and are never reset: the epoch that an access left behind shows by itself whether it was in
 // this launch, in this block, and before or after the last barrier.
 struct Now {
   uint32_t launch = 0, block = 0;  // the epochs in which they began

@@ -107,7 +107,7 @@ FASTACT_EMULATED_VOTE(__all_sync, int, kAll)
 FASTACT_BEGIN_NAMESPACE
 
 template <class T>
-struct Pack;
+struct Vec;
 
 // Global memory, as launch.cuh describes it.
 template <class T>
@@ -121,13 +121,13 @@ void store(T* p, T value, const emulation::Site& site = emulation::Site::here())
   emulation::kernel_write(p, &value, sizeof(T), alignof(T), site);
 }
 template <class T>
-Pack<T> load_pack(const T* p, const emulation::Site& site = emulation::Site::here()) {
-  Pack<T> value;
+Vec<T> load_vec(const T* p, const emulation::Site& site = emulation::Site::here()) {
+  Vec<T> value;
   emulation::kernel_read(&value, p, sizeof(value), sizeof(value), site);
   return value;
 }
 template <class T>
-void store_pack(T* p, const Pack<T>& value, const emulation::Site& site = emulation::Site::here()) {
+void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulation::Site::here()) {
   emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
 }
 

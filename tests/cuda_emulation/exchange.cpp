@@ -19,7 +19,7 @@ constexpr DLPackVersion kVersion{1, 1};
 constexpr const char* kExchangeName = "dlpack_exchange_api";
 constexpr const char *kVersionedName = "dltensor_versioned", *kOldName = "dltensor";
 
-// The streams that the exchange API tells, and those that consumers told __dlpack__.
+// The streams that the exchange API reports, and those that consumers gave to __dlpack__.
 cudaStream_t current_streams[kDevices] = {};
 std::vector<std::optional<int64_t>> streams_seen;
 

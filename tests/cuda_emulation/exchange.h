@@ -61,7 +61,7 @@ Base from_dlpack(const pybind11::object& producer, std::optional<int64_t> stream
 // The C exchange API of ExchangeArray.
 pybind11::capsule exchange_capsule();
 
-// Adds the functions on the streams that the exchange API tells, and on those that were told.
+// Binds the functions that set and list the streams of the exchange API.
 void bind_streams(pybind11::module_& m);
 
 }  // namespace fastact::emulation

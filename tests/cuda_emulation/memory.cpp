@@ -41,7 +41,7 @@ size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 uintptr_t find_hole(Space& space, size_t size) {
   const size_t needed = round_up(size, kAlignment) + kGap;
   if (needed + kGap > kSpace) return 0;
-  for (int turn = 0; turn < 2; ++turn) {
+  for (int pass = 0; pass < 2; ++pass) {
     while (space.cursor + needed <= kSpace) {
       const uintptr_t candidate = space.base + space.cursor;
       auto next = allocations().upper_bound(candidate + needed);

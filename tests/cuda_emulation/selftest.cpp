@@ -43,8 +43,8 @@ FASTACT_KERNEL(kThreads) void deviations(const float* x, float* y) {
 }
 
 FASTACT_KERNEL(kThreads) void copy_packs(const float* x, float* y) {
-  const int i = (blockIdx.x * kThreads + threadIdx.x) * Pack<float>::kSize;
-  store_pack(y + i, load_pack(x + i));
+  const int i = (blockIdx.x * kThreads + threadIdx.x) * Vec<float>::kSize;
+  store_vec(y + i, load_vec(x + i));
 }
 
 // Lane 0 of each warp adds what the others put down: no barrier of the block.
@@ -186,11 +186,11 @@ FASTACT_KERNEL(kThreads) void load_before_start(const float* x, float* y) {
 FASTACT_KERNEL(kThreads) void store_after_end(float* y) { store(y + 1 + threadIdx.x, 1.f); }
 
 FASTACT_KERNEL(kThreads) void pack_over_end(const float* x, float* y) {
-  store_pack(y, load_pack(x + kThreads - 2 + 2 * threadIdx.x));
+  store_vec(y, load_vec(x + kThreads - 2 + 2 * threadIdx.x));
 }
 
 FASTACT_KERNEL(kThreads) void misaligned_pack(const float* x, float* y) {
-  store_pack(y, load_pack(x + 1));
+  store_vec(y, load_vec(x + 1));
 }
 
 FASTACT_KERNEL(kThreads) void misaligned_scalar(const float* x, float* y) {

@@ -10,8 +10,8 @@ namespace {
 
 constexpr uint32_t kSeveralWarps = 0xffffffff;
 
-// The last accesses to one unit of shared memory. Times are of the warp that made them.
-struct Unit {
+// The last accesses to one granule of shared memory. Times are of the warp that made them.
+struct Granule {
   uint32_t write_epoch, writer, write_time;
   uint32_t read_epoch, read_warp, read_lanes, read_time;
 };
@@ -20,12 +20,12 @@ struct Unit {
 
 struct SharedRegion {
   const char* name;
-  size_t unit;  // bytes
+  size_t granule;  // bytes
   std::vector<char> bytes;
-  std::vector<Unit> units;
+  std::vector<Granule> granules;
 
-  SharedRegion(const char* name_, size_t unit_, size_t size)
-      : name(name_), unit(unit_), bytes(size), units(size / unit_) {}
+  SharedRegion(const char* name_, size_t granule_, size_t size)
+      : name(name_), granule(granule_), bytes(size), granules(size / granule_) {}
 };
 
 namespace {
@@ -51,41 +51,42 @@ std::string thread_text(uint32_t rank) {
   return "thread " + std::to_string(rank) + " of the block";
 }
 
-void check_writer(const char* verb, const SharedRegion& region, const Unit& unit, int64_t index) {
-  if (unit.write_epoch == now.epoch && !ordered(unit.writer, unit.write_time))
-    fault_race(verb, region, index, "which " + thread_text(unit.writer) + " wrote");
+void check_writer(const char* verb, const SharedRegion& region, const Granule& granule,
+                  int64_t index) {
+  if (granule.write_epoch == now.epoch && !ordered(granule.writer, granule.write_time))
+    fault_race(verb, region, index, "which " + thread_text(granule.writer) + " wrote");
 }
 
-void check_readers(const SharedRegion& region, const Unit& unit, int64_t index) {
-  if (unit.read_epoch != now.epoch) return;
-  if (unit.read_warp == kSeveralWarps)
+void check_readers(const SharedRegion& region, const Granule& granule, int64_t index) {
+  if (granule.read_epoch != now.epoch) return;
+  if (granule.read_warp == kSeveralWarps)
     fault_race("write", region, index, "which threads of several warps read");
   for (int lane = 0; lane < kWarpLanes; ++lane) {
-    const uint32_t rank = unit.read_warp * kWarpLanes + uint32_t(lane);
-    if (unit.read_lanes >> lane & 1 && !ordered(rank, unit.read_time))
+    const uint32_t rank = granule.read_warp * kWarpLanes + uint32_t(lane);
+    if (granule.read_lanes >> lane & 1 && !ordered(rank, granule.read_time))
       fault_race("write", region, index, "which " + thread_text(rank) + " read");
   }
 }
 
-void note_read(Unit& unit) {
+void note_read(Granule& granule) {
   const auto warp = uint32_t(now.rank / kWarpLanes);
   const uint32_t lane = 1u << (now.rank % kWarpLanes);
-  if (unit.read_epoch != now.epoch) {
-    unit.read_epoch = now.epoch;
-    unit.read_warp = warp;
-    unit.read_lanes = lane;
-  } else if (unit.read_warp == warp) {
-    unit.read_lanes |= lane;
+  if (granule.read_epoch != now.epoch) {
+    granule.read_epoch = now.epoch;
+    granule.read_warp = warp;
+    granule.read_lanes = lane;
+  } else if (granule.read_warp == warp) {
+    granule.read_lanes |= lane;
   } else {
-    unit.read_warp = kSeveralWarps;
+    granule.read_warp = kSeveralWarps;
   }
-  unit.read_time = warp_time();
+  granule.read_time = warp_time();
 }
 
-// The first unit of an element.
-Unit* locate(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index) {
+// The first granule of an element.
+Granule* locate(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index) {
   if (index < 0 || uint64_t(index) >= count) shared_fault(region, count, index);
-  return &region.units[(start + size_t(index) * item) / region.unit];
+  return &region.granules[(start + size_t(index) * item) / region.granule];
 }
 
 }  // namespace
@@ -104,11 +105,11 @@ SharedRegion& dynamic_shared_region() {
   return *region;
 }
 
-// Rounded down to whole units: an odd byte at the end belongs to no element.
+// Rounded down to whole granules: an odd byte at the end belongs to no element.
 void set_dynamic_shared(size_t bytes) {
   SharedRegion& region = dynamic_shared_region();
   region.bytes.resize(bytes);
-  region.units.resize(bytes / region.unit);
+  region.granules.resize(bytes / region.granule);
 }
 
 size_t size_of(const SharedRegion& region) { return region.bytes.size(); }
@@ -121,28 +122,28 @@ void shared_fault(const SharedRegion& region, size_t count, int64_t index) {
 
 void shared_read(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index,
                  void* to) {
-  Unit* unit = locate(region, start, item, count, index);
-  for (size_t i = 0; i < item / region.unit; ++i, ++unit) {
-    if (unit->write_epoch < now.block)
+  Granule* granule = locate(region, start, item, count, index);
+  for (size_t i = 0; i < item / region.granule; ++i, ++granule) {
+    if (granule->write_epoch < now.block)
       fault("uninitialised shared memory: read of " + element(region, index) +
                 ", which no thread of the block wrote",
             {});
-    check_writer("read", region, *unit, index);
-    note_read(*unit);
+    check_writer("read", region, *granule, index);
+    note_read(*granule);
   }
   memcpy(to, region.bytes.data() + start + size_t(index) * item, item);
 }
 
 void shared_write(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index,
                   const void* from) {
-  Unit* unit = locate(region, start, item, count, index);
-  for (size_t i = 0; i < item / region.unit; ++i, ++unit) {
-    check_writer("write", region, *unit, index);
-    check_readers(region, *unit, index);
-    unit->write_epoch = now.epoch;
-    unit->writer = uint32_t(now.rank);
-    unit->write_time = warp_time();
-    unit->read_epoch = 0;
+  Granule* granule = locate(region, start, item, count, index);
+  for (size_t i = 0; i < item / region.granule; ++i, ++granule) {
+    check_writer("write", region, *granule, index);
+    check_readers(region, *granule, index);
+    granule->write_epoch = now.epoch;
+    granule->writer = uint32_t(now.rank);
+    granule->write_time = warp_time();
+    granule->read_epoch = 0;
   }
   memcpy(region.bytes.data() + start + size_t(index) * item, from, item);
 }

@@ -96,7 +96,7 @@ SharedSpan<T> static_shared_span(SharedSite& site) {
 
 template <class T>
 SharedSpan<T> dynamic_shared_span() {
-  static_assert(sizeof(T) % 2 == 0, "dynamic shared memory is watched in units of two bytes");
+  static_assert(sizeof(T) % 2 == 0, "dynamic shared memory is watched by granules of two bytes");
   SharedRegion& region = dynamic_shared_region();
   return {region, 0, size_of(region) / sizeof(T)};
 }

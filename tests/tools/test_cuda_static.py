@@ -93,7 +93,7 @@ def code_of(*lines):
 PASSES = (
     *("LDG.E.128", "STS.128", "BRA 0"),  # keeps what it reads
     *("LDS.128", "DADD", "BRA 3"),
-    *("LDS.128", "CALL.REL", "STG.E.128", "BRA 6"),  # calls for each pack
+    *("LDS.128", "CALL.REL", "STG.E.128", "BRA 6"),  # calls for each vector
     *("LDS.128", "BRA 13", "FFMA", "STG.E.128", "BRA 10"),  # a multiply-add that may be left out
     "EXIT",
 )
@@ -117,7 +117,7 @@ def test_a_pass_is_told_by_shared_memory_and_multiplies(counts, least, found):
 
 
 def test_passes_over_rows_are_put_together(function):
-    """Four packs: one round that takes four of them, and four of a pass that takes one."""
+    """Four vectors: one round that takes four of them, and four of a pass that takes one."""
     moments = ("LDG.E.128",) * 4 + ("STS.128",) * 4 + ("BRA 0", "LDS.128", "BRA 9", "EXIT")
     rows = {"kernel": "norm_moments", "what": "rows", "dtype": "float32", "path": ()}
     one = kernel(function, code=code_of(*moments), **rows)
@@ -129,7 +129,7 @@ def test_passes_over_rows_are_put_together(function):
 
 
 def test_maps_of_batch_norm_have_a_line_for_each_order(function):
-    """Of two packs. A channel's numbers come by 16 bytes; channels last, by four packs."""
+    """Of two vectors. A channel's numbers come by 16 bytes; channels last, by four vectors."""
     nchw = (*("LDG.E.128",) * 4, "BRA 8", *("STG.E.128",) * 2, "EXIT")
     last = (*("LDG.E.128",) * 6, *("STG.E.128",) * 2, "EXIT")
     given = {"what": "norm forward, identity", "dtype": "float32", "path": (), "elements": 0}
@@ -151,10 +151,10 @@ def test_maps_of_batch_norm_have_a_line_for_each_order(function):
     ("length", "dtype", "forward", "backward", "sums"),
     [
         (256, "float16", 2, 3, 0),
-        (16384, "float16", 2, 3, 0),  # 4 packs a thread, all of them in shared memory
+        (16384, "float16", 2, 3, 0),  # 4 vectors a thread, all of them in shared memory
         (8192, "float32", 2, 3, 0),
         (16384, "float32", 2, 5, 0),  # long backward: x and dy twice
-        (65536, "float32", 2.25, 5, 0),  # forward 28 of 32 packs are kept
+        (65536, "float32", 2.25, 5, 0),  # forward 28 of 32 vectors are kept
         (262144, "float16", 3, 5, 0),  # cut into chunks
     ],
 )
@@ -177,11 +177,11 @@ def kernel(function, **changed):
 
 
 def test_rounds_over_rows_of_gates(function):
-    """Loads and stores by kind and direction; 16-bit gradients go by half a pack."""
+    """Loads and stores by kind and direction; 16-bit gradients go by half a vector."""
     one = kernel(function, kernel="gates_backward_kernel", what="lstm again")
-    assert (one.accesses, one.pack, one.bytes_per_element) == ((11, 5), 8, 32)
+    assert (one.accesses, one.vector, one.bytes_per_element) == ((11, 5), 8, 32)
     wide = replace(one, dtype="float32", what="lstm backward")
-    assert (wide.accesses, wide.pack, wide.bytes_per_element) == ((8, 5), 16, 52)
+    assert (wide.accesses, wide.vector, wide.bytes_per_element) == ((8, 5), 16, 52)
     assert one.has_path
     assert not replace(one, what="lstm again, single columns").has_path
     assert (one.threads, kernel(function).threads) == (128, 256)

@@ -1,8 +1,8 @@
-// Any activation, chosen at run time, of a pack.
+// Any activation, chosen at run time, of a vector.
 //
-// A call costs an estimated 30 instructions a pack. Kernels that can bear it (strided ones, and
-// those that fuse more than an activation) have this in place of an instance for each activation:
-// the build would otherwise grow with activations x layouts x directions.
+// Kernels that can bear a call for each vector (strided ones, and those that fuse more than an
+// activation) use this instead of an instance for each activation: the build would otherwise grow
+// with activations x layouts x directions. The cost: docs/design/cuda.md, "Activations".
 #pragma once
 
 #include "common/activations/list.h"
@@ -14,12 +14,12 @@ namespace {
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> activate(int which, const double* parameters, Wide<T> z) {
   switch (which) {
-#define FASTACT_CASE(name, A)                                              \
-  case k_##name: {                                                         \
-    const A<Compute<T>, kApproximate<T>> activation(parameters);           \
-    _Pragma("unroll") for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] = \
-        activation.forward(z.lane[j]);                                     \
-    break;                                                                 \
+#define FASTACT_CASE(name, A)                                             \
+  case k_##name: {                                                        \
+    const A<Compute<T>, kApproximate<T>> activation(parameters);          \
+    _Pragma("unroll") for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = \
+        activation.forward(z.lane[j]);                                    \
+    break;                                                                \
   }
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
@@ -30,12 +30,12 @@ FASTACT_DEVICE_CALL Wide<T> activate(int which, const double* parameters, Wide<T
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T> z) {
   switch (which) {
-#define FASTACT_CASE(name, A)                                              \
-  case k_##name: {                                                         \
-    const A<Compute<T>, kApproximate<T>> activation(parameters);           \
-    _Pragma("unroll") for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] = \
-        activation.derivative(z.lane[j]);                                  \
-    break;                                                                 \
+#define FASTACT_CASE(name, A)                                             \
+  case k_##name: {                                                        \
+    const A<Compute<T>, kApproximate<T>> activation(parameters);          \
+    _Pragma("unroll") for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = \
+        activation.derivative(z.lane[j]);                                 \
+    break;                                                                \
   }
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE

@@ -1,13 +1,9 @@
-// Activations on the GPU: the map of core/elementwise.cuh over the functors of
-// common/activations.h.
+// Activations: the map of core/elementwise.cuh over the functors of common/activations/list.h.
 //
-// No activation is named here: the list in common/activations.h makes the switch below. Contiguous
-// arrays have a kernel for each activation and direction; strided ones share one (activate.cuh).
-//
-// What bounds them on an H200, at 4.3 TB/s and 132 x 128 lanes at 1.7 GHz: 31 instructions an
-// element in bfloat16 and 62 in float64 (half the lanes) hide behind memory. Registers, load
-// widths and instruction counts of every kernel are in docs/results/cuda_static.md, which
-// tools/cuda_static.py makes.
+// No activation is named here: the list makes the switch below. Contiguous arrays have a kernel for
+// each activation and direction; strided ones share one (activate.cuh). How many instructions hide
+// behind memory: docs/design/cuda.md, "Activations"; registers, load widths and instruction counts
+// of every kernel: docs/results/cuda_static.md, written by tools/cuda_static.py.
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/api.h"
 #include "cuda/core/elementwise.cuh"
@@ -46,27 +42,27 @@ struct Chosen {
 template <class T>
 struct ChosenForward : Chosen<T> {
   using Chosen<T>::Chosen;
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[1], int64_t) const {
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[1], int64_t) const {
     return activate<T>(this->which, this->parameters, in[0]);
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
     const Wide<T> wide[1] = {{{in[0]}}};
-    return pack(wide, index).lane[0];
+    return vec(wide, index).lane[0];
   }
 };
 
 template <class T>
 struct ChosenBackward : Chosen<T> {
   using Chosen<T>::Chosen;
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[2], int64_t) const {
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t) const {
     Wide<T> result = slope_at<T>(this->which, this->parameters, in[1]);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
     return result;
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[2], int64_t index) const {
     const Wide<T> wide[2] = {{{in[0]}}, {{in[1]}}};
-    return pack(wide, index).lane[0];
+    return vec(wide, index).lane[0];
   }
 };
 

@@ -1,22 +1,19 @@
 // Bias and activation in one pass: y = f(x + bias + residual), and its gradients with dbias.
 //
-// Arrays without gaps, of one layout, are outer x channels x inner to the kernels, whatever the
-// rank. The forward is the map of core/elementwise.cuh; a pack knows from its index which channels
-// it meets. The backward reads dy, x and the residual once, writes dx, and adds dx up by channel in
+// Dense arrays of one layout are outer x channels x inner to the kernels, whatever their rank. The
+// forward is the map of core/elementwise.cuh; a vector knows from its index which channels it
+// meets. The backward reads dy, x and the residual once, writes dx, and sums dx by channel in
 // double:
 //
-//   inner > 1    a block takes a chunk of one channel's packs                    (NCHW)
-//   inner = 1    a block takes a tile of channels over a chunk of rows, and folds its rows in
-//                shared memory by a tree                                         (dense, NHWC)
+//   inner > 1    a block takes a chunk of one channel's vectors                  (NCHW)
+//   inner = 1    a block takes a tile of channels over a chunk of rows, and adds its rows in shared
+//                memory by a tree                                                (dense, NHWC)
 //
-// Partials, at most kMaxChunks a channel, meet in one finishing kernel, in an order that depends on
-// the shape alone. Anything strided goes element by element through the same two steps.
+// At most kMaxChunks partial sums per channel are added by one finishing kernel, in an order that
+// depends on the shape alone. Strided arrays go element by element through the same two steps.
 //
-// The activation is chosen at run time, in one function that is called for a pack: a call costs
-// an estimated 30 instructions a pack (4 an element in bfloat16, of the 27 to 41 that hide behind
-// memory), where a kernel for each activation, layout and direction would multiply the build by 25.
-// A thread has one pack of each input in flight: the registers that more would need are worth more
-// as threads, of which 1024 with 2 packs each keep 32 KiB in flight on a multiprocessor.
+// The activation is chosen at run time, by one call per vector. Why, and why one vector of each
+// input is in flight: docs/design/cuda.md, "Bias and activation".
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 #include "cuda/bias/dense.cuh"
@@ -25,36 +22,30 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kChunkPacks = 2048;  // of a channel
+constexpr int64_t kChunkVecs = 2048;  // of a channel
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kManyBlocks = 1024;
-constexpr int64_t kMaxChunks = 1024;
-
-void cut(Chunks* chunks, int64_t n, int64_t least) {
-  chunks->size = std::max<int64_t>(least, ceil_div(n, kMaxChunks));
-  chunks->count = std::max<int64_t>(1, ceil_div(n, chunks->size));
-}
 
 struct Plan {
   Layout layout;
   Chunks chunks;
-  int64_t piece_packs, packs;
+  int64_t segment_vecs, vecs;
   ChannelRows rows;
 };
 
 // arrays: dy, x, dx and the residual, if any, in any order but dx last.
 template <class T>
 Plan plan_backward(const Operand* arrays, int count, int axis) {
-  constexpr int64_t kSize = Pack<T>::kSize;
+  constexpr int64_t kSize = Vec<T>::kSize;
   Plan plan{};
   plan.layout = layout_of(arrays, count, axis, sizeof(T));
   const Layout& layout = plan.layout;
   if (!layout.dense) {
-    cut(&plan.chunks, layout.outer * layout.inner, kChunkPacks);
+    cut(&plan.chunks, layout.outer * layout.inner, kChunkVecs);
   } else if (layout.inner > 1 || layout.channels == 1) {
-    plan.piece_packs = ceil_div(layout.inner, kSize);
-    plan.packs = plan.piece_packs * layout.outer;
-    cut(&plan.chunks, plan.packs, kChunkPacks);
+    plan.segment_vecs = ceil_div(layout.inner, kSize);
+    plan.vecs = plan.segment_vecs * layout.outer;
+    cut(&plan.chunks, plan.vecs, kChunkVecs);
   } else {
     plan.rows = rows_of<T>(layout.channels, layout.outer, kThreads);
     const ChannelRows& rows = plan.rows;
@@ -128,11 +119,11 @@ template <class T>
 int64_t bias_act_workspace(const Operand& x, int axis) {
   if (is_empty(x)) return 0;
   // What the chunks are does not depend on the strides of dy, dx and residual, nor on those of x
-  // beyond their order; the most that any layout takes is asked for.
+  // beyond their order; the workspace is the most that any layout takes.
   const Operand arrays[] = {x, x, x};
   Plan plan = plan_backward<T>(arrays, 3, axis);
   int64_t most = plan.chunks.count;
-  cut(&plan.chunks, plan.layout.outer * plan.layout.inner, kChunkPacks);
+  cut(&plan.chunks, plan.layout.outer * plan.layout.inner, kChunkVecs);
   most = std::max(most, plan.chunks.count);
   return plan.layout.channels * most * int64_t(sizeof(double));
 }
@@ -173,17 +164,17 @@ void bias_act_backward(int which, const Operand& dy, const Operand& x, const Ope
     const auto address = [](const T* p) { return reinterpret_cast<uintptr_t>(p); };
     const uintptr_t bits =
         address(dense.dx) | address(dense.dy) | address(dense.x) | address(dense.residual);
-    const bool rows = plan.packs == 0;
+    const bool rows = plan.vecs == 0;
     const int64_t pitch = (rows ? plan.rows.width : layout.inner) * int64_t(sizeof(T));
-    const bool one_piece = !rows && layout.outer * layout.channels == 1;
-    const bool aligned = bits % kPackBytes == 0 && (pitch % kPackBytes == 0 || one_piece);
+    const bool one_segment = !rows && layout.outer * layout.channels == 1;
+    const bool aligned = bits % kVecBytes == 0 && (pitch % kVecBytes == 0 || one_segment);
     dense.windows = dense.dx != dense.dy && dense.dx != dense.x && dense.dx != dense.residual;
     if (rows)
       launch(backward_rows<T>, {blocks(plan.rows.tiles * plan.chunks.count), kThreads}, stream,
              dense, fused, plan.chunks, plan.rows, aligned);
     else
       launch(backward_channels<T>, {blocks(layout.channels * plan.chunks.count), kThreads}, stream,
-             dense, fused, plan.chunks, plan.piece_packs, plan.packs, aligned);
+             dense, fused, plan.chunks, plan.segment_vecs, plan.vecs, aligned);
   }
   finish(plan.chunks.partials, layout.channels, plan.chunks.count);
 }

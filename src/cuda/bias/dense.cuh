@@ -1,5 +1,4 @@
-// The backward over arrays without gaps: by channels whose elements lie together, or by rows of
-// them.
+// The backward over dense arrays: by channels whose elements lie together, or by rows of channels.
 #pragma once
 
 #include "cuda/bias/fused.cuh"
@@ -17,54 +16,54 @@ struct Dense {
   bool windows;
 };
 
-// dx of the `valid` elements [index, index + pack), those beyond being 0.
+// dx of the `valid` elements [index, index + Vec<T>::kSize), those beyond being 0.
 template <class T>
 FASTACT_DEVICE Wide<T> gradient(const Dense<T>& arrays, const Fused& fused, int64_t index,
                                 int valid, const Wide<T>& bias, bool aligned, bool accumulate) {
-  const bool whole = valid >= Pack<T>::kSize;
+  const bool whole = valid >= Vec<T>::kSize;
   const auto get = [&](const T* p) {
-    if (aligned && whole) return load_pack(p + index);
+    if (aligned && whole) return load_vec(p + index);
     if (arrays.windows && whole) return load_window(p + index, p, p + arrays.n);
     return load_some(p + index, valid);
   };
-  const Wide<T> dy = widen_pack(get(arrays.dy));
-  Wide<T> z = widen_pack(get(arrays.x));
+  const Wide<T> dy = widen_vec(get(arrays.dy));
+  Wide<T> z = widen_vec(get(arrays.x));
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] += bias.lane[j];
+  for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += bias.lane[j];
   if (arrays.residual) {
-    const Wide<T> residual = widen_pack(get(arrays.residual));
+    const Wide<T> residual = widen_vec(get(arrays.residual));
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] += residual.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += residual.lane[j];
   }
   Wide<T> dx = slope_at<T>(fused.which, fused.parameters, z);
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) dx.lane[j] = j < valid ? dy.lane[j] * dx.lane[j] : 0;
+  for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] = j < valid ? dy.lane[j] * dx.lane[j] : 0;
 
   Wide<T> result = dx;
   if (accumulate) {
-    const Wide<T> before = widen_pack(aligned && whole ? load_pack(arrays.dx + index)
-                                                       : load_some(arrays.dx + index, valid));
+    const Wide<T> before = widen_vec(aligned && whole ? load_vec(arrays.dx + index)
+                                                      : load_some(arrays.dx + index, valid));
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) result.lane[j] = before.lane[j] + dx.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = before.lane[j] + dx.lane[j];
   }
-  const Pack<T> narrow = narrow_pack<T>(result);
+  const Vec<T> narrow = narrow_vec<T>(result);
   if (aligned && whole)
-    store_pack(arrays.dx + index, narrow);
+    store_vec(arrays.dx + index, narrow);
   else
     store_some(arrays.dx + index, narrow, valid);
   return dx;
 }
 
-// inner > 1: pieces of `inner` elements of one channel.
+// inner > 1: segments of `inner` elements of one channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void backward_channels(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fused,
-                       const Chunks chunks, const int64_t piece_packs, const int64_t packs,
+                       const Chunks chunks, const int64_t segment_vecs, const int64_t vecs,
                        const bool aligned) {
-  constexpr int kSize = Pack<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize;
   for (int64_t task = blockIdx.x; task < fused.channels * chunks.count; task += gridDim.x) {
     const int64_t channel = task / chunks.count, begin = (task % chunks.count) * chunks.size;
-    const int64_t end = smaller(begin + chunks.size, packs);
+    const int64_t end = smaller(begin + chunks.size, vecs);
     Wide<T> bias;
     const Compute<T> one = bias_of<T>(fused, channel);
 #pragma unroll
@@ -72,20 +71,20 @@ void backward_channels(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused 
 
     double total = 0;
     int64_t q = begin + threadIdx.x;
-    int64_t piece = q / piece_packs, within = q - piece * piece_packs;
-    const int64_t step_pieces = kThreads / piece_packs, step = kThreads % piece_packs;
+    int64_t segment = q / segment_vecs, within = q - segment * segment_vecs;
+    const int64_t step_segments = kThreads / segment_vecs, step = kThreads % segment_vecs;
     for (; q < end; q += kThreads) {
       const int64_t element = within * kSize;
-      const int64_t index = (piece * fused.channels + channel) * fused.inner + element;
+      const int64_t index = (segment * fused.channels + channel) * fused.inner + element;
       const int valid = int(smaller(fused.inner - element, kSize));
       const Wide<T> dx = gradient(arrays, fused, index, valid, bias, aligned, chunks.accumulate);
       double sum = 0;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) sum += double(dx.lane[j]);
       total += sum;
-      piece += step_pieces;
+      segment += step_segments;
       within += step;
-      if (within >= piece_packs) within -= piece_packs, ++piece;
+      if (within >= segment_vecs) within -= segment_vecs, ++segment;
     }
     total = block_sum<kThreads>(total);
     if (threadIdx.x == 0) store(chunks.partials + task, total);
@@ -98,8 +97,8 @@ template <class T>
 FASTACT_KERNEL_OF(kThreads, 3)
 void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fused,
                    const Chunks chunks, const ChannelRows shape, const bool aligned) {
-  constexpr int kSize = Pack<T>::kSize;
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  constexpr int kSize = Vec<T>::kSize;
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
   for (int64_t task = blockIdx.x; task < shape.tiles * chunks.count; task += gridDim.x) {
     const int64_t chunk = task / shape.tiles, tile = task - chunk * shape.tiles;
@@ -122,14 +121,14 @@ void backward_rows(const Dense<T> arrays, FASTACT_GRID_CONSTANT const Fused fuse
         for (int j = 0; j < kSize; ++j) total[j] += double(dx.lane[j]);
       }
     }
-    fold_rows(block, total, tx, ty, shape.tx, shape.ty);
+    fold_rows(buffer, total, tx, ty, shape.tx, shape.ty);
 
     const int64_t here = tile * shape.tx * kSize;
     const int columns = int(smaller(shape.tx * kSize, shape.width - here));
     const int outputs = int(smaller(columns, fused.channels));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;
-      for (int at = c; at < columns; at += outputs) sum += double(block[at]);
+      for (int at = c; at < columns; at += outputs) sum += double(buffer[at]);
       store(chunks.partials + (here + c) * chunks.count + chunk, sum);
     }
     __syncthreads();

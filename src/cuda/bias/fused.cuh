@@ -1,12 +1,12 @@
-// What the kernels of bias.cu have in common: the activation and the bias, and the forward's
-// functor.
+// What the kernels of bias.cu share: activation and bias as parameters, and the forward's functor.
 #pragma once
 
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/api.h"
 #include "cuda/core/block_reduce.cuh"
 #include "cuda/core/elementwise.cuh"
-#include "cuda/reductions/tile_loader.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -25,20 +25,17 @@ struct Fused {
 
 template <class T>
 FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {
-  const char* p = fused.bias + channel * fused.bias_stride;
-  if (fused.bias_dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
-  if (fused.bias_dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));
-  return Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
+  return load_parameter<T>(fused.bias + channel * fused.bias_stride, fused.bias_dtype);
 }
 
-// Adds the bias to the elements [index, index + pack) of a whole array.
+// Adds the bias to the elements [index, index + Vec<T>::kSize) of a whole array.
 template <class T, class B>
 FASTACT_DEVICE void add_bias_as(const Fused& fused, int64_t index, Wide<T>& z) {
   const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);
   int64_t left = fused.inner - (index - row * fused.inner);  // elements of the same channel
   int64_t channel = row - quotient(row, fused.channels) * fused.channels;
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) {
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
     const char* p = fused.bias + channel * fused.bias_stride;
     z.lane[j] += Compute<T>(widen(load(reinterpret_cast<const B*>(p))));
     if (--left > 0) continue;
@@ -58,13 +55,13 @@ FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
 
 template <class T, int inputs>
 struct BiasForward : Fused {
-  static constexpr int kTurns = 1;  // a call leaves few registers to what would be in flight
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index) const {
+  static constexpr int kUnroll = 1;  // a call leaves few registers to what would be in flight
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index) const {
     Wide<T> z = in[0];
     add_bias<T>(*this, index, z);
     if constexpr (inputs == 2) {
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kSize; ++j) z.lane[j] += in[1].lane[j];
+      for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += in[1].lane[j];
     }
     return activate<T>(which, parameters, z);
   }
@@ -77,7 +74,7 @@ struct BiasForward : Fused {
 };
 
 struct Chunks {
-  int64_t size, count;  // units of each (elements, packs or rows), and how many
+  int64_t size, count;  // of each, in elements, vectors or rows; and how many
   double* partials;     // OUT, channels x count
   bool accumulate;      // dx IN/OUT: added to
 };

@@ -1,4 +1,4 @@
-// What the files of bindings share: an array as the kernels take it, and its optional kin.
+// What the bindings have in common: arrays as the kernels take them, checks, workspaces.
 //
 // An array comes as the `View` that the CPU module makes of it: a description that lives as long as
 // the View does.
@@ -46,8 +46,9 @@ struct Optional {
   void* data() const { return operand.data; }
 };
 
-// What follows compares a call with the memory that it came with, as checks.pyx of the CPU module
-// does: what is wrong is a ValueError, before anything is queued.
+// The checks compare the arguments of a call with each other, as checks.pyx of the CPU module does,
+// and raise a ValueError before anything is queued. They keep wrong calls from touching memory; the
+// messages for users come from Python.
 [[noreturn]] inline void refuse(const std::string& what) {
   throw py::value_error("fastact._cuda: " + what);
 }
@@ -68,7 +69,7 @@ inline bool is_empty(const Operand& a) {
   return false;
 }
 
-// An array that is there.
+// An array must be given.
 inline void check(const Operand& a, int dtype, const char* name) {
   check_rank(a, name);
   check_index(dtype, kDTypes, (std::string("the dtype of ") + name).c_str());
@@ -124,7 +125,7 @@ inline void check_along(const py::object& view, int64_t length, const char* name
     refuse(std::string(name) + " must have one axis of length " + std::to_string(length));
 }
 
-// Scratch memory, which travels with its size.
+// Scratch memory and its size.
 class Workspace {
  public:
   explicit Workspace(const py::object& view) {
@@ -137,7 +138,7 @@ class Workspace {
     data_ = a.operand.data;
     bytes_ = data_ ? a.operand.shape[0] * item : 0;
   }
-  // Where so many bytes are there, and all kernels may take their numbers from.
+  // The memory, which must have so many bytes and the alignment of the kernels' vectors.
   void* of(int64_t needed) const {
     if (bytes_ < needed)
       refuse("workspace must have " + std::to_string(needed) + " bytes, got " +

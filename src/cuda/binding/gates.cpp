@@ -10,7 +10,7 @@ using namespace fastact;
 namespace {
 
 constexpr int kKinds = 4;
-constexpr int kGatesOf[kKinds] = {4, 3, 1, 2}, kKeptOf[kKinds] = {4, 4, 1, 2};
+constexpr int kGatesOf[kKinds] = {4, 3, 1, 2}, kSavedOf[kKinds] = {4, 4, 1, 2};
 
 void check_state(int kind, const Array& state) {
   check_index(kind, kKinds, "kind");
@@ -60,7 +60,7 @@ GateArrays arrays_of(const std::array<const py::object*, kGateRoles>& roles, con
   arrays.bias[0] = vector_of(bias);
   arrays.bias[1] = vector_of(recurrent_bias);
   for (int k = 0; k < kMostGates; ++k)
-    arrays.places[k] = k < int(places.size()) ? places[size_t(k)] : k;
+    arrays.gate_order[k] = k < int(places.size()) ? places[size_t(k)] : k;
   return arrays;
 }
 
@@ -73,7 +73,7 @@ void py_gates_forward(int kind, const py::object& gates, const py::object& recur
   check_inputs(kind, a, gates, kGatesOf[kind], recurrent, bias, recurrent_bias, places);
   check_like(array_of(hidden), a, "hidden");
   check_if_like(cell, a, "cell");
-  check_packed(kept, a, kKeptOf[kind], "kept");
+  check_packed(kept, a, kSavedOf[kind], "kept");
   if (kind == kLstm && cell.is_none()) refuse("cell must be an array");
   if (kind == kGru && recurrent.is_none()) refuse("recurrent must be an array");
   if (is_empty(a.operand)) return;
@@ -107,7 +107,7 @@ void py_gates_backward(int kind, const py::object& gates, const py::object& recu
                        uintptr_t stream) {
   const Array a = array_of(state);
   check_state(kind, a);
-  check_inputs(kind, a, gates, recomputes ? kGatesOf[kind] : kKeptOf[kind], recurrent, bias,
+  check_inputs(kind, a, gates, recomputes ? kGatesOf[kind] : kSavedOf[kind], recurrent, bias,
                recurrent_bias, places);
   check_like(array_of(hidden_gradient), a, "hidden_gradient");
   check_if_like(cell, a, "cell");

@@ -1,8 +1,8 @@
 // The functions of the CPU module, for arrays on a GPU. Only the files named bindings know
 // pybind11.
 //
-// All checks have passed. Nothing here allocates or synchronises; work is queued on the stream that
-// the caller gives, on the arrays' device, and the GIL is released meanwhile.
+// Python has checked the arguments. Nothing here allocates or synchronises; work is queued on the
+// stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
 #include "common/activations/list.h"
 #include "common/core/device_table.h"
 #include "cuda/binding/bindings.h"

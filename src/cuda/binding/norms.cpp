@@ -1,4 +1,4 @@
-// The norms over units, for arrays on a GPU.
+// The norms over rows, for arrays on a GPU.
 #include "cuda/norms/rows/norms.h"
 
 #include "cuda/binding/bindings.h"
@@ -70,7 +70,7 @@ struct Norm : NormCall {
   }
 };
 
-// Statistics of units without elements.
+// Statistics of rows without elements.
 void fill_statistics(const Norm& call, cudaStream_t stream) {
   for (const Operand* statistic : {&call.mean, &call.rstd})
     if (statistic->data && !is_empty(*statistic))

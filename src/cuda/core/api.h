@@ -1,6 +1,6 @@
-// What the kernels offer to the bindings: host functions that check nothing more and queue their
+// The interface of the kernels to the bindings: host functions that check nothing and queue their
 // work on a stream of the current device. Each .cu is compiled once for each storage type
-// (FASTACT_STORAGE), which is what keeps the build parallel and its files small.
+// (FASTACT_STORAGE), which keeps the build parallel and the object files small.
 #pragma once
 
 #include "common/core/operand.h"
@@ -30,9 +30,9 @@ void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream)
 // What is summed up, in the order of the native modules' TERMS.
 enum Term : int { kIdentity, kSquare };
 
-// y OUT = sum of the terms of x IN over the axes for which `reduced` says so, or y IN/OUT += of the
-// same; y has length 1 there and is not empty, which x may be.
-// workspace: as many bytes as sum_workspace asks for, aligned to 16.
+// y OUT = sum of x IN, or of its squares, over the axes for which `reduced` says so, or y IN/OUT +=
+// of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes as
+// sum_workspace asks for, aligned to 16.
 template <class T>
 int64_t sum_workspace(Term term, const Operand& x, const Operand& y, const bool* reduced);
 template <class T>

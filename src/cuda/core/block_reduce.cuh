@@ -28,7 +28,37 @@ FASTACT_DEVICE T block_sum(T value) {
   return warp_sum(value, kWarps);
 }
 
-// What is added up: f(value), in double.
+// The sum of `count` partial sums, given to every lane of a warp.
+FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
+  double sum = 0;
+  for (int64_t i = int(threadIdx.x) % kWarp; i < count; i += kWarp) sum += load(partials + i);
+  return warp_sum(sum);
+}
+
+// Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
+// `buffer`, shared memory for every thread's columns. Threads beyond ty rows have none.
+template <class Shared, int kSize>
+FASTACT_DEVICE void fold_rows(Shared&& buffer, const double (&total)[kSize], int x, int y, int tx,
+                              int ty) {
+  const int mine = (y * tx + x) * kSize;
+  if (y < ty) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) buffer[mine + j] = total[j];
+  }
+  __syncthreads();
+  for (int rows = ty; rows > 1;) {
+    const int half = (rows + 1) / 2;
+    if (y + half < rows) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        buffer[mine + j] += double(buffer[mine + half * tx * kSize + j]);
+    }
+    __syncthreads();
+    rows = half;
+  }
+}
+
+// What a reduction adds: f(element), in double.
 struct Itself {
   FASTACT_HD double operator()(double x) const { return x; }
 };
@@ -36,16 +66,15 @@ struct Square {
   FASTACT_HD double operator()(double x) const { return x * x; }
 };
 
-// The lanes of a pack as one term, in double: exact for whatever is narrower, but for the
-// additions. 16-bit data at 4.3 TB/s asks for 2.2e12 conversions a second; at 16 a clock and
-// multiprocessor, which no measurement has confirmed yet, an H200 makes 3.7e12.
+// The sum of f over the lanes of a vector, in double, by a tree: the conversions are exact. Their
+// rate against that of memory: docs/design/cuda.md, "Reductions".
 template <class F, class T>
-FASTACT_DEVICE double pack_sum(const Pack<T>& pack) {
-  double term[Pack<T>::kSize];
+FASTACT_DEVICE double vec_sum(const Vec<T>& vec) {
+  double term[Vec<T>::kSize];
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) term[j] = F()(double(widen(pack.lane[j])));
+  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = F()(double(widen(vec.lane[j])));
 #pragma unroll
-  for (int n = Pack<T>::kSize / 2; n > 0; n /= 2)
+  for (int n = Vec<T>::kSize / 2; n > 0; n /= 2)
 #pragma unroll
     for (int j = 0; j < n; ++j) term[j] += term[j + n];
   return term[0];

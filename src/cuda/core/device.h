@@ -1,4 +1,4 @@
-// What the bindings ask of the CUDA runtime.
+// The interface of the CUDA runtime to the bindings.
 #pragma once
 
 #include <string>
@@ -10,9 +10,10 @@ FASTACT_BEGIN_NAMESPACE
 // Whether the process has a context on a device: cudaSetDevice makes one where there is none.
 bool has_context(int device);
 
-// Makes a device current for as long as it lives. The one before is current again if it was in use:
-// a thread that has chosen none is told device 0, and to choose that would cost a context, of
-// hundreds of MB, on a device that the process may never touch. PyTorch's guards do the same.
+// Makes a device current for its own lifetime. Afterwards the previous device is current again, but
+// only if the process has a context on it: CUDA reports device 0 to a thread that has chosen none,
+// and choosing that would create a context of hundreds of MB on a device that the process may never
+// use. PyTorch's guards do the same.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -32,9 +33,9 @@ class DeviceGuard {
   bool restores_ = false;
 };
 
-// Lets a kernel be launched on the current device with `bytes` of dynamic shared memory: asks once
-// for `most`, which is no less. Threads launch one kernel with several sizes at a time; asking for
-// that of each launch, one would lower what the other has just asked for.
+// Allows a kernel `bytes` of dynamic shared memory on the current device. The limit is set once, to
+// `most` >= bytes: if each launch set its own, of two threads that launch the same kernel with
+// different sizes one would lower the limit of the other.
 void allow_shared(const void* kernel, int bytes, int most);
 
 struct DeviceFacts {
@@ -52,7 +53,8 @@ std::string compiler();
 int driver_version();  // 0: none
 
 int device_of_stream(cudaStream_t stream);
-// What is queued on `waiting` from now on runs after what `awaited` holds now. Never blocks.
+// Work queued on `waiting` from now on runs after all work that is queued on `awaited` now. Never
+// blocks the host.
 void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited);
 
 // One element at p OUT, of `item` bytes.

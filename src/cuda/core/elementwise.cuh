@@ -1,15 +1,14 @@
-// The element-wise map: y[i] = f(x0[i], x1[i]), any strides, one functor passed in.
+// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor.
 //
-// Contiguous arrays: a thread takes kUnroll packs of 16 bytes, all loads before the first use, so
-// that 2048 threads keep 64 to 128 KiB in flight on a multiprocessor. Packs begin where y is a
-// multiple of 16 bytes; what lies before the first and after the last goes element by element to
-// the first block's first threads. Inputs that miss 16 bytes by another amount come by windows
-// (core/vector_io.cuh).
+// Contiguous arrays: a thread takes kUnroll vectors of 16 bytes, with all loads before the first
+// use. Vectors begin where y is a multiple of 16 bytes; the elements before the first and after the
+// last one go to the first threads of the first block. Inputs that are misaligned by another amount
+// are read by windows (core/vector_io.cuh).
 //
-// Any other strides: a thread takes one piece, a pack where all rows allow it (innermost stride
-// one element, or zero in an input; row length and all other strides multiples of a pack), else
-// one element, and finds its place by dividing its number by the lengths, in 32 bits where the
-// size allows it.
+// Any other strides: a thread takes one vector where all operands allow it (innermost stride one
+// element, or zero in an input; row length and all other strides multiples of a vector), else one
+// element. It finds its offset by dividing its index by the lengths of the axes, in 32 bits where
+// the size allows it.
 //
 // Bytes moved: those of the inputs and of the output, once. No shared memory, no barrier.
 #pragma once
@@ -21,36 +20,36 @@ FASTACT_BEGIN_NAMESPACE
 
 constexpr int kMapThreads = 256;
 
-// Blocks that share a multiprocessor, at least. Left to itself, ptxas kept 1280 threads of float64
-// by spilling up to 96 bytes in 17 of 54 kernels; with registers for 768 none spills, and those
-// have 48 KiB of loads in flight.
+// Blocks of a multiprocessor, at least; of float64 with registers enough that nothing spills
+// (docs/design/cuda.md, "The element-wise map").
 template <class T>
 constexpr int kMapBlocks = sizeof(T) == sizeof(double) ? 3 : 4;
 
-// A map that keeps more alive says itself how few are enough: F::kLeastBlocks.
+// A map that needs more registers says itself how few blocks are enough: F::kLeastBlocks.
 template <class F, class T, class = int>
 constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 
-// What a map computes, given what it is at an index of contiguous arrays (0 for strided ones):
-//   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)        of one element
-//   Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index)            of a pack of them
-//   kTurns                                                              packs in flight
-// and, if it has a type Place, in place of that pack
-//   Place place(int64_t index)                                          asked for before the loads
-//   Wide<T> pack(const Wide<T> (&in)[inputs], int64_t index, const Place& place)
-// Lanewise makes those of a call operator that knows no index.
+// The interface of a map's functor. index: of the element, or of a vector's first one, in
+// contiguous arrays (0 for strided ones).
+//   kUnroll                                                            vectors in flight
+//   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
+//   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
+// A functor with a type Prefetch, for what it reads besides, has instead of the last one
+//   Prefetch prefetch(int64_t index)                                   called before the loads
+//   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index, const Prefetch& prefetch)
+// Lanewise implements these by a call operator for one element.
 template <class F, class T, int inputs>
 struct Lanewise {
-  static constexpr int kTurns = inputs == 1 ? 4 : 2;
+  static constexpr int kUnroll = inputs == 1 ? 4 : 2;
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[inputs], int64_t) const {
     return static_cast<const F&>(*this)(in);
   }
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[inputs], int64_t) const {
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t) const {
     Wide<T> result;
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
       Compute<T> lane[inputs];
 #pragma unroll
       for (int k = 0; k < inputs; ++k) lane[k] = in[k].lane[j];
@@ -60,35 +59,34 @@ struct Lanewise {
   }
 };
 
-// What a map made ready for a pack.
+// What a functor prefetched for a vector: nothing, unless it has a type Prefetch.
 template <class F, class = int>
-struct Ready {
+struct Prefetched {
   FASTACT_DEVICE void prepare(const F&, int64_t) {}
   template <class In>
-  FASTACT_DEVICE auto pack(const F& f, const In& in, int64_t index) const {
-    return f.pack(in, index);
+  FASTACT_DEVICE auto vec(const F& f, const In& in, int64_t index) const {
+    return f.vec(in, index);
   }
 };
 template <class F>
-struct Ready<F, decltype(int(sizeof(typename F::Place)))> {
-  typename F::Place place;
-  FASTACT_DEVICE void prepare(const F& f, int64_t index) { place = f.place(index); }
+struct Prefetched<F, decltype(int(sizeof(typename F::Prefetch)))> {
+  typename F::Prefetch prefetch;
+  FASTACT_DEVICE void prepare(const F& f, int64_t index) { prefetch = f.prefetch(index); }
   template <class In>
-  FASTACT_DEVICE auto pack(const F& f, const In& in, int64_t index) const {
-    return f.pack(in, index, place);
+  FASTACT_DEVICE auto vec(const F& f, const In& in, int64_t index) const {
+    return f.vec(in, index, prefetch);
   }
 };
 
-// What a map computes: Compute<T> operator()(const Compute<T> (&in)[inputs]); with `accumulate` it
-// is added to what y holds.
+// The arrays of a contiguous map. With `accumulate` the result is added to what `out` holds.
 template <class T, int inputs>
 struct ContiguousMap {
   const T* in[inputs];  // IN: n elements each
   T* out;               // OUT (IN/OUT with accumulate): n elements, one of the inputs or disjoint
   int64_t n;
-  int64_t head;   // elements before the first pack
-  int64_t packs;  // whole packs after that
-  bool aligned;   // so are the inputs
+  int64_t head;  // elements before the first vector
+  int64_t vecs;  // whole vectors after that
+  bool aligned;  // the inputs are aligned as out is
   bool accumulate;
 };
 
@@ -104,67 +102,66 @@ FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bo
 }
 
 template <class T, int inputs, bool accumulates, class F>
-FASTACT_DEVICE void map_pack(const Pack<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
-                             const F& f, const Ready<F>& ready) {
-  Pack<T> before{};
-  if (accumulates && accumulate) before = load_pack(out);
+FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
+                            const F& f, const Prefetched<F>& prefetched) {
+  Vec<T> before{};
+  if (accumulates && accumulate) before = load_vec(out);
   Wide<T> wide[inputs];
 #pragma unroll
-  for (int k = 0; k < inputs; ++k) wide[k] = widen_pack(in[k]);
-  Wide<T> result = ready.pack(f, wide, index);
+  for (int k = 0; k < inputs; ++k) wide[k] = widen_vec(in[k]);
+  Wide<T> result = prefetched.vec(f, wide, index);
   if (accumulates && accumulate) {
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j)
-      result.lane[j] = widen(before.lane[j]) + result.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = widen(before.lane[j]) + result.lane[j];
   }
-  store_pack(out, narrow_pack<T>(result));
+  store_vec(out, narrow_vec<T>(result));
 }
 
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL_OF(kMapThreads, (kBlocksOf<F, T>))
 void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
-  constexpr int kTurns = F::kTurns;
-  constexpr int kSize = Pack<T>::kSize;
-  const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kTurns) + threadIdx.x;
+  constexpr int kUnroll = F::kUnroll;
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kUnroll) + threadIdx.x;
 
-  Ready<F> ready[kTurns];
+  Prefetched<F> prefetched[kUnroll];
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int64_t i = first + turn * kMapThreads;
-    if (i >= map.packs) break;
-    ready[turn].prepare(f, map.head + i * kSize);
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = first + u * kMapThreads;
+    if (i >= map.vecs) break;
+    prefetched[u].prepare(f, map.head + i * kSize);
   }
-  Pack<T> in[kTurns][inputs];
+  Vec<T> in[kUnroll][inputs];
   if (map.aligned) {
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int64_t i = first + turn * kMapThreads;
-      if (i >= map.packs) break;
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * kMapThreads;
+      if (i >= map.vecs) break;
 #pragma unroll
-      for (int k = 0; k < inputs; ++k) in[turn][k] = load_pack(map.in[k] + map.head + i * kSize);
+      for (int k = 0; k < inputs; ++k) in[u][k] = load_vec(map.in[k] + map.head + i * kSize);
     }
   } else {
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int64_t i = first + turn * kMapThreads;
-      if (i >= map.packs) break;
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * kMapThreads;
+      if (i >= map.vecs) break;
 #pragma unroll
       for (int k = 0; k < inputs; ++k)
-        in[turn][k] = load_window(map.in[k] + map.head + i * kSize, map.in[k], map.in[k] + map.n);
+        in[u][k] = load_window(map.in[k] + map.head + i * kSize, map.in[k], map.in[k] + map.n);
     }
   }
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int64_t i = first + turn * kMapThreads;
-    if (i >= map.packs) break;
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = first + u * kMapThreads;
+    if (i >= map.vecs) break;
     const int64_t index = map.head + i * kSize;
-    map_pack<T, inputs, accumulates>(in[turn], map.out + index, index, map.accumulate, f,
-                                     ready[turn]);
+    map_vec<T, inputs, accumulates>(in[u], map.out + index, index, map.accumulate, f,
+                                    prefetched[u]);
   }
 
   if (blockIdx.x > 0) return;
-  const int64_t inside = map.packs * kSize;
-  const int64_t ends = map.n - inside;  // before and after the packs: fewer than two packs
+  const int64_t inside = map.vecs * kSize;
+  const int64_t ends = map.n - inside;  // before and after the vectors: fewer than two vectors
   for (int64_t e = threadIdx.x; e < ends; e += kMapThreads) {
     const int64_t i = e < map.head ? e : e + inside;
     T element[inputs];
@@ -178,15 +175,15 @@ template <int inputs>
 struct StridedMap {
   const char* in[inputs];
   char* out;
-  int64_t pieces;
-  int piece;  // elements: one, or a pack
+  int64_t tasks;
+  int task_size;  // elements: one, or a vector
   bool accumulate;
   int ndim;
-  int64_t shape[kMaxAxes];                // the innermost length in pieces
-  int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a piece; out's come last
+  int64_t shape[kMaxAxes];                // the innermost length in tasks
+  int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a task; out's come last
 };
 
-// Offsets in bytes of the index-th piece in each operand.
+// Offsets in bytes of the index-th task in each operand.
 template <class Index, int inputs>
 FASTACT_DEVICE void locate(const StridedMap<inputs>& map, Index index, int64_t (&at)[inputs + 1]) {
 #pragma unroll
@@ -207,14 +204,14 @@ template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL(kMapThreads)
 void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) {
   const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
-  if (index >= map.pieces) return;
+  if (index >= map.tasks) return;
   int64_t at[inputs + 1];
-  if (map.pieces <= int64_t(0xffffffff))
+  if (map.tasks <= int64_t(0xffffffff))
     locate(map, uint32_t(index), at);
   else
     locate(map, index, at);
   T* out = reinterpret_cast<T*>(map.out + at[inputs]);
-  if (map.piece == 1) {
+  if (map.task_size == 1) {
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k)
@@ -222,68 +219,68 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
     map_element<T, inputs, accumulates>(element, out, 0, map.accumulate, f);
     return;
   }
-  Pack<T> in[inputs];
+  Vec<T> in[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) {
     const T* p = reinterpret_cast<const T*>(map.in[k] + at[k]);
     if (map.strides[k][map.ndim - 1] != 0) {
-      in[k] = load_pack(p);
+      in[k] = load_vec(p);
     } else {  // one element stands for all
       const T element = load(p);
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kSize; ++j) in[k].lane[j] = element;
+      for (int j = 0; j < Vec<T>::kSize; ++j) in[k].lane[j] = element;
     }
   }
-  Ready<F> ready;
-  ready.prepare(f, 0);
-  map_pack<T, inputs, accumulates>(in, out, 0, map.accumulate, f, ready);
+  Prefetched<F> prefetched;
+  prefetched.prepare(f, 0);
+  map_vec<T, inputs, accumulates>(in, out, 0, map.accumulate, f, prefetched);
 }
 
 template <class T, int inputs, bool accumulates, class F>
 void run_contiguous(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
-  constexpr int kSize = Pack<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize;
   ContiguousMap<T, inputs> map{};
   map.out = reinterpret_cast<T*>(walk.data[inputs]);
   map.n = walk.size;
   map.accumulate = accumulate;
-  const auto missed = reinterpret_cast<uintptr_t>(map.out) % kPackBytes;
-  map.head = std::min<int64_t>(walk.size, int64_t((kPackBytes - missed) % kPackBytes / sizeof(T)));
-  map.packs = (walk.size - map.head) / kSize;
+  const auto missed = reinterpret_cast<uintptr_t>(map.out) % kVecBytes;
+  map.head = std::min<int64_t>(walk.size, int64_t((kVecBytes - missed) % kVecBytes / sizeof(T)));
+  map.vecs = (walk.size - map.head) / kSize;
   map.aligned = true;
   for (int k = 0; k < inputs; ++k) {
     map.in[k] = reinterpret_cast<const T*>(walk.data[k]);
-    map.aligned &= reinterpret_cast<uintptr_t>(map.in[k]) % kPackBytes == missed;
+    map.aligned &= reinterpret_cast<uintptr_t>(map.in[k]) % kVecBytes == missed;
   }
-  constexpr int64_t kTile = kMapThreads * F::kTurns;
-  const int64_t blocks = std::max<int64_t>(1, (map.packs + kTile - 1) / kTile);
+  constexpr int64_t kTile = kMapThreads * F::kUnroll;
+  const int64_t blocks = std::max<int64_t>(1, (map.vecs + kTile - 1) / kTile);
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
 // wide: the number of an input of doubles, whose rows need no alignment of their own; or -1.
 template <class T, int inputs>
 StridedMap<inputs> strided_map(const Walk& walk, bool accumulate, int wide = -1) {
-  constexpr int kSize = Pack<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize;
   StridedMap<inputs> map{};
   const int last = walk.ndim - 1;
-  bool packs = walk.shape[last] % kSize == 0;
+  bool vecs = walk.shape[last] % kSize == 0;
   for (int k = 0; k <= inputs; ++k) {
     const int64_t stride = walk.strides[k][last];
     const bool repeats = stride == 0 && k < inputs;
     if (k == wide)
-      packs &= repeats || stride == int64_t(sizeof(double));
+      vecs &= repeats || stride == int64_t(sizeof(double));
     else
-      packs &= repeats || (stride == walk.item && rows_aligned(walk, k, kPackBytes));
+      vecs &= repeats || (stride == walk.item && rows_aligned(walk, k, kVecBytes));
   }
-  map.piece = packs ? kSize : 1;
-  map.pieces = walk.size / map.piece;
+  map.task_size = vecs ? kSize : 1;
+  map.tasks = walk.size / map.task_size;
   map.accumulate = accumulate;
   map.ndim = walk.ndim;
   for (int k = 0; k < inputs; ++k) map.in[k] = walk.data[k];
   map.out = walk.data[inputs];
   for (int axis = 0; axis <= last; ++axis) {
-    map.shape[axis] = axis == last ? walk.shape[axis] / map.piece : walk.shape[axis];
+    map.shape[axis] = axis == last ? walk.shape[axis] / map.task_size : walk.shape[axis];
     for (int k = 0; k <= inputs; ++k)
-      map.strides[k][axis] = walk.strides[k][axis] * (axis == last ? map.piece : 1);
+      map.strides[k][axis] = walk.strides[k][axis] * (axis == last ? map.task_size : 1);
   }
   return map;
 }
@@ -291,11 +288,11 @@ StridedMap<inputs> strided_map(const Walk& walk, bool accumulate, int wide = -1)
 template <class T, int inputs, bool accumulates, class F>
 void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   const auto map = strided_map<T, inputs>(walk, accumulate);
-  const int64_t blocks = (map.pieces + kMapThreads - 1) / kMapThreads;
+  const int64_t blocks = (map.tasks + kMapThreads - 1) / kMapThreads;
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// Queues y = f(inputs), or y += f(inputs), over the operands of a walk that is not empty.
+// Queues y = f(inputs), or y += f(inputs), over operands that are not empty.
 template <class T, int inputs, bool accumulates, class F>
 void run_map(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
   if (walk.all_contiguous())

@@ -1,14 +1,14 @@
-// What every kernel stands on: memory access, shared memory, launching, errors.
+// What every kernel builds on: memory access, shared memory, launching, errors.
 //
 // The kernels compile twice: by nvcc for a GPU, and by the host's compiler for the emulated device
-// of emulation/device.h, which runs them in every test run. What differs between the two is named
-// here and nowhere else; a kernel uses
+// of tests/cuda_emulation, on which every kernel runs in every test run. All differences between
+// the two are in this file. A kernel uses
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, warp shuffles and votes;
 //   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
 //     many blocks on a multiprocessor are enough and registers are short;
 //   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
-//   - load, store, load_pack, store_pack for global memory: the emulated device checks each of
-//     these against the arrays that exist. A raw pointer is never dereferenced.
+//   - load, store, load_vec, store_vec for global memory: the emulated device checks each of these
+//     against the arrays that exist. A raw pointer is never dereferenced.
 #pragma once
 
 #include "common/core/dtypes.h"
@@ -47,10 +47,10 @@ struct CudaError : std::runtime_error {
   } while (0)
 
 // 16 bytes of elements: what one memory instruction of a thread moves.
-constexpr int kPackBytes = 16;
+constexpr int kVecBytes = 16;
 template <class T>
-struct alignas(kPackBytes) Pack {
-  static constexpr int kSize = kPackBytes / sizeof(T);
+struct alignas(kVecBytes) Vec {
+  static constexpr int kSize = kVecBytes / sizeof(T);
   T lane[kSize];
 };
 
@@ -59,8 +59,9 @@ struct alignas(kPackBytes) Pack {
 #define FASTACT_KERNEL(threads) __global__ __launch_bounds__(threads)
 #define FASTACT_KERNEL_OF(threads, blocks) __global__ __launch_bounds__(threads, blocks)
 #define FASTACT_DEVICE __device__ __forceinline__
-#define FASTACT_DEVICE_CALL __device__ __noinline__  // rare and long: not inlined
-// A kernel's parameter whose address is taken: it stays where it is instead of on the stack.
+#define FASTACT_DEVICE_CALL __device__ __noinline__  // for rare and long functions
+// For a kernel's parameter whose address is taken: it stays in constant memory instead of being
+// copied to the stack.
 #define FASTACT_GRID_CONSTANT __grid_constant__
 // An array `name` of n elements of T in shared memory, n a constant.
 #define FASTACT_SHARED(T, name, n) __shared__ T name[n]
@@ -75,19 +76,19 @@ FASTACT_DEVICE void store(T* p, T value) {
 }
 // p is a multiple of 16 bytes.
 template <class T>
-FASTACT_DEVICE Pack<T> load_pack(const T* p) {
-  return *reinterpret_cast<const Pack<T>*>(p);
+FASTACT_DEVICE Vec<T> load_vec(const T* p) {
+  return *reinterpret_cast<const Vec<T>*>(p);
 }
 // An assignment would do, but nvcc 13.0 splits the first of several into stores of 2 to 8 bytes.
 template <class T>
-FASTACT_DEVICE void store_pack(T* p, const Pack<T>& value) {
+FASTACT_DEVICE void store_vec(T* p, const Vec<T>& value) {
   __stwb(reinterpret_cast<uint4*>(p), bit_cast<uint4>(value));
 }
 
 // The shared memory whose size in bytes the launch gives.
 template <class T>
 FASTACT_DEVICE T* dynamic_shared() {
-  extern __shared__ __align__(kPackBytes) unsigned char fastact_dynamic_shared[];
+  extern __shared__ __align__(kVecBytes) unsigned char fastact_dynamic_shared[];
   return reinterpret_cast<T*>(fastact_dynamic_shared);
 }
 

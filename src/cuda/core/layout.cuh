@@ -1,13 +1,14 @@
-// How arrays of one shape lie around their channels.
+// How dense arrays of one shape lie around their channels.
 #pragma once
 
 #include "common/core/operand.h"
-#include "cuda/reductions/tile_loader.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// How the arrays lie together: outer x channels x inner if all are without gaps in one order.
+// The common layout of the arrays: outer x channels x inner if all are without gaps in one order.
 struct Layout {
   bool dense;
   int64_t channels, outer, inner;
@@ -30,8 +31,8 @@ inline Layout layout_of(const Operand* arrays, int count, int axis, int64_t item
   return layout;
 }
 
-// Rows of channels that come last, as a block takes them: tiles of tx packs of columns, ty rows at
-// a time. Rows that are no whole number of packs are folded, as many as make one, into rows of
+// Rows of channels that come last, as a block takes them: tiles of tx vectors of columns, ty rows
+// at a time. Rows that are no whole number of vectors are folded, as many as make one, into rows of
 // `width` elements; a lane always meets the same channel.
 struct ChannelRows {
   int64_t width, rows, tiles;
@@ -40,7 +41,7 @@ struct ChannelRows {
 
 template <class T>
 ChannelRows rows_of(int64_t channels, int64_t count, int threads) {
-  constexpr int64_t kSize = Pack<T>::kSize;
+  constexpr int64_t kSize = Vec<T>::kSize;
   int64_t folded = 1;
   if (channels % kSize != 0 && channels <= kWarp) {
     folded = kSize;
@@ -49,10 +50,10 @@ ChannelRows rows_of(int64_t channels, int64_t count, int threads) {
   ChannelRows made{};
   made.width = channels * folded;
   made.rows = ceil_div(count, folded);
-  const int64_t packs = ceil_div(made.width, kSize);
-  made.tx = folded > 1 ? int(packs) : power_of_two_from(packs, kWarp);
+  const int64_t vecs = ceil_div(made.width, kSize);
+  made.tx = folded > 1 ? int(vecs) : power_of_two_from(vecs, kWarp);
   made.ty = threads / made.tx;
-  made.tiles = ceil_div(packs, made.tx);
+  made.tiles = ceil_div(vecs, made.tx);
   return made;
 }
 

@@ -1,10 +1,9 @@
-// Packs: 16 bytes of elements, read from any address and computed lane by lane.
+// Vectors of 16 bytes: read from any address, and converted to and from the compute type.
 //
-// An array in the middle of another need not begin at a multiple of 16 bytes, and two arrays of
-// one call need not miss it by the same amount. A pack at such an address is cut out of the two
-// aligned packs that hold it (a window): two instructions of 16 bytes, the second of which finds
-// its bytes in the first-level cache, and some ten integer instructions, where single elements
-// would take 2 to 8 memory instructions each.
+// An array need not begin at a multiple of 16 bytes, and two arrays of one call need not be
+// misaligned by the same amount. A vector at such an address is cut out of the two aligned vectors
+// that hold it, its window: two loads of 16 bytes, of which the second is mostly served by the
+// first-level cache, and some ten integer instructions, instead of 2 to 8 loads of single elements.
 #pragma once
 
 #include <type_traits>
@@ -17,28 +16,28 @@ FASTACT_BEGIN_NAMESPACE
 template <class T>
 constexpr bool kApproximate = sizeof(T) == 2;
 
-// A pack in the type that it is computed in.
+// A vector in the type that it is computed in.
 template <class T>
 struct Wide {
-  Compute<T> lane[Pack<T>::kSize];
+  Compute<T> lane[Vec<T>::kSize];
 };
 
 template <class T>
-FASTACT_DEVICE Wide<T> widen_pack(const Pack<T>& pack) {
+FASTACT_DEVICE Wide<T> widen_vec(const Vec<T>& vec) {
   Wide<T> wide;
   if constexpr (std::is_same_v<T, bf16>) {  // by words: one instruction an element, not two
     struct Words {
-      uint32_t word[Pack<T>::kSize / 2];
+      uint32_t word[Vec<T>::kSize / 2];
     };
-    const Words words = bit_cast<Words>(pack);
+    const Words words = bit_cast<Words>(vec);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize / 2; ++j) {
+    for (int j = 0; j < Vec<T>::kSize / 2; ++j) {
       wide.lane[2 * j] = bit_cast<float>(words.word[j] << 16);
       wide.lane[2 * j + 1] = bit_cast<float>(words.word[j] & 0xffff0000u);
     }
   } else {
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) wide.lane[j] = widen(pack.lane[j]);
+    for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] = widen(vec.lane[j]);
   }
   return wide;
 }
@@ -64,56 +63,56 @@ FASTACT_DEVICE uint32_t narrow_two(float low, float high, T) {
 #endif
 
 template <class T>
-FASTACT_DEVICE Pack<T> narrow_pack(const Wide<T>& wide) {
+FASTACT_DEVICE Vec<T> narrow_vec(const Wide<T>& wide) {
   if constexpr (sizeof(T) == 2) {
     struct {
-      uint32_t word[Pack<T>::kSize / 2];
+      uint32_t word[Vec<T>::kSize / 2];
     } words;
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize / 2; ++j)
+    for (int j = 0; j < Vec<T>::kSize / 2; ++j)
       words.word[j] = narrow_two(wide.lane[2 * j], wide.lane[2 * j + 1], T{});
-    return bit_cast<Pack<T>>(words);
+    return bit_cast<Vec<T>>(words);
   } else {
-    return bit_cast<Pack<T>>(wide);
+    return bit_cast<Vec<T>>(wide);
   }
 }
 
 // Bytes by which an address misses a multiple of 16.
 FASTACT_DEVICE unsigned misalignment(const void* p) {
-  return unsigned(reinterpret_cast<uintptr_t>(p)) % kPackBytes;
+  return unsigned(reinterpret_cast<uintptr_t>(p)) % kVecBytes;
 }
 
 // The first n elements from p on, element by element; zeros after them.
 template <class T>
-FASTACT_DEVICE Pack<T> load_some(const T* p, int64_t n) {
-  Pack<T> pack{};
+FASTACT_DEVICE Vec<T> load_some(const T* p, int64_t n) {
+  Vec<T> vec{};
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
-    if (j < n) pack.lane[j] = load(p + j);
-  return pack;
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j < n) vec.lane[j] = load(p + j);
+  return vec;
 }
 
 template <class T>
-FASTACT_DEVICE void store_some(T* p, const Pack<T>& pack, int64_t n) {
+FASTACT_DEVICE void store_some(T* p, const Vec<T>& vec, int64_t n) {
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
-    if (j < n) store(p + j, pack.lane[j]);
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j < n) store(p + j, vec.lane[j]);
 }
 
 struct Words {
   uint32_t word[4];
 };
 
-// The pack at p, a multiple of sizeof(T), out of the aligned packs around it: by 8 bytes, by 4 and,
-// of 16-bit elements, by 2; 9 to 15 instructions, where shifts of 64 bits took 22 to 28. Of float64
-// two loads of 8 bytes do: they reach the same lines of the cache.
+// The vector at p, a multiple of sizeof(T), out of the aligned vectors around it: by 8 bytes, by 4
+// and, of 16-bit elements, by 2 (docs/design/cuda.md, "Misaligned arrays"). Of float64 two
+// loads of 8 bytes do: they reach the same cache lines.
 template <class T>
-FASTACT_DEVICE Pack<T> cut_window(const T* p) {
+FASTACT_DEVICE Vec<T> cut_window(const T* p) {
   if constexpr (sizeof(T) == 8) return {{load(p), load(p + 1)}};
   const unsigned missed = misalignment(p);
   const T* low = p - missed / sizeof(T);
-  const Words a = bit_cast<Words>(load_pack(low));
-  const Words b = bit_cast<Words>(load_pack(low + Pack<T>::kSize));
+  const Words a = bit_cast<Words>(load_vec(low));
+  const Words b = bit_cast<Words>(load_vec(low + Vec<T>::kSize));
   uint32_t word[8];
 #pragma unroll
   for (int i = 0; i < 4; ++i) word[i] = a.word[i], word[4 + i] = b.word[i];
@@ -129,22 +128,22 @@ FASTACT_DEVICE Pack<T> cut_window(const T* p) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) word[i] = uint32_t((uint64_t(word[i + 1]) << 32 | word[i]) >> down);
   }
-  return bit_cast<Pack<T>>(Words{{word[0], word[1], word[2], word[3]}});
+  return bit_cast<Vec<T>>(Words{{word[0], word[1], word[2], word[3]}});
 }
 
-// Whether both aligned packs around p lie inside an array of elements [begin, end).
+// Whether both aligned vectors around p lie inside an array of elements [begin, end).
 template <class T>
 FASTACT_DEVICE bool has_window(const T* p, const T* begin, const T* end) {
   const T* low = p - misalignment(p) / sizeof(T);
-  return low >= begin && low + 2 * kPackBytes / sizeof(T) <= end;
+  return low >= begin && low + 2 * kVecBytes / sizeof(T) <= end;
 }
 
-// A pack inside an array of elements [begin, end). Neither side of the array is read: the first and
-// the last pack go element by element where a window would reach out.
+// A vector inside an array of elements [begin, end). Neither side of the array is read: the first
+// and the last vector go element by element where a window would reach out.
 template <class T>
-FASTACT_DEVICE Pack<T> load_window(const T* p, const T* begin, const T* end) {
-  if (misalignment(p) == 0) return load_pack(p);
-  if (!has_window(p, begin, end)) return load_some(p, Pack<T>::kSize);
+FASTACT_DEVICE Vec<T> load_window(const T* p, const T* begin, const T* end) {
+  if (misalignment(p) == 0) return load_vec(p);
+  if (!has_window(p, begin, end)) return load_some(p, Vec<T>::kSize);
   return cut_window(p);
 }
 

@@ -1,44 +1,33 @@
-// Recurrent gates: forward and backward in one pass over memory each (common/gates.h).
+// Recurrent gates: forward and backward in one pass over memory each (common/gates/gates.h has the
+// formulas).
 //
-// A thread takes neighbouring columns of a row, the same ones of every gate: a slice of a packed
-// array is the same array from another column on. It reads all that they need, adds up, activates
-// and writes, and goes on to a row further down. A block is a tile of columns, up to 32 threads
-// wide, over a chunk of the rows; the sum of both biases lies in its shared memory. Whatever a row
-// reads is asked for before the first of it is used. What is absent (a recurrent projection, dc,
-// gates that are not kept, skipped gradients) is a branch that all threads of a launch take alike.
+// A thread takes neighbouring columns of a row, the same ones of every gate: a gate of a packed
+// array is the same array from another column on. It reads what those columns need, activates,
+// writes, and goes on to a row further down. A block is a tile of columns, up to 32 threads wide,
+// over a chunk of the rows; the sum of both biases is in its shared memory. All loads of a row are
+// issued before the first of them is used. What is absent (a recurrent projection, dc, gates that
+// need not be saved, gradients that nobody wants) is a branch that all threads of a launch take
+// alike.
 //
-// Bytes moved, for each element of a state, in arrays of its size, biases and partials aside:
-//   lstm    forward 4 gates, 4 recurrent, c' -> h, c, 4 kept      15; without what is optional 7
-//           backward 4 kept, c', c, dh, dc -> 4 gates, dc'        13; made again 16
-//   gru     forward 3, 3, h' -> h, 4 kept 12 (8)                  backward 13, made again 15
-//   reset   5 (3); 5, made again 6        blend  8 (4); 7, made again 9
-// each once: with 3 to 11 arrays read side by side, few threads have enough in flight. The lstm's
-// forward by 16 bytes has 144 bytes a thread, and 384 threads of it 54 KiB on a multiprocessor.
+// Bytes moved, in arrays of the state's size, biases and partial sums aside; the smaller number is
+// without what is optional:
+//   lstm    forward 4 gates, 4 recurrent, c' -> h, c, 4 saved     15 (7)
+//           backward 4 saved, c', c, dh, dc -> 4 gates, dc'       13; recomputed 16
+//   gru     forward 3, 3, h' -> h, 4 saved 12 (8)                 backward 13, recomputed 15
+//   reset   5 (3); 5, recomputed 6        blend  8 (4); 7, recomputed 9
 //
-// dbias is added up in registers, in double, of gradients before they are rounded. A block's rows
-// meet in shared memory by a tree, chunks in one finishing kernel for both biases. Chunks depend on
-// the shape and the dtype alone: some 1024 blocks in all if each thread has four rows, and
-// fewer rows where that leaves less than 128. Partials are at most kept gates x columns x
-// kManyBlocks / tiles doubles: of (4096, 4096), 32 chunks of 128 rows, written and read again 1.0 %
-// of what backward moves in float32.
+// dbias is summed in registers, in double, of gradients before they are rounded. A block's rows are
+// added in shared memory by a tree, the chunks by one finishing kernel for both biases. The chunks
+// depend on shape and dtype alone: some kManyBlocks blocks in all if each thread has kRowsOfThread
+// rows, and fewer rows where that leaves less than kFewBlocks. The partial sums are at most saved
+// gates x columns x kManyBlocks / tiles doubles.
 //
-// Packs: forward 16 bytes, backward 16, of 16-bit data 8. There the sums of 8 columns x 4 gates
-// would be 64 registers: the lstm spilled 340 to 640 bytes at 168 registers; by 4 columns it has
-// 158 to 161 and spills none. An array that is not at a multiple of a pack (odd lengths, misaligned
-// or strided columns, numbers) sends the call to single columns: neighbours read neighbouring
-// elements, of which a warp makes whole sectors, misaligned or not. Both have the same rows to a
-// thread and the same formulas, hence the same bits.
+// Vectors have 16 bytes, of 16-bit data backward 8: the sums of eight columns by four gates do not
+// fit the registers. A call with an array that such vectors cannot read (odd lengths, misaligned or
+// strided columns) goes by single columns, where neighbouring threads read neighbouring elements.
+// Both ways give a thread the same rows and use the same formulas, hence the same bits.
 //
-// Counted in the code for sm_90 (tools/cuda_static.py), as a share of the time in which 4.3 TB/s
-// move the bytes: bfloat16 lstm forward 59 %, backward 52 %, made again 82 %; float32 44, 28, 51 %.
-// Nothing but memory is in the way; no kernel spills.
-//
-// Rejected: windows (core/vector_io.cuh) for what is misaligned: two loads and ten integer
-// instructions for four floats, against four loads that coalesce just as well, and neighbours'
-// bytes, which a call in place overwrites. `accumulate` as an addition of -0 where there is nothing
-// to add to: 139 instructions an element in bfloat16 lstm backward against 93. As many single
-// columns to a thread as a pack has: 168 registers and up to 140 bytes of spills. A persistent
-// grid: its chunks would depend on the device.
+// Occupancy, instruction counts and rejected alternatives: docs/design/cuda.md, "Gates".
 #include <algorithm>
 
 #include "cuda/gates/gates.h"
@@ -51,18 +40,18 @@ constexpr int64_t kManyBlocks = 1024;
 constexpr int64_t kFewBlocks = 128;
 constexpr int64_t kRowsOfThread = 4;
 
-// What a block does, by shape and dtype alone: sums over rows are the same for packs and for single
-// columns, which differ in tx and tiles only.
+// What a block does, by shape and dtype alone: sums over rows are the same for vectors and for
+// single columns, which differ in tx and tiles only.
 template <class T, bool backward>
-void cut(GateTask* task, int64_t rows, int64_t columns) {
-  const int64_t packs = ceil_div(columns, kLanes<T, true, backward>);
+void plan_grid(GateTask* task, int64_t rows, int64_t columns) {
+  const int64_t vecs = ceil_div(columns, kLanes<T, true, backward>);
   task->rows = rows;
   task->columns = columns;
-  task->tiles = ceil_div(packs, kWarp);
-  task->tx = int(ceil_div(packs, task->tiles));
+  task->tiles = ceil_div(vecs, kWarp);
+  task->tx = int(ceil_div(vecs, task->tiles));
   task->ty = std::min(kGateThreads<true> / task->tx, kMostRows);
   // Chunks of the rows: enough of them to fill a device, whichever it is, and no more.
-  const int64_t least = ceil_div(rows, task->ty);  // a row a thread
+  const int64_t least = ceil_div(rows, task->ty);  // a row per thread
   int64_t chunks = std::min(ceil_div(rows, kRowsOfThread * task->ty),
                             std::max<int64_t>(1, kManyBlocks / task->tiles));
   chunks = std::min(std::max(chunks, ceil_div(kFewBlocks, task->tiles)), least);
@@ -107,7 +96,7 @@ void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
 }
 
 // Whether what a thread takes of each array lies together, at a multiple of its size.
-bool is_packed(const GateTask& task, const GateArrays& arrays, int64_t item, int lanes) {
+bool is_vectorized(const GateTask& task, const GateArrays& arrays, int64_t item, int lanes) {
   auto bits = uintptr_t(task.columns * item);
   for (int role = 0; role < kGateRoles; ++role) {
     const Operand& array = arrays.role[role];
@@ -124,13 +113,13 @@ GateTask describe(const GateArrays& arrays) {
   constexpr int64_t kItem = sizeof(T);
   const Operand& state = arrays.role[kState];
   GateTask task{};
-  cut<T, backward>(&task, rows_of(state), state.shape[state.ndim - 1]);
+  plan_grid<T, backward>(&task, rows_of(state), state.shape[state.ndim - 1]);
   for (int role = 0; role < kGateRoles; ++role) {
     const Operand& array = arrays.role[role];
     task.data[role] = array.data;
     if (array.data) task.column[role] = byte_stride(array, state.ndim - 1, kItem);
   }
-  for (int k = 0; k < kMostGates; ++k) task.gate[k] = arrays.places[k] * task.columns;
+  for (int k = 0; k < kMostGates; ++k) task.gate[k] = arrays.gate_order[k] * task.columns;
   std::copy(arrays.bias, arrays.bias + 2, task.bias);
   merge_batch(&task, arrays, kItem);
   return task;
@@ -143,11 +132,11 @@ Shape shape_of(const GateTask& task) { return {task.tiles * task.chunks, task.tx
 template <class T>
 void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream) {
   GateTask task = describe<T, false>(arrays);
-  const bool packed = is_packed(task, arrays, sizeof(T), kLanes<T, true, false>);
-  if (!packed) take_single_columns(&task);
+  const bool vectorized = is_vectorized(task, arrays, sizeof(T), kLanes<T, true, false>);
+  if (!vectorized) take_single_columns(&task);
   for_kind<T>(kind, [&](auto of) {
     using Kind = decltype(of);
-    launch(packed ? gates_forward_kernel<Kind, T, true> : gates_forward_kernel<Kind, T, false>,
+    launch(vectorized ? gates_forward_kernel<Kind, T, true> : gates_forward_kernel<Kind, T, false>,
            shape_of(task), stream, task);
   });
 }
@@ -155,9 +144,9 @@ void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream) {
 template <class T>
 int64_t gates_workspace(int kind, const Operand& state) {
   GateTask task{};
-  cut<T, true>(&task, rows_of(state), state.shape[state.ndim - 1]);
-  const int64_t kept = for_kind<T>(kind, [](auto of) { return decltype(of)::kKept; });
-  return task.chunks > 1 ? kept * task.columns * task.chunks * int64_t(sizeof(double)) : 0;
+  plan_grid<T, true>(&task, rows_of(state), state.shape[state.ndim - 1]);
+  const int64_t saved = for_kind<T>(kind, [](auto of) { return decltype(of)::kSaved; });
+  return task.chunks > 1 ? saved * task.columns * task.chunks * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
@@ -170,13 +159,13 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
     sums.columns = state.shape[state.ndim - 1];
     sums.partials = static_cast<double*>(workspace);
     sums.gates = Kind::kGates;
-    sums.kept = Kind::kKept;
-    for (int k = 0; k < kMostGates; ++k) sums.place[k] = arrays.places[k] * sums.columns;
+    sums.saved = Kind::kSaved;
+    for (int k = 0; k < kMostGates; ++k) sums.gate[k] = arrays.gate_order[k] * sums.columns;
     std::copy(arrays.bias_gradient, arrays.bias_gradient + 2, sums.to);
     sums.accumulate = accumulate;
     sums.is_wanted = sums.to[0].data || sums.to[1].data;
     const auto finish = [&] {
-      const int64_t blocks = ceil_div(sums.kept * sums.columns, kFinishThreads / kWarp);
+      const int64_t blocks = ceil_div(sums.saved * sums.columns, kFinishThreads / kWarp);
       launch(finish_gate_sums<T>, {blocks, kFinishThreads}, stream, sums);
     };
     if (is_empty(state)) {  // sums of nothing
@@ -185,8 +174,8 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
     }
     GateTask task = describe<T, true>(arrays);
     task.accumulate = accumulate;
-    const bool packed = is_packed(task, arrays, sizeof(T), kLanes<T, true, true>);
-    if (!packed) take_single_columns(&task);
+    const bool vectorized = is_vectorized(task, arrays, sizeof(T), kLanes<T, true, true>);
+    if (!vectorized) take_single_columns(&task);
     sums.chunks = task.chunks;
     constexpr auto kKernels = [] {
       using Kernel = void (*)(GateTask, GateSums);
@@ -198,7 +187,7 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
                  gates_backward_kernel<Kind, T, true, true>}}};
       return all;
     }();
-    launch(kKernels.of[packed][recomputes], shape_of(task), stream, task, sums);
+    launch(kKernels.of[vectorized][recomputes], shape_of(task), stream, task, sums);
     if (sums.is_wanted && sums.chunks > 1) finish();
   });
 }

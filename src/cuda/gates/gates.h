@@ -1,5 +1,4 @@
-// What the kernels of recurrent gates offer to the bindings: like core/api.h, host functions that
-// queue their work on a stream of the current device.
+// The interface of the recurrent gates to the bindings; core/api.h states the conventions.
 #pragma once
 
 #include "cuda/core/api.h"
@@ -10,7 +9,7 @@ enum GateKind : int { kLstm, kGru, kReset, kBlend };  // in the order of the mod
 
 // The arrays of the two directions. Packed ones hold several gates along the last axis.
 enum GateRole : int {
-  kGates,         // forward IN: pre-activations. Backward IN: what was kept, or the same again
+  kGates,         // forward IN: pre-activations. Backward IN: what was saved, or the same again
   kRecurrent,     // IN: the recurrent projection
   kState,         // IN: c or h before
   kCell,          // lstm: c, forward OUT, backward IN
@@ -36,7 +35,7 @@ struct GateArrays {
   Operand role[kGateRoles];
   GateVector bias[2];           // IN: of gates, of the recurrent projection
   GateVector bias_gradient[2];  // OUT
-  int places[kMostGates];       // of each gate of the kernels in packed arrays
+  int gate_order[kMostGates];   // of each gate of the kernels in packed arrays
 };
 
 template <class T>

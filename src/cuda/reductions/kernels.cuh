@@ -1,10 +1,10 @@
-// The kernels of sums: over rows, over columns, and over partial sums. reductions.cu tells their
+// The kernels of sums: over rows, over columns, and over partial sums; reductions.cu explains the
 // plan.
 //
-// A lane goes on by additions: it asks once for four packs whether they lie in one piece, all of it
-// read by 16 bytes, and only where they do not (short pieces, ends) for each of them. Located and
-// checked one by one, of 64-bit numbers, bfloat16 took 9.0 instructions an element of aligned rows
-// and 21.8 of misaligned ones (sum_rows, sm_90); this takes 5.5 and 8.5.
+// Additions are all that a lane does with an element, so what counts is the cost of finding it: a
+// lane asks once for four vectors whether they lie in one segment and can be read by 16 bytes, and
+// only where not (short segments, ends) for each of them. Instruction counts: docs/design/cuda.md,
+// "Reductions".
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"
@@ -16,170 +16,167 @@ namespace {
 constexpr int kThreads = 256;
 
 struct RowSums : Sums {
-  int64_t piece_packs;              // of one piece
-  int64_t packs;                    // of all pieces
-  int64_t tasks;                    // outputs x chunks
-  int group;                        // threads of a task: 1 to 32, a power of two, or the block
-  int64_t step_pieces, step_packs;  // `group` packs further, as whole pieces and the rest
+  int64_t segment_vecs;              // of one segment
+  int64_t vecs;                      // of all segments
+  int64_t tasks;                     // outputs x chunks
+  int team;                          // threads of a task: 1 to 32, a power of two, or the block
+  int64_t step_segments, step_vecs;  // `team` vectors further: whole segments, and the rest
 };
 
-// Visits a lane's share of the packs [begin, end) of a row, kInFlight at a time:
-// visit(Whole or Parts, packs).
+// Visits a lane's partition of the vectors [begin, end) of a row, kInFlight at a time:
+// visit(Whole or Parts, vectors).
 template <Access access, class T, class Visit>
-FASTACT_DEVICE void walk_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
-                             int lane, const Visit& visit) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
+                              int lane, const Visit& visit) {
+  constexpr int kSize = Vec<T>::kSize;
   int64_t q = begin + lane;
   if (q >= end) return;
-  const auto start_of = [&](int64_t pack) {
-    const int64_t piece = sums.pieces.size > 1 ? pack / sums.piece_packs : 0;
-    return Offset{piece, pack - piece * sums.piece_packs};
+  const auto start_of = [&](int64_t vec) {
+    const int64_t segment = sums.segments.size > 1 ? vec / sums.segment_vecs : 0;
+    return Offset{segment, vec - segment * sums.segment_vecs};
   };
   const Offset start = start_of(q);
-  int64_t piece = start.x, within = start.y;
-  // A step goes so many bytes further, and so many more where it leaves its piece.
-  const int64_t pack_bytes = sums.inner_x * kSize, stride = sums.pieces.x[0];
-  const int64_t step = sums.step_pieces * stride + sums.step_packs * pack_bytes;
-  const int64_t wrap = stride - sums.piece_packs * pack_bytes;
-  const char* p = x + piece * stride + within * pack_bytes;
+  int64_t segment = start.x, within = start.y;
+  // A step goes so many bytes further, and so many more where it leaves its segment.
+  const int64_t vec_bytes = sums.inner_x * kSize, stride = sums.segments.x[0];
+  const int64_t step = sums.step_segments * stride + sums.step_vecs * vec_bytes;
+  const int64_t wrap = stride - sums.segment_vecs * vec_bytes;
+  const char* p = x + segment * stride + within * vec_bytes;
 
-  // Packs of a piece that can be read whole: from `least` on so many.
+  // Vectors of a segment that can be read whole: `many` of them, from `least` on.
   const int64_t full = sums.inner / kSize;
   const int64_t least = access == kAnyhow ? 1 : 0;
   uint64_t many = uint64_t(full);
-  if (access == kAnyhow) many = sums.packed && full > 2 ? uint64_t(full - 2) : 0;
+  if (access == kAnyhow) many = sums.is_contiguous && full > 2 ? uint64_t(full - 2) : 0;
   if (access == kDense) {
     const Offset last = start_of(end - 1);
-    const char* highest = x + last.x * stride + last.y * pack_bytes;
+    const char* highest = x + last.x * stride + last.y * vec_bytes;
     if (!has_window(p, sums.low, sums.high) || !has_window(highest, sums.low, sums.high)) many = 0;
   }
 
   int64_t left = end - q;
-  const int64_t round = int64_t(kInFlight) * sums.group, group_bytes = sums.group * pack_bytes;
+  const int64_t round = int64_t(kInFlight) * sums.team, team_bytes = sums.team * vec_bytes;
   for (; left > 0; left -= round) {
     const char* at[kInFlight];
     int64_t inside[kInFlight] = {};
-    bool whole = left > round - sums.group;
-    if (whole && !has_divided_pieces<access>(sums) && within >= least &&
-        uint64_t(within + round - sums.group - least) < many) {  // all in one piece
+    bool whole = left > round - sums.team;
+    if (whole && !has_divided_segments<access>(sums) && within >= least &&
+        uint64_t(within + round - sums.team - least) < many) {  // all in one segment
 #pragma unroll
-      for (int turn = 0; turn < kInFlight; ++turn) at[turn] = p + turn * group_bytes;
-      p += kInFlight * group_bytes;
+      for (int u = 0; u < kInFlight; ++u) at[u] = p + u * team_bytes;
+      p += kInFlight * team_bytes;
       within += round;
-      if (within >= sums.piece_packs) within -= sums.piece_packs, ++piece, p += wrap;
+      if (within >= sums.segment_vecs) within -= sums.segment_vecs, ++segment, p += wrap;
     } else {
 #pragma unroll
-      for (int turn = 0; turn < kInFlight; ++turn) {
-        at[turn] = p;
-        if (has_divided_pieces<access>(sums))
-          at[turn] = left > turn * sums.group
-                         ? x + divided_offset(sums.pieces, piece) + within * pack_bytes
-                         : x;
-        inside[turn] = within;
+      for (int u = 0; u < kInFlight; ++u) {
+        at[u] = p;
+        if (has_divided_segments<access>(sums))
+          at[u] = left > u * sums.team
+                      ? x + divided_offset(sums.segments, segment) + within * vec_bytes
+                      : x;
+        inside[u] = within;
         whole &= uint64_t(within - least) < many;
         p += step;
-        piece += sums.step_pieces;
-        within += sums.step_packs;
-        if (within >= sums.piece_packs) within -= sums.piece_packs, ++piece, p += wrap;
+        segment += sums.step_segments;
+        within += sums.step_vecs;
+        if (within >= sums.segment_vecs) within -= sums.segment_vecs, ++segment, p += wrap;
       }
     }
-    Pack<T> packs[kInFlight];
+    Vec<T> vecs[kInFlight];
     if (whole) {
-      read_whole<access, T>(at, packs);
-      visit(Whole{}, packs);
+      read_whole<access, T>(at, vecs);
+      visit(Whole{}, vecs);
       continue;
     }
-    const auto place = [&](int turn) {
-      const bool there = left > turn * sums.group;
-      return Place{at[turn], there ? up_to(sums.inner - inside[turn] * kSize) : 0,
-                   inside[turn] > 0};
+    const auto location = [&](int u) {
+      const bool there = left > u * sums.team;
+      return Location{at[u], there ? up_to(sums.inner - inside[u] * kSize) : 0, inside[u] > 0};
     };
-    read_parts<access, T>(sums, place, packs);
-    visit(Parts<decltype(place)>{place}, packs);
+    read_parts<access, T>(sums, location, vecs);
+    visit(Parts<decltype(location)>{location}, vecs);
   }
 }
 
-// A lane's share of the sum of a row.
+// A lane's part of the sum of a row.
 template <Access access, class F, class T>
 FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
                               int lane) {
   double total[kInFlight] = {};
-  walk_row<access, T>(sums, x, begin, end, lane,
-                      [&](const auto&, const Pack<T>(&packs)[kInFlight]) {
+  visit_row<access, T>(sums, x, begin, end, lane, [&](const auto&, const Vec<T>(&vecs)[kInFlight]) {
 #pragma unroll
-                        for (int turn = 0; turn < kInFlight; ++turn)
-                          total[turn] += pack_sum<F>(packs[turn]);
-                      });
+    for (int u = 0; u < kInFlight; ++u) total[u] += vec_sum<F>(vecs[u]);
+  });
   return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
-// A thread's part of a row: its packs [begin, end). An idle one has none, yet it takes part in
+// A thread's part of a row: its vectors [begin, end). An idle one has none, yet it takes part in
 // shuffles and barriers.
 struct RowTask {
   bool idle;
   int64_t row, chunk, begin, end;
 };
 
-// first: the task of the block's first group.
+// first: the task of the block's first team.
 FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
-  const int64_t task = first + int(threadIdx.x) / sums.group;
+  const int64_t task = first + int(threadIdx.x) / sums.team;
   const bool idle = task >= sums.tasks;
-  const int64_t row = idle ? 0 : sums.chunks > 1 ? task / sums.chunks : task;
-  const int64_t chunk = idle ? 0 : task - row * sums.chunks;
-  const int64_t begin = chunk * sums.chunk;
-  return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunk, sums.packs)};
+  const int64_t row = idle ? 0 : sums.chunks.count > 1 ? task / sums.chunks.count : task;
+  const int64_t chunk = idle ? 0 : task - row * sums.chunks.count;
+  const int64_t begin = chunk * sums.chunks.size;
+  return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunks.size, sums.vecs)};
 }
 
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_rows(FASTACT_GRID_CONSTANT const RowSums sums) {
-  const int tasks_here = kThreads / sums.group;
-  const int lane = int(threadIdx.x) % sums.group;
+  const int tasks_here = kThreads / sums.team;
+  const int lane = int(threadIdx.x) % sums.team;
   for (int64_t first = int64_t(blockIdx.x) * tasks_here; first < sums.tasks;
        first += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, first);
     const Offset at = locate(sums.kept, task.row);
     double sum = sum_row<access, F, T>(sums, sums.x + at.x, task.begin, task.end, lane);
-    if (sums.group == kThreads) {
+    if (sums.team == kThreads) {
       sum = block_sum<kThreads>(sum);
       __syncthreads();
     } else {
-      sum = warp_sum(sum, sums.group);
+      sum = warp_sum(sum, sums.team);
     }
     if (lane == 0 && !task.idle) emit<T>(sums, task.row, task.chunk, at.y, sum);
   }
 }
 
 struct ColumnSums : Sums {
-  int64_t width;  // elements of a row, or of the rows that are folded into one
-  int64_t rows;   // such rows
-  int64_t terms;  // elements of all rows, where they touch; else 0
-  int64_t tiles;  // of tx packs
-  int tx, ty;     // threads of a block
+  int64_t width;     // elements of a row, or of the rows that are folded into one
+  int64_t rows;      // such rows
+  int64_t elements;  // elements of all rows, where they touch; else 0
+  int64_t tiles;     // of tx vectors
+  int tx, ty;        // threads of a block
 };
 
-// Visits a thread's share of the rows [begin, end) of a pack of columns, kInFlight at a time:
-// visit(Whole or Parts, packs).
+// Visits a thread's partition of the rows [begin, end) of a vector of columns, kInFlight at a time:
+// visit(Whole or Parts, vectors).
 template <Access access, class T, class Visit>
-FASTACT_DEVICE void walk_column(const ColumnSums& sums, const char* x, int64_t column,
-                                int64_t begin, int64_t end, const Visit& visit) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t column,
+                                 int64_t begin, int64_t end, const Visit& visit) {
+  constexpr int kSize = Vec<T>::kSize;
   if (begin >= end) return;
   x += column * sums.inner_x;
   // Rows are a step apart, or found one by one from where the first would be.
-  const bool divided = has_divided_pieces<access>(sums);
-  const int64_t stride = divided ? 0 : sums.pieces.x[0], step = sums.ty * stride;
+  const bool divided = has_divided_segments<access>(sums);
+  const int64_t stride = divided ? 0 : sums.segments.x[0], step = sums.ty * stride;
   const char* p = x + begin * stride;
   const int rows = int(end - begin);  // of a chunk
-  // Of a row, from this pack on; of folded rows the last may be shorter.
+  // Of a row, from this vector on; of folded rows the last may be shorter.
   const int64_t here = sums.width - column;
-  const bool has_last = sums.terms > 0 && end == sums.rows;
-  const int64_t lacks = has_last ? sums.rows * sums.width - sums.terms : 0;
+  const bool has_last = sums.elements > 0 && end == sums.rows;
+  const int64_t lacks = has_last ? sums.rows * sums.width - sums.elements : 0;
   const int valid = up_to(here), valid_last = up_to(here - lacks);
 
-  // Rows whose packs can be read whole, from the first on.
+  // Rows whose vectors can be read whole, from the first on.
   bool can = valid >= kSize;
-  if (access == kAnyhow) can = sums.packed && column > 0 && valid >= 2 * kSize;
+  if (access == kAnyhow) can = sums.is_contiguous && column > 0 && valid >= 2 * kSize;
   if (access == kDense) {
     const int64_t last = begin + (rows - 1) / sums.ty * sums.ty;
     can = can && has_window(p, sums.low, sums.high) &&
@@ -190,43 +187,43 @@ FASTACT_DEVICE void walk_column(const ColumnSums& sums, const char* x, int64_t c
   int row = 0;  // after begin
   const auto locate_rows = [&](const char*(&at)[kInFlight]) {
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) {
-      at[turn] = p;
+    for (int u = 0; u < kInFlight; ++u) {
+      at[u] = p;
       p += step;
-      const int index = row + turn * sums.ty;
-      if (divided && index < rows) at[turn] += divided_offset(sums.pieces, begin + index);
+      const int index = row + u * sums.ty;
+      if (divided && index < rows) at[u] += divided_offset(sums.segments, begin + index);
     }
   };
   for (; row + (kInFlight - 1) * sums.ty < whole; row += kInFlight * sums.ty) {
     const char* at[kInFlight];
     locate_rows(at);
-    Pack<T> packs[kInFlight];
-    read_whole<access, T>(at, packs);
-    visit(Whole{}, packs);
+    Vec<T> vecs[kInFlight];
+    read_whole<access, T>(at, vecs);
+    visit(Whole{}, vecs);
   }
   for (; row < rows; row += kInFlight * sums.ty) {
     const char* at[kInFlight];
     locate_rows(at);
-    const auto place = [&](int turn) {
-      const int index = row + turn * sums.ty;
+    const auto location = [&](int u) {
+      const int index = row + u * sums.ty;
       const int counted = index == rows - 1 ? valid_last : valid;
-      return Place{at[turn], index < rows ? counted : 0, column > 0};
+      return Location{at[u], index < rows ? counted : 0, column > 0};
     };
-    Pack<T> packs[kInFlight];
-    read_parts<access, T>(sums, place, packs);
-    visit(Parts<decltype(place)>{place}, packs);
+    Vec<T> vecs[kInFlight];
+    read_parts<access, T>(sums, location, vecs);
+    visit(Parts<decltype(location)>{location}, vecs);
   }
 }
 
-// A thread's share of the sums of a pack of columns.
+// A thread's part of the sums of a vector of columns.
 template <Access access, class F, class T>
 FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t column, int64_t begin,
-                               int64_t end, double (&total)[Pack<T>::kSize]) {
-  walk_column<access, T>(
-      sums, x, column, begin, end, [&](const auto&, const Pack<T>(&packs)[kInFlight]) {
+                               int64_t end, double (&total)[Vec<T>::kSize]) {
+  visit_column<access, T>(
+      sums, x, column, begin, end, [&](const auto&, const Vec<T>(&vecs)[kInFlight]) {
 #pragma unroll
-        for (int j = 0; j < Pack<T>::kSize; ++j) {
-          const auto term = [&](int turn) { return F()(double(widen(packs[turn].lane[j]))); };
+        for (int j = 0; j < Vec<T>::kSize; ++j) {
+          const auto term = [&](int u) { return F()(double(widen(vecs[u].lane[j]))); };
           total[j] += (term(0) + term(1)) + (term(2) + term(3));
         }
       });
@@ -235,25 +232,25 @@ FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t co
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
-  constexpr int kSize = Pack<T>::kSize;
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  constexpr int kSize = Vec<T>::kSize;
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
 
-  const int64_t tasks = sums.kept.size * sums.chunks * sums.tiles;
+  const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int64_t tile = task % sums.tiles;
-    const int64_t chunk = task / sums.tiles % sums.chunks;
-    const int64_t outer = task / sums.tiles / sums.chunks;
+    const int64_t chunk = task / sums.tiles % sums.chunks.count;
+    const int64_t outer = task / sums.tiles / sums.chunks.count;
     const Offset offset = locate(sums.kept, outer);
     const int64_t column = (tile * sums.tx + tx) * kSize;
-    const int64_t end = smaller((chunk + 1) * sums.chunk, sums.rows);
+    const int64_t end = smaller((chunk + 1) * sums.chunks.size, sums.rows);
 
     double total[kSize] = {};
     if (column < sums.width && ty < sums.ty)
-      sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunk + ty, end,
+      sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunks.size + ty, end,
                                total);
 
-    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
+    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int64_t here = tile * sums.tx * kSize;
@@ -261,7 +258,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
     const int outputs = int(smaller(columns, sums.inner));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;
-      for (int at = c; at < columns; at += outputs) sum += double(block[at]);
+      for (int at = c; at < columns; at += outputs) sum += double(buffer[at]);
       emit<T>(sums, outer * sums.inner + here + c, chunk, offset.y + (here + c) * sums.inner_y,
               sum);
     }
@@ -269,7 +266,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
   }
 }
 
-// y = the sum of each output's partials, rounded; a warp an output.
+// y = the sum of each output's partials, rounded; one warp per output.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void finish_sums(FASTACT_GRID_CONSTANT const Sums sums, const int64_t outputs,
@@ -279,12 +276,10 @@ void finish_sums(FASTACT_GRID_CONSTANT const Sums sums, const int64_t outputs,
   for (int64_t first = int64_t(blockIdx.x) * kOutputs; first < outputs;
        first += int64_t(gridDim.x) * kOutputs) {
     const int64_t output = first + int(threadIdx.x) / kWarp;
-    double sum = 0;
-    if (output < outputs)
-      for (int64_t i = lane; i < sums.chunks; i += kWarp)
-        sum += load(sums.partials + output * sums.chunks + i);
-    sum = warp_sum(sum);
-    if (lane > 0 || output >= outputs) continue;
+    const bool idle = output >= outputs;
+    const double sum =
+        sum_of_partials(sums.partials + output * sums.chunks.count, idle ? 0 : sums.chunks.count);
+    if (idle || lane > 0) continue;
     const int64_t outer = output / inner;
     char* y = sums.y + locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
     put(reinterpret_cast<T*>(y), sum, sums.accumulate);

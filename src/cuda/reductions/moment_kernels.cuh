@@ -1,5 +1,5 @@
 // The kernels of mean and m2: over rows, over columns, and over the parts of chunks. moments.cu
-// tells their plan, reductions/tile_loader.cuh how they read.
+// explains the plan, tile_loader.cuh the reading.
 #pragma once
 
 #include "cuda/reductions/kernels.cuh"
@@ -39,8 +39,8 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
 template <class T>
 FASTACT_DEVICE void emit(const Sums& sums, const MomentResults& to, int64_t output, int64_t chunk,
                          int64_t at_y, const Growing& all) {
-  if (sums.chunks == 1) return put<T>(to, at_y, all);
-  double* partial = sums.partials + 3 * (output * sums.chunks + chunk);
+  if (sums.chunks.count == 1) return put<T>(to, at_y, all);
+  double* partial = sums.partials + 3 * (output * sums.chunks.count + chunk);
   store(partial, all.of.mean + all.of.mean_low);
   store(partial + 1, all.of.m2 + all.of.m2_low);
   store(partial + 2, all.count);
@@ -53,21 +53,21 @@ struct RowLane {
   int n = 0, rounds = 0;
 
   template <class Count>
-  FASTACT_DEVICE void add(const Count& count, const Pack<T> (&packs)[kInFlight]) {
-    constexpr int kSize = Pack<T>::kSize;
-    if (rounds == 0) sums.shift = finite_or_zero(double(widen(packs[0].lane[0])));
+  FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+    constexpr int kSize = Vec<T>::kSize;
+    if (rounds == 0) sums.shift = finite_or_zero(double(widen(vecs[0].lane[0])));
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) {
-      const int valid = count.template valid<T>(turn);
+    for (int u = 0; u < kInFlight; ++u) {
+      const int valid = count.template valid<T>(u);
       n += valid < kSize ? valid : kSize;
-      sum[turn] = squares[turn] = 0;
+      sum[u] = squares[u] = 0;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const double d = double(widen(packs[turn].lane[j])) - sums.shift;
+        const double d = double(widen(vecs[u].lane[j])) - sums.shift;
         if (!Count::kIsWhole && j >= valid) continue;
-        sum[turn] += d;
-        squares[turn] = madd(d, d, squares[turn]);
+        sum[u] += d;
+        squares[u] = madd(d, d, squares[u]);
       }
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
@@ -81,18 +81,18 @@ FASTACT_KERNEL_OF(kThreads, 2)
 void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
                  FASTACT_GRID_CONSTANT const MomentResults to) {
   FASTACT_SHARED(double, first, 1);
-  const int tasks_here = kThreads / sums.group;
-  const int lane = int(threadIdx.x) % sums.group;
+  const int tasks_here = kThreads / sums.team;
+  const int lane = int(threadIdx.x) % sums.team;
   for (int64_t begin_task = int64_t(blockIdx.x) * tasks_here; begin_task < sums.tasks;
        begin_task += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, begin_task);
     const Offset at = locate(sums.kept, task.row);
     RowLane<T> mine;
-    walk_row<access, T>(
+    visit_row<access, T>(
         sums, sums.x + at.x, task.begin, task.end, lane,
-        [&](const auto& count, const Pack<T>(&packs)[kInFlight]) { mine.add(count, packs); });
+        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
     Part part;
-    if (sums.group == kThreads) {
+    if (sums.team == kThreads) {
       part = join(
           mine.sums, mine.n,
           [&](double x) {
@@ -109,8 +109,8 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
           });
     } else {
       part = join(
-          mine.sums, mine.n, [&](double x) { return warp_sum(x, sums.group); },
-          [&](double x) { return __shfl_sync(kAllLanes, x, 0, sums.group); });
+          mine.sums, mine.n, [&](double x) { return warp_sum(x, sums.team); },
+          [&](double x) { return __shfl_sync(kAllLanes, x, 0, sums.team); });
     }
     if (lane > 0 || task.idle) continue;
     Growing all{};
@@ -119,15 +119,15 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
   }
 }
 
-// A shift need only be near the mean: of 16-bit data, a float, which spares the registers that
-// eight columns are short of. It is exact where it is one of the data.
+// A shift need only be near the mean. For 16-bit data it is a float, because eight columns are
+// short of registers; it is exact while it is one of the data.
 template <class T>
 using Shift = Compute<T>;
 
-// A thread's sums of a pack of columns. The last row may have fewer of them.
+// A thread's sums of a vector of columns. The last row may have fewer of them.
 template <class T>
 struct ColumnLane {
-  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kSize = Vec<T>::kSize;
   Shift<T> shift[kSize] = {};
   double sum[kSize] = {}, squares[kSize] = {};
   int rows = 0, last = kSize;
@@ -140,21 +140,21 @@ struct ColumnLane {
   }
 
   template <class Count>
-  FASTACT_DEVICE void add(const Count& counts, const Pack<T> (&packs)[kInFlight]) {
+  FASTACT_DEVICE void add(const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
     if (rows == 0) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const auto first = widen(packs[0].lane[j]);
+        const auto first = widen(vecs[0].lane[j]);
         shift[j] = is_finite(double(first)) ? first : Shift<T>(0);
       }
     }
 #pragma unroll
-    for (int turn = 0; turn < kInFlight; ++turn) {
-      const int valid = counts.template valid<T>(turn);
+    for (int u = 0; u < kInFlight; ++u) {
+      const int valid = counts.template valid<T>(u);
       if (valid > 0) ++rows, last = valid;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const double d = double(widen(packs[turn].lane[j])) - double(shift[j]);
+        const double d = double(widen(vecs[u].lane[j])) - double(shift[j]);
         if (!Count::kIsWhole && j >= valid) continue;
         sum[j] += d;
         squares[j] = madd(d, d, squares[j]);
@@ -176,27 +176,27 @@ template <Access access, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
-  constexpr int kSize = Pack<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize;
   static_assert(kWarp * kSize <= kThreads, "a thread for each column of a tile");
-  FASTACT_SHARED(double, block, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, kThreads* kSize);
   FASTACT_SHARED(double, centre, kWarp* kSize);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column of the tile
 
-  const int64_t tasks = sums.kept.size * sums.chunks * sums.tiles;
+  const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int tile = int(task % sums.tiles), chunk = int(task / sums.tiles % sums.chunks);
-    const int64_t outer = task / sums.tiles / sums.chunks;
+    const int tile = int(task % sums.tiles), chunk = int(task / sums.tiles % sums.chunks.count);
+    const int64_t outer = task / sums.tiles / sums.chunks.count;
     const int64_t here = int64_t(tile) * sums.tx * kSize, column = here + tx * kSize;
-    const int64_t begin = chunk * sums.chunk;
-    const int64_t end = smaller(begin + sums.chunk, sums.rows);
+    const int64_t begin = chunk * sums.chunks.size;
+    const int64_t end = smaller(begin + sums.chunks.size, sums.rows);
     const int columns = int(smaller(sums.tx * kSize, sums.width - here));
 
     ColumnLane<T> lane;
     if (column < sums.width && ty < sums.ty)
-      walk_column<access, T>(
+      visit_column<access, T>(
           sums, sums.x + locate(sums.kept, outer).x, column, begin + ty, end,
-          [&](const auto& count, const Pack<T>(&packs)[kInFlight]) { lane.add(count, packs); });
+          [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { lane.add(count, vecs); });
 
     // The mean of each column, from the shift of its first row's thread.
     if (ty == 0) {
@@ -210,12 +210,12 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       const double n = lane.count(j), start = centre[tx * kSize + j];
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
-    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
-    const bool short_one = sums.terms > 0 && end == sums.rows &&
-                           (sums.rows - 1) * sums.width + here + mine >= sums.terms;
+    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
+    const bool short_one = sums.elements > 0 && end == sums.rows &&
+                           (sums.rows - 1) * sums.width + here + mine >= sums.elements;
     const double count = double(int(end - begin) - (short_one ? 1 : 0));
     if (mine < columns && count > 0)
-      centre[mine] = double(centre[mine]) + double(block[mine]) / count;
+      centre[mine] = double(centre[mine]) + double(buffer[mine]) / count;
     __syncthreads();
 
     // The sums about it.
@@ -226,20 +226,20 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       total[j] = lane.rows > 0 ? moved.sum : 0.0;
       lane.squares[j] = lane.rows > 0 ? moved.squares : 0.0;
     }
-    fold_rows(block, total, tx, ty, sums.tx, sums.ty);
-    const double sum = mine < columns ? double(block[mine]) : 0.0;
+    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
+    const double sum = mine < columns ? double(buffer[mine]) : 0.0;
     __syncthreads();
-    fold_rows(block, lane.squares, tx, ty, sums.tx, sums.ty);
+    fold_rows(buffer, lane.squares, tx, ty, sums.tx, sums.ty);
     Part part{};
-    if (mine < columns && count > 0) part = part_of(centre[mine], sum, block[mine], count);
+    if (mine < columns && count > 0) part = part_of(centre[mine], sum, buffer[mine], count);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int outputs = int(smaller(columns, sums.inner));
     if (outputs < columns) {
       __syncthreads();
       if (mine < columns) {
-        block[mine] = part.mean;
-        block[kWarp * kSize + mine] = part.m2;
+        buffer[mine] = part.mean;
+        buffer[kWarp * kSize + mine] = part.m2;
         centre[mine] = part.count;
       }
       __syncthreads();
@@ -248,7 +248,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       Growing all{};
       absorb(all, part);
       for (int at = mine + outputs; at < columns; at += outputs)
-        absorb(all, Part{block[at], block[kWarp * kSize + at], centre[at]});
+        absorb(all, Part{buffer[at], buffer[kWarp * kSize + at], centre[at]});
       emit<T>(sums, to, outer * sums.inner + here + mine, chunk,
               locate(sums.kept, outer).y + (here + mine) * sums.inner_y, all);
     }
@@ -256,7 +256,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-// The results from each output's parts; a warp an output.
+// The results from each output's parts; one warp per output.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void finish_moments(FASTACT_GRID_CONSTANT const Sums sums,
@@ -269,8 +269,8 @@ void finish_moments(FASTACT_GRID_CONSTANT const Sums sums,
     const int64_t output = first + int(threadIdx.x) / kWarp;
     Growing all{};
     if (output < outputs)
-      for (int64_t i = lane; i < sums.chunks; i += kWarp) {
-        const double* partial = sums.partials + 3 * (output * sums.chunks + i);
+      for (int64_t i = lane; i < sums.chunks.count; i += kWarp) {
+        const double* partial = sums.partials + 3 * (output * sums.chunks.count + i);
         absorb(all, Part{load(partial), load(partial + 1), load(partial + 2)});
       }
     all = warp_merge(all);

@@ -1,26 +1,19 @@
 // Mean and m2 over any axes: rows, columns, the whole array.
 //
-// The same walks as of a sum (reductions.cu): the same axes, packs, windows, chunks and tiles, and
-// so the same freedom of the result from addresses, from the number of rows and from the device.
-// What differs is what a thread keeps (reductions/shifted_moments.cuh), and that a chunk leaves
-// three numbers, mean, m2 and count, which finish_moments merges by Chan's formula, a warp an
-// output.
+// Elements are visited as for a sum (reductions.cu): the same axes, vectors, windows, chunks and
+// tiles, and so the same independence of addresses, of the number of rows and of the device. What
+// differs is what a thread accumulates (shifted_moments.cuh), and that a chunk leaves three
+// numbers, mean, m2 and count, which finish_moments merges by Chan's formula, one warp per output.
 //
 //   moment_rows      a row belongs to 1 to 32 lanes, or to a block; longer ones are cut
-//   moment_columns   a block is tx packs of columns by 256 / tx rows, which meet in shared memory
+//   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //
-// Bytes moved: x once; the parts are below 1 % of it.
+// Bytes moved: x once; the partial moments are below 1 % of it. In double an element costs a
+// conversion, a subtraction, an addition and an fma: docs/design/cuda.md, "Reductions".
 //
-// In double an element costs a conversion, a subtraction, an addition and an fma. At 4.8 TB/s an
-// H200 has 6 instructions in double for an element of 16 bits, and 12 for one of float32, so that
-// memory stays what is waited for. Where all lanes of four packs count, none asks whether it does:
-// sm_90 takes 8.1 instructions for an element of bfloat16 in aligned rows and 11.1 in misaligned
-// ones, where it took 15.1 and 27.8 when each lane chose between its value and 0.
-//
-// Backward is a map over five operands, of which four repeat themselves along the reduced axes. Of
-// 16-bit data, whose own low part would leave the mean 17 bits or 22, the mean is double, and no
-// low part is read: a kernel of its own, for which a pack of x meets one mean or as many as it has
-// lanes.
+// Backward is a map over five operands, of which four repeat along the reduced axes. 16-bit data
+// have a kernel of their own, moments_backward_narrow: a mean in two 16-bit parts would have 17 or
+// 22 bits, so it comes in double instead, without a low part.
 #include "cuda/core/elementwise.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
 #include "cuda/reductions/moments.h"
@@ -41,7 +34,7 @@ void run_moments(const Plan& plan, const MomentResults& to, int64_t outputs, int
                  int64_t blocks, void (*const (&kernels)[3])(Plan, MomentResults),
                  cudaStream_t stream) {
   launch(kernels[plan.access], {std::min(blocks, kMaxBlocks), kThreads}, stream, plan, to);
-  if (plan.chunks == 1) return;
+  if (plan.chunks.count == 1) return;
   const int64_t finishers = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
   launch(finish_moments<T>, {finishers, kThreads}, stream, plan, to, outputs, inner);
 }
@@ -62,9 +55,9 @@ void moments_backward_narrow(FASTACT_GRID_CONSTANT const StridedMap<4> map, cons
                              const float scale) {
   enum { kDMean, kDSecond, kX, kMean, kDx };
   const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
-  if (index >= map.pieces) return;
+  if (index >= map.tasks) return;
   int64_t at[kDx + 1];
-  if (map.pieces <= int64_t(0xffffffff))
+  if (map.tasks <= int64_t(0xffffffff))
     locate(map, uint32_t(index), at);
   else
     locate(map, index, at);
@@ -73,7 +66,7 @@ void moments_backward_narrow(FASTACT_GRID_CONSTANT const StridedMap<4> map, cons
   const auto gradient = [&](float dmean, float dsecond, float x, double of_x) {
     return madd(scale * dsecond, float(double(x) - of_x), share * dmean);
   };
-  if (map.piece == 1) {
+  if (map.task_size == 1) {
     const auto element = [&](int k) {
       return widen(load(reinterpret_cast<const T*>(map.in[k] + at[k])));
     };
@@ -85,27 +78,27 @@ void moments_backward_narrow(FASTACT_GRID_CONSTANT const StridedMap<4> map, cons
 #pragma unroll
   for (int k = 0; k < kMean; ++k) {
     const T* p = reinterpret_cast<const T*>(map.in[k] + at[k]);
-    Pack<T> pack;
+    Vec<T> vec;
     if (map.strides[k][map.ndim - 1] != 0) {
-      pack = load_pack(p);
+      vec = load_vec(p);
     } else {
       const T element = load(p);
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kSize; ++j) pack.lane[j] = element;
+      for (int j = 0; j < Vec<T>::kSize; ++j) vec.lane[j] = element;
     }
-    in[k] = widen_pack(pack);
+    in[k] = widen_vec(vec);
   }
   const bool is_one = map.strides[kMean][map.ndim - 1] == 0;
   const double first = load(mean);
   Wide<T> before{}, result;
-  if (map.accumulate) before = widen_pack(load_pack(out));
+  if (map.accumulate) before = widen_vec(load_vec(out));
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) {
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
     const double of_x = is_one || j == 0 ? first : load(mean + j);
     result.lane[j] = gradient(in[kDMean].lane[j], in[kDSecond].lane[j], in[kX].lane[j], of_x);
     if (map.accumulate) result.lane[j] = before.lane[j] + result.lane[j];
   }
-  store_pack(out, narrow_pack<T>(result));
+  store_vec(out, narrow_vec<T>(result));
 }
 
 }  // namespace
@@ -114,8 +107,8 @@ template <class T>
 int64_t moments_workspace(const Operand& x, const Operand& result, const bool* reduced) {
   if (is_empty(x)) return 0;
   const Reduction plan = plan_reduction(x, result, reduced, sizeof(T), false);
-  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
-                                            : plan_columns<T>(plan, nullptr).chunks;
+  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks.count
+                                            : plan_columns<T>(plan, nullptr).chunks.count;
   return chunks > 1 ? kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
@@ -124,8 +117,8 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
              cudaStream_t stream) {
   const Operand& model = model_of(outputs);
   const Reduction plan = plan_reduction(x, model, reduced, sizeof(T), false);
-  const int64_t turned = plan.y - model.data;
-  const auto data = [&](const Operand& y) { return y.data ? y.data + turned : nullptr; };
+  const int64_t y_offset = plan.y - model.data;
+  const auto data = [&](const Operand& y) { return y.data ? y.data + y_offset : nullptr; };
   const MomentResults to{data(outputs.mean), data(outputs.low), data(outputs.second),
                          outputs.divisor, outputs.dtype == kF64};
   auto* partials = static_cast<double*>(workspace);
@@ -133,14 +126,14 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
     static constexpr void (*kKernels[3])(RowSums, MomentResults) = {
         moment_rows<kAligned, T>, moment_rows<kDense, T>, moment_rows<kAnyhow, T>};
     const RowSums sums = plan_rows<T>(plan, partials);
-    run_moments<T>(sums, to, plan.outputs(), 1, ceil_div(sums.tasks, kThreads / sums.group),
+    run_moments<T>(sums, to, plan.outputs(), 1, ceil_div(sums.tasks, kThreads / sums.team),
                    kKernels, stream);
   } else {
     static constexpr void (*kKernels[3])(ColumnSums, MomentResults) = {
         moment_columns<kAligned, T>, moment_columns<kDense, T>, moment_columns<kAnyhow, T>};
     const ColumnSums sums = plan_columns<T>(plan, partials);
-    run_moments<T>(sums, to, plan.outputs(), plan.inner, sums.kept.size * sums.chunks * sums.tiles,
-                   kKernels, stream);
+    run_moments<T>(sums, to, plan.outputs(), plan.inner,
+                   sums.kept.size * sums.chunks.count * sums.tiles, kKernels, stream);
   }
 }
 
@@ -152,8 +145,8 @@ void moments_backward(const Operand (&arrays)[6], double share, double scale, bo
     const Operand without_low[] = {arrays[0], arrays[1], arrays[2], arrays[3], arrays[5]};
     plan_walk(&walk, sizeof(T), 5, without_low);
     const auto map = strided_map<T, 4>(walk, accumulate, 3);
-    launch(moments_backward_narrow<T>, {ceil_div(map.pieces, kMapThreads), kMapThreads}, stream,
-           map, float(share), float(scale));
+    launch(moments_backward_narrow<T>, {ceil_div(map.tasks, kMapThreads), kMapThreads}, stream, map,
+           float(share), float(scale));
   } else {
     // The map's inputs in the order of MomentsBackward.
     plan_walk(&walk, sizeof(T), 6, arrays);

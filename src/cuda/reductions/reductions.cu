@@ -1,26 +1,26 @@
 // Sums over any axes: rows, columns, the whole array.
 //
-// common/reduction.h sorts the axes; what lies innermost decides between two kernels.
+// common/core/reduction_plan.h sorts the axes; what is innermost decides between two kernels.
 //
-// sum_rows (the innermost axis is reduced). An output is a row of packs of 16 bytes, gathered from
-// one or more pieces. A row of up to 512 packs belongs to 1 to 32 lanes of a warp, so that the
-// rows of a narrow array share it; a longer one to a block; one of more than kChunk packs is cut
-// into chunks, a block each, whose partial sums finish_sums adds. A lane has four packs in flight
-// and four accumulators.
+// sum_rows (the innermost axis is reduced). An output is the sum of a row of vectors of 16 bytes,
+// gathered from one or more contiguous segments. A row of up to kWarpRow vectors belongs to a team
+// of 1 to 32 lanes of a warp, so that rows of a narrow array share a warp; a longer row belongs to
+// a block; one of more than kChunk vectors is cut into chunks, a block each, whose partial sums
+// finish_sums adds. A lane has four vectors in flight and four accumulators.
 //
-// sum_columns (the innermost axis is kept). A block is tx packs of columns wide and 256 / tx rows
-// high; a thread adds its pack of columns over every (256 / tx)-th row, four rows at a time, and
-// the block folds its rows in shared memory by a tree. Long columns are cut into chunks like
-// rows. Where rows are short and touch ((1M, 3)), as many as make a whole number of packs are
-// folded into one (three packs hold four rows of three floats): every access is 16 bytes then, and
-// a lane always meets the same column.
+// sum_columns (the innermost axis is kept). A block is tx vectors of columns wide and 256 / tx rows
+// high; a thread adds its vector of columns over every (256 / tx)-th row, four rows at a time, and
+// the block adds its rows in shared memory by a tree. Long columns are cut into chunks as rows are.
+// Where rows are short and contiguous ((1M, 3)), as many as make a whole number of vectors are
+// folded into one (three vectors hold four rows of three floats): every access has 16 bytes then,
+// and a lane always meets the same column.
 //
-// Everything accumulates in double; results are rounded once. The order of additions is a function
-// of the lengths of the reduced axes (and, for column sums, of the innermost one), never of the
-// device, of the number of rows or of an address: misaligned rows come by windows
-// (core/vector_io.cuh). No atomics. Partials: at most kMaxChunks an output.
+// Everything accumulates in double, and results are rounded once. The order of additions is a
+// function of the lengths of the reduced axes (for column sums, of the innermost one too), never of
+// the device, the number of rows or an address: misaligned rows are read by windows
+// (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums per output.
 //
-// Bytes moved: x once; the partials are below 1 % of it.
+// Bytes moved: x once; the partial sums are below 1 % of it.
 #include "cuda/core/api.h"
 #include "cuda/core/elementwise.cuh"
 #include "cuda/reductions/plan.cuh"
@@ -31,8 +31,8 @@ template <class T>
 int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
   if (is_empty(x)) return 0;
   const Reduction plan = plan_reduction(x, y, reduced, sizeof(T), false);
-  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks
-                                            : plan_columns<T>(plan, nullptr).chunks;
+  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks.count
+                                            : plan_columns<T>(plan, nullptr).chunks.count;
   return chunks > 1 ? plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
@@ -43,7 +43,7 @@ template <class T, class Plan>
 void run_sums(const Plan& plan, int64_t outputs, int64_t inner, int64_t blocks,
               void (*const (&kernels)[3])(Plan), cudaStream_t stream) {
   launch(kernels[plan.access], {std::min(blocks, kMaxBlocks), kThreads}, stream, plan);
-  if (plan.chunks == 1) return;
+  if (plan.chunks.count == 1) return;
   const int64_t finishers = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
   launch(finish_sums<T>, {finishers, kThreads}, stream, plan, outputs, inner);
 }
@@ -58,9 +58,9 @@ void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* par
     static constexpr void (*kKernels[3])(RowSums) = {
         sum_rows<kAligned, F, T>, sum_rows<kDense, F, T>, sum_rows<kAnyhow, F, T>};
     RowSums sums = plan_rows<T>(plan, partials);
-    if (empty) sums.packs = 0;
+    if (empty) sums.vecs = 0;
     sums.accumulate = accumulate;
-    const int64_t blocks = ceil_div(sums.tasks, kThreads / sums.group);
+    const int64_t blocks = ceil_div(sums.tasks, kThreads / sums.team);
     run_sums<T>(sums, plan.outputs(), 1, blocks, kKernels, stream);
   } else {
     static constexpr void (*kKernels[3])(ColumnSums) = {
@@ -68,7 +68,7 @@ void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* par
     ColumnSums sums = plan_columns<T>(plan, partials);
     if (empty) sums.rows = 0;
     sums.accumulate = accumulate;
-    const int64_t blocks = sums.kept.size * sums.chunks * sums.tiles;
+    const int64_t blocks = sums.kept.size * sums.chunks.count * sums.tiles;
     run_sums<T>(sums, plan.outputs(), plan.inner, blocks, kKernels, stream);
   }
 }
@@ -109,28 +109,28 @@ void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream)
 
 namespace {
 
-// grad OUT = 2 x IN, and the sum of x^2, of packs of an array without gaps.
+// grad OUT = 2 x IN, and the sum of x^2, of vectors of an array without gaps.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const T* x, T* grad,
                           const int64_t n, const bool aligned) {
-  constexpr int kSize = Pack<T>::kSize;
-  const int64_t packs = (n + kSize - 1) / kSize;
-  for (int64_t chunk = blockIdx.x; chunk < sums.chunks; chunk += gridDim.x) {
-    const int64_t end = smaller((chunk + 1) * sums.chunk, packs);
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t vecs = (n + kSize - 1) / kSize;
+  for (int64_t chunk = blockIdx.x; chunk < sums.chunks.count; chunk += gridDim.x) {
+    const int64_t end = smaller((chunk + 1) * sums.chunks.size, vecs);
     double total = 0;
-    for (int64_t q = chunk * sums.chunk + threadIdx.x; q < end; q += kThreads) {
+    for (int64_t q = chunk * sums.chunks.size + threadIdx.x; q < end; q += kThreads) {
       const int64_t i = q * kSize;
       const bool fast = aligned && n - i >= kSize;
-      const Pack<T> pack = fast ? load_pack(x + i) : load_some(x + i, n - i);
-      total += pack_sum<Square>(pack);
-      Wide<T> twice = widen_pack(pack);
+      const Vec<T> vec = fast ? load_vec(x + i) : load_some(x + i, n - i);
+      total += vec_sum<Square>(vec);
+      Wide<T> twice = widen_vec(vec);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) twice.lane[j] += twice.lane[j];
       if (fast)
-        store_pack(grad + i, narrow_pack<T>(twice));
+        store_vec(grad + i, narrow_vec<T>(twice));
       else
-        store_some(grad + i, narrow_pack<T>(twice), n - i);
+        store_some(grad + i, narrow_vec<T>(twice), n - i);
     }
     total = block_sum<kThreads>(total);
     if (threadIdx.x == 0) emit<T>(sums, 0, chunk, 0, total);
@@ -165,13 +165,14 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
   Sums sums{};
   sums.y = y.data;
   sums.partials = static_cast<double*>(workspace);
-  cut(&sums, ceil_div(walk.size, Pack<T>::kSize), kChunk);
+  cut(&sums.chunks, ceil_div(walk.size, Vec<T>::kSize), kChunk);
   const auto* from = reinterpret_cast<const T*>(walk.data[0]);
   auto* to = reinterpret_cast<T*>(walk.data[1]);
   const auto bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
-  launch(square_with_gradient<T>, {sums.chunks, kThreads}, stream, sums, from, to, walk.size,
-         bits % kPackBytes == 0);
-  if (sums.chunks > 1) finish_partials<T>(sums.partials, 1, sums.chunks, y.data, 0, false, stream);
+  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums, from, to, walk.size,
+         bits % kVecBytes == 0);
+  if (sums.chunks.count > 1)
+    finish_partials<T>(sums.partials, 1, sums.chunks.count, y.data, 0, false, stream);
 }
 
 template <class T>
@@ -186,7 +187,7 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
                      int64_t stride, bool accumulate, cudaStream_t stream) {
   Sums sums{};
   sums.partials = const_cast<double*>(partials);
-  sums.chunks = chunks;
+  sums.chunks.count = chunks;
   sums.y = y;
   sums.inner_y = stride;
   sums.accumulate = accumulate;

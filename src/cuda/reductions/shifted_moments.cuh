@@ -1,23 +1,23 @@
 // Sums about a shift, and how those of many threads become one mean and one m2.
 //
-// A thread keeps S = sum d and Q = sum d^2 of its terms, d = x - shift in double. The shift is its
-// first term; after 1, 2, 4, 8 ... rounds of loads it moves to the mean of the terms so far, where
-// Q is m2 and S is about 0: with n terms so far, of shift c,
+// A thread keeps S = sum d and Q = sum d^2 of its inputs, d = x - shift in double. The shift is its
+// first input; after 1, 2, 4, 8 ... rounds of loads it moves to the mean of the inputs so far,
+// where Q is m2 and S is about 0. With n inputs so far and the shift moving from c to c',
 //
 //   delta = c' - c      S' = S - n delta      Q' = Q - delta (S + S')
 //
-// which is what the sums about c' would have been. A term then meets a shift that is the mean of
-// at least half of the terms before it: Q <= 3 m2 (5 m2 after the first round of four), so that no
-// more than 2 to 3 of the 53 bits cancel, wherever the data lie and whichever term came first.
+// which are the sums about c'. Each input so meets a shift that is the mean of at least half of the
+// inputs before it: Q <= 3 m2 (5 m2 after the first round of four), and no more than 2 to 3 of the
+// 53 bits cancel, wherever the data lie and whichever input came first.
 //
-// Threads meet at one centre: the mean of all their terms, from their shifts and S. Each moves its
+// Threads join at one centre, the mean of all their inputs, from their shifts and S. Each moves its
 // sums there; S and Q then add up as they are, without a division for each pair, and what is left
 // in S corrects the centre's own rounding.
 //
-// Error, with u = 2^-53: in a thread of n terms Q takes fewer than n additions in a chain, all of
+// Error, with u = 2^-53: in a thread of n inputs Q takes fewer than n additions in a chain, all of
 // one sign, and log2(n) moves of some 3 u Q each, with Q <= 5 m2; so |m2 - exact| <= 5 (n + 3 log2
-// n) u m2 at worst. Rows of up to 64 MiB leave a thread at most 128 terms: 2^-43.5 m2 (float64: 32
-// terms, 2^-45). Columns leave it an eighth of their chunk's rows.
+// n) u m2 at worst. Rows of up to 64 MiB leave a thread at most 128 inputs: 2^-43.5 m2 (float64: 32
+// inputs, 2^-45). Columns leave it an eighth of their chunk's rows.
 #pragma once
 
 #include "common/reductions/moments.h"
@@ -30,7 +30,7 @@ struct Shifted {
   double shift, sum, squares;
 };
 
-// The sums of n terms about another shift.
+// The sums of n inputs about another shift.
 FASTACT_DEVICE Shifted about(const Shifted& s, double n, double shift) {
   const double delta = shift - s.shift;
   const double sum = madd(-n, delta, s.sum);
@@ -44,7 +44,7 @@ FASTACT_DEVICE void move_to_mean(Shifted& s, double share, double n) {
 
 FASTACT_DEVICE bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
-// Of some terms: their moments, and how many they are.
+// The moments of some inputs, and their number.
 struct Part {
   double mean, m2, count;
 };
@@ -57,8 +57,8 @@ FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double co
   return part;
 }
 
-// The moments of all terms of a group of threads, valid in its first one, which has terms unless
-// none has. sum_of(value): over the group, valid there; first_of(value): its first thread's, to
+// The moments of all inputs of a team of threads, valid in its first one, which has inputs unless
+// none has. sum_of(value): over the team, valid there; first_of(value): its first thread's, to
 // all.
 template <class Sum, class First>
 FASTACT_DEVICE Part join(const Shifted& s, double n, const Sum& sum_of, const First& first_of) {

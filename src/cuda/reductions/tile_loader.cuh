@@ -1,37 +1,18 @@
-// How a sum reads its operand: where rows, pieces and columns lie, and packs of them, aligned or
-// not.
+// How a reduction reads its operand: where rows, segments and columns lie, and their vectors,
+// aligned or not.
 //
-// Four packs of a lane are in flight at a time. Whether they can be read by 16 bytes is decided
-// once for an array (Access) and once for four packs; what is left goes one by one (`read_parts`).
+// Four vectors of a lane are in flight at a time. Whether they can be read by 16 bytes is decided
+// once for an array (Access) and once for four vectors; the rest is read one by one (read_parts).
 #pragma once
 
-#include <algorithm>
-
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kInFlight = 4;  // packs of a lane
-
-inline bool is_empty(const Operand& a) {
-  return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
-}
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-inline int power_of_two_from(int64_t n, int most) {
-  int power = 1;
-  while (power < n && power < most) power *= 2;
-  return power;
-}
-
-// a / b for numbers that are not negative: in 32 bits where they allow it.
-FASTACT_DEVICE int64_t quotient(int64_t a, int64_t b) {
-  return (a | b) <= int64_t(0xffffffff) ? uint32_t(a) / uint32_t(b) : a / b;
-}
-
-FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int kInFlight = 4;  // vectors of a lane
 
 // Outer axes, and how x and y move along them, in bytes.
 struct Outer {
@@ -54,51 +35,48 @@ FASTACT_DEVICE Offset locate(const Outer& outer, int64_t index) {
   return {at.x + index * outer.x[0], at.y + index * outer.y[0]};
 }
 
-// How the packs of x can be read.
+// How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
   kDense,    // anywhere in an array without gaps: by windows, which may look at its neighbours
-  kAnyhow,   // by windows inside one piece, or element by element
+  kAnyhow,   // by windows inside one segment, or element by element
+};
+
+struct Chunks {
+  int64_t size, count;
 };
 
 struct Sums {
-  const char* x;    // IN
-  char* y;          // OUT, one element an output
-  Outer kept;       // outputs, less the innermost axis where that is kept
-  Outer pieces;     // reduced axes outside the innermost
-  int64_t inner;    // elements of the innermost axis
-  int64_t inner_x;  // their distance in bytes, in x
-  int64_t inner_y;  // and in y, if that axis is kept
-  bool packed;      // inner_x is the item size
+  const char* x;       // IN
+  char* y;             // OUT, one element an output
+  Outer kept;          // outputs, less the innermost axis where that is kept
+  Outer segments;      // reduced axes outside the innermost
+  int64_t inner;       // elements of the innermost axis
+  int64_t inner_x;     // their distance in bytes, in x
+  int64_t inner_y;     // and in y, if that axis is kept
+  bool is_contiguous;  // inner_x is the item size
   Access access;
   const char* low;  // kDense: the array's ends
   const char* high;
-  int64_t chunks;    // of the reduced index
-  int64_t chunk;     // packs, or rows, of each
+  Chunks chunks;     // of the reduced index: of vectors, or of rows
   double* partials;  // OUT where there is more than one chunk: outputs x chunks
   bool accumulate;   // y IN/OUT: added to
 };
-
-// y OUT = sum, or y IN/OUT += sum; rounded once.
-template <class T>
-FASTACT_DEVICE void put(T* y, double sum, bool accumulate) {
-  store(y, narrow_once<T>(accumulate ? double(widen(load(y))) + sum : sum));
-}
 
 // One chunk's sum of an output, `at_y` bytes into y: the result itself where it is the only one.
 template <class T>
 FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_t at_y,
                          double sum) {
-  if (sums.chunks > 1)
-    store(sums.partials + output * sums.chunks + chunk, sum);
+  if (sums.chunks.count > 1)
+    store(sums.partials + output * sums.chunks.count + chunk, sum);
   else
     put(reinterpret_cast<T*>(sums.y + at_y), sum, sums.accumulate);
 }
 
-// One pack of x: where it begins, how many elements from there on belong to its row or piece (at
-// most kEnough of them count), and whether there is one such pack before it.
+// One vector of x: where it begins, how many elements from there on belong to its row or segment
+// (at most kEnough of them count), and whether there is one such vector before it.
 constexpr int kEnough = 64;
-struct Place {
+struct Location {
   const char* p;
   int valid;
   bool follows;
@@ -107,90 +85,89 @@ struct Place {
 FASTACT_DEVICE int up_to(int64_t n) { return int(smaller(n, kEnough)); }
 
 template <Access access, class T>
-FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Place& place) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Location& location) {
+  constexpr int kSize = Vec<T>::kSize;
   if constexpr (access == kAligned) {
-    return place.valid >= kSize;
+    return location.valid >= kSize;
   } else if constexpr (access == kDense) {
-    return place.valid > 0 && has_window(place.p, sums.low, sums.high);
+    return location.valid > 0 && has_window(location.p, sums.low, sums.high);
   } else {
-    return sums.packed && place.follows && place.valid >= 2 * kSize;
+    return sums.is_contiguous && location.follows && location.valid >= 2 * kSize;
   }
 }
 
 // By 16 bytes, whatever else is there.
 template <Access access, class T>
-FASTACT_DEVICE Pack<T> read_whole(const char* p) {
-  if constexpr (access == kAligned) return load_pack(reinterpret_cast<const T*>(p));
+FASTACT_DEVICE Vec<T> read_whole(const char* p) {
+  if constexpr (access == kAligned) return load_vec(reinterpret_cast<const T*>(p));
   return cut_window(reinterpret_cast<const T*>(p));
 }
 
 template <Access access, class T>
-FASTACT_DEVICE void read_whole(const char* const (&at)[kInFlight], Pack<T> (&packs)[kInFlight]) {
+FASTACT_DEVICE void read_whole(const char* const (&at)[kInFlight], Vec<T> (&vecs)[kInFlight]) {
 #pragma unroll
-  for (int turn = 0; turn < kInFlight; ++turn) packs[turn] = read_whole<access, T>(at[turn]);
+  for (int u = 0; u < kInFlight; ++u) vecs[u] = read_whole<access, T>(at[u]);
 }
 
 template <class T>
-FASTACT_DEVICE void keep_first(Pack<T>& pack, int valid) {
+FASTACT_DEVICE void zero_tail(Vec<T>& vec, int valid) {
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
-    if (j >= valid) pack.lane[j] = T{};
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j >= valid) vec.lane[j] = T{};
 }
 
-// kInFlight packs of which some are not whole, with zeros for what is not there;
-// place_of(turn): where they are.
-template <Access access, class T, class PlaceOf>
-FASTACT_DEVICE void read_parts(const Sums& sums, const PlaceOf& place_of,
-                               Pack<T> (&packs)[kInFlight]) {
+// kInFlight vectors of which some are not whole, with zeros for what is not there;
+// location_of(u): where they are.
+template <Access access, class T, class LocationOf>
+FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
+                               Vec<T> (&vecs)[kInFlight]) {
   bool fast[kInFlight];
 #pragma unroll
-  for (int turn = 0; turn < kInFlight; ++turn)
-    fast[turn] = can_read_fast<access, T>(sums, place_of(turn));
+  for (int u = 0; u < kInFlight; ++u) fast[u] = can_read_fast<access, T>(sums, location_of(u));
   if constexpr (access == kDense) {
     // The window of the first stands in for those that are not there: all loads come at once.
     bool all = fast[0];
 #pragma unroll
-    for (int turn = 1; turn < kInFlight; ++turn) all &= fast[turn] || place_of(turn).valid <= 0;
+    for (int u = 1; u < kInFlight; ++u) all &= fast[u] || location_of(u).valid <= 0;
     if (all) {
 #pragma unroll
-      for (int turn = 0; turn < kInFlight; ++turn)
-        packs[turn] = read_whole<access, T>(fast[turn] ? place_of(turn).p : place_of(0).p);
+      for (int u = 0; u < kInFlight; ++u)
+        vecs[u] = read_whole<access, T>(fast[u] ? location_of(u).p : location_of(0).p);
 #pragma unroll
-      for (int turn = 0; turn < kInFlight; ++turn) keep_first(packs[turn], place_of(turn).valid);
+      for (int u = 0; u < kInFlight; ++u) zero_tail(vecs[u], location_of(u).valid);
       return;
     }
   }
 #pragma unroll
-  for (int turn = 0; turn < kInFlight; ++turn) {
-    if (fast[turn]) {
-      packs[turn] = read_whole<access, T>(place_of(turn).p);
-      if constexpr (access == kDense) keep_first(packs[turn], place_of(turn).valid);
+  for (int u = 0; u < kInFlight; ++u) {
+    if (fast[u]) {
+      vecs[u] = read_whole<access, T>(location_of(u).p);
+      if constexpr (access == kDense) zero_tail(vecs[u], location_of(u).valid);
       continue;
     }
-    packs[turn] = Pack<T>{};
+    vecs[u] = Vec<T>{};
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j)
-      if (j < place_of(turn).valid)
-        packs[turn].lane[j] = load(reinterpret_cast<const T*>(place_of(turn).p + j * sums.inner_x));
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      if (j < location_of(u).valid)
+        vecs[u].lane[j] = load(reinterpret_cast<const T*>(location_of(u).p + j * sums.inner_x));
   }
 }
 
-// How many lanes of the next packs count: all, a constant, or as their places tell.
+// How many lanes of the next vectors count: all, a constant, or as their locations say.
 struct Whole {
   static constexpr bool kIsWhole = true;
   template <class T>
   FASTACT_DEVICE static constexpr int valid(int) {
-    return Pack<T>::kSize;
+    return Vec<T>::kSize;
   }
 };
-template <class PlaceOf>
+template <class LocationOf>
 struct Parts {
   static constexpr bool kIsWhole = false;
-  const PlaceOf& place_of;
+  const LocationOf& location_of;
   template <class T>
-  FASTACT_DEVICE int valid(int turn) const {
-    return place_of(turn).valid;
+  FASTACT_DEVICE int valid(int u) const {
+    return location_of(u).valid;
   }
 };
 
@@ -198,33 +175,10 @@ FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
   return locate(outer, index).x;
 }
 
-// Whether pieces lie on several axes: their starts take divisions, and those registers.
+// Whether segments are counted by several axes: finding their starts takes divisions and registers.
 template <Access access>
-FASTACT_DEVICE bool has_divided_pieces(const Sums& sums) {
-  return access == kAnyhow && sums.pieces.count > 1;
-}
-
-// Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
-// `block`, shared memory for every thread's columns. Threads beyond ty rows have none.
-template <class Shared, int kSize>
-FASTACT_DEVICE void fold_rows(Shared&& block, const double (&total)[kSize], int x, int y, int tx,
-                              int ty) {
-  const int mine = (y * tx + x) * kSize;
-  if (y < ty) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) block[mine + j] = total[j];
-  }
-  __syncthreads();
-  for (int rows = ty; rows > 1;) {
-    const int half = (rows + 1) / 2;
-    if (y + half < rows) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        block[mine + j] += double(block[mine + half * tx * kSize + j]);
-    }
-    __syncthreads();
-    rows = half;
-  }
+FASTACT_DEVICE bool has_divided_segments(const Sums& sums) {
+  return access == kAnyhow && sums.segments.count > 1;
 }
 
 }  // namespace

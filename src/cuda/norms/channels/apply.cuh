@@ -1,7 +1,8 @@
-// From the numbers of cells to y and dx: maps over dense arrays, and element by element over any.
+// The maps from coefficients to y and dx.
 //
-// Dense arrays go through core/elementwise.cuh, whose packs know their index, by Places; strided
-// ones through apply_strided, in which the cell's number is an operand like another: its "address".
+// Dense arrays go through core/elementwise.cuh, whose vectors know their index, and find their
+// coefficients by CoefIndex. Strided arrays go through apply_strided, where the coefficient index
+// is an operand like any other: its "address" is the index.
 #pragma once
 
 #include "cuda/core/elementwise.cuh"
@@ -11,10 +12,10 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 // z = (x - mean) scale + offset
-template <class T, class Numbers>
-FASTACT_DEVICE Wide<T> normalised_pack(const Wide<T>& x, const Numbers& numbers) {
+template <class T, class Lookup>
+FASTACT_DEVICE Wide<T> normalised_vec(const Wide<T>& x, const Lookup& lookup) {
   Wide<T> z{};
-  numbers.template with<kHigh, kLow, kScale, kOffset>([&](int j, const Compute<T>(&n)[4]) {
+  lookup.template with<kHigh, kLow, kScale, kOffset>([&](int j, const Compute<T>(&n)[4]) {
     z.lane[j] = batch_normalised(x.lane[j], n[0], n[1], n[2], n[3]);
   });
   return z;
@@ -23,128 +24,133 @@ FASTACT_DEVICE Wide<T> normalised_pack(const Wide<T>& x, const Numbers& numbers)
 // y = f(z)
 template <class T, bool is_identity>
 struct NormForward {
-  static constexpr int kTurns = is_identity ? 2 : 1;
-  Places<T> places;
+  static constexpr int kUnroll = is_identity ? 2 : 1;
+  CoefIndex<T> coef_index;
   ChosenActivation activation;
-  using Place = typename Places<T>::template Place<kOfForward, true, is_identity>;
+  using Prefetch = typename CoefIndex<T>::template Prefetch<kOfForward, true, is_identity>;
 
-  template <class Numbers>
-  FASTACT_DEVICE Wide<T> value(const Wide<T>& x, const Numbers& numbers) const {
-    const Wide<T> z = normalised_pack<T>(x, numbers);
+  template <class Lookup>
+  FASTACT_DEVICE Wide<T> value(const Wide<T>& x, const Lookup& lookup) const {
+    const Wide<T> z = normalised_vec<T>(x, lookup);
     if constexpr (is_identity)
       return z;
     else
       return activate<T>(activation.which, activation.parameters, z);
   }
-  FASTACT_DEVICE Place place(int64_t index) const { return places.template place<Place>(index); }
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[1], int64_t index, const Place& place) const {
-    return places.visit(index, place, [&](const auto& numbers) { return value(in[0], numbers); });
+  FASTACT_DEVICE Prefetch prefetch(int64_t index) const {
+    return coef_index.template prefetch<Prefetch>(index);
   }
-  FASTACT_DEVICE Compute<T> at_cell(const Compute<T> (&in)[1], int64_t cell) const {
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[1], int64_t index,
+                             const Prefetch& prefetch) const {
+    return coef_index.visit(index, prefetch,
+                            [&](const auto& lookup) { return value(in[0], lookup); });
+  }
+  FASTACT_DEVICE Compute<T> at_coef(const Compute<T> (&in)[1], int64_t coef) const {
     Wide<T> x{};
     x.lane[0] = in[0];
-    return value(x, OneElement<T>{places.cells, cell}).lane[0];
+    return value(x, OneElement<T>{coef_index.coefs, coef}).lane[0];
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
-    return at_cell(in, places.cells.cell_of(index));
+    return at_coef(in, coef_index.coefs.coef_of(index));
   }
 };
 
-// How dx follows from p = dy f'(z).
+// Which statistics dx accounts for, p = dy f'(z).
 enum Statistics : int {
   kGiven,       // dx = scale p
   kOfChannels,  // batch_gradient
-  kOfUnits,     // dx = rstd (p weight - mean - (x - mean of x) slope): weights differ in a unit
+  kOfGroups,    // dx = rstd (p weight - mean - (x - mean of x) slope): weights differ in a group
 };
 
 constexpr unsigned needed_by(Statistics statistics, bool is_identity) {
   unsigned needs = kBit<kScale>;
   if (statistics == kOfChannels)
     needs = kBit<kHigh> | kBit<kLow> | kBit<kScale> | kBit<kMean> | kBit<kSlope>;
-  if (statistics == kOfUnits)
+  if (statistics == kOfGroups)
     needs = kBit<kHigh> | kBit<kLow> | kBit<kMean> | kBit<kSlope> | kBit<kRstd> | kBit<kWeight>;
   return needs | (is_identity ? 0 : kOfForward);
 }
 
 template <class T, Statistics statistics, bool is_identity>
 struct NormBackward {
-  // Of 16 bits, eight lanes: two packs spill 24 to 104 bytes, with registers for three blocks or
-  // for four; around a call or with the six numbers of units one pack spills 12 to 60 with those
-  // for four, and with both 16 with those for three.
-  static constexpr int kTurns = is_identity && sizeof(T) > 2 ? 2 : 1;
-  static constexpr bool kIsWide = sizeof(T) == 2 && (!is_identity || statistics == kOfUnits);
-  static constexpr bool kIsWidest = kIsWide && !is_identity && statistics == kOfUnits;
+  // Eight lanes of 16 bits need the registers of fewer blocks, or they spill: docs/design/cuda.md,
+  // "batch_norm and channels last".
+  static constexpr int kUnroll = is_identity && sizeof(T) > 2 ? 2 : 1;
+  static constexpr bool kIsWide = sizeof(T) == 2 && (!is_identity || statistics == kOfGroups);
+  static constexpr bool kIsWidest = kIsWide && !is_identity && statistics == kOfGroups;
   static constexpr int kLeastBlocks = kIsWidest ? 2 : kIsWide ? 3 : kMapBlocks<T>;
   using C = Compute<T>;
-  Places<T> places;
+  CoefIndex<T> coef_index;
   ChosenActivation activation;
-  using Place = typename Places<T>::template Place<needed_by(statistics, is_identity),
-                                                   statistics != kOfUnits, is_identity>;
+  using Prefetch = typename CoefIndex<T>::template Prefetch<needed_by(statistics, is_identity),
+                                                            statistics != kOfGroups, is_identity>;
 
-  template <class Numbers>
-  FASTACT_DEVICE Wide<T> gradient(const Wide<T>& dy, const Wide<T>& x,
-                                  const Numbers& numbers) const {
+  template <class Lookup>
+  FASTACT_DEVICE Wide<T> gradient(const Wide<T>& dy, const Wide<T>& x, const Lookup& lookup) const {
     if constexpr (is_identity) {
-      return finish(dy, x, numbers);
+      return finish(dy, x, lookup);
     } else {
-      const Wide<T> z = normalised_pack<T>(x, numbers);
-      // Across the call as few registers as they came in.
-      const Pack<T> dy_before = narrow_pack<T>(dy), x_before = narrow_pack<T>(x);
+      const Wide<T> z = normalised_vec<T>(x, lookup);
+      // dy and x stay in storage type across the call, where they take fewer registers.
+      const Vec<T> dy_before = narrow_vec<T>(dy), x_before = narrow_vec<T>(x);
       Wide<T> p = slope_at<T>(activation.which, activation.parameters, z);
-      const Wide<T> again = widen_pack(dy_before);
+      const Wide<T> again = widen_vec(dy_before);
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] = again.lane[j] * p.lane[j];
-      return finish(p, widen_pack(x_before), numbers);
+      for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] = again.lane[j] * p.lane[j];
+      return finish(p, widen_vec(x_before), lookup);
     }
   }
 
-  // A few numbers at a time: eight lanes of six are more than there are registers.
-  template <class Numbers>
-  FASTACT_DEVICE Wide<T> finish(Wide<T> p, Wide<T> x, const Numbers& numbers) const {
+  // A few coefficients at a time: eight lanes of six are more than there are registers.
+  template <class Lookup>
+  FASTACT_DEVICE Wide<T> finish(Wide<T> p, Wide<T> x, const Lookup& lookup) const {
     if constexpr (statistics == kGiven) {
-      numbers.template with<kScale>([&](int j, const C(&n)[1]) { p.lane[j] *= n[0]; });
+      lookup.template with<kScale>([&](int j, const C(&n)[1]) { p.lane[j] *= n[0]; });
       return p;
     }
-    numbers.template with<kHigh, kLow>(
+    lookup.template with<kHigh, kLow>(
         [&](int j, const C(&n)[2]) { x.lane[j] = centred(x.lane[j], n[0], n[1]); });
     if constexpr (statistics == kOfChannels) {
-      numbers.template with<kScale, kMean, kSlope>([&](int j, const C(&n)[3]) {
+      lookup.template with<kScale, kMean, kSlope>([&](int j, const C(&n)[3]) {
         p.lane[j] = batch_gradient(p.lane[j], x.lane[j], n[0], n[1], n[2]);
       });
     } else {
-      numbers.template with<kWeight, kMean>(
+      lookup.template with<kWeight, kMean>(
           [&](int j, const C(&n)[2]) { p.lane[j] = madd(p.lane[j], n[0], -n[1]); });
-      numbers.template with<kRstd, kSlope>(
+      lookup.template with<kRstd, kSlope>(
           [&](int j, const C(&n)[2]) { p.lane[j] = n[0] * madd(-x.lane[j], n[1], p.lane[j]); });
     }
     return p;
   }
 
-  FASTACT_DEVICE Place place(int64_t index) const { return places.template place<Place>(index); }
-  FASTACT_DEVICE Wide<T> pack(const Wide<T> (&in)[2], int64_t index, const Place& place) const {
-    return places.visit(index, place,
-                        [&](const auto& numbers) { return gradient(in[0], in[1], numbers); });
+  FASTACT_DEVICE Prefetch prefetch(int64_t index) const {
+    return coef_index.template prefetch<Prefetch>(index);
   }
-  FASTACT_DEVICE C at_cell(const C (&in)[2], int64_t cell) const {
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t index,
+                             const Prefetch& prefetch) const {
+    return coef_index.visit(index, prefetch,
+                            [&](const auto& lookup) { return gradient(in[0], in[1], lookup); });
+  }
+  FASTACT_DEVICE C at_coef(const C (&in)[2], int64_t coef) const {
     Wide<T> dy{}, x{};
     dy.lane[0] = in[0], x.lane[0] = in[1];
-    return gradient(dy, x, OneElement<T>{places.cells, cell}).lane[0];
+    return gradient(dy, x, OneElement<T>{coef_index.coefs, coef}).lane[0];
   }
   FASTACT_DEVICE C at(const C (&in)[2], int64_t index) const {
-    return at_cell(in, places.cells.cell_of(index));
+    return at_coef(in, coef_index.coefs.coef_of(index));
   }
 };
 
-// out OUT = f(in IN ...), or IN/OUT += of the same; of a map's operands the last input's place is
-// its element's cell.
+// out OUT = f(in IN ...), or IN/OUT += of the same; the last input of the map
+// is no array: its address is the coefficient index of an element.
 template <class T, int inputs, class F>
 FASTACT_KERNEL(kMapThreads)
 void apply_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs + 1> map,
                    FASTACT_GRID_CONSTANT const F f) {
   const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
-  if (index >= map.pieces) return;
+  if (index >= map.tasks) return;
   int64_t at[inputs + 2];
-  if (map.pieces <= int64_t(0xffffffff))
+  if (map.tasks <= int64_t(0xffffffff))
     locate(map, uint32_t(index), at);
   else
     locate(map, index, at);
@@ -152,44 +158,44 @@ void apply_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs + 1> map,
 #pragma unroll
   for (int k = 0; k < inputs; ++k)
     in[k] = widen(load(reinterpret_cast<const T*>(map.in[k] + at[k])));
-  const int64_t cell = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
+  const int64_t coef = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
   T* out = reinterpret_cast<T*>(map.out + at[inputs + 1]);
-  Compute<T> value = f.at_cell(in, cell);
+  Compute<T> value = f.at_coef(in, coef);
   if (map.accumulate) value = widen(load(out)) + value;
   store(out, narrow<T>(value));
 }
 
-// Which axes tell cells apart: the number of a cell counts along them, row by row.
-struct CellStrides {
+// The coefficient index counts along the axes of `of_coef`, the last axis fastest.
+struct CoefStrides {
   int64_t stride[kMaxAxes];
 };
-CellStrides cell_strides(const Operand& x, const bool* of_cell) {
-  CellStrides made{};
+CoefStrides coef_strides(const Operand& x, const bool* of_coef) {
+  CoefStrides made{};
   int64_t step = 1;
   for (int i = x.ndim - 1; i >= 0; --i)
-    if (of_cell[i]) made.stride[i] = step, step *= x.shape[i];
+    if (of_coef[i]) made.stride[i] = step, step *= x.shape[i];
   return made;
 }
 
-// arrays: the inputs, then the output; dense: they lie as `f.places.cells` has it.
+// arrays: the inputs, then the output; dense: they have the layout of `f.coef_index.coefs`.
 template <class T, int inputs, bool accumulates, class F>
-void apply(const Operand (&arrays)[inputs + 1], bool dense, const bool* of_cell, bool accumulate,
+void apply(const Operand (&arrays)[inputs + 1], bool dense, const bool* of_coef, bool accumulate,
            F f, cudaStream_t stream) {
   Walk walk;
   if (dense) {
     plan_walk(&walk, sizeof(T), inputs + 1, arrays);
     const auto out = reinterpret_cast<uintptr_t>(walk.data[inputs]);
-    f.places.choose(walk.size, out % kPackBytes == 0);
+    f.coef_index.choose(walk.size, out % kVecBytes == 0);
     return run_contiguous<T, inputs, accumulates>(walk, accumulate, f, stream);
   }
-  const CellStrides cells = cell_strides(arrays[inputs], of_cell);
-  Operand with_cells[inputs + 2];
-  for (int k = 0; k < inputs; ++k) with_cells[k] = arrays[k];
-  with_cells[inputs] = {nullptr, arrays[inputs].ndim, arrays[inputs].shape, cells.stride, 1};
-  with_cells[inputs + 1] = arrays[inputs];
-  plan_walk(&walk, sizeof(T), inputs + 2, with_cells);
+  const CoefStrides coefs = coef_strides(arrays[inputs], of_coef);
+  Operand with_coefs[inputs + 2];
+  for (int k = 0; k < inputs; ++k) with_coefs[k] = arrays[k];
+  with_coefs[inputs] = {nullptr, arrays[inputs].ndim, arrays[inputs].shape, coefs.stride, 1};
+  with_coefs[inputs + 1] = arrays[inputs];
+  plan_walk(&walk, sizeof(T), inputs + 2, with_coefs);
   StridedMap<inputs + 1> map{};
-  map.pieces = walk.size;
+  map.tasks = walk.size;
   map.accumulate = accumulate;
   map.ndim = walk.ndim;
   for (int k = 0; k <= inputs; ++k) map.in[k] = walk.data[k];

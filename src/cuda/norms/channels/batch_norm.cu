@@ -1,29 +1,25 @@
-// batch_norm: z = (x - mean) rstd w + b per channel and f(z) on top, and the way back.
+// batch_norm: z = (x - mean) rstd w + b for each channel, y = f(z), and the gradients.
 //
-// forward, training   the moments by channel (moments.cu), one small kernel that makes of them a
-//                     channel's numbers (norms/channels/coefficients.cuh), moves the running
-//                     statistics and saves mean and rstd; then the map y = f(z)
-//                     (norms/channels/apply.cuh)
-// forward, else       the same without the moments
-// backward            sums of p = dy f'(z) and p (x - mean) by channel
-// (norms/channels/partial_sums.cuh), one
-//                     small kernel for dweight, dbias and the numbers of dx; then the map dx
+//   forward, training    the moments of each channel (reductions/moments.cu); a small kernel that
+//                        makes a channel's coefficients of them (coefficients.cuh), updates the
+//                        running statistics and saves mean and rstd; then the map y = f(z)
+//                        (apply.cuh)
+//   forward, inference   the same without the moments
+//   backward             the sums of p = dy f'(z) and of p (x - mean) of each channel
+//                        (partial_sums.cuh); a small kernel for dweight, dbias and the coefficients
+//                        of dx; then the map dx
 //
-// Mapping to threads: a map's thread has one or two packs of each input. NCHW takes the numbers of
-// a pack's channel side by side, by one or two loads that do not wait for the pack; channels last a
-// pack of each number, out of the first-level cache (norms/channels/coef_index.cuh). A channel's
-// number in the small kernels is a thread's, backward a warp's.
+// Threads: in a map a thread has one or two vectors of each input. In NCHW the coefficients of a
+// channel lie together, and come by one or two loads that do not wait for the vector; with channels
+// last a thread loads one vector of each coefficient, from the first-level cache (coef_index.cuh).
+// In the small kernels a channel is a thread's, in the finishing kernel of backward a warp's.
 //
-// Bytes moved, of arrays beyond the caches: forward x twice and y once, where the least would be x
-// and y once each if a channel stayed on the chip between; backward dy and x twice and dx once. The
-// numbers of channels are below 1 %. One read would take a block that keeps its channel in shared
-// memory: there is none for a channel above 227 KiB, (64, C, 56, 56) of 16 bits has 392, and where
-// channels are short enough ((64, 512, 14, 14) of 32 bits: 49 KiB, 24.5 MiB in all) x comes from an
-// H200's second-level cache of 50 MiB the second time as it is. That leaves arrays above 50 MiB of
-// more than 220 such channels, one block a multiprocessor that computes while nothing is read: left
-// out.
+// Bytes moved, for arrays beyond the caches: forward x twice and y once; backward dy and x twice
+// and dx once. The coefficients are below 1 %.
 //
-// Instances: identity, and any activation by the call of activate.cuh.
+// Instances: identity, and any other activation through the call of activate.cuh. Why a channel is
+// not cached in shared memory between the two reads: docs/design/cuda.md, "batch_norm and channels
+// last".
 #include "cuda/norms/channels/apply.cuh"
 #include "cuda/norms/channels/batch_norm.h"
 #include "cuda/norms/channels/partial_sums.cuh"
@@ -38,61 +34,61 @@ ChannelArray channels_of(const ChannelOperand& from, int axis) {
   return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(from.dtype)), from.dtype};
 }
 
-// One channel is one line.
-CellLayout cells_of(const Layout& layout) {
+// A single channel is one segment.
+ChannelLayout channel_layout(const Layout& layout) {
   if (layout.channels == 1) return {layout.dense, 1, 1, 1, layout.outer * layout.inner};
   return {layout.dense, 1, layout.channels, layout.outer, layout.inner};
 }
 
-// Scratch: mean and variance, or the partial sums of p and p (x - mean); and the cells' numbers.
+// Scratch: mean and variance, or the partial sums of p and p (x - mean); and the coefficients.
 template <class T>
 struct Scratch {
   double *mean, *var, *partials;
-  Cells<T> cells;
+  Coefficients<T> coefs;
 };
 
 template <class T>
-int64_t doubles_of(const CellLayout& layout) {
+int64_t doubles_of(const ChannelLayout& layout) {
   return (2 + 2 * most_chunks<T>(layout)) * ceil_div(layout.channels, 2) * 2;
 }
 
-// x: its order alone counts, by which channels and lines are told.
+// Only the order of x's axes counts here, which determines channels and segments.
 template <class T>
-CellLayout layout_of_x(const Operand& x, int axis) {
-  return cells_of(layout_of(&x, 1, axis, sizeof(T)));
+ChannelLayout layout_of_x(const Operand& x, int axis) {
+  return channel_layout(layout_of(&x, 1, axis, sizeof(T)));
 }
 
 template <class T>
-Scratch<T> scratch_of(const Operand& x, int axis, const CellLayout& layout, void* memory) {
-  const CellLayout of_x = layout_of_x<T>(x, axis);
+Scratch<T> scratch_of(const Operand& x, int axis, const ChannelLayout& layout, void* memory) {
+  const ChannelLayout of_x = layout_of_x<T>(x, axis);
   Scratch<T> made{};
   made.mean = static_cast<double*>(memory);
   made.var = made.mean + of_x.channels;
   made.partials = made.mean + 2 * of_x.channels;
-  made.cells.numbers = reinterpret_cast<Compute<T>*>(made.mean + doubles_of<T>(of_x));
-  made.cells.arrange(of_x.channels, of_x.inner > 1);
-  made.cells.channels = layout.channels;
-  made.cells.inner = layout.inner;
+  made.coefs.data = reinterpret_cast<Compute<T>*>(made.mean + doubles_of<T>(of_x));
+  made.coefs.arrange(of_x.channels, of_x.inner > 1);
+  made.coefs.channels = layout.channels;
+  made.coefs.inner = layout.inner;
   return made;
 }
 
 struct ChannelSources {
-  const double *mean, *var;  // IN: of the batch; null: `running` and `spread` tell
+  const double *mean, *var;  // IN: of the batch; null: given by `running` and `spread`
   ChannelArray running, spread;
   bool is_rstd;
   double eps, momentum, unbiased;  // unbiased: by which var grows
   ChannelArray weight, bias;
   ChannelArray saved_mean, saved_rstd;  // OUT
-  ChannelArray sum_p, sum_p_xhat;       // IN: for the numbers of dx
+  ChannelArray sum_p, sum_p_xhat;       // IN: for the coefficients of dx
   double count;
 };
 
-// The numbers of each channel; a thread a channel.
+// The coefficients of each channel; one thread per channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
-void make_numbers(const Cells<T> cells, FASTACT_GRID_CONSTANT const ChannelSources of) {
+void make_coefficients(const Coefficients<T> coefs, FASTACT_GRID_CONSTANT const ChannelSources of) {
   const int64_t channel = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (channel >= cells.channels) return;
+  if (channel >= coefs.channels) return;
   double mean, rstd;
   if (of.mean) {
     const double var = load(of.var + channel);
@@ -109,38 +105,39 @@ void make_numbers(const Cells<T> cells, FASTACT_GRID_CONSTANT const ChannelSourc
     rstd = read_channel(of.spread, channel, 1.0);
     if (!of.is_rstd) rstd = 1.0 / __builtin_sqrt(rstd + of.eps);
   }
-  set_cell(cells, channel, mean, rstd, read_channel(of.weight, channel, 1.0),
-           read_channel(of.bias, channel, 0.0));
+  set_forward_coefs(coefs, channel, mean, rstd, read_channel(of.weight, channel, 1.0),
+                    read_channel(of.bias, channel, 0.0));
   write_channel(of.saved_mean, channel, mean, false);
   write_channel(of.saved_rstd, channel, rstd, false);
   if (!of.sum_p.data) return;
-  set_gradient(cells, channel, read_channel(of.sum_p, channel, 0.0) / of.count,
-               read_channel(of.sum_p_xhat, channel, 0.0) / of.count * rstd);
+  set_backward_coefs(coefs, channel, read_channel(of.sum_p, channel, 0.0) / of.count,
+                     read_channel(of.sum_p_xhat, channel, 0.0) / of.count * rstd);
 }
 
 template <class T>
-void queue_numbers(const Cells<T>& cells, const ChannelSources& of, cudaStream_t stream) {
-  launch(make_numbers<T>, {ceil_div(cells.channels, kThreads), kThreads}, stream, cells, of);
+void queue_coefficients(const Coefficients<T>& coefs, const ChannelSources& of,
+                        cudaStream_t stream) {
+  launch(make_coefficients<T>, {ceil_div(coefs.channels, kThreads), kThreads}, stream, coefs, of);
 }
 
-// dweight, dbias and the numbers of dx, from the partial sums; a warp a channel.
+// dweight, dbias and the coefficients of dx, from the partial sums; one warp per channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
-void finish_batch_sums(const Cells<T> cells, const double* partials, const int64_t chunks,
+void finish_batch_sums(const Coefficients<T> coefs, const double* partials, const int64_t chunks,
                        const double count, const ChannelArray rstd, const ChannelArray dweight,
                        const ChannelArray dbias, const bool accumulate) {
   const int64_t channel = int64_t(blockIdx.x) * (kThreads / kWarp) + int(threadIdx.x) / kWarp;
-  if (channel >= cells.channels) return;  // a whole warp
-  const double p = total_of(partials, cells.channels, chunks, 0, channel);
+  if (channel >= coefs.channels) return;  // a whole warp
+  const double p = total_of(partials, coefs.channels, chunks, 0, channel);
   const double r = read_channel(rstd, channel, 1.0);
-  const double p_xhat = total_of(partials, cells.channels, chunks, 1, channel) * r;
+  const double p_xhat = total_of(partials, coefs.channels, chunks, 1, channel) * r;
   if (threadIdx.x % kWarp > 0) return;
   write_channel(dbias, channel, p, accumulate);
   write_channel(dweight, channel, p_xhat, accumulate);
-  set_gradient(cells, channel, p / count, p_xhat * (r / count));
+  set_backward_coefs(coefs, channel, p / count, p_xhat * (r / count));
 }
 
-// mean and rstd OUT of each channel, from running ones; a thread a channel.
+// mean and rstd OUT of each channel, from running ones; one thread per channel.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void save_running(const int64_t channels, const ChannelArray mean, const ChannelArray var,
@@ -152,9 +149,9 @@ void save_running(const int64_t channels, const ChannelArray mean, const Channel
   write_channel(saved_rstd, channel, rstd, false);
 }
 
-struct OfCell {
+struct OfCoef {
   bool axis[kMaxAxes] = {};
-  explicit OfCell(int channel) { axis[channel] = true; }
+  explicit OfCoef(int channel) { axis[channel] = true; }
 };
 
 ChosenActivation chosen_activation(int which, const double* parameters) {
@@ -168,8 +165,8 @@ ChosenActivation chosen_activation(int which, const double* parameters) {
 template <class T>
 int64_t batch_norm_scratch(const Operand& x, int axis) {
   if (is_empty(x)) return 0;
-  const CellLayout layout = layout_of_x<T>(x, axis);
-  return doubles_of<T>(layout) * int64_t(sizeof(double)) + Cells<T>::bytes(layout.channels);
+  const ChannelLayout layout = layout_of_x<T>(x, axis);
+  return doubles_of<T>(layout) * int64_t(sizeof(double)) + Coefficients<T>::bytes(layout.channels);
 }
 
 template <class T>
@@ -177,7 +174,7 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
                         cudaStream_t stream) {
   const int axis = call.axis;
   const Operand arrays[] = {call.x, call.y};
-  const CellLayout layout = cells_of(layout_of(arrays, 2, axis, sizeof(T)));
+  const ChannelLayout layout = channel_layout(layout_of(arrays, 2, axis, sizeof(T)));
   const Scratch<T> scratch = scratch_of<T>(call.x, axis, layout, memory);
   int64_t count = 1;
   for (int i = 0; i < call.x.ndim; ++i)
@@ -210,16 +207,16 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
     of.momentum = call.momentum;
     of.unbiased = double(count) / double(count - 1);
   }
-  queue_numbers(scratch.cells, of, stream);
+  queue_coefficients(scratch.coefs, of, stream);
 
   const ChosenActivation activation = chosen_activation(call.which, call.parameters);
-  const OfCell of_cell(axis);
+  const OfCoef of_coef(axis);
   if (call.which == k_identity)
-    apply<T, 1, false>(arrays, layout.dense, of_cell.axis, false,
-                       NormForward<T, true>{{scratch.cells, {}, {}, {}}, activation}, stream);
+    apply<T, 1, false>(arrays, layout.dense, of_coef.axis, false,
+                       NormForward<T, true>{{scratch.coefs, {}, {}, {}}, activation}, stream);
   else
-    apply<T, 1, false>(arrays, layout.dense, of_cell.axis, false,
-                       NormForward<T, false>{{scratch.cells, {}, {}, {}}, activation}, stream);
+    apply<T, 1, false>(arrays, layout.dense, of_coef.axis, false,
+                       NormForward<T, false>{{scratch.coefs, {}, {}, {}}, activation}, stream);
 }
 
 template <class T>
@@ -236,11 +233,11 @@ void batch_norm_backward(const BatchBackward& call, void* memory, cudaStream_t s
   const int axis = call.axis;
   const bool has_dx = call.dx.data;
   const Operand arrays[] = {call.dy, call.x, has_dx ? call.dx : call.x};
-  const CellLayout layout = cells_of(layout_of(arrays, 3, axis, sizeof(T)));
+  const ChannelLayout layout = channel_layout(layout_of(arrays, 3, axis, sizeof(T)));
   const Scratch<T> scratch = scratch_of<T>(call.x, axis, layout, memory);
   const ChosenActivation activation = chosen_activation(call.which, call.parameters);
   const bool is_identity = call.which == k_identity;
-  const OfCell of_cell(axis);
+  const OfCoef of_coef(axis);
 
   ChannelSources of{};
   of.running = channels_of(call.mean, axis);
@@ -251,27 +248,27 @@ void batch_norm_backward(const BatchBackward& call, void* memory, cudaStream_t s
   of.sum_p = channels_of(call.sum_p, axis);
   of.sum_p_xhat = channels_of(call.sum_p_xhat, axis);
   of.count = call.count;
-  queue_numbers(scratch.cells, of, stream);
+  queue_coefficients(scratch.coefs, of, stream);
 
   if (!call.sum_p.operand.data &&
       (call.is_training || call.dweight.operand.data || call.dbias.operand.data)) {
-    const CellLayout of_inputs = cells_of(layout_of(arrays, 2, axis, sizeof(T)));
-    Cells<T> cells = scratch.cells;
-    cells.inner = of_inputs.inner;
-    const int64_t chunks = run_sums<T>(call.dy, call.x, of_inputs, of_cell.axis, cells, activation,
+    const ChannelLayout of_inputs = channel_layout(layout_of(arrays, 2, axis, sizeof(T)));
+    Coefficients<T> coefs = scratch.coefs;
+    coefs.inner = of_inputs.inner;
+    const int64_t chunks = run_sums<T>(call.dy, call.x, of_inputs, of_coef.axis, coefs, activation,
                                        is_identity, scratch.partials, stream);
     int64_t count = 1;
     for (int i = 0; i < call.x.ndim; ++i)
       if (i != axis) count *= call.x.shape[i];
     launch(finish_batch_sums<T>, {ceil_div(layout.channels, kThreads / kWarp), kThreads}, stream,
-           cells, scratch.partials, chunks, double(count), of.spread,
+           coefs, scratch.partials, chunks, double(count), of.spread,
            channels_of(call.dweight, axis), channels_of(call.dbias, axis), call.accumulate);
   }
   if (!has_dx) return;
   const auto run = [&](auto f) {
-    f.places.cells = scratch.cells;
+    f.coef_index.coefs = scratch.coefs;
     f.activation = activation;
-    apply<T, 2, true>(arrays, layout.dense, of_cell.axis, call.accumulate, f, stream);
+    apply<T, 2, true>(arrays, layout.dense, of_coef.axis, call.accumulate, f, stream);
   };
   if (!call.is_training && is_identity)
     run(NormBackward<T, kGiven, true>{});

@@ -6,8 +6,8 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// An array of one number a channel: along its only axis, or along `axis` with the others of length
-// 1. Without data: there is none.
+// An array of one number per channel: along its only axis, or along `axis` with length 1 along the
+// others. Without data: there is none.
 struct ChannelOperand {
   Operand operand;
   int dtype;

@@ -1,22 +1,21 @@
-// The norms of arrays whose channels come last (norms/channels/channels_last.h; common/norms.h has
-// the formulas).
+// group_norm and instance_norm of arrays whose channels come last (common/norms/norms.h has the
+// formulas).
 //
-// An example is a matrix of pixels and channels. Unit by unit it would be read in short pieces, far
-// apart; so it goes by as it lies in memory, for all groups at once, by the kernels of batch_norm
-// with a channel of an example in place of a channel (norms/channels/coefficients.cuh):
+// An example is a matrix of pixels by channels. Group by group it would be read in short, scattered
+// segments; so it is read as it lies in memory, all groups at once, by the kernels of batch_norm,
+// with a channel of one example in place of a channel (coefficients.cuh):
 //
-//   forward    the moments of each cell (moments.cu), merged over a group's cells by a warp a unit,
-//              which also makes the numbers of its cells; then the map y = f(z)
-//   backward   the sums of p = dy f'(z) and p (x - mean) of each cell
-//   (norms/channels/partial_sums.cuh); by its
-//              weights the unit's means of g and g xhat, and over the examples dweight and dbias;
-//              then the map dx
+//   forward    the moments of each channel of each example (reductions/moments.cu); one warp per
+//              group merges them and makes the coefficients; then the map y = f(z)
+//   backward   the sums of p = dy f'(z) and of p (x - mean) of each channel of each example
+//              (partial_sums.cuh); from them the means of g and g xhat of each group, and over the
+//              examples dweight and dbias; then the map dx
 //
 // Arrays that are not dense in the order example, pixel, channel go element by element.
 //
-// Bytes moved: forward x twice, y once; backward dy and x twice, dx once; beside that 32 bytes a
-// cell in the numbers of the compute type (64 of float64) and 16 to 24 for each chunk of its
-// pixels: below 1 % where a channel has thousands of pixels, as much as x where it has but eight.
+// Bytes moved: forward x twice and y once; backward dy and x twice and dx once. Besides, for each
+// channel of each example, 32 bytes of coefficients (64 for float64) and 16 to 24 bytes for each
+// chunk of its pixels: below 1 % with thousands of pixels, as much as x with eight.
 #include "cuda/norms/channels/apply.cuh"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/channels/channels_last_rows.cuh"
@@ -28,10 +27,10 @@ namespace {
 
 // The axes of a call by what they are.
 struct ColumnShape {
-  int64_t examples = 1, units = 1, group = 1, pixels = 1;  // units: of an example
-  bool of_cell[kMaxAxes] = {}, of_pixel[kMaxAxes] = {};
-  int64_t channels() const { return units * group; }
-  int64_t cells() const { return examples * channels(); }
+  int64_t examples = 1, groups = 1, group_size = 1, pixels = 1;  // groups: of an example
+  bool of_coef[kMaxAxes] = {}, of_pixel[kMaxAxes] = {};
+  int64_t channels() const { return groups * group_size; }
+  int64_t coefs() const { return examples * channels(); }
 };
 
 ColumnShape shape_of(const NormCall& call, const Operand& x) {
@@ -39,19 +38,19 @@ ColumnShape shape_of(const NormCall& call, const Operand& x) {
   for (int i = 0; i < x.ndim; ++i) {
     const int64_t n = x.shape[i];
     shape.of_pixel[i] = call.reduced[i] && !call.of_parameter[i];
-    shape.of_cell[i] = !shape.of_pixel[i];
+    shape.of_coef[i] = !shape.of_pixel[i];
     if (shape.of_pixel[i])
       shape.pixels *= n;
     else if (call.reduced[i])
-      shape.group *= n;
+      shape.group_size *= n;
     else
-      (call.of_parameter[i] ? shape.units : shape.examples) *= n;
+      (call.of_parameter[i] ? shape.groups : shape.examples) *= n;
   }
   return shape;
 }
 
-// Whether arrays lie without gaps in the order example, pixel, channel, each channel's number as
-// its cell has it.
+// Whether arrays lie without gaps in the order example, pixel, channel, channels and
+// examples in the order of the coefficient index.
 bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_t item) {
   const Operand& last = arrays[count - 1];
   int64_t channel = item;
@@ -65,9 +64,10 @@ bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_
     for (int k = 0; k < count; ++k)
       if (byte_stride(arrays[k], i, item) != inside) return false;
   }
-  // Channels inside pixels inside examples; of either the last axis innermost, as cells count.
+  // Channels inside pixels inside examples; of either the last axis innermost, as the coefficient
+  // index counts.
   for (int i = last.ndim - 1; i >= 0; --i)
-    if (last.shape[i] > 1 && shape.of_cell[i]) {
+    if (last.shape[i] > 1 && shape.of_coef[i]) {
       if (byte_stride(last, i, item) != channel) return false;
       channel *= last.shape[i];
       if (channel == item * shape.channels()) channel *= shape.pixels;
@@ -76,28 +76,28 @@ bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_
 }
 
 template <class T>
-Cells<T> cells_at(void* memory, const ColumnShape& shape) {
-  Cells<T> cells{};
-  cells.numbers = static_cast<Compute<T>*>(memory);
-  cells.arrange(shape.cells(), false);
-  cells.channels = shape.channels();
-  cells.inner = 1;
-  cells.example = shape.channels() * shape.pixels;
-  return cells;
+Coefficients<T> coefs_at(void* memory, const ColumnShape& shape) {
+  Coefficients<T> coefs{};
+  coefs.data = static_cast<Compute<T>*>(memory);
+  coefs.arrange(shape.coefs(), false);
+  coefs.channels = shape.channels();
+  coefs.inner = 1;
+  coefs.example = shape.channels() * shape.pixels;
+  return coefs;
 }
 
-CellLayout layout_of(const ColumnShape& shape, bool dense) {
+ChannelLayout layout_of(const ColumnShape& shape, bool dense) {
   return {dense, shape.examples, shape.channels(), shape.pixels, 1};
 }
 
-// The moments of cells as arrays of double with x's axes.
-struct CellResults {
+// The moments of each channel of each example, as arrays of double with x's axes.
+struct ChannelMoments {
   int64_t shape[kMaxAxes], strides[kMaxAxes];
-  CellResults(const Operand& x, const ColumnShape& of) {
-    const CellStrides cells = cell_strides(x, of.of_cell);
+  ChannelMoments(const Operand& x, const ColumnShape& of) {
+    const CoefStrides coefs = coef_strides(x, of.of_coef);
     for (int i = 0; i < x.ndim; ++i) {
-      shape[i] = of.of_cell[i] ? x.shape[i] : 1;
-      strides[i] = cells.stride[i] * int64_t(sizeof(double));
+      shape[i] = of.of_coef[i] ? x.shape[i] : 1;
+      strides[i] = coefs.stride[i] * int64_t(sizeof(double));
     }
   }
   Operand of(void* data, int ndim) const {
@@ -105,13 +105,13 @@ struct CellResults {
   }
 };
 
-int64_t padded(int64_t bytes) { return ceil_div(bytes, kPackBytes) * kPackBytes; }
+int64_t padded(int64_t bytes) { return ceil_div(bytes, kVecBytes) * kVecBytes; }
 
 Pair pair_of(const Operand& a, int a_dtype, const Operand& b, int b_dtype, const Operand& x,
-             const bool* reduced, const bool* of_parameter, bool by_unit) {
+             const bool* reduced, const bool* of_parameter, bool by_group) {
   Pair pair{a.data, b.data, a_dtype, b_dtype, {}};
   for (int i = 0; i < x.ndim; ++i) {
-    if (x.shape[i] == 1 || !(by_unit ? !reduced[i] : of_parameter[i])) continue;
+    if (x.shape[i] == 1 || !(by_group ? !reduced[i] : of_parameter[i])) continue;
     const auto stride = [&](const Operand& of, int dtype) {
       return of.data && of.shape[i] > 1 ? byte_stride(of, i, item_size(dtype)) : 0;
     };
@@ -120,8 +120,8 @@ Pair pair_of(const Operand& a, int a_dtype, const Operand& b, int b_dtype, const
   return pair;
 }
 
-Units units_of(const ColumnShape& shape, double eps) {
-  return {shape.examples * shape.units, shape.group, shape.channels(), shape.pixels, eps};
+Groups groups_of(const ColumnShape& shape, double eps) {
+  return {shape.examples * shape.groups, shape.group_size, shape.channels(), shape.pixels, eps};
 }
 
 template <class T>
@@ -141,7 +141,7 @@ Pair parameters_of(const NormCall& call, const Operand& x) {
                  call.of_parameter, false);
 }
 
-int64_t unit_blocks(const Units& units) { return ceil_div(units.count, kUnitThreads / kWarp); }
+int64_t group_blocks(const Groups& groups) { return ceil_div(groups.count, kGroupThreads / kWarp); }
 
 }  // namespace
 
@@ -149,8 +149,9 @@ template <class T>
 int64_t norm_columns_forward_workspace(const NormCall& call) {
   const Operand& x = call.data[NormCall::kX];
   const ColumnShape shape = shape_of(call, x);
-  const CellResults results(x, shape);
-  return Cells<T>::bytes(shape.cells()) + padded(2 * shape.cells() * int64_t(sizeof(double))) +
+  const ChannelMoments results(x, shape);
+  return Coefficients<T>::bytes(shape.coefs()) +
+         padded(2 * shape.coefs() * int64_t(sizeof(double))) +
          moments_workspace<T>(x, results.of(nullptr, x.ndim), shape.of_pixel);
 }
 
@@ -158,36 +159,36 @@ template <class T>
 void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   const Operand &x = call.data[NormCall::kX], &y = call.data[NormCall::kY];
   const ColumnShape shape = shape_of(call, x);
-  const Cells<T> cells = cells_at<T>(workspace, shape);
-  auto* mean =
-      reinterpret_cast<double*>(static_cast<char*>(workspace) + Cells<T>::bytes(shape.cells()));
-  double* m2 = mean + shape.cells();
-  char* rest = reinterpret_cast<char*>(mean) + padded(2 * shape.cells() * int64_t(sizeof(double)));
+  const Coefficients<T> coefs = coefs_at<T>(workspace, shape);
+  auto* mean = reinterpret_cast<double*>(static_cast<char*>(workspace) +
+                                         Coefficients<T>::bytes(shape.coefs()));
+  double* m2 = mean + shape.coefs();
+  char* rest = reinterpret_cast<char*>(mean) + padded(2 * shape.coefs() * int64_t(sizeof(double)));
 
-  const CellResults results(x, shape);
+  const ChannelMoments results(x, shape);
   moments<T>(x, {results.of(mean, x.ndim), {}, results.of(m2, x.ndim), kF64, 1.0}, shape.of_pixel,
              rest, stream);
-  const Units units = units_of(shape, call.eps);
-  launch(unit_statistics<T>, {unit_blocks(units), kUnitThreads}, stream, cells, mean, m2, units,
-         statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
+  const Groups groups = groups_of(shape, call.eps);
+  launch(group_statistics<T>, {group_blocks(groups), kGroupThreads}, stream, coefs, mean, m2,
+         groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
 
   const Operand arrays[] = {x, y};
   const bool dense = is_dense(arrays, 2, shape, sizeof(T));
   const ChosenActivation activation = chosen(call);
   if (call.which == k_identity)
-    apply<T, 1, false>(arrays, dense, shape.of_cell, false,
-                       NormForward<T, true>{{cells, {}, {}, {}}, activation}, stream);
+    apply<T, 1, false>(arrays, dense, shape.of_coef, false,
+                       NormForward<T, true>{{coefs, {}, {}, {}}, activation}, stream);
   else
-    apply<T, 1, false>(arrays, dense, shape.of_cell, false,
-                       NormForward<T, false>{{cells, {}, {}, {}}, activation}, stream);
+    apply<T, 1, false>(arrays, dense, shape.of_coef, false,
+                       NormForward<T, false>{{coefs, {}, {}, {}}, activation}, stream);
 }
 
 template <class T>
 int64_t norm_columns_backward_workspace(const NormCall& call) {
   const ColumnShape shape = shape_of(call, call.data[NormCall::kIn]);
   const int64_t chunks = most_chunks<T>(layout_of(shape, false));
-  return Cells<T>::bytes(shape.cells()) +
-         2 * shape.cells() * (1 + chunks) * int64_t(sizeof(double));
+  return Coefficients<T>::bytes(shape.coefs()) +
+         2 * shape.coefs() * (1 + chunks) * int64_t(sizeof(double));
 }
 
 template <class T>
@@ -195,36 +196,36 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
   const Operand &dy = call.data[NormCall::kDy], &x = call.data[NormCall::kIn],
                 &dx = call.data[NormCall::kDx];
   const ColumnShape shape = shape_of(call, x);
-  const Cells<T> cells = cells_at<T>(workspace, shape);
-  auto* totals =
-      reinterpret_cast<double*>(static_cast<char*>(workspace) + Cells<T>::bytes(shape.cells()));
-  double* partials = totals + 2 * shape.cells();
-  const Units units = units_of(shape, 0);
-  launch(read_statistics<T>, {ceil_div(shape.cells(), kUnitThreads), kUnitThreads}, stream, cells,
-         units, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
+  const Coefficients<T> coefs = coefs_at<T>(workspace, shape);
+  auto* totals = reinterpret_cast<double*>(static_cast<char*>(workspace) +
+                                           Coefficients<T>::bytes(shape.coefs()));
+  double* partials = totals + 2 * shape.coefs();
+  const Groups groups = groups_of(shape, 0);
+  launch(read_statistics<T>, {ceil_div(shape.coefs(), kGroupThreads), kGroupThreads}, stream, coefs,
+         groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
 
   const Operand arrays[] = {dy, x, dx.data ? dx : x};
   const bool is_identity = call.which == k_identity;
   const ChosenActivation activation = chosen(call);
   const int64_t chunks =
       run_sums<T, false>(dy, x, layout_of(shape, is_dense(arrays, 2, shape, sizeof(T))),
-                         shape.of_cell, cells, activation, is_identity, partials, stream);
-  launch(finish_units<T>, {unit_blocks(units), kUnitThreads}, stream, cells, partials, chunks,
-         totals, units);
+                         shape.of_coef, coefs, activation, is_identity, partials, stream);
+  launch(finish_groups<T>, {group_blocks(groups), kGroupThreads}, stream, coefs, partials, chunks,
+         totals, groups);
   if (call.dweight.data || call.dbias.data)
-    launch(finish_parameters<T>, {ceil_div(units.channels, kUnitThreads), kUnitThreads}, stream,
-           totals, units,
+    launch(finish_parameters<T>, {ceil_div(groups.channels, kGroupThreads), kGroupThreads}, stream,
+           totals, groups,
            pair_of(call.dweight, call.weight_dtype, call.dbias, call.bias_dtype, x, call.reduced,
                    call.of_parameter, false),
            call.accumulate);
   if (!dx.data) return;
   const bool dense = is_dense(arrays, 3, shape, sizeof(T));
   if (is_identity)
-    apply<T, 2, true>(arrays, dense, shape.of_cell, call.accumulate,
-                      NormBackward<T, kOfUnits, true>{{cells, {}, {}, {}}, activation}, stream);
+    apply<T, 2, true>(arrays, dense, shape.of_coef, call.accumulate,
+                      NormBackward<T, kOfGroups, true>{{coefs, {}, {}, {}}, activation}, stream);
   else
-    apply<T, 2, true>(arrays, dense, shape.of_cell, call.accumulate,
-                      NormBackward<T, kOfUnits, false>{{cells, {}, {}, {}}, activation}, stream);
+    apply<T, 2, true>(arrays, dense, shape.of_coef, call.accumulate,
+                      NormBackward<T, kOfGroups, false>{{coefs, {}, {}, {}}, activation}, stream);
 }
 
 using Storage = FASTACT_STORAGE;

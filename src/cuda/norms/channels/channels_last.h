@@ -1,11 +1,11 @@
-// The norms of arrays whose channels come last: group_norm and instance_norm of NHWC.
+// group_norm and instance_norm of arrays whose channels come last (NHWC).
 #pragma once
 
 #include "cuda/norms/rows/norms.h"
 
 FASTACT_BEGIN_NAMESPACE
 
-// Whether the functions below take a call of arrays of `item` bytes an element: its channels lie
+// Whether the functions below take a call of arrays of `item` bytes per element: its channels lie
 // inside its pixels, and it has nothing that the norms with channels lack (a residual, a norm
 // without a mean). lead: NormCall::kX or kIn.
 inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
@@ -14,7 +14,7 @@ inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
     return false;
   const Operand& x = call.data[lead];
   int64_t channel = 0, pixel = 0;  // the longest step of a channel, the shortest of a pixel
-  int kind = 0;                    // examples, then units, then what is inside them
+  int kind = 0;                    // examples, then groups, then what is inside them
   for (int i = 0; i < x.ndim; ++i) {
     if (x.shape[i] == 1) continue;
     int64_t step = byte_stride(x, i, item);

@@ -1,7 +1,8 @@
-// The small kernels of norms whose channels come last: between the sums of cells (a channel of an
-// example) and the numbers of units (a group of them).
+// The small kernels of norms whose channels come last, between the sums of channels and the
+// statistics of groups of them.
 //
-// Cells are counted example by example and channel by channel, so that a unit's are neighbours.
+// Coefficients are indexed example by example and, inside an example, channel by channel, so that
+// those of a group are neighbours.
 #pragma once
 
 #include "cuda/norms/channels/coefficients.cuh"
@@ -10,36 +11,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Axes and the bytes by which two arrays move along them.
-struct PairAxes {
-  int count;
-  int64_t length[kMaxAxes], a[kMaxAxes], b[kMaxAxes];
+constexpr int kGroupThreads = 256;
 
-  void append(int64_t n, int64_t of_a, int64_t of_b) {
-    length[count] = n, a[count] = of_a, b[count] = of_b;
-    ++count;
-  }
-};
-
-constexpr int kUnitThreads = 256;
-
-struct PairOffset {
-  int64_t a, b;
-};
-
-FASTACT_DEVICE PairOffset offset_of(const PairAxes& axes, int64_t index) {
-  PairOffset at{0, 0};
-  for (int axis = axes.count - 1; axis >= 0; --axis) {
-    const int64_t rest = quotient(index, axes.length[axis]);
-    const int64_t here = index - rest * axes.length[axis];
-    at.a += here * axes.a[axis];
-    at.b += here * axes.b[axis];
-    index = rest;
-  }
-  return at;
-}
-
-// Two arrays: mean and rstd by unit, weight and bias (or their gradients) by channel.
+// Two arrays: mean and rstd by group, weight and bias (or their gradients) by channel.
 struct Pair {
   char *a, *b;  // null: there is none
   int a_dtype, b_dtype;
@@ -53,111 +27,115 @@ FASTACT_DEVICE void write_at(char* data, int64_t at, int dtype, double value, bo
   if (data) write_channel({data + at, 0, dtype}, 0, value, accumulate);
 }
 
-struct Units {
-  int64_t count, group;  // units, and cells of each
-  int64_t channels;      // of an example: some units'
-  int64_t pixels;        // terms of a cell
+struct Groups {
+  int64_t count, group_size;  // groups, and channels of each
+  int64_t channels;           // of an example: those of some groups
+  int64_t pixels;             // of an example
   double eps;
 };
 
-// Forward: a unit's mean and rstd from the moments of its cells, merged in a fixed order; and the
-// numbers of its cells. A warp a unit.
+// Forward: a group's mean and rstd from the moments of its channels, merged in a fixed order, and
+// the coefficients of its channels. One warp per group.
 template <class T>
-FASTACT_KERNEL(kUnitThreads)
-void unit_statistics(const Cells<T> cells, const double* means, const double* m2s,
-                     const Units units, FASTACT_GRID_CONSTANT const Pair statistics,
-                     FASTACT_GRID_CONSTANT const Pair parameters) {
-  const int64_t unit = int64_t(blockIdx.x) * (kUnitThreads / kWarp) + int(threadIdx.x) / kWarp;
-  if (unit >= units.count) return;  // a whole warp
+FASTACT_KERNEL(kGroupThreads)
+void group_statistics(const Coefficients<T> coefs, const double* means, const double* m2s,
+                      const Groups groups, FASTACT_GRID_CONSTANT const Pair statistics,
+                      FASTACT_GRID_CONSTANT const Pair parameters) {
+  const int64_t group = int64_t(blockIdx.x) * (kGroupThreads / kWarp) + int(threadIdx.x) / kWarp;
+  if (group >= groups.count) return;  // a whole warp
   const int lane = int(threadIdx.x) % kWarp;
-  const int64_t first = unit * units.group;
+  const int64_t first = group * groups.group_size;
   Growing all{};
-  for (int64_t i = lane; i < units.group; i += kWarp)
-    absorb(all, Part{load(means + first + i), load(m2s + first + i), double(units.pixels)});
+  for (int64_t i = lane; i < groups.group_size; i += kWarp)
+    absorb(all, Part{load(means + first + i), load(m2s + first + i), double(groups.pixels)});
   all = warp_merge(all);
   double mean = all.of.mean + all.of.mean_low;
-  double rstd = rstd_of(all.of.m2 + all.of.m2_low, all.count, units.eps);
+  double rstd = rstd_of(all.of.m2 + all.of.m2_low, all.count, groups.eps);
   if (lane == 0) {
-    const PairOffset at = offset_of(statistics.axes, unit);
+    const PairOffset at = offset_of(statistics.axes, group);
     write_at(statistics.a, at.a, statistics.a_dtype, mean, false);
     write_at(statistics.b, at.b, statistics.b_dtype, rstd, false);
   }
   mean = __shfl_sync(kAllLanes, mean, 0, kWarp);
   rstd = __shfl_sync(kAllLanes, rstd, 0, kWarp);
-  for (int64_t i = lane; i < units.group; i += kWarp) {
-    const PairOffset at = offset_of(parameters.axes, (first + i) % units.channels);
-    set_cell(cells, first + i, mean, rstd, read_at(parameters.a, at.a, parameters.a_dtype, 1.0),
-             read_at(parameters.b, at.b, parameters.b_dtype, 0.0));
+  for (int64_t i = lane; i < groups.group_size; i += kWarp) {
+    const PairOffset at = offset_of(parameters.axes, (first + i) % groups.channels);
+    set_forward_coefs(coefs, first + i, mean, rstd,
+                      read_at(parameters.a, at.a, parameters.a_dtype, 1.0),
+                      read_at(parameters.b, at.b, parameters.b_dtype, 0.0));
   }
 }
 
-// Backward: the numbers of a cell from the statistics that forward saved; a thread a cell.
+// Backward: coefficients from the statistics that forward saved; one thread per coefficient index.
 template <class T>
-FASTACT_KERNEL(kUnitThreads)
-void read_statistics(const Cells<T> cells, const Units units,
+FASTACT_KERNEL(kGroupThreads)
+void read_statistics(const Coefficients<T> coefs, const Groups groups,
                      FASTACT_GRID_CONSTANT const Pair statistics,
                      FASTACT_GRID_CONSTANT const Pair parameters) {
   using C = Compute<T>;
-  const int64_t cell = int64_t(blockIdx.x) * kUnitThreads + threadIdx.x;
-  if (cell >= units.count * units.group) return;
-  const PairOffset at = offset_of(statistics.axes, cell / units.group);
-  const PairOffset of_channel = offset_of(parameters.axes, cell % units.channels);
+  const int64_t coef = int64_t(blockIdx.x) * kGroupThreads + threadIdx.x;
+  if (coef >= groups.count * groups.group_size) return;
+  const PairOffset at = offset_of(statistics.axes, coef / groups.group_size);
+  const PairOffset of_channel = offset_of(parameters.axes, coef % groups.channels);
   const double rstd = read_at(statistics.b, at.b, statistics.b_dtype, 1.0);
   const double weight = read_at(parameters.a, of_channel.a, parameters.a_dtype, 1.0);
-  set_cell(cells, cell, read_at(statistics.a, at.a, statistics.a_dtype, 0.0), rstd, weight,
-           read_at(parameters.b, of_channel.b, parameters.b_dtype, 0.0));
-  store(cells.at(kRstd, cell), C(rstd));
-  store(cells.at(kWeight, cell), C(weight));
+  set_forward_coefs(coefs, coef, read_at(statistics.a, at.a, statistics.a_dtype, 0.0), rstd, weight,
+                    read_at(parameters.b, of_channel.b, parameters.b_dtype, 0.0));
+  store(coefs.at(kRstd, coef), C(rstd));
+  store(coefs.at(kWeight, coef), C(weight));
 }
 
-// The partial sums of p and p (x - mean) of each cell become those of p and p xhat in `totals`
-// ([2][cells]) and, by the weights, a unit's means of g and g xhat. A warp a unit, a lane a cell.
+// The partial sums of p and p (x - mean) of each channel become the sums of p and p xhat in
+// `totals`
+// ([2][coefs]) and, by the weights, a group's means of g and g xhat. One warp per group, one
+// lane per channel.
 template <class T>
-FASTACT_KERNEL(kUnitThreads)
-void finish_units(const Cells<T> cells, const double* partials, const int64_t chunks,
-                  double* totals, const Units units) {
+FASTACT_KERNEL(kGroupThreads)
+void finish_groups(const Coefficients<T> coefs, const double* partials, const int64_t chunks,
+                   double* totals, const Groups groups) {
   using C = Compute<T>;
-  const int64_t unit = int64_t(blockIdx.x) * (kUnitThreads / kWarp) + int(threadIdx.x) / kWarp;
-  if (unit >= units.count) return;  // a whole warp
+  const int64_t group = int64_t(blockIdx.x) * (kGroupThreads / kWarp) + int(threadIdx.x) / kWarp;
+  if (group >= groups.count) return;  // a whole warp
   const int lane = int(threadIdx.x) % kWarp;
-  const int64_t first = unit * units.group, all = units.count * units.group;
-  const double rstd = double(load(cells.at(kRstd, first)));
+  const int64_t first = group * groups.group_size, all = groups.count * groups.group_size;
+  const double rstd = double(load(coefs.at(kRstd, first)));
   double g = 0, g_xhat = 0;
-  for (int64_t i = lane; i < units.group; i += kWarp) {
-    const int64_t cell = first + i;
+  for (int64_t i = lane; i < groups.group_size; i += kWarp) {
+    const int64_t coef = first + i;
     double sum[2] = {};
 #pragma unroll
     for (int k = 0; k < 2; ++k)
       for (int64_t chunk = 0; chunk < chunks; ++chunk)
-        sum[k] += load(partials + (k * all + cell) * chunks + chunk);
+        sum[k] += load(partials + (k * all + coef) * chunks + chunk);
     sum[1] *= rstd;
-    store(totals + cell, sum[0]);
-    store(totals + all + cell, sum[1]);
-    const double weight = double(load(cells.at(kWeight, cell)));
+    store(totals + coef, sum[0]);
+    store(totals + all + coef, sum[1]);
+    const double weight = double(load(coefs.at(kWeight, coef)));
     g += weight * sum[0];
     g_xhat += weight * sum[1];
   }
-  const double n = double(units.pixels * units.group);
+  const double n = double(groups.pixels * groups.group_size);
   g = warp_sum(g) / n;
   g_xhat = warp_sum(g_xhat) / n;
-  for (int64_t i = lane; i < units.group; i += kWarp) {
-    store(cells.at(kMean, first + i), C(g));
-    store(cells.at(kSlope, first + i), C(g_xhat * rstd));
+  for (int64_t i = lane; i < groups.group_size; i += kWarp) {
+    store(coefs.at(kMean, first + i), C(g));
+    store(coefs.at(kSlope, first + i), C(g_xhat * rstd));
   }
 }
 
-// dweight and dbias: the totals of a channel over the examples, in their order. A thread a channel.
+// dweight and dbias: the totals of a channel over the examples, in their order. One thread per
+// channel.
 template <class T>
-FASTACT_KERNEL(kUnitThreads)
-void finish_parameters(const double* totals, const Units units,
+FASTACT_KERNEL(kGroupThreads)
+void finish_parameters(const double* totals, const Groups groups,
                        FASTACT_GRID_CONSTANT const Pair gradients, const bool accumulate) {
-  const int64_t channel = int64_t(blockIdx.x) * kUnitThreads + threadIdx.x;
-  if (channel >= units.channels) return;
-  const int64_t all = units.count * units.group;
+  const int64_t channel = int64_t(blockIdx.x) * kGroupThreads + threadIdx.x;
+  if (channel >= groups.channels) return;
+  const int64_t all = groups.count * groups.group_size;
   double p = 0, p_xhat = 0;
-  for (int64_t cell = channel; cell < all; cell += units.channels) {
-    p += load(totals + cell);
-    p_xhat += load(totals + all + cell);
+  for (int64_t coef = channel; coef < all; coef += groups.channels) {
+    p += load(totals + coef);
+    p_xhat += load(totals + all + coef);
   }
   const PairOffset at = offset_of(gradients.axes, channel);
   write_at(gradients.a, at.a, gradients.a_dtype, p_xhat, accumulate);

@@ -1,17 +1,17 @@
-// Where a pack of a dense array finds the numbers of its cells.
+// The coefficient index: where a vector of a dense array finds the coefficients of its channels.
 //
-// What a call's arrays have in common is told once, on the host (Order), so that a pack asks for
-// nothing twice: one division for its line and one for its cell, each a multiplication (Divisor).
+// What holds for the whole call is decided once on the host (Order), so that a vector asks for
+// nothing twice: one division gives its segment and one its channel, each done by a multiplication
+// (Divisor). A segment is what lies together of one channel.
 //
-//   kOneCell      a channel's line is a whole number of packs, all of them aligned: a pack has one
-//                 cell, whose numbers come by 16 bytes before the pack does
-//   kTwoCells     lines of other lengths, a pack or longer: the cell of the first lane and the next
-//                 one, between which each lane chooses
-//   kPackOfEach   channels last, a whole number of packs, aligned: a pack of each number
-//   kLaneByLane   anything else: a lane steps to its cell from the lane before
+//   kOneChannel    segments are whole numbers of aligned vectors: a vector meets one channel, whose
+//                  coefficients are loaded by 16 bytes before the vector arrives
+//   kTwoChannels   other segments of a vector or more: the channel of the first lane and the next,
+//                  between which each lane selects
+//   kVecOfEach     channels last, a whole number of aligned vectors: a vector of each coefficient
+//   kLaneByLane    anything else: each lane steps on from the channel of the lane before
 //
-// Asked lane by lane and number by number, with divisions, these questions took the most of dx: 410
-// instructions of sm_90 for eight bfloat16 and 342 for four float32, where it now takes 184 and 97.
+// Instruction counts: docs/design/cuda.md, "batch_norm and channels last".
 #pragma once
 
 #include "cuda/norms/channels/coefficients.cuh"
@@ -43,29 +43,30 @@ struct Divisor {
   }
 };
 
-// Bits, as a choice among numbers becomes a table of addresses to jump to, which no tool follows.
-enum Order : int { kOneCell = 1, kTwoCells = 2, kPackOfEach = 4, kLaneByLane = 8 };
+// Powers of two: nvcc makes a jump table of a choice among consecutive numbers, which
+// tools/cuda_static.py cannot follow.
+enum Order : int { kOneChannel = 1, kTwoChannels = 2, kVecOfEach = 4, kLaneByLane = 8 };
 
-template <int number>
-constexpr unsigned kBit = 1u << number;
+template <int coefficient>
+constexpr unsigned kBit = 1u << coefficient;
 constexpr unsigned kOfForward = kBit<kHigh> | kBit<kLow> | kBit<kScale> | kBit<kOffset>;
 
-// The numbers of one cell that lie side by side, those of `needs`.
+// The coefficients of one index that `needs` names, where they lie together.
 template <class T, unsigned needs>
-struct CellSet {
+struct CoefSet {
   using C = Compute<T>;
-  C n[kCellNumbers];
+  C n[kCoefficients];
 
-  FASTACT_DEVICE void load_from(const Cells<T>& cells, int64_t cell) {
-    constexpr int kSize = Pack<C>::kSize;
-    const C* p = cells.numbers + cell * kCellNumbers;
+  FASTACT_DEVICE void load_from(const Coefficients<T>& coefs, int64_t coef) {
+    constexpr int kSize = Vec<C>::kSize;
+    const C* p = coefs.data + coef * kCoefficients;
 #pragma unroll
-    for (int i = 0; i < kCellNumbers; i += kSize) {
+    for (int i = 0; i < kCoefficients; i += kSize) {
       const unsigned wanted = needs >> i & ((1u << kSize) - 1);
       if ((wanted & (wanted - 1)) != 0) {
-        const Pack<C> pack = load_pack(p + i);
+        const Vec<C> vec = load_vec(p + i);
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) n[i + j] = pack.lane[j];
+        for (int j = 0; j < kSize; ++j) n[i + j] = vec.lane[j];
       } else {
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
@@ -77,38 +78,38 @@ struct CellSet {
   FASTACT_DEVICE void with(const Use& use) const {
     const C some[] = {n[which]...};
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) use(j, some);
+    for (int j = 0; j < Vec<T>::kSize; ++j) use(j, some);
   }
 };
 
-// The same, read when they are asked for: across a call they would take registers.
+// The same, read when they are used: across a call they would take registers.
 template <class T>
-struct OneCell {
-  const Cells<T>& cells;
-  int64_t cell;
+struct OneChannel {
+  const Coefficients<T>& coefs;
+  int64_t coef;
 
   template <int... which, class Use>
   FASTACT_DEVICE void with(const Use& use) const {
-    CellSet<T, (kBit<which> | ...)> set;
-    set.load_from(cells, cell);
+    CoefSet<T, (kBit<which> | ...)> set;
+    set.load_from(coefs, coef);
     set.template with<which...>(use);
   }
 };
 
 template <class T>
-struct TwoCells {
+struct TwoChannels {
   using C = Compute<T>;
-  const Cells<T>& cells;
-  int64_t cell, next;
+  const Coefficients<T>& coefs;
+  int64_t coef, next;
   int split;  // lanes of the first
 
   template <int... which, class Use>
   FASTACT_DEVICE void with(const Use& use) const {
-    CellSet<T, (kBit<which> | ...)> first, second;
-    first.load_from(cells, cell);
-    second.load_from(cells, next);
+    CoefSet<T, (kBit<which> | ...)> first, second;
+    first.load_from(coefs, coef);
+    second.load_from(coefs, next);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
       const C some[] = {(j < split ? first.n[which] : second.n[which])...};
       use(j, some);
     }
@@ -116,17 +117,17 @@ struct TwoCells {
 };
 
 template <class T>
-struct PackOfEach {
+struct VecOfEach {
   using C = Compute<T>;
-  const Cells<T>& cells;
-  int64_t cell;
+  const Coefficients<T>& coefs;
+  int64_t coef;
 
   FASTACT_DEVICE Wide<T> get(int k) const {
-    constexpr int kPart = Pack<C>::kSize;
+    constexpr int kPart = Vec<C>::kSize;
     Wide<T> wide;
 #pragma unroll
-    for (int i = 0; i < Pack<T>::kSize; i += kPart) {
-      const Pack<C> part = load_pack(cells.numbers + k * cells.pitch + cell + i);
+    for (int i = 0; i < Vec<T>::kSize; i += kPart) {
+      const Vec<C> part = load_vec(coefs.data + k * coefs.pitch + coef + i);
 #pragma unroll
       for (int j = 0; j < kPart; ++j) wide.lane[i + j] = part.lane[j];
     }
@@ -136,7 +137,7 @@ struct PackOfEach {
   FASTACT_DEVICE void with(const Use& use) const {
     const Wide<T> all[] = {get(which)...};
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
       C some[sizeof...(which)];
 #pragma unroll
       for (int k = 0; k < int(sizeof...(which)); ++k) some[k] = all[k].lane[j];
@@ -148,105 +149,106 @@ struct PackOfEach {
 template <class T>
 struct LaneByLane {
   using C = Compute<T>;
-  const Cells<T>& cells;
+  const Coefficients<T>& coefs;
   int64_t index;
 
   template <int... which, class Use>
   FASTACT_DEVICE void with(const Use& use) const {
-    const int64_t line = cells.inner == 1 ? index : quotient(index, cells.inner);
-    const int64_t example = cells.example == 0 ? 0 : quotient(index, cells.example);
-    int64_t within = index - line * cells.inner, left = (example + 1) * cells.example - index;
-    int64_t base = example * cells.channels;
-    int64_t channel = line - quotient(line, cells.channels) * cells.channels;
+    const int64_t segment = coefs.inner == 1 ? index : quotient(index, coefs.inner);
+    const int64_t example = coefs.example == 0 ? 0 : quotient(index, coefs.example);
+    int64_t within = index - segment * coefs.inner, left = (example + 1) * coefs.example - index;
+    int64_t base = example * coefs.channels;
+    int64_t channel = segment - quotient(segment, coefs.channels) * coefs.channels;
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
-      const C some[] = {load(cells.at(which, base + channel))...};
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      const C some[] = {load(coefs.at(which, base + channel))...};
       use(j, some);
-      if (++within == cells.inner) within = 0, ++channel;
-      if (channel == cells.channels) channel = 0;
-      if (--left == 0) left = cells.example, base += cells.channels;
+      if (++within == coefs.inner) within = 0, ++channel;
+      if (channel == coefs.channels) channel = 0;
+      if (--left == 0) left = coefs.example, base += coefs.channels;
     }
   }
 };
 
-// The numbers of one element, in lane 0.
+// The coefficients of one element, in lane 0.
 template <class T>
 struct OneElement {
-  const Cells<T>& cells;
-  int64_t cell;
+  const Coefficients<T>& coefs;
+  int64_t coef;
   template <int... which, class Use>
   FASTACT_DEVICE void with(const Use& use) const {
-    with_number<which...>(cells, cell, use);
+    with_coef<which...>(coefs, coef, use);
   }
 };
 
 // Of a call's arrays.
 template <class T>
-struct Places {
-  Cells<T> cells;
+struct CoefIndex {
+  Coefficients<T> coefs;
   Order order;
-  Divisor line, row;
+  Divisor segment, period;
 
-  // n: elements; aligned: the first pack is the first element.
+  // n: elements; aligned: the first vector is the first element.
   void choose(int64_t n, bool aligned) {
-    constexpr int64_t kSize = Pack<T>::kSize, kMost = int64_t(1) << 31;
-    const bool side_by_side = cells.step != 1, quick = n / kSize < kMost;
-    if (side_by_side && aligned && quick && cells.inner % kSize == 0) {
-      order = kOneCell;
-      line = {cells.inner / kSize, n / kSize};
-      row = {cells.channels, n / kSize};
-    } else if (side_by_side && cells.inner >= kSize) {
-      order = kTwoCells;
-      line = {cells.inner, n};
-      row = {cells.channels, n / cells.inner};
-    } else if (!side_by_side && aligned && quick && cells.inner == 1 &&
-               cells.channels % kSize == 0) {
-      order = kPackOfEach;
-      line = {cells.channels / kSize, n / kSize};
-      row = {cells.example == 0 ? kMost : cells.example / cells.channels, n / kSize};
+    constexpr int64_t kSize = Vec<T>::kSize, kMost = int64_t(1) << 31;
+    const bool side_by_side = coefs.step != 1, quick = n / kSize < kMost;
+    if (side_by_side && aligned && quick && coefs.inner % kSize == 0) {
+      order = kOneChannel;
+      segment = {coefs.inner / kSize, n / kSize};
+      period = {coefs.channels, n / kSize};
+    } else if (side_by_side && coefs.inner >= kSize) {
+      order = kTwoChannels;
+      segment = {coefs.inner, n};
+      period = {coefs.channels, n / coefs.inner};
+    } else if (!side_by_side && aligned && quick && coefs.inner == 1 &&
+               coefs.channels % kSize == 0) {
+      order = kVecOfEach;
+      segment = {coefs.channels / kSize, n / kSize};
+      period = {coefs.example == 0 ? kMost : coefs.example / coefs.channels, n / kSize};
     } else {
       order = kLaneByLane;
     }
   }
 
-  // needs: what a map asks for. has_lines: channels need not come last. early: the numbers of one
-  // cell are read before the pack is there.
-  template <unsigned map_needs, bool map_has_lines, bool map_early>
-  struct Place {
+  // needs: the coefficients that a map uses. has_segments: channels need not come last. early:
+  // those of kOneChannel are read before the vector arrives.
+  template <unsigned map_needs, bool map_has_segments, bool map_early>
+  struct Prefetch {
     static constexpr unsigned needs = map_needs;
-    static constexpr bool has_lines = map_has_lines, early = map_early;
-    int64_t cell;
-    CellSet<T, needs> set;  // of kOneCell, early
+    static constexpr bool has_segments = map_has_segments, early = map_early;
+    int64_t coef;
+    CoefSet<T, needs> set;  // of kOneCell, early
   };
   template <class Here>
-  FASTACT_DEVICE Here place(int64_t index) const {
-    constexpr int kSize = Pack<T>::kSize;
+  FASTACT_DEVICE Here prefetch(int64_t index) const {
+    constexpr int kSize = Vec<T>::kSize;
     Here made;
-    const auto pack = uint32_t(index / kSize);
-    if (Here::has_lines && order & kOneCell) {
-      const uint32_t at = line.quick(pack);
-      made.cell = at - row.quick(at) * uint32_t(cells.channels);
-      if constexpr (Here::early) made.set.load_from(cells, made.cell);
-    } else if (order & kPackOfEach) {
-      const uint32_t at = line.quick(pack);
-      made.cell = int64_t(pack - (at - row.quick(at)) * uint32_t(line.by)) * kSize;
+    const auto vec = uint32_t(index / kSize);
+    if (Here::has_segments && order & kOneChannel) {
+      const uint32_t at = segment.quick(vec);
+      made.coef = at - period.quick(at) * uint32_t(coefs.channels);
+      if constexpr (Here::early) made.set.load_from(coefs, made.coef);
+    } else if (order & kVecOfEach) {
+      const uint32_t at = segment.quick(vec);
+      made.coef = int64_t(vec - (at - period.quick(at)) * uint32_t(segment.by)) * kSize;
     }
     return made;
   }
 
-  // use(numbers): with<which...>(use of a lane and of its numbers) tells those of the pack's lanes.
+  // Calls use(lookup); lookup.with<which...>(f) calls f(lane, coefficients of that lane) for each
+  // lane of the vector.
   template <class Here, class Use>
-  FASTACT_DEVICE Wide<T> visit(int64_t index, const Here& place, const Use& use) const {
-    if (order & kPackOfEach) return use(PackOfEach<T>{cells, place.cell});
-    if (!Here::has_lines || order & kLaneByLane) return use(LaneByLane<T>{cells, index});
-    if (order & kOneCell) {
-      if constexpr (Here::early) return use(place.set);
-      return use(OneCell<T>{cells, place.cell});
+  FASTACT_DEVICE Wide<T> visit(int64_t index, const Here& prefetch, const Use& use) const {
+    if (order & kVecOfEach) return use(VecOfEach<T>{coefs, prefetch.coef});
+    if (!Here::has_segments || order & kLaneByLane) return use(LaneByLane<T>{coefs, index});
+    if (order & kOneChannel) {
+      if constexpr (Here::early) return use(prefetch.set);
+      return use(OneChannel<T>{coefs, prefetch.coef});
     }
-    const int64_t at = line(index), cell = at - row(at) * cells.channels;
-    const int64_t left = cells.inner - (index - at * cells.inner);
-    const int64_t next = cell + 1 == cells.channels ? 0 : cell + 1;
-    return use(TwoCells<T>{cells, cell, next, int(smaller(left, Pack<T>::kSize))});
+    const int64_t at = segment(index), coef = at - period(at) * coefs.channels;
+    const int64_t left = coefs.inner - (index - at * coefs.inner);
+    const int64_t next = coef + 1 == coefs.channels ? 0 : coef + 1;
+    return use(TwoChannels<T>{coefs, coef, next, int(smaller(left, Vec<T>::kSize))});
   }
 };
 

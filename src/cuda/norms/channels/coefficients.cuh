@@ -1,10 +1,11 @@
-// Cells: what shares a mean, an rstd, a weight and a bias, and the numbers that go with each.
+// The coefficients by which the maps of batch_norm and of channels-last norms multiply and add.
 //
-// A cell is a channel (batch_norm), or a channel of one example (the norms of arrays whose channels
-// come last). Its numbers are made once a call, of the compute type. Where the elements of a cell
-// follow each other they lie side by side, so that a pack of the array takes them by one or two
-// loads; where channels come last, in rows of one number for all cells, of which a pack of the
-// array takes a pack (norms/channels/coef_index.cuh).
+// There is one set of coefficients per channel (batch_norm), or one for each channel of each
+// example (channels-last norms); a coefficient index counts these sets. They are computed once a
+// call, in the compute type. Where the elements of a channel follow each other in memory, the
+// coefficients of a set lie together, so that a vector of the array takes them by one or two loads.
+// Where channels come last, each coefficient is an array over all sets, of which a vector of the
+// array takes a vector (coef_index.cuh).
 #pragma once
 
 #include <algorithm>
@@ -14,52 +15,63 @@
 #include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/api.h"
-#include "cuda/reductions/tile_loader.cuh"
+#include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Of a cell. scale = weight rstd; the last two of the norms by examples alone.
-enum CellNumber : int { kHigh, kLow, kScale, kOffset, kMean, kSlope, kRstd, kWeight, kCellNumbers };
+// scale = weight rstd. The last two are those of channels-last norms alone.
+enum Coefficient : int {
+  kHigh,
+  kLow,
+  kScale,
+  kOffset,
+  kMean,
+  kSlope,
+  kRstd,
+  kWeight,
+  kCoefficients
+};
 
-// numbers: of the compute type, at a multiple of 16 bytes; [cells][kCellNumbers] where step is
-// kCellNumbers, else [kCellNumbers][pitch], the pitch a multiple of 8.
+// data: at a multiple of 16 bytes; [coefficient index][kCoefficients] where step is kCoefficients,
+// else [kCoefficients][pitch], the pitch a multiple of 8.
 template <class T>
-struct Cells {
-  Compute<T>* numbers;
-  int64_t pitch, step;  // from number to number of a cell, from cell to cell
+struct Coefficients {
+  Compute<T>* data;
+  int64_t pitch, step;  // from coefficient to coefficient, from index to index
   int64_t channels;
   int64_t inner;    // elements of one channel that follow each other
-  int64_t example;  // elements of an example; 0: examples share their cells
+  int64_t example;  // elements of an example; 0: examples share their coefficients
 
-  FASTACT_DEVICE Compute<T>* at(int k, int64_t cell) const {
-    return numbers + k * pitch + cell * step;
+  FASTACT_DEVICE Compute<T>* at(int k, int64_t coef) const {
+    return data + k * pitch + coef * step;
   }
 
-  FASTACT_DEVICE int64_t cell_of(int64_t index) const {
-    const int64_t line = inner == 1 ? index : quotient(index, inner);
-    const int64_t channel = line - quotient(line, channels) * channels;
+  FASTACT_DEVICE int64_t coef_of(int64_t index) const {
+    const int64_t segment = inner == 1 ? index : quotient(index, inner);
+    const int64_t channel = segment - quotient(segment, channels) * channels;
     return example == 0 ? channel : quotient(index, example) * channels + channel;
   }
 
   static int64_t bytes(int64_t count) {
-    return kCellNumbers * ceil_div(count, 8) * 8 * int64_t(sizeof(Compute<T>));
+    return kCoefficients * ceil_div(count, 8) * 8 * int64_t(sizeof(Compute<T>));
   }
-  // Side by side: the numbers of one cell.
+  // side_by_side: the coefficients of one index lie together.
   void arrange(int64_t count, bool side_by_side) {
     pitch = side_by_side ? 1 : ceil_div(count, 8) * 8;
-    step = side_by_side ? kCellNumbers : 1;
+    step = side_by_side ? kCoefficients : 1;
   }
 };
 
 // The same for one element, in lane 0.
 template <int... which, class T, class Use>
-FASTACT_DEVICE void with_number(const Cells<T>& cells, int64_t cell, const Use& use) {
-  const Compute<T> n[sizeof...(which)] = {load(cells.at(which, cell))...};
+FASTACT_DEVICE void with_coef(const Coefficients<T>& coefs, int64_t coef, const Use& use) {
+  const Compute<T> n[sizeof...(which)] = {load(coefs.at(which, coef))...};
   use(0, n);
 }
 
-// One number a channel, in a dtype of its own.
+// One number per channel, in a dtype of its own.
 struct ChannelArray {
   char* data;  // null: there is none
   int64_t stride;
@@ -80,50 +92,45 @@ FASTACT_DEVICE double read_channel(const ChannelArray& from, int64_t channel, do
   return load(reinterpret_cast<const double*>(p));
 }
 
-template <class T>
-FASTACT_DEVICE void write_as(char* p, double value, bool accumulate) {
-  T* to = reinterpret_cast<T*>(p);
-  store(to, narrow_once<T>(accumulate ? double(widen(load(to))) + value : value));
-}
-
 FASTACT_DEVICE void write_channel(const ChannelArray& to, int64_t channel, double value,
                                   bool accumulate) {
   if (!to.data) return;
   char* p = to.data + channel * to.stride;
   switch (to.dtype) {
     case kF16:
-      return write_as<f16>(p, value, accumulate);
+      return put(reinterpret_cast<f16*>(p), value, accumulate);
     case kBF16:
-      return write_as<bf16>(p, value, accumulate);
+      return put(reinterpret_cast<bf16*>(p), value, accumulate);
     case kF32:
-      return write_as<float>(p, value, accumulate);
+      return put(reinterpret_cast<float*>(p), value, accumulate);
   }
-  write_as<double>(p, value, accumulate);
+  put(reinterpret_cast<double*>(p), value, accumulate);
 }
 
-// The numbers of a cell that forward needs.
+// The coefficients that forward needs.
 template <class T>
-FASTACT_DEVICE void set_cell(const Cells<T>& cells, int64_t cell, double mean, double rstd,
-                             double weight, double bias) {
+FASTACT_DEVICE void set_forward_coefs(const Coefficients<T>& coefs, int64_t coef, double mean,
+                                      double rstd, double weight, double bias) {
   using C = Compute<T>;
   const C high = C(mean);
-  store(cells.at(kHigh, cell), high);
-  store(cells.at(kLow, cell), is_finite(double(high)) ? C(mean - double(high)) : C(0));
-  store(cells.at(kScale, cell), C(weight * rstd));
-  store(cells.at(kOffset, cell), C(bias));
+  store(coefs.at(kHigh, coef), high);
+  store(coefs.at(kLow, coef), is_finite(double(high)) ? C(mean - double(high)) : C(0));
+  store(coefs.at(kScale, coef), C(weight * rstd));
+  store(coefs.at(kOffset, coef), C(bias));
 }
 
-// And those of dx, of a channel; what a pack of numbers holds beside them is read with them.
+// And those of dx, for batch_norm; the last two are not used, but read with the same vector.
 template <class T>
-FASTACT_DEVICE void set_gradient(const Cells<T>& cells, int64_t cell, double mean, double slope) {
+FASTACT_DEVICE void set_backward_coefs(const Coefficients<T>& coefs, int64_t coef, double mean,
+                                       double slope) {
   using C = Compute<T>;
-  store(cells.at(kMean, cell), C(mean));
-  store(cells.at(kSlope, cell), C(slope));
-  store(cells.at(kRstd, cell), C(0));
-  store(cells.at(kWeight, cell), C(0));
+  store(coefs.at(kMean, coef), C(mean));
+  store(coefs.at(kSlope, coef), C(slope));
+  store(coefs.at(kRstd, coef), C(0));
+  store(coefs.at(kWeight, coef), C(0));
 }
 
-// The activation that follows.
+// The activation behind the norm, chosen at run time.
 struct ChosenActivation {
   int which;
   double parameters[kMaxParameters];

@@ -1,4 +1,4 @@
-// The forward kernels of the norms; norms.cu tells their plan.
+// The forward kernels of the norms; norms.cu explains the passes.
 #pragma once
 
 #include <type_traits>
@@ -10,60 +10,60 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// The i-th pack, as it is normalised.
+// The i-th vector of what is normalised: from the cache, or read again.
 template <class T, class Rows, class Shared>
-FASTACT_DEVICE Pack<T> again(const Rows& rows, const Share& share, Shared&& kept, int i,
-                             int valid) {
-  if (i < rows.resident) return kept[i * int(blockDim.x) + int(threadIdx.x)];
-  // What this very thread has written, or read before.
-  if (rows.data[kResidual]) return read<T>(rows, kTotal, share.unit, share.pack(i), valid);
-  return read<T>(rows, kX, share.unit, share.pack(i), valid);
+FASTACT_DEVICE Vec<T> normalised_input(const Rows& rows, const Partition& partition, Shared&& cache,
+                                       int i, int valid) {
+  if (i < rows.resident) return cache[i * int(blockDim.x) + int(threadIdx.x)];
+  // Written by this very thread, or read by it before.
+  if (rows.data[kResidual]) return read<T>(rows, kTotal, partition.row, partition.vec(i), valid);
+  return read<T>(rows, kX, partition.row, partition.vec(i), valid);
 }
 
-// What is normalised of one pack is kept, and added up: its elements, or, where no mean is
-// subtracted, their squares.
-template <class T, bool adds, bool keeps, class Rows, class Shared>
-FASTACT_DEVICE double take(const Rows& rows, const Share& share, Shared&& kept, int i, int valid,
-                           Pack<T> pack, const Pack<T>& other) {
+// Caches what is normalised of one vector, and returns its sum, or the sum of its squares where no
+// mean is subtracted.
+template <class T, bool adds, bool caches, class Rows, class Shared>
+FASTACT_DEVICE double take(const Rows& rows, const Partition& partition, Shared&& cache, int i,
+                           int valid, Vec<T> vec, const Vec<T>& other) {
   if constexpr (adds) {
-    Wide<T> sum = widen_pack(pack);
-    const Wide<T> more = widen_pack(other);
+    Wide<T> sum = widen_vec(vec);
+    const Wide<T> more = widen_vec(other);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) sum.lane[j] += more.lane[j];
-    pack = narrow_pack<T>(sum);
-    write(rows, kTotal, share.unit, share.pack(i), valid, pack);
+    for (int j = 0; j < Vec<T>::kSize; ++j) sum.lane[j] += more.lane[j];
+    vec = narrow_vec<T>(sum);
+    write(rows, kTotal, partition.row, partition.vec(i), valid, vec);
   }
-  if (keeps || i < rows.resident) kept[i * int(blockDim.x) + int(threadIdx.x)] = pack;
-  return rows.is_centred ? sum_of(pack) : squares_of(pack);
+  if (caches || i < rows.resident) cache[i * int(blockDim.x) + int(threadIdx.x)] = vec;
+  return rows.is_centred ? sum_of(vec) : squares_of(vec);
 }
 
-// Pass 1: x is read, the residual with it, several packs at a time where they are whole.
+// Pass 1: x is read, the residual with it, several vectors at a time where they are whole.
 template <class T, class Rows, class Shared>
-FASTACT_DEVICE double collect(const Rows& rows, const Share& share, Shared&& kept) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE double collect(const Rows& rows, const Partition& partition, Shared&& cache) {
+  constexpr int kSize = Vec<T>::kSize;
   double total = 0;
   int i = 0;
   if constexpr (Rows::kDense) {
     const bool adds = rows.data[kResidual] != nullptr;
     if (rows.fast[kX] && (!adds || rows.fast[kResidual])) {
-      const auto several = [&](auto count, auto with_residual, auto keeps, int end) {
-        constexpr int kTurns = decltype(count)::value;
+      const auto several = [&](auto count, auto with_residual, auto caches, int end) {
+        constexpr int kUnroll = decltype(count)::value;
         constexpr bool kAdds = decltype(with_residual)::value;
-        const int64_t step = int64_t(share.lanes) * kSize;
-        const T* x = row_of<T>(rows, kX, share.unit) + share.pack(i) * kSize;
-        const T* residual = row_of<T>(rows, kResidual, share.unit) + share.pack(i) * kSize;
+        const int64_t step = int64_t(partition.lanes) * kSize;
+        const T* x = row_of<T>(rows, kX, partition.row) + partition.vec(i) * kSize;
+        const T* residual = row_of<T>(rows, kResidual, partition.row) + partition.vec(i) * kSize;
 #pragma unroll 1
-        for (; i + kTurns <= end; i += kTurns, x += kTurns * step, residual += kTurns * step) {
-          Pack<T> in[kTurns], other[kTurns] = {};
+        for (; i + kUnroll <= end; i += kUnroll, x += kUnroll * step, residual += kUnroll * step) {
+          Vec<T> in[kUnroll], other[kUnroll] = {};
 #pragma unroll
-          for (int turn = 0; turn < kTurns; ++turn) {
-            in[turn] = load_pack(x + turn * step);
-            if constexpr (kAdds) other[turn] = load_pack(residual + turn * step);
+          for (int u = 0; u < kUnroll; ++u) {
+            in[u] = load_vec(x + u * step);
+            if constexpr (kAdds) other[u] = load_vec(residual + u * step);
           }
 #pragma unroll
-          for (int turn = 0; turn < kTurns; ++turn)
-            total += take<T, kAdds, decltype(keeps)::value>(rows, share, kept, i + turn, kSize,
-                                                            in[turn], other[turn]);
+          for (int u = 0; u < kUnroll; ++u)
+            total += take<T, kAdds, decltype(caches)::value>(rows, partition, cache, i + u, kSize,
+                                                             in[u], other[u]);
         }
       };
       using One = std::integral_constant<int, 1>;
@@ -71,66 +71,67 @@ FASTACT_DEVICE double collect(const Rows& rows, const Share& share, Shared&& kep
       using Four = std::integral_constant<int, kInFlight>;
       const std::true_type yes;
       const std::false_type no;
-      const int whole = whole_of<T>(rows, share);
-      const int kept_whole = int(smaller(whole, rows.resident));
+      const int whole = whole_of<T>(rows, partition);
+      const int cached_whole = int(smaller(whole, rows.resident));
       if (adds) {
-        several(Two(), yes, yes, kept_whole);
+        several(Two(), yes, yes, cached_whole);
         several(One(), yes, no, whole);
       } else {
-        several(Four(), no, yes, kept_whole);
-        several(One(), no, yes, kept_whole);
+        several(Four(), no, yes, cached_whole);
+        several(One(), no, yes, cached_whole);
         several(Four(), no, no, whole);
       }
     }
   }
 #pragma unroll 1
-  for (; i < share.count; ++i) {
-    const int valid = valid_of<T>(rows, share, i);
-    const int64_t q = share.pack(i);
+  for (; i < partition.count; ++i) {
+    const int valid = valid_of<T>(rows, partition, i);
+    const int64_t q = partition.vec(i);
     if (rows.data[kResidual]) {
-      const Pack<T> other = read<T>(rows, kResidual, share.unit, q, valid);
-      total += take<T, true, false>(rows, share, kept, i, valid,
-                                    read<T>(rows, kX, share.unit, q, valid), other);
+      const Vec<T> other = read<T>(rows, kResidual, partition.row, q, valid);
+      total += take<T, true, false>(rows, partition, cache, i, valid,
+                                    read<T>(rows, kX, partition.row, q, valid), other);
     } else {
-      total += take<T, false, false>(rows, share, kept, i, valid,
-                                     read<T>(rows, kX, share.unit, q, valid), {});
+      total += take<T, false, false>(rows, partition, cache, i, valid,
+                                     read<T>(rows, kX, partition.row, q, valid), {});
     }
   }
   return total;
 }
 
-// Calls add(pack, valid) with what is normalised, pack by pack.
+// Calls add(vec, valid) for each vector of what is normalised.
 template <class T, class Rows, class Shared, class Add>
-FASTACT_DEVICE void for_kept(const Rows& rows, const Share& share, Shared&& kept, Add add) {
+FASTACT_DEVICE void for_cached(const Rows& rows, const Partition& partition, Shared&& cache,
+                               Add add) {
   int i = 0;
-  const int kept_whole = int(smaller(whole_of<T>(rows, share), rows.resident));
+  const int cached_whole = int(smaller(whole_of<T>(rows, partition), rows.resident));
   int at = int(threadIdx.x);
 #pragma unroll 1
-  for (; i < kept_whole; ++i, at += int(blockDim.x)) add(kept[at], Pack<T>::kSize);
+  for (; i < cached_whole; ++i, at += int(blockDim.x)) add(cache[at], Vec<T>::kSize);
 #pragma unroll 1
-  for (; i < share.count; ++i) {
-    const int valid = valid_of<T>(rows, share, i);
-    add(again<T>(rows, share, kept, i, valid), valid);
+  for (; i < partition.count; ++i) {
+    const int valid = valid_of<T>(rows, partition, i);
+    add(normalised_input<T>(rows, partition, cache, i, valid), valid);
   }
 }
 
 // Pass 2: the sums of the distances from the mean, for float64 alone, and of their squares.
 template <class T, class Rows, class Shared>
-FASTACT_DEVICE void spread(const Rows& rows, const Share& share, Shared&& kept, double mean,
-                           double (&sums)[2]) {
+FASTACT_DEVICE void spread(const Rows& rows, const Partition& partition, Shared&& cache,
+                           double mean, double (&sums)[2]) {
   sums[0] = sums[1] = 0;
-  for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
-    double term[Pack<T>::kSize];
+  for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
+    double input[Vec<T>::kSize];
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
-      term[j] = double(widen(pack.lane[j])) - mean;
-      if (j >= valid) term[j] = 0;
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      input[j] = double(widen(vec.lane[j])) - mean;
+      if (j >= valid) input[j] = 0;
     }
     double sum = 0, squares = 0;
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
-      if (sizeof(T) == 8) sum += term[j];
-      squares = madd(term[j], term[j], squares);
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      if (sizeof(T) == 8) sum += input[j];
+      squares = madd(input[j], input[j], squares);
     }
     sums[0] += sum;
     sums[1] += squares;
@@ -139,13 +140,13 @@ FASTACT_DEVICE void spread(const Rows& rows, const Share& share, Shared&& kept, 
 
 // Pass 2 of 16-bit data: the squared distances from `near`, the mean as a float, in float.
 template <class T, class Rows, class Shared>
-FASTACT_DEVICE double spread_in_float(const Rows& rows, const Share& share, Shared&& kept,
+FASTACT_DEVICE double spread_in_float(const Rows& rows, const Partition& partition, Shared&& cache,
                                       float near) {
   double squares = 0;
-  for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
-    Wide<T> x = widen_pack(pack);
+  for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
+    Wide<T> x = widen_vec(vec);
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
       x.lane[j] -= near;
       if (j >= valid) x.lane[j] = 0;
     }
@@ -164,31 +165,31 @@ FASTACT_DEVICE bool is_in_range(double squares, double count) {
 // Passes 1 and 2: the mean and the squared distances from it (0 and the sum of squares where none
 // is subtracted), of the `count` elements of all lanes.
 template <class T, class Rows, class Shared>
-FASTACT_DEVICE void find_moments(const Rows& rows, const Share& share, Shared&& kept, double count,
-                                 int& turn, double* mean, double* m2) {
-  double total[1] = {collect<T>(rows, share, kept)};
-  team_sum(total, share.lanes, turn);
+FASTACT_DEVICE void find_moments(const Rows& rows, const Partition& partition, Shared&& cache,
+                                 double count, int& sum_index, double* mean, double* m2) {
+  double total[1] = {collect<T>(rows, partition, cache)};
+  team_sum(total, partition.lanes, sum_index);
   *mean = 0;
   *m2 = total[0];
-  if (rows.is_centred) *mean = total[0] / (count * kTermScale<T>);
+  if (rows.is_centred) *mean = total[0] / (count * kInputScale<T>);
   double sums[2];
   if constexpr (sizeof(T) == 8) {  // of float64 the first mean is off by some ULPs
     if (!rows.is_centred) return;
-    // A sum that overflows is one of smaller numbers that does not, unless an infinity is among the
-    // data. Of a warp all take part.
+    // Where the sum overflows, scaled inputs are added again: that does not, unless an infinity is
+    // among them. All lanes of a warp take part in the vote.
     if (__any_sync(kAllLanes, !is_finite(total[0]))) {
       double scaled[1] = {0};
-      for_kept<T>(rows, share, kept, [&](const Pack<T> pack, int valid) {
+      for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
 #pragma unroll
-        for (int j = 0; j < Pack<T>::kSize; ++j)
-          if (j < valid) scaled[0] += double(widen(pack.lane[j])) * 0x1p-64;
+        for (int j = 0; j < Vec<T>::kSize; ++j)
+          if (j < valid) scaled[0] += double(widen(vec.lane[j])) * 0x1p-64;
       });
-      team_sum(scaled, share.lanes, turn);
+      team_sum(scaled, partition.lanes, sum_index);
       if (!is_finite(total[0])) *mean = scaled[0] / count * 0x1p64;
     }
     const double first = *mean;
-    spread<T>(rows, share, kept, first, sums);
-    team_sum(sums, share.lanes, turn);
+    spread<T>(rows, partition, cache, first, sums);
+    team_sum(sums, partition.lanes, sum_index);
     moments_of_sums(first, sums[0], sums[1], count, mean, m2);
     // Next to an infinite mean, or where the distances from it overflow, there is none to correct.
     if (!is_finite(*mean)) *mean = first;
@@ -199,29 +200,29 @@ FASTACT_DEVICE void find_moments(const Rows& rows, const Share& share, Shared&& 
         // sum (x - mean)^2 = sum (x - near)^2 - count (mean - near)^2
         const float near = float(*mean);
         const double low = *mean - double(near);
-        squares[0] = spread_in_float<T>(rows, share, kept, near);
-        team_sum(squares, share.lanes, turn);
+        squares[0] = spread_in_float<T>(rows, partition, cache, near);
+        team_sum(squares, partition.lanes, sum_index);
         *m2 = squares[0] - count * (low * low);
         if (*m2 < 0) *m2 = 0;
       }
-      // Of a warp all take part, and those of it whose numbers were fine keep theirs.
+      // All lanes of a warp take part; those whose squares were in range do not use the result.
       const bool fine = is_in_range<T>(*m2, count);
       if (std::is_same_v<T, f16> || !__any_sync(kAllLanes, !fine)) return;
-      spread<T>(rows, share, kept, *mean, sums);
+      spread<T>(rows, partition, cache, *mean, sums);
       squares[0] = sums[1];
-      team_sum(squares, share.lanes, turn);
+      team_sum(squares, partition.lanes, sum_index);
       if (!fine) *m2 = squares[0];
     } else {
       if (!rows.is_centred) return;
-      spread<T>(rows, share, kept, *mean, sums);
+      spread<T>(rows, partition, cache, *mean, sums);
       squares[0] = sums[1];
-      team_sum(squares, share.lanes, turn);
+      team_sum(squares, partition.lanes, sum_index);
       *m2 = squares[0];
     }
   }
 }
 
-// xhat = (x - high) rstd + shift: what is left of the mean, times rstd, comes with the product.
+// xhat = (x - high) rstd + shift, where shift = -low rstd is added in the same madd.
 template <class C>
 struct Normaliser {
   C high, rstd, shift;
@@ -234,174 +235,177 @@ FASTACT_DEVICE Normaliser<C> normaliser(double mean, C rstd) {
 }
 
 template <class T, bool identity>
-FASTACT_DEVICE Pack<T> normalise(const NormRows& rows, const Normaliser<Compute<T>>& way,
-                                 const Pack<T>& pack, const Wide<T>& weight, const Wide<T>& bias) {
-  Wide<T> z = widen_pack(pack);
+FASTACT_DEVICE Vec<T> normalise(const NormRows& rows, const Normaliser<Compute<T>>& transform,
+                                const Vec<T>& vec, const Wide<T>& weight, const Wide<T>& bias) {
+  Wide<T> z = widen_vec(vec);
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
-    z.lane[j] = affine(way(z.lane[j]), weight.lane[j], bias.lane[j]);
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    z.lane[j] = affine(transform(z.lane[j]), weight.lane[j], bias.lane[j]);
   if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
-  return narrow_pack<T>(z);
+  return narrow_vec<T>(z);
 }
 
-// Pass 3: y. What is whole and quick first. from_memory: nothing is kept.
+// Pass 3: y, of whole vectors of quick rows first. from_memory: nothing is cached.
 template <class T, bool identity, bool from_memory, class Rows, class Shared>
-FASTACT_DEVICE void finish(const Rows& rows, const Share& share, Shared&& kept, double mean,
-                           Compute<T> rstd) {
+FASTACT_DEVICE void finish(const Rows& rows, const Partition& partition, Shared&& cache,
+                           double mean, Compute<T> rstd) {
   using C = Compute<T>;
-  constexpr int kSize = Pack<T>::kSize;
-  const Normaliser<C> way = normaliser<C>(mean, rstd);
+  constexpr int kSize = Vec<T>::kSize;
+  const Normaliser<C> transform = normaliser<C>(mean, rstd);
   int i = 0;
   if constexpr (Rows::kDense) {
     const auto quickly = [&](auto weight_given, auto bias_given) {
       constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
-      int whole = whole_of<T>(rows, share);
+      int whole = whole_of<T>(rows, partition);
       if (!from_memory) whole = int(smaller(whole, rows.resident));
-      const char* const of_weight = parameters_base(rows, kWeightRole, share.unit);
-      const char* const of_bias = parameters_base(rows, kBiasRole, share.unit);
-      const T* const x = row_of<T>(rows, rows.data[kResidual] ? kTotal : kX, share.unit);
-      T* const y = row_of<T>(rows, kY, share.unit);
-      int q = int(share.first), at = int(threadIdx.x);
+      const char* const of_weight = parameters_base(rows, kWeightRole, partition.row);
+      const char* const of_bias = parameters_base(rows, kBiasRole, partition.row);
+      const T* const x = row_of<T>(rows, rows.data[kResidual] ? kTotal : kX, partition.row);
+      T* const y = row_of<T>(rows, kY, partition.row);
+      int q = int(partition.first), at = int(threadIdx.x);
 #pragma unroll 1
-      for (; i < whole; ++i, q += share.lanes, at += int(blockDim.x)) {
-        Pack<T> pack;
+      for (; i < whole; ++i, q += partition.lanes, at += int(blockDim.x)) {
+        Vec<T> vec;
         if constexpr (from_memory)
-          pack = load_pack(x + int64_t(q) * kSize);
+          vec = load_vec(x + int64_t(q) * kSize);
         else
-          pack = kept[at];
+          vec = cache[at];
         const Wide<T> weight =
             quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
         const Wide<T> bias =
             quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
-        store_pack(y + int64_t(q) * kSize, normalise<T, identity>(rows, way, pack, weight, bias));
+        store_vec(y + int64_t(q) * kSize,
+                  normalise<T, identity>(rows, transform, vec, weight, bias));
       }
     };
-    const std::integral_constant<Given, kPacks> packs;
+    const std::integral_constant<Given, kVecs> vecs;
     const std::integral_constant<Given, kNothing> nothing;
     const std::integral_constant<Given, kAnything> anything;
     if (rows.quick) {
       const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
       if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
-        quickly(packs, packs);
+        quickly(vecs, vecs);
       else if constexpr (identity)
-        own && !rows.data[kBiasRole] ? quickly(packs, nothing) : quickly(anything, anything);
+        own && !rows.data[kBiasRole] ? quickly(vecs, nothing) : quickly(anything, anything);
     }
   }
 #pragma unroll 1
-  for (; i < share.count; ++i) {
-    const int valid = valid_of<T>(rows, share, i);
-    const int64_t q = share.pack(i);
+  for (; i < partition.count; ++i) {
+    const int valid = valid_of<T>(rows, partition, i);
+    const int64_t q = partition.vec(i);
     const Wide<T> weight =
-        parameters_of<T>(rows, kWeightRole, rows.weight_dtype, C(1), share.unit, q, valid);
+        parameters_of<T>(rows, kWeightRole, rows.weight_dtype, C(1), partition.row, q, valid);
     const Wide<T> bias =
-        parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), share.unit, q, valid);
-    const Pack<T> pack = again<T>(rows, share, kept, i, valid);
-    write(rows, kY, share.unit, q, valid, normalise<T, identity>(rows, way, pack, weight, bias));
+        parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), partition.row, q, valid);
+    const Vec<T> vec = normalised_input<T>(rows, partition, cache, i, valid);
+    write(rows, kY, partition.row, q, valid,
+          normalise<T, identity>(rows, transform, vec, weight, bias));
   }
 }
 
 template <class T, class Rows>
-FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t unit, double mean, double rstd) {
+FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t row, double mean, double rstd) {
   using C = Compute<T>;
-  if (rows.data[kMeanRole]) store(number_of<C>(rows, kMeanRole, unit), C(mean));
-  if (rows.data[kRstdRole]) store(number_of<C>(rows, kRstdRole, unit), C(rstd));
+  if (rows.data[kMeanRole]) store(number_of<C>(rows, kMeanRole, row), C(mean));
+  if (rows.data[kRstdRole]) store(number_of<C>(rows, kRstdRole, row), C(rstd));
 }
 
-// A unit to some lanes of a warp, or to a block.
+// A row belongs to some lanes of a warp, or to a block.
 template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
-void norm_forward_units(FASTACT_GRID_CONSTANT const Rows rows) {
-  const auto kept = dynamic_shared<Pack<T>>();
-  int turn = 0;
-  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.units;
+void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
+  const auto cache = dynamic_shared<Vec<T>>();
+  int sum_index = 0;
+  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.count;
        first += int64_t(gridDim.x) * rows.teams) {
-    const int64_t unit = first + int(threadIdx.x) / rows.lanes;
-    const bool idle = unit >= rows.units;  // yet it takes part in shuffles and barriers
-    const Share share =
-        share_of(unit, 0, packs_of<T>(rows), int(threadIdx.x) % rows.lanes, rows.lanes, idle);
+    const int64_t row = first + int(threadIdx.x) / rows.lanes;
+    const bool idle = row >= rows.count;  // yet it takes part in shuffles and barriers
+    const Partition partition =
+        partition_of(row, 0, vecs_of<T>(rows), int(threadIdx.x) % rows.lanes, rows.lanes, idle);
     double mean, m2;
-    find_moments<T>(rows, share, kept, double(rows.row), turn, &mean, &m2);
+    find_moments<T>(rows, partition, cache, double(rows.length), sum_index, &mean, &m2);
     if (idle) continue;
-    const double rstd = rstd_of(m2, double(rows.row), rows.eps);
-    if (share.lane == 0) store_statistics<T>(rows, share.unit, mean, rstd);
-    finish<T, identity, false>(rows, share, kept, mean, Compute<T>(rstd));
+    const double rstd = rstd_of(m2, double(rows.length), rows.eps);
+    if (partition.lane == 0) store_statistics<T>(rows, partition.row, mean, rstd);
+    finish<T, identity, false>(rows, partition, cache, mean, Compute<T>(rstd));
   }
 }
 
-// Units of several blocks each: chunks of `size` packs.
+// Rows of several blocks each: chunks of `size` vectors.
 struct NormChunks {
   int64_t size, count;
-  double* moments;     // OUT of the first kernel: units x count x [mean, m2]
-  double* statistics;  // OUT of the second: units x [mean, rstd]
+  double* moments;     // OUT of the first kernel: rows x count x [mean, m2]
+  double* statistics;  // OUT of the second: rows x [mean, rstd]
 };
 
 template <class T, class Rows>
-FASTACT_DEVICE Share share_of_chunk(const Rows& rows, const NormChunks& chunks, int64_t task) {
-  const int64_t unit = quotient(task, chunks.count),
-                begin = (task - unit * chunks.count) * chunks.size;
-  return share_of(unit, begin, smaller(begin + chunks.size, packs_of<T>(rows)), int(threadIdx.x),
-                  rows.lanes, false);
+FASTACT_DEVICE Partition partition_of_chunk(const Rows& rows, const NormChunks& chunks,
+                                            int64_t task) {
+  const int64_t row = quotient(task, chunks.count),
+                begin = (task - row * chunks.count) * chunks.size;
+  return partition_of(row, begin, smaller(begin + chunks.size, vecs_of<T>(rows)), int(threadIdx.x),
+                      rows.lanes, false);
 }
 
 template <class T, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  const auto kept = dynamic_shared<Pack<T>>();
-  int turn = 0;
-  for (int64_t task = blockIdx.x; task < rows.units * chunks.count; task += gridDim.x) {
-    const Share share = share_of_chunk<T>(rows, chunks, task);
-    const int64_t begin = (share.first - share.lane) * Pack<T>::kSize;
-    const int64_t count = smaller(chunks.size * Pack<T>::kSize, rows.row - begin);
+  const auto cache = dynamic_shared<Vec<T>>();
+  int sum_index = 0;
+  for (int64_t task = blockIdx.x; task < rows.count * chunks.count; task += gridDim.x) {
+    const Partition partition = partition_of_chunk<T>(rows, chunks, task);
+    const int64_t begin = (partition.first - partition.lane) * Vec<T>::kSize;
+    const int64_t count = smaller(chunks.size * Vec<T>::kSize, rows.length - begin);
     double mean, m2;
-    find_moments<T>(rows, share, kept, double(count), turn, &mean, &m2);
-    if (share.lane == 0) {
+    find_moments<T>(rows, partition, cache, double(count), sum_index, &mean, &m2);
+    if (partition.lane == 0) {
       store(chunks.moments + 2 * task, mean);
       store(chunks.moments + 2 * task + 1, m2);
     }
   }
 }
 
-// A warp a unit. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
+// One warp per row. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
 // mean)^2: the moments of all chunks at once, from a shift amid them, or from 0 where the first
 // mean is infinite.
 template <class T, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
   const int teams = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int64_t size = chunks.size * Pack<T>::kSize;
-  for (int64_t first = int64_t(blockIdx.x) * teams; first < rows.units;
+  const int64_t size = chunks.size * Vec<T>::kSize;
+  for (int64_t first = int64_t(blockIdx.x) * teams; first < rows.count;
        first += int64_t(gridDim.x) * teams) {
-    const int64_t unit = first + int(threadIdx.x) / kWarp;
-    const bool idle = unit >= rows.units;
-    const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : unit);
+    const int64_t row = first + int(threadIdx.x) / kWarp;
+    const bool idle = row >= rows.count;
+    const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : row);
     const double shift = finite_or_zero(load(moments));
     double sum = 0;
     for (int64_t c = lane; c < chunks.count; c += kWarp)
-      sum += double(smaller(size, rows.row - c * size)) * (load(moments + 2 * c) - shift);
-    const double mean = shift + warp_sum(sum) / double(rows.row);
+      sum += double(smaller(size, rows.length - c * size)) * (load(moments + 2 * c) - shift);
+    const double mean = shift + warp_sum(sum) / double(rows.length);
     double squares = 0;
     for (int64_t c = lane; c < chunks.count; c += kWarp) {
       const double apart = load(moments + 2 * c) - mean;
-      squares += madd(double(smaller(size, rows.row - c * size)), apart * apart,
+      squares += madd(double(smaller(size, rows.length - c * size)), apart * apart,
                       load(moments + 2 * c + 1));
     }
-    const double rstd = rstd_of(warp_sum(squares), double(rows.row), rows.eps);
+    const double rstd = rstd_of(warp_sum(squares), double(rows.length), rows.eps);
     if (idle || lane > 0) continue;
-    store(chunks.statistics + 2 * unit, mean);
-    store(chunks.statistics + 2 * unit + 1, rstd);
-    store_statistics<T>(rows, unit, mean, rstd);
+    store(chunks.statistics + 2 * row, mean);
+    store(chunks.statistics + 2 * row + 1, rstd);
+    store_statistics<T>(rows, row, mean, rstd);
   }
 }
 
 template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
 void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  const auto kept = dynamic_shared<Pack<T>>();  // nothing is in it: rows.resident is 0
-  for (int64_t task = blockIdx.x; task < rows.units * chunks.count; task += gridDim.x) {
-    const Share share = share_of_chunk<T>(rows, chunks, task);
-    const double mean = load(chunks.statistics + 2 * share.unit);
-    const double rstd = load(chunks.statistics + 2 * share.unit + 1);
-    finish<T, identity, true>(rows, share, kept, mean, Compute<T>(rstd));
+  const auto cache = dynamic_shared<Vec<T>>();  // nothing is in it: rows.resident is 0
+  for (int64_t task = blockIdx.x; task < rows.count * chunks.count; task += gridDim.x) {
+    const Partition partition = partition_of_chunk<T>(rows, chunks, task);
+    const double mean = load(chunks.statistics + 2 * partition.row);
+    const double rstd = load(chunks.statistics + 2 * partition.row + 1);
+    finish<T, identity, true>(rows, partition, cache, mean, Compute<T>(rstd));
   }
 }
 

@@ -1,64 +1,57 @@
-// The norms over units: layer_norm, rms_norm, group_norm, instance_norm, and with a residual.
+// layer_norm, rms_norm, group_norm, instance_norm, and the first two with a residual.
 //
-// Channels that come last are norms/channels/channels_last.cu's. Of all else norms/rows/plan.cuh
-// sorts the axes into units and their elements. A unit is a row of packs of 16 bytes, and pack q of
-// it belongs to lane q % lanes, whatever lies where: 1 to 32 lanes of a warp for short rows, which
-// share a block, and a block of up to 512 threads for longer ones.
+// A normalization row is a set of elements that share a mean and a standard deviation: a row of
+// layer_norm, a group of group_norm, a channel of an example of instance_norm. plan.cuh sorts the
+// axes of the arrays into rows and the elements of a row. Arrays whose channels come last go to
+// norms/channels/channels_last.cu instead.
 //
-// Forward. The row is read once and kept in shared memory in its storage type, where each thread
-// looks only at what it put there itself: no barrier but one a sum, no bank conflict, and nothing
-// wide in registers while the activation is called. Three passes over that: the mean (and the sum
-// with the residual, which is what is kept), the squares about it, and y. rms_norm leaves out one.
-// Packs beyond what shared memory holds are read again: a device with less of it takes more traffic
-// and gives the same bits. Rows of more than kSplit packs are cut into chunks, a block each: their
-// moments, one merging kernel (all chunks of a row at once, about the first one's mean), then y.
+// A row is read by vectors of 16 bytes. Vector q of a row belongs to lane q % lanes, whatever the
+// memory layout. The lanes of a short row are 1 to 32 threads of a warp, so that several rows share
+// a block; those of a longer row are a block of up to 512 threads. The order of every addition is a
+// function of the row's length and dtype alone, so the bits depend on neither the device nor the
+// number of rows.
 //
-//   Bytes moved: x, residual, total and y once; from kSplit packs on what is normalised twice.
+// Forward, three passes over one row:
+//   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
+//   2. squared distances from the mean (rms_norm leaves this pass out)
+//   3. y = f(z)
+// A thread reads back only what it has written to the cache itself: one barrier per sum, no bank
+// conflicts, and nothing wide is live across the call of the activation. Vectors beyond the
+// capacity of shared memory are read again from global memory: more traffic, the same bits. Rows of
+// more than kSplit vectors are cut into chunks, one block each: moments of the chunks, one kernel
+// that merges them, then y.
 //
-// Backward. A block takes a group of a chunk of the batch. x and dy of a tile of up to four rows
-// are read and kept; p = dy f'(z) takes dy's place, in the compute type; the sums of g and g xhat;
-// then dx, and the columns' sums of p xhat and p, in the compute type for 16 rows and in double
-// beyond. Both are kept as x is. Sums of parameters that run elements share (group_norm,
-// instance_norm) are taken unit by unit. The partials of the chunks, at most kMostSums bytes of
-// them, meet in one finishing kernel in the order of the chunks.
+//   Bytes moved: x, residual, total and y once; beyond kSplit vectors, pass 3 reads again.
 //
-//   Bytes moved: dy, x (dtotal) and dx once, and the partials.
+// Backward. A block takes one group of parameters and one chunk of the batch, in tiles of up to
+// four rows:
+//   1. x and dy are read into the shared-memory cache
+//   2. p = dy f'(z) replaces dy there, in the compute type; the row's sums of g = p w and g xhat
+//   3. dx, and for each column the sums of p xhat and of p: in the compute type for kSumRows rows,
+//      beyond that in double
+// Where a run of elements shares a parameter (group_norm, instance_norm), its sums are taken row by
+// row. The partial sums of the chunks, at most kMostSums bytes, are added in the order of the
+// chunks by one finishing kernel.
 //
-// Of dense rows of more than kLongRow packs, whose sums, x and dy together leave shared memory,
-// norms/rows/split_row.cuh takes parts: a few of them keep the whole device busy.
+//   Bytes moved: dy, x (dtotal) and dx once, and the partial sums.
 //
-//   Bytes moved: dy and x twice, dx once; of the sums of each part of the batch, which has
-//   kLongRows rows or more, 32 an element of a row, written and read again.
+// Dense rows of more than kLongRow vectors, whose x, dy and column sums do not fit shared memory
+// together, go to split_row.cuh.
 //
-// In each pass whole packs of quick rows (norms/rows/plan.cuh) have a loop of their own, in which
-// nothing is asked that holds for the row, addresses are one addition, and the sums take a pack's
-// eight 16-bit numbers in float before one conversion to double. By the machine code for sm_90
-// (identity, weight and bias; docs/results/cuda_static.md) that took the instructions an element
+//   Bytes moved: dy and x twice, dx once; column sums of each part of the batch (kLongRows rows or
+//   more): 32 bytes per element of a row, written and read again.
 //
-//   forward    bfloat16 35 -> 16, float16 34 -> 16, float32 48 -> 16, float64 84 -> 24
-//   backward   bfloat16 51 -> 23, float16 45 -> 23, float32 67 -> 27, float64 122 -> 45
+// In each pass, whole vectors of a quick row (plan.cuh) have a loop of their own without the tests
+// that misaligned or partial vectors need. Arrays of any other strides go element by element
+// through the same kernels in the same order; backward reads them three times and adds long rows up
+// in another order than dense ones.
 //
-// where the time of memory at 4.3 TB/s is that of 28 (16-bit) to 110 forward, 41 to 165 backward.
+// Statistics are summed in double. Of 16-bit data a vector is first summed in float: its elements,
+// of 8 or 11 bits each, mostly exactly, and the squares of their distances from the mean as a
+// float, from which the double sums are corrected: rstd is off by at most 4 u, u = 2^-24. Squares
+// that a float cannot hold, which only bfloat16 has, are taken again in double.
 //
-// Arrays of any other strides go element by element through the same kernels, in the same order;
-// backward reads theirs three times, and adds long rows up in another order than dense ones.
-//
-// Statistics are added up in double: a conversion and an addition an element for float32. Of 16-bit
-// data a pack is added up in float, its elements (8 or 11 bits each: mostly exact) and the squares
-// of their distances from the mean as a float, from which the double sums are put right: rstd is
-// off by 4 u (u = 2^-24) at most. Squares that float does not hold, of bfloat16 alone, are taken
-// again in double. The order is a function of the row's length and dtype alone.
-//
-// No GPU has run these kernels yet: what is said of speed is counted. For sm_90 nothing spills: 64
-// registers forward (float64 and any strides: up to 102), 128 backward (float64 of any strides,
-// where 512 threads would spill 40 bytes, has 256 of them).
-//
-// Tried and rejected: rows in registers across the activation's call (100 to 450 bytes of spills);
-// backward in 64 registers (134 to 198 bytes, float32); packs at the ends of rows, misaligned ones
-// and parameters in their rarer forms inlined wherever they are read (28 bytes forward, and for
-// bfloat16 25 s of compiling instead of 11); tiles of arrays of any strides kept as dense ones are
-// (up to 132 bytes); one loop for all ways in which parameters are given (nvcc makes predicated
-// loads of them, and every pack issues all).
+// Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
 #include "cuda/core/device.h"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/rows/forward.cuh"
@@ -67,12 +60,12 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kWarpRow = 256;        // packs, at most, of a row that one warp takes
-constexpr int64_t kWideRow = 2048;       // packs from which on a block has 512 threads
-constexpr int64_t kSplit = 16384;        // packs of a row that one block takes
-constexpr int64_t kChunk = 4096;         // packs of a part of a longer one
-constexpr int64_t kLongRow = 2048;       // packs of a dense row that one block takes backward
-constexpr int64_t kLongChunk = 1024;     // packs of a part of a longer one
+constexpr int64_t kWarpRow = 256;        // vectors, at most, of a row that one warp takes
+constexpr int64_t kWideRow = 2048;       // vectors from which on a block has 512 threads
+constexpr int64_t kSplit = 16384;        // vectors of a row that one block takes
+constexpr int64_t kChunk = 4096;         // vectors of a part of a longer one
+constexpr int64_t kLongRow = 2048;       // vectors of a dense row that one block takes backward
+constexpr int64_t kLongChunk = 1024;     // vectors of a part of a longer one
 constexpr int64_t kLongRows = 4;         // at least, of the batch in a part of it
 constexpr int64_t kLongTasks = 512;      // parts of a batch of such rows: what an H200 runs at once
 constexpr int kStaticShared = 2 << 10;   // bytes, at most, of the kernels' own
@@ -103,32 +96,33 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
 int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
 
 template <class T>
-int64_t row_packs(const NormPlan& plan) {
-  return ceil_div(plan.rows.row, Pack<T>::kSize);
+int64_t row_vecs(const NormPlan& plan) {
+  return ceil_div(plan.rows.length, Vec<T>::kSize);
 }
 
-void set_lanes(NormPlan* plan, int64_t packs, int lanes) {
+void set_lanes(NormPlan* plan, int64_t vecs, int lanes) {
   plan->rows.lanes = lanes;
   plan->threads = lanes <= kWarp ? kThreadsOfNarrow : lanes;
   plan->rows.teams = plan->threads / lanes;
-  plan->rows.per_lane = int(ceil_div(packs, lanes));
+  plan->rows.per_lane = int(ceil_div(vecs, lanes));
 }
 
 template <class T>
 NormPlan plan_forward(const NormCall& call, NormChunks* chunks) {
   const bool outputs[4] = {false, false, call.data[NormCall::kTotal].data != nullptr, true};
   NormPlan plan = plan_norm<T>(call, NormCall::kX, outputs);
-  const int64_t packs = row_packs<T>(plan);
-  *chunks = {packs, 1, nullptr, nullptr};
-  if (packs > kSplit) *chunks = {kChunk, ceil_div(packs, kChunk), nullptr, nullptr};
-  if (packs <= kWarpRow)
-    set_lanes(&plan, packs, power_of_two_from(ceil_div(packs, kInFlight), kWarp));
+  const int64_t vecs = row_vecs<T>(plan);
+  *chunks = {vecs, 1, nullptr, nullptr};
+  if (vecs > kSplit) *chunks = {kChunk, ceil_div(vecs, kChunk), nullptr, nullptr};
+  if (vecs <= kWarpRow)
+    set_lanes(&plan, vecs, power_of_two_from(ceil_div(vecs, kInFlight), kWarp));
   else
-    set_lanes(&plan, chunks->size, packs < kWideRow ? kThreadsOfNarrow : kNormThreads);
+    set_lanes(&plan, chunks->size, vecs < kWideRow ? kThreadsOfNarrow : kNormThreads);
   return plan;
 }
 
-// is_dense: what to take for it, where not all arrays are known.
+// is_dense: overrides what follows from the arrays, for sizes of workspaces, when not all arrays
+// are known.
 template <class T>
 NormPlan plan_backward(const NormCall& call, NormBackward* backward,
                        const bool* is_dense = nullptr) {
@@ -136,39 +130,39 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward,
   NormPlan plan = plan_norm<T>(call, NormCall::kIn, outputs);
   if (is_dense) plan.is_dense = *is_dense;
   const NormRows& rows = plan.rows;
-  const int64_t packs = row_packs<T>(plan);
+  const int64_t vecs = row_vecs<T>(plan);
   const bool has_parameters = call.weight.data || call.bias.data;
   const bool has_sums = call.dweight.data || call.dbias.data;
-  const bool by_slots = has_parameters && rows.run > 1;
+  const bool by_runs = has_parameters && rows.run > 1;
   const int most = plan.is_dense ? kBackwardThreads<T, NormRows> : kBackwardThreads<T, NormStrided>;
-  const int most_lanes = packs < kWideRow ? kThreadsOfNarrow : most;
-  if (by_slots || packs > 2 * kWarp)
-    set_lanes(&plan, packs, std::max(2 * kWarp, power_of_two_from(packs, most_lanes)));
+  const int most_lanes = vecs < kWideRow ? kThreadsOfNarrow : most;
+  if (by_runs || vecs > 2 * kWarp)
+    set_lanes(&plan, vecs, std::max(2 * kWarp, power_of_two_from(vecs, most_lanes)));
   else
-    set_lanes(&plan, packs, power_of_two_from(packs, kWarp));
+    set_lanes(&plan, vecs, power_of_two_from(vecs, kWarp));
 
   *backward = {};
-  backward->is_long = plan.is_dense && !by_slots && packs > kLongRow;
-  backward->has_slots = has_sums && by_slots;
-  backward->has_columns = has_sums && !by_slots;
-  const int64_t run_packs = rows.run / Pack<T>::kSize + 1;
-  backward->slot_lanes = run_packs > 2 * kWarp ? plan.threads : power_of_two_from(run_packs, kWarp);
+  backward->is_long = plan.is_dense && !by_runs && vecs > kLongRow;
+  backward->has_runs = has_sums && by_runs;
+  backward->has_columns = has_sums && !by_runs;
+  const int64_t run_vecs = rows.run / Vec<T>::kSize + 1;
+  backward->run_lanes = run_vecs > 2 * kWarp ? plan.threads : power_of_two_from(run_vecs, kWarp);
   backward->padded = ceil_div(rows.params, 8) * 8;
 
   if (backward->is_long) {
-    const int64_t tiles = ceil_div(packs, kColumnThreads) * rows.groups;
+    const int64_t tiles = ceil_div(vecs, kColumnThreads) * rows.groups;
     backward->size = std::max(kLongRows, ceil_div(rows.batch, ceil_div(kLongTasks, tiles)));
     backward->count = ceil_div(rows.batch, backward->size);
     return plan;
   }
-  // A chunk of the batch: without sums as many blocks as there may be.
+  // Chunks of the batch. Without sums a chunk is as short as it may be: most blocks.
   const int64_t bytes = 2 * rows.groups * backward->padded * int64_t(sizeof(double));
   const int64_t chunks =
       std::max<int64_t>(1, std::min({kMostSums / bytes, kManyTasks / rows.groups, kMostChunks}));
-  const int64_t least = int64_t(plan.rows.teams) * (by_slots ? 1 : kMostTile);
+  const int64_t least = int64_t(plan.rows.teams) * (by_runs ? 1 : kMostTile);
   backward->size = std::max(least, has_sums ? ceil_div(rows.batch, chunks) : int64_t(1));
   // No more blocks than a grid has, whatever the batch.
-  backward->size = std::max(backward->size, ceil_div(rows.units, kMaxBlocks / 2));
+  backward->size = std::max(backward->size, ceil_div(rows.count, kMaxBlocks / 2));
   backward->count = ceil_div(rows.batch, backward->size);
   return plan;
 }
@@ -176,15 +170,15 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward,
 // Bytes of a thread for the sums of its columns.
 template <class T>
 int64_t bytes_of_sums(const NormPlan& plan) {
-  return plan.rows.per_lane * 2 * Pack<T>::kSize * int64_t(sizeof(Compute<T>));
+  return plan.rows.per_lane * 2 * Vec<T>::kSize * int64_t(sizeof(Compute<T>));
 }
 
 int64_t partial_bytes(const NormPlan& plan, const NormBackward& backward) {
-  if (!backward.has_columns && !backward.has_slots) return 0;
+  if (!backward.has_columns && !backward.has_runs) return 0;
   return 2 * backward.count * plan.rows.groups * backward.padded * int64_t(sizeof(double));
 }
 
-// Sums that some device may have no shared memory for.
+// Scratch memory for column sums that do not fit the shared memory of every device.
 template <class T>
 int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
   const int64_t block = bytes_of_sums<T>(plan) * plan.threads;
@@ -192,27 +186,27 @@ int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
   return backward.count * plan.rows.groups * block;
 }
 
-// Shares out shared memory: first to the sums of the columns, then to rows.
+// Allots shared memory: first to the sums of the columns, then to rows.
 template <class T>
-int share_out(NormPlan* plan, NormBackward* backward, bool identity) {
+int allot_shared(NormPlan* plan, NormBackward* backward, bool identity) {
   const int planes = kPlanes<T>;
-  const int row = 1 + (identity ? 1 : planes);
-  const int facts = int(4 * sizeof(Compute<T>)) / kPackBytes;
+  const int slots = 1 + (identity ? 1 : planes);
+  const int stats = int(4 * sizeof(Compute<T>)) / kVecBytes;
   const int per_lane = plan->rows.per_lane;
-  const int64_t slot = int64_t(kPackBytes) * plan->threads;
+  const int64_t slot = int64_t(kVecBytes) * plan->threads;
   const auto bytes_of = [&](int tile, int resident, int sums) {
-    return (tile * resident * row + sums * 2 * planes) * slot +
-           int64_t(tile) * plan->rows.teams * facts * kPackBytes;
+    return (tile * resident * slots + sums * 2 * planes) * slot +
+           int64_t(tile) * plan->rows.teams * stats * kVecBytes;
   };
   const int64_t all = shared_of_device(), half = (all - kStaticShared) / 2;
   int sums = backward->has_columns ? per_lane : 0;
-  int tile = backward->has_slots || !plan->is_dense ? 1 : kMostTile;
+  int tile = backward->has_runs || !plan->is_dense ? 1 : kMostTile;
   int resident = plan->is_dense ? per_lane : 0;
   while (tile > 1 && bytes_of(tile, resident, sums) > half) tile /= 2;
   if (bytes_of(tile, resident, sums) > all) {
     const int64_t left = all - bytes_of(tile, 0, 0);
     sums = int(std::min<int64_t>(sums, left / (2 * planes * slot)));
-    resident = int(std::min<int64_t>(resident, (all - bytes_of(tile, 0, sums)) / (row * slot)));
+    resident = int(std::min<int64_t>(resident, (all - bytes_of(tile, 0, sums)) / (slots * slot)));
   }
   backward->tile = tile;
   backward->sums_resident = sums;
@@ -220,32 +214,33 @@ int share_out(NormPlan* plan, NormBackward* backward, bool identity) {
   return int(bytes_of(tile, resident, sums));
 }
 
-// Chunks of long rows. Their numbers lie behind the partials.
+// Chunks of long rows; their sums lie behind the partial sums of the columns.
 template <class T>
 NormLong long_of(const NormPlan& plan, const NormBackward& backward, void* workspace) {
-  NormLong parts{kLongChunk, ceil_div(row_packs<T>(plan), kLongChunk), nullptr, nullptr};
-  parts.terms = static_cast<double*>(workspace) + partial_bytes(plan, backward) / sizeof(double);
-  parts.means = parts.terms + 2 * plan.rows.units * parts.count;
+  NormLong parts{kLongChunk, ceil_div(row_vecs<T>(plan), kLongChunk), nullptr, nullptr};
+  parts.chunk_sums =
+      static_cast<double*>(workspace) + partial_bytes(plan, backward) / sizeof(double);
+  parts.means = parts.chunk_sums + 2 * plan.rows.count * parts.count;
   return parts;
 }
 
 template <class T>
 int64_t long_bytes(const NormPlan& plan, const NormBackward& backward) {
   if (!backward.is_long) return 0;
-  const int64_t chunks = ceil_div(row_packs<T>(plan), kLongChunk);
-  return 2 * plan.rows.units * (chunks + 1) * int64_t(sizeof(double));
+  const int64_t chunks = ceil_div(row_vecs<T>(plan), kLongChunk);
+  return 2 * plan.rows.count * (chunks + 1) * int64_t(sizeof(double));
 }
 
 template <class T, bool identity>
 void launch_long(const NormRows& rows, const NormBackward& backward, const NormLong& parts,
                  cudaStream_t stream) {
   if (rows.data[kDx]) {
-    launch(norm_long_terms<T, identity>, {blocks_for(rows.units * parts.count), kTermThreads},
+    launch(norm_long_sums<T, identity>, {blocks_for(rows.count * parts.count), kRowSumThreads},
            stream, rows, parts);
-    launch(norm_long_means<T>, {blocks_for(ceil_div(rows.units, 256 / kWarp)), 256}, stream, rows,
+    launch(norm_long_means<T>, {blocks_for(ceil_div(rows.count, 256 / kWarp)), 256}, stream, rows,
            parts);
   }
-  const int64_t tiles = ceil_div(ceil_div(rows.row, Pack<T>::kSize), kColumnThreads);
+  const int64_t tiles = ceil_div(ceil_div(rows.length, Vec<T>::kSize), kColumnThreads);
   launch(norm_long_gradients<T, identity>, {backward.count * rows.groups * tiles, kColumnThreads},
          stream, rows, backward, parts);
 }
@@ -263,17 +258,18 @@ void finish_gradients(const NormPlan& plan, const NormBackward& backward, const 
     gradient.params = plan.rows.params;
     gradient.partials =
         backward.partials + which * gradient.count * gradient.groups * gradient.padded;
-    gradient.to = plan.slot_data[which];
+    gradient.to = plan.param_data[which];
     gradient.dtype = which == 0 ? call.weight_dtype : call.bias_dtype;
     gradient.accumulate = call.accumulate;
-    gradient.axes = plan.slot_axes;
-    std::copy(plan.slot_length, plan.slot_length + kNormAxes, gradient.length);
-    std::copy(plan.slot_stride[which], plan.slot_stride[which] + kNormAxes, gradient.stride);
-    launch(norm_parameters<T>, {blocks_for(ceil_div(plan.slots(), kWarp)), 256}, stream, gradient);
+    gradient.axes = plan.param_axes;
+    std::copy(plan.param_length, plan.param_length + kNormAxes, gradient.length);
+    std::copy(plan.param_stride[which], plan.param_stride[which] + kNormAxes, gradient.stride);
+    launch(norm_parameters<T>, {blocks_for(ceil_div(plan.param_count(), kWarp)), 256}, stream,
+           gradient);
   }
 }
 
-// Sums of nothing, for every element of a parameter.
+// The gradients of an empty x: zero, or nothing added.
 template <class T>
 void clear_gradients(const NormCall& call, cudaStream_t stream) {
   for (int which = 0; which < 2; ++which) {
@@ -315,7 +311,7 @@ int64_t norm_forward_workspace(const NormCall& call) {
     return norm_columns_forward_workspace<T>(call);
   NormChunks chunks;
   const NormPlan plan = plan_forward<T>(call, &chunks);
-  return chunks.count > 1 ? plan.rows.units * (chunks.count + 1) * 2 * int64_t(sizeof(double)) : 0;
+  return chunks.count > 1 ? plan.rows.count * (chunks.count + 1) * 2 * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
@@ -325,26 +321,27 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   NormChunks chunks;
   NormPlan plan = plan_forward<T>(call, &chunks);
   chunks.moments = static_cast<double*>(workspace);
-  chunks.statistics = chunks.moments + 2 * plan.rows.units * chunks.count;
-  const int64_t slot = int64_t(kPackBytes) * plan.threads;
+  chunks.statistics = chunks.moments + 2 * plan.rows.count * chunks.count;
+  const int64_t slot = int64_t(kVecBytes) * plan.threads;
   plan.rows.resident = int(std::min<int64_t>(plan.rows.per_lane, shared_of_device() / slot));
   const int shared = int(plan.rows.resident * slot);
-  const int64_t units = plan.rows.units;
+  const int64_t row_count = plan.rows.count;
   for_layout(plan, call.which == k_identity, [&](auto rows, auto identity) {
     using Rows = decltype(rows);
     constexpr bool kIdentity = decltype(identity)::value;
     if (chunks.count == 1) {
-      launch_with_shared(norm_forward_units<T, kIdentity, Rows>,
-                         {blocks_for(ceil_div(units, plan.rows.teams)), plan.threads, 1, 1, shared},
-                         stream, rows);
+      launch_with_shared(
+          norm_forward_rows<T, kIdentity, Rows>,
+          {blocks_for(ceil_div(row_count, plan.rows.teams)), plan.threads, 1, 1, shared}, stream,
+          rows);
       return;
     }
-    const int64_t blocks = blocks_for(units * chunks.count);
+    const int64_t blocks = blocks_for(row_count * chunks.count);
     launch_with_shared(norm_moments<T, Rows>, {blocks, plan.threads, 1, 1, shared}, stream, rows,
                        chunks);
     launch(norm_merge<T, Rows>,
-           {blocks_for(ceil_div(units, kThreadsOfNarrow / kWarp)), kThreadsOfNarrow}, stream, rows,
-           chunks);
+           {blocks_for(ceil_div(row_count, kThreadsOfNarrow / kWarp)), kThreadsOfNarrow}, stream,
+           rows, chunks);
     rows.resident = 0;
     launch(norm_apply_chunks<T, kIdentity, Rows>, {blocks, plan.threads}, stream, rows, chunks);
   });
@@ -381,11 +378,11 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
              : launch_long<T, false>(plan.rows, backward, parts, stream);
     return finish_gradients<T>(plan, backward, call, stream);
   }
-  const int shared = share_out<T>(&plan, &backward, identity && plan.is_dense);
+  const int shared = allot_shared<T>(&plan, &backward, identity && plan.is_dense);
   const int64_t blocks = backward.count * plan.rows.groups;
   for_layout(plan, identity, [&](const auto& rows, auto is_identity) {
     using Rows = std::decay_t<decltype(rows)>;
-    launch_with_shared(norm_backward_units<T, decltype(is_identity)::value, Rows>,
+    launch_with_shared(norm_backward_rows<T, decltype(is_identity)::value, Rows>,
                        {blocks, plan.threads, 1, 1, shared}, stream, rows, backward);
   });
   finish_gradients<T>(plan, backward, call, stream);

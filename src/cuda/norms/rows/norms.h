@@ -1,4 +1,4 @@
-// The norms over units (common/norms.h) to the bindings, as core/api.h says of the other families.
+// The norms over rows (common/norms/norms.h) for the bindings; core/api.h states the conventions.
 #pragma once
 
 #include "cuda/core/api.h"
@@ -16,8 +16,8 @@ struct NormCall {
   Operand weight, bias;    // IN
   Operand dweight, dbias;  // OUT, or IN/OUT with accumulate; of the dtypes of weight and bias
   int weight_dtype, bias_dtype;
-  const bool* reduced;       // a flag an axis: is inside a unit
-  const bool* of_parameter;  // a flag an axis: weight and bias have it
+  const bool* reduced;       // one flag per axis: is inside a row
+  const bool* of_parameter;  // one flag per axis: weight and bias have it
   int which;                 // the activation
   const double* parameters;  // its
   double eps;
@@ -40,7 +40,7 @@ int64_t norm_backward_workspace(const NormCall& call);
 template <class T>
 void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream);
 
-// statistic OUT = NaN, of the compute type T: what units without elements have.
+// statistic OUT = NaN, of the compute type T: of rows without elements.
 template <class T>
 void fill_with_nan(const Operand& statistic, cudaStream_t stream);
 

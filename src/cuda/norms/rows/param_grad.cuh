@@ -1,5 +1,5 @@
-// The sums of the norms' parameters: of the columns of many units, of the runs of one unit, and of
-// all chunks.
+// The sums behind dweight and dbias: of a block's columns, of the runs of one row, and of all
+// chunks.
 #pragma once
 
 #include "cuda/norms/rows/smem_cache.cuh"
@@ -8,75 +8,75 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 // Adds the sums of all teams to the chunk's partials and sets them back.
-template <class T, class Kept>
-FASTACT_DEVICE void flush(const NormRows& rows, const Kept& keep, int64_t chunk, int64_t group,
+template <class T, class Cache>
+FASTACT_DEVICE void flush(const NormRows& rows, const Cache& cache, int64_t chunk, int64_t group,
                           bool is_first) {
-  constexpr int kSize = Pack<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize;
   const int lanes = rows.lanes;
   __syncthreads();
 #pragma unroll 1
   for (int k = int(threadIdx.x); k < rows.per_lane * lanes; k += int(blockDim.x)) {
     const int i = k / lanes, lane = k - i * lanes;
-    if (k >= packs_of<T>(rows)) break;
+    if (k >= vecs_of<T>(rows)) break;
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
       double sum[kSize] = {};
       for (int team = 0; team < rows.teams; ++team) {
-        const Wide<T> part = keep.sums(i, which, team * lanes + lane);
+        const Wide<T> part = cache.sums(i, which, team * lanes + lane);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) sum[j] += double(part.lane[j]);
       }
-      double* to = keep.plan.partials +
-                   ((which * keep.plan.count + chunk) * rows.groups + group) * keep.plan.padded +
+      double* to = cache.plan.partials +
+                   ((which * cache.plan.count + chunk) * rows.groups + group) * cache.plan.padded +
                    int64_t(k) * kSize;
 #pragma unroll
       for (int j = 0; j < kSize; j += 2) {
-        Pack<double> two{{sum[j], sum[j + 1]}};
+        Vec<double> two{{sum[j], sum[j + 1]}};
         if (!is_first) {
-          const Pack<double> before = load_pack(to + j);
+          const Vec<double> before = load_vec(to + j);
           two.lane[0] += before.lane[0], two.lane[1] += before.lane[1];
         }
-        store_pack(to + j, two);
+        store_vec(to + j, two);
       }
     }
   }
   __syncthreads();
 }
 
-template <class T, class Kept>
-FASTACT_DEVICE void clear(const Kept& keep, const Share& share) {
+template <class T, class Cache>
+FASTACT_DEVICE void clear(const Cache& cache, const Partition& partition) {
 #pragma unroll 1
-  for (int i = 0; i < share.count; ++i) {
-    keep.put_sums(i, 0, int(threadIdx.x), Wide<T>{});
-    keep.put_sums(i, 1, int(threadIdx.x), Wide<T>{});
+  for (int i = 0; i < partition.count; ++i) {
+    cache.put_sums(i, 0, int(threadIdx.x), Wide<T>{});
+    cache.put_sums(i, 1, int(threadIdx.x), Wide<T>{});
   }
 }
 
-// The sums of each slot of one unit, which the block has to itself.
-template <class T, bool identity, class Rows, class Kept>
-FASTACT_DEVICE void add_slots(const Rows& rows, const Kept& keep, const Share& share, int r,
-                              Compute<T> mean, Compute<T> rstd, int64_t chunk, int64_t group,
-                              bool is_first) {
-  constexpr int kSize = Pack<T>::kSize;
-  const int lanes = keep.plan.slot_lanes, teams = int(blockDim.x) / lanes;
+// The sums of each run of one row, which the block has to itself.
+template <class T, bool identity, class Rows, class Cache>
+FASTACT_DEVICE void add_run_sums(const Rows& rows, const Cache& cache, const Partition& partition,
+                                 int r, Compute<T> mean, Compute<T> rstd, int64_t chunk,
+                                 int64_t group, bool is_first) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int lanes = cache.plan.run_lanes, teams = int(blockDim.x) / lanes;
   const int team = int(threadIdx.x) / lanes, lane = int(threadIdx.x) % lanes;
-  int turn = 0;
+  int sum_index = 0;
   __syncthreads();
   for (int64_t s0 = 0; s0 < rows.params; s0 += teams) {
-    const int64_t slot = s0 + team;
-    const bool idle = slot >= rows.params;
-    const int64_t begin = slot * rows.run, end = begin + rows.run;
+    const int64_t param = s0 + team;
+    const bool idle = param >= rows.params;
+    const int64_t begin = param * rows.run, end = begin + rows.run;
     double sums[2] = {};
 #pragma unroll 1
     for (int64_t q = begin / kSize + lane; !idle && q * kSize < end; q += lanes) {
-      const int valid = int(smaller(rows.row - q * kSize, kSize));
+      const int valid = int(smaller(rows.length - q * kSize, kSize));
       const int i = int(q / rows.lanes), owner = int(q - int64_t(i) * rows.lanes);
-      const bool kept = Rows::kDense && i < rows.resident;
-      Wide<T> p =
-          kept ? keep.p(r, i, owner) : p_again<T, identity>(rows, mean, rstd, share.unit, q, valid);
-      Wide<T> xhat = xhat_of(
-          kept ? keep.pack(keep.x_slot(r, i), owner) : read<T>(rows, kIn, share.unit, q, valid),
-          mean, rstd);
+      const bool cached = Rows::kDense && i < rows.resident;
+      Wide<T> p = cached ? cache.p(r, i, owner)
+                         : recompute_p<T, identity>(rows, mean, rstd, partition.row, q, valid);
+      Wide<T> xhat = xhat_of(cached ? cache.vec(cache.x_slot(r, i), owner)
+                                    : read<T>(rows, kIn, partition.row, q, valid),
+                             mean, rstd);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const bool inside = q * kSize + j >= begin && q * kSize + j < end;
@@ -86,13 +86,13 @@ FASTACT_DEVICE void add_slots(const Rows& rows, const Kept& keep, const Share& s
       sums[0] += dot<T>(p, xhat);
       sums[1] += lanes_of<T>(p);
     }
-    team_sum(sums, lanes, turn);
+    team_sum(sums, lanes, sum_index);
     if (idle || lane > 0) continue;
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-      double* to = keep.plan.partials +
-                   ((which * keep.plan.count + chunk) * rows.groups + group) * keep.plan.padded +
-                   slot;
+      double* to = cache.plan.partials +
+                   ((which * cache.plan.count + chunk) * rows.groups + group) * cache.plan.padded +
+                   param;
       store(to, is_first ? sums[which] : load(to) + sums[which]);
     }
   }
@@ -107,45 +107,40 @@ struct NormGradient {
   int dtype;
   bool accumulate;
   int axes;
-  int64_t length[kNormAxes], stride[kNormAxes];  // of the slots, bytes
+  int64_t length[kNormAxes], stride[kNormAxes];  // of the parameters, bytes
 };
 
-// 32 slots a block, their chunks by eight threads each.
+// 32 parameters a block, eight threads to the chunks of each.
 template <class T>
 FASTACT_KERNEL(256)
 void norm_parameters(FASTACT_GRID_CONSTANT const NormGradient gradient) {
   constexpr int kParts = 256 / kWarp;
   FASTACT_SHARED(double, parts, 256);
   const int lane = int(threadIdx.x) % kWarp, part = int(threadIdx.x) / kWarp;
-  const int64_t slots = gradient.groups * gradient.params;
-  for (int64_t first = int64_t(blockIdx.x) * kWarp; first < slots;
+  const int64_t all = gradient.groups * gradient.params;
+  for (int64_t first = int64_t(blockIdx.x) * kWarp; first < all;
        first += int64_t(gridDim.x) * kWarp) {
-    const int64_t slot = first + lane;
+    const int64_t param = first + lane;
     double sum = 0;
-    if (slot < slots) {
-      const int64_t group = quotient(slot, gradient.params);
+    if (param < all) {
+      const int64_t group = quotient(param, gradient.params);
       const double* from =
-          gradient.partials + group * gradient.padded + slot - group * gradient.params;
+          gradient.partials + group * gradient.padded + param - group * gradient.params;
       for (int64_t c = part; c < gradient.count; c += kParts)
         sum += load(from + c * gradient.groups * gradient.padded);
     }
     parts[part * kWarp + lane] = sum;
     __syncthreads();
-    if (part == 0 && slot < slots) {
+    if (part == 0 && param < all) {
       for (int k = 1; k < kParts; ++k) sum += double(parts[k * kWarp + lane]);
       char* to = gradient.to;
-      int64_t index = slot;
+      int64_t index = param;
       for (int axis = gradient.axes; axis-- > 0;) {
         const int64_t rest = quotient(index, gradient.length[axis]);
         to += (index - rest * gradient.length[axis]) * gradient.stride[axis];
         index = rest;
       }
-      if (gradient.dtype == kF64)
-        put(reinterpret_cast<double*>(to), sum, gradient.accumulate);
-      else if (gradient.dtype == kF32)
-        put(reinterpret_cast<float*>(to), sum, gradient.accumulate);
-      else
-        put(reinterpret_cast<T*>(to), sum, gradient.accumulate);
+      put_parameter<T>(to, gradient.dtype, sum, gradient.accumulate);
     }
     __syncthreads();
   }

@@ -1,14 +1,15 @@
-// From the axes of a norm's arrays to units and their elements, on the host.
+// The plan of a norm, made on the host: from axes to rows and their elements.
 //
 // The axes are sorted into four classes, outermost first, and within a class by the strides of x:
 //
-//   batch    counts units, and repeats the parameters        unit    u = batch * groups + group
-//   groups   counts units, and the parameters
-//   params   inside a unit, and counts the parameters        element e = param * run + pixel
-//   pixels   inside a unit, and repeats the parameters       slot      = group * params + param
+//   batch    counts rows, and repeats the parameters       row     = batch * groups + group
+//   groups   counts rows, and the parameters
+//   params   inside a row, and counts the parameters       element = param * run + pixel
+//   pixels   inside a row, and repeats the parameters      parameter index = group * params + param
 //
-// layer_norm has a batch and params, group_norm a batch, groups, params and (NCHW) pixels,
-// instance_norm a batch, groups and pixels. Without weight and bias all is batch and pixels.
+// layer_norm has a batch and params; group_norm a batch, groups, params and (NCHW) pixels;
+// instance_norm a batch, groups and pixels. Without weight and bias there are only batch and
+// pixels.
 #pragma once
 
 #include <algorithm>
@@ -30,32 +31,32 @@ constexpr int kDTypeOf<f16> = kF16;
 template <>
 constexpr int kDTypeOf<bf16> = kBF16;
 
-// Where an element of a unit lies in arrays of any strides.
+// Where an element of a row is in arrays of any strides.
 struct NormTable {
-  int units, count;  // axes that count units, and all
+  int row_axes, count;  // axes that count rows, and all axes
   int64_t length[kNormAxes];
   int64_t stride[kNormRoles][kNormAxes];  // bytes
 };
 
-// What the kernels are told. Roles 0 to 3 are the arrays of NormCall::data.
+// The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data.
 struct NormRows {
-  static constexpr bool kDense = true;  // units are rows of neighbours, a pitch apart
+  static constexpr bool kDense = true;  // a row's elements are neighbours; rows are a pitch apart
 
   char* data[kNormRoles];
-  int64_t pitch[kNormRoles];  // bytes from unit to unit, from slot to slot of weight and bias
+  int64_t pitch[kNormRoles];  // bytes from row to row; of parameters, from one to the next
   bool fast[kNormRoles];      // rows of data begin at multiples of 16 bytes; parameters touch
   bool repeated[4];           // one element stands for all
   bool windows[4];            // nobody writes what neighbours hold
-  bool quick;                 // whole packs of data are all fast, and so are their parameters
+  bool quick;                 // whole vectors of data are all fast, and so are their parameters
   int weight_dtype, bias_dtype;
 
-  int64_t batch, groups, units;
-  int64_t row, params, run;  // row = params * run
-  int lanes;                 // threads of a unit
-  int teams;                 // units of a block at a time
-  int per_lane;              // packs of a thread
-  int resident;              // of those, kept in shared memory
-  int run_packs;             // if quick: packs that share a parameter, 0: each element has its own
+  int64_t batch, groups, count;
+  int64_t length, params, run;  // length = params * run
+  int lanes;                    // threads of a row
+  int teams;                    // rows of a block at a time
+  int per_lane;                 // vectors of a thread
+  int resident;                 // of those, cached in shared memory
+  int run_vecs;  // quick rows: vectors that share a parameter; 0: each element has its own
 
   int which;
   double parameters[kMaxParameters];
@@ -73,10 +74,10 @@ struct NormPlan {
   bool is_dense;
   int threads;
   // Of the gradients of weight and bias: their axes, groups and params.
-  int slot_axes;
-  int64_t slot_length[kNormAxes], slot_stride[2][kNormAxes];
-  char* slot_data[2];
-  int64_t slots() const { return rows.groups * rows.params; }
+  int param_axes;
+  int64_t param_length[kNormAxes], param_stride[2][kNormAxes];
+  char* param_data[2];
+  int64_t param_count() const { return rows.groups * rows.params; }
 };
 
 struct NormAxis {
@@ -98,7 +99,7 @@ bool repeats(const NormAxis* axes, int count, int role) {
   return std::all_of(axes, axes + count, [&](const NormAxis& a) { return a.stride[role] == 0; });
 }
 
-// lead: the role whose strides sort the axes. outputs: a flag a role of data.
+// lead: the role whose strides sort the axes. outputs: one flag per role of data.
 template <class T>
 NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   NormPlan plan{};
@@ -166,22 +167,22 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
         int(std::count_if(axes, axes + count, [&](const NormAxis& a) { return a.kind <= kind; }));
   rows.batch = lengths[0], rows.groups = lengths[1];
   rows.params = lengths[2], rows.run = lengths[3];
-  rows.units = rows.batch * rows.groups, rows.row = rows.params * rows.run;
+  rows.count = rows.batch * rows.groups, rows.length = rows.params * rows.run;
 
   NormTable& table = plan.rows.table;
-  table.units = ends[1], table.count = count;
+  table.row_axes = ends[1], table.count = count;
   for (int i = 0; i < count; ++i) {
     table.length[i] = axes[i].length;
     for (int k = 0; k < kNormRoles; ++k) table.stride[k][i] = axes[i].stride[k];
   }
   for (int i = ends[0]; i < ends[2]; ++i) {
-    plan.slot_length[plan.slot_axes] = axes[i].length;
+    plan.param_length[plan.param_axes] = axes[i].length;
     for (int k = 0; k < 2; ++k)
-      plan.slot_stride[k][plan.slot_axes] = axes[i].stride[kNormRoles + k];
-    ++plan.slot_axes;
+      plan.param_stride[k][plan.param_axes] = axes[i].stride[kNormRoles + k];
+    ++plan.param_axes;
   }
 
-  plan.slot_data[0] = data[kNormRoles], plan.slot_data[1] = data[kNormRoles + 1];
+  plan.param_data[0] = data[kNormRoles], plan.param_data[1] = data[kNormRoles + 1];
 
   plan.is_dense = true;
   rows.weight_dtype = call.weight_dtype, rows.bias_dtype = call.bias_dtype;
@@ -193,9 +194,9 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
     if (k < 4) {
       rows.repeated[k] = !outputs[k] && repeats(axes, count, k);
       plan.is_dense &= is_linear(axes, 0, ends[1], k, &rows.pitch[k]);
-      if (rows.row > 1) plan.is_dense &= is_linear(axes, ends[1], count, k, &step);
+      if (rows.length > 1) plan.is_dense &= is_linear(axes, ends[1], count, k, &step);
       plan.is_dense &= rows.repeated[k] || step == item[k];
-      rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kPackBytes == 0;
+      rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kVecBytes == 0;
       rows.windows[k] = true;
       for (int other = 0; other < 4; ++other)
         if (outputs[other] && call.data[other].data == call.data[k].data) rows.windows[k] = false;
@@ -203,16 +204,16 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
       plan.is_dense &= is_linear(axes, 0, ends[1], k, &rows.pitch[k]);
     } else {
       plan.is_dense &= is_linear(axes, ends[0], ends[2], k, &rows.pitch[k]);
-      const bool begins = address % kPackBytes == 0 &&
-                          (rows.groups == 1 || rows.params * item[k] % kPackBytes == 0);
+      const bool begins =
+          address % kVecBytes == 0 && (rows.groups == 1 || rows.params * item[k] % kVecBytes == 0);
       rows.fast[k] = begins && rows.pitch[k] == item[k];
     }
     plan.is_dense &= address % uintptr_t(item[k]) == 0;  // checked before: any other is refused
   }
-  constexpr int64_t kSize = Pack<T>::kSize;
+  constexpr int64_t kSize = Vec<T>::kSize;
   const bool runs = rows.run > 1 && has_parameters;
-  rows.quick = plan.is_dense && rows.row < INT32_MAX && (!runs || rows.run % kSize == 0);
-  rows.run_packs = runs ? int(std::min<int64_t>(rows.run / kSize, INT32_MAX)) : 0;
+  rows.quick = plan.is_dense && rows.length < INT32_MAX && (!runs || rows.run % kSize == 0);
+  rows.run_vecs = runs ? int(std::min<int64_t>(rows.run / kSize, INT32_MAX)) : 0;
   for (int k = 0; k < 4; ++k) rows.quick &= !data[k] || rows.fast[k];
   for (int k = kWeightRole; k < kNormRoles && !runs; ++k) {
     const int dtype = k == kWeightRole ? rows.weight_dtype : rows.bias_dtype;

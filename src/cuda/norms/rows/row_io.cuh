@@ -1,166 +1,159 @@
-// What a thread of a norm's kernels reads and writes: packs of a unit, packs of parameters, sums
-// over the threads of a unit.
+// What a thread of a norm's kernels reads and writes: vectors of a row, vectors of parameters, and
+// sums over the threads of a row.
 //
-// The threads of a unit, its lanes, are 1 to 32 neighbours in a warp or the whole block. Lane l has
-// the unit's packs l, l + lanes, and so on, wherever they lie in memory: what it adds up depends on
-// the unit's length alone.
+// The threads of a row, its lanes, are 1 to 32 neighbours in a warp, or the whole block. Lane l has
+// the vectors l, l + lanes, ... of the row, wherever they lie in memory, so what it adds up depends
+// on the length of the row alone.
 #pragma once
 
 #include "common/norms/norms.h"
 #include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/block_reduce.cuh"
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/norms/rows/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kNormThreads = 512;      // at most, in a block
-constexpr int kThreadsOfNarrow = 256;  // of rows that share one, or are short
-// Blocks of kNormThreads that share a multiprocessor, at least: kernels for any strides and those
+constexpr int kNormThreads = 512;      // of a block, at most
+constexpr int kThreadsOfNarrow = 256;  // of a block of one or several short rows
+// Resident blocks of kNormThreads on a multiprocessor, at least: kernels for any strides and those
 // of float64 need more registers.
 template <class T, class Rows>
 constexpr int kNormBlocks = Rows::kDense && sizeof(T) < 8 ? 2 : 1;
 
 template <class T>
-FASTACT_HD int64_t packs_of(const NormRows& rows) {
-  return (rows.row + Pack<T>::kSize - 1) / Pack<T>::kSize;
+FASTACT_HD int64_t vecs_of(const NormRows& rows) {
+  return (rows.length + Vec<T>::kSize - 1) / Vec<T>::kSize;
 }
 
-// Bytes from an array's base to an element of a unit.
-FASTACT_DEVICE_CALL int64_t place_of(const NormTable& table, int role, int64_t unit,
-                                     int64_t element) {
+// Bytes from an array's base to an element of a row.
+FASTACT_DEVICE_CALL int64_t offset_of(const NormTable& table, int role, int64_t row,
+                                      int64_t element) {
   int64_t at = 0;
   int axis = table.count;
-  for (; axis-- > table.units;) {
+  for (; axis-- > table.row_axes;) {
     const int64_t rest = quotient(element, table.length[axis]);
     at += (element - rest * table.length[axis]) * table.stride[role][axis];
     element = rest;
   }
-  for (axis = table.units; axis-- > 0;) {
-    const int64_t rest = quotient(unit, table.length[axis]);
-    at += (unit - rest * table.length[axis]) * table.stride[role][axis];
-    unit = rest;
+  for (axis = table.row_axes; axis-- > 0;) {
+    const int64_t rest = quotient(row, table.length[axis]);
+    at += (row - rest * table.length[axis]) * table.stride[role][axis];
+    row = rest;
   }
   return at;
 }
 
-// A thread's share of some packs of a unit: `count` of them, the i-th being first + i lanes.
-struct Share {
-  int64_t unit, first;
+// A thread's partition of the vectors of a row: `count` of them, the i-th being first + i lanes.
+struct Partition {
+  int64_t row, first;
   int count, lanes, lane;
-  FASTACT_HD int64_t pack(int i) const { return first + int64_t(i) * lanes; }
+  FASTACT_HD int64_t vec(int i) const { return first + int64_t(i) * lanes; }
 };
 
-// Of the packs [begin, end); an idle thread has none.
-FASTACT_DEVICE Share share_of(int64_t unit, int64_t begin, int64_t end, int lane, int lanes,
-                              bool idle) {
+// Of the vectors [begin, end); an idle thread has none.
+FASTACT_DEVICE Partition partition_of(int64_t row, int64_t begin, int64_t end, int lane, int lanes,
+                                      bool idle) {
   const int64_t first = begin + lane;
   const bool has = first < end && !idle;
-  return {unit, first, has ? int(quotient(end - 1 - first, lanes)) + 1 : 0, lanes, lane};
+  return {row, first, has ? int(quotient(end - 1 - first, lanes)) + 1 : 0, lanes, lane};
 }
 
-// The elements of its i-th pack that are there.
+// The elements of its i-th vector that are there.
 template <class T>
-FASTACT_DEVICE int valid_of(const NormRows& rows, const Share& share, int i) {
-  constexpr int kSize = Pack<T>::kSize;
-  return i + 1 < share.count ? kSize : int(smaller(rows.row - share.pack(i) * kSize, kSize));
+FASTACT_DEVICE int valid_of(const NormRows& rows, const Partition& partition, int i) {
+  constexpr int kSize = Vec<T>::kSize;
+  return i + 1 < partition.count ? kSize
+                                 : int(smaller(rows.length - partition.vec(i) * kSize, kSize));
 }
 
-// Where a unit's row begins in an array of data, and a unit's number in one of statistics.
+// Where a row begins in an array of data, and its number in an array of statistics.
 template <class T>
-FASTACT_DEVICE T* row_of(const NormRows& rows, int role, int64_t unit) {
-  return reinterpret_cast<T*>(rows.data[role] + unit * rows.pitch[role]);
+FASTACT_DEVICE T* row_of(const NormRows& rows, int role, int64_t row) {
+  return reinterpret_cast<T*>(rows.data[role] + row * rows.pitch[role]);
 }
 template <class C, class Rows>
-FASTACT_DEVICE C* number_of(const Rows& rows, int role, int64_t unit) {
+FASTACT_DEVICE C* number_of(const Rows& rows, int role, int64_t row) {
   if constexpr (Rows::kDense)
-    return row_of<C>(rows, role, unit);
+    return row_of<C>(rows, role, row);
   else
-    return reinterpret_cast<C*>(rows.data[role] + place_of(rows.table, role, unit, 0));
+    return reinterpret_cast<C*>(rows.data[role] + offset_of(rows.table, role, row, 0));
 }
 
-// The q-th pack of a unit, of which `valid` elements are there, and zeros after them. What is
-// rarer than a whole aligned pack is not inlined: the kernels have many of these, and too few
-// registers.
+// The q-th vector of a row: `valid` elements, then zeros. Only the read of a whole aligned vector
+// is inlined: kernels read in many places and have no registers to spare.
 template <class T, class Rows>
-FASTACT_DEVICE_CALL Pack<T> read_slowly(const Rows& rows, int role, int64_t unit, int64_t q,
-                                        int valid) {
-  constexpr int kSize = Pack<T>::kSize;
-  Pack<T> pack{};
+FASTACT_DEVICE_CALL Vec<T> read_slow_path(const Rows& rows, int role, int64_t row, int64_t q,
+                                          int valid) {
+  constexpr int kSize = Vec<T>::kSize;
+  Vec<T> vec{};
   if constexpr (Rows::kDense) {
-    const T* row = row_of<T>(rows, role, unit);
-    const T* p = row + q * kSize;
+    const T* base = row_of<T>(rows, role, row);
+    const T* p = base + q * kSize;
     if (!rows.repeated[role]) {
       if (valid < kSize || !rows.windows[role]) return load_some(p, valid);
-      return load_window(p, row, row + rows.row);
+      return load_window(p, base, base + rows.length);
     }
-    const T one = load(row);
+    const T one = load(base);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      if (j < valid) pack.lane[j] = one;
+      if (j < valid) vec.lane[j] = one;
   } else {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (j >= valid) break;
-      const int64_t at = place_of(rows.table, role, unit, q * kSize + j);
-      pack.lane[j] = load(reinterpret_cast<const T*>(rows.data[role] + at));
+      const int64_t at = offset_of(rows.table, role, row, q * kSize + j);
+      vec.lane[j] = load(reinterpret_cast<const T*>(rows.data[role] + at));
     }
   }
-  return pack;
+  return vec;
 }
 template <class T, class Rows>
-FASTACT_DEVICE Pack<T> read(const Rows& rows, int role, int64_t unit, int64_t q, int valid) {
+FASTACT_DEVICE Vec<T> read(const Rows& rows, int role, int64_t row, int64_t q, int valid) {
   if constexpr (Rows::kDense)
-    if (rows.fast[role] && valid >= Pack<T>::kSize)
-      return load_pack(row_of<T>(rows, role, unit) + q * Pack<T>::kSize);
-  return read_slowly<T>(rows, role, unit, q, valid);
+    if (rows.fast[role] && valid >= Vec<T>::kSize)
+      return load_vec(row_of<T>(rows, role, row) + q * Vec<T>::kSize);
+  return read_slow_path<T>(rows, role, row, q, valid);
 }
 
 template <class T, class Rows>
-FASTACT_DEVICE_CALL void write_slowly(const Rows& rows, int role, int64_t unit, int64_t q,
-                                      int valid, const Pack<T> pack) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE_CALL void write_slow_path(const Rows& rows, int role, int64_t row, int64_t q,
+                                         int valid, const Vec<T> vec) {
+  constexpr int kSize = Vec<T>::kSize;
   if constexpr (Rows::kDense) {
-    store_some(row_of<T>(rows, role, unit) + q * kSize, pack, valid);
+    store_some(row_of<T>(rows, role, row) + q * kSize, vec, valid);
   } else {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (j >= valid) break;
-      const int64_t at = place_of(rows.table, role, unit, q * kSize + j);
-      store(reinterpret_cast<T*>(rows.data[role] + at), pack.lane[j]);
+      const int64_t at = offset_of(rows.table, role, row, q * kSize + j);
+      store(reinterpret_cast<T*>(rows.data[role] + at), vec.lane[j]);
     }
   }
 }
 template <class T, class Rows>
-FASTACT_DEVICE void write(const Rows& rows, int role, int64_t unit, int64_t q, int valid,
-                          const Pack<T>& pack) {
+FASTACT_DEVICE void write(const Rows& rows, int role, int64_t row, int64_t q, int valid,
+                          const Vec<T>& vec) {
   if constexpr (Rows::kDense)
-    if (rows.fast[role] && valid >= Pack<T>::kSize)
-      return store_pack(row_of<T>(rows, role, unit) + q * Pack<T>::kSize, pack);
-  write_slowly<T>(rows, role, unit, q, valid, pack);
+    if (rows.fast[role] && valid >= Vec<T>::kSize)
+      return store_vec(row_of<T>(rows, role, row) + q * Vec<T>::kSize, vec);
+  write_slow_path<T>(rows, role, row, q, valid, vec);
 }
 
-// One number of a parameter, whose dtype is T's or a wider one.
-template <class T>
-FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype) {
-  if (dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
-  if (dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));
-  return Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
-}
-
-// The parameters that the q-th pack of a unit meets; `none` where there are none. base: of those
-// of the unit's group.
+// The parameters of the q-th vector of a row; `none` where there are none. base: where those of the
+// row's group begin.
 template <class T, class Rows>
-FASTACT_DEVICE_CALL Wide<T> parameters_slowly(const Rows& rows, int role, const char* base,
-                                              int dtype, int64_t unit, int64_t q, int valid) {
-  constexpr int kSize = Pack<T>::kSize;
+FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, const char* base,
+                                                 int dtype, int64_t row, int64_t q, int valid) {
+  constexpr int kSize = Vec<T>::kSize;
   Wide<T> wide{};
   if constexpr (Rows::kDense) {
     const int64_t first = q * kSize;
-    int64_t slot = quotient(first, rows.run);
-    int64_t left = rows.run - (first - slot * rows.run);  // elements of the same slot
-    const char* p = base + slot * rows.pitch[role];
+    int64_t param = quotient(first, rows.run);
+    int64_t left = rows.run - (first - param * rows.run);  // elements of the same parameter
+    const char* p = base + param * rows.pitch[role];
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (j >= valid) break;
@@ -173,7 +166,7 @@ FASTACT_DEVICE_CALL Wide<T> parameters_slowly(const Rows& rows, int role, const 
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (j >= valid) break;
-      const int64_t at = place_of(rows.table, role, unit, q * kSize + j);
+      const int64_t at = offset_of(rows.table, role, row, q * kSize + j);
       wide.lane[j] = load_parameter<T>(rows.data[role] + at, dtype);
     }
   }
@@ -181,8 +174,8 @@ FASTACT_DEVICE_CALL Wide<T> parameters_slowly(const Rows& rows, int role, const 
 }
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Compute<T> none,
-                                     int64_t unit, int64_t q, int valid) {
-  constexpr int kSize = Pack<T>::kSize;
+                                     int64_t row, int64_t q, int valid) {
+  constexpr int kSize = Vec<T>::kSize;
   Wide<T> wide;
 #pragma unroll
   for (int j = 0; j < kSize; ++j) wide.lane[j] = none;
@@ -190,22 +183,22 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
   const char* base = rows.data[role];
   if constexpr (Rows::kDense) {
     if (rows.groups > 1)
-      base += (unit - quotient(unit, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
+      base += (row - quotient(row, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
     const int64_t first = q * kSize;
     if (rows.run > 1) {
-      const int64_t slot = quotient(first, rows.run);
-      if (rows.run - (first - slot * rows.run) >= valid) {  // one for all
-        const Compute<T> one = load_parameter<T>(base + slot * rows.pitch[role], dtype);
+      const int64_t param = quotient(first, rows.run);
+      if (rows.run - (first - param * rows.run) >= valid) {  // one for all
+        const Compute<T> one = load_parameter<T>(base + param * rows.pitch[role], dtype);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
         return wide;
       }
     } else if (rows.fast[role] && valid >= kSize) {
       if (dtype == kDTypeOf<T>)
-        return widen_pack(load_pack(reinterpret_cast<const T*>(base) + first));
+        return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
       if (sizeof(T) == 2 && dtype == kF32) {
         const float* p = reinterpret_cast<const float*>(base) + first;
-        const Pack<float> low = load_pack(p), high = load_pack(p + 4);
+        const Vec<float> low = load_vec(p), high = load_vec(p + 4);
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           wide.lane[j] = Compute<T>(j < 4 ? low.lane[j % 4] : high.lane[j % 4]);
@@ -213,37 +206,37 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
       }
     }
   }
-  return parameters_slowly<T>(rows, role, base, dtype, unit, q, valid);
+  return parameters_slow_path<T>(rows, role, base, dtype, row, q, valid);
 }
 
-// The parameters of a unit's group, or null.
-FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t unit) {
+// The parameters of a row's group, or null.
+FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t row) {
   const char* base = rows.data[role];
   if (base && rows.groups > 1)
-    base += (unit - quotient(unit, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
+    base += (row - quotient(row, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
   return base;
 }
 
-// How the parameters of quick rows are given: as packs of T, not at all, or in any way, which asks
-// for each pack anew. Loops over packs stand once for each that is common.
-enum Given { kPacks, kNothing, kAnything };
+// How the parameters of quick rows are given: as vectors of T, not at all, or in any way, which
+// is tested for each vector. Loops over vectors are instantiated for each of these.
+enum Given { kVecs, kNothing, kAnything };
 FASTACT_DEVICE bool is_own(const NormRows& rows, int role, int dtype, int own) {
-  return rows.data[role] && rows.run_packs == 0 && dtype == own;
+  return rows.data[role] && rows.run_vecs == 0 && dtype == own;
 }
 
-// Those of its q-th pack.
+// Those of its q-th vector.
 template <class T, Given given>
 FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const char* base, int dtype,
                                         Compute<T> none, int q) {
-  constexpr int kSize = Pack<T>::kSize;
-  if constexpr (given == kPacks)
-    return widen_pack(load_pack(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
+  constexpr int kSize = Vec<T>::kSize;
+  if constexpr (given == kVecs)
+    return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
   Wide<T> wide;
-  if (given == kAnything && base && rows.run_packs == 0) {
+  if (given == kAnything && base && rows.run_vecs == 0) {
     if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
-      return widen_pack(load_pack(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
+      return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
     const float* p = reinterpret_cast<const float*>(base) + int64_t(q) * kSize;
-    const Pack<float> low = load_pack(p), high = load_pack(p + 4);
+    const Vec<float> low = load_vec(p), high = load_vec(p + 4);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
       wide.lane[j] = Compute<T>(j < 4 ? low.lane[j % 4] : high.lane[j % 4]);
@@ -251,27 +244,27 @@ FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const ch
   }
   Compute<T> one = none;
   if (given == kAnything && base) {
-    const unsigned slot = rows.params > 1 ? unsigned(q) / unsigned(rows.run_packs) : 0;
-    one = load_parameter<T>(base + slot * rows.pitch[role], dtype);
+    const unsigned param = rows.params > 1 ? unsigned(q) / unsigned(rows.run_vecs) : 0;
+    one = load_parameter<T>(base + param * rows.pitch[role], dtype);
   }
 #pragma unroll
   for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
   return wide;
 }
 
-// A thread's packs that are whole: all, or all but its last.
+// A thread's vectors that are whole: all, or all but its last.
 template <class T>
-FASTACT_DEVICE int whole_of(const NormRows& rows, const Share& share) {
+FASTACT_DEVICE int whole_of(const NormRows& rows, const Partition& partition) {
   const bool ends_early =
-      share.count > 0 && valid_of<T>(rows, share, share.count - 1) < Pack<T>::kSize;
-  return share.count - ends_early;
+      partition.count > 0 && valid_of<T>(rows, partition, partition.count - 1) < Vec<T>::kSize;
+  return partition.count - ends_early;
 }
 
-// Sums over the lanes of a unit, given to all of them. Every thread of the block takes part. turn:
-// of a block's sums the number, whose parity picks the memory, so that one barrier is enough: who
-// writes there again has met all others at the barrier of the sum between.
+// Sums over the lanes of a row, given to all of them. Every thread of the block takes part.
+// sum_index: the number of the sum, whose parity picks one of two buffers, so that one barrier a
+// sum is enough: who writes to a buffer again has met all others at the barrier of the sum between.
 template <int n>
-FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& turn) {
+FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& sum_index) {
   constexpr int kMostWarps = kNormThreads / kWarp;
   FASTACT_SHARED(double, warps, 2 * n * kMostWarps);
   const int width = lanes < kWarp ? lanes : kWarp;
@@ -280,7 +273,7 @@ FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& turn) {
   if (lanes <= kWarp) return;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   const int count = lanes / kWarp;  // a power of two
-  const int from = (turn++ & 1) * n * kMostWarps;
+  const int from = (sum_index++ & 1) * n * kMostWarps;
 #pragma unroll
   for (int k = 0; k < n; ++k)
     if (lane == 0) warps[from + k * kMostWarps + warp] = value[k];
@@ -290,26 +283,26 @@ FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& turn) {
     value[k] = warp_sum(double(warps[from + k * kMostWarps + (lane & (count - 1))]), count);
 }
 
-// Half of what a pass over 16-bit data converts to double: the sum of eight in float, as two
-// chains.
-template <class T, class Term>
-FASTACT_DEVICE double sum_in_float(Term term) {
+// The sum of eight 16-bit elements in float, by two chains: one conversion to double instead of
+// eight.
+template <class T, class Input>
+FASTACT_DEVICE double sum_in_float(Input input) {
   float sum[2] = {};
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] = term(j, sum[j % 2]);
+  for (int j = 0; j < Vec<T>::kSize; ++j) sum[j % 2] = input(j, sum[j % 2]);
   return double(sum[0] + sum[1]);
 }
 
-// The sum of a pack's squares, in two chains. In float (16-bit data) the products are exact.
+// The sum of a vector's squares, in two chains. In float (16-bit data) the products are exact.
 template <class T>
-FASTACT_DEVICE double squares_of(const Pack<T>& pack) {
-  const Wide<T> x = widen_pack(pack);
+FASTACT_DEVICE double squares_of(const Vec<T>& vec) {
+  const Wide<T> x = widen_vec(vec);
   if constexpr (sizeof(T) == 2) {
     return sum_in_float<T>([&](int j, float sum) { return madd(x.lane[j], x.lane[j], sum); });
   } else {
     double sum[2] = {};
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
       const double wide = double(x.lane[j]);
       sum[j % 2] = madd(wide, wide, sum[j % 2]);
     }
@@ -317,20 +310,20 @@ FASTACT_DEVICE double squares_of(const Pack<T>& pack) {
   }
 }
 
-// The lanes of a pack as one term, times kTermScale. 16-bit numbers are added in float, those of
-// bfloat16 by eighths so that no sum of finite ones overflows; core/block_reduce.cuh's way for the
-// wider ones.
+// The sum of a vector's lanes, times kInputScale. 16-bit numbers are added in float, those of
+// bfloat16 by eighths so that no sum of finite ones overflows; vec_sum (core/block_reduce.cuh) adds
+// the wider ones.
 template <class T>
-constexpr double kTermScale = std::is_same_v<T, bf16> ? 0.125 : 1;
+constexpr double kInputScale = std::is_same_v<T, bf16> ? 0.125 : 1;
 template <class T>
-FASTACT_DEVICE double sum_of(const Pack<T>& pack) {
+FASTACT_DEVICE double sum_of(const Vec<T>& vec) {
   if constexpr (sizeof(T) != 2) {
-    return pack_sum<Itself>(pack);
+    return vec_sum<Itself>(vec);
   } else {
-    const Wide<T> x = widen_pack(pack);
+    const Wide<T> x = widen_vec(vec);
     return sum_in_float<T>([&](int j, float sum) {
-      if (kTermScale<T> == 1) return x.lane[j] + sum;
-      return madd(x.lane[j], float(kTermScale<T>), sum);
+      if (kInputScale<T> == 1) return x.lane[j] + sum;
+      return madd(x.lane[j], float(kInputScale<T>), sum);
     });
   }
 }

@@ -1,4 +1,4 @@
-// What a thread of a norm's backward kernel keeps in shared memory, and the numbers of one pack.
+// The shared-memory cache of a norm's backward kernel, and the arithmetic on one vector.
 #pragma once
 
 #include "cuda/norms/rows/row_io.cuh"
@@ -10,85 +10,85 @@ enum BackwardRole { kDy, kIn, kDTotal, kDx };
 
 constexpr int kSumRows = 16;  // rows of a column that are added up in the compute type
 
-// Packs of storage that hold a pack in the compute type.
+// Vectors of storage that hold a vector in the compute type.
 template <class T>
 constexpr int kPlanes = int(sizeof(Compute<T>) / sizeof(T));
 
-// A block takes a group of a chunk of the batch, `tile` units of each team at a time.
+// A block takes a group of a chunk of the batch, `tile` rows of each team at a time.
 struct NormBackward {
   int64_t size, count;  // of the batch in a chunk, and how many chunks
   int tile;
-  bool has_columns;   // sums of the parameters, one an element of a unit
-  bool has_slots;     // or one a run of elements
+  bool has_columns;   // sums of the parameters, one per element of a row
+  bool has_runs;      // or one a run of elements
   bool is_long;       // rows go in chunks: norms/rows/split_row.cuh
-  int sums_resident;  // packs of a lane whose sums are in shared memory, not in `spilled`
-  int slot_lanes;     // threads of a slot: 1 to 32, or the block
+  int sums_resident;  // vectors of a lane whose sums are in shared memory, not in `spilled`
+  int run_lanes;      // threads of a run: 1 to 32, or the block
   int64_t padded;     // doubles of a group's sums
   double* partials;   // OUT, [dweight, dbias] x count x groups x padded
-  char* spilled;      // SCRATCH, tasks x per_lane x 2 packs of every thread, in the compute type
+  char* spilled;      // SCRATCH, tasks x per_lane x 2 vectors of every thread, in the compute type
 };
 
-// Statistics of a unit, and the means of g and g xhat.
+// Statistics of a row, and the means of g and g xhat.
 template <class C>
-struct UnitFacts {
+struct RowStats {
   C mean, rstd, mean_g, mean_g_xhat;
 };
 
-// A pack as it is kept. nvcc 13.0 reads eight numbers of 16 bits by 8 bytes, four of 32 by 16.
-struct alignas(kPackBytes) Quad {
+// A vector in the cache. nvcc 13.0 reads eight numbers of 16 bits by 8 bytes, four of 32 by 16.
+struct alignas(kVecBytes) Quad {
   uint32_t word[4];
 };
 
-// What a thread keeps in shared memory for itself: packs of storage, side by side with those of the
-// other threads, so that neither banks nor threads meet.
+// The shared-memory cache. A slot holds one vector of storage of each thread, side by side with
+// those of the other threads, so that neither banks nor threads meet.
 //
 //   tile x resident x [x, dy: later p]    sums_resident x [dweight, dbias]
 //
-// and after those of all threads the facts of the tile's units, which their lanes share.
+// and after the slots the statistics of the tile's rows, which the lanes of a row share.
 template <class T, bool identity, bool dense, class Shared>
-struct Keep {
+struct SmemCache {
   using C = Compute<T>;
   static constexpr int kP = identity ? 1 : kPlanes<T>;  // the identity's p is dy
-  static constexpr int kFacts = int(4 * sizeof(C)) / kPackBytes;
+  static constexpr int kStats = int(4 * sizeof(C)) / kVecBytes;
 
   Shared memory;
   const NormRows& rows;
   const NormBackward& plan;
   char* spilled;
 
-  // Of arrays of any strides nothing is kept: a tile is one unit of each team.
+  // Arrays of any strides are not cached: their tile is one row of each team.
   FASTACT_DEVICE int tile() const { return dense ? plan.tile : 1; }
   FASTACT_DEVICE int at(int slot, int thread) const { return slot * int(blockDim.x) + thread; }
   FASTACT_DEVICE int x_slot(int r, int i) const { return (r * rows.resident + i) * (1 + kP); }
   FASTACT_DEVICE int sums_slot(int i) const { return x_slot(tile(), 0) + i * 2 * kPlanes<T>; }
-  FASTACT_DEVICE int facts_at(int r, int team) const {
-    return at(sums_slot(plan.sums_resident), 0) + (r * rows.teams + team) * kFacts;
+  FASTACT_DEVICE int stats_at(int r, int team) const {
+    return at(sums_slot(plan.sums_resident), 0) + (r * rows.teams + team) * kStats;
   }
-  struct FactPacks {
-    Pack<T> pack[kFacts];
+  struct StatVecs {
+    Vec<T> vec[kStats];
   };
-  FASTACT_DEVICE UnitFacts<C> facts_from(int at) const {
-    FactPacks packs;
+  FASTACT_DEVICE RowStats<C> stats_from(int at) const {
+    StatVecs vecs;
 #pragma unroll
-    for (int k = 0; k < kFacts; ++k) packs.pack[k] = from(at + k);
-    return bit_cast<UnitFacts<C>>(packs);
+    for (int k = 0; k < kStats; ++k) vecs.vec[k] = from(at + k);
+    return bit_cast<RowStats<C>>(vecs);
   }
-  FASTACT_DEVICE UnitFacts<C> facts(int r, int team) const { return facts_from(facts_at(r, team)); }
-  FASTACT_DEVICE void put_facts(int r, int team, const UnitFacts<C>& value) const {
-    const FactPacks packs = bit_cast<FactPacks>(value);
+  FASTACT_DEVICE RowStats<C> stats(int r, int team) const { return stats_from(stats_at(r, team)); }
+  FASTACT_DEVICE void put_stats(int r, int team, const RowStats<C>& value) const {
+    const StatVecs vecs = bit_cast<StatVecs>(value);
 #pragma unroll
-    for (int k = 0; k < kFacts; ++k) to(facts_at(r, team) + k, packs.pack[k]);
+    for (int k = 0; k < kStats; ++k) to(stats_at(r, team) + k, vecs.vec[k]);
   }
 
-  FASTACT_DEVICE Pack<T> from(int at) const { return bit_cast<Pack<T>>(Quad(memory[at])); }
-  FASTACT_DEVICE void to(int at, const Pack<T>& pack) const { memory[at] = bit_cast<Quad>(pack); }
-  FASTACT_DEVICE Pack<T> pack(int slot, int thread) const { return from(at(slot, thread)); }
-  FASTACT_DEVICE void put(int slot, int thread, const Pack<T>& pack) const {
-    to(at(slot, thread), pack);
+  FASTACT_DEVICE Vec<T> from(int at) const { return bit_cast<Vec<T>>(Quad(memory[at])); }
+  FASTACT_DEVICE void to(int at, const Vec<T>& vec) const { memory[at] = bit_cast<Quad>(vec); }
+  FASTACT_DEVICE Vec<T> vec(int slot, int thread) const { return from(at(slot, thread)); }
+  FASTACT_DEVICE void put(int slot, int thread, const Vec<T>& vec) const {
+    to(at(slot, thread), vec);
   }
   FASTACT_DEVICE Wide<T> wide_from(int at) const {
     struct {
-      Pack<T> plane[kPlanes<T>];
+      Vec<T> plane[kPlanes<T>];
     } planes;
 #pragma unroll
     for (int k = 0; k < kPlanes<T>; ++k) planes.plane[k] = from(at + k * int(blockDim.x));
@@ -97,7 +97,7 @@ struct Keep {
   FASTACT_DEVICE Wide<T> wide(int slot, int thread) const { return wide_from(at(slot, thread)); }
   FASTACT_DEVICE void put_wide(int slot, int thread, const Wide<T>& value) const {
     struct Planes {
-      Pack<T> plane[kPlanes<T>];
+      Vec<T> plane[kPlanes<T>];
     };
     const Planes planes = bit_cast<Planes>(value);
 #pragma unroll
@@ -105,7 +105,7 @@ struct Keep {
   }
   FASTACT_DEVICE Wide<T> p_from(int at) const {
     if constexpr (identity)
-      return widen_pack(from(at));
+      return widen_vec(from(at));
     else
       return wide_from(at);
   }
@@ -113,152 +113,152 @@ struct Keep {
     return p_from(at(x_slot(r, i) + 1, thread));
   }
 
-  // Sums of a lane's i-th pack of columns. which: 0 of dweight, 1 of dbias.
+  // Sums of a lane's i-th vector of columns. which: 0 of dweight, 1 of dbias.
   FASTACT_DEVICE C* spill(int i, int which, int thread) const {
     // Unsigned: signed factors take a register for the upper half of blockDim.x, and float64 with
     // any strides has none left.
     const int64_t slot = int64_t(uint64_t(uint32_t(i * 2 + which)) * blockDim.x) + thread;
-    return reinterpret_cast<C*>(spilled) + slot * Pack<T>::kSize;
+    return reinterpret_cast<C*>(spilled) + slot * Vec<T>::kSize;
   }
   FASTACT_DEVICE Wide<T> sums(int i, int which, int thread) const {
     if (i < plan.sums_resident) return wide(sums_slot(i) + which * kPlanes<T>, thread);
     struct {
-      Pack<C> pack[kPlanes<T>];
-    } packs;
+      Vec<C> vec[kPlanes<T>];
+    } vecs;
 #pragma unroll
     for (int k = 0; k < kPlanes<T>; ++k)
-      packs.pack[k] = load_pack(spill(i, which, thread) + k * Pack<C>::kSize);
-    return bit_cast<Wide<T>>(packs);
+      vecs.vec[k] = load_vec(spill(i, which, thread) + k * Vec<C>::kSize);
+    return bit_cast<Wide<T>>(vecs);
   }
   FASTACT_DEVICE void put_sums(int i, int which, int thread, const Wide<T>& value) const {
     if (i < plan.sums_resident) return put_wide(sums_slot(i) + which * kPlanes<T>, thread, value);
-    struct Packs {
-      Pack<C> pack[kPlanes<T>];
+    struct Vecs {
+      Vec<C> vec[kPlanes<T>];
     };
-    const Packs packs = bit_cast<Packs>(value);
+    const Vecs vecs = bit_cast<Vecs>(value);
 #pragma unroll
     for (int k = 0; k < kPlanes<T>; ++k)
-      store_pack(spill(i, which, thread) + k * Pack<C>::kSize, packs.pack[k]);
+      store_vec(spill(i, which, thread) + k * Vec<C>::kSize, vecs.vec[k]);
   }
 };
 
 template <class T>
-FASTACT_DEVICE Wide<T> xhat_of(const Pack<T>& x, Compute<T> mean, Compute<T> rstd) {
-  Wide<T> xhat = widen_pack(x);
+FASTACT_DEVICE Wide<T> xhat_of(const Vec<T>& x, Compute<T> mean, Compute<T> rstd) {
+  Wide<T> xhat = widen_vec(x);
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
+  for (int j = 0; j < Vec<T>::kSize; ++j)
     xhat.lane[j] = normalised(xhat.lane[j], Centre<Compute<T>>{mean, 0}, rstd);
   return xhat;
 }
 
 template <class T, class Rows>
-FASTACT_DEVICE Wide<T> weight_of(const Rows& rows, int64_t unit, int64_t q, int valid) {
-  return parameters_of<T>(rows, kWeightRole, rows.weight_dtype, Compute<T>(1), unit, q, valid);
+FASTACT_DEVICE Wide<T> weight_of(const Rows& rows, int64_t row, int64_t q, int valid) {
+  return parameters_of<T>(rows, kWeightRole, rows.weight_dtype, Compute<T>(1), row, q, valid);
 }
 
-// f'(z) of a pack.
+// f'(z) of a vector.
 template <class T, class Rows>
-FASTACT_DEVICE Wide<T> slope_of(const Rows& rows, const Pack<T>& x, Compute<T> mean,
-                                Compute<T> rstd, int64_t unit, int64_t q, int valid) {
+FASTACT_DEVICE Wide<T> slope_of(const Rows& rows, const Vec<T>& x, Compute<T> mean, Compute<T> rstd,
+                                int64_t row, int64_t q, int valid) {
   Wide<T> z = xhat_of(x, mean, rstd);
-  const Wide<T> weight = weight_of<T>(rows, unit, q, valid);
+  const Wide<T> weight = weight_of<T>(rows, row, q, valid);
   const Wide<T> bias =
-      parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), unit, q, valid);
+      parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), row, q, valid);
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
+  for (int j = 0; j < Vec<T>::kSize; ++j)
     z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
   return slope_at<T>(rows.which, rows.parameters, z);
 }
 
-// p = dy f'(z) of a pack that is not kept.
+// p = dy f'(z) of a vector that is not cached.
 template <class T, bool identity, class Rows>
-FASTACT_DEVICE_CALL Wide<T> p_again(const Rows& rows, Compute<T> mean, Compute<T> rstd,
-                                    int64_t unit, int64_t q, int valid) {
+FASTACT_DEVICE_CALL Wide<T> recompute_p(const Rows& rows, Compute<T> mean, Compute<T> rstd,
+                                        int64_t row, int64_t q, int valid) {
   Wide<T> slope;
   if constexpr (!identity)
-    slope = slope_of<T>(rows, read<T>(rows, kIn, unit, q, valid), mean, rstd, unit, q, valid);
-  Wide<T> p = widen_pack(read<T>(rows, kDy, unit, q, valid));
+    slope = slope_of<T>(rows, read<T>(rows, kIn, row, q, valid), mean, rstd, row, q, valid);
+  Wide<T> p = widen_vec(read<T>(rows, kDy, row, q, valid));
   if constexpr (!identity) {
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] *= slope.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] *= slope.lane[j];
   }
   return p;
 }
 
-// Numbers past the end of a unit are none.
+// Sets the lanes past the end of a row to zero.
 template <class T>
-FASTACT_DEVICE void cut_off(Wide<T>& wide, int valid) {
+FASTACT_DEVICE void zero_tail(Wide<T>& wide, int valid) {
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
+  for (int j = 0; j < Vec<T>::kSize; ++j)
     if (j >= valid) wide.lane[j] = 0;
 }
 
-// The sums of a * b and of a over the lanes of a pack, in the compute type: two chains each.
+// The sums of a * b and of a over the lanes of a vector, in the compute type: two chains each.
 template <class T>
 FASTACT_DEVICE double dot(const Wide<T>& a, const Wide<T>& b) {
   Compute<T> sum[2] = {};
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] = madd(a.lane[j], b.lane[j], sum[j % 2]);
+  for (int j = 0; j < Vec<T>::kSize; ++j) sum[j % 2] = madd(a.lane[j], b.lane[j], sum[j % 2]);
   return double(sum[0] + sum[1]);
 }
 template <class T>
 FASTACT_DEVICE double lanes_of(const Wide<T>& a) {
   Compute<T> sum[2] = {};
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) sum[j % 2] += a.lane[j];
+  for (int j = 0; j < Vec<T>::kSize; ++j) sum[j % 2] += a.lane[j];
   return double(sum[0] + sum[1]);
 }
 
-// Adds a pack's terms to the sums of g = p w and of g xhat of its unit.
+// Adds a vector to the sums of g = p w and of g xhat of its row.
 template <class T>
-FASTACT_DEVICE void add_terms(const NormRows& rows, Wide<T> p, const Wide<T>& xhat,
-                              const Wide<T>& weight, double (&sums)[2]) {
+FASTACT_DEVICE void add_row_sums(const NormRows& rows, Wide<T> p, const Wide<T>& xhat,
+                                 const Wide<T>& weight, double (&sums)[2]) {
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) p.lane[j] *= weight.lane[j];
+  for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] *= weight.lane[j];
   if (rows.is_centred) sums[0] += lanes_of<T>(p);
   sums[1] += dot<T>(p, xhat);
 }
 
 // And to those of its columns.
 template <class T>
-FASTACT_DEVICE void add_columns(const Wide<T>& p, const Wide<T>& xhat, Wide<T>& of_weight,
-                                Wide<T>& of_bias) {
+FASTACT_DEVICE void add_column_sums(const Wide<T>& p, const Wide<T>& xhat, Wide<T>& of_weight,
+                                    Wide<T>& of_bias) {
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j) {
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
     of_weight.lane[j] = madd(p.lane[j], xhat.lane[j], of_weight.lane[j]);
     of_bias.lane[j] += p.lane[j];
   }
 }
 
-// dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a pack.
+// dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a vector.
 template <class T>
-FASTACT_DEVICE Wide<T> gradient_of(const UnitFacts<Compute<T>>& facts, const Wide<T>& p,
+FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, const Wide<T>& p,
                                    const Wide<T>& xhat, const Wide<T>& weight) {
   Wide<T> dx;
 #pragma unroll
-  for (int j = 0; j < Pack<T>::kSize; ++j)
-    dx.lane[j] = facts.rstd * madd(-xhat.lane[j], facts.mean_g_xhat,
-                                   madd(p.lane[j], weight.lane[j], -facts.mean_g));
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat,
+                                   madd(p.lane[j], weight.lane[j], -stats.mean_g));
   return dx;
 }
 
 // The same stored, with what else is added to it.
 template <class T, class Rows>
-FASTACT_DEVICE void store_gradient(const Rows& rows, const UnitFacts<Compute<T>>& facts,
+FASTACT_DEVICE void store_gradient(const Rows& rows, const RowStats<Compute<T>>& stats,
                                    const Wide<T>& p, const Wide<T>& xhat, const Wide<T>& weight,
-                                   int64_t unit, int64_t q, int valid) {
-  Wide<T> dx = gradient_of<T>(facts, p, xhat, weight);
+                                   int64_t row, int64_t q, int valid) {
+  Wide<T> dx = gradient_of<T>(stats, p, xhat, weight);
   if (rows.data[kDTotal]) {
-    const Wide<T> more = widen_pack(read<T>(rows, kDTotal, unit, q, valid));
+    const Wide<T> more = widen_vec(read<T>(rows, kDTotal, row, q, valid));
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) dx.lane[j] += more.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] += more.lane[j];
   }
   if (rows.accumulate) {
-    const Wide<T> before = widen_pack(read<T>(rows, kDx, unit, q, valid));
+    const Wide<T> before = widen_vec(read<T>(rows, kDx, row, q, valid));
 #pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) dx.lane[j] = before.lane[j] + dx.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] = before.lane[j] + dx.lane[j];
   }
-  write(rows, kDx, unit, q, valid, narrow_pack<T>(dx));
+  write(rows, kDx, row, q, valid, narrow_vec<T>(dx));
 }
 
 }  // namespace
