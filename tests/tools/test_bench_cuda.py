@@ -39,14 +39,15 @@ FACTS = {
 class StandIn(cuda_device.Gpu):
     """Every call takes a millisecond, says this device, and its graphs are the calls themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int = 2**22) -> None:
+        self.memory = memory
         self.torch = torch
         self.device = torch.device("cpu")
         self.l2 = 1000
         self.replays_wrongly = False
 
     def free(self):
-        return 2**22
+        return self.memory
 
     def synchronize(self):
         pass
@@ -90,11 +91,19 @@ def measurable():
 
 
 @pytest.mark.usefixtures("quick")
-def test_every_op_runs_and_is_reported(tmp_path, capsys):
-    """All but the activations for every type; those are one loop, and differ by their formula."""
+@pytest.mark.parametrize(
+    "dtypes",
+    [("float64",), pytest.param(tuple(cuda_work.ITEM), marks=pytest.mark.thorough)],
+    ids=len,
+)
+def test_every_op_runs_and_is_reported(dtypes, tmp_path, capsys):
+    """All but the activations for every type; those are one loop, and differ by their formula.
+
+    In a plain run for one type more than float32.
+    """
     numbers, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     others = [op for op in fa.ops.values() if op.family != "activations" or op is fa.mish]
-    done = _bench_cuda.bench(others, options(), numbers, page, StandIn())
+    done = _bench_cuda.bench(others, options(dtypes=dtypes), numbers, page, StandIn())
     assert done.problems == []
     more = options(dtypes=("float32",), goes_on=True)
     done = _bench_cuda.bench(list(fa.ops.values()), more, numbers, page, StandIn())
@@ -104,7 +113,7 @@ def test_every_op_runs_and_is_reported(tmp_path, capsys):
     for op in measurable():
         rows = [row for row in results["rows"] if row["op"] == op.name]
         assert {row["dtype"] for row in rows} == (
-            set(cuda_work.ITEM) if op in others else {"float32"}
+            {"float32", *dtypes} if op in others else {"float32"}
         )
         assert op.name in shown
         assert f"## {op.name}, forward, float32" in page.read_text()
