@@ -11,8 +11,8 @@ import fastact as fa
 from fastact import _cpu
 
 # What we add to numpy's import, as a share of it: seconds are longer where another process has the
-# machine's other half, and both imports suffer alike. The best of several runs had 0.41 on a machine
-# that four others kept busy.
+# machine's other half, and both imports suffer alike. The best of several runs had 0.41 on a
+# machine that others kept busy.
 OWN_SHARE = 0.6
 
 
