@@ -148,7 +148,7 @@ class Exact:
         return np.where(np.isfinite(y), error, np.where(y == self.nearest, 0.0, np.inf))
 
 
-@lru_cache(maxsize=4)
+@lru_cache
 def exact_float64(direction: str, name: str, *parameters: tuple[str, float | str]) -> Exact:
     oracle = getattr(reference, f"{direction}_mp")
     values = [oracle(name, x, **dict(parameters)) for x in float64_sample().tolist()]
