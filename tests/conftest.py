@@ -40,11 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
     shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
     in the order of a hash, so that values of different parameters meet at random, and yet in the
-    same way in every run.
+    same way in every run; those of the emulated device last, for they take longest.
     """
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        return "emulated" in item.name, crc32(item.nodeid.encode())
+
     for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
         shown: set[tuple[Any, ...]] = set()
-        for item in sorted(group, key=lambda item: crc32(item.nodeid.encode())):
+        for item in sorted(group, key=order):
             if hasattr(item, "callspec") and not item.get_closest_marker("thorough"):
                 chosen = _chosen(item)
                 if chosen <= shown:
