@@ -4,7 +4,9 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
+from zlib import crc32
 
 import ml_dtypes
 import numpy as np
@@ -19,9 +21,51 @@ ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
 # No code but the formulas knows which activation it runs: what is held of the code around them, in
 # many layouts and sizes, is held for one without parameters, one with a number and one with a
 # choice. What a formula could break is held for all.
-by_representatives = pytest.mark.parametrize(
-    "op", [fa.mish, fa.leaky_relu, fa.gelu], ids=lambda op: op.name
+REPRESENTATIVES = [fa.mish, fa.leaky_relu, fa.gelu]
+by_representatives = pytest.mark.parametrize("op", REPRESENTATIVES, ids=lambda op: op.name)
+# All of them, where each takes long: a plain run has the representatives.
+by_representatives_first = pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, marks=() if op in REPRESENTATIVES else pytest.mark.thorough, id=op.name)
+        for op in ACTIVATIONS
+    ],
 )
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest itself then deselects what is marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks `thorough` what a plain run leaves out of a test with several parameters.
+
+    It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
+    shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
+    in the order of a hash, so that values of different parameters meet at random, and yet in the
+    same way in every run; those of the emulated device last, for they take longest.
+    """
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        return "emulated" in item.name, crc32(item.nodeid.encode())
+
+    for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        shown: set[tuple[Any, ...]] = set()
+        for item in sorted(group, key=order):
+            if hasattr(item, "callspec") and not item.get_closest_marker("thorough"):
+                chosen = _chosen(item)
+                if chosen <= shown:
+                    item.add_marker(pytest.mark.thorough)
+                shown |= chosen
+
+
+def _chosen(item: Any) -> set[tuple[Any, ...]]:
+    """What a case has of each list of parameters; a list's rows of several values are whole."""
+    values = {name: id(value) for name, value in item.callspec.params.items()}
+    rows = set()
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        names = names.split(",") if isinstance(names, str) else names
+        rows.add(tuple((name.strip(), values.pop(name.strip())) for name in names))
+    return rows | set(values.items())  # those of fixtures
+
 
 ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
 

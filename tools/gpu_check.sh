@@ -144,7 +144,7 @@ PYTHON
 run_tests() {
   installed && has_gpu || return 1
   has_modules "runs the tests" pytest hypothesis mpmath ml_dtypes threadpoolctl torch || return 1
-  local words=(-q -p no:cacheprovider)
+  local words=(-q -p no:cacheprovider -m "not large") # with what a plain run leaves out
   ((quick == 0)) || words+=(tests/devices/test_devices.py tests/activations/test_accuracy.py tests/activations/test_layouts.py)
   # Plugins that happen to be installed are no part of this.
   PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$python" -m pytest "${words[@]}"

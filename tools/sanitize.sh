@@ -7,7 +7,8 @@
 #
 # The Python that stands first on PATH, or PYTHON, must have the tests' requirements: they are used
 # from where they are, and fastact alone is built anew, in build/sanitize-*. ISA=v2 picks another
-# instruction set, FUZZ=0 the seconds that the fuzzer runs for (address,undefined).
+# instruction set, FUZZ=0 the seconds that the fuzzer runs for (address,undefined, after the chosen
+# tests).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,7 +18,10 @@ shift || true
 isa=${ISA-$([[ $(uname -m) == x86_64 ]] && echo v3 || true)}
 work=$root/build/sanitize-${kind//,/-}
 
-# The tests that run native code on many layouts, dtypes and sizes, each on few ops of a family.
+# The tests that run native code on many layouts, dtypes and sizes, each on few ops of a family, in
+# a plain run: every op, layout, dtype and size of theirs. Which of them meet is left to the fuzzer,
+# which draws all of that, thread counts and offsets anew in each of some thousand cases, in half of
+# the time that the tests' whole products take.
 # What they leave out: documents, the command line and benchmarks, which run no other native code;
 # the instruction sets side by side, of which one is built; and bounds on memory and time, which
 # instrumented code does not keep.
@@ -101,6 +105,6 @@ PY
 # What a sanitizer writes before it ends the process must not end in a buffer of pytest.
 instrumented -m pytest -q -x --capture=sys -p no:cacheprovider "${chosen[@]}"
 
-if [[ $kind == address,undefined && ${FUZZ:-45} != 0 && -e tools/fuzz.py && $# == 0 ]]; then
-  instrumented tools/fuzz.py --seconds "${FUZZ:-45}"
+if [[ $kind == address,undefined && ${FUZZ:-90} != 0 && -e tools/fuzz.py && $# == 0 ]]; then
+  instrumented tools/fuzz.py --seconds "${FUZZ:-90}"
 fi

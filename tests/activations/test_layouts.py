@@ -144,6 +144,7 @@ def test_interleaved_memory_is_no_overlap(op):
     assert_same_bits(op(even.copy()), op(even, out=odd))
 
 
+@pytest.mark.thorough  # of memory it needs half of what `large` has
 def test_more_than_2_to_the_31_elements():
     """64-bit indices: the input is one element, seen 2^31 + 9 times; only the output has memory."""
     n = 2**31 + 9

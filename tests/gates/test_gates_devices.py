@@ -179,6 +179,8 @@ def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
             assert_all_same(everything(step), made)
 
 
+# 3 s an op where the device is emulated; a plain run has the layouts of test_devices_compare.py.
+@pytest.mark.thorough
 @each_op
 @on_devices
 @settings(max_examples=60, deadline=None)

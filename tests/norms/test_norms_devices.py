@@ -66,8 +66,17 @@ def test_values(setting, name, dtype, device):
     assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
+# The chunks are of packs: float64 has them with the fewest elements, the others take 4 to 10 s.
 @on_kernels
 @names
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(d, marks=pytest.mark.thorough if d != np.float64 else ())
+        for d in DTYPES.values()
+    ],
+    ids=str,
+)
 def test_rows_of_several_blocks(name, dtype, device):
     """From 16384 packs of 16 bytes on: the last chunk is one element, or nearly whole."""
     size = 16384 * 16 // dtype.itemsize
@@ -79,6 +88,7 @@ def test_rows_of_several_blocks(name, dtype, device):
         assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
+@pytest.mark.thorough  # 12 to 37 s where the device is emulated
 @on_kernels
 @names
 def test_many_long_rows(name, device):

@@ -213,7 +213,7 @@ def test_moments_whose_roundings_add_up(op):
     assert_right(arrays, "identity", *run(arrays))
 
 
-@pytest.mark.parametrize("fill", [0.1, 0.7])
+@pytest.mark.parametrize("fill", [0.1, pytest.param(0.7, marks=pytest.mark.thorough)])
 def test_long_sums_of_float64(fill):
     """Each of n equal terms rounds alike: 80 u of 200 000 rows, 467 u in a row of 500 000."""
     for shape in ((200_000, 4), (2, 300_000)):

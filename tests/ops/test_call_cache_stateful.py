@@ -192,6 +192,7 @@ def uncached() -> Any:
     made.close()
 
 
+@pytest.mark.thorough  # two processes compute each of its 600 calls: 15 s
 def test_calls(uncached: Any) -> None:
     threads = fa.get_num_threads()
 

@@ -41,6 +41,8 @@ def test_layouts_within_the_bounds(device, shape, axes, layout):
     close(LAYOUTS[layout](draw(np.float32, shape)), axes, 1, device)
 
 
+# 10 s where the device is emulated; a plain run has the layouts with names, above.
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from(sorted(DTYPES)))
 def test_any_layout(device, data, name):

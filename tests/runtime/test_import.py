@@ -10,10 +10,10 @@ from processes import run_python
 import fastact as fa
 from fastact import _cpu
 
-# numpy takes 0.11 to 0.18 s by itself on a small machine and is not ours to bound. What we add is
-# some 0.02 s; with this much the whole stays under 0.15 s wherever numpy leaves room for it. The
-# best of several runs counts, since another process may hold the machine.
-OWN_SECONDS = 0.04
+# What we add to numpy's import, as a share of it: seconds are longer where another process has the
+# machine's other half, and both imports suffer alike. The best of several runs had 0.41 on a
+# machine that others kept busy.
+OWN_SHARE = 0.6
 
 
 def test_import_brings_numpy_alone():
@@ -36,13 +36,15 @@ assert new - set(sys.stdlib_module_names) <= {"fastact", "numpy"}, new
 )
 def test_import_is_quick():
     code = """
-import time, numpy
-start = time.perf_counter()
+import time
+start = time.process_time()
+import numpy
+between = time.process_time()
 import fastact
-print(time.perf_counter() - start)
+print((time.process_time() - between) / (between - start))
 """
     runs = [run_python(code, PYTHONDONTWRITEBYTECODE="") for _ in range(5)]  # the first compiles
-    assert min(float(done.stdout) for done in runs) < OWN_SECONDS
+    assert min(float(done.stdout) for done in runs) < OWN_SHARE
 
 
 def test_isa_is_chosen_and_forced():

@@ -75,7 +75,7 @@ def test_it_takes_part_in_what_it_has(tmp_path, capsys):
     numbers, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     ops = [op for op in fa.ops.values() if op.family == "norms"] + [fa.mish]
     few = options(peers=("torch", LIGER), dtypes=("float32", "float64"))
-    done = cuda.bench(ops, few, numbers, page, StandIn())
+    done = cuda.bench(ops, few, numbers, page, StandIn(memory=2**20))
     assert done.problems == []
     rows = json.loads(numbers.read_text())["rows"]
     for row in rows:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from conftest import ISAS
+from conftest import ISAS, by_representatives_first
 from normed import NORMS
 from processes import TIMEOUT
 
@@ -70,6 +70,7 @@ def test_info():
     assert cuda["available"] is (cuda["why"] == "")
 
 
+@by_representatives_first
 def test_check_of_every_thousandth_input(op, tmp_path, capsys):
     report = tmp_path / "accuracy.md"
     words = ["check", op.name, "--exhaustive", "--stride", "1009", "--markdown", str(report)]
@@ -84,6 +85,7 @@ def test_check_of_every_thousandth_input(op, tmp_path, capsys):
     )
 
 
+@by_representatives_first
 def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
     monkeypatch.setattr(op, "bounds", Bounds(-1.0, 4.0, 1.2e-7))
     assert cli.main(["check", op.name, "--stride", "97"]) == 1
@@ -351,9 +353,17 @@ def test_check_of_sums(shaped, tmp_path, capsys, monkeypatch, torch_threads):
 
 OF_MOMENTS = [fa.mean_var, fa.moments]
 NORMALISING = [*NORMS, fa.batch_norm, fa.norm_apply]
+# A norm's check takes 14 to 46 times as long as one of moments, by the same words: a plain run has
+# one norm.
+CHECKED = [
+    pytest.param(
+        op, marks=pytest.mark.thorough if op in NORMALISING and op is not fa.rms_norm else ()
+    )
+    for op in (*OF_MOMENTS, *NORMALISING)
+]
 
 
-@pytest.mark.parametrize("checked", [*OF_MOMENTS, *NORMALISING], ids=lambda op: op.name)
+@pytest.mark.parametrize("checked", CHECKED, ids=lambda op: op.name)
 def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
     words = ["check", checked.name, "--stride", "1009", "--isa", _cpu.isa()]
     report = tmp_path / "accuracy.md"
@@ -382,6 +392,7 @@ def test_every_op_is_checked_and_measured():
             assert cpu.FAMILIES[op.family].cases(op, "forward", float32, options)
 
 
+@pytest.mark.thorough  # every activation, on every instruction set
 def test_check_of_bias_act(capsys, monkeypatch):
     assert cli.main(["check", "bias_act"]) == 0
     shown = capsys.readouterr().out

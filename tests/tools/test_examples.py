@@ -37,7 +37,11 @@ def run(example, *options, tmp_path):
     )
 
 
-@pytest.mark.parametrize("example", ["digits", *COMPARED])
+# Each trains a network, and compares gradients by a torch of its own process: 5 to 22 s. A plain
+# run has the shortest.
+@pytest.mark.parametrize(
+    "example", ["digits", *(pytest.param(name, marks=pytest.mark.thorough) for name in COMPARED)]
+)
 def test_example(example, tmp_path):
     """The full training, to the accuracy that is stated; timing alone is cut short."""
     pytest.importorskip("sklearn")
@@ -59,6 +63,7 @@ def test_every_example_is_here():
     assert scripts == {"digits", *COMPARED}
 
 
+@pytest.mark.thorough
 def test_wrong_gradients_fail(tmp_path):
     """A network whose gradients are off exits with 1, however well it learns."""
     pytest.importorskip("sklearn")

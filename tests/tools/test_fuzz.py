@@ -1,4 +1,7 @@
-"""The fuzzer itself: a short run of each device, and that it sees what it is there to see."""
+"""The fuzzer itself: a short run of each device, and that it sees what it is there to see.
+
+The runs are `thorough`, for they take 10 to 30 s each.
+"""
 
 import importlib.util
 import json
@@ -32,6 +35,7 @@ def run(*arguments: str, program: str = "fuzz.py") -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.thorough
 def test_campaign() -> None:
     """Some thousand calls of every family; a fresh seed is .ci/run's."""
     found = run("--cases", "2000", "--seed", "20251122")
@@ -42,12 +46,14 @@ def test_campaign() -> None:
     assert found["replays"] > 400
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not EMULATED, reason="built without the emulated device")
 def test_emulated_device() -> None:
     found = run("--cases", "150", "--seed", "20251122", "--device", "emulated", "--no-fresh")
     assert found["cases"] == 150
 
 
+@pytest.mark.thorough
 def test_hostile_objects() -> None:
     found = run("--cases", "1500", "--seed", "20251122", program="fuzz_hostile.py")
     assert found["cases"] == 1500
