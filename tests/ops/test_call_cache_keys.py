@@ -306,7 +306,8 @@ def test_off_by_the_environment():
     """Every call takes the slow path; what it gives has the same bits."""
     code = """
 import hashlib, numpy as np, fastact as fa
-from fastact import _call, _cpu
+from fastact import _cpu
+from fastact.interop import call as _call
 calls, begin = 0, _call.Call.__init__
 def counted(self, *args, **kwargs):
     global calls

@@ -8,7 +8,8 @@
 // exp_approximate and divide<approximate> are allowed there.
 //
 // To add one: write its struct beside its kin in activations/, add its line to
-// FASTACT_ACTIVATIONS, a row in python/fastact/activations.py and a formula in tests/reference.py.
+// FASTACT_ACTIVATIONS, a row in python/fastact/ops/activations.py and a formula in
+// python/fastact/check/reference.py.
 #pragma once
 
 #include "common/activations/exponential.h"

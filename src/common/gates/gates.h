@@ -41,11 +41,11 @@
 //   |da|, |dc'|, |dh'|         <= 40 u (1 + 0.15 S) (1 + H)^2 G    G: the magnitudes of what came
 //                                                                  back
 //
-// (kGateUlps, which the tests read, and 0.15 in python/fastact/_bounds.py) and the rounding to the
-// storage type; 16-bit gradients are those of the activated gates as they were stored. (c, to which
-// tanh is applied, is bounded by 1 + H, whose error meets dh o and another time D's: hence the
-// square.) In gru the error of r, of 3 u S / 4, meets q: with Q the magnitudes that q adds up, h
-// has 1 + Q times as much, and the gradients, where n's error meets q again, (1 + Q)^2.
+// (kGateUlps, which the tests read, and 0.15 in python/fastact/ops/bounds.py) and the rounding to
+// the storage type; 16-bit gradients are those of the activated gates as they were stored. (c, to
+// which tanh is applied, is bounded by 1 + H, whose error meets dh o and another time D's: hence
+// the square.) In gru the error of r, of 3 u S / 4, meets q: with Q the magnitudes that q adds up,
+// h has 1 + Q times as much, and the gradients, where n's error meets q again, (1 + Q)^2.
 #pragma once
 
 #include "common/activations/sigmoid.h"

@@ -58,7 +58,7 @@ def bias_act_forward(
     prepare_act(&act, which, False, p, arrays, y, bias, axis, False)
     threads = resolve_threads(element_count(y))
     with nogil:
-        run_partitions(threads, bias_forward_partition, &act)
+        run_partitions(threads, partitions_of(bias_forward_partition, &act))
 
 
 def bias_act_workspace(View x, View dbias, int axis):
@@ -103,5 +103,5 @@ def bias_act_backward(
     threads = resolve_threads(element_count(dx))
     use_workspace(&act.reducer, workspace, threads)
     with nogil:
-        run_partitions(threads, bias_backward_partition, &act)
+        run_partitions(threads, partitions_of(bias_backward_partition, &act))
         merge_chunks(&act.reducer, threads)

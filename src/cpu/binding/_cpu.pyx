@@ -15,6 +15,7 @@ What the C++ headers declare is in one .pxi file a family, which the family's .p
 # has run its tests on such an interpreter, which therefore takes its lock back at this import.
 include "cpu/binding/python.pxi"
 include "cpu/core/core.pxi"
+include "cpu/binding/parallel.pyx"
 include "cpu/binding/threads.pyx"
 include "cpu/binding/array_view.pyx"
 include "cpu/binding/dlpack_export.pyx"

@@ -62,7 +62,7 @@ cdef struct TensorType:
     DLPackExchangeAPI* api
     bint has_gradients
     bint has_negation
-    # Of torch (`_foreign.torch_state`), or NULL; `kept_alive` holds them.
+    # Of torch (`foreign.torch_state`), or NULL; `kept_alive` holds them.
     PyObject* mark_written       # (tuple of tensors): raise their version counters
     PyObject* records_gradients  # (): whether operations on tensors are recorded now
     PyObject* forward_mode       # dict whose "_current_level" is >= 0 while tangents may be there
@@ -77,7 +77,7 @@ cdef object registering = Lock()
 def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
     """Let tensors of exactly this type take the fast path and the call cache.
 
-    state: of torch, what `_foreign.torch_state` tells.
+    state: of torch, what `foreign.torch_state` tells.
     """
     global tensor_type_count
     api = <DLPackExchangeAPI*>PyCapsule_GetPointer(api_capsule, "dlpack_exchange_api")

@@ -92,4 +92,4 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     job.origin = <char*>cnp.PyArray_DATA(source)
     job.size = source.nbytes
     with nogil:
-        run_partitions(threads, copy_partition, &job)
+        run_partitions(threads, partitions_of(copy_partition, &job))

@@ -1,5 +1,5 @@
 # Threads: how many a call may use, decided in one place. The only parallel region is in
-# run_partitions of core/runtime.h.
+# parallel.pyx.
 #
 # The count is the thread's own (`with num_threads(n)`), else the process's (`set_num_threads`),
 # never more than the work deserves, and 1 where threads would not help or would hang:
@@ -47,7 +47,7 @@ cdef int threads_for(int64_t elements, int limit) noexcept nogil:
 
 cdef void run_iterator(const TensorIterator* iterator) noexcept nogil:
     """Run a prepared iterator, one partition a thread."""
-    run_partitions(resolve_threads(iterator.size), run_partition, iterator)
+    run_partitions(resolve_threads(iterator.size), partitions_of(run_partition, iterator))
 
 
 def set_process_threads(int n):

@@ -65,8 +65,13 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     bint is_forked() noexcept
     void become_forked() noexcept
     const char* compiler() noexcept
-    void run_partitions[Job](
-        int threads, void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
+    cppclass Partitions:
+        void run(int64_t number, int64_t count) noexcept
+        void begin() noexcept
+        void run_beside_others(int64_t number, int64_t count) noexcept
+        void end() noexcept
+    Partitions partitions_of[Job](
+        void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
     ) noexcept
     DLManagedTensorVersioned* describe_tensor(
         void*, DLDevice, int, const int64_t*, const int64_t*, DLDataType

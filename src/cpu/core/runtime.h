@@ -63,32 +63,54 @@ inline const char* compiler() {
 #endif
 }
 
-// Runs every partition of a job: run(job, index, threads) for each index below `threads`. What a
-// partition is does not depend on the thread that runs it. One thread enters no parallel region:
-// that costs more than a small job, and would hang in a child made by fork.
-template <typename Job>
-void run_partitions(int threads, void (*run)(const Job*, int64_t, int64_t), const Job* job) {
-  if (threads == 1) {
-    run(job, 0, 1);
-    return;
-  }
-  // libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
-  // before the region is read in it, and what is written in it is read after. Two partitions of one
-  // region stay unordered, so that a race between them is found.
+// A job of any type, cut into partitions: function(job, number, count) does the one of that number.
+// How many they are, and which one writes what, is the job's; who runs them is not. The parallel
+// loop over them is Cython's (binding/parallel.pyx).
+//
+// libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
+// before the loop is read in it, and what is written in it is read after. Two partitions of one
+// loop stay unordered, so that a race between them is found.
+class Partitions {
+ public:
+  Partitions() = default;
+  template <class Job>
+  Partitions(void (*function)(const Job*, int64_t, int64_t), const Job* job)
+      : function_(reinterpret_cast<Any>(function)),
+        job_(job),
+        call_([](const Partitions& self, int64_t number, int64_t count) {
+          reinterpret_cast<void (*)(const Job*, int64_t, int64_t)>(self.function_)(
+              static_cast<const Job*>(self.job_), number, count);
+        }) {}
+
+  void run(int64_t number, int64_t count) const { call_(*this, number, count); }
+
 #ifdef __SANITIZE_THREAD__
-  char begun = 0, done = 0;
-  __tsan_release(&begun);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int i = 0; i < threads; ++i) {
-    __tsan_acquire(&begun);
-    run(job, i, threads);
-    __tsan_release(&done);
+  void begin() { __tsan_release(&begun_); }
+  void run_beside_others(int64_t number, int64_t count) {
+    __tsan_acquire(&begun_);
+    run(number, count);
+    __tsan_release(&done_);
   }
-  __tsan_acquire(&done);
+  void end() { __tsan_acquire(&done_); }
 #else
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int i = 0; i < threads; ++i) run(job, i, threads);
+  void begin() {}
+  void run_beside_others(int64_t number, int64_t count) { run(number, count); }
+  void end() {}
 #endif
+
+ private:
+  using Any = void (*)();
+  Any function_ = nullptr;
+  const void* job_ = nullptr;
+  void (*call_)(const Partitions&, int64_t, int64_t) = nullptr;
+#ifdef __SANITIZE_THREAD__
+  char begun_ = 0, done_ = 0;
+#endif
+};
+
+template <class Job>
+Partitions partitions_of(void (*function)(const Job*, int64_t, int64_t), const Job* job) {
+  return Partitions(function, job);
 }
 
 // Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for

@@ -110,7 +110,7 @@ def gates_forward(
     prepare_gates(&step, table, kind, state.dtype, False, False, False, given)
     threads = resolve_threads(gate_work(kind, size))
     with nogil:
-        run_partitions(threads, gate_partition, &step)
+        run_partitions(threads, partitions_of(gate_partition, &step))
 
 
 cdef int check_kind(int kind) except -1:
@@ -209,7 +209,7 @@ def gates_backward(
     threads = resolve_threads(gate_work(kind, size))
     if bias_gradient is None and recurrent_bias_gradient is None:
         with nogil:
-            run_partitions(threads, gate_partition, &step)
+            run_partitions(threads, partitions_of(gate_partition, &step))
         return
     for i, gradient in enumerate((bias_gradient, recurrent_bias_gradient)):
         if gradient is not None:
@@ -218,6 +218,6 @@ def gates_backward(
     if threads > 1 and memory is not NULL:
         is_merging = use_gate_workspace(&step, memory, capacity, threads)
     with nogil:
-        run_partitions(threads, gate_sum_partition, &step)
+        run_partitions(threads, partitions_of(gate_sum_partition, &step))
         if is_merging:
             merge_gate_sums(&step)

@@ -134,7 +134,7 @@ def batch_norm_forward(
         )
     with nogil:
         make_coefficients(norm)
-        run_partitions(threads, batch_norm_forward_partition, &norm)
+        run_partitions(threads, partitions_of(batch_norm_forward_partition, &norm))
     write_channels(norm, norm.mean, channels_of(mean, axis), False)
     write_channels(norm, norm.rstd, channels_of(rstd, axis), False)
     if training:
@@ -166,7 +166,7 @@ def norm_apply(
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
     with nogil:
         make_coefficients(norm)
-        run_partitions(threads, batch_norm_forward_partition, &norm)
+        run_partitions(threads, partitions_of(batch_norm_forward_partition, &norm))
 
 
 def batch_norm_backward(
@@ -221,13 +221,13 @@ def batch_norm_backward(
     with nogil:
         make_coefficients(norm)
         if needs_sums and by_channels:
-            run_partitions(threads, batch_norm_backward_partition, &norm)
+            run_partitions(threads, partitions_of(batch_norm_backward_partition, &norm))
         else:
             if needs_sums:
-                run_partitions(threads, batch_norm_sums_partition, &norm)
+                run_partitions(threads, partitions_of(batch_norm_sums_partition, &norm))
                 merge_batch_sums(norm, 0, norm.channels)
             if dx is not None:
                 make_slopes(norm, 0, norm.channels)
-                run_partitions(threads, batch_norm_gradient_partition, &norm)
+                run_partitions(threads, partitions_of(batch_norm_gradient_partition, &norm))
     write_channels(norm, norm.sums, channels_of(dbias, axis), accumulate)
     write_channels(norm, norm.sums + norm.channels, channels_of(dweight, axis), accumulate)

@@ -96,7 +96,7 @@ def norm_forward(
     norm.eps = eps
     threads = resolve_threads(element_count(x))
     with nogil:
-        run_partitions(threads, norm_forward_partition, &norm)
+        run_partitions(threads, partitions_of(norm_forward_partition, &norm))
 
 
 cdef int check_gradient(
@@ -202,13 +202,15 @@ def norm_backward(
         norm.partial = <double*>memory
     threads = resolve_threads(element_count(x))
     with nogil:
-        run_partitions(threads, norm_backward_partition, &norm)
+        run_partitions(threads, partitions_of(norm_backward_partition, &norm))
         if norm.partial is not NULL:
             merge_norm(&norm, threads)
 
 
 cdef void merge_norm(const Norm* norm, int threads) noexcept nogil:
-    run_partitions(threads_for(norm_workspace_size(norm) // 8, threads), merge_norm_partition, norm)
+    run_partitions(
+        threads_for(norm_workspace_size(norm) // 8, threads), partitions_of(merge_norm_partition, norm)
+    )
 
 
 cdef void fill(View y, double value) noexcept:

@@ -76,10 +76,10 @@ cdef int use_moment_workspace(MomentReducer* reducer, View workspace, int thread
 
 
 cdef void run_moments(const MomentReducer* reducer, int threads) noexcept nogil:
-    run_partitions(threads, moment_partition, reducer)
+    run_partitions(threads, partitions_of(moment_partition, reducer))
     if reducer.reducer.partial is not NULL:
         run_partitions(
-            threads_for(moment_workspace_size(reducer) // 8, threads), merge_moment_partition, reducer
+            threads_for(moment_workspace_size(reducer) // 8, threads), partitions_of(merge_moment_partition, reducer)
         )
 
 

@@ -52,7 +52,7 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     prepare_sum(&reducer, term, x, y, axes, accumulate)
     use_workspace(&reducer, workspace, threads)
     with nogil:
-        run_partitions(threads, reduce_partition, &reducer)
+        run_partitions(threads, partitions_of(reduce_partition, &reducer))
         merge_chunks(&reducer, threads)
 
 
@@ -67,7 +67,9 @@ cdef int use_workspace(Reducer* reducer, View workspace, int threads) except -1:
 
 cdef void merge_chunks(const Reducer* reducer, int threads) noexcept nogil:
     if reducer.partial is not NULL:
-        run_partitions(threads_for(workspace_size(reducer) // 8, threads), merge_partition, reducer)
+        run_partitions(
+            threads_for(workspace_size(reducer) // 8, threads), partitions_of(merge_partition, reducer)
+        )
 
 
 cdef void fill_with_zero(View y) noexcept:
@@ -128,5 +130,5 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
     prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
     use_workspace(&square.reducer, workspace, threads)
     with nogil:
-        run_partitions(threads, square_partition, &square)
+        run_partitions(threads, partitions_of(square_partition, &square))
         merge_chunks(&square.reducer, threads)

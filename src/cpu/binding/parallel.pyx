@@ -1,0 +1,19 @@
+# The one parallel loop: OpenMP over the partitions of a job. What a partition is, each family says.
+from cython.parallel cimport prange
+
+
+cdef void run_partitions(int threads, Partitions job) noexcept nogil:
+    """Run every partition of a job, one a thread.
+
+    The partitions are as many as the threads that the call may use (threads.pyx), and fixed by that
+    count, whoever runs them. One thread enters no parallel region: that costs more than a small job,
+    and in a child made by fork it would wait for ever.
+    """
+    cdef int number
+    if threads == 1:
+        job.run(0, 1)
+        return
+    job.begin()
+    for number in prange(threads, schedule="static", num_threads=threads):
+        job.run_beside_others(number, threads)
+    job.end()
