@@ -34,7 +34,7 @@ REQUIRED_ACCURACY = 0.97
 
 
 class Activation(Protocol):
-    """What the network asks of an activation: two of the doors that every fastact op has."""
+    """What the network asks of an activation: two of the entry points that every fastact op has."""
 
     def __call__(self, x: Array, /, *, out: Array) -> Array: ...
 

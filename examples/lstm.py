@@ -12,7 +12,7 @@ network learns to read handwritten digits, row by row.
 All that grows with the sequence in a layer, for T steps of B sequences, I inputs and H units:
 
     gates (T, B, 4 H)   x W for all steps by one product. Step t turns gates[t] into the activated
-                        gates, and on the way back into their gradients, in place.
+                        gates, and on backward into their gradients, in place.
     h, c  (T, B, H)     the states, and before them the zeros that they begin with
     dx    (T, B, I)     what goes back to the layer below; the first layer has none
 

@@ -88,7 +88,7 @@ class Mlp(Network):
 
         up = self.up
         up.add("products", np.matmul, x, w1, out=z)
-        up.add("bias", fa.bias_act, z, b1, "tanh", out=h)  # z is kept for the way back
+        up.add("bias", fa.bias_act, z, b1, "tanh", out=h)  # z is kept for backward
         up.add("products", np.matmul, h, w2, out=self.r)
         up.add("bias", fa.bias_act, self.r, b2, residual=minus, out=self.r)
 

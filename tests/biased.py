@@ -70,10 +70,10 @@ def expected_dx(name: str, dy: Any, x: Any, bias: Any, axis: int, residual: Any)
     return wide(dy) if name == "identity" else fa.ops[name].backward(wide(dy), z)
 
 
-def call(framework: Framework, door: Any, *arrays: Any, **named: Any) -> Any:
+def call(framework: Framework, entry: Any, *arrays: Any, **named: Any) -> Any:
     """A call on a framework's arrays; what comes back is NumPy's."""
     of = lambda a: framework.of(a) if isinstance(a, np.ndarray) else a  # noqa: E731
-    results = door(*map(of, arrays), **{key: of(value) for key, value in named.items()})
+    results = entry(*map(of, arrays), **{key: of(value) for key, value in named.items()})
     if isinstance(results, tuple):
         return tuple(framework.numpy(result) for result in results)
     return framework.numpy(results)

@@ -38,7 +38,7 @@ class Framework:
 
     of : NumPy's array as this framework's, with its strides and its misalignment. On the CPU it is
         the same memory.
-    numpy : the way back.
+    numpy : backward.
     exact : same bits as NumPy arrays give. Devices round 16-bit results from a float32 of their
         own, and fuse multiply-adds where the CPU may not.
     """

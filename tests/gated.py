@@ -31,7 +31,7 @@ class On:
         self.op, self.framework = op, framework
         self.name, self.bounds = op.name, op.bounds
 
-    def _run(self, door: Callable[..., Any], args: Any, named: Any) -> Any:
+    def _run(self, entry: Callable[..., Any], args: Any, named: Any) -> Any:
         theirs: dict[int, Any] = {}
         ours: dict[int, np.ndarray] = {}
 
@@ -52,7 +52,7 @@ class On:
                 return value
             return ours[id(value)] if id(value) in ours else self.framework.numpy(value)
 
-        results = door(*map(of, args), **{name: of(value) for name, value in named.items()})
+        results = entry(*map(of, args), **{name: of(value) for name, value in named.items()})
         for array in ours.values():
             if array.flags.writeable:
                 array[...] = self.framework.numpy(theirs[id(array)])

@@ -172,9 +172,9 @@ class Arrays:
         both = {"weight": self.weight, "bias": self.bias}
         return both if self.setting.centred else {"weight": self.weight}
 
-    def call(self, door: Any, **named: Any) -> Any:
+    def call(self, entry: Any, **named: Any) -> Any:
         options = {**self.setting.options, **self.weights, **named}
-        return door(*self.inputs, *self.setting.positional, **options)
+        return entry(*self.inputs, *self.setting.positional, **options)
 
     @property
     def normalised(self) -> np.ndarray:

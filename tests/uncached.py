@@ -20,11 +20,11 @@ class Uncached:
             env={**os.environ, "FASTACT_CALL_CACHE": "0"},
         )
 
-    def __call__(self, op: str, door: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def __call__(self, op: str, entry: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The arrays of the result, as NumPy's; what it raises is raised here."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump((op, door, args, named), self._process.stdin)
+        pickle.dump((op, entry, args, named), self._process.stdin)
         self._process.stdin.flush()
         found = pickle.load(self._process.stdout)
         if isinstance(found, Exception):
@@ -54,10 +54,10 @@ def serve() -> None:
 
     while True:
         try:
-            op, door, args, named = pickle.load(sys.stdin.buffer)
+            op, entry, args, named = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        function = fa.ops[op] if door == "call" else getattr(fa.ops[op], door)
+        function = fa.ops[op] if entry == "call" else getattr(fa.ops[op], entry)
         found: Any
         try:
             with np.errstate(all="ignore"):

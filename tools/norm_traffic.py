@@ -66,7 +66,7 @@ def bytes_of(tensor: Any) -> int:
 
 @contextmanager
 def kept_in(held: dict[int, int]) -> Iterator[None]:
-    """What autograd keeps for the way back, by address."""
+    """What autograd keeps for backward, by address."""
 
     def pack(tensor: Any) -> Any:
         held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()

@@ -1,6 +1,6 @@
 """fastact: the memory-bound kernels of neural networks.
 
-Every op is a callable with three doors::
+Every op is a callable with three entry points::
 
     y        = fa.mish(x)                  # inference
     y, saved = fa.mish.forward(x)          # training

@@ -87,9 +87,9 @@ def test_call(case):
     x, keywords, error, words = CALLS[case]
     out = keywords.get("out")
     before = None if not isinstance(out, np.ndarray) else out.copy()
-    for door, name in ((fa.mish, "mish"), (fa.mish.forward, r"mish\.forward")):
+    for entry, name in ((fa.mish, "mish"), (fa.mish.forward, r"mish\.forward")):
         with pytest.raises(error, match=f"^fastact.{name}: .*{words}"):
-            door(x, **keywords)
+            entry(x, **keywords)
     if before is not None:
         np.testing.assert_array_equal(out, before)
 
@@ -144,14 +144,14 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
 def test_parameters(name, parameters, words):
     op, x = fa.ops[name], f32(3)
     for _ in range(2):  # refused the second time too
-        for door, args in ((op, (x,)), (op.forward, (x,)), (op.backward, (x, x))):
+        for entry, args in ((op, (x,)), (op.forward, (x,)), (op.backward, (x, x))):
             with pytest.raises(ValueError, match=rf"^fastact\.{name}.*: {words}"):
-                door(*args, **parameters)
+                entry(*args, **parameters)
 
 
 def test_forward_may_not_destroy_what_it_saves():
     x = f32(100)
-    for view in (x, x[::-1]):  # by the short cut, and by the long way
+    for view in (x, x[::-1]):  # by the short cut, and by the slow path
         with pytest.raises(ValueError, match=r"mish\.forward: out must not share memory with x"):
             fa.mish.forward(view, out=view)
     assert (x == 1).all()

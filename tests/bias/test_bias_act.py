@@ -123,7 +123,7 @@ def test_torch_gradients(axis):
 # --- bias_act: the op -----------------------------------------------------------------------------
 
 
-def test_doors_and_what_is_saved(framework):
+def test_entry_points_and_what_is_saved(framework):
     _, x, bias, r = parts(np.float32, (8, 5), 1)
     a, b, c = framework.of(x), framework.of(bias), framework.of(r)
     y, saved = fa.bias_act.forward(a, b, "mish", residual=c)
@@ -142,7 +142,7 @@ def test_out_and_accumulate(dtype, framework):
     expected = [framework.numpy(g) for g in fa.bias_act.backward(*args, "mish")]
     out = framework.of(np.zeros(x.shape, dtype))
     assert fa.bias_act(*args[1:3], "mish", residual=args[3], out=(out,)) is out
-    for _ in range(3):  # the long way, then a plan
+    for _ in range(3):  # the slow path, then a plan
         for outs in ((out, None), (None, framework.of(np.zeros(7, dtype)))):
             results = fa.bias_act.backward(*args, "mish", out=outs)
             for result, held_by, same in zip(results, outs, expected, strict=True):

@@ -70,9 +70,9 @@ ACT_ERRORS: dict[str, Case] = {
 @pytest.mark.parametrize("words", ACT_ERRORS)
 def test_errors(words):
     arguments, keywords, error, message = ACT_ERRORS[words]
-    for door, name in ((fa.bias_act, "bias_act"), (fa.bias_act.forward, r"bias_act\.forward")):
+    for entry, name in ((fa.bias_act, "bias_act"), (fa.bias_act.forward, r"bias_act\.forward")):
         with pytest.raises(error, match=rf"^fastact\.{name}: .*{message}"):
-            door(*arguments, **keywords)
+            entry(*arguments, **keywords)
     assert (held == 1).all()
     assert (b4 == 1).all()
 
@@ -145,8 +145,8 @@ SUM_ERRORS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception
 
 @pytest.mark.parametrize("words", SUM_ERRORS)
 def test_errors_of_sums(words):
-    door, arguments, keywords, error, message = SUM_ERRORS[words]
+    entry, arguments, keywords, error, message = SUM_ERRORS[words]
     with pytest.raises(error, match=rf"^fastact\.\w+(\.\w+)?: .*{message}"):
-        door(*arguments, **keywords)
+        entry(*arguments, **keywords)
     with pytest.raises(TypeError, match="takes at most 0 arguments after"):
         fa.bias_grad(x4, 1)

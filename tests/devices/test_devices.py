@@ -49,7 +49,7 @@ def test_the_frameworks_current_stream_is_used(op):
     stream = emulated.make_stream(0)
     emulated.set_current_stream(0, stream)
     try:
-        for _ in range(2):  # the long way, and the short cut
+        for _ in range(2):  # the slow path, and the short cut
             op(x)
             op.backward(x, x, out=x)
     finally:

@@ -269,8 +269,8 @@ def test_any_shape(op, data):
 def test_examples(op):
     """doctest finds no docstrings of instances by itself."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    for door in (op, op.forward, op.backward):
-        test = doctest.DocTestParser().get_doctest(door.__doc__, {}, op.name, None, 0)
+    for entry in (op, op.forward, op.backward):
+        test = doctest.DocTestParser().get_doctest(entry.__doc__, {}, op.name, None, 0)
         assert test.examples
         assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
 

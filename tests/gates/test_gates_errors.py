@@ -55,9 +55,9 @@ BAD: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case[-1][:40])
 def test_refused(case):
-    door, arguments, options, error, words = case
+    entry, arguments, options, error, words = case
     with pytest.raises(error, match=words):
-        door(*arguments, **options)
+        entry(*arguments, **options)
 
 
 def test_nothing_is_written():

@@ -70,7 +70,7 @@ def test_torch_autograd_agrees(op):
 
 
 def test_torch_parameters_and_subclasses(op):
-    """Other classes of torch go the long way and come back as tensors."""
+    """Other classes of torch go the slow path and come back as tensors."""
 
     class Mine(torch.Tensor):
         pass

@@ -15,7 +15,7 @@ from fastact import Moments
 from fastact.check import reference
 
 # A channel as a line, long and short; as columns, few, many and beyond a tile; alone; pieces of
-# long lines; and so many that they go channel by channel on one thread on the way back, not on two.
+# long lines; and so many that they go channel by channel on one thread on backward, not on two.
 SHAPES: list[tuple[tuple[int, ...], int]] = [
     ((4, 3, 5, 6), 1),
     ((2, 70, 9, 9), 1),
@@ -204,7 +204,7 @@ def test_out_and_accumulate():
     weight, bias, *_ = parameters(3, np.float32)
     y, saved = fa.batch_norm.forward(x, None, None, weight, bias, True)
     wanted = fa.batch_norm.backward(dy, *saved, True)
-    for _ in range(3):  # the long way, then the short one
+    for _ in range(3):  # the slow path, then the short one
         outs = tuple(np.ones_like(g) for g in wanted)
         assert fa.batch_norm.backward(dy, *saved, True, out=outs, accumulate=True) == outs
         for out, gradient in zip(outs, wanted, strict=True):
@@ -408,7 +408,7 @@ def test_no_memory_that_grows(many_threads):
 def test_examples(op):
     """doctest finds no docstrings of instances by itself."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    for door in (op, *(getattr(op, name) for name in ("forward", "backward"))):
-        test = doctest.DocTestParser().get_doctest(door.__doc__, {}, op.name, None, 0)
+    for entry in (op, *(getattr(op, name) for name in ("forward", "backward"))):
+        test = doctest.DocTestParser().get_doctest(entry.__doc__, {}, op.name, None, 0)
         assert test.examples
         assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0

@@ -170,7 +170,7 @@ def test_out_accumulate_skips_and_in_place(device, layout):
     weight, bias, *_ = map(device.of, parameters(3, np.float32))
     y, saved = fa.batch_norm.forward(device.of(x), None, None, weight, bias, True)
     wanted = [device.numpy(g) for g in fa.batch_norm.backward(device.of(dy), *saved, True)]
-    for _ in range(2):  # the long way, then the short one
+    for _ in range(2):  # the slow path, then the short one
         outs = tuple(device.of(np.ones_like(g)) for g in wanted)
         given_ = fa.batch_norm.backward(device.of(dy), *saved, True, out=outs, accumulate=True)
         assert all(a is b for a, b in zip(given_, outs, strict=True))

@@ -12,7 +12,7 @@ import fastact as fa
 from fastact import Moments
 
 
-class Doors(NamedTuple):
+class Entries(NamedTuple):
     """How an op is called: forward gives y and what is saved, backward a gradient a tensor."""
 
     forward: Callable[..., tuple[Any, tuple[Any, ...]]]
@@ -23,20 +23,20 @@ class ByUs(torch.autograd.Function):
     """An op of ours in torch's graph."""
 
     @staticmethod
-    def forward(ctx: Any, doors: Doors, *tensors: Any) -> Any:
-        y, saved = doors.forward(*(tensor.detach() for tensor in tensors))
+    def forward(ctx: Any, entries: Entries, *tensors: Any) -> Any:
+        y, saved = entries.forward(*(tensor.detach() for tensor in tensors))
         ctx.save_for_backward(*saved)
-        ctx.doors = doors
+        ctx.entries = entries
         return (y.mean, y.m2) if isinstance(y, Moments) else y
 
     @staticmethod
     def backward(ctx: Any, *dy: Any) -> Any:
         parts = [part.detach() for part in dy]
         saved = [None if part is None else part.detach() for part in ctx.saved_tensors]
-        return None, *ctx.doors.backward(parts, saved)
+        return None, *ctx.entries.backward(parts, saved)
 
 
-def of_units(setting: Setting, name: str) -> tuple[Doors, list[Any]]:
+def of_units(setting: Setting, name: str) -> tuple[Entries, list[Any]]:
     """A norm over units, and what it is called with."""
     arrays, op = Arrays(setting, np.dtype(np.float64)), fa.ops[setting.op]
     told = {**setting.options, "activation": name}
@@ -51,10 +51,10 @@ def of_units(setting: Setting, name: str) -> tuple[Doors, list[Any]]:
         return *[dx] * count, *others
 
     weights = [a for a in arrays.weights.values() if a is not None]
-    return Doors(forward, backward), [*arrays.inputs, *weights]
+    return Entries(forward, backward), [*arrays.inputs, *weights]
 
 
-def of_channels(kind: str, axis: int, name: str) -> tuple[Doors, list[Any]]:
+def of_channels(kind: str, axis: int, name: str) -> tuple[Entries, list[Any]]:
     """batch_norm in training, in two halves, by running statistics; norm_apply."""
     shape = (3, 2, 4) if axis == 1 else (3, 4, 2)
     rng = np.random.default_rng(0)
@@ -80,20 +80,20 @@ def of_channels(kind: str, axis: int, name: str) -> tuple[Doors, list[Any]]:
         dx = fa.batch_norm.backward_apply(*dy, x, *statistics, weight, *sums, count, bias, **told)
         return dx, *(total.reshape(-1) for total in reversed(sums))
 
-    return Doors(forward, backward), arrays
+    return Entries(forward, backward), arrays
 
 
-def of_moments(op: Any, axis: Any, **told: Any) -> tuple[Doors, list[Any]]:
+def of_moments(op: Any, axis: Any, **told: Any) -> tuple[Entries, list[Any]]:
     x = np.random.default_rng(0).normal(size=(3, 4, 2))
-    return Doors(
+    return Entries(
         lambda x: op.forward(x, axis, **told),
         lambda dy, saved: (op.backward(tuple(dy), *saved, axis, **told),),
     ), [x]
 
 
-def assert_gradients(doors: Doors, arrays: list[Any]) -> None:
+def assert_gradients(entries: Entries, arrays: list[Any]) -> None:
     leaves = [torch.from_numpy(np.asarray(a)).requires_grad_() for a in arrays]
-    assert torch.autograd.gradcheck(lambda *tensors: ByUs.apply(doors, *tensors), leaves)
+    assert torch.autograd.gradcheck(lambda *tensors: ByUs.apply(entries, *tensors), leaves)
 
 
 # A unit as a row, of several axes, with a residual, as a group, as a channel first and last.

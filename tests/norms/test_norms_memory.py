@@ -15,7 +15,7 @@ SHAPED = [op for op in OPS if op.family != "activations"]
 SIZES = (2000, 8000)  # rows: of both there are more than a kernel keeps sums of
 
 
-def doors(op: Any, rows: int) -> Iterator[tuple[str, Callable[..., Any]]]:
+def entries(op: Any, rows: int) -> Iterator[tuple[str, Callable[..., Any]]]:
     x, dy = (np.random.default_rng(s).random((rows, 40), np.float32) for s in (0, 1))
     yield "forward", calls.forward(op, x, dy)
     yield "backward", calls.backward(op, x, dy)
@@ -30,17 +30,17 @@ def outs(result: Any) -> Any:
 def test_python_and_numpy_allocate_the_outputs(op, many_threads):
     found: dict[str, list[tuple[int, int]]] = {}
     for rows in SIZES:
-        for door, call in doors(op, rows):
+        for entry, call in entries(op, rows):
             result = call()
             out = outs(result)
             size = sum(part.nbytes for part in parts(result))
             ways = (lambda: call(out=out), call)  # noqa: B023
             # The least of three: what a first call notes for the next ones is not counted.
             least, least_new = (min(peak(way) for _ in range(3)) for way in ways)
-            found.setdefault(door, []).append((least, least_new - size))
-    for door, ((few, few_new), (many, many_new)) in found.items():
-        assert many - few < OBJECTS, door
-        assert many_new - few_new < OBJECTS, door
+            found.setdefault(entry, []).append((least, least_new - size))
+    for entry, ((few, few_new), (many, many_new)) in found.items():
+        assert many - few < OBJECTS, entry
+        assert many_new - few_new < OBJECTS, entry
         # Partial sums of a fixed number of blocks: 16 MiB are allowed, for any length of a row.
         assert max(many, many_new) < 2**24
 

@@ -29,9 +29,9 @@ STATED = [op for op in fa.ops.values() if hasattr(op, "bounds")]
 everywhere = pytest.mark.parametrize("where", [FRAMEWORKS[0], *KERNELS], ids=lambda f: f.name)
 
 
-def shown(op: Any, door: str = "") -> str:
+def shown(op: Any, entry: str = "") -> str:
     """A docstring as one line."""
-    doc = (getattr(op, door) if door else op).__doc__
+    doc = (getattr(op, entry) if entry else op).__doc__
     return re.sub(r"\s+", " ", doc)
 
 

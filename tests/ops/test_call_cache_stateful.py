@@ -138,20 +138,20 @@ class Calls(RuleBasedStateMachine):
     def _call(
         self, x: np.ndarray, what: Any, value: float, kind: str, framework: str, gives_out: bool
     ) -> None:
-        name, door, parameter = what
-        args, named = self._arguments(x, name, door)
+        name, entry, parameter = what
+        args, named = self._arguments(x, name, entry)
         told = {} if parameter is None else {parameter: value}
-        expected = self.uncached(name, door, args, {**named, **told})
+        expected = self.uncached(name, entry, args, {**named, **told})
         of = to_torch if framework == "torch" else np.asarray
         back = from_torch if framework == "torch" else np.asarray
         here = tuple(of(a) if isinstance(a, np.ndarray) else a for a in args)
         told = {k: KINDS[kind](v) for k, v in told.items()}
         named = {k: of(v) if isinstance(v, np.ndarray) else v for k, v in named.items()}
-        function = fa.ops[name] if door == "call" else getattr(fa.ops[name], door)
-        if gives_out and name in ("mish", "leaky_relu", "layer_norm") and door == "call":
+        function = fa.ops[name] if entry == "call" else getattr(fa.ops[name], entry)
+        if gives_out and name in ("mish", "leaky_relu", "layer_norm") and entry == "call":
             told["out"] = of(np.empty_like(x))
         found = [np.array(back(part)) for part in parts(function(*here, **named, **told))]
-        self.history.append(f"{name}.{door} {x.dtype}{x.shape} {framework} {kind}({value})")
+        self.history.append(f"{name}.{entry} {x.dtype}{x.shape} {framework} {kind}({value})")
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             try:
@@ -160,11 +160,11 @@ class Calls(RuleBasedStateMachine):
                 raise AssertionError("; ".join(self.history[-9:])) from error
         self.last = function, here, {**named, **told}
 
-    def _arguments(self, x: np.ndarray, name: str, door: str) -> tuple[Any, dict[str, Any]]:
+    def _arguments(self, x: np.ndarray, name: str, entry: str) -> tuple[Any, dict[str, Any]]:
         """Arrays that fit x, made of its values."""
         w = np.array(x[0])
         if name == "bias_act":
-            back = (x, x, w, None) if door == "backward" else (x, w)
+            back = (x, x, w, None) if entry == "backward" else (x, w)
             return (*back, "elu"), {}
         if name == "elu":
             return (x, x), {}

@@ -1,4 +1,4 @@
-"""The op object: its doors, what it takes, how it is found, saved and documented."""
+"""The op object: its entry points, what it takes, how it is found, saved and documented."""
 
 import copy
 import doctest
@@ -49,7 +49,7 @@ def test_swish_is_silu():
 
 
 def test_parameters_by_position_and_keyword():
-    """Told for the first time, by the long way; then by the short cut."""
+    """Told for the first time, by the slow path; then by the short cut."""
     x, dy = sample(np.float32), sample(np.float32, seed=1)
     for _ in range(2):
         y, dx = fa.elu(x, alpha=0.5), fa.elu.backward(dy, x, alpha=0.5)
@@ -64,7 +64,7 @@ def test_parameters_by_position_and_keyword():
         assert not np.array_equal(fa.elu(x), y)
 
 
-def test_three_doors(op, dtype, framework):
+def test_three_entry_points(op, dtype, framework):
     x, dy = sample(dtype), sample(dtype, seed=1)
     y = framework.numpy(op(framework.of(x)))
     value, saved = op.forward(framework.of(x))

@@ -37,7 +37,7 @@ def test_results_that_are_none_are_allocated(op):
     expected = parts(call())
     for given in product((False, True), repeat=len(expected)):
         pairs = list(zip(given, expected, strict=True))
-        for _ in range(3):  # the long way, then a plan
+        for _ in range(3):  # the slow path, then a plan
             out = tuple(np.empty_like(e) if g else None for g, e in pairs)
             found = parts(call(out=out))
             for result, held, same in zip(found, out, expected, strict=True):
@@ -91,7 +91,7 @@ def test_it_is_documented(op):
         assert docs.SKIPPED in words(op.backward.__doc__)
 
 
-def test_doors_that_one_op_alone_has():
+def test_entry_points_that_one_op_alone_has():
     assert docs.SKIPPED in words(fa.batch_norm.backward_reduce.__doc__)
     assert docs.ALLOCATED in words(fa.sum_squares.value_and_grad.__doc__)
     grad = np.empty_like(X)

@@ -139,7 +139,7 @@ def test_any_layout(data, name):
 
 
 def test_few_elements_and_none():
-    """By the doors of `Moments`; mean_var has its own in test_moments_hard."""
+    """By the entry points of `Moments`; mean_var has its own in test_moments_hard."""
     with np.errstate(all="ignore"):
         for correction in (0, 1, 2, 0.5):
             for count in (1, 2, 3):
@@ -151,7 +151,7 @@ def test_few_elements_and_none():
     assert (m.m2 == 0).all()
 
 
-# --- doors ----------------------------------------------------------------------------------------
+# --- entry points ---------------------------------------------------------------------------------
 
 
 def test_results_belong_to_the_caller(dtype):

@@ -70,7 +70,7 @@ def test_addresses_and_other_rows_do_not_show(device, dtype, shape, axes):
         assert_same_bits(one, other[at])
 
 
-# --- doors ----------------------------------------------------------------------------------------
+# --- entry points ---------------------------------------------------------------------------------
 
 
 def test_out(device, dtype):

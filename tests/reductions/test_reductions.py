@@ -1,4 +1,4 @@
-"""Sums over any axes: within their bound, by every door."""
+"""Sums over any axes: within their bound, by every entry point."""
 
 import inspect
 import pickle
@@ -134,7 +134,7 @@ def gradient(op: Any, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return 2 * (dx * x.astype(wide)) if op is fa.sum_squares else dx
 
 
-def test_three_doors(op, dtype, framework):
+def test_three_entry_points(op, dtype, framework):
     x = finite(dtype, (4, 5, 6))
     y, saved = op.forward(framework.of(x), (0, 2))
     if op is fa.sum:

@@ -77,9 +77,9 @@ SQUARE_ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception],
 
 def test_errors(op):
     for arguments, keywords, error, words in ERRORS.values():
-        for door, name in ((op, op.name), (op.forward, rf"{op.name}\.forward")):
+        for entry, name in ((op, op.name), (op.forward, rf"{op.name}\.forward")):
             with pytest.raises(error, match=f"^fastact.{name}: .*{words}"):
-                door(*arguments, **keywords)
+                entry(*arguments, **keywords)
     errors = BACKWARD_ERRORS if op is fa.sum else SQUARE_ERRORS
     for arguments, keywords, error, words in errors.values():
         with pytest.raises(error, match=rf"^fastact.{op.name}.backward: .*{words}"):

@@ -140,7 +140,7 @@ class Case:
 def _bad_call(case: Case, r: Random) -> None:
     """A call of the same entry point that is refused, and names it."""
     function, request = case.adapter.function(case.request), case.request
-    if request.door == "merge":
+    if request.entry == "merge":
         return
     live = Live(request, case.values[0])
     first = live.args[0]
@@ -196,7 +196,7 @@ def _relaid(case: Case) -> Request | None:
     """The same operands in other layouts."""
     request, r = case.request, case.r
     on_device = request.framework == "emulated"  # where strides may show, and addresses may not
-    if on_device or request.door == "merge" or not case.adapter.layout_free(request):
+    if on_device or request.entry == "merge" or not case.adapter.layout_free(request):
         return None
     draw = Draw(r)
     draw.framework = request.framework

@@ -190,7 +190,7 @@ class Request:
     """
 
     op: str
-    door: str
+    entry: str
     framework: str
     dtype: np.dtype[Any]
     args: tuple[Any, ...]
@@ -212,7 +212,7 @@ class Request:
     @property
     def where(self) -> str:
         """The entry point's name in messages."""
-        return f"fastact.{self.op}" + (f".{self.door}" if self.door != "call" else "")
+        return f"fastact.{self.op}" + (f".{self.entry}" if self.entry != "call" else "")
 
     @property
     def label(self) -> str:

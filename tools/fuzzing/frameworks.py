@@ -104,7 +104,7 @@ def _from_emulated(array: Any) -> Any:
     return np.frombuffer(array.tobytes(), dtype).reshape(array.shape)
 
 
-#: By name: NumPy's array as this framework's, on the CPU in the same memory; and the way back.
+#: By name: NumPy's array as this framework's, on the CPU in the same memory; and backward.
 OF = {"numpy": _same, "torch": _to_torch, "plain": _to_plain, "emulated": _to_emulated}
 BACK = {"numpy": _same, "torch": _from_torch, "plain": _from_plain, "emulated": _from_emulated}
 

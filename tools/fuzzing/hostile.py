@@ -496,7 +496,7 @@ class HostileCase:
         self.settings = settings
         self.case = campaign.Case(settings, number)
         # A merge slices its argument before the library; and one hostile object a call is enough.
-        while self.case.request.door == "merge" or self.case.request.refused:
+        while self.case.request.entry == "merge" or self.case.request.refused:
             number += 10**9
             self.case = campaign.Case(settings, number)
         self.r = r = Random(f"hostile {settings.seed}/{number}")

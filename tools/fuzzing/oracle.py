@@ -74,17 +74,19 @@ def wide(x: Any, dtype: np.dtype[Any]) -> Any:
     return np.asarray(x).astype(_LONG if dtype == FLOAT64 else np.float64)
 
 
-def evaluate(door: str, name: str, x: Any, dtype: np.dtype[Any], parameters: dict[str, Any]) -> Any:
+def evaluate(
+    entry: str, name: str, x: Any, dtype: np.dtype[Any], parameters: dict[str, Any]
+) -> Any:
     """f ("forward") or f' ("derivative") of `wide` numbers."""
-    formula = (reference.FORWARD if door == "forward" else reference.DERIVATIVE)[name]
+    formula = (reference.FORWARD if entry == "forward" else reference.DERIVATIVE)[name]
     with np.errstate(all="ignore"):
         if dtype != FLOAT64:
             y = formula.of(x, reference.NUMPY, **parameters)
-        elif door == "forward" and name in _BETTER:
+        elif entry == "forward" and name in _BETTER:
             y = _BETTER[name](x, _WIDE)
         else:
             y = formula.of(x, _WIDE, **parameters)
-        if name == "celu" and door == "forward":  # infinite as soon as the exponential is
+        if name == "celu" and entry == "forward":  # infinite as soon as the exponential is
             alpha = parameters.get("alpha", 1.0)
             y = np.where((x < 0) & (x / alpha > (710 if dtype == FLOAT64 else 89)), -np.inf, y)
     low, high = formula.limits

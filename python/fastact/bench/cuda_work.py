@@ -47,7 +47,7 @@ class GpuCase:
 
     axis : along which elements share a result, a mean or a bias; None for all axes.
     accesses : arrays of `shape` that have to move, where those are not x, y and perhaps dy.
-    reduces, into : to how many arrays, 0 being no reduction, and of what dtype; on the way back:
+    reduces, into : to how many arrays, 0 being no reduction, and of what dtype; on backward:
         from how many gradients.
     channel : the axis of the channels, of ops that have one.
     variant : what else tells it from other cases of the op, in words.

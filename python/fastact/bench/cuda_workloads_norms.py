@@ -65,7 +65,7 @@ def _row_norm_by_torch(name: str, torch: Any, case: GpuCase) -> Callable[..., An
 
 
 def _zero(saved: Tensors, case: GpuCase) -> Tensors:
-    """The residual on the way back of torch, where x is the sum already."""
+    """The residual on backward of torch, where x is the sum already."""
     return (saved[0].new_zeros(()),)
 
 

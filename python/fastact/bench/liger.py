@@ -31,7 +31,7 @@ def _rms_norm(liger: Any, case: GpuCase) -> Callable[..., Any]:
 
 
 def _add_rms_norm(liger: Any, case: GpuCase) -> Callable[..., Any]:
-    """The residual may be a scalar: of the way back, where x is the sum already."""
+    """The residual may be a scalar: of backward, where x is the sum already."""
     return lambda x, weight, residual: liger.liger_fused_add_rms_norm(
         x, residual.expand(x.shape), weight, _RMS_EPS, **_RMS
     )

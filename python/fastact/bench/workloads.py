@@ -73,7 +73,8 @@ class Case:
     """One row of the benchmark.
 
     axis : of a sum, None for all axes; of a bias, the one that it lies along.
-    variant : what the family distinguishes beside that: an activation, another door of the op.
+    variant : what the family distinguishes beside that: an activation, another entry point of the
+        op.
     """
 
     op: Any

@@ -54,7 +54,7 @@ class Step:
 
     @property
     def named(self) -> dict[str, Any]:
-        """What every door is told."""
+        """What every entry point is told."""
         return {"order": self.order} if self.order else {}
 
     @property

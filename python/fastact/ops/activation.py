@@ -1,4 +1,4 @@
-"""The op object of an activation: the Python half of its three doors."""
+"""The op object of an activation: the Python half of its three entry points."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""batch_norm: statistics a channel, of the batch or running, and the way back whole or in halves.
+"""batch_norm: statistics a channel, of the batch or running, and backward whole or in halves.
 
 The formulas, their gradients and the error bound are in `src/common/norms/batch_norm.h`.
 """
@@ -33,7 +33,7 @@ _TOLD = {"channel_axis": 1, "activation": IDENTITY}
 
 
 class BatchNorm(ChannelNorm):
-    """Normalised by the moments of the batch, or by running ones; and the way back."""
+    """Normalised by the moments of the batch, or by running ones; and backward."""
 
     axis_name = "channel_axis"
     _takes = Takes(

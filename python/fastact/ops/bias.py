@@ -15,7 +15,7 @@ from .reduction_docs import SumDoc
 
 
 class BiasGrad(AxisSum):
-    """A sum over every axis but one, and the way back."""
+    """A sum over every axis but one, and backward."""
 
     def _over(self, where: str, options: Any, shape: Shape) -> Over:
         axis = _axes.one(where, options.axis, len(shape))

@@ -23,7 +23,7 @@ _BACKWARD = Takes(
 
 
 class BiasAct(QuickOp):
-    """act(x + bias + residual), and the way back."""
+    """act(x + bias + residual), and backward."""
 
     # Two sums, and a wider bias that is rounded first.
     bounds = BiasBounds(sums=3, dbias=SUM_BOUNDS)

@@ -212,7 +212,7 @@ class SumBounds:
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
     def allowed_gradient(self, exact: Any, dtype: Any) -> Any:
-        """Of 2 x dy, the way back of a sum of squares; that of a plain sum is exact."""
+        """Of 2 x dy, backward of a sum of squares; that of a plain sum is exact."""
         error = unit_roundoff(dtype) * np.abs(exact) if is_narrow(dtype) else 0.0
         return error + rounding(exact, dtype, error)
 

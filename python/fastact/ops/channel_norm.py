@@ -83,7 +83,7 @@ def run_backward(
     accumulate: bool,
     count: float = 1.0,
 ) -> None:
-    """Run the kernels of the way back.
+    """Run the kernels of backward.
 
     outs : of "dx", "dweight" and "dbias" those that are wanted.
     count : of values that the call's sum_dy and sum_dy_xhat, if it has them, are over.

@@ -1,4 +1,4 @@
-"""What the recurrent gates share: packed arrays, their checks, and the three doors."""
+"""What the recurrent gates share: packed arrays, their checks, and the three entry points."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
 
 class GatesOp(QuickOp):
-    """A step of a recurrent layer behind its matrix products, and the way back."""
+    """A step of a recurrent layer behind its matrix products, and backward."""
 
     def __init__(self, op: str, kind: Kind, docs: Mapping[str, str]) -> None:
         self._kind = kind

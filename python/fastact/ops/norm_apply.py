@@ -13,7 +13,7 @@ from .op import REQUIRED, Takes, register
 
 
 class NormApply(ChannelNorm):
-    """Normalised by given statistics, which count as constants on the way back."""
+    """Normalised by given statistics, which count as constants on backward."""
 
     axis_name = "axis"
     _takes = Takes(

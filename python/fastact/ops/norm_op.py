@@ -1,4 +1,4 @@
-"""What the norms share: their doors, and how their axes become units (src/common/norms/norms.h)."""
+"""What the norms share: their entry points, and how axes of x become normalization rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -95,7 +95,7 @@ def instances(where: str, x: View, channel_axis: Any) -> Units:
 
 
 class NormOp(QuickOp):
-    """f((x - mean) rstd weight + bias) over units of x, and the way back.
+    """f((x - mean) rstd weight + bias) over units of x, and backward.
 
     units : from x and the op's own options to `Units`.
     options : those, by keyword and with their defaults; `required` come by position.

@@ -1,6 +1,6 @@
 """The op object: what every op has, whatever its family.
 
-An op is a callable with three doors, as a NumPy ufunc is one with several methods::
+An op is a callable with three entry points, as a NumPy ufunc is one with several methods::
 
     y        = op(x)                   # inference
     y, saved = op.forward(x)           # training
@@ -34,11 +34,11 @@ REQUIRED: Any = Parameter.empty
 
 @dataclass(frozen=True)
 class Takes:
-    """The options of a door, which follow its arrays, with their defaults.
+    """The options of an entry point, which follow its arrays, with their defaults.
 
     either : by position or by keyword; REQUIRED in place of a default: there is none.
-    only : by keyword alone, as the three that every door has.
-    accumulates : the door can add to its outputs.
+    only : by keyword alone, as the three that every entry point has.
+    accumulates : the entry point can add to its outputs.
     outputs : how many arrays `out` stands for.
     extra : how many more may follow them in a tuple.
     skips : the outputs are gradients, of which one that is None in a tuple is not made
@@ -102,7 +102,7 @@ class Takes:
         return SimpleNamespace(**values)
 
     def signature(self, arguments: Sequence[str], more: str = "") -> Signature:
-        """That of a door with these arrays; more: what `**` gathers."""
+        """That of an entry point with these arrays; more: what `**` gathers."""
         either, only = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
         return Signature(
             [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
@@ -174,9 +174,9 @@ class QuickOp(Op, _cpu.CachedOp):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def _where(self, door: str = "") -> str:
-        """How messages name a door."""
-        return f"fastact.{self.name}.{door}" if door else f"fastact.{self.name}"
+    def _where(self, entry: str = "") -> str:
+        """How messages name an entry point."""
+        return f"fastact.{self.name}.{entry}" if entry else f"fastact.{self.name}"
 
 
 AnyOp = TypeVar("AnyOp", bound=Op)

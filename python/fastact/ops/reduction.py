@@ -1,4 +1,4 @@
-"""The op object of a sum over axes: what is summed, and the Python half of its doors."""
+"""The op object of a sum over axes: what is summed, and the Python half of its entry points."""
 
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ def add_up(
 
 
 class AxisSum(QuickOp):
-    """A sum over some axes, and the way back: a gradient repeated along them.
+    """A sum over some axes, and backward: a gradient repeated along them.
 
     An op of this kind tells by `_over` which axes its options mean.
     """

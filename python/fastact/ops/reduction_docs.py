@@ -124,14 +124,14 @@ class SumDoc:
 
 
 def _called(arguments: str, takes: Takes) -> str:
-    """How a door is called, without its streams."""
+    """How an entry point is called, without its streams."""
     either = [n if v is Parameter.empty else f"{n}={v!r}" for n, v in takes.either.items()]
     only = [f"{name}={value!r}" for name, value in takes.by_keyword.items() if name != "stream"]
     return ", ".join([arguments, *either, "*", *only])
 
 
 def docstrings(name: str, takes: Takes, back: Takes, doc: SumDoc) -> dict[str, str]:
-    """Those of the doors, by name."""
+    """Those of the entry points, by name."""
     array, result, saves_x = doc.array, doc.result, doc.saved == "x"
     told = (*back.either, *back.only)
     numbers = " Integers, lists and scalars are taken as np.tanh takes them."

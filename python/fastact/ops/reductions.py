@@ -43,11 +43,11 @@ class _OverAxes(AxisSum):
 
 
 class Sum(_OverAxes):
-    """The sum itself, and the way back: a gradient repeated along the axes."""
+    """The sum itself, and backward: a gradient repeated along the axes."""
 
 
 class SumSquares(_OverAxes, SquareSum):
-    """The sum of the squares, and the way back."""
+    """The sum of the squares, and backward."""
 
     def value_and_grad(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """value_and_grad(x, out=None) -> (value, grad)

@@ -26,13 +26,13 @@ _VALUES = ("wide", "wide", "wide", "specials", "exponents", "huge", "plain")
 
 
 def allowed(
-    op: Any, door: str, x: Any, exact: Any, dtype: np.dtype[Any], device: bool = False,
+    op: Any, entry: str, x: Any, exact: Any, dtype: np.dtype[Any], device: bool = False,
     parameters: dict[str, Any] | None = None,
 ) -> Any:  # fmt: skip
     """How far off f(x) or f'(x) may be in the type that it is computed in."""
     bounds = op.bounds
     scaled = bounds.of_scaling(x, exact, dtype, parameters or {})
-    before = bounds.before_rounding if door == "forward" else bounds.slope_before_rounding
+    before = bounds.before_rounding if entry == "forward" else bounds.slope_before_rounding
     return before(exact, dtype, device) + scaled + slack(op.name, x, exact, dtype)
 
 
@@ -72,24 +72,24 @@ def told(op: Any, named: dict[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]
 
 class Activations(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
-        door = draw.r.choice(("call", "call", "forward", "backward", "backward"))
+        entry = draw.r.choice(("call", "call", "forward", "backward", "backward"))
         shape = draw.shape()
         x = draw.leader("x", shape, draw.r.choice(_VALUES))
         named = parameters(op, draw)
         args: tuple[Any, ...] = (x,)
         places = {0: (x,)}
-        if door == "backward":
+        if entry == "backward":
             dy = draw.array("dy", shape, draw.r.choice(("plain", "wide", "specials")), number=True)
             args, places = (dy, x), {0: (dy, x)}
-        forbidden = (x,) if door == "forward" else ()
+        forbidden = (x,) if entry == "forward" else ()
         outs = draw.outs(
             [("y", shape, draw.dtype)],
             {} if forbidden else places,
             forbidden=forbidden,
-            accumulates=door == "backward",
+            accumulates=entry == "backward",
         )
         return Request(
-            op.name, door, draw.framework, draw.dtype, args, named, notes={"x": x}, **outs
+            op.name, entry, draw.framework, draw.dtype, args, named, notes={"x": x}, **outs
         )
 
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
@@ -100,11 +100,11 @@ class Activations(Adapter):
         judged = np.isfinite(x) if given else None
         nan = np.isnan(x)
         device = request.framework == "emulated"
-        if request.door != "backward":
+        if request.entry != "backward":
             y = evaluate("forward", op.name, x, dtype, given)
             error = allowed(op, "forward", x, y, dtype, device, given)
             found = Expected(y, error, dtype.itemsize == 2, judged, nan)
-            return [found] if request.door == "call" else [found, None]
+            return [found] if request.entry == "call" else [found, None]
         dy = wide(full(request.args[0], values), dtype)
         with np.errstate(all="ignore"):
             slope = evaluate("derivative", op.name, x, dtype, given)

@@ -40,7 +40,7 @@ class Adapter:
     def function(self, request: Request) -> Callable[..., Any]:
         """What is called."""
         op = fa.ops[request.op]
-        return op if request.door == "call" else getattr(op, request.door)
+        return op if request.entry == "call" else getattr(op, request.entry)
 
     def layout_free(self, request: Request) -> bool:
         """Whether the bits are promised to be the same for operands that lie in another way."""

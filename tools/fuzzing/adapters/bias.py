@@ -18,25 +18,25 @@ _VALUES = ("wide", "wide", "plain", "specials", "huge")
 
 
 def allowed(
-    op: Any, door: str, z: Any, exact: Any, dtype: np.dtype[Any], device: bool,
+    op: Any, entry: str, z: Any, exact: Any, dtype: np.dtype[Any], device: bool,
     parameters: dict[str, Any],
 ) -> Any:  # fmt: skip
     """The activation's own bound; z itself has the bits of its sums."""
     if op is None:
         return np.zeros(np.shape(exact))
-    return activations.allowed(op, door, z, exact, dtype, device, parameters)
+    return activations.allowed(op, entry, z, exact, dtype, device, parameters)
 
 
 class Bias(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
         if op.name != "bias_act":
             return reductions.sample_sum(op, draw)
-        r, door = draw.r, draw.r.choice(("call", "forward", "backward", "backward"))
+        r, entry = draw.r, draw.r.choice(("call", "forward", "backward", "backward"))
         shape = draw.shape(1)
         axis = r.randrange(-len(shape), len(shape))
         name = r.choice(("identity", "mish", "relu", r.choice(list(reference.FORWARD))))
         activation = None if name == "identity" else fa.ops[name]
-        back = door == "backward"
+        back = entry == "backward"
         free = back and activation is None
         leader = "dy" if free else "x"
         made = {leader: draw.leader(leader, shape, r.choice(_VALUES))}
@@ -61,7 +61,7 @@ class Bias(Adapter):
             named["residual"] = made.get("residual")
             outputs = [("y", shape, draw.dtype)]
             operands = [a for a in (x, made.get("residual")) if a is not None]
-        keeps = door == "forward" and activation is not None
+        keeps = entry == "forward" and activation is not None
         outs = draw.outs(
             outputs,
             {} if keeps else {0: tuple(operands)},
@@ -70,7 +70,7 @@ class Bias(Adapter):
             accumulates=back,
         )
         return Request(
-            "bias_act", door, draw.framework, draw.dtype, args, named,
+            "bias_act", entry, draw.framework, draw.dtype, args, named,
             notes={"axis": axis, "activation": name, "made": made}, **outs,
         )  # fmt: skip
 
@@ -78,7 +78,7 @@ class Bias(Adapter):
         if request.op != "bias_act":
             return reductions.one_run(request)
         shape = next(iter(request.notes["made"].values())).shape
-        return request.door != "backward" or len(shape) <= 2
+        return request.entry != "backward" or len(shape) <= 2
 
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
         if request.op != "bias_act":
@@ -98,11 +98,11 @@ class Bias(Adapter):
             z = wide(z, dtype)
             judged = np.isfinite(z) if given else None
             nan = np.isnan(z)
-            if request.door != "backward":
+            if request.entry != "backward":
                 y = z if op is None else evaluate("forward", name, z, dtype, given)
                 error = allowed(op, "forward", z, y, dtype, device, given)
                 found = Expected(y, error, dtype.itemsize == 2, judged, nan)
-                return [found] + ([None] * 3 if request.door == "forward" else [])
+                return [found] + ([None] * 3 if request.entry == "forward" else [])
             dy = np.broadcast_to(wide(of["dy"], dtype), z.shape)
             slope = 1.0 + 0 * z
             if op is not None:

@@ -23,16 +23,16 @@ _SAVED = {
 }
 
 
-def allowed(op: Any, door: str, value: Any, true: Exact, dtype: np.dtype[Any], to: Any) -> Any:
+def allowed(op: Any, entry: str, value: Any, true: Exact, dtype: np.dtype[Any], to: Any) -> Any:
     """How far off a result may be: of a state ("forward"), a gradient, or ("bias") a bias's one."""
     if not np.size(value):
-        return np.zeros(np.shape(value)[-1:] if door == "bias" else np.shape(value))
+        return np.zeros(np.shape(value)[-1:] if entry == "bias" else np.shape(value))
     sums, before, returned, reset = (
         repeated(part, value) for part in (true.sums, true.before, true.returned, true.reset)
     )
-    if door == "forward":
+    if entry == "forward":
         found = op.bounds.allowed_state(value, sums, before, dtype, reset)
-    elif door == "backward":
+    elif entry == "backward":
         found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
     else:
         width = value.shape[-1]
@@ -44,14 +44,14 @@ def allowed(op: Any, door: str, value: Any, true: Exact, dtype: np.dtype[Any], t
 class Gates(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
         r, name = draw.r, op.name
-        door = r.choice(("call", "forward", "backward", "backward"))
+        entry = r.choice(("call", "forward", "backward", "backward"))
         letters = _LETTERS[name]
         shape = draw.shape(1, 4, nonzero=draw.chance(0.9))
         packed = (*shape[:-1], len(letters) * shape[-1])
         state = "c_prev" if name == "lstm_gates" else "h_prev"
         is_gru, recompute = name == "gru_gates", draw.chance(0.3)
         narrow = draw.chance(0.15) and draw.framework != "plain"
-        values = r.choice(("plain", "plain", "wide", "specials" if door == "call" else "plain"))
+        values = r.choice(("plain", "plain", "wide", "specials" if entry == "call" else "plain"))
         made: dict[str, Array] = {}
         made["gates"] = draw.array("gates", packed, values, leads=True)
         of_bias = FLOAT64 if narrow else draw.dtype
@@ -60,7 +60,7 @@ class Gates(Adapter):
         for bias in ("bias", "recurrent_bias"):
             if draw.chance(0.5):
                 made[bias] = draw.array(bias, (packed[-1],), "plain", of_bias)
-        made[state] = draw.array(state, shape, "plain", number=door != "backward")
+        made[state] = draw.array(state, shape, "plain", number=entry != "backward")
         named: dict[str, Any] = {}
         notes: dict[str, Any] = {"made": made, "state": state, "shape": shape}
         order = ""
@@ -68,9 +68,9 @@ class Gates(Adapter):
             order = "".join(r.sample("ifgo", 4))
             named["order"] = order
         notes["order"] = order
-        told = {"recompute": True} if recompute and door != "call" else {}
+        told = {"recompute": True} if recompute and entry != "call" else {}
         notes["recompute"] = bool(told)
-        if door == "backward":
+        if entry == "backward":
             return self._back(op, draw, notes, named | told)
         optional = ("bias", "recurrent_bias") if is_gru else ("recurrent", "bias", "recurrent_bias")
         named |= {k: made[k] for k in optional if k in made}
@@ -78,16 +78,16 @@ class Gates(Adapter):
         outputs: list[Any] = [("h", shape, draw.dtype)]
         if name == "lstm_gates":
             outputs.append(("c", shape, draw.dtype))
-        if door == "forward":
+        if entry == "forward":
             kept = 4 if name in ("lstm_gates", "gru_gates") else len(letters)
             keeps = None if told else ("kept", (*shape[:-1], kept * shape[-1]), draw.dtype)
             outputs.append(keeps)
-        places = {0: (made[state],)} if door == "call" else {}
-        outs = draw.outs(outputs, places, forbidden=(made[state],) if door == "forward" else ())
+        places = {0: (made[state],)} if entry == "call" else {}
+        outs = draw.outs(outputs, places, forbidden=(made[state],) if entry == "forward" else ())
         if outs and len(outs["outs"]) > 1:
             outs["as_tuple"] = True
         return Request(
-            name, door, draw.framework, draw.dtype, tuple(first), named | told, notes=notes, **outs
+            name, entry, draw.framework, draw.dtype, tuple(first), named | told, notes=notes, **outs
         )
 
     def _back(self, op: Any, draw: Draw, notes: dict[str, Any], named: dict[str, Any]) -> Request:
@@ -138,7 +138,7 @@ class Gates(Adapter):
         """What backward is given as saved is what forward saves, rounded."""
         values = super().fill(request, rng)
         notes = request.notes
-        if request.door != "backward":
+        if request.entry != "backward":
             return values
         before = {
             k: values[k] if k in values and k != "gates" else draw(rng, a.drawn, a.dtype, a.values)
@@ -160,7 +160,7 @@ class Gates(Adapter):
         return values
 
     def layout_free(self, request: Request) -> bool:
-        return request.door != "backward" or len(request.notes["shape"]) <= 2
+        return request.entry != "backward" or len(request.notes["shape"]) <= 2
 
     def _step(self, request: Request, values: dict[str, Any]) -> Step:
         notes = request.notes
@@ -198,7 +198,7 @@ class Gates(Adapter):
         op, dtype, notes = fa.ops[request.op], request.dtype, request.notes
         step, self._values = self._step(request, values), values
         with np.errstate(all="ignore"):
-            if request.door != "backward":
+            if request.entry != "backward":
                 return self._forward(request, op, step, dtype)
             saved: tuple[Any, ...] = ()
             if not notes["recompute"]:
@@ -247,7 +247,7 @@ class Gates(Adapter):
             return Expected(value, error, False, np.isfinite(value) & np.isfinite(error))
 
         found: list[Expected | None] = [of(np.asarray(y)) for y in true.results]
-        if request.door == "forward":
+        if request.entry == "forward":
             saved: list[Expected | None] = [None] * len(_SAVED[op.name])
             if not request.notes["recompute"]:
                 saved[0] = of(np.asarray(true.kept))

@@ -26,7 +26,7 @@ _SLOW = ("gelu", "tanhshrink", "logcosh")
 
 
 def allowed(
-    op: Any, door: str, exact: Exact, dtype: np.dtype[Any], to: Any, total: Any, **how: Any
+    op: Any, entry: str, exact: Exact, dtype: np.dtype[Any], to: Any, total: Any, **how: Any
 ) -> dict[str, tuple[Any, Any]]:
     """y, or dx, dweight and dbias, each with how far off it may be, its last rounding included.
 
@@ -34,7 +34,7 @@ def allowed(
     """
     own = None if exact.name == "identity" else fa.ops[exact.name].bounds
     act = bounds.Activation(own, exact.value, exact.slope, how.pop("device"))
-    if door == "forward":
+    if entry == "forward":
         return {"y": reference.judged_y(exact, op.bounds, act, dtype, **how)}
     found: dict[str, tuple[Any, Any]] = reference.judged_gradients(
         exact, op.bounds, act, dtype, to, total, **how
@@ -129,12 +129,12 @@ def units_of(op: Any, draw: Draw) -> tuple[Units, dict[str, Any], tuple[Any, ...
 class Norms(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
         r, channels = draw.r, op.name in _BY_CHANNEL
-        doors = ["call", "call", "forward", "backward", "backward"]
+        entries = ["call", "call", "forward", "backward", "backward"]
         if op.name == "batch_norm":
-            doors += ["backward_reduce", "backward_apply"]
-        door = r.choice(doors)
+            entries += ["backward_reduce", "backward_apply"]
+        entry = r.choice(entries)
         units, named, positional = units_of(op, draw)
-        is_back = door.startswith("backward")
+        is_back = entry.startswith("backward")
         adds = op.name.startswith("add")
         values = r.choice(_VALUES)
         made: dict[str, Array] = {}
@@ -148,7 +148,7 @@ class Norms(Adapter):
         if name != "identity":
             named["activation"] = r.choice((name, fa.ops[name]))
         training = op.name == "batch_norm" and (
-            door in ("backward_reduce", "backward_apply") or draw.chance(0.6)
+            entry in ("backward_reduce", "backward_apply") or draw.chance(0.6)
         )
         notes: dict[str, Any] = {
             "units": units, "activation": name, "made": made, "training": training,
@@ -157,7 +157,7 @@ class Norms(Adapter):
         if not is_back and op.name != "norm_apply" and draw.chance(0.4):
             named["eps"] = eps
         if is_back:
-            return self._back(op, door, draw, notes, named)
+            return self._back(op, entry, draw, notes, named)
         if adds:
             made["residual"] = draw.array("residual", units.shape, "plain", number=True)
         args: list[Any] = [made["x"], *([made["residual"]] if adds else []), *positional]
@@ -177,7 +177,7 @@ class Norms(Adapter):
         if adds:
             outputs.append(("total", units.shape, draw.dtype))
         operands = tuple(made[k] for k in ("x", "residual") if k in made)
-        saves = door == "forward"
+        saves = entry == "forward"
         if saves and not channels:
             wide = computed_in(draw.dtype)
             names = ("mean", "rstd") if units.centred else ("rstd",)
@@ -189,7 +189,7 @@ class Norms(Adapter):
         if adds and not outs.get("as_tuple", True):
             outs = {}
         return Request(
-            op.name, door, draw.framework, draw.dtype, tuple(args), named, notes=notes, **outs
+            op.name, entry, draw.framework, draw.dtype, tuple(args), named, notes=notes, **outs
         )
 
     # --- drawing ----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Norms(Adapter):
         return [made["running_mean"], made["running_var"]]
 
     def _back(
-        self, op: Any, door: str, draw: Draw, notes: dict[str, Any], named: dict[str, Any]
+        self, op: Any, entry: str, draw: Draw, notes: dict[str, Any], named: dict[str, Any]
     ) -> Request:
         units, made = notes["units"], notes["made"]
         made["dy"] = draw.array("dy", units.shape, draw.r.choice(("plain", "wide")), number=True)
@@ -242,7 +242,7 @@ class Norms(Adapter):
         if op.name.startswith("add") and draw.chance(0.5):
             made["dtotal"] = draw.array("dtotal", units.shape, "plain", number=True)
             named["dtotal"] = made["dtotal"]
-        if door == "backward_apply":
+        if entry == "backward_apply":
             for name in ("sum_dy", "sum_dy_xhat"):
                 made[name] = draw.array(name, units.statistics, "plain", FLOAT64)
             count = math.prod(units.split[a] for a in units.axes)
@@ -252,13 +252,13 @@ class Norms(Adapter):
                 named["bias"] = made["bias"]
         else:
             named |= {k: made[k] for k in weights}
-            if op.name == "batch_norm" and door == "backward":
+            if op.name == "batch_norm" and entry == "backward":
                 named["training"] = notes["training"]
         shape, dtype = units.shape, draw.dtype
-        if door == "backward_reduce":
+        if entry == "backward_reduce":
             outputs: list[Any] = [(k, units.statistics, FLOAT64) for k in ("sum_dy", "sum_xhat")]
             outs = draw.outs(outputs, {}, forbidden=(made["x"], made["dy"]), skips=True)
-        elif door == "backward_apply":
+        elif entry == "backward_apply":
             places = {0: (made["dy"], made["x"])}
             outs = draw.outs([("dx", shape, dtype)], places, accumulates=True)
         else:
@@ -269,7 +269,7 @@ class Norms(Adapter):
             places = {0: (made["dy"], made["x"])}
             outs = draw.outs(outputs, places, accumulates=True, skips=True)
         return Request(
-            op.name, door, draw.framework, draw.dtype, tuple(args), named, notes=notes, **outs
+            op.name, entry, draw.framework, draw.dtype, tuple(args), named, notes=notes, **outs
         )
 
     # --- values -----------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Norms(Adapter):
         """Several axes are taken in an order that depends on their strides."""
         units = request.notes["units"]
         return sum(units.split[a] > 1 for a in units.axes) <= 1 and (
-            request.door in ("call", "forward") or len(units.shape) <= 2
+            request.entry in ("call", "forward") or len(units.shape) <= 2
         )
 
     def order_free(self, request: Request) -> bool:
@@ -324,7 +324,7 @@ class Norms(Adapter):
                 else wide(v, dtype)
                 for k, v in (("weight", 1.0), ("bias", 0.0))
             )
-            if request.door in ("call", "forward"):
+            if request.entry in ("call", "forward"):
                 return self._forward(request, units, values, x, w, b, data)
             if dtype == FLOAT64 and name in _SLOW and x.size > 200:
                 return [None] * self._gradients(request, units)
@@ -333,7 +333,7 @@ class Norms(Adapter):
             mean = (
                 self._of_units(units, made["mean"], values, dtype) if "mean" in made else 0 * rstd
             )
-            depends = request.door == "backward" and (
+            depends = request.entry == "backward" and (
                 notes["training"] if request.op in _BY_CHANNEL else True
             )
             axes = units.axes if depends else None
@@ -341,19 +341,19 @@ class Norms(Adapter):
             return self._backward(request, units, values, exact)
 
     def _gradients(self, request: Request, units: Units) -> int:
-        if request.door == "backward":
+        if request.entry == "backward":
             return 3 if units.centred else 2
-        return 2 if request.door == "backward_reduce" else 1
+        return 2 if request.entry == "backward_reduce" else 1
 
     def _of_units(
         self, units: Units, array: Array, values: dict[str, Any], dtype: np.dtype[Any]
     ) -> Any:
         return wide(full(array, values), dtype).reshape(units.kept)
 
-    def _allowed(self, request: Request, door: str, exact: Exact, to: Any, total: Any) -> Any:
+    def _allowed(self, request: Request, entry: str, exact: Exact, to: Any, total: Any) -> Any:
         made, dtype = request.notes["made"], request.dtype
         return allowed(
-            fa.ops[request.op], door, exact, dtype, to, total,
+            fa.ops[request.op], entry, exact, dtype, to, total,
             wide_bias="bias" in made and made["bias"].dtype.itemsize > computed_in(dtype).itemsize,
             device=request.framework == "emulated",
         )  # fmt: skip
@@ -390,7 +390,7 @@ class Norms(Adapter):
         expected: list[Expected | None] = [Expected(of(y), of(error), False, of(judged), of(nan))]
         if request.op.startswith("add"):
             expected.append(Expected(np.asarray(data, np.float64), 0.0, False))
-        if request.door == "forward":
+        if request.entry == "forward":
             expected += self._saved(request, units, x, mean, rstd, usual, given)
         if notes.get("writes") and "running_mean" in made:
             expected += self._moved(request, units, values, x, mean)
@@ -444,10 +444,10 @@ class Norms(Adapter):
     ) -> list[Expected | None]:
         made, dtype = request.notes["made"], request.dtype
         of = lambda a: np.broadcast_to(a, units.split).reshape(units.shape)  # noqa: E731
-        if request.door == "backward_apply":
+        if request.entry == "backward_apply":
             return [self._applied(request, units, values, exact)]
         names = ("weight", "bias") if units.centred else ("weight",)
-        reduces = request.door == "backward_reduce"
+        reduces = request.entry == "backward_reduce"
         to = FLOAT64 if reduces else {made[k].dtype for k in names if k in made} or {dtype}
         to = to if reduces else next(iter(to))
         found = self._allowed(request, "backward", exact, to, units.summed)

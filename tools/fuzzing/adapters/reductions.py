@@ -65,9 +65,9 @@ def _shape_after(shape: Shape, axes: Shape, keepdims: bool) -> Shape:
 def sample_sum(op: Any, draw: Draw) -> Request:
     """Of `sum`, `sum_squares`, `bias_grad` and `unbroadcast`."""
     r, name = draw.r, op.name
-    doors = ["call", "call", "forward", "backward"]
-    doors += ["value_and_grad"] if name == "sum_squares" else []
-    door = r.choice(doors)
+    entries = ["call", "call", "forward", "backward"]
+    entries += ["value_and_grad"] if name == "sum_squares" else []
+    entry = r.choice(entries)
     shape = draw.shape(1 if name == "bias_grad" else 0)
     ndim, named, args = len(shape), {}, ()  # type: ignore[var-annotated]
     if name == "bias_grad":
@@ -81,20 +81,20 @@ def sample_sum(op: Any, draw: Draw) -> Request:
         result = tuple(kept)
         axes = (*range(dropped), *(dropped + i for i, n in enumerate(kept)
                                    if n == 1 and shape[dropped + i] != 1))  # fmt: skip
-        args = (result,) if door != "backward" else ()
+        args = (result,) if entry != "backward" else ()
     else:
         axis, keepdims = axes_of(draw, ndim), draw.chance(0.3)
-        if door == "value_and_grad":
+        if entry == "value_and_grad":
             axis, keepdims = None, False
         axes = named_axes(axis, ndim)
         result = _shape_after(shape, axes, keepdims)
-        if door != "value_and_grad":
+        if entry != "value_and_grad":
             named = {"axis": axis} if axis is not None or draw.chance(0.2) else {}
             named |= {"keepdims": keepdims} if keepdims or draw.chance(0.2) else {}
     values = r.choice(_VALUES)
     notes = {"axes": axes, "shape": shape, "result": result}
     squares = name == "sum_squares"
-    if door == "backward":
+    if entry == "backward":
         if squares:
             x = draw.leader("x", shape, r.choice(("wide", "plain")))
             dy = draw.array("dy", result, "wide", number=True)
@@ -108,12 +108,12 @@ def sample_sum(op: Any, draw: Draw) -> Request:
         x = draw.leader("dy" if op.family == "bias" else "x", shape, values)
         args, places, forbidden = (x, *args), {}, (x,)
         outputs = [("y", result, draw.dtype)]
-        if door == "value_and_grad":
+        if entry == "value_and_grad":
             outputs = [("y", (), draw.dtype), ("grad", shape, draw.dtype)]
             places, forbidden = {1: (x,)}, ()
-    adds = door == "backward" or (op.family == "bias" and door in ("call", "forward"))
+    adds = entry == "backward" or (op.family == "bias" and entry in ("call", "forward"))
     outs = draw.outs(outputs, places, forbidden=forbidden, accumulates=adds)
-    return Request(op.name, door, draw.framework, draw.dtype, args, named, notes=notes, **outs)
+    return Request(op.name, entry, draw.framework, draw.dtype, args, named, notes=notes, **outs)
 
 
 def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]:
@@ -121,7 +121,7 @@ def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]
     axes, result = notes["axes"], notes["result"]
     squares = request.op == "sum_squares"
     with np.errstate(all="ignore"):
-        if request.door == "backward":
+        if request.entry == "backward":
             dy = wide(full(request.args[0], values), FLOAT64)
             if request.args[0].form != "number":
                 dy = dy.reshape(_as_kept(notes))
@@ -145,9 +145,9 @@ def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]
         limit = np.finfo(np.float64).max / 4
         judged = ~(np.isfinite(size) & (size > limit)) if dtype == FLOAT64 else None
         found: list[Expected | None] = [Expected(y + base, error, True, judged)]
-        if request.door == "forward":
+        if request.entry == "forward":
             found += [None] * (1 if squares else len(notes["shape"]))
-        if request.door == "value_and_grad":
+        if request.entry == "value_and_grad":
             found.append(Expected(2 * x, 0.0, True))
         return found
 
@@ -167,19 +167,19 @@ class Reductions(Adapter):
             return sample_sum(op, draw)
         r, is_moments = draw.r, op.name == "moments"
         slices = is_moments and draw.framework in ("numpy", "torch")
-        door = r.choice(("call", "call", "forward", "backward", *(["merge"] * slices)))
-        shape = draw.shape(1 if door == "merge" else 0)
+        entry = r.choice(("call", "call", "forward", "backward", *(["merge"] * slices)))
+        shape = draw.shape(1 if entry == "merge" else 0)
         axis, keepdims = axes_of(draw, len(shape)), draw.chance(0.3)
-        axis = 0 if door == "merge" else axis
+        axis = 0 if entry == "merge" else axis
         axes = named_axes(axis, len(shape))
         result = _shape_after(shape, axes, keepdims)
         named: dict[str, Any] = {"axis": axis} if axis is not None or draw.chance(0.2) else {}
         named |= {"keepdims": keepdims} if keepdims or draw.chance(0.2) else {}
         if not is_moments and draw.chance(0.5):
             named["correction"] = number(r, 0, 1, 1.5)
-        x = draw.leader("x", shape, r.choice(_VALUES if door != "backward" else ("wide", "far")))
+        x = draw.leader("x", shape, r.choice(_VALUES if entry != "backward" else ("wide", "far")))
         notes = {"axes": axes, "shape": shape, "result": result}
-        if door == "backward":
+        if entry == "backward":
             gradients = tuple(
                 draw.array(f"d{i}", result, "wide", number=True) if draw.chance(0.8) else None
                 for i in range(2)
@@ -194,15 +194,15 @@ class Reductions(Adapter):
         else:
             dtype = FLOAT64 if is_moments else draw.dtype
             args, outs = (x,), {}
-            if door != "merge":
+            if entry != "merge":
                 outputs = [("mean", result, dtype), ("second", result, dtype)]
                 outs = draw.outs(outputs, {}, forbidden=(x,))
             else:
                 notes["parts"] = r.choice((1, 2, 3, 7))
-        return Request(op.name, door, draw.framework, draw.dtype, args, named, notes=notes, **outs)
+        return Request(op.name, entry, draw.framework, draw.dtype, args, named, notes=notes, **outs)
 
     def function(self, request: Request) -> Callable[..., Any]:
-        if request.door != "merge":
+        if request.entry != "merge":
             return super().function(request)
         parts = request.notes["parts"]
 
@@ -223,7 +223,7 @@ class Reductions(Adapter):
             return exact_sum(request, values)
         op, dtype, notes = fa.ops[request.op], request.dtype, request.notes
         axes, is_moments = notes["axes"], request.op == "moments"
-        at = 1 if request.door == "backward" else 0
+        at = 1 if request.entry == "backward" else 0
         x = wide(full(request.args[at], values), FLOAT64)
         count = math.prod(notes["shape"][a] for a in axes)
         correction = request.named.get("correction", Number(0)).value
@@ -231,7 +231,7 @@ class Reductions(Adapter):
         with np.errstate(all="ignore"):
             mean = x.mean(axes, keepdims=True) if x.size else x.sum(axes, keepdims=True) * np.nan
             d = x - mean
-            if request.door == "backward":
+            if request.entry == "backward":
                 return [self._gradient(request, values, x, mean, d, count, divisor)]
             m2 = (d * d).sum(axes, keepdims=True)
             spread = op.bounds.magnitude(x, axes, dtype) if x.size else np.zeros(mean.shape)
@@ -240,7 +240,7 @@ class Reductions(Adapter):
             second = m2 / divisor if x.size or is_moments else m2 * np.nan
             if not divisor and not is_moments:
                 second = m2 * np.inf
-            times = op.bounds.merged if request.door == "merge" else 1
+            times = op.bounds.merged if request.entry == "merge" else 1
             of_mean = times * allowed(op, mean, dtype, spread=spread)
             of_second = times * allowed(op, second, dtype, far=far, data=dtype) + count * _TINY
         back = lambda a: np.broadcast_to(a, mean.shape).reshape(notes["result"])  # noqa: E731
@@ -260,7 +260,7 @@ class Reductions(Adapter):
         ]
         if is_moments:
             found.insert(0, None)
-        return [*found, None] if request.door == "forward" else found
+        return [*found, None] if request.entry == "forward" else found
 
     def _gradient(
         self, request: Request, values: dict[str, Any], x: Any, mean: Any, d: Any,
