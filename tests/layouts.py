@@ -5,12 +5,15 @@ from hypothesis import strategies as st
 
 
 @st.composite
-def views(draw, shape, writable: bool = False):
-    """Functions that lay values out: any order of axes, steps, repeats, misaligned or not."""
+def views(draw, shape, writable: bool = False, aligned: bool = False):
+    """Functions that lay values out: any order of axes, steps, repeats, misaligned or not.
+
+    aligned : as devices ask for it.
+    """
     order = draw(st.permutations(range(len(shape))))
     steps = draw(st.tuples(*(st.sampled_from([1, 1, 2, 3, -1, -2]) for _ in shape)))
     spread = draw(st.tuples(*(st.booleans() for _ in shape)))
-    offset = draw(st.sampled_from([0, 0, 1]))  # bytes: 1 misaligns every element
+    offset = 0 if aligned else draw(st.sampled_from([0, 0, 1]))  # bytes: 1 misaligns every element
 
     def make(values: np.ndarray) -> np.ndarray:
         """A view of this layout. Broadcast axes repeat the first of their values."""
