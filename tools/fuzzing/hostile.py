@@ -85,7 +85,9 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-_kept: deque[Any] = deque(maxlen=200)  # what capsules point to: they have no deleter
+_kept: deque[Any] = deque(maxlen=200)  # what capsules point to, for the time of a case
+# What a consumer reads when it lets go of a capsule, which is when the garbage collector pleases.
+_structures: list[Any] = []
 _NAMES = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned", b"junk"]
 
 
@@ -164,7 +166,8 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
         managed: Any = _Versioned(*version, None, None, flags, tensor)
     else:
         managed = _Managed(tensor, None, None)
-    _kept.append((managed, x))
+    _kept.append(x)
+    _structures.append(managed)
     return "+".join([name.decode(), *told]), _new_capsule(ctypes.addressof(managed), name, None)
 
 
