@@ -111,7 +111,8 @@ Terms are added up in the order of the axes; where memory holds the axes that ar
 another order, as those of a transposed array, in memory's. But for that the bits depend on the
 values and on the lengths that are summed over alone: they are the same for any number of threads,
 on AVX2 and AVX-512, alone and in any batch, wherever x begins, however far and whichever way its
-axes step. (On a GPU the strides of several axes that are summed over may count.)""",
+axes step. (On a GPU the strides of several axes that are summed over, and how the result lies in
+memory, may count.)""",
             references=f"""\
 {OGITA}
 N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4""",
