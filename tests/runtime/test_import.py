@@ -12,7 +12,7 @@ from fastact import _cpu
 
 # What we add to numpy's import, as a share of it: seconds are longer where another process has the
 # machine's other half, and both imports suffer alike. The best of several runs had 0.41 on a
-# machine that others kept busy.
+# machine that others kept busy; an import of another package would double it.
 OWN_SHARE = 0.8
 
 

@@ -258,17 +258,16 @@ def bench(
             part: list[Row] = []
             reasons: dict[str, None] = {}  # in order, once each
             for case in cases:
-                progress.advance(1)
                 key = _key(case.op.name, case.direction, case.dtype.name, case.label, case.threads)
-                if key in done:
-                    part.append(done[key])
-                    continue
-                row, left_out = measure(case, peers, options.seconds)
+                row = done.get(key)
+                if row is None:
+                    row, left_out = measure(case, peers, options.seconds)
+                    rows.append(row)
+                    reasons |= dict.fromkeys(
+                        f"{peer}: left out, {why}" for peer, why in left_out.items()
+                    )
                 part.append(row)
-                rows.append(row)
-                reasons |= dict.fromkeys(
-                    f"{peer}: left out, {why}" for peer, why in left_out.items()
-                )
+                progress.advance(1)
             _show(part)
             for reason in reasons:
                 print(reason)

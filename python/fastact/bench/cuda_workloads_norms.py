@@ -1,7 +1,7 @@
 """Norms in the GPU benchmark: forward reads x and writes y; backward reads dy, x and writes dx.
 
 Of those that add a residual, forward reads it and writes the sum, too, and backward reads the
-gradient of the sum. Norms of channels in training are in `_workloads_cuda_channels.py`.
+gradient of the sum. Norms of channels in training are in `cuda_workloads_channels.py`.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ def gist(rows: Sequence[Row]) -> str:
 
 _SMALL_LEGEND = """\
 What one call out of Python costs at so few elements that nothing else counts, in µs: medians of one
-run. fastact writes to a given array; peers, and fastact "without out=", return a new one. numpy
-evaluates the textbook's formula, often several calls; torch calls its own kernel, or autograd where
-it has none. × numpy, × torch: their time over that of fastact."""
+run. fastact writes to a given array; peers, and fastact "without out=", return a new one. numpy is
+what its users write, often several calls; torch calls its own kernel, or autograd where it has
+none. × numpy, × torch: their time over that of fastact."""
 
 
 def _small(rows: Sequence[Row], processor: str) -> str:

@@ -1,7 +1,7 @@
 """Bias: an activation of x + bias + residual in one pass, and the gradients of broadcasting.
 
 `bias_grad` and `unbroadcast` are sums over axes (`reductions`) under the names that a network's
-backward pass knows them by. `bias_act` (`_bias_act.py`) fuses any activation of `fastact.ops`.
+backward pass knows them by. `bias_act` (`bias_act.py`) fuses any activation of `fastact.ops`.
 """
 
 from typing import Any
