@@ -12,9 +12,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, KERNELS, Framework
+from hypothesis import settings
 
 import fastact as fa
 from fastact import _cpu
+
+# The same examples in every run, so that a failure is a change's own; others are drawn by
+# `pytest --hypothesis-profile=random`, and by tools/fuzz.py.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None)
+settings.load_profile("repeatable")
 
 ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
 

@@ -106,14 +106,20 @@ def test_any_layout(device, data, name, activation):
     y, held = device.of(out), device.of(x)
     fa.batch_norm(held, None, None, weight, bias, True, out=y, **named)
     eps = {2: 2.0**-6, 4: 2.0**-18, 8: 2.0**-44}[x.itemsize]
-    compare = lambda a, b: np.testing.assert_allclose(  # noqa: E731
-        a.astype(float), b.astype(float), eps, eps * max(1.0, np.abs(b.astype(float)).max())
-    )
+
+    def compare(found: Any, expected: Any, terms: float = 1.0) -> None:
+        """terms: the largest of what was added up to `expected`, which may cancel."""
+        found, expected = found.astype(float), expected.astype(float)
+        scale = max(terms, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, eps, eps * scale)
+
     compare(device.numpy(y), plain[0])
     saved = (held, *map(device.of, plain[1:3]), weight, bias)
     dx = device.of(out)
     fa.batch_norm.backward(device.of(dy), *saved, True, out=(dx, None, None), **named)
-    compare(device.numpy(dx), plain[3])
+    # dx = weight * rstd * (dy - mean(dy) - ...): of a channel that is nearly constant rstd is large.
+    largest = [np.abs(a.astype(float)).max() for a in (weights[0], plain[2], dy)]
+    compare(device.numpy(dx), plain[3], float(np.prod(largest)))
     _, dweight, dbias = fa.batch_norm.backward(device.of(dy), *saved, True, **named)
     compare(device.numpy(dweight), plain[4])
     compare(device.numpy(dbias), plain[5])
