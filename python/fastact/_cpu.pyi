@@ -1,9 +1,9 @@
 """Types of the native module; `_cuda` has the same functions for arrays on a GPU."""
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
 from .ops.types import Array
@@ -86,83 +86,9 @@ class FastActivation:
     _which: int
     def __init__(self, native: str, parameters: int, numbers: tuple[float, ...]) -> None: ...
     def _cache_calls(self, call: CachedCall, forward: CachedCall, backward: CachedCall) -> None: ...
-    @overload
-    def __call__(
-        self,
-        x: NDArray[Any],
-        /,
-        *parameters: Any,
-        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float | str,
-    ) -> NDArray[Any]: ...
-    @overload
-    def __call__(
-        self, x: _A, /, *parameters: Any, out: _A | tuple[_A | None] | None = None, **named: float
-    ) -> _A: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        /,
-        *parameters: Any,
-        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float | str,
-    ) -> Any: ...
-    @overload
-    def forward(
-        self,
-        x: NDArray[Any],
-        /,
-        *parameters: Any,
-        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float | str,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any]]]: ...
-    @overload
-    def forward(
-        self, x: _A, /, *parameters: Any, out: _A | tuple[_A | None] | None = None, **named: float
-    ) -> tuple[_A, tuple[_A]]: ...
-    @overload
-    def forward(
-        self,
-        x: ArrayLike,
-        /,
-        *parameters: Any,
-        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        **named: float | str,
-    ) -> tuple[Any, tuple[Any]]: ...
-    @overload
-    def backward(
-        self,
-        dy: NDArray[Any] | float,
-        x: NDArray[Any],
-        /,
-        *parameters: Any,
-        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        accumulate: bool = False,
-        **named: float | str,
-    ) -> NDArray[Any]: ...
-    @overload
-    def backward(
-        self,
-        dy: _A | float,
-        x: _A,
-        /,
-        *parameters: Any,
-        out: _A | tuple[_A | None] | None = None,
-        accumulate: bool = False,
-        **named: float | str,
-    ) -> _A: ...
-    @overload
-    def backward(
-        self,
-        dy: ArrayLike,
-        x: ArrayLike,
-        /,
-        *parameters: Any,
-        out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-        accumulate: bool = False,
-        **named: float | str,
-    ) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
+    def backward(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @disjoint_base
 class Arguments: ...

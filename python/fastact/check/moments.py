@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from .. import _cpu
 from ..bench.workloads import as_tensor, open_torch
+from ..ops.bounds import MomentBounds
 from ..ops.moments import Moments
-from ..ops.op import MomentBounds, ops
+from ..ops.op import ops
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
 from .common import Check, Options, Report, add_rows

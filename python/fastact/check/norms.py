@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from .. import _cpu
 from ..bench import shapes
-from ..ops.bounds import Activation
+from ..ops.bounds import Activation, NormBounds
 from ..ops.channel_norm import ChannelNorm
 from ..ops.norm_op import NormOp
-from ..ops.op import NormBounds, ops
+from ..ops.op import ops
 from ..terminal import Progress
 from .common import Check, Options, Report
 from .reductions import dtypes, mixed

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import _cpu
 from ..bench import shapes
 from ..bench.workloads import as_tensor, open_torch
-from ..ops.op import SumBounds
+from ..ops.bounds import SumBounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
 from .common import Check, Options, Report, add_rows

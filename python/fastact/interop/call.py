@@ -1,10 +1,11 @@
 """One call: its arrays seen and checked against each other, its outputs found or made."""
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, cast
 
 from .. import _cpu
 from .._cpu import View
@@ -19,6 +20,9 @@ from .frameworks import (
     see,
     to_numpy,
 )
+from .native import Device, Native
+
+P = ParamSpec("P")
 
 _ONE_ELEMENT = 16  # bytes, of any dtype
 
@@ -56,7 +60,7 @@ class Call:
             if framework_of(values[leader]) is None
             else self.framework.device(values[leader])
         )
-        self.native: Any = devices.native(where, device)
+        self.native: Native = devices.native(where, device)
         self.given = stream is not None
         if self.given and self._draft is not None:
             self._draft.refuse()
@@ -100,7 +104,7 @@ class Call:
         if given is None:
             return self.framework.stream(device)
         stream = streams.pointer(self.where, given)
-        of = self.native.device_of_stream(stream) if stream > 2 else device[1]
+        of = cast(Device, self.native).device_of_stream(stream) if stream > 2 else device[1]
         if of != device[1]:
             raise ValueError(
                 f"{self.where}: stream must be of device {device[1]}, where the arrays are, got "
@@ -139,17 +143,18 @@ class Call:
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
         bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
-        self.run("fill", scratch, like.itemsize, bits)
+        self.run(cast(Device, self.native).fill, scratch, like.itemsize, bits, self.stream)
         return scratch.repeats(like)
 
-    def run(self, function: str, *arguments: Any) -> None:
-        """Run a native function on the call's stream."""
-        native = getattr(self.native, function)
-        arguments = (*arguments, self.stream)
+    def run(self, function: Callable[P, None], *arguments: P.args, **_: P.kwargs) -> None:
+        """Run a function of `native`, whose arguments are by position and end with `stream`."""
+        if isinstance(function, str):  # until all ops are declared by functions
+            function = getattr(self.native, function)
+            arguments = (*arguments, self.stream)
         self._has_run = True
         if self._draft is not None:
-            self._draft.step(native, arguments)
-        native(*arguments)
+            self._draft.step(function, arguments)
+        function(*arguments, **_)
 
     def output(
         self,
@@ -241,7 +246,8 @@ class Call:
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""
         if self.place.device[0] != devices.CPU:
-            self.native.make_wait(self.place.device[1], stream or streams.LEGACY, ours)
+            device = cast(Device, self.native)
+            device.make_wait(self.place.device[1], stream or streams.LEGACY, ours)
 
 
 @lru_cache(maxsize=64)

@@ -4,9 +4,10 @@ import os
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from .. import _cpu
+from .native import Native
 from .validate import CudaUnavailableError, device_name
 
 #: DLPack's device types. The extension type is the emulated device of the tests.
@@ -22,8 +23,8 @@ def emulate() -> ModuleType:
     return _emulated
 
 
-def native(where: str, device: tuple[int, int]) -> Any:
-    """The native module for a DLPack device. All of them have the functions of `_cpu`."""
+def native(where: str, device: tuple[int, int]) -> Native:
+    """The native module for a DLPack device."""
     if device[0] == CPU:
         return _cpu
     if device[0] == CUDA:
@@ -40,7 +41,7 @@ def native(where: str, device: tuple[int, int]) -> Any:
             f"{where}: got an array on {device_name(device)}, but {reason}; or move the array to "
             f"the CPU (torch: x.cpu(), cupy: x.get())"
         )
-    return module
+    return cast(Native, module)
 
 
 _usable: set[tuple[int, int]] = set()

@@ -1,16 +1,23 @@
 """The op object of an activation: the Python half of its three entry points."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from .. import _cpu
 from ..interop import validate
 from ..interop.call import Call
-from .activation_docs import Doc, docstring
-from .op import Bounds, Op
+from .bounds import Bounds
+from .op import EntryPoint, Op, P, R, register, signature_of
+from .types import A, ArrayOrNumber, Out, Stream
+
+Choices = Mapping[str, Mapping[str, str]]
+Rules = Sequence[tuple[str, Callable[..., bool]]]
 
 
-class Activation(Op, _cpu.FastActivation):
+class Activation(Op[P, R], _cpu.FastActivation):
     """An element-wise op, y = f(x).
 
     The compiled base class serves contiguous arrays of one dtype; this class serves and explains
@@ -22,30 +29,47 @@ class Activation(Op, _cpu.FastActivation):
 
     bounds: Bounds
 
+    @staticmethod
+    def sample(x: Any, dy: Any) -> dict[str, Any]:
+        return {"x": x}
+
     def __init__(
-        self,
-        name: str,
-        bounds: Bounds,
-        doc: Doc,
-        *,
-        choices: Mapping[str, Mapping[str, str]] | None = None,
-        rules: Sequence[tuple[str, Callable[..., bool]]] = (),
-        **parameters: float | str,
+        self, function: Callable[P, R], bounds: Bounds, choices: Choices, rules: Rules
     ) -> None:
-        self._choices = choices or {}
-        self._rules = rules
-        names = [self._choices[p][str(v)] for p, v in parameters.items() if p in self._choices]
-        numbers = tuple(v for v in parameters.values() if not isinstance(v, str))
-        _cpu.FastActivation.__init__(
-            self,
-            names[0] if names else name,
-            len(parameters),
-            numbers,
+        call = self._declare(function, "activations")
+        self.bounds, self._choices, self._rules = bounds, choices, rules
+        own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
+        self.parameters = MappingProxyType({p.name: p.default for p in own})
+        self.entry_points = MappingProxyType(
+            {
+                "call": EntryPoint(f"fastact.{self.name}", call),
+                "forward": EntryPoint(f"fastact.{self.name}.forward", call),
+                "backward": EntryPoint(
+                    f"fastact.{self.name}.backward", signature_of(call, ("dy", "x"))
+                ),
+            }
         )
-        self._introduce(name, "activations", ("x",), docstring(doc, bounds), **parameters)
+        native = [self._choices[n][str(v)] for n, v in self.parameters.items() if n in choices]
+        numbers = tuple(v for v in self.parameters.values() if not isinstance(v, str))
+        _cpu.FastActivation.__init__(
+            self, native[0] if native else self.name, len(self.parameters), numbers
+        )
         entries = ("_call", "_forward", "_backward")  # what the fast path does not serve
         self._cache_calls(*(_cpu.CachedCall(getattr(self, name), self, name) for name in entries))
-        self.bounds = bounds
+
+    if TYPE_CHECKING:
+
+        def backward(
+            self,
+            dy: ArrayOrNumber,
+            x: A,
+            /,
+            *parameters: float | str,
+            out: Out[A] = None,
+            accumulate: bool = False,
+            stream: Stream = None,
+            **named: float | str,
+        ) -> A: ...
 
     @property
     def natives(self) -> list[str]:
@@ -63,45 +87,44 @@ class Activation(Op, _cpu.FastActivation):
                     found[f"{self.name}({parameter}={value!r})"] = {parameter: value}
         return found
 
-    def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._map(f"fastact.{self.name}", x, args, kwargs, saves=False)[0]
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]
 
-    def _forward(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
-        y, x = self._map(f"fastact.{self.name}.forward", x, args, kwargs, saves=True)
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
+        y, x = self._map(self.entry_points["forward"], args, kwargs, saves=True)
         return y, (x,)
 
     def _map(
-        self, where: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
+        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
     ) -> tuple[Any, Any]:
         """y, and x as it was computed on."""
-        allowed = {**self.parameters, "out": None, "stream": None}
-        *values, out, stream = validate.bind(where, allowed, args, kwargs)
-        (out,) = validate.outputs(where, out)
-        which, numbers = self._native(where, values)
-        with Call(where, stream, x=x) as call:
+        options, where = entry.bind(args, kwargs), entry.where
+        (out,) = options.out
+        which, numbers = self.native(where, options)
+        with Call(where, options.stream, x=options.x) as call:
+            x = call.views["x"]
             y, made = call.output("out", out, "x", in_place=not saves)
-            call.run("activation_forward", which, call.views["x"], y, numbers)
+            call.run(call.native.activation_forward, which, x, y, numbers, call.stream)
             return call.result(out, made), call.arrays["x"]
 
-    def _backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        where = f"fastact.{self.name}.backward"
-        allowed = {**self.parameters, "out": None, "accumulate": False, "stream": None}
-        *values, out, accumulate, stream = validate.bind(where, allowed, args, kwargs)
-        (out,) = validate.outputs(where, out)
-        which, numbers = self._native(where, values)
-        accumulate = validate.flag(where, "accumulate", accumulate)
-        validate.needs_out(where, accumulate, out)
-        with Call(where, stream, x=x, dy=dy) as call:
-            validate.same_as(where, "dy", call.views["dy"], "x", call.views["x"])
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.entry_points["backward"]
+        options, where = entry.bind(args, kwargs), entry.where
+        (out,) = options.out
+        which, numbers = self.native(where, options)
+        with Call(where, options.stream, x=options.x, dy=options.dy) as call:
+            x, dy = call.views["x"], call.views["dy"]
+            validate.same_as(where, "dy", dy, "x", x)
             dx, made = call.output("out", out, "x")
-            views = call.views
-            call.run("activation_backward", which, views["dy"], views["x"], dx, numbers, accumulate)
+            backward = call.native.activation_backward
+            call.run(backward, which, dy, x, dx, numbers, options.accumulate, call.stream)
             return call.result(out, made)
 
-    def _native(self, where: str, values: list[Any]) -> tuple[int, tuple[float, ...]]:
+    def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
         """The native activation that the parameters choose, and those that are numbers."""
         which, numbers = self._which, {}
-        for name, value in zip(self.parameters, values, strict=True):
+        for name in self.parameters:
+            value = getattr(options, name)
             if name in self._choices:
                 chosen = validate.choice(where, name, value, self._choices[name])
                 which = _cpu.ACTIVATIONS.index(chosen)
@@ -110,3 +133,10 @@ class Activation(Op, _cpu.FastActivation):
         for text, holds in self._rules:
             validate.rule(where, text, holds, numbers)
         return which, tuple(numbers.values())
+
+
+def activation(
+    bounds: Bounds, *, choices: Choices | None = None, rules: Rules = ()
+) -> Callable[[Callable[P, R]], Activation[P, R]]:
+    """The activation that a function declares; its formula is in src/common/activations."""
+    return lambda function: register(Activation(function, bounds, choices or {}, rules))

@@ -23,7 +23,7 @@ from .channel_norm import (
 )
 from .fused import IDENTITY, bind_fused
 from .norm_arrays import WEIGHTS, Made, apart, chosen, present, results
-from .op import REQUIRED, Takes, register
+from .op_before import REQUIRED, Takes, register
 
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _SUMS = ("sum_dy", "sum_dy_xhat")

@@ -9,7 +9,7 @@ from typing import Any
 from .._cpu import View
 from . import axes as _axes
 from .bias_act import bias_act as bias_act
-from .op import REQUIRED, Takes, register
+from .op_before import REQUIRED, Takes, register
 from .reduction import AxisSum, Over, Shape
 from .reduction_docs import SumDoc
 

@@ -9,7 +9,7 @@ from .bounds import BiasBounds
 from .bounds_docs import bias_backward, bias_forward, noted
 from .docs import ACTIVATION, ARRAY, LIKE_X, OWN, STREAM, paragraph
 from .fused import IDENTITY, bind_fused
-from .op import QuickOp, Takes, register
+from .op_before import QuickOp, Takes, register
 from .reduction import SUM_BOUNDS
 
 _FORWARD = Takes({"activation": IDENTITY}, {"axis": -1, "residual": None})

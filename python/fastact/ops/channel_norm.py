@@ -10,7 +10,7 @@ from . import axes
 from .batch_norm_docs import CHANNEL_BOUNDS
 from .fused import bind_fused
 from .norm_arrays import WEIGHTS, chosen, gradients, present, results
-from .op import QuickOp, Takes
+from .op_before import QuickOp, Takes
 
 STATISTICS = ("mean", "rstd")
 RUNNING = ("running_mean", "running_var")

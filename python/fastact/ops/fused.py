@@ -6,7 +6,8 @@ from typing import Any
 
 from .. import _cpu
 from ..interop.foreign import describe
-from .op import Op, Takes, ops
+from .op import EntryPoint, Op, ops
+from .op_before import Takes
 
 IDENTITY = "identity"
 
@@ -34,6 +35,20 @@ def activation_op(where: str, activation: Any) -> Any:
     )
 
 
+def bind(
+    entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
+    """The activation's op (None: the identity), its native number and parameters, the arguments.
+
+    Its parameters are arguments too, by keyword.
+    """
+    op = activation_op(entry.where, entry.option("activation", args, kwargs))
+    if op is None:
+        return None, _cpu.ACTIVATIONS.index(IDENTITY), (), entry.bind(args, kwargs)
+    options = entry.with_parameters(op).bind(args, kwargs)
+    return op, *op.native(entry.where, options), options
+
+
 def bind_fused(
     where: str, takes: Takes, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
@@ -47,5 +62,5 @@ def bind_fused(
     if op is None:
         return None, _cpu.ACTIVATIONS.index(IDENTITY), (), takes.bind(where, args, kwargs)
     options = takes.also(**op.parameters).bind(where, args, kwargs)
-    which, numbers = op._native(where, [getattr(options, name) for name in op.parameters])
+    which, numbers = op.native(where, options)
     return op, which, numbers, options

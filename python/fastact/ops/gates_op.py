@@ -10,7 +10,7 @@ from ..interop import validate
 from ..interop.call import Call
 from .bounds import GateBounds as GateBounds
 from .gates_docs import GATE_BOUNDS
-from .op import REQUIRED, QuickOp, Takes
+from .op_before import REQUIRED, QuickOp, Takes
 from .reduction import IDENTITY, add_up
 
 Shape = tuple[int, ...]

@@ -16,7 +16,7 @@ from . import axes as _axes
 from .bounds_docs import moments_backward, noted
 from .moments import Moments
 from .moments_docs import MEAN_VAR, MOMENT_BOUNDS, MOMENTS
-from .op import QuickOp, Takes, register
+from .op_before import QuickOp, Takes, register
 
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _OVER = {"axis": None}

@@ -9,7 +9,7 @@ from .bounds_docs import norm_backward, noted
 from .channel_norm import STATISTICS, ChannelNorm, scratch
 from .fused import IDENTITY, bind_fused
 from .norm_arrays import WEIGHTS, apart, chosen, present
-from .op import REQUIRED, Takes, register
+from .op_before import REQUIRED, Takes, register
 
 
 class NormApply(ChannelNorm):

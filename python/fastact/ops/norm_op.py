@@ -13,7 +13,7 @@ from .bounds import NormBounds
 from .bounds_docs import norm_backward, noted
 from .fused import IDENTITY, bind_fused
 from .norm_arrays import WEIGHTS, apart, chosen, gradients, present, results
-from .op import REQUIRED, QuickOp, Takes
+from .op_before import REQUIRED, QuickOp, Takes
 
 Shape = tuple[int, ...]
 

@@ -6,88 +6,97 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
     y, saved = op.forward(x)           # training
     dx       = op.backward(dy, *saved)
 
+It is declared by a function: the `def` line is the signature of the call, for programs and for type
+checkers, and the docstring its documentation; a decorator of the family (`activation`, `norm`, ...)
+says the rest and makes the op of it. The signatures of `forward` and `backward` follow from that
+(`EntryPoint`).
+
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import update_wrapper
-from inspect import Parameter, Signature
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, update_wrapper
+from inspect import Parameter, Signature, signature
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .. import _cpu
 from ..interop import validate
-from .bounds import Bounds as Bounds
-from .bounds import MomentBounds as MomentBounds
-from .bounds import NormBounds as NormBounds
-from .bounds import SumBounds as SumBounds
 
-_ops: dict[str, "Op"] = {}
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ops: dict[str, Any] = {}
 
 #: Every op by its name.
 ops: Mapping[str, Any] = MappingProxyType(_ops)
 
-
 REQUIRED: Any = Parameter.empty
 
+_EVERY = ("out", "accumulate", "stream")  # what entry points of all ops have, where it applies
 
-@dataclass(frozen=True)
-class Takes:
-    """The options of an entry point, which follow its arrays, with their defaults.
 
-    either : by position or by keyword; REQUIRED in place of a default: there is none.
-    only : by keyword alone, as the three that every entry point has.
-    accumulates : the entry point can add to its outputs.
+class EntryPoint:
+    """What an entry point takes, read off its signature, and how a call of it is understood.
+
+    A parameter whose default is a bool is a switch.
+
     outputs : how many arrays `out` stands for.
     extra : how many more may follow them in a tuple.
-    skips : the outputs are gradients, of which one that is None in a tuple is not made
-        (`docs.SKIPPED`); `wanted` tells which ones are.
+    skips : the outputs are gradients, of which one that is None in a tuple is not computed.
     """
 
-    either: Mapping[str, Any] = field(default_factory=dict)
-    only: Mapping[str, Any] = field(default_factory=dict)
-    accumulates: bool = False
-    outputs: int = 1
-    extra: int = 0
-    skips: bool = False
+    def __init__(
+        self, where: str, sig: Signature, *, outputs: int = 1, extra: int = 0, skips: bool = False
+    ) -> None:
+        self.where, self.signature = where, sig
+        self.outputs, self.extra, self.skips = outputs, extra, skips
+        parameters = sig.parameters.values()
+        only, either = Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD
+        self.arrays = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY)
+        self.defaults = {p.name: p.default for p in parameters if p.kind in (either, only)}
+        self._by_keyword = frozenset(p.name for p in parameters if p.kind is only)
+        self._switches = [name for name, v in self.defaults.items() if isinstance(v, bool)]
+        self._with: dict[str, EntryPoint] = {}
 
-    #: `only`, and what it does not name.
-    by_keyword: dict[str, Any] = field(init=False, repr=False)
-    _defaults: dict[str, Any] = field(init=False, repr=False)
-    _switches: list[str] = field(init=False, repr=False)
+    def with_parameters(self, op: Any) -> "EntryPoint":
+        """The same with an activation's own parameters, by keyword."""
+        if op.name not in self._with:
+            kept = [p for p in self.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+            own = [
+                Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()
+            ]
+            self._with[op.name] = EntryPoint(
+                self.where,
+                Signature([*kept, *own]),
+                outputs=self.outputs,
+                extra=self.extra,
+                skips=self.skips,
+            )
+        return self._with[op.name]
 
-    def __post_init__(self) -> None:
-        # Here, not at the first use by functools.cached_property: that one holds a lock (Python
-        # 3.11), and a process that forks while another thread has it leaves its child waiting.
-        accumulate = {"accumulate": False} if self.accumulates else {}
-        by_keyword = {**self.only, "out": None, **accumulate, "stream": None}
-        defaults = {**self.either, **by_keyword}
-        switches = [name for name, value in defaults.items() if isinstance(value, bool)]
-        for name, value in (
-            ("by_keyword", by_keyword),
-            ("_defaults", defaults),
-            ("_switches", switches),
-        ):
-            object.__setattr__(self, name, value)
+    def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """One option of a call that is not understood yet."""
+        at = len(self.arrays) + list(self.defaults).index(name)
+        is_given = name not in self._by_keyword and at < len(args)
+        return args[at] if is_given else kwargs.get(name, self.defaults[name])
 
-    def also(self, **only: Any) -> "Takes":
-        """With more options."""
-        return replace(self, only={**self.only, **only})
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
+        """The arguments of a call by name, checked as far as that takes no array.
 
-    def bind(self, where: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
-        """The options of a call, checked as far as that takes no array.
-
-        An option whose default is a bool is a switch. `out` becomes a tuple of all outputs.
+        `out` becomes a tuple of all outputs; `wanted` tells which of them are computed.
         """
-        defaults = self._defaults
-        bound = validate.bind(where, defaults, args, kwargs, frozenset(self.by_keyword))
-        values = dict(zip(defaults, bound, strict=True))
-        for name in defaults:
-            if values[name] is REQUIRED:
+        where, count = self.where, len(self.arrays)
+        if len(args) < count:
+            raise TypeError(f"{where}: {self.arrays[len(args)]} must be given, by position")
+        bound = validate.bind(where, self.defaults, args[count:], kwargs, self._by_keyword)
+        values = dict(zip(self.defaults, bound, strict=True))
+        for name, value in values.items():
+            if value is REQUIRED:
                 raise TypeError(f"{where}: {name} must be given")
         for name in self._switches:
             values[name] = validate.flag(where, name, values[name])
+        values.update(zip(self.arrays, args, strict=False))
         given = values["out"]
         if isinstance(given, tuple) and len(given) == self.outputs + self.extra:
             values["out"] = given
@@ -101,40 +110,104 @@ class Takes:
             validate.needs_out(where, values.get("accumulate", False), *values["out"])
         return SimpleNamespace(**values)
 
-    def signature(self, arguments: Sequence[str], more: str = "") -> Signature:
-        """That of an entry point with these arrays; more: what `**` gathers."""
-        either, only = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
-        return Signature(
-            [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
-            + [Parameter(n, either, default=v) for n, v in self.either.items()]
-            + [Parameter(n, only, default=v) for n, v in self.by_keyword.items()]
-            + ([Parameter(more, Parameter.VAR_KEYWORD)] if more else [])
-        )
+
+def signature_of(
+    call: Signature,
+    positional: Sequence[str],
+    either: Iterable[str] = (),
+    *,
+    but: Iterable[str] = (),
+    accumulates: bool = True,
+    **more: Any,
+) -> Signature:
+    """The signature of another entry point than the call.
+
+    positional : its arrays. either : what follows by position or by keyword, with the defaults of
+    the call, and required where the call has no such parameter. but : options of the call that it
+    does not take. more : options by keyword that the call does not have, with their defaults.
+    """
+    either, of_call = list(either), call.parameters
+    skipped = {*positional, *either, *but, *_EVERY}
+    options = [p for p in of_call.values() if p.name not in skipped]
+    follow = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=_default(of_call, name))
+        for name in either
+    ]
+    follow += [p for p in options if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    only = [p for p in options if p.kind is Parameter.KEYWORD_ONLY]
+    every = [*more.items(), ("out", None), *([("accumulate", False)] * accumulates)]
+    out_is_last = of_call["out"].kind is Parameter.POSITIONAL_OR_KEYWORD
+    kind = Parameter.POSITIONAL_OR_KEYWORD if out_is_last else Parameter.KEYWORD_ONLY
+    return Signature(
+        [
+            *(Parameter(name, Parameter.POSITIONAL_ONLY) for name in positional),
+            *follow,
+            *only,
+            *(Parameter(name, kind, default=default) for name, default in every),
+            Parameter("stream", Parameter.KEYWORD_ONLY, default=None),
+            *(p for p in of_call.values() if p.kind is Parameter.VAR_KEYWORD),
+        ]
+    )
 
 
-class Op:
-    """Name, family, signature and pickling."""
+def _default(of_call: Mapping[str, Parameter], name: str) -> Any:
+    parameter = of_call.get(name)
+    if parameter is None or parameter.kind is Parameter.POSITIONAL_ONLY:
+        return REQUIRED
+    return parameter.default
+
+
+def untyped(function: Callable[..., Any]) -> Signature:
+    """A function's signature, without annotations, which are for type checkers."""
+    found = signature(function)
+    plain = [p.replace(annotation=Parameter.empty) for p in found.parameters.values()]
+    return Signature(plain)
+
+
+class Op(Generic[P, R]):
+    """Name, family, signatures, documentation and pickling.
+
+    results : what a call gives, by name. saves : what `forward` keeps for `backward`, in its order.
+    gradients : what `backward` gives.
+    parameters : an activation's own, with their defaults.
+    entry_points : what each takes; that of calling the op is named "call".
+    sample : arguments by name for an example of a call, from two arrays of one shape with two axes,
+        the second of which is a gradient or whatever else has x's shape.
+    """
 
     name: str
     family: str
-    parameters: Mapping[str, float | str]
+    bounds: Any
+    results: tuple[str, ...] = ("y",)
+    saves: tuple[str, ...] = ("x",)
+    gradients: tuple[str, ...] = ("dx",)
+    parameters: Mapping[str, float | str] = MappingProxyType({})
+    entry_points: Mapping[str, EntryPoint]
+    sample: Callable[[Any, Any], dict[str, Any]]
 
-    def _introduce(
-        self, name: str, family: str, arguments: tuple[str, ...], doc: str, **defaults: float | str
-    ) -> None:
-        self.name = self.__name__ = self.__qualname__ = name
+    def _declare(self, function: Callable[P, R], family: str) -> Signature:
+        """Take name, signature and documentation from the function that declares the op."""
+        self.name = self.__name__ = self.__qualname__ = function.__name__
         self.family = family
-        self.parameters = MappingProxyType(defaults)
         # pickle and inspect look these up on the instance, as they do for ufuncs
         self.__module__ = "fastact"
-        self.__doc__ = doc
-        kind = Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = Signature(
-            [Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments]
-            + [Parameter(p, kind, default=value) for p, value in defaults.items()]
-            + [Parameter("out", kind, default=None)]
-            + [Parameter("stream", Parameter.KEYWORD_ONLY, default=None)]
-        )
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        self.__signature__ = untyped(function)
+        return self.__signature__
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+        def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
+
+    def bound(self, entry: str, named: Mapping[str, Any]) -> partial[Any]:
+        """A call of an entry point, with those of some arguments by name that it takes."""
+        point = self.entry_points[entry]
+        function = self if entry == "call" else getattr(self, entry)
+        options = {name: named[name] for name in point.defaults if name in named}
+        return partial(function, *(named[name] for name in point.arrays), **options)
 
     def __reduce__(self) -> str:
         return self.name
@@ -143,43 +216,35 @@ class Op:
         return f"<fastact op {self.name!r}>"
 
 
-class QuickOp(Op, _cpu.CachedOp):
+class CachedOp(Op[P, R], _cpu.CachedOp):
     """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
 
-    `_call` is what calling the op does; every public method is a cached entry point as well.
-
-    docs : the docstring of the op ("call"), and of entry points that have none of their own.
+    `_call` is what calling the op does, and a method of the name of each other entry point what
+    that does; the cache stands before them.
     """
 
-    def __init__(
-        self,
-        op: str,
-        family: str,
-        arguments: Sequence[str],
-        takes: Takes,
-        docs: Mapping[str, str],
-        *,
-        more: str = "",
-    ) -> None:
-        self._introduce(op, family, (), docs["call"])
-        self.__signature__ = takes.signature(arguments, more)
-        self._cache_calls(_cpu.CachedCall(self._call, self, "__call__"))
-        for name in dir(type(self)):
-            method = None if name.startswith("_") else getattr(self, name, None)
-            if callable(method):
-                entry = _cpu.CachedCall(method, self, name)
-                vars(self)[name] = update_wrapper(entry, method)
-                entry.__doc__ = docs.get(name, method.__doc__)
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
+    def _enter(self, **entry_points: EntryPoint) -> None:
+        """Put the call cache before the entry points; `call` is that of calling the op."""
+        self.entry_points = MappingProxyType(entry_points)
+        for name, point in entry_points.items():
+            if name == "call":
+                self._cache_calls(_cpu.CachedCall(self._call, self, "__call__"))
+                continue
+            method = getattr(self, name)
+            entry: Any = _cpu.CachedCall(method, self, name)
+            vars(self)[name] = update_wrapper(entry, method)
+            entry.__doc__ = method.__doc__
+            entry.__signature__ = point.signature
 
     def _where(self, entry: str = "") -> str:
         """How messages name an entry point."""
         return f"fastact.{self.name}.{entry}" if entry else f"fastact.{self.name}"
 
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
 
-AnyOp = TypeVar("AnyOp", bound=Op)
+
+AnyOp = TypeVar("AnyOp", bound=Op[..., Any])
 
 
 def register(op: AnyOp) -> AnyOp:

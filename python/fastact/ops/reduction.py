@@ -8,7 +8,7 @@ from ..interop import validate
 from ..interop.call import Call
 from . import axes as _axes
 from .bounds import SumBounds
-from .op import QuickOp, Takes
+from .op_before import QuickOp, Takes
 from .reduction_docs import SumDoc, docstrings
 
 #: Of every sum, those of gradients among them.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 
 from .docs import ARRAY, OGITA, STREAM, paragraph
-from .op import Takes
+from .op_before import Takes
 
 _CALL = """\
 {name}({call})

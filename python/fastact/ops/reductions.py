@@ -14,7 +14,7 @@ from .docs import OGITA
 from .mean_var import mean_var as mean_var
 from .mean_var import moments as moments
 from .moments import Moments as Moments
-from .op import Takes, register
+from .op_before import Takes, register
 from .reduction import SQUARE, SUM_BOUNDS, AxisSum, Over, Shape, SquareSum
 from .reduction_docs import SumDoc
 

@@ -1,6 +1,11 @@
-"""Types of arguments, for type checkers."""
+"""Types of arguments and results, for type checkers."""
 
-from typing import Any, Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from .activation import Activation
 
 
 class Array(Protocol):
@@ -9,3 +14,36 @@ class Array(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def __dlpack_device__(self) -> tuple[Any, int]: ...
+
+
+#: The array that leads a call: what is returned is of its type.
+A = TypeVar("A", bound=Array)
+
+#: Where to write a result: an array, or as NumPy has it a tuple of one.
+Out: TypeAlias = A | tuple[A | None] | None
+
+#: Where to write several results or gradients.
+Outs: TypeAlias = tuple[A | None, ...] | None
+
+#: Another array of a call, or a Python number that stands for an array of that value.
+ArrayOrNumber: TypeAlias = Array | float
+
+Axes: TypeAlias = int | tuple[int, ...] | None
+
+#: A stream of CUDA's, torch's or CuPy's; see docs/conventions.md.
+Stream: TypeAlias = Any
+
+#: An activation by its name or by its op; "identity" is none.
+ActivationLike: TypeAlias = "str | Activation[..., Any]"
+
+
+class Parameters(TypedDict, total=False):
+    """The own parameters of the activations, which ops with an activation behind them take too."""
+
+    alpha: float
+    approximate: str
+    beta: float
+    lambd: float
+    max_val: float
+    min_val: float
+    negative_slope: float

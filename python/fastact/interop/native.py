@@ -1,0 +1,280 @@
+"""The functions that every native module has, one signature for all: `_cpu` and those of devices.
+
+A type checker holds `_cpu.pyi` and the calls of the ops to it, a test the modules of devices, which
+have no stub (tests/native/test_native_functions.py). Arrays are `View`s; a name in capitals says in
+the native sources which of them are written. `stream` is 0 on the CPU.
+"""
+
+from typing import Protocol
+
+from .._cpu import View
+
+
+class Native(Protocol):
+    """What computes: for arrays in the CPU's memory, or in that of a device."""
+
+    def activation_forward(
+        self, which: int, x: View, y: View, parameters: tuple[float, ...], stream: int
+    ) -> None: ...
+
+    def activation_backward(
+        self,
+        which: int,
+        dy: View,
+        x: View,
+        dx: View,
+        parameters: tuple[float, ...],
+        accumulate: bool,
+        stream: int,
+    ) -> None: ...
+
+    def sum_workspace(self, term: int, x: View, y: View, axes: tuple[int, ...]) -> int: ...
+
+    def sum(
+        self,
+        term: int,
+        x: View,
+        y: View,
+        axes: tuple[int, ...],
+        workspace: View | None,
+        accumulate: bool,
+        stream: int,
+    ) -> None: ...
+
+    def square_backward(
+        self, dy: View, x: View, dx: View, accumulate: bool, stream: int
+    ) -> None: ...
+
+    def square_value_and_grad(
+        self, x: View, y: View, grad: View, workspace: View | None, stream: int
+    ) -> None: ...
+
+    def broadcast(self, x: View, y: View, accumulate: bool, stream: int) -> None: ...
+
+    def moments_workspace(self, x: View, y: View, axes: tuple[int, ...]) -> int: ...
+
+    def moments(
+        self,
+        x: View,
+        mean: View | None,
+        low: View | None,
+        second: View | None,
+        axes: tuple[int, ...],
+        divisor: float,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def moments_backward(
+        self,
+        dmean: View,
+        dsecond: View,
+        x: View,
+        mean: View,
+        low: View,
+        dx: View,
+        share: float,
+        scale: float,
+        accumulate: bool,
+        stream: int,
+    ) -> None: ...
+
+    def bias_act_forward(
+        self,
+        which: int,
+        x: View,
+        bias: View,
+        residual: View | None,
+        y: View,
+        axis: int,
+        parameters: tuple[float, ...],
+        stream: int,
+    ) -> None: ...
+
+    def bias_act_workspace(self, x: View, dbias: View, axis: int) -> int: ...
+
+    def bias_act_backward(
+        self,
+        which: int,
+        dy: View,
+        x: View,
+        bias: View,
+        residual: View | None,
+        dx: View,
+        dbias: View,
+        axis: int,
+        parameters: tuple[float, ...],
+        accumulate_dx: bool,
+        accumulate_dbias: bool,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def norm_forward_workspace(
+        self, x: View, reduced: tuple[int, ...], of_parameter: tuple[int, ...]
+    ) -> int: ...
+
+    def norm_forward(
+        self,
+        which: int,
+        x: View,
+        residual: View | None,
+        total: View | None,
+        y: View,
+        mean: View | None,
+        rstd: View | None,
+        weight: View | None,
+        bias: View | None,
+        reduced: tuple[int, ...],
+        of_parameter: tuple[int, ...],
+        eps: float,
+        is_centred: bool,
+        parameters: tuple[float, ...],
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def norm_workspace(
+        self,
+        x: View,
+        weight: View | None,
+        bias: View | None,
+        dweight: View | None,
+        dbias: View | None,
+        reduced: tuple[int, ...],
+        of_parameter: tuple[int, ...],
+    ) -> int: ...
+
+    def norm_backward(
+        self,
+        which: int,
+        dy: View,
+        x: View,
+        dtotal: View | None,
+        dx: View | None,
+        mean: View | None,
+        rstd: View,
+        weight: View | None,
+        bias: View | None,
+        dweight: View | None,
+        dbias: View | None,
+        reduced: tuple[int, ...],
+        of_parameter: tuple[int, ...],
+        parameters: tuple[float, ...],
+        accumulate: bool,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def batch_norm_scratch(self, x: View, axis: int) -> int: ...
+
+    def batch_norm_forward(
+        self,
+        which: int,
+        x: View,
+        y: View,
+        running_mean: View | None,
+        running_var: View | None,
+        weight: View | None,
+        bias: View | None,
+        mean: View | None,
+        rstd: View | None,
+        axis: int,
+        parameters: tuple[float, ...],
+        training: bool,
+        momentum: float,
+        eps: float,
+        scratch: View | None,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def batch_norm_backward(
+        self,
+        which: int,
+        dy: View,
+        x: View,
+        mean: View,
+        rstd: View,
+        weight: View | None,
+        bias: View | None,
+        sum_p: View | None,
+        sum_p_xhat: View | None,
+        count: float,
+        dx: View | None,
+        dweight: View | None,
+        dbias: View | None,
+        axis: int,
+        parameters: tuple[float, ...],
+        training: bool,
+        accumulate: bool,
+        scratch: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def norm_apply(
+        self,
+        which: int,
+        x: View,
+        y: View,
+        mean: View,
+        rstd: View,
+        weight: View | None,
+        bias: View | None,
+        axis: int,
+        parameters: tuple[float, ...],
+        scratch: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def gates_sums_apart(self, kind: int, state: View) -> bool: ...
+
+    def gates_forward(
+        self,
+        kind: int,
+        gates: View,
+        recurrent: View | None,
+        bias: View | None,
+        recurrent_bias: View | None,
+        state: View,
+        hidden: View,
+        cell: View | None,
+        kept: View | None,
+        places: tuple[int, ...],
+        stream: int,
+    ) -> None: ...
+
+    def gates_workspace(self, kind: int, state: View) -> int: ...
+
+    def gates_backward(
+        self,
+        kind: int,
+        gates: View,
+        recurrent: View | None,
+        bias: View | None,
+        recurrent_bias: View | None,
+        state: View,
+        cell: View | None,
+        hidden_gradient: View,
+        cell_gradient: View | None,
+        gates_gradient: View | None,
+        recurrent_gradient: View | None,
+        state_gradient: View | None,
+        bias_gradient: View | None,
+        recurrent_bias_gradient: View | None,
+        places: tuple[int, ...],
+        recomputes: bool,
+        accumulate: bool,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+
+class Device(Native, Protocol):
+    """What computes on a device, and what only a device needs."""
+
+    def fill(self, destination: View, itemsize: int, bits: int, stream: int) -> None: ...
+
+    def device_of_stream(self, stream: int) -> int: ...
+
+    def make_wait(self, device: int, stream: int, ours: int) -> None: ...
