@@ -1,12 +1,13 @@
-"""What a user writes, for mypy --strict alone: the types of the calls fit the annotations.
+"""What a user writes, for mypy --strict and pyright: the types of the calls fit the annotations.
 
-Not a test of pytest; `.ci/run` checks it with the sources and against the installed package.
+Not a test of pytest; `.ci/run` checks it with the sources and against the installed package. Lines
+that end in `ignore` must be errors: an ignore that nothing needs is one, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 import torch
@@ -15,28 +16,42 @@ from numpy.typing import NDArray
 import fastact as fa
 
 x: NDArray[np.float32] = np.linspace(-3, 3, 7, dtype=np.float32)
+weight: NDArray[np.float64] = np.ones(7)
 out: NDArray[np.float32] = np.empty_like(x)
+t: torch.Tensor = torch.zeros(3)
 
-y: NDArray[np.float32] = fa.mish(x)
-y = fa.mish(x, out=out)
-y = fa.relu6(x)  # by the star of __init__.py
+# A result is of the type of what came in, whatever dtype parameters have.
+assert_type(fa.mish(x), NDArray[np.float32])
+assert_type(fa.mish(x, out=out), NDArray[np.float32])
+assert_type(fa.celu(x, 0.5), NDArray[np.float32])
+assert_type(fa.gelu(x, approximate="tanh"), NDArray[np.float32])
+assert_type(fa.layer_norm(x, weight, eps=1e-6), NDArray[np.float32])
+assert_type(fa.layer_norm(t, activation=fa.celu, alpha=0.5), torch.Tensor)
+assert_type(fa.mish(t, out=t), torch.Tensor)
+assert_type(fa.mean_var(t), tuple[torch.Tensor, torch.Tensor])
+assert_type(fa.lstm_gates(t, t, bias=t), tuple[torch.Tensor, torch.Tensor])
+assert_type(fa.moments(x), fa.Moments)
+
 y, saved = fa.mish.forward(x)
-y, saved = fa.mish.forward(x, out=out)
-dx: NDArray[np.float32] = fa.mish.backward(y, *saved)
-dx = fa.mish.backward(y, x, out=dx, accumulate=True)
+assert_type(y, NDArray[np.float32])
+assert_type(fa.mish.backward(y, *saved), Any)
+assert_type(fa.mish.backward(1.0, x, out=out, accumulate=True), NDArray[np.float32])
 
 y, saved = fa.layer_norm.forward(x, activation="mish")
-dx, dweight, dbias = fa.layer_norm.backward(y, *saved, activation="mish")
-mean, var = fa.mean_var(x)
+assert_type(y, NDArray[np.float32])
+dx, dweight, dbias = fa.layer_norm.backward(y, x, *saved[1:], activation="mish")
+assert_type(dx, NDArray[np.float32] | None)
+assert_type(fa.sum_squares.value_and_grad(x)[1], NDArray[np.float32])
+
+# What does not fit is an error before it is run.
+fa.layer_norm(x, epsilon=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.mish(x, alpha=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.celu(x, alpha="none")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+fa.norm_apply(x, x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.mish("x")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
 merged: fa.Moments = fa.Moments.merge_many([fa.moments(x), fa.moments(x)])
 count: int = merged.merge(merged).count
-value, gradient = fa.sum_squares.value_and_grad(x)
-
-from_a_list: NDArray[np.float64] = fa.mish([-1.0, 0.0, 1.0])
-
-t: torch.Tensor = fa.mish(torch.zeros(3))
-t = fa.mish(t, out=t)
-dt: torch.Tensor = fa.mish.backward(t, t, out=t)
 
 threads: int = fa.get_num_threads()
 fa.set_num_threads(threads)

@@ -39,7 +39,7 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     """What the docstrings of a call and of its backward have to say."""
     if isinstance(bounds, Bounds):
         stated = [f"{bounds.forward_ulp:g} ULP", f"within {bounds.narrow_ulp:g} ULP"]
-        absolute = f"{bounds.derivative_abs:g} (float32;" if bounds.derivative_abs else "ULP"
+        absolute = f"or {bounds.derivative_abs:g} (float64" if bounds.derivative_abs else "ULP"
         return [*stated, absolute], []
     if isinstance(bounds, SumBounds):
         return [f"{bounds.ulp:g} ULP", text(bounds.absolute)], []

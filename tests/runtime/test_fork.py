@@ -19,23 +19,25 @@ def test_a_first_call_holds_no_lock():
     """Whatever the first use of an op's options runs is run while another thread forks."""
     code = f"""
 import os, signal, threading, warnings
-from fastact.ops.op import Takes
+from inspect import signature
+from fastact.ops.op import EntryPoint
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
 entered, leave = threading.Event(), threading.Event()
 
-class Slow:
-    def keys(self):
+class Slow(dict):
+    def items(self):
         entered.set()
         leave.wait({2 * PATIENCE})
         return []
 
-thread = threading.Thread(target=lambda: Takes(only=Slow()).bind("f", (), {{}}))
+point = EntryPoint("f", signature(lambda *, b=2, out=None: None))
+thread = threading.Thread(target=lambda: point.bind((), Slow()))
 thread.start()
 assert entered.wait({PATIENCE})
 child = os.fork()
 if child == 0:
     signal.alarm({PATIENCE})
-    Takes(only={{"b": 2}}).bind("g", (), {{}})
+    point.bind((), {{}})
     os._exit(0)
 leave.set()
 assert os.waitpid(child, 0)[1] == 0

@@ -5,6 +5,8 @@ documentation; `@activation` adds the stated accuracy and makes the op. The form
 `src/common/activations/`, the oracle in `check/reference.py`.
 """
 
+from typing import TYPE_CHECKING
+
 from .activation import Activation, activation
 from .bounds import Bounds, Scaling
 from .types import A, Out, Stream
@@ -1174,5 +1176,5 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-#: The public names: one function above is all that an activation needs.
-__all__ = [name for name, value in list(globals().items()) if isinstance(value, Activation)]
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = [name for name, value in globals().items() if isinstance(value, Activation)]

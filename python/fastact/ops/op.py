@@ -178,6 +178,7 @@ class Op(Generic[P, R]):
     name: str
     family: str
     bounds: Any
+    __wrapped__: Callable[P, R]
     results: tuple[str, ...] = ("y",)
     saves: tuple[str, ...] = ("x",)
     gradients: tuple[str, ...] = ("dx",)
@@ -209,11 +210,37 @@ class Op(Generic[P, R]):
         options = {name: named[name] for name in point.defaults if name in named}
         return partial(function, *(named[name] for name in point.arrays), **options)
 
+    def example(self, x: Any, dy: Any) -> partial[Any]:
+        """The call of `sample`; `out` may be added."""
+        return self.bound("call", self.sample(x, dy))
+
+    def backward_example(self, x: Any, dy: Any) -> partial[Any]:
+        """backward of that call; `out` and `accumulate` may be added.
+
+        dy goes back where the result has its shape, and else the result itself.
+        """
+        named = self.sample(x, dy)
+        result, saved = self.bound("forward", named)()
+        gradients: dict[str, Any] = {}
+        for name, part in zip(self.results, arrays_of(result), strict=True):
+            like_x = part.astype(x.dtype)
+            gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
+        both = {"dy": tuple(gradients.values())}  # of ops whose gradients come in a tuple
+        saved_named = dict(zip(self.saves, saved, strict=True))
+        return self.bound("backward", {**named, **both, **gradients, **saved_named})
+
     def __reduce__(self) -> str:
         return self.name
 
     def __repr__(self) -> str:
         return f"<fastact op {self.name!r}>"
+
+
+def arrays_of(result: Any) -> tuple[Any, ...]:
+    """The arrays of a result."""
+    if hasattr(result, "m2"):  # Moments
+        return result.mean, result.m2
+    return result if isinstance(result, tuple) else (result,)
 
 
 class CachedOp(Op[P, R], _cpu.CachedOp):

@@ -1,0 +1,46 @@
+"""What an editor shows of an op: its parameters, and its documentation, read off the source."""
+
+import inspect
+import re
+
+import jedi
+import pytest
+
+import fastact as fa
+
+OPS = list(fa.ops.values())
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+
+
+@each_op
+def test_parameters_and_documentation(op):
+    """By jedi, in a notebook or at a prompt; that pyright knows them, typing_sample.py shows."""
+    for name, point in op.entry_points.items():
+        entry = op if name == "call" else getattr(op, name)
+        if inspect.ismethod(entry) or inspect.isbuiltin(entry):
+            continue  # compiled, and one for all activations
+        code = f"fa.{op.name}(" if name == "call" else f"fa.{op.name}.{name}("
+        (found,) = jedi.Interpreter(code, [{"fa": fa}]).get_signatures()
+        assert [p.name for p in found.params] == list(point.signature.parameters)
+    summary = op.__doc__.strip().partition("\n")[0]
+    (where,) = jedi.Script(f"import fastact as fa\nfa.{op.name}").help(2, 4)
+    assert summary in where.docstring()  # read off the source
+
+
+@each_op
+def test_every_parameter_is_documented(op):
+    section = re.search(r"Parameters\n *-+\n(.*?)\n\n", op.__doc__, re.DOTALL)
+    assert section
+    lines = re.findall(r"^ {4}(\*{0,2}[\w, *]+?) :? ?.*$", section[1], re.MULTILINE)
+    documented = {name.strip(" *") for line in lines for name in line.split(",")}
+    assert set(inspect.signature(op).parameters) <= documented
+
+
+@each_op
+def test_documentation_of_every_entry_point(op):
+    for section in ("Parameters", "Returns", "Notes", "References", "Examples"):
+        assert re.search(rf"\n *{section}\n *-+\n", op.__doc__)
+    for name in ("forward", "backward"):
+        assert f"{op.name}.{name}" in op.__doc__  # what it saves, what it gives
+        assert f"fa.{op.name}.{name}(" in op.__doc__  # an example
+    assert "docs/conventions.md" in op.__doc__
