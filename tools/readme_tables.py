@@ -1,25 +1,32 @@
-"""The speed tables of README.md, from what the benchmark has written.
+"""The tables of README.md that the ops and the benchmark know better: its ops, bounds and times.
 
-    python -m fastact bench --all --peers numpy,torch --json docs/results/bench.json
-    python tools/readme_tables.py docs/results/bench.json README.md
+    python tools/readme_tables.py            # rewrites them
+    python tools/readme_tables.py --check    # fails where README says anything else
 
-Every table row between the page's marks `bench:begin` and `bench:end` is measured anew; which rows
-there are, the page itself says. The sentences around the tables are left alone.
+Ops and bounds come from `fastact.ops`; times from docs/results/bench.json, which is written by
+`python -m fastact bench --all --peers numpy,torch --json docs/results/bench.json`. Which rows the
+tables of times have, the page itself says; the sentences around the tables are left alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fastact import ops
 from fastact.bench.report import times
 
-_MARKS = re.compile(r"(?<=<!-- bench:begin -->\n).*(?=<!-- bench:end -->)", re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "README.md"
+MEASURED = ROOT / "docs/results/bench.json"
+
 _COLUMNS = (("forward", "torch"), ("backward", "torch"), ("forward", "numpy"))
 _SIZES = (64, 50_000, 1_000_000)
 
@@ -27,21 +34,78 @@ _SIZES = (64, 50_000, 1_000_000)
 Measured = dict[tuple[str, str, str], dict[str, float]]
 
 
+def of_ops(_: str) -> str:
+    """A row for each op, in one for all activations."""
+    rows = ["| family | op | |", "|---|---|---|"]
+    for family, members in groupby(ops.values(), key=lambda op: op.family):
+        several = list(members)
+        if family == "activations":
+            names = " ".join(f"`{op.name}`" for op in several)
+            rows.append(f"| {family} | {names} | y = f(x) |")
+            continue
+        for i, op in enumerate(several):
+            summary = op.__doc__.strip().partition("\n\n")[0]
+            words = " ".join(summary.split()).removesuffix(".")
+            rows.append(f"| {'' if i else family} | `{op.name}` | {words} |")
+    return "\n".join(rows)
+
+
+def of_bounds(_: str) -> str:
+    """The widest bounds of the activations, and those of sums."""
+    bounds = [op.bounds for op in ops.values() if op.family == "activations"]
+
+    def widest(name: str) -> float:
+        return max(float(getattr(b, name)) for b in bounds)
+
+    sums, once = ops["sum"].bounds, "the float32 result, rounded once"
+    ulp, or_ulp = f"≤ {widest('forward_ulp'):g} ULP", f"≤ {widest('derivative_ulp'):g} ULP or"
+    near_root, narrow = widest("derivative_abs"), f"≤ {widest('narrow_ulp'):g} ULP"
+    rows = [
+        ("type", "forward", "derivative"),
+        ("---", "---", "---"),
+        (
+            "activations, float32, every one of the 2³² inputs",
+            ulp,
+            f"{or_ulp} {near_root:.2g} absolute",
+        ),
+        (
+            "float64, sampled over all exponents",
+            ulp,
+            f"{or_ulp} {upwards(near_root * 2.0**-29)} absolute",
+        ),
+        ("float16, bfloat16, all inputs", once, once),
+        (
+            "the same on a GPU",
+            narrow,
+            f"{narrow} or {upwards(widest('rough_slope'))} absolute",
+        ),
+        ("sums, all types", f"≤ {sums.ulp:g} ULP + {upwards(sums.absolute)} Σ\\|x\\|", ""),
+        ("norms, moments, gates, bias_act", "in the op's documentation", "in that of its backward"),
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def upwards(bound: float) -> str:
+    """Two digits that are no less than the bound."""
+    step = 10.0 ** (math.floor(math.log10(bound)) - 1)
+    return f"{math.ceil(bound / step - 1e-9) * step:.1e}"
+
+
 def _what(cells: Sequence[str], known: set[str]) -> str:
     """The benchmark's words for a row of the page, which leaves out what goes without saying."""
-    told = cells[1]
+    written = cells[1]
     for more in ("", ", identity"):
-        if told + more in known:
-            return told + more
-    raise SystemExit(f"readme_tables: {cells[0]} {told}: not among what was measured")
+        if written + more in known:
+            return written + more
+    raise SystemExit(f"readme_tables: {cells[0]} {written}: not among what was measured")
 
 
-def _filled(line: str, measured: Measured) -> str:
+def _row(line: str, measured: Measured) -> str:
     cells = [cell.strip() for cell in line.strip("| ").split("|")]
     op = cells[0].partition(",")[0]
     if op not in ops:
         return line
-    if ops[op].family == "activations":
+    if len(cells) > len(_COLUMNS) * len(_SIZES):  # by the number of elements
         ask = [(way, peer, f"{size:,}") for way, peer in _COLUMNS for size in _SIZES]
         kept = cells[:1]
     else:
@@ -52,24 +116,42 @@ def _filled(line: str, measured: Measured) -> str:
     return "| " + " | ".join([*kept, *found]) + " |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("json", type=Path, help="what `bench --json` has written")
-    parser.add_argument("page", type=Path, help="README.md, which is rewritten")
-    args = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(args.json.read_text(encoding="utf-8"))["rows"]
+def of_times(part: str) -> str:
+    """The rows that are there, measured anew."""
+    rows: list[dict[str, Any]] = json.loads(MEASURED.read_text(encoding="utf-8"))["rows"]
     measured = {
         (row["op"], row["direction"], row["what"]): row["ratios"]
         for row in rows
         if row["dtype"] == "float32"
     }
-    page = args.page.read_text(encoding="utf-8")
+    return "\n".join(_row(s, measured) if s.startswith("|") else s for s in part.split("\n"))
 
-    def fill(part: re.Match[str]) -> str:
-        lines = part[0].split("\n")
-        return "\n".join(_filled(s, measured) if s.startswith("|") else s for s in lines)
 
-    args.page.write_text(_MARKS.sub(fill, page), encoding="utf-8")
+PARTS: dict[str, Callable[[str], str]] = {"ops": of_ops, "bounds": of_bounds, "bench": of_times}
+
+
+def rewritten(page: str) -> str:
+    """README with its tables as they have to be."""
+    for mark, table in PARTS.items():
+        between = rf"(?<=<!-- {mark}:begin -->\n).*?(?=\n<!-- {mark}:end -->)"
+        page, count = re.subn(between, lambda part: table(part[0]), page, flags=re.DOTALL)  # noqa: B023
+        if count != 1:
+            raise SystemExit(f"readme_tables: README has {count} parts marked {mark}")
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    args = parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    new = rewritten(page)
+    if not args.check:
+        PAGE.write_text(new, encoding="utf-8")
+    elif new != page:
+        pairs = zip(page.splitlines(), new.splitlines(), strict=False)
+        first = next((f"-{a}\n+{b}" for a, b in pairs if a != b), "")
+        sys.exit(f"README.md differs: run python tools/readme_tables.py\n{first}")
 
 
 if __name__ == "__main__":
