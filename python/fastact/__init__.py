@@ -27,6 +27,9 @@ from .ops.gates import gru_blend as gru_blend
 from .ops.gates import gru_gates as gru_gates
 from .ops.gates import gru_reset as gru_reset
 from .ops.gates import lstm_gates as lstm_gates
+from .ops.mean_var import mean_var as mean_var
+from .ops.mean_var import moments as moments
+from .ops.moments import Moments as Moments
 from .ops.norms import add_layer_norm as add_layer_norm
 from .ops.norms import add_rms_norm as add_rms_norm
 from .ops.norms import batch_norm as batch_norm
@@ -36,9 +39,6 @@ from .ops.norms import layer_norm as layer_norm
 from .ops.norms import norm_apply as norm_apply
 from .ops.norms import rms_norm as rms_norm
 from .ops.op import ops as ops
-from .ops.reductions import Moments as Moments
-from .ops.reductions import mean_var as mean_var
-from .ops.reductions import moments as moments
 from .ops.reductions import sum as sum
 from .ops.reductions import sum_squares as sum_squares
 from .runtime.config import show_config as show_config

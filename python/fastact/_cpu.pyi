@@ -200,7 +200,7 @@ def moments_backward(
     dsecond: View,
     x: View,
     mean: View,
-    low: View,
+    low: View | None,
     dx: View,
     share: float,
     scale: float,

@@ -71,7 +71,7 @@ class Native(Protocol):
         dsecond: View,
         x: View,
         mean: View,
-        low: View,
+        low: View | None,
         dx: View,
         share: float,
         scale: float,

@@ -1,122 +1,185 @@
-"""Bias: an activation of x + bias + residual in one pass, and the gradients of broadcasting.
+"""Bias: the gradients of broadcasting, and of adding a bias in particular.
 
-`bias_grad` and `unbroadcast` are sums over axes (`reductions`) under the names that a network's
-backward pass knows them by. `bias_act` (`bias_act.py`) fuses any activation of `fastact.ops`.
+`bias_grad` and `unbroadcast` are sums over axes (`reduction`) under the names that the backward
+pass of a network knows them by. `bias_act` (`bias_act.py`) adds a bias, with an activation behind.
 """
 
 from typing import Any
 
-from .._cpu import View
 from . import axes as _axes
 from .bias_act import bias_act as bias_act
-from .op_before import REQUIRED, Takes, register
-from .reduction import AxisSum, Over, Shape
-from .reduction_docs import SumDoc
+from .reduction import Over, Shape, reduction
+from .types import A, Out, Stream
 
 
-class BiasGrad(AxisSum):
-    """A sum over every axis but one, and backward."""
-
-    def _over(self, where: str, options: Any, shape: Shape) -> Over:
-        axis = _axes.one(where, options.axis, len(shape))
-        others = _axes.all_but(axis, len(shape))
-        return Over(others, (shape[axis],), others)
+def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
+    """Over every axis but `axis`."""
+    axis = _axes.one(where, options.axis, len(shape))
+    others = _axes.all_but(axis, len(shape))
+    return Over(others, (shape[axis],), others)
 
 
-class Unbroadcast(AxisSum):
-    """The gradient of broadcasting: a sum over the axes that broadcasting repeats."""
-
-    def _over(self, where: str, options: Any, shape: Shape) -> Over:
-        to = _axes.lengths(where, "shape", options.shape)
-        axes = _axes.unbroadcast(where, to, shape)
-        return Over(axes, to, tuple(range(len(shape) - len(to))))
-
-    def _over_back(self, where: str, options: Any, shape: Shape, dy: View | None) -> Over:
-        if dy is None:
-            return Over((), (), tuple(range(len(shape))))
-        if not _axes.broadcasts(dy.shape, shape):
-            raise ValueError(
-                f"{where}: dy must have a shape that broadcasts to {shape}, got {dy.shape}"
-            )
-        return Over((), dy.shape, tuple(range(len(shape) - dy.ndim)))
+def _repeated(where: str, options: Any, shape: Shape) -> Over:
+    """Over the axes along which an array of the shape `shape` repeats when it is broadcast."""
+    to = _axes.lengths(where, "shape", options.shape)
+    axes = _axes.unbroadcast(where, to, shape)
+    return Over(axes, to, tuple(range(len(shape) - len(to))))
 
 
-_AXIS = Takes(only={"axis": -1}, accumulates=True)
+def _leading(where: str, given: Shape, shape: Shape) -> tuple[int, ...]:
+    """The first axes, which an array lacks that broadcasts."""
+    if not _axes.broadcasts(given, shape):
+        raise ValueError(f"{where}: dy must have a shape that broadcasts to {shape}, got {given}")
+    return tuple(range(len(shape) - len(given)))
 
-bias_grad = register(
-    BiasGrad(
-        "bias_grad",
-        "bias",
-        _AXIS,
-        _AXIS,
-        SumDoc(
-            array="dy",
-            result="dbias",
-            summary="The gradient of a bias, 1-D: the sum of dy over every axis but `axis`.",
-            parameters="""\
-axis : int
-    The bias's axis: -1 for rows and channels last, 1 for NCHW.
-""",
-            wrong_type="an axis that is no integer",
-            wrong_value="an axis out of range",
-            notes="""\
-As accurate as `fastact.sum`, and always of the same bits: 1600 ones in bfloat16 are 1600. One read
-of the data.""",
-            example="""\
->>> fa.bias_grad(np.array([[1.0, 2.0], [3.0, 4.0]]))
-array([4., 6.])
->>> fa.bias_grad(np.ones((2, 3, 5, 5), np.float32), axis=1)
-array([50., 50., 50.], dtype=float32)""",
-            forward_example="""\
->>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
->>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
-array([[1., 2., 3.],
-       [1., 2., 3.]])""",
-            gradient="dy, repeated along every axis but `axis`: what adding a bias does.",
-            backward_example="""\
->>> fa.bias_grad.backward(np.array([1.0, 2.0]), (2, 3), axis=0)
-array([[1., 1., 1.],
-       [2., 2., 2.]])""",
-        ),
-    )
+
+@reduction(_all_but_one, family="bias", result="dbias", sample=lambda x, dy: {"dy": x})
+def bias_grad(
+    dy: A,
+    /,
+    *,
+    axis: int = -1,
+    out: Out[A] = None,
+    accumulate: bool = False,
+    stream: Stream = None,
+) -> A:
+    """Gradient of a bias.
+
+    ``dbias[k] = np.sum(np.take(dy, k, axis))``, the sum over every axis but `axis`, accumulated in
+    double.
+
+    Parameters
+    ----------
+    dy : array
+        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
+    axis : int, default -1
+        The bias's axis: -1 for rows and channels last, 1 for NCHW.
+    out : array, optional
+        Where to write dbias; it may not share memory with dy.
+    accumulate : bool, default False
+        Add the sum to `out`, before it is rounded, instead of overwriting it.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The sum: 1-D, of dy's dtype and framework. Over no elements it is 0.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range.
+
+    See Also
+    --------
+    bias_act : An activation of x + bias, whose backward gives dx and dbias in one pass.
+    unbroadcast : The gradient of any broadcasting.
+
+    Notes
+    -----
+    As accurate as `fastact.sum`, and always of the same bits: 1600 ones in bfloat16 are 1600. One
+    read of the data.
+
+    `bias_grad.forward` saves ``(shape,)``, the shape of dy; `bias_grad.backward` repeats its
+    gradient along every axis but `axis`: what adding a bias does. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.bias_grad(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([4., 6.])
+    >>> fa.bias_grad(np.ones((2, 3, 5, 5), np.float32), axis=1)
+    array([50., 50., 50.], dtype=float32)
+    >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
+    >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
+    array([[1., 2., 3.],
+           [1., 2., 3.]])
+    """
+
+
+@reduction(
+    _repeated,
+    family="bias",
+    result="dx",
+    lacks=_leading,
+    sample=lambda x, dy: {"dy": x, "shape": (len(x), 1)},
 )
+def unbroadcast(
+    dy: A,
+    /,
+    shape: tuple[int, ...],
+    *,
+    out: Out[A] = None,
+    accumulate: bool = False,
+    stream: Stream = None,
+) -> A:
+    """Gradient of broadcasting an array of `shape` to the shape of dy.
 
-unbroadcast = register(
-    Unbroadcast(
-        "unbroadcast",
-        "bias",
-        Takes({"shape": REQUIRED}, accumulates=True),
-        Takes(accumulates=True),
-        SumDoc(
-            array="dy",
-            result="dx",
-            summary="""\
-The gradient of broadcasting an array of `shape` to the shape of dy: the sum of dy over the axes
-that broadcasting repeats.""",
-            parameters="""\
-shape : tuple of int
-    A shape that NumPy broadcasts to that of dy.
-""",
-            wrong_type="a shape that is no tuple of integers",
-            wrong_value="a shape that does not broadcast to that of dy",
-            notes="As accurate as `fastact.sum`, and always of the same bits.",
-            references="""\
-NumPy, "Broadcasting", https://numpy.org/doc/stable/user/basics.broadcasting.html""",
-            example="""\
->>> fa.unbroadcast(np.ones((4, 2, 3)), (2, 1))
-array([[12.],
-       [12.]])""",
-            forward_example="""\
->>> dx, saved = fa.unbroadcast.forward(np.ones((2, 3)), (2, 1))
->>> fa.unbroadcast.backward(dx, *saved)
-array([[3., 3., 3.],
-       [3., 3., 3.]])""",
-            gradient="dy, broadcast to `shape` as NumPy does it.",
-            backward_example="""\
->>> fa.unbroadcast.backward(np.array([1.0, 2.0]), (3, 2))
-array([[1., 2.],
-       [1., 2.],
-       [1., 2.]])""",
-        ),
-    )
-)
+    ``dx = np.sum(dy, axes, keepdims=True).reshape(shape)``, accumulated in double, over the axes
+    along which ``np.broadcast_to(np.empty(shape), dy.shape)`` repeats.
+
+    Parameters
+    ----------
+    dy : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    shape : tuple of int
+        A shape that NumPy broadcasts to that of dy.
+    out : array, optional
+        Where to write dx; it may not share memory with dy.
+    accumulate : bool, default False
+        Add the sum to `out`, before it is rounded, instead of overwriting it.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The sum: of the shape `shape`, and of dy's dtype and framework. Over no elements it is 0.
+
+    Raises
+    ------
+    TypeError
+        For a shape that is no tuple of integers.
+    ValueError
+        For a shape that does not broadcast to that of dy.
+
+    See Also
+    --------
+    sum : The sum over axes that are named.
+    bias_grad : The gradient of a bias, which is 1-D.
+
+    Notes
+    -----
+    As accurate as `fastact.sum`, and always of the same bits.
+
+    `unbroadcast.forward` saves ``(shape,)``, the shape of dy; `unbroadcast.backward` broadcasts its
+    gradient to that, as NumPy does it. What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    NumPy, "Broadcasting", https://numpy.org/doc/stable/user/basics.broadcasting.html
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.unbroadcast(np.ones((4, 2, 3)), (2, 1))
+    array([[12.],
+           [12.]])
+    >>> dx, saved = fa.unbroadcast.forward(np.ones((2, 3)), (2, 1))
+    >>> fa.unbroadcast.backward(dx, *saved)
+    array([[3., 3., 3.],
+           [3., 3., 3.]])
+    >>> fa.unbroadcast.backward(np.array([1.0, 2.0]), (3, 2))
+    array([[1., 2.],
+           [1., 2.],
+           [1., 2.]])
+    """

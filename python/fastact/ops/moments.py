@@ -1,4 +1,4 @@
-"""Moments that merge: what `fastact.moments` returns (`_mean_var.py`)."""
+"""Moments that merge: what `fastact.moments` returns (`mean_var.py`)."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Moments:
 
 
 def _statistic(where: str, name: str, value: Any) -> Any:
-    """mean, m2, or both in a buffer: arrays of floating-point numbers."""
+    """Take mean, m2, or both in a buffer: arrays of floating-point numbers."""
     if type(value) in (int, float):
         return np.float64(_finite_or_not(where, name, value))
     foreign.plain(where, name, value)

@@ -247,7 +247,8 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
     """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
 
     `_call` is what calling the op does, and a method of the name of each other entry point what
-    that does; the cache stands before them.
+    that does; the cache stands before them. Where a method is typed, and so declares an entry point
+    alone, another one, named as it with an underscore before, does it.
     """
 
     def _enter(self, **entry_points: EntryPoint) -> None:
@@ -258,8 +259,10 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
                 self._cache_calls(_cpu.CachedCall(self._call, self, "__call__"))
                 continue
             method = getattr(self, name)
-            entry: Any = _cpu.CachedCall(method, self, name)
+            function = getattr(self, f"_{name}", method)
+            entry: Any = _cpu.CachedCall(function, self, name)
             vars(self)[name] = update_wrapper(entry, method)
+            entry.__wrapped__ = function
             entry.__doc__ = method.__doc__
             entry.__signature__ = point.signature
 

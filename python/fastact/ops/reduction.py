@@ -1,6 +1,9 @@
 """The op object of a sum over axes: what is summed, and the Python half of its entry points."""
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from .. import _cpu
 from .._cpu import View
@@ -8,15 +11,17 @@ from ..interop import validate
 from ..interop.call import Call
 from . import axes as _axes
 from .bounds import SumBounds
-from .op_before import QuickOp, Takes
-from .reduction_docs import SumDoc, docstrings
+from .op import CachedOp, EntryPoint, P, R, register, signature_of, untyped
+from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 
 #: Of every sum, those of gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
 IDENTITY, SQUARE = (_cpu.TERMS.index(term) for term in ("identity", "square"))
 
-Shape = tuple[int, ...]
+Shape: TypeAlias = tuple[int, ...]
+
+Sample: TypeAlias = Callable[[Any, Any], dict[str, Any]]
 
 
 class Over(NamedTuple):
@@ -32,104 +37,383 @@ class Over(NamedTuple):
     dropped: tuple[int, ...]
 
 
+#: What an op's options say of an array of a shape. The string begins messages.
+OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
+
+#: The axes that a gradient of one shape lacks to be one of another, once that is checked.
+LacksOf: TypeAlias = Callable[[str, Shape, Shape], tuple[int, ...]]
+
+
 def add_up(
     call: Call, term: int, x: View, y: View, axes: tuple[int, ...], accumulate: bool = False
 ) -> None:
-    """y = the sum of a term of x over `axes`, along which y has length 1."""
+    """Sum a term of x over `axes` into y, which has length 1 along them."""
     workspace = call.workspace(call.native.sum_workspace(term, x, y, axes))
-    call.run("sum", term, x, y, axes, workspace, accumulate)
+    call.run(call.native.sum, term, x, y, axes, workspace, accumulate, call.stream)
 
 
-class AxisSum(QuickOp):
-    """A sum over some axes, and backward: a gradient repeated along them.
+class AxisSum(CachedOp[P, R]):
+    """A sum of a term of an array's elements over some axes.
 
-    An op of this kind tells by `_over` which axes its options mean.
+    over : which axes the options of a call mean.
+    others : the entry points that the kinds of sums do not have in common.
     """
 
     bounds = SUM_BOUNDS
-    term = IDENTITY
+    term: int
 
-    def __init__(self, name: str, family: str, takes: Takes, back: Takes, doc: SumDoc) -> None:
-        super().__init__(name, family, (doc.array,), takes, docstrings(name, takes, back, doc))
-        self._takes, self._takes_back = takes, back
-        self._array = doc.array
+    def __init__(
+        self,
+        function: Callable[P, R],
+        family: str,
+        over: OverOf,
+        sample: Sample,
+        **others: EntryPoint,
+    ) -> None:
+        call = self._declare(function, family)
+        self._over: OverOf = over
+        self.sample = sample
+        self._enter(
+            call=EntryPoint(self._where(), call),
+            forward=EntryPoint(self._where("forward"), call),
+            **others,
+        )
 
-    def _over(self, where: str, options: Any, shape: Shape) -> Over:
-        raise NotImplementedError
-
-    def _over_back(self, where: str, options: Any, shape: Shape, dy: View | None) -> Over:
-        """The same for the saved shape, to which dy must fit; None: it is a number."""
-        over = self._over(where, options, shape)
-        if dy is not None:
-            _axes.has_shape(where, "dy", dy, over.shape)
-        return over
-
-    def _call(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._reduce(self._where(), x, args, kwargs)[0]
-
-    def forward(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
-        """forward(array, ...) -> (sum, saved)"""
-        y, _, shape = self._reduce(self._where("forward"), x, args, kwargs)
-        return y, (shape,)
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._reduce("call", args, kwargs)[0]
 
     def _reduce(
-        self, where: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any, Shape]:
-        """y, and x as it was computed on and its shape."""
-        options = self._takes.bind(where, args, kwargs)
-        (out,) = options.out
-        accumulate = self._takes.accumulates and options.accumulate
-        with Call(where, options.stream, **{self._array: x}) as call:
-            view = call.views[self._array]
-            over = self._over(where, options, view.shape)
-            y, made = call.output("out", out, self._array, shape=over.shape, in_place=False)
-            add_up(call, self.term, view, y.with_axes(over.dropped), over.axes, accumulate)
-            return call.result(out, made), call.arrays[self._array], view.shape
+        """The sum, the array as it was computed on, and the array's shape."""
+        entry = self.entry_points[name]
+        options, where = entry.bind(args, kwargs), entry.where
+        (array,), (out,) = entry.arrays, options.out
+        accumulate = getattr(options, "accumulate", False)  # which not every sum has
+        with Call(where, options.stream, **{array: getattr(options, array)}) as call:
+            x = call.views[array]
+            over = self._over(where, options, x.shape)
+            y, made = call.output("out", out, array, shape=over.shape, in_place=False)
+            add_up(call, self.term, x, y.with_axes(over.dropped), over.axes, accumulate)
+            return call.result(out, made), call.arrays[array], x.shape
 
-    def backward(self, dy: Any, shape: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """backward(dy, shape, ...) -> dx"""
-        where = self._where("backward")
-        options = self._takes_back.bind(where, args, kwargs)
-        (out,) = options.out
-        shape = _axes.lengths(where, "shape", shape)
+
+class PlainSum(AxisSum[P, R]):
+    """A sum of the elements themselves: its gradient repeats.
+
+    lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
+    """
+
+    term = IDENTITY
+    saves = ("shape",)
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        family: str,
+        over: OverOf,
+        sample: Sample,
+        result: str,
+        lacks: LacksOf | None,
+    ) -> None:
+        self.results = (result,)
+        self._lacks = lacks
+        of_backward = signature_of(untyped(function), ("dy", "shape"))
+        backward = EntryPoint(f"fastact.{function.__name__}.backward", of_backward)
+        super().__init__(function, family, over, sample, backward=backward)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The sum, and what `backward` needs of the array.
+
+        ``saved = (shape,)``: the gradient of a sum depends on nothing else of the array.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What calling the op takes.
+
+        Returns
+        -------
+        result : array
+            What calling the op gives.
+        saved : tuple
+            ``(shape,)``, the shape of the array that was summed.
+
+        Notes
+        -----
+        Of the same bits, and so as accurate, as calling the op.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
+        >>> saved
+        ((2, 3),)
+        >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
+        >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
+        array([[1., 2., 3.],
+               [1., 2., 3.]])
+        """
+
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Shape]]:
+        y, _, shape = self._reduce("forward", args, kwargs)
+        return y, (shape,)
+
+    @overload
+    def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
+
+    @overload
+    def backward(self, dy: float, shape: Shape, /, *args: Any, **kwargs: Any) -> Any: ...
+
+    def backward(self, dy: ArrayOrNumber, shape: Shape, /, *args: Any, **kwargs: Any) -> Any:
+        """The gradient, repeated along the axes that were summed over.
+
+        ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
+        over and that dy lacks: each element adds to one element of the sum alone, by a factor of 1.
+
+        Parameters
+        ----------
+        dy : array or float
+            The gradient with respect to the sum, of its shape; of `unbroadcast`, of any shape that
+            broadcasts to `shape`.
+        shape : tuple of int
+            What `forward` saved.
+        *args, **kwargs
+            The op's own options, as given to `forward`. By keyword also `out`, where to write dx,
+            which may not share memory with dy; `accumulate`, True to add dx to `out` instead of
+            overwriting it; and `stream`, for arrays on a GPU.
+
+        Returns
+        -------
+        array
+            The result: of the shape `shape`, and of dy's dtype and framework; for a number
+            of those of `out`, or else NumPy's float64.
+
+        Notes
+        -----
+        No value is rounded; with `accumulate` the sum is, once.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> dx = np.ones(3)
+        >>> fa.sum.backward(0.5, (3,), out=dx, accumulate=True)
+        array([1.5, 1.5, 1.5])
+        >>> fa.bias_grad.backward(np.array([1.0, 2.0]), (2, 3), axis=0)
+        array([[1., 1., 1.],
+               [2., 2., 2.]])
+        """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.entry_points["backward"]
+        options, where = entry.bind(args, kwargs), entry.where
+        dy, (out,) = options.dy, options.out
+        shape = _axes.lengths(where, "shape", options.shape)
 
         # A number has no dtype of its own: it takes that of `out`, or else float64.
         is_number = isinstance(dy, bool | int | float)
         arrays = {"out": out, "dy": dy} if is_number and out is not None else {"dy": dy}
         with Call(where, options.stream, **arrays) as call:
             gradient = call.views["dy"]
-            over = self._over_back(where, options, shape, None if is_number else gradient)
+            lacks = self._lacking(where, options, None if is_number else gradient, shape)
             if not is_number:
-                gradient = gradient.with_axes(over.dropped)
+                gradient = gradient.with_axes(lacks)
             elif out is None:
                 gradient = gradient.with_axes(tuple(range(len(shape))))
             dx, made = call.output("out", out, next(iter(arrays)), shape=shape, in_place=is_number)
-            call.run("broadcast", gradient.broadcast_to(shape), dx, options.accumulate)
+            repeated = gradient.broadcast_to(shape)
+            call.run(call.native.broadcast, repeated, dx, options.accumulate, call.stream)
             return call.result(out, made)
 
+    def _lacking(self, where: str, options: Any, dy: View | None, shape: Shape) -> tuple[int, ...]:
+        """The axes of `shape` that dy lacks, to which it must fit; None: it is a number."""
+        if self._lacks is not None:
+            return () if dy is None else self._lacks(where, dy.shape, shape)
+        over = self._over(where, options, shape)
+        if dy is not None:
+            _axes.has_shape(where, "dy", dy, over.shape)
+        return over.dropped
 
-class SquareSum(AxisSum):
-    """A sum of squares over some axes, whose way back needs x."""
+
+class SquareSum(AxisSum[P, R]):
+    """A sum of squares over the axes `axis`: its gradient needs x."""
 
     term = SQUARE
 
-    def forward(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
-        """forward(x, ...) -> (y, saved)"""
-        y, x, _ = self._reduce(self._where("forward"), x, args, kwargs)
+    def __init__(self, function: Callable[P, R], over: OverOf, sample: Sample) -> None:
+        where = f"fastact.{function.__name__}"
+        both = untyped(self.value_and_grad)
+        super().__init__(
+            function,
+            "reductions",
+            over,
+            sample,
+            backward=EntryPoint(f"{where}.backward", untyped(self.backward)),
+            value_and_grad=EntryPoint(f"{where}.value_and_grad", both, outputs=2),
+        )
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The sum of squares, and what `backward` needs.
+
+        ``saved = (x,)``, for the derivative of x**2 is 2 x.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What calling the op takes.
+
+        Returns
+        -------
+        y : array
+            What calling the op gives.
+        saved : tuple
+            ``(x,)``. It is not copied: do not change it before `backward`.
+
+        Notes
+        -----
+        Of the same bits, and so as accurate, as calling the op.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.sum_squares.forward(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
+        >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
+        array([[2., 2.],
+               [6., 4.]])
+        """
+
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
+        y, x, _ = self._reduce("forward", args, kwargs)
         return y, (x,)
 
-    def backward(self, dy: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """backward(dy, x, ...) -> dx"""
-        where = self._where("backward")
-        options = self._takes_back.bind(where, args, kwargs)
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        axis: Axes = None,
+        *,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x.
+
+        ``dx = 2 * x * dy``, with dy repeated along the axes that were summed over: each element
+        adds its square to one element of the sum alone, and the derivative of x**2 is 2 x.
+
+        Parameters
+        ----------
+        dy : array or float
+            The gradient with respect to y: of its shape, and of x's dtype.
+        x : array
+            What `forward` saved.
+        axis : int or tuple of int, optional
+            As given to `forward`.
+        keepdims : bool, default False
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be x itself, but not share memory with dy.
+        accumulate : bool, default False
+            Add dx to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        array
+            The result, of x's shape, dtype and framework.
+
+        Notes
+        -----
+        Rounded once to float32 or float64, and then to x's dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> fa.sum_squares.backward(1.0, np.array([1.0, 2.0, 3.0]))
+        array([2., 4., 6.])
+        """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.entry_points["backward"]
+        options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
-        with Call(where, options.stream, x=x, dy=dy) as call:
-            view, gradient = call.views["x"], call.views["dy"]
-            over = self._over(where, options, view.shape)
+        with Call(where, options.stream, x=options.x, dy=options.dy) as call:
+            x, dy = call.views["x"], call.views["dy"]
+            over = self._over(where, options, x.shape)
             if "dy" in call.arrays:
-                validate.same_dtype(where, "dy", gradient, "x", view)
-                _axes.has_shape(where, "dy", gradient, over.shape)
-                gradient = gradient.with_axes(over.dropped).broadcast_to(view.shape)
+                validate.same_dtype(where, "dy", dy, "x", x)
+                _axes.has_shape(where, "dy", dy, over.shape)
+                dy = dy.with_axes(over.dropped).broadcast_to(x.shape)
             dx, made = call.output("out", out, "x")
-            call.run("square_backward", gradient, view, dx, options.accumulate)
+            call.run(call.native.square_backward, dy, x, dx, options.accumulate, call.stream)
             return call.result(out, made)
+
+    def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
+        """The sum of the squares of all of x and its gradient, in one pass over x.
+
+        ``value = np.sum(x**2)`` and ``grad = 2 * x``, which is what `backward` gives for dy = 1.
+
+        Parameters
+        ----------
+        x : array
+            As for the call.
+        out : tuple of two arrays or None, optional
+            Where to write the value, of shape (), and the gradient, of x's shape; both of x's
+            dtype; one that is None is allocated. The gradient's may be x itself.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        value : array
+            What calling the op on x without an axis gives.
+        grad : array
+            Of x's shape, dtype and framework.
+
+        Notes
+        -----
+        The value has the bits of calling the op, the gradient those of `backward`.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> value, grad = fa.sum_squares.value_and_grad(np.array([1.0, 2.0, 3.0]))
+        >>> print(value, grad)
+        14.0 [2. 4. 6.]
+        """
+
+    def _value_and_grad(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        entry = self.entry_points["value_and_grad"]
+        options, where = entry.bind(args, kwargs), entry.where
+        with Call(where, options.stream, x=options.x) as call:
+            x = call.views["x"]
+            axes = tuple(range(x.ndim))
+            y, value = call.output("out[0]", options.out[0], "x", shape=(), in_place=False)
+            dx, grad = call.output("out[1]", options.out[1], "x")
+            validate.apart(where, "out[1]", dx, {"out[0]": y})
+            y = y.with_axes(axes)
+            workspace = call.workspace(call.native.sum_workspace(self.term, x, y, axes))
+            call.run(call.native.square_value_and_grad, x, y, dx, workspace, call.stream)
+            return call.result(options.out[0], value), call.result(options.out[1], grad)
+
+
+def reduction(
+    over: OverOf,
+    *,
+    sample: Sample,
+    family: str = "reductions",
+    result: str = "y",
+    lacks: LacksOf | None = None,
+) -> Callable[[Callable[P, R]], PlainSum[P, R]]:
+    """The sum over axes that a function declares."""
+    return lambda function: register(PlainSum(function, family, over, sample, result, lacks))
+
+
+def square_reduction(
+    over: OverOf, *, sample: Sample
+) -> Callable[[Callable[P, R]], SquareSum[P, R]]:
+    """The sum of squares over axes that a function declares."""
+    return lambda function: register(SquareSum(function, over, sample))

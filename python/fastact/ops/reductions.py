@@ -6,165 +6,169 @@ set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`
 
 from typing import Any
 
-from ..interop import validate
-from ..interop.call import Call
 from . import axes as _axes
-from .bounds_docs import sum_notes
-from .docs import OGITA
-from .mean_var import mean_var as mean_var
-from .mean_var import moments as moments
-from .moments import Moments as Moments
-from .op_before import Takes, register
-from .reduction import SQUARE, SUM_BOUNDS, AxisSum, Over, Shape, SquareSum
-from .reduction_docs import SumDoc
-
-_TAKES = Takes({"axis": None}, {"keepdims": False})
-_TAKES_BACK = Takes({"axis": None}, {"keepdims": False}, accumulates=True)
-
-_PARAMETERS = """\
-axis : int or tuple of int, optional
-    The axes to sum over, negative ones counted from the last; all of them without any. An empty
-    tuple sums over none.
-keepdims : bool
-    Leave the axes that were summed over in y, with length 1.
-"""
+from .reduction import Over, Shape, reduction, square_reduction
+from .types import A, Axes, Out, Stream
 
 
-class _OverAxes(AxisSum):
-    """A sum over the axes that `axis` names."""
-
-    def __init__(self, name: str, doc: SumDoc) -> None:
-        super().__init__(name, "reductions", _TAKES, _TAKES_BACK, doc)
-
-    def _over(self, where: str, options: Any, shape: Shape) -> Over:
-        axes = _axes.axes(where, options.axis, len(shape))
-        left = _axes.reduced(shape, axes, options.keepdims)
-        return Over(axes, left, () if options.keepdims else axes)
+def _over_axes(where: str, options: Any, shape: Shape) -> Over:
+    """Over the axes that `axis` names, which stay with `keepdims`."""
+    axes = _axes.axes(where, options.axis, len(shape))
+    left = _axes.reduced(shape, axes, options.keepdims)
+    return Over(axes, left, () if options.keepdims else axes)
 
 
-class Sum(_OverAxes):
-    """The sum itself, and backward: a gradient repeated along the axes."""
+def _sample(x: Any, dy: Any) -> dict[str, Any]:
+    return {"x": x, "axis": 0}
 
 
-class SumSquares(_OverAxes, SquareSum):
-    """The sum of the squares, and backward."""
+@reduction(_over_axes, sample=_sample)
+def sum(
+    x: A, /, axis: Axes = None, *, keepdims: bool = False, out: Out[A] = None, stream: Stream = None
+) -> A:
+    """Sum over axes.
 
-    def value_and_grad(self, x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """value_and_grad(x, out=None) -> (value, grad)
+    ``y = np.sum(x, axis, keepdims=keepdims)``, accumulated in double.
 
-        The sum of the squares of all of x, and its gradient 2 x, in one pass over x.
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers, lists and scalars
+        are taken as np.tanh takes them.
+    axis : int or tuple of int, optional
+        The axes to sum over, negative ones counted from the last; all of them without any. An empty
+        tuple sums over none.
+    keepdims : bool, default False
+        Leave the axes that were summed over in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
 
-        Parameters
-        ----------
-        x : array
-            As for the call.
-        out : tuple of two arrays or None, optional
-            Where to write the value, of shape (), and the gradient, of x's shape; both of x's
-            dtype; one that is None is allocated. The gradient's may be x itself.
+    Returns
+    -------
+    array
+        The sum, of x's dtype and framework. Over no elements it is 0.
 
-        Returns
-        -------
-        value : array
-            With the bits of calling the op.
-        grad : array
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range or named twice.
 
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> value, grad = fa.sum_squares.value_and_grad(np.array([1.0, 2.0, 3.0]))
-        >>> print(value, grad)
-        14.0 [2. 4. 6.]
-        """
-        where = self._where("value_and_grad")
-        out, stream = validate.bind(where, {"out": None, "stream": None}, args, kwargs)
-        outs = validate.outputs(where, out, 2)
-        with Call(where, stream, x=x) as call:
-            view = call.views["x"]
-            axes = tuple(range(view.ndim))
-            y, value = call.output("out[0]", outs[0], "x", shape=(), in_place=False)
-            grad, made = call.output("out[1]", outs[1], "x")
-            validate.apart(where, "out[1]", grad, {"out[0]": y})
-            kept = y.with_axes(axes)
-            workspace = call.workspace(call.native.sum_workspace(SQUARE, view, kept, axes))
-            call.run("square_value_and_grad", view, kept, grad, workspace)
-            return call.result(outs[0], value), call.result(outs[1], made)
+    See Also
+    --------
+    sum_squares : The sum of the squares.
+    mean_var : Mean and variance.
+    bias_grad : The sum over every axis but one.
+    unbroadcast : The sum down to a shape.
+
+    Notes
+    -----
+    At most 0.5 ULP of the result plus 2**-46 times the sum of abs(x) from the true sum, for up to
+    2**40 terms: float16, bfloat16 and float32 are summed in double and rounded once, blocks of 2048
+    terms are added with compensation. 2**28 ones in bfloat16 sum to 2**28, and
+    ``[3e38, 3e38, -3e38]`` in float32 to 3e38. Infinities and NaN propagate as in a plain sum.
+
+    Terms are added up in the order of the axes; where memory holds the axes that are summed over in
+    another order, as those of a transposed array, in memory's. But for that the bits depend on the
+    values and on the lengths that are summed over alone: they are the same for any number of
+    threads, on AVX2 and AVX-512, alone and in any batch, wherever x begins, however far and
+    whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
+    the result lies in memory, may count.)
+
+    `sum.forward` saves ``(shape,)``, the shape of x; `sum.backward` gives dx, which is dy repeated
+    along the axes that were summed over. What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.sum(np.ones((2, 3), np.float32), axis=0)
+    array([2., 2., 2.], dtype=float32)
+    >>> fa.sum(np.array([[3e38], [3e38], [-3e38]], np.float32), axis=0)
+    array([3.e+38], dtype=float32)
+    >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
+    >>> fa.sum.backward(np.array([1.0, 2.0, 3.0]), *saved, axis=0)
+    array([[1., 2., 3.],
+           [1., 2., 3.]])
+    """
 
 
-sum = register(
-    Sum(
-        "sum",
-        SumDoc(
-            array="x",
-            result="y",
-            summary="y = the sum of x over the axes `axis`, accumulated in double.",
-            parameters=_PARAMETERS,
-            takes_numbers=True,
-            wrong_type="an axis that is no integer",
-            wrong_value="an axis out of range or named twice",
-            notes=f"""\
-{sum_notes(SUM_BOUNDS, "the sum of abs(x)")}, for up to 2**40
-terms: float16, bfloat16 and float32 are summed in double and rounded once, blocks of 2048 terms are
-added with compensation. 2**28 ones in bfloat16 sum to 2**28, and ``[3e38, 3e38, -3e38]`` in float32
-to 3e38. Infinities and NaN propagate as in a plain sum.
+@square_reduction(_over_axes, sample=_sample)
+def sum_squares(
+    x: A, /, axis: Axes = None, *, keepdims: bool = False, out: Out[A] = None, stream: Stream = None
+) -> A:
+    """Sum of squares over axes.
 
-Terms are added up in the order of the axes; where memory holds the axes that are summed over in
-another order, as those of a transposed array, in memory's. But for that the bits depend on the
-values and on the lengths that are summed over alone: they are the same for any number of threads,
-on AVX2 and AVX-512, alone and in any batch, wherever x begins, however far and whichever way its
-axes step. (On a GPU the strides of several axes that are summed over, and how the result lies in
-memory, may count.)""",
-            references=f"""\
-{OGITA}
-N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4""",
-            example="""\
->>> fa.sum(np.ones((2, 3), np.float32), axis=0)
-array([2., 2., 2.], dtype=float32)
->>> fa.sum(np.array([[3e38], [3e38], [-3e38]], np.float32), axis=0)
-array([3.e+38], dtype=float32)""",
-            forward_example="""\
->>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
->>> fa.sum.backward(np.array([1.0, 2.0, 3.0]), *saved, axis=0)
-array([[1., 2., 3.],
-       [1., 2., 3.]])""",
-            gradient="dy, repeated along the axes that were summed over.",
-            backward_example="""\
->>> dx = np.ones(3)
->>> fa.sum.backward(0.5, (3,), out=dx, accumulate=True)
-array([1.5, 1.5, 1.5])""",
-        ),
-    )
-)
+    ``y = np.sum(x**2, axis, keepdims=keepdims)``, squared and accumulated in double.
 
-sum_squares = register(
-    SumSquares(
-        "sum_squares",
-        SumDoc(
-            array="x",
-            result="y",
-            summary="y = the sum of x**2 over the axes `axis`, squared and accumulated in double.",
-            parameters=_PARAMETERS,
-            takes_numbers=True,
-            wrong_type="an axis that is no integer",
-            wrong_value="an axis out of range or named twice",
-            notes=f"""\
-{sum_notes(SUM_BOUNDS, "the true sum")}, for up to 2**40
-terms: the squares of float16, bfloat16 and float32 are exact in double, those of float64 are
-rounded (and overflow from 1.3e154, vanish below 1.6e-162). The order of addition is that of
-`fastact.sum`, and the bits are as independent of threads, instruction set and batch.""",
-            example="""\
->>> fa.sum_squares(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=1)
-array([ 5., 25.])""",
-            saved="x",
-            forward_example="""\
->>> y, saved = fa.sum_squares.forward(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
->>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
-array([[2., 2.],
-       [6., 4.]])""",
-            gradient="2 x dy, with dy repeated along the axes that were summed over; rounded once\n"
-            "to float32 or float64, and then to x's dtype.",
-            backward_example="""\
->>> fa.sum_squares.backward(1.0, np.array([1.0, 2.0, 3.0]))
-array([2., 4., 6.])""",
-        ),
-    )
-)
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers, lists and scalars
+        are taken as np.tanh takes them.
+    axis : int or tuple of int, optional
+        The axes to sum over, negative ones counted from the last; all of them without any. An empty
+        tuple sums over none.
+    keepdims : bool, default False
+        Leave the axes that were summed over in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The sum, of x's dtype and framework. Over no elements it is 0.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range or named twice.
+
+    See Also
+    --------
+    sum : The sum of the elements themselves.
+    moments : The sum of the squared distances from the mean.
+
+    Notes
+    -----
+    At most 0.5 ULP of the result plus 2**-46 times the true sum from the true sum, for up to 2**40
+    terms: the squares of float16, bfloat16 and float32 are exact in double, those of float64 are
+    rounded (and overflow from 1.3e154, vanish below 1.6e-162). The order of addition is that of
+    `fastact.sum`, and the bits are as independent of threads, instruction set and batch.
+
+    `sum_squares.forward` saves ``(x,)``; `sum_squares.backward` gives dx = 2 x dy, with dy repeated
+    along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the squares
+    of all of x, and 2 x, in one pass. What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> fa.sum_squares(x, axis=1)
+    array([ 5., 25.])
+    >>> y, saved = fa.sum_squares.forward(x, axis=0)
+    >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
+    array([[2., 2.],
+           [6., 4.]])
+    >>> value, grad = fa.sum_squares.value_and_grad(x)
+    >>> print(value)
+    30.0
+    """

@@ -1,0 +1,390 @@
+"""The op objects of mean_var and moments: the Python half of their entry points.
+
+The statistics are computed in double by blocks of fixed size, whose means and squared deviations
+merge by Chan's formula; order, error bound and derivation are in
+`src/cpu/reductions/moment_kernels.h`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import _cpu
+from .._cpu import View
+from ..interop import validate
+from ..interop.call import Call
+from . import axes as _axes
+from .bounds import MomentBounds
+from .moments import Moments
+from .op import CachedOp, EntryPoint, P, R, untyped
+from .types import A, ArrayOrNumber, Axes, Out, Stream
+
+#: Their derivation is in src/cpu/reductions/moment_kernels.h.
+MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
+
+_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
+
+# The call cache takes a result apart, and makes it anew, by these names.
+_cpu.register_result_type(Moments, ("count", "mean", "m2"))
+
+
+class _Over(NamedTuple):
+    """The axes that a call reduces.
+
+    each : how many elements a mean is of.
+    shape : the results'.
+    dropped : the axes that they lack.
+    """
+
+    axes: tuple[int, ...]
+    each: int
+    shape: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+def _over(where: str, options: Any, x: View) -> _Over:
+    axes = _axes.axes(where, options.axis, x.ndim)
+    each = math.prod(x.shape[axis] for axis in axes)
+    shape = _axes.reduced(x.shape, axes, options.keepdims)
+    return _Over(axes, each, shape, () if options.keepdims else axes)
+
+
+class AxisMoments(CachedOp[P, R]):
+    """The mean over some axes, and m2, the sum of the squared distances from it, over a divisor."""
+
+    bounds = MOMENT_BOUNDS
+    dtype: int | None  # of the results; None: as x
+    backward: Callable[..., Any]
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function, "reductions")
+        self._enter(
+            call=EntryPoint(self._where(), call, outputs=2),
+            forward=EntryPoint(self._where("forward"), call, outputs=2),
+            backward=EntryPoint(self._where("backward"), untyped(self.backward)),
+        )
+
+    @staticmethod
+    def sample(x: Any, dy: Any) -> dict[str, Any]:
+        return {"x": x, "axis": 0}
+
+    def _divisor(self, count: int, options: Any) -> float:
+        """What m2 of so many elements is divided by; 0 where nothing is left."""
+        raise NotImplementedError
+
+    def _reduce(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[int, Any, Any, Any]:
+        """The count, the mean, the other result, and x as it was computed on."""
+        entry = self.entry_points[name]
+        options, where = entry.bind(args, kwargs), entry.where
+        with Call(where, options.stream, x=options.x) as call:
+            x = call.views["x"]
+            over = _over(where, options, x)
+            divisor = self._divisor(over.each, options)
+            (mean, made), (second, made_second) = (
+                call.output(
+                    f"out[{i}]", out, "x", shape=over.shape, dtype=self.dtype, in_place=False
+                )
+                for i, out in enumerate(options.out)
+            )
+            validate.apart(where, "out[1]", second, {"out[0]": mean})
+            kept = mean.with_axes(over.dropped), second.with_axes(over.dropped)
+            if x.size:
+                _compute(call, x, *kept, over.axes, divisor)
+            else:
+                _fill(call, *kept, divisor)
+            results = call.result(options.out[0], made), call.result(options.out[1], made_second)
+            return over.each, *results, call.arrays["x"]
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.entry_points["backward"]
+        options, where = entry.bind(args, kwargs), entry.where
+        dy, (out,) = options.dy, options.out
+        if not isinstance(dy, tuple | list) or len(dy) != 2:
+            raise TypeError(
+                f"{where}: dy must be a tuple of two gradients, got {validate.describe(dy)}"
+            )
+        gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
+        with Call(where, options.stream, x=options.x, **gradients) as call:
+            x = call.views["x"]
+            over = _over(where, options, x)
+            divisor = self._divisor(over.each, options)
+            dmean, dsecond = (_gradient(call, name, over) for name in gradients)
+            dx, made = call.output("out", out, "x")
+            given = {name: call.views[name] for name in gradients if name in call.arrays}
+            validate.apart(where, "out", dx, given)
+            if x.size:
+                mean, low = _mean(call, over.axes)
+                call.run(
+                    call.native.moments_backward,
+                    dmean,
+                    dsecond,
+                    x,
+                    mean,
+                    low,
+                    dx,
+                    1 / over.each,
+                    2 / divisor if divisor else math.inf,
+                    options.accumulate,
+                    call.stream,
+                )
+            return call.result(out, made)
+
+
+def _compute(
+    call: Call, x: View, mean: View, second: View, axes: tuple[int, ...], divisor: float
+) -> None:
+    """Of elements that there are."""
+    workspace = call.workspace(call.native.moments_workspace(x, mean, axes))
+    moments, stream = call.native.moments, call.stream
+    steps = [
+        [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
+        for view in (mean, second)
+    ]
+    if steps[0] == steps[1]:
+        call.run(moments, x, mean, None, second, axes, divisor, workspace, stream)
+    else:  # the kernels walk both results by one set of strides
+        call.run(moments, x, mean, None, None, axes, divisor, workspace, stream)
+        call.run(moments, x, None, None, second, axes, divisor, workspace, stream)
+
+
+def _fill(call: Call, mean: View, second: View, divisor: float) -> None:
+    """Of no elements the mean is NaN, and the sum of squares 0, whatever it is divided by."""
+    for result, value in ((mean, math.nan), (second, 0 / divisor if divisor else math.nan)):
+        call.run(call.native.broadcast, call.repeated(value, result), result, False, call.stream)
+
+
+def _gradient(call: Call, name: str, over: _Over) -> View:
+    """A gradient as it repeats over x."""
+    gradient, x = call.views[name], call.views["x"]
+    if name not in call.arrays:  # a number
+        return gradient
+    validate.same_dtype(call.where, name, gradient, "x", x)
+    _axes.has_shape(call.where, name, gradient, over.shape)
+    return gradient.with_axes(over.dropped).broadcast_to(x.shape)
+
+
+def _mean(call: Call, axes: tuple[int, ...]) -> tuple[View, View | None]:
+    """The mean of x, computed anew and hardly rounded, as it repeats over x: two parts of a sum."""
+    x = call.views["x"]
+    kept = _axes.reduced(x.shape, axes, keepdims=True)
+    # Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
+    is_narrow = x.itemsize < 4
+    mean = call.temporary("x", kept, _DOUBLE if is_narrow else None)
+    low = None if is_narrow else call.temporary("x", kept)
+    workspace = call.workspace(call.native.moments_workspace(x, mean, axes))
+    call.run(call.native.moments, x, mean, low, None, axes, 1.0, workspace, call.stream)
+    return mean.broadcast_to(x.shape), None if low is None else low.broadcast_to(x.shape)
+
+
+class MeanVar(AxisMoments[P, R]):
+    """Mean and variance, in x's dtype."""
+
+    results = ("mean", "var")
+    dtype = None
+
+    def _divisor(self, count: int, options: Any) -> float:
+        correction = validate.number(self._where(), "correction", options.correction)
+        return max(count - correction, 0.0)
+
+    def _call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return self._reduce("call", args, kwargs)[1:3]
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """Mean and variance, and what `backward` needs.
+
+        ``saved = (x,)``, for the derivative of the variance is a multiple of x - mean.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What calling the op takes.
+
+        Returns
+        -------
+        (mean, var) : tuple of two arrays
+            What calling the op gives.
+        saved : tuple
+            ``(x,)``. It is not copied: do not change it before `backward`.
+
+        Notes
+        -----
+        Of the same bits, and so as accurate, as calling the op.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> (mean, var), saved = fa.mean_var.forward(np.array([1.0, 3.0]))
+        >>> fa.mean_var.backward((0.0, 1.0), *saved)
+        array([-1.,  1.])
+        """
+
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any]]:
+        _, mean, var, x = self._reduce("forward", args, kwargs)
+        return (mean, var), (x,)
+
+    def backward(
+        self,
+        dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
+        x: A,
+        /,
+        axis: Axes = None,
+        *,
+        correction: float = 0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x.
+
+        ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)``, of n elements a mean. In
+        var = sum((x - mean)**2) / (n - correction) the mean depends on x too, but what comes by way
+        of it is 0, for the distances from the mean add up to 0.
+
+        Parameters
+        ----------
+        dy : tuple of two arrays, floats or None
+            The gradients dmean and dvar with respect to mean and variance, of their shape and of
+            x's dtype; None for 0.
+        x : array
+            What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
+        axis : int or tuple of int, optional
+            As given to `forward`.
+        correction : float, default 0
+            As given to `forward`.
+        keepdims : bool, default False
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be x itself, but not share memory with a gradient.
+        accumulate : bool, default False
+            Add dx to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        array
+            The result, of x's shape, dtype and framework.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
+        its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
+        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction); then one rounding
+        to x's dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
+        >>> fa.mean_var.backward((None, np.ones(2)), x, axis=1, correction=1)
+        array([[-2.,  2.],
+               [ 0.,  0.]])
+        """
+
+
+class MomentsOp(AxisMoments[P, R]):
+    """`Moments`, in float64."""
+
+    results = ("mean", "m2")
+    dtype = _DOUBLE
+
+    def _divisor(self, count: int, options: Any) -> float:
+        return 1.0
+
+    def _call(self, *args: Any, **kwargs: Any) -> Moments:
+        return Moments(*self._reduce("call", args, kwargs)[:3])
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The moments, and what `backward` needs.
+
+        ``saved = (x,)``, for the derivative of m2 is a multiple of x - mean.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What calling the op takes.
+
+        Returns
+        -------
+        moments : Moments
+            What calling the op gives.
+        saved : tuple
+            ``(x,)``. It is not copied: do not change it before `backward`.
+
+        Notes
+        -----
+        Of the same bits, and so as accurate, as calling the op.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> m, saved = fa.moments.forward(np.array([1.0, 3.0]))
+        >>> fa.moments.backward((0.0, 1.0), *saved)
+        array([-2.,  2.])
+        """
+
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Moments, tuple[Any]]:
+        count, mean, m2, x = self._reduce("forward", args, kwargs)
+        return Moments(count, mean, m2), (x,)
+
+    def backward(
+        self,
+        dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
+        x: A,
+        /,
+        axis: Axes = None,
+        *,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x.
+
+        ``dx = dmean / n + 2 * dm2 * (x - mean)``, of n elements a mean. In m2 = sum((x - mean)**2)
+        the mean depends on x too, but what comes by way of it is 0, for the distances from the mean
+        add up to 0.
+
+        Parameters
+        ----------
+        dy : tuple of two arrays, floats or None
+            The gradients dmean and dm2 with respect to mean and m2, of their shape and of x's
+            dtype; None for 0.
+        x : array
+            What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
+        axis : int or tuple of int, optional
+            As given to `forward`.
+        keepdims : bool, default False
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be x itself, but not share memory with a gradient.
+        accumulate : bool, default False
+            Add dx to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        array
+            The result, of x's shape, dtype and framework.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
+        its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
+        float64 of the largest abs(x) more, times 2 abs(dm2); then one rounding to x's dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> fa.moments.backward((1.0, None), np.array([[1.0, 3.0], [4.0, 4.0]]))
+        array([[0.25, 0.25],
+               [0.25, 0.25]])
+        """

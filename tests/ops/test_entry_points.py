@@ -1,0 +1,34 @@
+"""What the entry points of an op take fits together, however each is declared."""
+
+import inspect
+
+import pytest
+
+import fastact as fa
+
+OPS = [op for op in fa.ops.values() if hasattr(op, "entry_points")]
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+
+
+@each_op
+def test_options_have_the_defaults_of_the_call(op):
+    of_call = op.entry_points["call"].defaults
+    for point in op.entry_points.values():
+        shared = point.defaults.keys() & of_call.keys()
+        assert {n: point.defaults[n] for n in shared} == {n: of_call[n] for n in shared}
+
+
+@each_op
+def test_a_typed_method_has_the_signature_that_is_bound(op):
+    """Type checkers read the def line, the binder `entry_points`."""
+    for name, point in op.entry_points.items():
+        method = None if name == "call" else vars(type(op)).get(name)
+        if not inspect.isfunction(method):
+            continue
+        _, *declared = inspect.signature(method).parameters.values()
+        if any(p.kind is p.VAR_POSITIONAL for p in declared):
+            continue  # a class of ops with different options
+        taken = point.signature.parameters.values()
+        assert [(p.name, p.kind, p.default) for p in declared] == [
+            (p.name, p.kind, p.default) for p in taken
+        ]
