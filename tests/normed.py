@@ -12,8 +12,10 @@ import fastact as fa
 from fastact import _cpu
 from fastact.check import reference
 from fastact.ops.bounds import Activation
+from fastact.ops.norm import Norm
 
-NORMS = [op for op in fa.ops.values() if op.family == "norms" and hasattr(op, "_units")]
+#: The norms whose statistics are those of rows of x.
+NORMS = [op for op in fa.ops.values() if isinstance(op, Norm)]
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Setting:
         made_in = np.longdouble if x.dtype == np.longdouble else np.float64
         return x.astype(made_in).reshape(self.split_shape)
 
-    def of_units(self, statistic: Any) -> np.ndarray:
+    def of_rows(self, statistic: Any) -> np.ndarray:
         lengths = [1 if a in self.axes else n for a, n in enumerate(self.split_shape)]
         return np.asarray(statistic, np.float64).reshape(lengths)
 
@@ -193,7 +195,7 @@ class Arrays:
         x, dy = s.split(self.normalised), s.split(self.dy)
         made_in = reference.wide(dtype)
         if rstd is not None:
-            true = (s.of_units(mean) if s.centred else 0.0, s.of_units(rstd))
+            true = (s.of_rows(mean) if s.centred else 0.0, s.of_rows(rstd))
         else:
             true = reference.statistics(x.astype(made_in), s.axes, s.eps, s.centred)
         w = s.along(self.weight) if self.weight is not None else np.ones(())
@@ -248,11 +250,11 @@ def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
     wide = s.split(arrays.normalised).astype(reference.wide(arrays.x.dtype))
     exact = reference.statistics(wide, s.axes, s.eps, s.centred)
     allowed = arrays.op.bounds.allowed_rstd(exact[1], exact[0], arrays.x.dtype, arrays.on_gpu)
-    assert_close(s.of_units(rstd), exact[1], (1 + reference.BUDGET) * allowed)
+    assert_close(s.of_rows(rstd), exact[1], (1 + reference.BUDGET) * allowed)
     if s.centred:
         spread = np.abs(wide).mean(s.axes, keepdims=True)
         allowed = arrays.op.bounds.allowed_mean(exact[0], spread, arrays.x.dtype, arrays.on_gpu)
-        assert_close(s.of_units(mean), exact[0], (1 + reference.BUDGET) * allowed)
+        assert_close(s.of_rows(mean), exact[0], (1 + reference.BUDGET) * allowed)
     values, slack = arrays.exact(name, mean, rstd)
     assert_close(gradients[0], values[1], slack[1])
     parameters = (arrays.weight, arrays.bias)

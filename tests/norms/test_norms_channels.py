@@ -1,4 +1,4 @@
-"""group_norm and instance_norm where the channels come last, which walk pixels instead of units."""
+"""group_norm and instance_norm where the channels come last, which walk pixels instead of rows."""
 
 from typing import Any
 

@@ -373,7 +373,7 @@ def test_addresses_do_not_show(setting, name, device):
 
 @each_of_bits
 @on_kernels
-def test_other_units_do_not_show(setting, dtype, device):
+def test_other_rows_do_not_show(setting, dtype, device):
     arrays = Arrays(setting, dtype)
     (y, _), gradients = run_on(device, arrays, activation="mish")
     arrays.x, arrays.dy, arrays.residual = (a[-1:] for a in (arrays.x, arrays.dy, arrays.residual))

@@ -36,8 +36,8 @@ class ByUs(torch.autograd.Function):
         return None, *ctx.entries.backward(parts, saved)
 
 
-def of_units(setting: Setting, name: str) -> tuple[Entries, list[Any]]:
-    """A norm over units, and what it is called with."""
+def of_rows(setting: Setting, name: str) -> tuple[Entries, list[Any]]:
+    """A norm over rows, and what it is called with."""
     arrays, op = Arrays(setting, np.dtype(np.float64)), fa.ops[setting.op]
     told = {**setting.options, "activation": name}
     count = len(arrays.inputs)
@@ -96,7 +96,7 @@ def assert_gradients(entries: Entries, arrays: list[Any]) -> None:
     assert torch.autograd.gradcheck(lambda *tensors: ByUs.apply(entries, *tensors), leaves)
 
 
-# A unit as a row, of several axes, with a residual, as a group, as a channel first and last.
+# A row along one axis, of several axes, with a residual, as a group, as a channel first and last.
 SMALL = [
     Setting("layer_norm", (3, 7)),
     Setting("layer_norm", (2, 3, 4), {"axis": (0, 2)}),
@@ -112,8 +112,8 @@ names = pytest.mark.parametrize("name", ["identity", "mish", "tanh"])
 
 @pytest.mark.parametrize("setting", SMALL, ids=str)
 @names
-def test_gradcheck_over_units(setting, name):
-    assert_gradients(*of_units(setting, name))
+def test_gradcheck_over_rows(setting, name):
+    assert_gradients(*of_rows(setting, name))
 
 
 @pytest.mark.parametrize("kind", ["training", "halves", "running", "apply"])
