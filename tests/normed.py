@@ -31,8 +31,8 @@ class Setting:
     groups: int = 0
 
     def __str__(self) -> str:
-        told = "-".join(f"{value}" for value in self.options.values())
-        return f"{self.op}-{'x'.join(map(str, self.shape))}-{told}-{self.groups or ''}"
+        options = "-".join(f"{value}" for value in self.options.values())
+        return f"{self.op}-{'x'.join(map(str, self.shape))}-{options}-{self.groups or ''}"
 
     @property
     def centred(self) -> bool:
@@ -229,8 +229,8 @@ def assert_close(actual: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> 
 def run(arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
     """y and what backward gives for what forward saved."""
     y, saved = arrays.call(arrays.op.forward, **named)
-    told = {**arrays.setting.options, **named}
-    return (y, saved), arrays.op.backward(arrays.dy, *saved, **told)
+    options = {**arrays.setting.options, **named}
+    return (y, saved), arrays.op.backward(arrays.dy, *saved, **options)
 
 
 def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
@@ -303,12 +303,12 @@ def assert_in_place(arrays: Arrays, name: str) -> None:
     out = (x, np.empty_like(x)) if setting.adds else x
     arrays.call(arrays.op, activation=name, out=out)
     assert_same_bits(x, y[0] if setting.adds else y)
-    told = {**setting.options, "activation": name}
+    options = {**setting.options, "activation": name}
     outs = [np.empty_like(g) for g in gradients]
     for at in (0, 1):
         operands = [arrays.dy.copy(), saved[0].copy()]
         outs[0] = operands[at]
-        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
+        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **options)
         assert found[0] is operands[at]
         assert_all_same_bits(list(found), list(gradients))
 
@@ -337,9 +337,9 @@ def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[
     arrays.on_gpu = True
     inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
     dtotal = {"dtotal": there(named.pop("dtotal"))} if "dtotal" in named else {}
-    told = {**setting.options, **named}
-    y, saved = op.forward(*inputs, *setting.positional, **weights, **told)
-    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **told))
+    options = {**setting.options, **named}
+    y, saved = op.forward(*inputs, *setting.positional, **weights, **options)
+    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **options))
     kept = back(saved)
     if not setting.adds:
         return (device.numpy(y), kept), gradients

@@ -117,7 +117,7 @@ def test_any_layout(device, data, name, activation):
     saved = (held, *map(device.of, plain[1:3]), weight, bias)
     dx = device.of(out)
     fa.batch_norm.backward(device.of(dy), *saved, True, out=(dx, None, None), **named)
-    # dx = weight * rstd * (dy - mean(dy) - ...): of a channel that is nearly constant rstd is large.
+    # dx = weight * rstd * (dy - mean(dy) - ...): rstd is large of a nearly constant one.
     largest = [np.abs(a.astype(float)).max() for a in (weights[0], plain[2], dy)]
     compare(device.numpy(dx), plain[3], float(np.prod(largest)))
     _, dweight, dbias = fa.batch_norm.backward(device.of(dy), *saved, True, **named)

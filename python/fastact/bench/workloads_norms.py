@@ -72,17 +72,17 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
     dy, x, residual = (random(case.shape, case.dtype, seed) for seed in range(3))
     length = case.shape[-1 if channel is None else channel]
     weights = [random((length,), case.dtype, seed) for seed in (3, 4)][: len(op.weights)]
-    told: dict[str, Any] = {"activation": case.variant}
-    told |= {} if channel is None else {"channel_axis": channel}
+    named: dict[str, Any] = {"activation": case.variant}
+    named |= {} if channel is None else {"channel_axis": channel}
     inputs = (x, residual) if op.has_residual else (x,)
     positional = (_GROUPS,) if op.name == "group_norm" else ()
     out: tuple[NDArray[Any], ...] = tuple(np.empty_like(x) for _ in inputs)
     ours: Callable[..., object]
     if case.direction == "forward":
-        ours, copies = partial(op, *inputs, *positional, *weights, **told), float(len(inputs))
+        ours, copies = partial(op, *inputs, *positional, *weights, **named), float(len(inputs))
     else:
-        _, saved = op.forward(*inputs, *positional, *weights, **told)
-        ours, copies = partial(op.backward, dy, *saved, **told), 1.5
+        _, saved = op.forward(*inputs, *positional, *weights, **named)
+        ours, copies = partial(op.backward, dy, *saved, **named), 1.5
         out = (out[0], *map(np.empty_like, weights))
     calls = ours_and_copy(ours, out, np.empty_like(x), x)
     theirs, left_out = ask_peers(_PEERS, peers, case, dy, inputs, weights)

@@ -173,7 +173,7 @@ class ChannelNorm(CachedOp[P, R]):
 
 
 class BatchNorm(ChannelNorm[P, R]):
-    """Normalized by the moments of the batch, or by running ones; backward whole or in halves."""
+    """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
 
@@ -443,7 +443,7 @@ def _backward_apply(  # type: ignore[no-untyped-def]
 
 
 class NormApply(ChannelNorm[P, R]):
-    """Normalized by given statistics, which count as constants in backward."""
+    """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
 

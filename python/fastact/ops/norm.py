@@ -132,7 +132,7 @@ class Norm(CachedOp[P, R]):
 
     Everything but the rows follows from the signature of the call: a norm with a bias subtracts the
     mean, one without is a root-mean-square norm; with a second array in front, the residual, it
-    normalizes and returns the sum.
+    normalises and returns the sum.
 
     over : from a call and its options to its `Rows`.
     example : options of an example of a call, beside its arrays.

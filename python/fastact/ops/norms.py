@@ -241,9 +241,9 @@ def add_layer_norm(
     Returns
     -------
     y : array
-        The normalized sum, of x's shape, dtype and framework.
+        The normalised sum, of x's shape, dtype and framework.
     total : array
-        The sum x + residual, rounded to x's dtype; it is what is normalized.
+        The sum x + residual, rounded to x's dtype; it is what is normalised.
 
     Raises
     ------
@@ -337,9 +337,9 @@ def add_rms_norm(
     Returns
     -------
     y : array
-        The normalized sum, of x's shape, dtype and framework.
+        The normalised sum, of x's shape, dtype and framework.
     total : array
-        The sum x + residual, rounded to x's dtype; it is what is normalized.
+        The sum x + residual, rounded to x's dtype; it is what is normalised.
 
     Raises
     ------
