@@ -21,7 +21,7 @@ from fastact.bench.workloads import COPY, FRESH, OURS, Options
 from fastact.bench.workloads_activations import NUMPY_IDIOMS
 from fastact.check import reductions
 from fastact.check.check import check_for
-from fastact.ops.op import Bounds, NormBounds, SumBounds
+from fastact.ops.bounds import Bounds, NormBounds, SumBounds
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]

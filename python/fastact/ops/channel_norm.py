@@ -121,7 +121,7 @@ class ChannelNorm(CachedOp[P, R]):
 
         Notes
         -----
-        y has the same bits as that of the call.
+        y is as accurate as that of the call.
 
         Examples
         --------

@@ -208,8 +208,8 @@ class Norm(CachedOp[P, R]):
 
         Notes
         -----
-        y has the same bits as that of the call. mean and rstd are computed in float64 and rounded
-        once to the dtype in which x is computed.
+        y is as accurate as that of the call. mean and rstd are those by which it was computed,
+        rounded once to the dtype in which x is computed.
 
         Examples
         --------
