@@ -12,8 +12,10 @@ import fastact as fa
 from fastact import _cpu
 from fastact.check import reference
 from fastact.ops.bounds import Activation
+from fastact.ops.norm import Norm
 
-NORMS = [op for op in fa.ops.values() if op.family == "norms" and hasattr(op, "_units")]
+#: The norms whose statistics are those of rows of x.
+NORMS = [op for op in fa.ops.values() if isinstance(op, Norm)]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Setting:
     groups: int = 0
 
     def __str__(self) -> str:
-        told = "-".join(f"{value}" for value in self.options.values())
-        return f"{self.op}-{'x'.join(map(str, self.shape))}-{told}-{self.groups or ''}"
+        options = "-".join(f"{value}" for value in self.options.values())
+        return f"{self.op}-{'x'.join(map(str, self.shape))}-{options}-{self.groups or ''}"
 
     @property
     def centred(self) -> bool:
@@ -100,7 +102,7 @@ class Setting:
         made_in = np.longdouble if x.dtype == np.longdouble else np.float64
         return x.astype(made_in).reshape(self.split_shape)
 
-    def of_units(self, statistic: Any) -> np.ndarray:
+    def of_rows(self, statistic: Any) -> np.ndarray:
         lengths = [1 if a in self.axes else n for a, n in enumerate(self.split_shape)]
         return np.asarray(statistic, np.float64).reshape(lengths)
 
@@ -193,7 +195,7 @@ class Arrays:
         x, dy = s.split(self.normalised), s.split(self.dy)
         made_in = reference.wide(dtype)
         if rstd is not None:
-            true = (s.of_units(mean) if s.centred else 0.0, s.of_units(rstd))
+            true = (s.of_rows(mean) if s.centred else 0.0, s.of_rows(rstd))
         else:
             true = reference.statistics(x.astype(made_in), s.axes, s.eps, s.centred)
         w = s.along(self.weight) if self.weight is not None else np.ones(())
@@ -227,8 +229,8 @@ def assert_close(actual: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> 
 def run(arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
     """y and what backward gives for what forward saved."""
     y, saved = arrays.call(arrays.op.forward, **named)
-    told = {**arrays.setting.options, **named}
-    return (y, saved), arrays.op.backward(arrays.dy, *saved, **told)
+    options = {**arrays.setting.options, **named}
+    return (y, saved), arrays.op.backward(arrays.dy, *saved, **options)
 
 
 def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
@@ -248,11 +250,11 @@ def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
     wide = s.split(arrays.normalised).astype(reference.wide(arrays.x.dtype))
     exact = reference.statistics(wide, s.axes, s.eps, s.centred)
     allowed = arrays.op.bounds.allowed_rstd(exact[1], exact[0], arrays.x.dtype, arrays.on_gpu)
-    assert_close(s.of_units(rstd), exact[1], (1 + reference.BUDGET) * allowed)
+    assert_close(s.of_rows(rstd), exact[1], (1 + reference.BUDGET) * allowed)
     if s.centred:
         spread = np.abs(wide).mean(s.axes, keepdims=True)
         allowed = arrays.op.bounds.allowed_mean(exact[0], spread, arrays.x.dtype, arrays.on_gpu)
-        assert_close(s.of_units(mean), exact[0], (1 + reference.BUDGET) * allowed)
+        assert_close(s.of_rows(mean), exact[0], (1 + reference.BUDGET) * allowed)
     values, slack = arrays.exact(name, mean, rstd)
     assert_close(gradients[0], values[1], slack[1])
     parameters = (arrays.weight, arrays.bias)
@@ -301,12 +303,12 @@ def assert_in_place(arrays: Arrays, name: str) -> None:
     out = (x, np.empty_like(x)) if setting.adds else x
     arrays.call(arrays.op, activation=name, out=out)
     assert_same_bits(x, y[0] if setting.adds else y)
-    told = {**setting.options, "activation": name}
+    options = {**setting.options, "activation": name}
     outs = [np.empty_like(g) for g in gradients]
     for at in (0, 1):
         operands = [arrays.dy.copy(), saved[0].copy()]
         outs[0] = operands[at]
-        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **told)
+        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **options)
         assert found[0] is operands[at]
         assert_all_same_bits(list(found), list(gradients))
 
@@ -335,9 +337,9 @@ def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[
     arrays.on_gpu = True
     inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
     dtotal = {"dtotal": there(named.pop("dtotal"))} if "dtotal" in named else {}
-    told = {**setting.options, **named}
-    y, saved = op.forward(*inputs, *setting.positional, **weights, **told)
-    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **told))
+    options = {**setting.options, **named}
+    y, saved = op.forward(*inputs, *setting.positional, **weights, **options)
+    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **options))
     kept = back(saved)
     if not setting.adds:
         return (device.numpy(y), kept), gradients

@@ -41,6 +41,10 @@ y, saved = fa.layer_norm.forward(x, activation="mish")
 assert_type(y, NDArray[np.float32])
 dx, dweight, dbias = fa.layer_norm.backward(y, x, *saved[1:], activation="mish")
 assert_type(dx, NDArray[np.float32] | None)
+y, saved = fa.layer_norm.forward(x, out=(y, None, None))
+y, total = fa.add_rms_norm(x, x, out=(None, out), eps=1e-5)
+sums = fa.batch_norm.backward_reduce(y, x, x, x)
+assert_type(fa.batch_norm.backward_apply(y, x, x, x, None, *sums, 7), NDArray[np.float32])
 assert_type(fa.sum_squares.value_and_grad(x)[1], NDArray[np.float32])
 
 # What does not fit is an error before it is run.

@@ -20,6 +20,8 @@ from ._version import __version__ as __version__
 from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops import activations as _activations
 from .ops.activations import *  # noqa: F403  one row there is all that an activation needs
+from .ops.batch_norm import batch_norm as batch_norm
+from .ops.batch_norm import norm_apply as norm_apply
 from .ops.bias import bias_act as bias_act
 from .ops.bias import bias_grad as bias_grad
 from .ops.bias import unbroadcast as unbroadcast
@@ -32,11 +34,9 @@ from .ops.mean_var import moments as moments
 from .ops.moments import Moments as Moments
 from .ops.norms import add_layer_norm as add_layer_norm
 from .ops.norms import add_rms_norm as add_rms_norm
-from .ops.norms import batch_norm as batch_norm
 from .ops.norms import group_norm as group_norm
 from .ops.norms import instance_norm as instance_norm
 from .ops.norms import layer_norm as layer_norm
-from .ops.norms import norm_apply as norm_apply
 from .ops.norms import rms_norm as rms_norm
 from .ops.op import ops as ops
 from .ops.reductions import sum as sum

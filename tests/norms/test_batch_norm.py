@@ -362,9 +362,9 @@ def test_a_call_that_fails_writes_nothing(name):
     for _ in range(4):  # also beside a plan of the call that does not fail
         fa.batch_norm(x, np.zeros(3), np.ones(3), training=True, out=np.zeros_like(x))
         given = {"running_mean": np.zeros(3), "running_var": np.ones(3), "out": np.zeros_like(x)}
-        told = {**given, name: SPOILED[name]}
+        options = {**given, name: SPOILED[name]}
         with pytest.raises(ValueError, match=name):
-            fa.batch_norm(x, training=True, **told)
+            fa.batch_norm(x, training=True, **options)
         assert not given["running_mean"].any()
         assert (given["running_var"] == 1).all()
         assert not given["out"].any()

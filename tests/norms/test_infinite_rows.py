@@ -61,12 +61,12 @@ def check(found: Any, expected: np.ndarray, dtype: Any) -> None:
 
 
 def check_norm(
-    here: Framework, op: Any, x: np.ndarray, axes: Any, told: Sequence[Any], named: Any
+    here: Framework, op: Any, x: np.ndarray, axes: Any, positional: Sequence[Any], named: Any
 ) -> None:
     eps = 1e-5
     given = here.of(x)
     inputs = [given, here.of(np.zeros_like(x))] if op.name.startswith("add") else [given]
-    y, saved = op.forward(*inputs, *told, eps=eps, **named)
+    y, saved = op.forward(*inputs, *positional, eps=eps, **named)
     mean, var = oracle(x, axes)
     wide = x.astype(float)
     if "rms" in op.name:

@@ -60,15 +60,15 @@ LAYOUTS = {"moved": moved, "gaps": gaps, "padded": padded, "backwards": backward
 def run(device: Any, arrays: Arrays, **named: Any) -> tuple[Any, Any]:
     """(y, saved) and the gradients, as NumPy's."""
     given = [None if a is None else device.of(a) for a in (arrays.weight, arrays.bias)]
-    told = {**arrays.setting.options, **named}
+    options = {**arrays.setting.options, **named}
     positional = arrays.setting.positional
     y, saved = arrays.op.forward(
         device.of(arrays.x),
         *positional,
-        **told,
+        **options,
         **dict(zip(("weight", "bias"), given, strict=True)),
     )
-    back = arrays.op.backward(device.of(arrays.dy), *saved, **told)
+    back = arrays.op.backward(device.of(arrays.dy), *saved, **options)
     of = lambda a: None if a is None else device.numpy(a)  # noqa: E731
     return (of(y), tuple(map(of, saved))), tuple(map(of, back))
 
@@ -147,8 +147,8 @@ def test_in_place_skips_and_accumulate(device):
     (y, saved), back = run(device, arrays)
     weight, bias = device.of(arrays.weight), device.of(arrays.bias)
     held = device.of(arrays.x)
-    told = {"weight": weight, "bias": bias, **LAST}
-    assert fa.group_norm(held, 4, **told, out=held) is held
+    options = {"weight": weight, "bias": bias, **LAST}
+    assert fa.group_norm(held, 4, **options, out=held) is held
     assert_same_bits(device.numpy(held), y)
     given = tuple(map(device.of, saved))
     only = device.of(np.zeros(12, np.float32))

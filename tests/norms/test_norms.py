@@ -171,7 +171,7 @@ def test_no_number_stays_in_its_row():
 @each_norm
 def test_op(norm):
     assert pickle.loads(pickle.dumps(norm)) is norm
-    assert norm.__doc__.startswith(f"{norm.name}(")
+    assert "Parameters\n" in norm.__doc__
     names = list(inspect.signature(norm).parameters)
     assert names[0] == "x"
     assert {"eps", "activation", "out", "stream"} <= set(names)

@@ -45,7 +45,7 @@ def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
 
 
 @few_settings
-def test_units_do_not_depend_on_each_other(setting, dtype):
+def test_rows_do_not_depend_on_each_other(setting, dtype):
     """A batch of its last example alone."""
     if len(setting.shape) < 2 or 0 in setting.axes or setting.options.get("channel_axis") == 0:
         pytest.skip("no batch")
@@ -61,7 +61,7 @@ def test_units_do_not_depend_on_each_other(setting, dtype):
 @pytest.mark.parametrize("length", [1, 7, 32, 130])  # less than a round of lanes, one, some
 @pytest.mark.parametrize("op", [fa.layer_norm, fa.rms_norm], ids=lambda op: op.name)
 @pytest.mark.parametrize("name", ["identity", "mish"])
-def test_short_units_are_taken_together(op, length, name, dtype, isa):
+def test_short_rows_are_taken_together(op, length, name, dtype, isa):
     """15 of them are one call of eight and a rest, or three of four and a rest."""
     rng = np.random.default_rng(0)
     whole = rng.normal(size=(2, 4, 6, length)).astype(dtype)

@@ -1,4 +1,4 @@
-"""group_norm and instance_norm where the channels come last, which walk pixels instead of units."""
+"""group_norm and instance_norm where the channels come last, which walk pixels instead of rows."""
 
 from typing import Any
 
@@ -181,8 +181,8 @@ def test_any_layout(setting, name):
         y, dx = views(np.zeros_like(plain_x))[k - 5], views(np.zeros_like(plain_x))[k - 6]
         _, saved = arrays.call(arrays.op.forward, activation=name, out=(y, None, None))
         outs = (dx, *(np.empty_like(g) for g in gradients[1:]))
-        told = {**setting.options, "activation": name}
-        arrays.op.backward(arrays.dy, *saved, out=outs, **told)
+        options = {**setting.options, "activation": name}
+        arrays.op.backward(arrays.dy, *saved, out=outs, **options)
         assert_same_bits(y, got[0])
         assert_all_same_bits(list(outs), list(gradients))
 
@@ -214,16 +214,16 @@ def test_in_place(setting, name, dtype):
 def test_accumulate_and_skip(setting, dtype):
     arrays = Arrays(setting, dtype)
     (_, saved), gradients = run(arrays, activation="mish")
-    told = {**setting.options, "activation": "mish"}
+    options = {**setting.options, "activation": "mish"}
     held = [np.zeros_like(g) for g in gradients]
     for _ in range(2):
-        arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **told)
+        arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **options)
     for h, g in zip(held, gradients, strict=True):  # twice a number has no rounding of its own
         np.testing.assert_array_equal(h.astype(np.float64), 2 * g.astype(np.float64))
     for at in range(len(gradients)):
         outs: list[Any] = [None] * len(gradients)
         outs[at] = np.empty_like(gradients[at])
-        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **told)
+        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **options)
         assert [f is None for f in found] == [o is None for o in outs]
         assert_same_bits(found[at], gradients[at])
 

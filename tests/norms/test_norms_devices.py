@@ -272,14 +272,14 @@ def test_in_place(setting, name, device):
         for by in (0, 1):
             arrays = Arrays(setting, dtype)
             (y, saved), gradients = run_on(device, arrays, activation=name)
-            told = {**setting.options, "activation": name}
+            options = {**setting.options, "activation": name}
             weights = {k: None if v is None else device.of(v) for k, v in arrays.weights.items()}
             x = device.of(moved(arrays.x, by))
             inputs, out = (x,), x
             if setting.adds:  # y in x, the sum in the residual
                 residual = device.of(moved(arrays.residual, by))
                 inputs, out = (x, residual), (x, residual)
-            arrays.op(*inputs, *setting.positional, **weights, **told, out=out)
+            arrays.op(*inputs, *setting.positional, **weights, **options, out=out)
             assert_same_bits(device.numpy(x), y[0] if setting.adds else y)
             if setting.adds:
                 assert_same_bits(device.numpy(residual), y[1])
@@ -288,7 +288,7 @@ def test_in_place(setting, name, device):
                 rest = [None if s is None else device.of(s) for s in saved[1:]]
                 outs = [device.of(np.empty_like(g)) for g in gradients]
                 outs[0] = operands[at]
-                found = arrays.op.backward(*operands, *rest, out=tuple(outs), **told)
+                found = arrays.op.backward(*operands, *rest, out=tuple(outs), **options)
                 assert_all_same_bits([device.numpy(f) for f in found], list(gradients))
 
 
@@ -297,10 +297,10 @@ def test_in_place(setting, name, device):
 def test_accumulate_and_skip(setting, dtype, device):
     arrays = Arrays(setting, dtype)
     (_, saved), gradients = run_on(device, arrays, activation="mish")
-    told = {**setting.options, "activation": "mish"}
+    options = {**setting.options, "activation": "mish"}
     operands = [None if a is None else device.of(a) for a in (arrays.dy, *saved)]
     held = [device.of(np.ones_like(g)) for g in gradients]
-    arrays.op.backward(*operands, out=tuple(held), accumulate=True, **told)
+    arrays.op.backward(*operands, out=tuple(held), accumulate=True, **options)
     for h, g in zip(held, gradients, strict=True):
         wide = np.promote_types(g.dtype, np.float32)
         eps = float(ml_dtypes.finfo(g.dtype).eps)
@@ -310,7 +310,7 @@ def test_accumulate_and_skip(setting, dtype, device):
     for at in range(len(gradients)):
         outs: list[Any] = [None] * len(gradients)
         outs[at] = device.of(np.empty_like(gradients[at]))
-        found = arrays.op.backward(*operands, out=tuple(outs), **told)
+        found = arrays.op.backward(*operands, out=tuple(outs), **options)
         assert [f is None for f in found] == [o is None for o in outs]
         assert_same_bits(device.numpy(found[at]), gradients[at])
 
@@ -373,7 +373,7 @@ def test_addresses_do_not_show(setting, name, device):
 
 @each_of_bits
 @on_kernels
-def test_other_units_do_not_show(setting, dtype, device):
+def test_other_rows_do_not_show(setting, dtype, device):
     arrays = Arrays(setting, dtype)
     (y, _), gradients = run_on(device, arrays, activation="mish")
     arrays.x, arrays.dy, arrays.residual = (a[-1:] for a in (arrays.x, arrays.dy, arrays.residual))

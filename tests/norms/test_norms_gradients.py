@@ -36,18 +36,18 @@ class ByUs(torch.autograd.Function):
         return None, *ctx.entries.backward(parts, saved)
 
 
-def of_units(setting: Setting, name: str) -> tuple[Entries, list[Any]]:
-    """A norm over units, and what it is called with."""
+def of_rows(setting: Setting, name: str) -> tuple[Entries, list[Any]]:
+    """A norm over rows, and what it is called with."""
     arrays, op = Arrays(setting, np.dtype(np.float64)), fa.ops[setting.op]
-    told = {**setting.options, "activation": name}
+    options = {**setting.options, "activation": name}
     count = len(arrays.inputs)
 
     def forward(*tensors: Any) -> Any:
-        return op.forward(*tensors[:count], *setting.positional, *tensors[count:], **told)
+        return op.forward(*tensors[:count], *setting.positional, *tensors[count:], **options)
 
     def backward(dy: Sequence[Any], saved: Sequence[Any]) -> Sequence[Any]:
         of_sum = {"dtotal": dy[1]} if setting.adds else {}
-        dx, *others = op.backward(dy[0], *saved, **of_sum, **told)
+        dx, *others = op.backward(dy[0], *saved, **of_sum, **options)
         return *[dx] * count, *others
 
     weights = [a for a in arrays.weights.values() if a is not None]
@@ -60,34 +60,39 @@ def of_channels(kind: str, axis: int, name: str) -> tuple[Entries, list[Any]]:
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=shape), 1 + rng.normal(size=2), rng.normal(size=2)]
     mean, var = torch.from_numpy(rng.normal(size=2)), torch.tensor([0.5, 2.0], dtype=torch.float64)
-    told: dict[str, Any] = {"axis" if kind == "apply" else "channel_axis": axis, "activation": name}
+    options: dict[str, Any] = {
+        "axis" if kind == "apply" else "channel_axis": axis,
+        "activation": name,
+    }
     trains = {"training": True} if kind == "training" else {}
 
     def forward(x: Any, *weights: Any) -> Any:
         if kind == "apply":
-            return fa.norm_apply.forward(x, mean, var, *weights, **told)
+            return fa.norm_apply.forward(x, mean, var, *weights, **options)
         running = (mean, var) if kind == "running" else (None, None)
-        return fa.batch_norm.forward(x, *running, *weights, training=kind != "running", **told)
+        return fa.batch_norm.forward(x, *running, *weights, training=kind != "running", **options)
 
     def backward(dy: Sequence[Any], saved: Sequence[Any]) -> Sequence[Any]:
         if kind == "apply":
-            return fa.norm_apply.backward(*dy, *saved, **told)
+            return fa.norm_apply.backward(*dy, *saved, **options)
         if kind != "halves":
-            return fa.batch_norm.backward(*dy, *saved, **trains, **told)
+            return fa.batch_norm.backward(*dy, *saved, **trains, **options)
         x, *statistics, weight, bias = saved
-        sums = fa.batch_norm.backward_reduce(*dy, *saved, **told)
+        sums = fa.batch_norm.backward_reduce(*dy, *saved, **options)
         count = x.numel() // x.shape[axis]
-        dx = fa.batch_norm.backward_apply(*dy, x, *statistics, weight, *sums, count, bias, **told)
+        dx = fa.batch_norm.backward_apply(
+            *dy, x, *statistics, weight, *sums, count, bias, **options
+        )
         return dx, *(total.reshape(-1) for total in reversed(sums))
 
     return Entries(forward, backward), arrays
 
 
-def of_moments(op: Any, axis: Any, **told: Any) -> tuple[Entries, list[Any]]:
+def of_moments(op: Any, axis: Any, **options: Any) -> tuple[Entries, list[Any]]:
     x = np.random.default_rng(0).normal(size=(3, 4, 2))
     return Entries(
-        lambda x: op.forward(x, axis, **told),
-        lambda dy, saved: (op.backward(tuple(dy), *saved, axis, **told),),
+        lambda x: op.forward(x, axis, **options),
+        lambda dy, saved: (op.backward(tuple(dy), *saved, axis, **options),),
     ), [x]
 
 
@@ -96,7 +101,7 @@ def assert_gradients(entries: Entries, arrays: list[Any]) -> None:
     assert torch.autograd.gradcheck(lambda *tensors: ByUs.apply(entries, *tensors), leaves)
 
 
-# A unit as a row, of several axes, with a residual, as a group, as a channel first and last.
+# A row along one axis, of several axes, with a residual, as a group, as a channel first and last.
 SMALL = [
     Setting("layer_norm", (3, 7)),
     Setting("layer_norm", (2, 3, 4), {"axis": (0, 2)}),
@@ -112,8 +117,8 @@ names = pytest.mark.parametrize("name", ["identity", "mish", "tanh"])
 
 @pytest.mark.parametrize("setting", SMALL, ids=str)
 @names
-def test_gradcheck_over_units(setting, name):
-    assert_gradients(*of_units(setting, name))
+def test_gradcheck_over_rows(setting, name):
+    assert_gradients(*of_rows(setting, name))
 
 
 @pytest.mark.parametrize("kind", ["training", "halves", "running", "apply"])
@@ -125,12 +130,12 @@ def test_gradcheck_over_channels(kind, axis, name):
 
 @pytest.mark.parametrize("axis", [1, (0, 2), None])
 @pytest.mark.parametrize(
-    ("op", "told"),
+    ("op", "options"),
     [(fa.mean_var, {"correction": 1}), (fa.mean_var, {"keepdims": True}), (fa.moments, {})],
     ids=str,
 )
-def test_gradcheck_of_moments(op, told, axis):
-    assert_gradients(*of_moments(op, axis, **told))
+def test_gradcheck_of_moments(op, options, axis):
+    assert_gradients(*of_moments(op, axis, **options))
 
 
 TORCH = {

@@ -53,9 +53,9 @@ def test_statistics_may_be_given_memory(setting):
 def test_accumulate_and_skip(setting, dtype):
     arrays = Arrays(setting, dtype)
     (_, saved), gradients = run(arrays, activation="mish")
-    told = {**setting.options, "activation": "mish"}
+    options = {**setting.options, "activation": "mish"}
     held = [np.ones_like(g) for g in gradients]
-    arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **told)
+    arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **options)
     for h, g in zip(held, gradients, strict=True):
         wide = np.promote_types(g.dtype, np.float32)
         eps = float(ml_dtypes.finfo(g.dtype).eps)
@@ -63,7 +63,7 @@ def test_accumulate_and_skip(setting, dtype):
     for at in range(len(gradients)):
         outs = [None] * len(gradients)
         outs[at] = np.empty_like(gradients[at])
-        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **told)
+        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **options)
         assert [f is None for f in found] == [o is None for o in outs]
         assert_same_bits(found[at], gradients[at])
 

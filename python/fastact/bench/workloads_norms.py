@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..ops.channel_norm import ChannelNorm
 from ..ops.fused import IDENTITY
-from ..ops.norm_op import NormOp
+from ..ops.norm import Norm
 from . import shapes, workloads_channels
 from .workloads import (
     Call,
@@ -45,7 +45,7 @@ def _channel(case: Case) -> int | None:
 def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
     if isinstance(op, ChannelNorm):
         return workloads_channels.cases(op, direction, dtype, options)
-    if not isinstance(op, NormOp):
+    if not isinstance(op, Norm):
         return []
     layouts = shapes.NORMED_IMAGES if _has_channels(op) else shapes.NORMED_ROWS
     return [
@@ -71,18 +71,18 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
     op, channel = case.op, _channel(case)
     dy, x, residual = (random(case.shape, case.dtype, seed) for seed in range(3))
     length = case.shape[-1 if channel is None else channel]
-    weights = [random((length,), case.dtype, seed) for seed in (3, 4)][: len(op._weights)]
-    told: dict[str, Any] = {"activation": case.variant}
-    told |= {} if channel is None else {"channel_axis": channel}
-    inputs = (x, residual) if len(op._inputs) > 1 else (x,)
+    weights = [random((length,), case.dtype, seed) for seed in (3, 4)][: len(op.weights)]
+    named: dict[str, Any] = {"activation": case.variant}
+    named |= {} if channel is None else {"channel_axis": channel}
+    inputs = (x, residual) if op.has_residual else (x,)
     positional = (_GROUPS,) if op.name == "group_norm" else ()
     out: tuple[NDArray[Any], ...] = tuple(np.empty_like(x) for _ in inputs)
     ours: Callable[..., object]
     if case.direction == "forward":
-        ours, copies = partial(op, *inputs, *positional, *weights, **told), float(len(inputs))
+        ours, copies = partial(op, *inputs, *positional, *weights, **named), float(len(inputs))
     else:
-        _, saved = op.forward(*inputs, *positional, *weights, **told)
-        ours, copies = partial(op.backward, dy, *saved, **told), 1.5
+        _, saved = op.forward(*inputs, *positional, *weights, **named)
+        ours, copies = partial(op.backward, dy, *saved, **named), 1.5
         out = (out[0], *map(np.empty_like, weights))
     calls = ours_and_copy(ours, out, np.empty_like(x), x)
     theirs, left_out = ask_peers(_PEERS, peers, case, dy, inputs, weights)
@@ -113,11 +113,11 @@ def _numpy(case: Case, dy: NDArray[Any], inputs: Arrays, weights: Arrays) -> Cal
 
     def forward() -> Any:
         x = inputs[0] if len(inputs) == 1 else inputs[0] + inputs[1]
-        units = x.reshape(len(x), _GROUPS, -1) if grouped else x
+        rows = x.reshape(len(x), _GROUPS, -1) if grouped else x
         if op._is_centred:
-            units = units - units.mean(axes, keepdims=True)
-        scale = np.sqrt(np.square(units).mean(axes, keepdims=True) + case.dtype.type(1e-5))
-        z = (units / scale).reshape(x.shape) * parameters[0]
+            rows = rows - rows.mean(axes, keepdims=True)
+        scale = np.sqrt(np.square(rows).mean(axes, keepdims=True) + case.dtype.type(1e-5))
+        z = (rows / scale).reshape(x.shape) * parameters[0]
         z = z + parameters[1] if len(parameters) > 1 else z
         return z if formula is None else formula(z, np)
 

@@ -18,7 +18,7 @@ from .. import _cpu
 from ..bench import shapes
 from ..ops.bounds import Activation, NormBounds
 from ..ops.channel_norm import ChannelNorm
-from ..ops.norm_op import NormOp
+from ..ops.norm import Norm
 from ..ops.op import ops
 from ..terminal import Progress
 from .common import Check, Options, Report
@@ -116,13 +116,13 @@ class Found(NamedTuple):
     of_y: tuple[Any, ...] = ()
 
 
-def _whole(op: NormOp, given: Given, name: str) -> Found:
-    inputs = (given.x, given.residual)[: len(op._inputs)]
+def _whole(op: Norm[..., Any], given: Given, name: str) -> Found:
+    inputs = (given.x, given.residual)[: len(op.results)]
     groups = (_GROUPS,) if op.name == "group_norm" else ()
     y, saved = op.forward(*inputs, *groups, *given.weights, activation=name)
     gradients = op.backward(given.dy, *saved, activation=name)
     y = y[0] if isinstance(y, tuple) else y
-    return Found(y, gradients, saved[0], saved[1 : 1 + len(op._statistics)])
+    return Found(y, gradients, saved[0], saved[1 : 1 + len(op.statistics)])
 
 
 def _training(op: Any, given: Given, name: str) -> Found:
@@ -157,11 +157,11 @@ def _evaluation(op: Any, given: Given, name: str) -> Found:
 
 def _applied(op: Any, given: Given, name: str) -> Found:
     mean, var = _running(given.x)
-    told: dict[str, Any] = {"axis": 1, "activation": name}
+    options: dict[str, Any] = {"axis": 1, "activation": name}
     wide = np.promote_types(given.x.dtype, np.float32)
     statistics = (mean.astype(wide), (1 / np.sqrt(var)).astype(wide))
-    y, saved = op.forward(given.x, *statistics, *given.weights, **told)
-    return Found(y, op.backward(given.dy, *saved, **told), saved[0], saved[1:3])
+    y, saved = op.forward(given.x, *statistics, *given.weights, **options)
+    return Found(y, op.backward(given.dy, *saved, **options), saved[0], saved[1:3])
 
 
 #: By label: the op, how it is called, whether the statistics are those of x.
@@ -174,17 +174,17 @@ _SUBJECTS: dict[str, tuple[str, Callable[..., Found], bool]] = {
 
 
 def _subjects(op: Any) -> dict[str, tuple[Callable[..., Found], bool]]:
-    if isinstance(op, NormOp):
+    if isinstance(op, Norm):
         return {op.name: (_whole, True)}
     return {label: rest for label, (name, *rest) in _SUBJECTS.items() if name == op.name}  # type: ignore[misc]
 
 
 def _cases(op: Any, dtype: np.dtype[Any], depends: bool, options: Options) -> Iterator[Given]:
-    """Arrays of an op's cases, and how they are cut into units."""
+    """Arrays of an op's cases, and how they are cut into rows."""
     rng = np.random.default_rng(0)
     grouped, by_channel = op.name == "group_norm", isinstance(op, ChannelNorm)
-    images = by_channel or "channel_axis" in op._own
-    weights = 2 if by_channel else len(op._weights)
+    images = by_channel or "channel_axis" in op.entry_points["call"].defaults
+    weights = 2 if by_channel else len(op.weights)
     for (data, make), shape in product(_DATA.items(), _IMAGES if images else _ROWS):
         if data == "near 1e30" and dtype == np.float16:
             continue
@@ -276,7 +276,7 @@ def _check(op: Any, options: Options, report: Report) -> None:
 _LEGEND = """\
 y, dx, dweight, dbias: the worst error in units of the stated bound and the oracle's own, over data
 of both signs and four orders of magnitude, 1e4 + rand, near 1e30 (where the dtype has that),
-constant, nearly constant, with one huge element, and such whose roundings add up; units of one
+constant, nearly constant, with one huge element, and such whose roundings add up; rows of one
 element among them. The gradients are those for the statistics that forward saved. Half a unit in
 the last place is a part of the bound: 16-bit results use all of it."""
 

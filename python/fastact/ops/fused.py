@@ -1,5 +1,6 @@
 """The activation that a fused op was told: by its name, or as the op itself."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,7 @@ def activation_op(where: str, activation: Any) -> Any:
 
 
 def bind(
-    entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
+    entry: EntryPoint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
     """The activation's op (None: the identity), its native number and parameters, the arguments.
 

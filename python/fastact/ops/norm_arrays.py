@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from .._cpu import View
 from ..interop import validate
 from ..interop.call import Call
 
 WEIGHTS = ("weight", "bias")
+STATISTICS = ("mean", "rstd")
 
 # Of x's shape and dtype: an output of that shape may be one of them, and a number stand for one.
 _OF_DATA = frozenset({"x", "residual", "dy", "dtotal"})
@@ -18,13 +21,9 @@ _OPTIONAL = frozenset({*WEIGHTS, "running_mean", "running_var", "dtotal"})
 Made = tuple[View | None, Any]  # an output's view, and what becomes the caller's array
 
 
-def chosen(options: SimpleNamespace, names: Sequence[str]) -> dict[str, Any]:
-    """Options that are arrays."""
-    return {name: getattr(options, name) for name in names}
-
-
-def present(where: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None, x first, once all are arrays as far as they must be."""
+def present(where: str, options: SimpleNamespace, names: Sequence[str]) -> dict[str, Any]:
+    """The arrays of these names that are not None, once all are arrays as far as they must be."""
+    arrays = {name: getattr(options, name) for name in names}
     for name, value in arrays.items():
         stands_for_one = name in _OF_DATA and name != "x"
         is_number = isinstance(value, bool | int | float)
@@ -66,3 +65,9 @@ def results(call: Call, outs: Sequence[Any], made: Sequence[Made]) -> tuple[Any,
         None if view is None else call.result(out, new)
         for out, (view, new) in zip(outs, made, strict=True)
     )
+
+
+def sample_arrays(x: Any, dy: Any) -> dict[str, Any]:
+    """The arguments of a norm by name, for an example of a call; x has rows and columns."""
+    weight = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
+    return {"x": x, "residual": dy, "weight": weight, "bias": weight - x.dtype.type(1)}

@@ -1,273 +1,579 @@
-"""Norms: (x - mean) rstd weight + bias over units of x, with any activation fused behind.
+"""Norms over rows of x: (x - mean) rstd weight + bias, with any activation behind it.
 
-What a unit is, is all that tells one from another; how they work is in `norm_op.py`, the formulas
-and the gradients are in src/common/norms/norms.h.
+Each is declared by a function: signature, defaults and documentation; `@norm` adds which elements
+of x make a normalization row, that is, share a mean and an rstd. What else a norm does follows from
+its signature (`norm.py`). The formulas and the gradients are in `src/common/norms/norms.h`, the
+oracle in `check/reference.py`.
 """
 
-from . import norm_op
-from .batch_norm import batch_norm as batch_norm
-from .bounds_docs import norm_forward
-from .docs import paragraph
-from .norm_apply import norm_apply as norm_apply
-from .norm_op import NormOp
-from .op import register
+from typing import Unpack
 
-_WEIGHTS = """\
-        weight, bias : array, optional
-            {shape}; of x's dtype or a wider one. Either may come without the other.
-"""
-_WEIGHT = """\
-        weight : array, optional
-            {shape}; of x's dtype or a wider one.
-"""
-_MORE = """\
-        eps : float
-            Added to the {variance}; not negative.
-        activation : str or op
-            The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-        out : {out}
-        ... : float
-            The activation's own parameters, by keyword.
-
-        Returns
-        -------
-{returns}
-
-        Raises
-        ------
-        TypeError
-            For a dtype that is not supported or a parameter narrower than x, mixed frameworks, a
-            tensor that requires grad, or an unknown keyword.
-        ValueError
-            For a parameter of another shape, {errors}, a negative eps, an unknown
-            activation; an `out` that does not fit, that overlaps x in part, or that shares memory
-            with a parameter.
-"""
-_ONE_OUT = """array, optional
-            Where to write y: shape, dtype, device and framework of x. It may be x itself."""
-_TWO_OUTS = """tuple of two arrays or None, optional
-            Where to write y and the sum: shape, dtype, device and framework of x; one that is None
-            is allocated. The sum may be x or residual itself, and y too."""
-_Y = """\
-        y : array
-            `out` where it was given, else a new array of x's framework, in x's layout."""
-_Y_AND_SUM = """\
-        y : array
-            Of x's framework, dtype and layout.
-        total : array
-            x + residual, rounded to x's dtype; it is what is normalised."""
-_X = """\
-        x : array
-            Any shape and strides; float16, bfloat16, float32 or float64, a NumPy array or an array
-            of any framework with DLPack.
-"""
-_RESIDUAL = """\
-        residual : array, or Python scalar
-            Of x's shape and dtype.
-"""
-_AXIS = """\
-        axis : int or tuple of int
-            The axes whose elements share statistics, and along which the parameters lie.
-"""
-_CHANNEL = """\
-        channel_axis : int
-            The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless
-            the channels are.
-"""
-_NOTES = """
-The result for a unit does not depend on the other units, nor on the number of threads. Terms are
-added up in the order of `fastact.sum`: the bits may depend on the order in which memory holds the
-axes (channels last), but not on how they step."""
+from .norm import AddNormOut, NormOut, groups_of_channels, named_axes, norm, single_channels
+from .types import A, ActivationLike, Array, ArrayOrNumber, Parameters, Stream
 
 
-def _doc(
-    first: str,
-    formula: str,
+@norm(over=named_axes)
+def layer_norm(
+    x: A,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    x: str = _X,
-    weights: str,
-    axes: str,
-    errors: str,
-    paper: str,
-    example: str,
-    variance: str = "variance",
-    out: str = _ONE_OUT,
-    returns: str = _Y,
-    centred: bool = True,
-) -> str:
-    more = _MORE.format(variance=variance, out=out, returns=returns, errors=errors)
-    notes = norm_forward(NormOp.bounds, centred=centred) + _NOTES
-    accuracy = paragraph(notes, 8) + "\n"
-    indented = "\n".join(f"        {line}" for line in example.splitlines())
-    return (
-        f"{first}\n\n        {formula}\n\n        Parameters\n        ----------\n"
-        f"{x}{weights}{axes}{more}\n        Notes\n        -----\n{accuracy}\n"
-        f"        References\n        ----------\n        {paper}\n\n"
-        f"        Examples\n        --------\n{indented}\n        "
-    )
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-5,
+    activation: ActivationLike = "identity",
+    out: NormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Layer normalization.
+
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over `axis`,
+    in one pass over memory.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    weight, bias : array, optional
+        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one. Either may
+        come without the other.
+    axis : int or tuple of int, default -1
+        The axes whose elements share statistics, and along which the parameters lie.
+    eps : float, default 1e-5
+        Added to the variance; not negative.
+    activation : str or op, default "identity"
+        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+    out : array or tuple, optional
+        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
+        for the statistics.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+    **parameters : float or str
+        The activation's own parameters.
+
+    Returns
+    -------
+    array
+        The result y, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a parameter of a dtype narrower than x's.
+    ValueError
+        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
+
+    See Also
+    --------
+    fastact.rms_norm : The same without mean and bias.
+    fastact.add_layer_norm : The same of a sum.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
+    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
+    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
+    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
+    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
+    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
+    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
+    abs(mean) rstd) more.
+
+    The result for a normalization row does not depend on the other rows, nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
+    which memory holds the axes (channels last), but not on how they step.
+
+    `layer_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `layer_norm.backward` gives ``(dx,
+    dweight, dbias)``. What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]])
+    >>> fa.layer_norm(x)
+    array([[-1.2247...,  0.        ,  1.2247...],
+           [-0.7071..., -0.7071...,  1.4142...]])
+    >>> y, saved = fa.layer_norm.forward(x, np.full(3, 2.0), activation="mish")
+    >>> y
+    array([[-0.2023...,  0.        ,  2.4187...],
+           [-0.3029..., -0.3029...,  2.8108...]])
+    >>> dx, dweight, dbias = fa.layer_norm.backward(1.0, *saved, activation="mish")
+    >>> dweight
+    array([0.1707..., 0.0350..., 2.7304...])
+    """
 
 
-_LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
-        https://arxiv.org/abs/1607.06450"""
-_RMS = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-        https://arxiv.org/abs/1910.07467"""
-_GROUP = """Y. Wu and K. He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494"""
-_INSTANCE = """D. Ulyanov, A. Vedaldi and V. Lempitsky, "Instance Normalization: The Missing
-        Ingredient for Fast Stylization", https://arxiv.org/abs/1607.08022"""
-_AXIS_ERRORS = "an axis out of range or named twice"
+@norm(over=named_axes)
+def rms_norm(
+    x: A,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-6,
+    activation: ActivationLike = "identity",
+    out: NormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Root-mean-square normalization.
+
+    ``y = act(x / sqrt(mean(x**2) + eps) * weight)``, the mean over `axis`, in one pass over memory.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    weight : array, optional
+        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one.
+    axis : int or tuple of int, default -1
+        The axes whose elements share statistics, and along which the parameters lie.
+    eps : float, default 1e-6
+        Added to the mean of the squares; not negative.
+    activation : str or op, default "identity"
+        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+    out : array or tuple, optional
+        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
+        for the statistics.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+    **parameters : float or str
+        The activation's own parameters.
+
+    Returns
+    -------
+    array
+        The result y, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a parameter of a dtype narrower than x's.
+    ValueError
+        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
+
+    See Also
+    --------
+    fastact.layer_norm : The same about the mean, with a bias.
+    fastact.add_rms_norm : The same of a sum.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
+    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
+    abs(xhat weight) + u abs(z); for float64 also 2**-46 abs(weight) (1 + abs(xhat)), for the
+    roundings of the moments. Then the activation's own error, and one rounding to x's dtype; a bias
+    wider than what x is computed in is rounded to that first. On a GPU, whose moments of 16-bit
+    data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
+
+    The result for a normalization row does not depend on the other rows, nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
+    which memory holds the axes (channels last), but not on how they step.
+
+    `rms_norm.forward` saves ``(x, rstd, weight)``; `rms_norm.backward` gives ``(dx, dweight)``.
+    What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
+    https://arxiv.org/abs/1910.07467
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([3.0, 4.0])
+    >>> fa.rms_norm(x, eps=0)
+    array([0.8485..., 1.1313...])
+    >>> y, saved = fa.rms_norm.forward(x, np.ones(2), eps=0)
+    >>> fa.rms_norm.backward(np.array([1.0, 0.0]), *saved)
+    (array([ 0.1810..., -0.1357...]), array([0.8485..., 0.        ]))
+    """
 
 
-layer_norm = register(
-    NormOp(
-        "layer_norm",
-        _doc(
-            'layer_norm(x, weight=None, bias=None, *, axis=-1, eps=1e-5, activation="identity", '
-            "...)",
-            "y = act((x - mean) / sqrt(variance + eps) weight + bias), mean and variance over\n"
-            "        `axis`, in one pass over memory.",
-            weights=_WEIGHTS.format(shape="Of the lengths of x along `axis`, in the order of x"),
-            axes=_AXIS,
-            errors=_AXIS_ERRORS,
-            paper=_LAYER,
-            example=""">>> import numpy as np, fastact as fa
->>> x = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]])
->>> fa.layer_norm(x)
-array([[-1.2247...,  0.        ,  1.2247...],
-       [-0.7071..., -0.7071...,  1.4142...]])
->>> fa.layer_norm(x, np.full(3, 2.0), activation="mish")
-array([[-0.2023...,  0.        ,  2.4187...],
-       [-0.3029..., -0.3029...,  2.8108...]])""",
-        ),
-        norm_op.rows,
-        {"axis": -1},
-        eps=1e-5,
-    )
-)
+@norm(over=named_axes)
+def add_layer_norm(
+    x: A,
+    residual: ArrayOrNumber,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-5,
+    activation: ActivationLike = "identity",
+    out: AddNormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> tuple[A, A]:
+    """Sum of two arrays, and layer normalization of it.
 
-rms_norm = register(
-    NormOp(
-        "rms_norm",
-        _doc(
-            'rms_norm(x, weight=None, *, axis=-1, eps=1e-6, activation="identity", ...)',
-            "y = act(x / sqrt(mean(x**2) + eps) weight), the mean over `axis`, in one pass over\n"
-            "        memory.",
-            weights=_WEIGHT.format(shape="Of the lengths of x along `axis`, in the order of x"),
-            axes=_AXIS,
-            errors=_AXIS_ERRORS,
-            variance="mean of the squares",
-            paper=_RMS,
-            centred=False,
-            example=""">>> import numpy as np, fastact as fa
->>> fa.rms_norm(np.array([3.0, 4.0]), eps=0)
-array([0.8485..., 1.1313...])""",
-        ),
-        norm_op.rows,
-        {"axis": -1},
-        eps=1e-6,
-        is_centred=False,
-    )
-)
+    ``total = x + residual`` and ``y = act((total - mean) / sqrt(variance + eps) * weight + bias)``,
+    mean and variance of total over `axis`, in one pass over memory.
 
-add_layer_norm = register(
-    NormOp(
-        "add_layer_norm",
-        _doc(
-            "add_layer_norm(x, residual, weight=None, bias=None, *, axis=-1, eps=1e-5, "
-            'activation="identity", ...)',
-            "total = x + residual, and `layer_norm` of it, in one pass over memory.",
-            x=_X + _RESIDUAL,
-            weights=_WEIGHTS.format(shape="Of the lengths of x along `axis`, in the order of x"),
-            axes=_AXIS,
-            errors=_AXIS_ERRORS,
-            out=_TWO_OUTS,
-            returns=_Y_AND_SUM,
-            paper=_LAYER,
-            example=""">>> import numpy as np, fastact as fa
->>> fa.add_layer_norm(np.array([1.0, 2.0]), np.array([0.0, 1.0]), eps=0)
-(array([-1.,  1.]), array([1., 3.]))""",
-        ),
-        norm_op.rows,
-        {"axis": -1},
-        eps=1e-5,
-        inputs=("x", "residual"),
-    )
-)
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    residual : array, or Python scalar
+        Of x's shape and dtype.
+    weight, bias : array, optional
+        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one. Either may
+        come without the other.
+    axis : int or tuple of int, default -1
+        The axes whose elements share statistics, and along which the parameters lie.
+    eps : float, default 1e-5
+        Added to the variance; not negative.
+    activation : str or op, default "identity"
+        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+    out : tuple of arrays or None, optional
+        Where to write y and the sum; one that is None is allocated. The sum may be x or residual
+        itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+    **parameters : float or str
+        The activation's own parameters.
 
-add_rms_norm = register(
-    NormOp(
-        "add_rms_norm",
-        _doc(
-            "add_rms_norm(x, residual, weight=None, *, axis=-1, eps=1e-6, "
-            'activation="identity", ...)',
-            "total = x + residual, and `rms_norm` of it, in one pass over memory.",
-            x=_X + _RESIDUAL,
-            weights=_WEIGHT.format(shape="Of the lengths of x along `axis`, in the order of x"),
-            axes=_AXIS,
-            errors=_AXIS_ERRORS,
-            variance="mean of the squares",
-            out=_TWO_OUTS,
-            returns=_Y_AND_SUM,
-            paper=_RMS,
-            centred=False,
-            example=""">>> import numpy as np, fastact as fa
->>> fa.add_rms_norm(np.array([1.0, 2.0]), np.array([2.0, 2.0]), eps=0)
-(array([0.8485..., 1.1313...]), array([3., 4.]))""",
-        ),
-        norm_op.rows,
-        {"axis": -1},
-        eps=1e-6,
-        inputs=("x", "residual"),
-        is_centred=False,
-    )
-)
+    Returns
+    -------
+    y : array
+        The normalised sum, of x's shape, dtype and framework.
+    total : array
+        The sum x + residual, rounded to x's dtype; it is what is normalised.
 
-group_norm = register(
-    NormOp(
-        "group_norm",
-        _doc(
-            "group_norm(x, num_groups, weight=None, bias=None, *, eps=1e-5, channel_axis=1, "
-            'activation="identity", ...)',
-            "y = act((x - mean) / sqrt(variance + eps) weight + bias), mean and variance over\n"
-            "        each group of neighbouring channels of each example.",
-            x=_X
-            + """\
-        num_groups : int
-            How many groups; it divides the number of channels.
-""",
-            weights=_WEIGHTS.format(shape="1-D, one a channel"),
-            axes=_CHANNEL,
-            errors="an axis out of range, a number of groups that does not fit",
-            paper=_GROUP,
-            example=""">>> import numpy as np, fastact as fa
->>> fa.group_norm(np.array([[1.0, 3.0, 5.0, 5.0]]), 2, eps=1e-12)
-array([[-1.,  1.,  0.,  0.]])""",
-        ),
-        norm_op.groups,
-        {"channel_axis": 1},
-        eps=1e-5,
-        required=("num_groups",),
-    )
-)
+    Raises
+    ------
+    TypeError
+        For a parameter of a dtype narrower than x's.
+    ValueError
+        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
 
-instance_norm = register(
-    NormOp(
-        "instance_norm",
-        _doc(
-            "instance_norm(x, weight=None, bias=None, *, eps=1e-5, channel_axis=1, "
-            'activation="identity", ...)',
-            "y = act((x - mean) / sqrt(variance + eps) weight + bias), mean and variance over\n"
-            "        each channel of each example.",
-            weights=_WEIGHTS.format(shape="1-D, one a channel"),
-            axes=_CHANNEL,
-            errors="an axis out of range",
-            paper=_INSTANCE,
-            example=""">>> import numpy as np, fastact as fa
->>> fa.instance_norm(np.array([[[1.0, 3.0], [5.0, 9.0]]]), eps=0)
-array([[[-1.,  1.],
-        [-1.,  1.]]])""",
-        ),
-        norm_op.instances,
-        {"channel_axis": 1},
-        eps=1e-5,
-    )
-)
+    See Also
+    --------
+    fastact.layer_norm : The same of one array.
+    fastact.add_rms_norm : The same without mean and bias.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
+    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
+    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
+    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
+    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
+    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
+    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
+    abs(mean) rstd) more.
+
+    The result for a normalization row does not depend on the other rows, nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
+    which memory holds the axes (channels last), but not on how they step.
+
+    `add_layer_norm.forward` saves ``(x, mean, rstd, weight, bias)``, where x is the sum;
+    `add_layer_norm.backward` gives ``(dx, dweight, dbias)``, of which dx is the residual's gradient
+    too, and takes with `dtotal` the gradient with respect to the sum that was returned. What all
+    ops share is in docs/conventions.md.
+
+    References
+    ----------
+    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, residual = np.array([1.0, 2.0]), np.array([0.0, 1.0])
+    >>> fa.add_layer_norm(x, residual, eps=0)
+    (array([-1.,  1.]), array([1., 3.]))
+    >>> (y, total), saved = fa.add_layer_norm.forward(x, residual, np.ones(2), eps=0)
+    >>> fa.add_layer_norm.backward(1.0, *saved, dtotal=np.array([3.0, 5.0]))
+    (array([3., 5.]), array([-1.,  1.]), None)
+    """
+
+
+@norm(over=named_axes)
+def add_rms_norm(
+    x: A,
+    residual: ArrayOrNumber,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-6,
+    activation: ActivationLike = "identity",
+    out: AddNormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> tuple[A, A]:
+    """Sum of two arrays, and root-mean-square normalization of it.
+
+    ``total = x + residual`` and ``y = act(total / sqrt(mean(total**2) + eps) * weight)``, the mean
+    over `axis`, in one pass over memory.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    residual : array, or Python scalar
+        Of x's shape and dtype.
+    weight : array, optional
+        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one.
+    axis : int or tuple of int, default -1
+        The axes whose elements share statistics, and along which the parameters lie.
+    eps : float, default 1e-6
+        Added to the mean of the squares; not negative.
+    activation : str or op, default "identity"
+        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+    out : tuple of arrays or None, optional
+        Where to write y and the sum; one that is None is allocated. The sum may be x or residual
+        itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+    **parameters : float or str
+        The activation's own parameters.
+
+    Returns
+    -------
+    y : array
+        The normalised sum, of x's shape, dtype and framework.
+    total : array
+        The sum x + residual, rounded to x's dtype; it is what is normalised.
+
+    Raises
+    ------
+    TypeError
+        For a parameter of a dtype narrower than x's.
+    ValueError
+        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
+
+    See Also
+    --------
+    fastact.rms_norm : The same of one array.
+    fastact.add_layer_norm : The same about the mean, with a bias.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
+    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
+    abs(xhat weight) + u abs(z); for float64 also 2**-46 abs(weight) (1 + abs(xhat)), for the
+    roundings of the moments. Then the activation's own error, and one rounding to x's dtype; a bias
+    wider than what x is computed in is rounded to that first. On a GPU, whose moments of 16-bit
+    data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
+
+    The result for a normalization row does not depend on the other rows, nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
+    which memory holds the axes (channels last), but not on how they step.
+
+    `add_rms_norm.forward` saves ``(x, rstd, weight)``, where x is the sum; `add_rms_norm.backward`
+    gives ``(dx, dweight)``, of which dx is the residual's gradient too, and takes with `dtotal` the
+    gradient with respect to the sum that was returned. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
+    https://arxiv.org/abs/1910.07467
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, residual = np.array([1.0, 2.0]), np.array([2.0, 2.0])
+    >>> fa.add_rms_norm(x, residual, eps=0)
+    (array([0.8485..., 1.1313...]), array([3., 4.]))
+    >>> (y, total), saved = fa.add_rms_norm.forward(x, residual, np.ones(2), eps=0)
+    >>> fa.add_rms_norm.backward(np.array([1.0, 0.0]), *saved)
+    (array([ 0.1810..., -0.1357...]), array([0.8485..., 0.        ]))
+    """
+
+
+@norm(over=groups_of_channels, num_groups=2)
+def group_norm(
+    x: A,
+    /,
+    num_groups: int,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    channel_axis: int = 1,
+    eps: float = 1e-5,
+    activation: ActivationLike = "identity",
+    out: NormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Group normalization.
+
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over each
+    group of neighbouring channels of each example.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    num_groups : int
+        How many groups; it divides the number of channels.
+    weight, bias : array, optional
+        1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
+    channel_axis : int, default 1
+        The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
+        channels are.
+    eps : float, default 1e-5
+        Added to the variance; not negative.
+    activation : str or op, default "identity"
+        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+    out : array or tuple, optional
+        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
+        for the statistics.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+    **parameters : float or str
+        The activation's own parameters.
+
+    Returns
+    -------
+    array
+        The result y, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a parameter of a dtype narrower than x's.
+    ValueError
+        For a parameter of another shape, an axis out of range, a number of groups that does not
+        fit, or a negative eps.
+
+    See Also
+    --------
+    fastact.instance_norm : The same with each channel as a group.
+    fastact.layer_norm : The same over axes.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
+    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
+    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
+    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
+    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
+    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
+    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
+    abs(mean) rstd) more.
+
+    The result for a normalization row does not depend on the other rows, nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
+    which memory holds the axes (channels last), but not on how they step.
+
+    `group_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `group_norm.backward` gives ``(dx,
+    dweight, dbias)``. It sees the number of groups by the shape of rstd. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    Y. Wu and K. He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[1.0, 3.0, 5.0, 5.0]])
+    >>> fa.group_norm(x, 2, eps=1e-12)
+    array([[-1.,  1.,  0.,  0.]])
+    >>> y, saved = fa.group_norm.forward(x, 2, np.ones(4), eps=1e-12)
+    >>> dx, dweight, dbias = fa.group_norm.backward(2.0, *saved)
+    >>> dweight
+    array([-2.,  2.,  0.,  0.])
+    """
+
+
+@norm(over=single_channels)
+def instance_norm(
+    x: A,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    channel_axis: int = 1,
+    eps: float = 1e-5,
+    activation: ActivationLike = "identity",
+    out: NormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Instance normalization.
+
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over each
+    channel of each example.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    weight, bias : array, optional
+        1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
+    channel_axis : int, default 1
+        The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
+        channels are.
+    eps : float, default 1e-5
+        Added to the variance; not negative.
+    activation : str or op, default "identity"
+        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+    out : array or tuple, optional
+        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
+        for the statistics.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+    **parameters : float or str
+        The activation's own parameters.
+
+    Returns
+    -------
+    array
+        The result y, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a parameter of a dtype narrower than x's.
+    ValueError
+        For a parameter of another shape, an axis out of range, or a negative eps.
+
+    See Also
+    --------
+    fastact.group_norm : The same over groups of channels.
+    fastact.batch_norm : The same over the batch, too.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
+    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
+    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
+    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
+    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
+    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
+    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
+    abs(mean) rstd) more.
+
+    The result for a normalization row does not depend on the other rows, nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
+    which memory holds the axes (channels last), but not on how they step.
+
+    `instance_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `instance_norm.backward` gives
+    ``(dx, dweight, dbias)``. What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    D. Ulyanov, A. Vedaldi and V. Lempitsky, "Instance Normalization: The Missing Ingredient for
+    Fast Stylization", https://arxiv.org/abs/1607.08022
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[[1.0, 3.0], [5.0, 9.0]]])
+    >>> fa.instance_norm(x, eps=0)
+    array([[[-1.,  1.],
+            [-1.,  1.]]])
+    >>> y, saved = fa.instance_norm.forward(x, np.ones(2), np.ones(2), eps=0)
+    >>> dx, dweight, dbias = fa.instance_norm.backward(np.array([[[1.0, 0.0], [0.0, 1.0]]]), *saved)
+    >>> dweight, dbias
+    (array([-1.,  1.]), array([1., 1.]))
+    """

@@ -1,0 +1,409 @@
+"""The op object of a norm whose statistics are those of rows of x: its three entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from types import SimpleNamespace
+from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
+
+from .._cpu import View
+from ..interop import validate
+from ..interop.call import Call
+from . import axes
+from .bounds import NormBounds
+from .fused import bind
+from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results, sample_arrays
+from .op import CachedOp, EntryPoint, P, R, register, signature_of
+from .types import A, ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stream
+
+Shape = tuple[int, ...]
+
+#: Where to write y; of `forward`, the statistics too, whose dtype may be another one.
+NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
+
+#: The same of a norm that returns the sum, too.
+AddNormOut: TypeAlias = tuple[A | None, A | None, *tuple[Array | None, ...]] | None
+
+
+class Rows(NamedTuple):
+    """The normalization rows of a call: which elements share statistics, and which parameters.
+
+    It holds what the kernels have to know of them, and the shapes that other arrays must have.
+
+    reduced, of_parameter : axes of x, after `split`.
+    statistics, parameter : the shapes of mean and rstd, and of weight and bias.
+    split : the channel axis, and into how many groups it is cut; None: no axis is.
+    ndim : of x after that.
+    """
+
+    reduced: Shape
+    of_parameter: Shape
+    statistics: Shape
+    parameter: Shape
+    ndim: int
+    split: tuple[int, int] | None = None
+
+    def data(self, view: View) -> View:
+        """An array of x's shape with the axes of the kernels."""
+        return view.split_axis(*self.split) if self.split else view
+
+    def of_row(self, view: View) -> View:
+        """The mean or the rstd with those axes."""
+        return view if view.ndim == self.ndim else view.with_axes(self.reduced)
+
+    def of_weight(self, view: View) -> View:
+        """The weight or the bias, or its gradient, with those axes."""
+        if self.split:
+            view = view.split_axis(0, self.split[1])
+        others = [axis for axis in range(self.ndim) if axis not in self.of_parameter]
+        return view.with_axes(tuple(others)) if others else view
+
+
+def named_axes(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has the elements along the axes that `axis` names."""
+    where, x, axis = call.where, call.views["x"], options.axis
+    if axis is None or (isinstance(axis, tuple | list) and not axis):
+        raise TypeError(
+            f"{where}: axis must be an integer or a tuple of integers, "
+            f"got {validate.describe(axis)}"
+        )
+    reduced = axes.axes(where, axis, x.ndim)
+    statistics = axes.reduced(x.shape, reduced, keepdims=True)
+    return Rows(reduced, reduced, statistics, tuple(x.shape[a] for a in reduced), x.ndim)
+
+
+def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has a group of the channels of an example: axis 0, unless that has the channels.
+
+    Backward sees by the shape of the saved rstd how many groups there are.
+    """
+    where, x, rstd = call.where, call.views["x"], call.views.get("rstd")
+    if rstd is None:
+        num_groups = axes.integer(where, "num_groups", options.num_groups)
+    elif rstd.ndim:
+        num_groups = rstd.shape[-1]
+    else:
+        raise ValueError(f"{where}: rstd must have the shape (N, G), got ()")
+    channel = axes.one(where, options.channel_axis, x.ndim, "channel_axis")
+    kept = (channel,) if channel == 0 else (0, channel)
+    if x.ndim >= axes.MOST:  # the groups are an axis more
+        raise ValueError(f"{where}: x must have at most {axes.MOST - 1} axes, got {x.ndim}")
+    count = x.shape[channel]
+    if num_groups < 1 or count % num_groups:
+        raise ValueError(
+            f"{where}: num_groups must divide the {count} channels along axis "
+            f"{options.channel_axis}, got {validate.describe(num_groups)}"
+        )
+    statistics = (num_groups,) if channel == 0 else (x.shape[0], num_groups)
+    reduced = tuple(axis for axis in range(x.ndim + 1) if axis not in kept)
+    of_parameter, split = (channel, channel + 1), (channel, num_groups)
+    return Rows(reduced, of_parameter, statistics, (count,), x.ndim + 1, split)
+
+
+def single_channels(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has one channel of an example: axis 0, unless that has the channels."""
+    x = call.views["x"]
+    channel = axes.one(call.where, options.channel_axis, x.ndim, "channel_axis")
+    reduced = tuple(axis for axis in range(x.ndim) if axis not in (0, channel))
+    statistics = axes.reduced(x.shape, reduced, keepdims=True)
+    return Rows(reduced, (channel,), statistics, (x.shape[channel],), x.ndim)
+
+
+class BackwardOptions(Parameters, Generic[A], total=False):
+    """What `Norm.backward` takes by keyword, of those that an op has."""
+
+    mean: Array
+    rstd: Array
+    weight: Array | None
+    bias: Array | None
+    axis: int | tuple[int, ...]
+    channel_axis: int
+    eps: float
+    activation: ActivationLike
+    dtotal: ArrayOrNumber | None
+    out: Outs[A]
+    accumulate: bool
+    stream: Stream
+
+
+class Norm(CachedOp[P, R]):
+    """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
+
+    Everything but the rows follows from the signature of the call: a norm with a bias subtracts the
+    mean, one without is a root-mean-square norm; with a second array in front, the residual, it
+    normalises and returns the sum.
+
+    over : from a call and its options to its `Rows`.
+    example : options of an example of a call, beside its arrays.
+    """
+
+    bounds = NormBounds(scaled=6, rough=4)
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        over: Callable[[Call, SimpleNamespace], Rows],
+        example: Mapping[str, Any],
+    ) -> None:
+        call = self._declare(function, "norms")
+        self._over, self._example = over, example
+        given = call.parameters.values()
+        inputs = [p.name for p in given if p.kind is Parameter.POSITIONAL_ONLY]
+        self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
+        self.is_centred = "bias" in self.weights
+        self.statistics = STATISTICS if self.is_centred else STATISTICS[1:]
+        self.has_residual = len(inputs) > 1
+        self.results = ("y", "total") if self.has_residual else ("y",)
+        self.saves = ("x", *self.statistics, *self.weights)
+        self.gradients = tuple(f"d{name}" for name in ("x", *self.weights))
+        count = len(self.results)
+        more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
+        backward = signature_of(
+            call,
+            ("dy", "x"),
+            (*self.statistics, *self.weights),
+            # what has no default, as num_groups, follows from what is saved
+            but=[p.name for p in given if p.default is Parameter.empty],
+            **more,
+        )
+        self._enter(
+            call=EntryPoint(self._where(), call, outputs=count),
+            forward=EntryPoint(
+                self._where("forward"), call, outputs=count, extra=len(self.statistics)
+            ),
+            backward=EntryPoint(
+                self._where("backward"), backward, outputs=len(self.gradients), skips=True
+            ),
+        )
+
+    def sample(self, x: Any, dy: Any) -> dict[str, Any]:
+        """The arguments by name for an example of a call."""
+        named = {**sample_arrays(x, dy), **self._example}
+        return {name: named[name] for name in self.__signature__.parameters if name in named}
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+
+        With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
+        ``rstd = 1 / sqrt(variance + eps)``.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for the call. `out` may be a tuple that goes on with arrays for the statistics that
+            are saved; one that is None is allocated. They may not share memory with what is saved.
+
+        Returns
+        -------
+        y : array
+            What calling the op returns.
+        saved : tuple
+            ``(x, mean, rstd, weight, bias)``, of `rms_norm` and `add_rms_norm` ``(x, rstd,
+            weight)``; where a residual was added, x is the sum. The statistics have the dtype in
+            which x is computed. Arrays are not copied: do not change them before `backward`.
+
+        Notes
+        -----
+        y is as accurate as that of the call. mean and rstd are those by which it was computed,
+        rounded once to the dtype in which x is computed.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x, weight = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]]), np.ones(3)
+        >>> y, saved = fa.layer_norm.forward(x, weight, activation="mish")
+        >>> dx, dweight, dbias = fa.layer_norm.backward(np.ones((2, 3)), *saved, activation="mish")
+        >>> dweight
+        array([-0.1176..., -0.1279...,  2.8592...])
+        """
+        return self._map(self.entry_points["forward"], args, kwargs, saves=True)
+
+    def _map(
+        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Compute the results, and what is saved for backward."""
+        _, which, parameters, options = bind(entry, args, kwargs)
+        where, outs, count = entry.where, options.out, len(self.results)
+        eps = validate.epsilon(where, options.eps)
+        given = present(where, options, (*entry.arrays, *self.weights))
+        with Call(where, options.stream, **given) as call:
+            views, x = call.views, call.views["x"]
+            rows = self._over(call, options)
+            if self.has_residual:
+                validate.same_as(where, "residual", views["residual"], "x", x)
+            self._check_weights(call, rows)
+            names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
+            # What is saved may not be written: x, or with a residual the sum, which is an output.
+            in_place = not saves or self.has_residual
+            wide = validate.computed_in(x)
+            made = [
+                call.output(name, out, "x", in_place=in_place)
+                if i < count
+                else call.output(name, out, "x", shape=rows.statistics, dtype=wide, in_place=False)
+                for i, (name, out) in enumerate(zip(names, outs, strict=True))
+            ]
+            written = [view for view, _ in made]
+            apart(call, dict(zip(names, written, strict=True)))
+            mean, rstd = (None, None, *map(rows.of_row, written[count:]))[-2:]
+            weight, bias = self._native_weights(call, rows)
+            size = call.native.norm_forward_workspace(rows.data(x), rows.reduced, rows.of_parameter)
+            call.run(
+                call.native.norm_forward,
+                which,
+                rows.data(x),
+                rows.data(views["residual"]) if self.has_residual else None,
+                rows.data(written[1]) if self.has_residual else None,
+                rows.data(written[0]),
+                mean,
+                rstd,
+                weight,
+                bias,
+                rows.reduced,
+                rows.of_parameter,
+                eps,
+                self.is_centred,
+                parameters,
+                call.workspace(size),
+                call.stream,
+            )
+            found = results(call, outs, made)
+            saved = (
+                found[1] if self.has_residual else call.arrays["x"],
+                *found[count:],
+                *map(call.arrays.get, self.weights),
+            )
+            return (found[:count] if self.has_residual else found[0]), saved
+
+    # PR02: the parameters by keyword are those of BackwardOptions
+    def backward(  # numpydoc ignore=PR02
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+    ) -> tuple[A | None, ...]:
+        """The gradients with respect to x, weight and bias.
+
+        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias``, ``p = dy * act'(z)`` and
+        ``g = p * weight``, ``dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + dtotal``, with
+        means over the normalization row; ``dweight = sum(p * xhat)`` and ``dbias = sum(p)``, over
+        all elements that a parameter meets. `rms_norm` and `add_rms_norm` subtract no mean: for
+        them xhat is ``x * rstd``, and dx has no ``mean(g)``.
+
+        A change of ``x[j]`` moves the mean by ``1 / N`` and rstd by ``-rstd**2 * xhat[j] / N``, of
+        N elements in a row; hence the two terms that are taken away in dx.
+
+        Parameters
+        ----------
+        dy : array, or Python scalar
+            The gradient of the loss with respect to y; shape and dtype of x.
+        x, *saved : array
+            What `forward` saved.
+        axis, channel_axis, eps, activation, **parameters : optional
+            As given to `forward`, of those that the op has.
+        dtotal : array, or Python scalar, optional
+            Of ops that add a residual: the gradient with respect to the sum that they returned, by
+            way of which dx, which is the residual's gradient too, has one more term.
+        out : tuple of arrays or None, optional
+            Where to write each gradient; one that is None is not computed. dx may be dy or x.
+        accumulate : bool, default False
+            Add the gradients to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        dx : array
+            Of x's shape and dtype; None where `out` has None for it.
+        dweight, dbias : array
+            Of the shape and dtype of weight and bias, each None where there is none, and for
+            `rms_norm` and `add_rms_norm` no dbias at all.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
+        saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
+        (mean abs(g) + abs(xhat) mean abs(g xhat))), dweight one of 18 u sum abs(p xhat), dbias one
+        of 18 u sum abs(p). Sums of float64 are added up in float64: of n terms, read 18 + n / 8 for
+        18. p is off by the derivative's own error, by that of z (6 u abs(xhat weight) + u abs(z))
+        times the second derivative, and by u abs(p), with which dx, dweight and dbias follow by the
+        same formulas; without an activation it is exact. Then one rounding to the dtype.
+
+        There are two passes over a normalization row, the second of which finds it in the cache.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.rms_norm.forward(np.array([[3.0, 4.0]]), np.ones(2), eps=0)
+        >>> fa.rms_norm.backward(np.array([[1.0, 0.0]]), *saved)
+        (array([[ 0.181..., -0.135...]]), array([0.848..., 0.        ]))
+        """
+        entry = self.entry_points["backward"]
+        _, which, parameters, taken = bind(entry, (dy, x, *saved), options)
+        where = entry.where
+        validate.epsilon(where, taken.eps)
+        names = ["x", "dy", *self.statistics, *self.weights, *["dtotal"] * self.has_residual]
+        with Call(where, taken.stream, **present(where, taken, names)) as call:
+            views, data = call.views, call.views["x"]
+            rows = self._over(call, taken)
+            for name in ("dy", "dtotal"):
+                if name in views:
+                    validate.same_as(where, name, views[name], "x", data)
+            for name in self.statistics:
+                validate.computed_dtype(where, name, views[name], "x", data)
+                axes.has_shape(where, name, views[name], rows.statistics)
+            self._check_weights(call, rows)
+            made = gradients(call, taken, self.weights)
+            dx, *of_weights = [view for view, _ in made]
+            dweight, dbias = (*(_with(rows.of_weight, v) for v in of_weights), None)[:2]
+            weight, bias = self._native_weights(call, rows)
+            size = call.native.norm_workspace(
+                rows.data(data), weight, bias, dweight, dbias, rows.reduced, rows.of_parameter
+            )
+            call.run(
+                call.native.norm_backward,
+                which,
+                rows.data(views["dy"]),
+                rows.data(data),
+                _with(rows.data, views.get("dtotal")),
+                _with(rows.data, dx),
+                _with(rows.of_row, views.get("mean")),
+                rows.of_row(views["rstd"]),
+                weight,
+                bias,
+                dweight,
+                dbias,
+                rows.reduced,
+                rows.of_parameter,
+                parameters,
+                taken.accumulate,
+                call.workspace(size),
+                call.stream,
+            )
+            return results(call, taken.out, made)
+
+    def _check_weights(self, call: Call, rows: Rows) -> None:
+        for name in self.weights:
+            if name in call.views:
+                view = call.views[name]
+                validate.parameter_dtype(call.where, name, view, "x", call.views["x"])
+                axes.has_shape(call.where, name, view, rows.parameter)
+
+    def _native_weights(self, call: Call, rows: Rows) -> tuple[View | None, View | None]:
+        weight, bias = (_with(rows.of_weight, call.views.get(name)) for name in WEIGHTS)
+        return weight, bias
+
+
+def _with(axes_of_kernels: Callable[[View], View], view: View | None) -> View | None:
+    """An array that there may not be, as the kernels see it."""
+    return None if view is None else axes_of_kernels(view)
+
+
+def norm(
+    over: Callable[[Call, SimpleNamespace], Rows], **example: Any
+) -> Callable[[Callable[P, R]], Norm[P, R]]:
+    """The norm that a function declares; the formulas are in src/common/norms/norms.h.
+
+    over : what its normalization rows are. example : options that an example of a call must have.
+    """
+    return lambda function: register(Norm(function, over, example))
