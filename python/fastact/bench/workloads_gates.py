@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..check import gates as _check_gates
-from ..ops.gates_op import GatesOp
+from ..ops.gate import Gates
 from .shapes import TINY, shape_label
 from .workloads import (
     COMPILED,
@@ -40,7 +40,7 @@ _SHAPES = {
 
 
 def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
-    if not isinstance(op, GatesOp):
+    if not isinstance(op, Gates):
         return []
     return [
         Case(op, direction, dtype, options.threads, shape, shape_label(shape))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..ops.gates_op import GatesOp
+from ..ops.gate import Gates
 from ..terminal import Progress
 from .common import Check, Options, Report
 from .reductions import dtypes
@@ -254,5 +254,5 @@ CHECK = Check(
     ["op", "dtype", "by", "states", "gates", "gradients"],
     3,
     _LEGEND,
-    knows=lambda op: isinstance(op, GatesOp),
+    knows=lambda op: isinstance(op, Gates),
 )
