@@ -10,9 +10,9 @@ from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
 from fastact.check.gates import Step
-from fastact.ops.gates_op import GatesOp
+from fastact.ops.gate import Gates
 
-GATES = [op for op in fa.ops.values() if isinstance(op, GatesOp)]
+GATES = [op for op in fa.ops.values() if isinstance(op, Gates)]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
 
 # NumPy's arrays, and those of each device: what does not depend on the instruction set.
@@ -29,7 +29,9 @@ class On:
 
     def __init__(self, op: Any, framework: Framework) -> None:
         self.op, self.framework = op, framework
-        self.name, self.bounds = op.name, op.bounds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.op, name)
 
     def _run(self, entry: Callable[..., Any], args: Any, named: Any) -> Any:
         theirs: dict[int, Any] = {}
@@ -73,16 +75,14 @@ def on(op: Any, framework: Framework) -> Any:
     return op if framework.exact else On(op, framework)
 
 
-def forward(step: Step, **told: Any) -> tuple[Any, ...]:
+def forward(step: Step, **options: Any) -> tuple[Any, ...]:
     """All results, and what is saved."""
-    results, saved = step.op.forward(*step.arrays, **step.options, **told)
+    results, saved = step.op.forward(*step.arrays, **step.options, **options)
     return (*(results if isinstance(results, tuple) else (results,)), saved)
 
 
-def backward(step: Step, saved: Any, **told: Any) -> tuple[Any, ...]:
-    made: tuple[Any, ...] = step.op.backward(
-        *step.gradients, *saved, **step.told, **step.named, **told
-    )
+def backward(step: Step, saved: Any, **options: Any) -> tuple[Any, ...]:
+    made: tuple[Any, ...] = step.op.backward(*step.gradients, *saved, **step.again, **options)
     return made
 
 

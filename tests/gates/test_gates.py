@@ -25,8 +25,7 @@ WIDE = (256, 1100)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_within_the_bounds(op, shape, dtype, backend, recompute):
-    told = {"recompute": True} if recompute else {}
-    step = random_step(on(op, backend), shape, dtype, 2.0, **told)
+    step = random_step(on(op, backend), shape, dtype, 2.0, recompute=recompute)
     assert max(errors(step)) <= 1
 
 

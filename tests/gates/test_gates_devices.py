@@ -45,7 +45,7 @@ def moved(step: Step, places: tuple[int, ...]) -> Step:
             view[...] = array
             array = view
         arrays[name] = array
-    return Step(step.op, **arrays, order=step.order, told=step.told)
+    return Step(step.op, **arrays, order=step.order, recompute=step.recompute)
 
 
 def fused_isa() -> str | None:
@@ -102,8 +102,7 @@ def test_bits_are_those_of_any_alignment(op, device, name, shape, recompute):
 
     Types are those of packs of 8, 4 and 2. Where rows are cut into chunks, too, all or none fits.
     """
-    told = {"recompute": True} if recompute else {}
-    step = random_step(on(op, device), shape, DTYPES[name], **told)
+    step = random_step(on(op, device), shape, DTYPES[name], recompute=recompute)
     expected = everything(step)
     each = ((0,), (1,), (2, 6), (3,), (4, 5)) if math.prod(shape) < 20_000 else ()
     for places in (*each, tuple(range(7))):
@@ -189,14 +188,13 @@ def test_any_layout(op, device, data, name, recompute):
     """Every array in a layout of its own, its axes in any order, repeated, and run backwards."""
     batch = tuple(data.draw(st.lists(st.integers(1, 5), max_size=4)))
     shape = (*batch, data.draw(st.integers(1, 17)))
-    told = {"recompute": True} if recompute else {}
 
     def laid_out(array: np.ndarray, writable: bool = False) -> np.ndarray:
         view = data.draw(any_view(array.shape, writable=writable))(array)
         return view if is_aligned(view) else array  # a device refuses the others
 
-    plain = random_step(on(op, device), shape, DTYPES[name], **told)
-    step = random_step(on(op, device), shape, DTYPES[name], **told)
+    plain = random_step(on(op, device), shape, DTYPES[name], recompute=recompute)
+    step = random_step(on(op, device), shape, DTYPES[name], recompute=recompute)
     for one in ("gates", "recurrent", "state", "dh", "dc"):
         array = getattr(step, one)
         if array is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..check import gates as _check_gates
-from ..ops.gates_op import GatesOp
+from ..ops.gate import Gates
 from .shapes import TINY, shape_label
 from .workloads import (
     COMPILED,
@@ -40,7 +40,7 @@ _SHAPES = {
 
 
 def _cases(op: Any, direction: str, dtype: np.dtype[Any], options: Options) -> list[Case]:
-    if not isinstance(op, GatesOp):
+    if not isinstance(op, Gates):
         return []
     return [
         Case(op, direction, dtype, options.threads, shape, shape_label(shape))
@@ -55,21 +55,26 @@ def _work(case: Case, peers: Sequence[str]) -> Workload:
     step.recurrent_bias = None
     results, saved = op.forward(*step.arrays, **step.options)
     results = results if isinstance(results, tuple) else (results,)
-    count, kept = len(step.letters), saved[0].shape[-1] // case.shape[-1]
     ours: Callable[..., object]
     if case.direction == "forward":
-        ours, moved = partial(op, *step.arrays, **step.options), 2 * count + 1 + len(results)
+        ours = partial(op, *step.arrays, **step.options)
         out = tuple(np.empty_like(y) for y in results)
     else:
         ours = partial(op.backward, *step.gradients, *saved)
         gradients = op.backward(*step.gradients, *saved)
         out = tuple(None if d is None else np.empty_like(d) for d in gradients)
-        states = 4 if op.name == "lstm_gates" else 2
-        moved = kept + states + sum(d is not None and d.ndim > 1 for d in gradients) - 1
-        moved += count * (2 if op.name == "gru_gates" else 1) - (op.name == "gru_gates")
     calls = ours_and_copy(ours, out, np.empty_like(step.state), step.state)
     theirs, left_out = ask_peers(_PEERS, peers, case, step, saved)
-    return Workload(calls | theirs, moved / 2, left_out)
+    return Workload(calls | theirs, accesses(op, case.direction) / 2, left_out)
+
+
+def accesses(op: Any, direction: str) -> int:
+    """How many arrays of a state's shape are read or written once, biases aside."""
+    states = len(op.results)
+    if direction == "forward":  # gates, their recurrent projection, the state before, results
+        return int(op.count + op.count + 1 + states)
+    packed = op.count * (2 if op.takes_recurrent else 1)
+    return int(len(op.kept) + 2 * states + packed + 1)  # what is saved and comes back; gradients
 
 
 def gate_chain(name: str, torch: Any) -> Callable[..., Any]:
@@ -102,7 +107,7 @@ def _torch(case: Case, step: _check_gates.Step, saved: Any, compiles: bool = Fal
     chain = gate_chain(case.op.name, torch)
     if compiles:
         chain = compiled_by_torch(torch, chain)
-    arrays = [*step.arrays, *([] if case.op.name == "gru_gates" else [step.recurrent]), step.bias]
+    arrays = [*step.arrays, *([] if case.op.takes_recurrent else [step.recurrent]), step.bias]
     tensors = [as_tensor(torch, np.asarray(a)) for a in arrays]
     if case.direction == "forward":
         return partial(chain, *tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..ops.gates_op import GatesOp
+from ..ops.gate import Gates
 from ..terminal import Progress
 from .common import Check, Options, Report
 from .reductions import dtypes
 
-_LETTERS = {"lstm_gates": "ifgo", "gru_gates": "rzn", "gru_reset": "r", "gru_blend": "zn"}
 _SHAPES = ((37, 300), (300, 20))
 _MANY = 16  # times as many rows
 _SCALES = (1.0, 30.0)  # of what is added up: gates that are open and shut, and such as never move
@@ -38,37 +37,49 @@ class Step:
     recurrent_bias: Array | None = None
     dc: Array | None = None
     order: str = ""
-    told: dict[str, Any] = field(default_factory=dict)
+    recompute: bool = False
 
     @property
     def letters(self) -> str:
         """The gates in the order in which they are packed."""
-        return self.order.replace("c", "g") if self.order else _LETTERS[self.op.name]
+        letters: str = self.op.letters
+        return self.order.replace("c", "g") or letters
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the call is told by keyword."""
-        named = {"recurrent": self.recurrent} if self.op.name != "gru_gates" else {}
-        named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
-        return {**{k: v for k, v in named.items() if v is not None}, **self.told, **self.named}
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """What every entry point is told."""
-        return {"order": self.order} if self.order else {}
+    def kept(self) -> str:
+        """What forward keeps of them, in its order."""
+        more: str = self.op.kept[self.op.count :]
+        return self.letters + more
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """What the call takes by position."""
-        if self.op.name == "gru_gates":
-            assert self.recurrent is not None
-            return self.gates, self.recurrent, self.state
-        return self.gates, self.state
+        found = self._by_name
+        return tuple(found[name] for name in self.op.entry_points["call"].arrays)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What forward takes by keyword, and the call where nothing is recomputed."""
+        by_position, found = self.op.entry_points["call"].arrays, self._by_name
+        return {n: a for n, a in found.items() if n not in by_position} | self.again
+
+    @property
+    def again(self) -> dict[str, Any]:
+        """What backward takes by keyword."""
+        order = {"order": self.order} if self.order else {}
+        return order | ({"recompute": True} if self.recompute else {})
+
+    @property
+    def _by_name(self) -> dict[str, Array]:
+        """The arrays that the op is given."""
+        named = {"gates": self.gates, "recurrent": self.recurrent, self.op.state: self.state}
+        named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
+        return {name: array for name, array in named.items() if array is not None}
 
     @property
     def gradients(self) -> tuple[Array | None, ...]:
         """What backward takes first."""
-        return (self.dh, self.dc) if self.op.name == "lstm_gates" else (self.dh,)
+        return (self.dh, self.dc)[: len(self.op.results)]
 
     def apart(self, packed: Array | None, letters: str = "") -> dict[str, Any]:
         """A packed array's gates, by their letters, in the oracle's type."""
@@ -117,23 +128,22 @@ def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
     before, dh = step.state.astype(made_in), step.dh.astype(made_in)
     gates = oracle.activated(name, x, u)
     results = oracle.gated(name, gates, before)
-    every = letters + ("q" if name == "gru_gates" else "")
-    told: dict[str, Any] = {}
+    cell: dict[str, Any] = {}
     returned = abs(dh)
-    if name == "lstm_gates":
-        told["c"] = saved[2].astype(made_in) if saved else results[1]
+    if "c" in step.op.saves:
+        cell["c"] = saved[step.op.saves.index("c")].astype(made_in) if saved else results[1]
         if step.dc is not None:
-            told["dc"] = step.dc.astype(made_in)
-            returned = returned + abs(told["dc"])
-    given = step.apart(saved[0], every) if saved else gates
-    dx, du, dbefore = oracle.gate_gradients(name, given, before, dh, **told)
+            cell["dc"] = step.dc.astype(made_in)
+            returned = returned + abs(cell["dc"])
+    given = step.apart(saved[0], step.kept) if saved else gates
+    dx, du, dbefore = oracle.gate_gradients(name, given, before, dh, **cell)
     reset = 0 * before
-    if name == "gru_gates":
+    if step.op.takes_recurrent:
         u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
         reset = reset + abs(u_n) + abs(b_n)
     return Exact(
         tuple(results),
-        step.packed(gates, every),
+        step.packed(gates, step.kept),
         step.packed(dx),
         step.packed(du),
         np.asarray(dbefore),
@@ -156,7 +166,7 @@ def errors(step: Step) -> tuple[float, float, float]:
     results, saved = op.forward(*step.arrays, **step.options)
     results = results if isinstance(results, tuple) else (results,)
     kept, narrow = saved[0], dtype.itemsize < 4
-    true = exact(step, saved if narrow and not step.told else ())
+    true = exact(step, saved if narrow and not step.recompute else ())
 
     def of_state(result: Array, of: Array) -> float:
         scale = (repeated(part, of) for part in (true.sums, true.before, true.reset))
@@ -171,15 +181,22 @@ def errors(step: Step) -> tuple[float, float, float]:
         return float(oracle.excess(result, of, (1 + oracle.BUDGET) * allowed))
 
     of_states = max(of_state(y, of) for y, of in zip(results, true.results, strict=True))
-    of_kept = 0.0 if step.told else of_state(kept, true.kept)
-    dgates, *rest = op.backward(*step.gradients, *saved, **step.told, **step.named)
-    worst = [of_gradient(dgates, true.dgates)]
-    if op.name == "gru_gates":
-        worst.append(of_gradient(rest.pop(0), true.drecurrent))
-    worst.append(of_gradient(rest.pop(0), true.dstate))
-    for dbias, of in zip(reversed(rest), (true.drecurrent, true.dgates), strict=False):
-        if dbias is not None:
-            worst.append(_of_bias(step, true, dbias, of))
+    of_kept = 0.0 if step.recompute else of_state(kept, true.kept)
+    gradients = op.backward(*step.gradients, *saved, **step.again)
+    exactly = {
+        "dgates": true.dgates,
+        "drecurrent": true.drecurrent,
+        f"d{op.state}": true.dstate,
+        "dbias": true.dgates,
+        "drecurrent_bias": true.drecurrent,
+    }
+    worst = [
+        _of_bias(step, true, made, exactly[name])
+        if name.endswith("bias")
+        else of_gradient(made, exactly[name])
+        for name, made in zip(op.gradients, gradients, strict=True)
+        if made is not None
+    ]
     return of_states, of_kept, max(worst)
 
 
@@ -195,12 +212,17 @@ def _of_bias(step: Step, true: Exact, dbias: Array, of: Array) -> float:
 
 
 def random_step(
-    op: Any, shape: tuple[int, ...], dtype: Any, scale: float = 1.0, seed: int = 0, **told: Any
+    op: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+    scale: float = 1.0,
+    seed: int = 0,
+    *,
+    recompute: bool = False,
 ) -> Step:
     """Normal numbers, with a recurrent projection and both biases."""
     rng = np.random.default_rng(seed)
-    count = len(_LETTERS[op.name])
-    packed = (*shape[:-1], count * shape[-1])
+    packed = (*shape[:-1], op.count * shape[-1])
 
     def normal(*of: int, times: float = 1.0) -> Array:
         return (rng.normal(size=of) * times).astype(dtype)
@@ -213,16 +235,15 @@ def random_step(
         normal(*packed, times=scale),
         normal(packed[-1]),
         normal(packed[-1]),
-        normal(*shape) if op.name == "lstm_gates" else None,
-        told=told,
+        normal(*shape) if "c" in op.results else None,
+        recompute=recompute,
     )
 
 
 def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
     for (rows, columns), scale, recompute in product(_SHAPES, _SCALES, (False, True)):
         shape = (rows * _MANY if options.exhaustive else rows, columns)
-        told = {"recompute": True} if recompute else {}
-        yield random_step(op, shape, dtype, scale, **told)
+        yield random_step(op, shape, dtype, scale, recompute=recompute)
 
 
 def _check(op: Any, options: Options, report: Report) -> None:
@@ -254,5 +275,5 @@ CHECK = Check(
     ["op", "dtype", "by", "states", "gates", "gradients"],
     3,
     _LEGEND,
-    knows=lambda op: isinstance(op, GatesOp),
+    knows=lambda op: isinstance(op, Gates),
 )

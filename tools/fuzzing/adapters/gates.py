@@ -14,14 +14,6 @@ from ..judge import Expected, ulp
 from ..oracle import reference
 from .base import Adapter, added_to, is_made
 
-_LETTERS = {"lstm_gates": "ifgo", "gru_gates": "rzn", "gru_reset": "r", "gru_blend": "zn"}
-_SAVED = {
-    "lstm_gates": ("gates", "c_prev", "c", "recurrent", "bias", "recurrent_bias"),
-    "gru_gates": ("gates", "recurrent", "h_prev", "bias", "recurrent_bias"),
-    "gru_reset": ("gates", "h_prev", "recurrent", "bias", "recurrent_bias"),
-    "gru_blend": ("gates", "h_prev", "recurrent", "bias", "recurrent_bias"),
-}
-
 
 def allowed(op: Any, entry: str, value: Any, true: Exact, dtype: np.dtype[Any], to: Any) -> Any:
     """How far off a result may be: of a state ("forward"), a gradient, or ("bias") a bias's one."""
@@ -43,19 +35,18 @@ def allowed(op: Any, entry: str, value: Any, true: Exact, dtype: np.dtype[Any], 
 
 class Gates(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
-        r, name = draw.r, op.name
+        r = draw.r
         entry = r.choice(("call", "forward", "backward", "backward"))
-        letters = _LETTERS[name]
         shape = draw.shape(1, 4, nonzero=draw.chance(0.9))
-        packed = (*shape[:-1], len(letters) * shape[-1])
-        state = "c_prev" if name == "lstm_gates" else "h_prev"
-        is_gru, recompute = name == "gru_gates", draw.chance(0.3)
+        packed = (*shape[:-1], op.count * shape[-1])
+        by_position = op.entry_points["call"].arrays
+        state, recompute = op.state, draw.chance(0.3)
         narrow = draw.chance(0.15) and draw.framework != "plain"
         values = r.choice(("plain", "plain", "wide", "specials" if entry == "call" else "plain"))
         made: dict[str, Array] = {}
         made["gates"] = draw.array("gates", packed, values, leads=True)
         of_bias = FLOAT64 if narrow else draw.dtype
-        if is_gru or draw.chance(0.5):
+        if op.takes_recurrent or draw.chance(0.5):
             made["recurrent"] = draw.array("recurrent", packed, "plain")
         for bias in ("bias", "recurrent_bias"):
             if draw.chance(0.5):
@@ -64,67 +55,64 @@ class Gates(Adapter):
         named: dict[str, Any] = {}
         notes: dict[str, Any] = {"made": made, "state": state, "shape": shape}
         order = ""
-        if name == "lstm_gates" and draw.chance(0.4):
-            order = "".join(r.sample("ifgo", 4))
+        if "order" in op.entry_points["call"].defaults and draw.chance(0.4):
+            order = "".join(r.sample(op.letters, op.count))
             named["order"] = order
         notes["order"] = order
-        told = {"recompute": True} if recompute and entry != "call" else {}
-        notes["recompute"] = bool(told)
+        notes["recompute"] = recompute = recompute and entry != "call"
+        if recompute:
+            named["recompute"] = True
         if entry == "backward":
-            return self._back(op, draw, notes, named | told)
-        optional = ("bias", "recurrent_bias") if is_gru else ("recurrent", "bias", "recurrent_bias")
-        named |= {k: made[k] for k in optional if k in made}
-        first = [made["gates"], *([made["recurrent"]] if is_gru else []), made[state]]
-        outputs: list[Any] = [("h", shape, draw.dtype)]
-        if name == "lstm_gates":
-            outputs.append(("c", shape, draw.dtype))
+            return self._back(op, draw, notes, named)
+        named |= {k: array for k, array in made.items() if k not in by_position}
+        first = tuple(made[k] for k in by_position)
+        outputs: list[Any] = [(k, shape, draw.dtype) for k in op.results]
         if entry == "forward":
-            kept = 4 if name in ("lstm_gates", "gru_gates") else len(letters)
-            keeps = None if told else ("kept", (*shape[:-1], kept * shape[-1]), draw.dtype)
-            outputs.append(keeps)
-        places = {0: (made[state],)} if entry == "call" else {}
+            kept = (*shape[:-1], len(op.kept) * shape[-1])
+            outputs.append(None if recompute else ("kept", kept, draw.dtype))
+        places: dict[int, tuple[Array, ...]] = {0: (made[state],)} if entry == "call" else {}
         outs = draw.outs(outputs, places, forbidden=(made[state],) if entry == "forward" else ())
         if outs and len(outs["outs"]) > 1:
             outs["as_tuple"] = True
         return Request(
-            name, entry, draw.framework, draw.dtype, tuple(first), named | told, notes=notes, **outs
+            op.name, entry, draw.framework, draw.dtype, first, named, notes=notes, **outs
         )
 
     def _back(self, op: Any, draw: Draw, notes: dict[str, Any], named: dict[str, Any]) -> Request:
-        name, made, shape, state = op.name, notes["made"], notes["shape"], notes["state"]
-        is_lstm, is_gru, recompute = name == "lstm_gates", name == "gru_gates", notes["recompute"]
+        made, shape, state = notes["made"], notes["shape"], notes["state"]
+        two_products, recompute = op.takes_recurrent, notes["recompute"]
         packed = made["gates"].shape
         notes["before"] = dict(made)  # what the activated gates are made of
         if not recompute:
-            kept = 4 if is_lstm or is_gru else len(_LETTERS[name])
-            made["gates"] = draw.array("gates", (*shape[:-1], kept * shape[-1]), leads=True)
+            kept = (*shape[:-1], len(op.kept) * shape[-1])
+            made["gates"] = draw.array("gates", kept, leads=True)
             made.pop("recurrent", None)
-        if is_lstm and not recompute:
+        if "c" in op.saves and not recompute:
             made["c"] = draw.array("c", shape)
         made["dh"] = draw.array("dh", shape, number=True)
         gradients: list[Any] = [made["dh"]]
-        if is_lstm:
+        if "c" in op.results:
             if draw.chance(0.6):
                 made["dc"] = draw.array("dc", shape, number=True)
             gradients.append(made.get("dc"))
-        saved = [made.get(key) for key in _SAVED[name]]
+        saved = [made.get(key) for key in op.saves]
         dtype = draw.dtype
         outputs: list[Any] = [("dgates", packed, dtype)]
-        if is_gru:
+        if two_products:
             outputs.append(("drecurrent", packed, dtype))
         outputs.append(("dstate", shape, dtype))
-        of = made.get("bias") or (None if is_gru else made.get("recurrent_bias"))
+        of = made.get("bias") or (None if two_products else made.get("recurrent_bias"))
         outputs.append(("dbias", of.shape, of.dtype) if of else None)
-        if is_gru:
+        if two_products:
             of = made.get("recurrent_bias")
             outputs.append(("drecurrent_bias", of.shape, of.dtype) if of else None)
-        places: dict[int, tuple[Array, ...]] = {len(gradients) if is_gru else 1: (made[state],)}
-        places = {2 if is_gru else 1: (made[state], made["dh"])}
+        # The gradient of the state before may be written over that state, or over dh.
+        places: dict[int, tuple[Array, ...]] = {2 if two_products else 1: (made[state], made["dh"])}
         if recompute:
             places[0] = (made["gates"],)
         outs = draw.outs(outputs, places, accumulates=True, skips=True)
         return Request(
-            name,
+            op.name,
             "backward",
             draw.framework,
             dtype,
@@ -204,16 +192,17 @@ class Gates(Adapter):
             if not notes["recompute"]:
                 made = notes["made"]
                 c = np.broadcast_to(values["c"], made["c"].shape) if "c" in made else None
-                saved = (np.broadcast_to(values["gates"], made["gates"].shape), None, c)
+                gates = np.broadcast_to(values["gates"], made["gates"].shape)
+                saved = tuple({"gates": gates, "c": c}.get(name) for name in op.saves)
             return self._backward(request, op, exact(step, saved))
 
     def _backward(self, request: Request, op: Any, true: Exact) -> list[Expected | None]:
-        notes, dtype, is_gru = request.notes, request.dtype, request.op == "gru_gates"
-        packed = [true.dgates] + ([true.drecurrent] if is_gru else [])
+        notes, dtype, two_products = request.notes, request.dtype, op.takes_recurrent
+        packed = [true.dgates] + ([true.drecurrent] if two_products else [])
         values = [*packed, true.dstate]
-        # The gradient of which bias, and where it is told.
+        # The gradient of which bias.
         biases = ("bias", "recurrent_bias")
-        of_biases = [("bias",), ("recurrent_bias",)] if is_gru else [biases]
+        of_biases = [("bias",), ("recurrent_bias",)] if two_products else [biases]
         found: list[Expected | None] = []
         for i, value in enumerate([*values, *packed]):
             is_bias = i >= len(values)
@@ -248,7 +237,7 @@ class Gates(Adapter):
 
         found: list[Expected | None] = [of(np.asarray(y)) for y in true.results]
         if request.entry == "forward":
-            saved: list[Expected | None] = [None] * len(_SAVED[op.name])
+            saved: list[Expected | None] = [None] * len(op.saves)
             if not request.notes["recompute"]:
                 saved[0] = of(np.asarray(true.kept))
             found += saved
