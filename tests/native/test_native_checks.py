@@ -65,7 +65,7 @@ def recorded() -> list[tuple[Any, tuple[Any, ...]]]:
 
     def note(self, function, *arguments):
         run(self, function, *arguments)
-        calls.append((getattr(self.native, function), (*arguments, self.stream)))
+        calls.append((function, arguments))
 
     call.Call.run = note
     try:

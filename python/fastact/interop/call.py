@@ -148,9 +148,6 @@ class Call:
 
     def run(self, function: Callable[P, None], *arguments: P.args, **_: P.kwargs) -> None:
         """Run a function of `native`, whose arguments are by position and end with `stream`."""
-        if isinstance(function, str):  # until all ops are declared by functions
-            function = getattr(self.native, function)
-            arguments = (*arguments, self.stream)
         self._has_run = True
         if self._draft is not None:
             self._draft.step(function, arguments)

@@ -97,7 +97,7 @@ class Activation(Op[P, R], _cpu.FastActivation):
     def _map(
         self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
     ) -> tuple[Any, Any]:
-        """y, and x as it was computed on."""
+        """The result, and x as it was computed on."""
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
         which, numbers = self.native(where, options)

@@ -44,7 +44,7 @@ def _is_double(dtype: Any) -> bool:
 
 
 def unit_roundoff(dtype: Any) -> float:
-    """u: of the type in which a dtype is computed."""
+    """The unit roundoff u of the type in which a dtype is computed."""
     return 2.0**-53 if _is_double(dtype) else 2.0**-24
 
 

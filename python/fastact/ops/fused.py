@@ -8,7 +8,6 @@ from typing import Any
 from .. import _cpu
 from ..interop.foreign import describe
 from .op import EntryPoint, Op, ops
-from .op_before import Takes
 
 IDENTITY = "identity"
 
@@ -48,20 +47,3 @@ def bind(
         return None, _cpu.ACTIVATIONS.index(IDENTITY), (), entry.bind(args, kwargs)
     options = entry.with_parameters(op).bind(args, kwargs)
     return op, *op.native(entry.where, options), options
-
-
-def bind_fused(
-    where: str, takes: Takes, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
-    """The activation's op (None: the identity), its native number, its parameters, the options.
-
-    Its parameters are options too, by keyword.
-    """
-    either = list(takes.either)
-    at = either.index("activation") if "activation" in either else len(args)
-    op = activation_op(where, args[at] if len(args) > at else kwargs.get("activation", IDENTITY))
-    if op is None:
-        return None, _cpu.ACTIVATIONS.index(IDENTITY), (), takes.bind(where, args, kwargs)
-    options = takes.also(**op.parameters).bind(where, args, kwargs)
-    which, numbers = op.native(where, options)
-    return op, which, numbers, options

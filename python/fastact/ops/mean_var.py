@@ -1,7 +1,7 @@
 """Mean and variance over any axes, and moments that merge."""
 
+from .moment import MeanVar, MomentsOp
 from .moments import Moments
-from .moments_op import MeanVar, MomentsOp
 from .op import register
 from .types import A, Array, Axes, Outs, Stream
 

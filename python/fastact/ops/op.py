@@ -215,7 +215,7 @@ class Op(Generic[P, R]):
         return self.bound("call", self.sample(x, dy))
 
     def backward_example(self, x: Any, dy: Any) -> partial[Any]:
-        """backward of that call; `out` and `accumulate` may be added.
+        """Backward of that call; `out` and `accumulate` may be added.
 
         dy goes back where the result has its shape, and else the result itself.
         """
@@ -225,9 +225,10 @@ class Op(Generic[P, R]):
         for name, part in zip(self.results, arrays_of(result), strict=True):
             like_x = part.astype(x.dtype)
             gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
-        both = {"dy": tuple(gradients.values())}  # of ops whose gradients come in a tuple
-        saved_named = dict(zip(self.saves, saved, strict=True))
-        return self.bound("backward", {**named, **both, **gradients, **saved_named})
+        several = tuple(gradients.values())
+        dys = {"dy": several if len(several) > 1 else several[0]}  # where that is its name
+        saved_by_name = dict(zip(self.saves, saved, strict=True))
+        return self.bound("backward", {**named, **dys, **gradients, **saved_by_name})
 
     def __reduce__(self) -> str:
         return self.name
