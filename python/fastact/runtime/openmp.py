@@ -56,11 +56,11 @@ def own_runtime(package: Path = Path(__file__).parent) -> Path | None:
 
 def _import(environ: MutableMapping[str, str]) -> str:
     """Import `_cpu`, and tell how long idle threads wait, and who decided it."""
-    told = next((f"{name}={environ[name]}" for name in _DECIDES if name in environ), None)
+    by_user = next((f"{name}={environ[name]}" for name in _DECIDES if name in environ), None)
     turns = _TURNS.get(platform.machine()) if sys.platform == "linux" else None
-    if told or turns is None or own_runtime() is None:
+    if by_user or turns is None or own_runtime() is None:
         import_module("fastact._cpu")
-        return told or _WITHOUT
+        return by_user or _WITHOUT
     name = _DECIDES[1]
     environ[name] = str(turns)
     try:

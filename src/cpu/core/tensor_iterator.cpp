@@ -291,7 +291,7 @@ int64_t period_of(const TensorIterator& it, int k) {
 
 void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* parameters, int dtype,
              bool reads_output, int operands, const Operand* arrays) {
-  plan_walk(it, item_size(dtype), operands, arrays);
+  plan_elementwise(it, item_size(dtype), operands, arrays);
   it->kernel = kernel;
   it->parameters = parameters;
   it->reads_output = reads_output;

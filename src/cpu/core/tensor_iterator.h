@@ -28,7 +28,7 @@ namespace fastact {
 
 constexpr int64_t kBlock = 4096;  // elements for one call of a kernel
 
-struct TensorIterator : Walk {
+struct TensorIterator : ElementwisePlan {
   ElementwiseKernel kernel;
   const double* parameters;
   int64_t head;  // elements before the output's first cache line boundary, if contiguous

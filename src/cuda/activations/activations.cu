@@ -71,14 +71,14 @@ struct ChosenBackward : Chosen<T> {
 template <class T>
 void activation_forward(int which, const Operand (&arrays)[2], const double* parameters,
                         cudaStream_t stream) {
-  Walk walk;
-  plan_walk(&walk, sizeof(T), 2, arrays);
-  if (!walk.all_contiguous())
-    return run_strided<T, 1, false>(walk, false, ChosenForward<T>(which, parameters), stream);
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), 2, arrays);
+  if (!plan.all_contiguous())
+    return run_strided<T, 1, false>(plan, false, ChosenForward<T>(which, parameters), stream);
   switch (which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
-    return run_contiguous<T, 1, false>(walk, false, Forward<T, A>(parameters), stream);
+    return run_contiguous<T, 1, false>(plan, false, Forward<T, A>(parameters), stream);
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
   }
@@ -87,14 +87,14 @@ void activation_forward(int which, const Operand (&arrays)[2], const double* par
 template <class T>
 void activation_backward(int which, const Operand (&arrays)[3], const double* parameters,
                          bool accumulate, cudaStream_t stream) {
-  Walk walk;
-  plan_walk(&walk, sizeof(T), 3, arrays);
-  if (!walk.all_contiguous())
-    return run_strided<T, 2, true>(walk, accumulate, ChosenBackward<T>(which, parameters), stream);
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), 3, arrays);
+  if (!plan.all_contiguous())
+    return run_strided<T, 2, true>(plan, accumulate, ChosenBackward<T>(which, parameters), stream);
   switch (which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
-    return run_contiguous<T, 2, true>(walk, accumulate, Backward<T, A>(parameters), stream);
+    return run_contiguous<T, 2, true>(plan, accumulate, Backward<T, A>(parameters), stream);
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
   }

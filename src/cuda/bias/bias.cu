@@ -104,14 +104,14 @@ void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias
            strided(roles, axis, sizeof(T)), fused);
     return;
   }
-  Walk walk;
+  ElementwisePlan plan;
   if (residual) {
-    plan_walk(&walk, sizeof(T), 3, arrays);
-    run_contiguous<T, 2, false>(walk, false, BiasForward<T, 2>{fused}, stream);
+    plan_elementwise(&plan, sizeof(T), 3, arrays);
+    run_contiguous<T, 2, false>(plan, false, BiasForward<T, 2>{fused}, stream);
   } else {
     const Operand two[] = {x, y};
-    plan_walk(&walk, sizeof(T), 2, two);
-    run_contiguous<T, 1, false>(walk, false, BiasForward<T, 1>{fused}, stream);
+    plan_elementwise(&plan, sizeof(T), 2, two);
+    run_contiguous<T, 1, false>(plan, false, BiasForward<T, 1>{fused}, stream);
   }
 }
 

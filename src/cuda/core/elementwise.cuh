@@ -237,18 +237,18 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
 }
 
 template <class T, int inputs, bool accumulates, class F>
-void run_contiguous(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
+void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
   constexpr int kSize = Vec<T>::kSize;
   ContiguousMap<T, inputs> map{};
-  map.out = reinterpret_cast<T*>(walk.data[inputs]);
-  map.n = walk.size;
+  map.out = reinterpret_cast<T*>(plan.data[inputs]);
+  map.n = plan.size;
   map.accumulate = accumulate;
   const auto missed = reinterpret_cast<uintptr_t>(map.out) % kVecBytes;
-  map.head = std::min<int64_t>(walk.size, int64_t((kVecBytes - missed) % kVecBytes / sizeof(T)));
-  map.vecs = (walk.size - map.head) / kSize;
+  map.head = std::min<int64_t>(plan.size, int64_t((kVecBytes - missed) % kVecBytes / sizeof(T)));
+  map.vecs = (plan.size - map.head) / kSize;
   map.aligned = true;
   for (int k = 0; k < inputs; ++k) {
-    map.in[k] = reinterpret_cast<const T*>(walk.data[k]);
+    map.in[k] = reinterpret_cast<const T*>(plan.data[k]);
     map.aligned &= reinterpret_cast<uintptr_t>(map.in[k]) % kVecBytes == missed;
   }
   constexpr int64_t kTile = kMapThreads * F::kUnroll;
@@ -258,47 +258,47 @@ void run_contiguous(const Walk& walk, bool accumulate, F f, cudaStream_t stream)
 
 // wide: the number of an input of doubles, whose rows need no alignment of their own; or -1.
 template <class T, int inputs>
-StridedMap<inputs> strided_map(const Walk& walk, bool accumulate, int wide = -1) {
+StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate, int wide = -1) {
   constexpr int kSize = Vec<T>::kSize;
   StridedMap<inputs> map{};
-  const int last = walk.ndim - 1;
-  bool vecs = walk.shape[last] % kSize == 0;
+  const int last = plan.ndim - 1;
+  bool vecs = plan.shape[last] % kSize == 0;
   for (int k = 0; k <= inputs; ++k) {
-    const int64_t stride = walk.strides[k][last];
+    const int64_t stride = plan.strides[k][last];
     const bool repeats = stride == 0 && k < inputs;
     if (k == wide)
       vecs &= repeats || stride == int64_t(sizeof(double));
     else
-      vecs &= repeats || (stride == walk.item && rows_aligned(walk, k, kVecBytes));
+      vecs &= repeats || (stride == plan.item && rows_aligned(plan, k, kVecBytes));
   }
   map.task_size = vecs ? kSize : 1;
-  map.tasks = walk.size / map.task_size;
+  map.tasks = plan.size / map.task_size;
   map.accumulate = accumulate;
-  map.ndim = walk.ndim;
-  for (int k = 0; k < inputs; ++k) map.in[k] = walk.data[k];
-  map.out = walk.data[inputs];
+  map.ndim = plan.ndim;
+  for (int k = 0; k < inputs; ++k) map.in[k] = plan.data[k];
+  map.out = plan.data[inputs];
   for (int axis = 0; axis <= last; ++axis) {
-    map.shape[axis] = axis == last ? walk.shape[axis] / map.task_size : walk.shape[axis];
+    map.shape[axis] = axis == last ? plan.shape[axis] / map.task_size : plan.shape[axis];
     for (int k = 0; k <= inputs; ++k)
-      map.strides[k][axis] = walk.strides[k][axis] * (axis == last ? map.task_size : 1);
+      map.strides[k][axis] = plan.strides[k][axis] * (axis == last ? map.task_size : 1);
   }
   return map;
 }
 
 template <class T, int inputs, bool accumulates, class F>
-void run_strided(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
-  const auto map = strided_map<T, inputs>(walk, accumulate);
+void run_strided(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
+  const auto map = strided_map<T, inputs>(plan, accumulate);
   const int64_t blocks = (map.tasks + kMapThreads - 1) / kMapThreads;
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
 // Queues y = f(inputs), or y += f(inputs), over operands that are not empty.
 template <class T, int inputs, bool accumulates, class F>
-void run_map(const Walk& walk, bool accumulate, F f, cudaStream_t stream) {
-  if (walk.all_contiguous())
-    run_contiguous<T, inputs, accumulates>(walk, accumulate, f, stream);
+void run_map(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
+  if (plan.all_contiguous())
+    run_contiguous<T, inputs, accumulates>(plan, accumulate, f, stream);
   else
-    run_strided<T, inputs, accumulates>(walk, accumulate, f, stream);
+    run_strided<T, inputs, accumulates>(plan, accumulate, f, stream);
 }
 
 FASTACT_END_NAMESPACE

@@ -140,20 +140,20 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
 template <class T>
 void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
                       cudaStream_t stream) {
-  Walk walk;
+  ElementwisePlan plan;
   if constexpr (sizeof(T) == 2) {
     const Operand without_low[] = {arrays[0], arrays[1], arrays[2], arrays[3], arrays[5]};
-    plan_walk(&walk, sizeof(T), 5, without_low);
-    const auto map = strided_map<T, 4>(walk, accumulate, 3);
+    plan_elementwise(&plan, sizeof(T), 5, without_low);
+    const auto map = strided_map<T, 4>(plan, accumulate, 3);
     launch(moments_backward_narrow<T>, {ceil_div(map.tasks, kMapThreads), kMapThreads}, stream, map,
            float(share), float(scale));
   } else {
     // The map's inputs in the order of MomentsBackward.
-    plan_walk(&walk, sizeof(T), 6, arrays);
+    plan_elementwise(&plan, sizeof(T), 6, arrays);
     MomentsBackward<T> f{};
     f.share = Compute<T>(share);
     f.scale = Compute<T>(scale);
-    run_strided<T, 5, true>(walk, accumulate, f, stream);
+    run_strided<T, 5, true>(plan, accumulate, f, stream);
   }
 }
 

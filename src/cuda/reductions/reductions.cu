@@ -102,9 +102,9 @@ struct SquareBackward : Lanewise<SquareBackward<T>, T, 2> {
 
 template <class T>
 void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream) {
-  Walk walk;
-  plan_walk(&walk, sizeof(T), 2, arrays);
-  run_map<T, 1, true>(walk, accumulate, Identity<T>{}, stream);
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), 2, arrays);
+  run_map<T, 1, true>(plan, accumulate, Identity<T>{}, stream);
 }
 
 namespace {
@@ -155,21 +155,21 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
   std::fill(all, all + x.ndim, true);
   const Operand value{y.data, x.ndim, ones, none, 1};
   const Operand arrays[] = {x, grad};
-  Walk walk;
-  if (!is_empty(x)) plan_walk(&walk, sizeof(T), 2, arrays);
-  if (is_empty(x) || !walk.all_contiguous()) {
+  ElementwisePlan plan;
+  if (!is_empty(x)) plan_elementwise(&plan, sizeof(T), 2, arrays);
+  if (is_empty(x) || !plan.all_contiguous()) {
     sum<T>(kSquare, x, value, all, workspace, false, stream);
-    if (!is_empty(x)) run_map<T, 1, false>(walk, false, Twice<T>{}, stream);
+    if (!is_empty(x)) run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
     return;
   }
   Sums sums{};
   sums.y = y.data;
   sums.partials = static_cast<double*>(workspace);
-  cut(&sums.chunks, ceil_div(walk.size, Vec<T>::kSize), kChunk);
-  const auto* from = reinterpret_cast<const T*>(walk.data[0]);
-  auto* to = reinterpret_cast<T*>(walk.data[1]);
+  cut(&sums.chunks, ceil_div(plan.size, Vec<T>::kSize), kChunk);
+  const auto* from = reinterpret_cast<const T*>(plan.data[0]);
+  auto* to = reinterpret_cast<T*>(plan.data[1]);
   const auto bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
-  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums, from, to, walk.size,
+  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums, from, to, plan.size,
          bits % kVecBytes == 0);
   if (sums.chunks.count > 1)
     finish_partials<T>(sums.partials, 1, sums.chunks.count, y.data, 0, false, stream);
@@ -177,9 +177,9 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
 
 template <class T>
 void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
-  Walk walk;
-  plan_walk(&walk, sizeof(T), 3, arrays);
-  run_map<T, 2, true>(walk, accumulate, SquareBackward<T>{}, stream);
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), 3, arrays);
+  run_map<T, 2, true>(plan, accumulate, SquareBackward<T>{}, stream);
 }
 
 template <class T>

@@ -181,30 +181,30 @@ CoefStrides coef_strides(const Operand& x, const bool* of_coef) {
 template <class T, int inputs, bool accumulates, class F>
 void apply(const Operand (&arrays)[inputs + 1], bool dense, const bool* of_coef, bool accumulate,
            F f, cudaStream_t stream) {
-  Walk walk;
+  ElementwisePlan plan;
   if (dense) {
-    plan_walk(&walk, sizeof(T), inputs + 1, arrays);
-    const auto out = reinterpret_cast<uintptr_t>(walk.data[inputs]);
-    f.coef_index.choose(walk.size, out % kVecBytes == 0);
-    return run_contiguous<T, inputs, accumulates>(walk, accumulate, f, stream);
+    plan_elementwise(&plan, sizeof(T), inputs + 1, arrays);
+    const auto out = reinterpret_cast<uintptr_t>(plan.data[inputs]);
+    f.coef_index.choose(plan.size, out % kVecBytes == 0);
+    return run_contiguous<T, inputs, accumulates>(plan, accumulate, f, stream);
   }
   const CoefStrides coefs = coef_strides(arrays[inputs], of_coef);
   Operand with_coefs[inputs + 2];
   for (int k = 0; k < inputs; ++k) with_coefs[k] = arrays[k];
   with_coefs[inputs] = {nullptr, arrays[inputs].ndim, arrays[inputs].shape, coefs.stride, 1};
   with_coefs[inputs + 1] = arrays[inputs];
-  plan_walk(&walk, sizeof(T), inputs + 2, with_coefs);
+  plan_elementwise(&plan, sizeof(T), inputs + 2, with_coefs);
   StridedMap<inputs + 1> map{};
-  map.tasks = walk.size;
+  map.tasks = plan.size;
   map.accumulate = accumulate;
-  map.ndim = walk.ndim;
-  for (int k = 0; k <= inputs; ++k) map.in[k] = walk.data[k];
-  map.out = walk.data[inputs + 1];
-  for (int axis = 0; axis < walk.ndim; ++axis) {
-    map.shape[axis] = walk.shape[axis];
-    for (int k = 0; k < inputs + 2; ++k) map.strides[k][axis] = walk.strides[k][axis];
+  map.ndim = plan.ndim;
+  for (int k = 0; k <= inputs; ++k) map.in[k] = plan.data[k];
+  map.out = plan.data[inputs + 1];
+  for (int axis = 0; axis < plan.ndim; ++axis) {
+    map.shape[axis] = plan.shape[axis];
+    for (int k = 0; k < inputs + 2; ++k) map.strides[k][axis] = plan.strides[k][axis];
   }
-  launch(apply_strided<T, inputs, F>, {ceil_div(walk.size, kMapThreads), kMapThreads}, stream, map,
+  launch(apply_strided<T, inputs, F>, {ceil_div(plan.size, kMapThreads), kMapThreads}, stream, map,
          f);
 }
 
