@@ -1,18 +1,20 @@
-# fastact._cuda, by a CUDA compiler, and fastact._cuda_emulated, of the same sources by the host's.
+# What fastact._cuda (src/cuda) and fastact._cuda_emulated (tests/cuda_emulation) have in common:
+# the kernels, by a CUDA compiler or by the host's; and whether there is such a compiler.
 #
 # Each .cu of a family is compiled once a storage type: small units, built side by side.
 
-file(GLOB_RECURSE FASTACT_CUDA_KERNELS CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
-  src/cuda/*.cu)
-set(FASTACT_CUDA_DEVICE src/cuda/core/device.cu)
+file(GLOB_RECURSE FASTACT_CUDA_KERNELS CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
+set(FASTACT_CUDA_DEVICE ${PROJECT_SOURCE_DIR}/src/cuda/core/device.cu)
 list(REMOVE_ITEM FASTACT_CUDA_KERNELS ${FASTACT_CUDA_DEVICE})
 set(FASTACT_STORAGES f16 bf16 f32 f64)
 set(FASTACT_STORAGE_f16 fastact::f16)
 set(FASTACT_STORAGE_bf16 fastact::bf16)
 set(FASTACT_STORAGE_f32 float)
 set(FASTACT_STORAGE_f64 double)
-file(GLOB FASTACT_CUDA_BINDINGS CONFIGURE_DEPENDS src/cuda/binding/*.cpp)
-string(LENGTH "${CMAKE_CURRENT_SOURCE_DIR}/" FASTACT_SOURCE_ROOT_LENGTH)
+file(GLOB FASTACT_CUDA_BINDINGS CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/src/cuda/binding/*.cpp)
+string(LENGTH "${PROJECT_SOURCE_DIR}/" FASTACT_SOURCE_ROOT_LENGTH)
 
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
 if(NOT pybind11_DIR)
@@ -46,7 +48,8 @@ function(fastact_cuda_objects prefix folder)
     endforeach()
   endforeach()
   foreach(target IN LISTS targets)
-    target_include_directories(${target} PRIVATE src tests)
+    target_include_directories(${target} PRIVATE
+      ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   endforeach()
   list(TRANSFORM targets REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
   set(FASTACT_TARGETS ${targets} PARENT_SCOPE)
@@ -89,62 +92,12 @@ if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
-  set(architectures ${CMAKE_CUDA_ARCHITECTURES})
-  if(architectures STREQUAL "native" AND CMAKE_CUDA_ARCHITECTURES_NATIVE MATCHES "^[0-9]")
-    set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+  set(FASTACT_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES})
+  if(FASTACT_CUDA_ARCHITECTURES STREQUAL "native" AND CMAKE_CUDA_ARCHITECTURES_NATIVE MATCHES "^[0-9]")
+    set(FASTACT_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
   endif()
-  string(REPLACE ";" " " architectures "${architectures}")
-  message(STATUS "fastact: CUDA extension for architectures ${architectures}")
-
-  set(warnings -Wall,-Wextra)
-  if(FASTACT_WERROR)
-    string(APPEND warnings ",-Werror")
-    set(werror --Werror=all-warnings)
-  endif()
-  fastact_cuda_objects(cuda "")
-  foreach(target IN LISTS FASTACT_TARGETS)
-    target_compile_options(${target} PRIVATE
-      -fmad=false --compress-mode=size ${werror} -Xcompiler=${warnings},-fvisibility=hidden)
-    target_compile_definitions(${target} PRIVATE
-      FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH}
-      "FASTACT_CUDA_ARCHITECTURES=\"${architectures}\"")
-  endforeach()
-
-  pybind11_add_module(_cuda MODULE ${FASTACT_CUDA_BINDINGS} ${FASTACT_OBJECTS})
-  target_include_directories(_cuda PRIVATE src)
-  target_include_directories(_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
-  target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${FASTACT_WARNINGS}>)
-  target_compile_definitions(_cuda PRIVATE
-    FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH})
-  install(TARGETS _cuda DESTINATION fastact)
-endif()
-
-if(FASTACT_CUDA_EMULATION)
-  # A file has one language in a build: the emulated device compiles C++ files that include the .cu.
-  foreach(path IN LISTS FASTACT_CUDA_KERNELS FASTACT_CUDA_DEVICE)
-    get_filename_component(name ${path} NAME_WE)
-    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/emulated/${name}.cpp
-         CONTENT "#include \"${CMAKE_CURRENT_SOURCE_DIR}/${path}\"\n")
-  endforeach()
-  file(GLOB FASTACT_EMULATION CONFIGURE_DEPENDS tests/cuda_emulation/*.cpp)
-  fastact_cuda_objects(emulated ${CMAKE_CURRENT_BINARY_DIR}/emulated)
-  pybind11_add_module(_cuda_emulated MODULE NO_EXTRAS
-    ${FASTACT_CUDA_BINDINGS} ${FASTACT_EMULATION} ${FASTACT_OBJECTS})
-  target_include_directories(_cuda_emulated PRIVATE src tests)
-  # A GPU has a fused multiply-add, so this device has one; debug information names what failed.
-  set(flags -O1 -g -ffp-contract=off ${FASTACT_WARNINGS})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # An anonymous namespace in an included file is one of a header, to GCC: here it is not.
-    list(APPEND flags -Wno-subobject-linkage)
-  endif()
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-    list(APPEND flags -mfma)
-  endif()
-  foreach(target ${FASTACT_TARGETS} _cuda_emulated)
-    target_compile_options(${target} PRIVATE ${flags})
-    target_compile_definitions(${target} PRIVATE
-      FASTACT_CUDA_EMULATION FASTACT_SOURCE_ROOT_LENGTH=${FASTACT_SOURCE_ROOT_LENGTH}
-      "FASTACT_CUDA_ARCHITECTURES=\"emulated\"")
-  endforeach()
-  install(TARGETS _cuda_emulated DESTINATION fastact)
+  string(REPLACE ";" " " FASTACT_CUDA_ARCHITECTURES "${FASTACT_CUDA_ARCHITECTURES}")
+  message(STATUS "fastact: CUDA extension for architectures ${FASTACT_CUDA_ARCHITECTURES}")
+else()
+  set(FASTACT_CUDA OFF)
 endif()
