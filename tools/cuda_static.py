@@ -28,7 +28,7 @@ from cuda_static_report import report
 
 ROOT = Path(__file__).resolve().parents[1]
 STORAGES = ("fastact::f16", "fastact::bf16", "float", "double")
-#: As cmake/cuda.cmake has them.
+#: As src/cuda/CMakeLists.txt has them.
 FLAGS = ("-std=c++17", "-O3", "-fmad=false")
 VECTOR = 16  # bytes
 IN_FLIGHT = {
