@@ -83,52 +83,57 @@ class Setting:
         return np.asarray(statistic, np.float64).reshape(self.rows.kept)
 
 
+def for_every_norm(settings: list[Setting]) -> list[Setting]:
+    """The settings, and for each norm that has none those of another one whose rows are alike."""
+    found = list(settings)
+    for op in NORMS:
+        if op.name in {s.op for s in settings}:
+            continue
+        alike = [s for s in settings if s.kind.rows == traits(op).rows]
+        found += [replace(s, op=op.name) for s in alike if s.op == alike[0].op]
+    return found
+
+
 # Rows of every length that matters: shorter and longer than a vector, a chunk of 1024, a block of
 # 2048 and what is kept between the passes; tuples of axes, also such that rows are not contiguous;
 # channels first with long, short and single lines, and last; one group, groups of one.
-SETTINGS = [
-    Setting("layer_norm", (5,)),
-    Setting("layer_norm", (32, 10)),
-    Setting("layer_norm", (1, 768)),
-    Setting("layer_norm", (130, 37)),
-    Setting("layer_norm", (3, 2500)),
-    Setting("layer_norm", (3, 20000)),
-    Setting("layer_norm", (6, 4, 50), {"axis": (-2, -1)}),
-    Setting("layer_norm", (6, 30, 5), {"axis": 1}),
-    Setting("layer_norm", (7, 3, 5, 6), {"axis": (0, 2)}),
-    Setting("layer_norm", (9, 17), {"eps": 0.5}),
-    Setting("rms_norm", (33, 100)),
-    Setting("rms_norm", (2, 5000)),
-    Setting("rms_norm", (6, 30, 5), {"axis": (0, 1)}),
-    Setting("add_layer_norm", (19, 70)),
-    Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
-    Setting("add_rms_norm", (19, 1100)),
-    Setting("group_norm", (9, 12, 9, 7), groups=4),
-    Setting("group_norm", (2, 6, 40, 30), groups=3),
-    Setting("group_norm", (3, 8, 2, 3), groups=2),
-    Setting("group_norm", (20, 12), groups=3),
-    Setting("group_norm", (2, 12, 50), groups=12),
-    Setting("group_norm", (2, 9, 7, 12), {"channel_axis": -1}, groups=4),
-    Setting("group_norm", (12, 50), {"channel_axis": 0}, groups=3),
-    Setting("instance_norm", (9, 5, 9, 7)),
-    Setting("instance_norm", (2, 3, 60, 50)),
-    Setting("instance_norm", (3, 9, 7, 12), {"channel_axis": -1}),
-    Setting("instance_norm", (3, 50), {"channel_axis": 0}),
-    Setting("instance_norm", (3, 5)),
-]
+SETTINGS = for_every_norm(
+    [
+        Setting("layer_norm", (5,)),
+        Setting("layer_norm", (32, 10)),
+        Setting("layer_norm", (1, 768)),
+        Setting("layer_norm", (130, 37)),
+        Setting("layer_norm", (3, 2500)),
+        Setting("layer_norm", (3, 20000)),
+        Setting("layer_norm", (6, 4, 50), {"axis": (-2, -1)}),
+        Setting("layer_norm", (6, 30, 5), {"axis": 1}),
+        Setting("layer_norm", (7, 3, 5, 6), {"axis": (0, 2)}),
+        Setting("layer_norm", (9, 17), {"eps": 0.5}),
+        Setting("rms_norm", (33, 100)),
+        Setting("rms_norm", (2, 5000)),
+        Setting("rms_norm", (6, 30, 5), {"axis": (0, 1)}),
+        Setting("add_layer_norm", (19, 70)),
+        Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
+        Setting("add_rms_norm", (19, 1100)),
+        Setting("group_norm", (9, 12, 9, 7), groups=4),
+        Setting("group_norm", (2, 6, 40, 30), groups=3),
+        Setting("group_norm", (3, 8, 2, 3), groups=2),
+        Setting("group_norm", (20, 12), groups=3),
+        Setting("group_norm", (2, 12, 50), groups=12),
+        Setting("group_norm", (2, 9, 7, 12), {"channel_axis": -1}, groups=4),
+        Setting("group_norm", (12, 50), {"channel_axis": 0}, groups=3),
+        Setting("instance_norm", (9, 5, 9, 7)),
+        Setting("instance_norm", (2, 3, 60, 50)),
+        Setting("instance_norm", (3, 9, 7, 12), {"channel_axis": -1}),
+        Setting("instance_norm", (3, 50), {"channel_axis": 0}),
+        Setting("instance_norm", (3, 5)),
+    ]
+)
 
-
-# An op that is not listed has the shapes of one that is, of the same options.
-for one in NORMS:
-    if one.name not in {s.op for s in SETTINGS}:
-        model = next(
-            s.op
-            for s in SETTINGS
-            if (s.kind.channels, s.kind.groups) == (traits(one).channels, traits(one).groups)
-        )
-        SETTINGS += [replace(s, op=one.name) for s in SETTINGS if s.op == model]
 
 FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
+#: Those whose rows lie along an axis.
+OF_ROWS = [op for op in NORMS if not traits(op).channels]
 each_norm = pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 few_settings = pytest.mark.parametrize("setting", FEW, ids=str)

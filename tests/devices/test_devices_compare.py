@@ -90,7 +90,7 @@ def cancelled(op: Any, call: Any) -> float:
     """How large the terms are of which a gradient of a norm is a small difference: |dy| rstd."""
     if op.family != "norms" or call.func != op.backward:
         return 0.0
-    dy, rstd = call.args[0], call.args[2 if "rms" in op.name else 3]
+    dy, rstd = call.args[0], call.args[1 + op.saves.index("rstd")]
     return float(np.abs(dy.astype(float)).max() * np.abs(rstd.astype(float)).max())
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
+from gated import GATES
 from normed import Arrays, Setting, assert_right, run, run_on
 
 import fastact as fa
 from fastact.check import reference
 from fastact.check.gates import Step, errors
+from fastact.check.norm_rows import traits
 from fastact.ops.bounds import (
     Activation,
     BiasBounds,
@@ -26,6 +28,7 @@ from fastact.ops.bounds import (
 )
 
 STATED = [op for op in fa.ops.values() if hasattr(op, "bounds")]
+NORMS = [op for op in STATED if op.family == "norms"]
 everywhere = pytest.mark.parametrize("where", [FRAMEWORKS[0], *KERNELS], ids=lambda f: f.name)
 
 
@@ -68,16 +71,17 @@ def test_docstrings_state_the_bounds(op):
     assert [c for c in back if c not in shown(op, "backward")] == []
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "batch_norm", "norm_apply"])
-def test_docstrings_state_the_gradients_of_norms(name):
-    op, said = fa.ops[name], shown(fa.ops[name], "backward")
+@pytest.mark.parametrize("op", NORMS, ids=lambda op: op.name)
+def test_docstrings_state_the_gradients_of_norms(op):
+    said, kind = shown(op, "backward"), traits(op)
     b = op.bounds
     assert f"n / {1 / b.each:g}" in said
     of_moments = f"{b.gradient:g} abs(g) + {b.averaged:g} (mean abs(g)"
-    assert (of_moments in said) == (name != "norm_apply")
-    assert (f"{b.given:g} u rstd abs(g)" in said) == (name != "layer_norm")
-    assert text(b.far) in shown(op)
-    assert text(b.far_double) in shown(op)
+    assert (of_moments in said) == (not kind.given)
+    assert (f"{b.given:g} u rstd abs(g)" in said) == kind.by_channel
+    if kind.centred:
+        assert text(b.far) in shown(op)
+        assert text(b.far_double) in shown(op)
 
 
 def test_rounding_of_every_dtype():
@@ -331,23 +335,24 @@ def test_gates_whose_sums_cancel(dtype, size):
     Of gru_gates, too, whose reset gate then scales something as large.
     """
     rng = np.random.default_rng(0)
-    for name, gates in (("lstm_gates", 4), ("gru_gates", 3), ("gru_reset", 1), ("gru_blend", 2)):
-        columns, rows = 40, 50
+    for op in GATES:
+        columns, rows, gates = 40, 50, op.count
         recurrent = (size * (1 + rng.random((rows, gates * columns)))).astype(dtype)
         bias = rng.normal(size=gates * columns).astype(dtype)
         near = rng.normal(size=recurrent.shape)
         x = -(recurrent.astype(float) + bias) + near
-        if name == "gru_gates":  # n: x + r q, with r near a half
-            x[:, 2 * columns :] /= 2
+        if op.takes_recurrent:  # n: x + r q, with r near a half
+            n = op.letters.index("n") * columns
+            x[:, n : n + columns] /= 2
         made = lambda *shape: rng.normal(size=shape).astype(dtype)  # noqa: E731
         step = Step(
-            fa.ops[name],
+            op,
             x.astype(dtype),
             made(rows, columns),
             made(rows, columns),
             recurrent,
             bias,
             None,
-            made(rows, columns) if name == "lstm_gates" else None,
+            made(rows, columns) if "c" in op.results else None,
         )
-        assert max(errors(step)) <= 1, name
+        assert max(errors(step)) <= 1, op.name

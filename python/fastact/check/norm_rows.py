@@ -44,6 +44,11 @@ class Traits:
         return self.moves or self.given
 
     @property
+    def rows(self) -> tuple[str, bool, bool]:
+        """What the normalization rows follow from: alike in norms whose rows are."""
+        return self.channels, self.groups, self.by_channel
+
+    @property
     def statistics(self) -> tuple[str, ...]:
         """Those that are saved."""
         return ("mean", "rstd") if self.centred else ("rstd",)
