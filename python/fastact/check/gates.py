@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..ops.gate import Gates
+from ..ops.bounds import GateBounds
 from ..terminal import Progress
 from .common import Check, Options, Report
 from .reductions import dtypes
@@ -275,5 +275,5 @@ CHECK = Check(
     ["op", "dtype", "by", "states", "gates", "gradients"],
     3,
     _LEGEND,
-    knows=lambda op: isinstance(op, Gates),
+    of=GateBounds,
 )

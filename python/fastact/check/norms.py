@@ -259,5 +259,5 @@ CHECK = Check(
     ["op", "activation", "dtype", "by", "y", "dx", "dweight", "dbias"],
     4,
     _LEGEND,
-    knows=lambda op: isinstance(getattr(op, "bounds", None), NormBounds),
+    of=NormBounds,
 )

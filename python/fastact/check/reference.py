@@ -264,8 +264,12 @@ def sum_error(row: Float64, y: float) -> float:
     return abs(math.fsum((*row, -y)))
 
 
-# What each reduction sums up of an element.
-TERM: dict[str, Callable[[Float64], Float64]] = {"sum": lambda x: x, "sum_squares": lambda x: x * x}
+# What the kernels' sums add up of an element, by the name of the term, and its derivative.
+TERM: dict[str, Callable[[Any], Any]] = {"identity": lambda x: x, "square": lambda x: x * x}
+TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
+    "identity": lambda x: 1 + 0 * x,
+    "square": lambda x: 2 * x,
+}
 
 
 def moments(
