@@ -77,8 +77,8 @@ def moved(call: Any, change: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
         return value
 
     args = tuple(map(one, call.args))
-    told = {name: one(value) for name, value in call.keywords.items()}
-    return lambda **named: call.func(*args, **told, **named)
+    keywords = {name: one(value) for name, value in call.keywords.items()}
+    return lambda **named: call.func(*args, **keywords, **named)
 
 
 def results(here: Framework | None, call: Callable[..., Any]) -> list[np.ndarray | None]:

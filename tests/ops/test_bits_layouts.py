@@ -222,7 +222,7 @@ def test_norms(dtype, name, shape, given, activation):
     groups = (options.pop("groups"),) if "groups" in options else ()
     kind = traits(op)
     rows = rows_of(op, shape, {**options, "num_groups": groups[0] if groups else 0})
-    told = {**options, "activation": activation}
+    keywords = {**options, "activation": activation}
     x, dy = finite(dtype, shape), random_gradient(dtype, shape)
     adds = (finite(dtype, shape, seed=9),) if kind.adds else ()
     theirs = [finite(dtype, rows.parameter, 4 + i) for i, _ in enumerate(kind.weights)]
@@ -231,13 +231,13 @@ def test_norms(dtype, name, shape, given, activation):
     def forward(layout, into=None):
         arrays = [layout(a) for a in (x, *adds)]
         made = {} if into is None or adds else {"out": into(np.zeros_like(x))}
-        return op.forward(*arrays, *groups, *theirs, **told, **made)
+        return op.forward(*arrays, *groups, *theirs, **keywords, **made)
 
     _, saved = forward(copy_of)
 
     def backward(layout):
         first, *rest = saved
-        return op.backward(layout(dy), layout(first), *rest, **told)
+        return op.backward(layout(dy), layout(first), *rest, **keywords)
 
     if len(shape) == 2:  # one axis of rows and one inside them: any order does
         which += permuted(2)
@@ -253,19 +253,19 @@ def test_batch_norm(dtype, shape, axis, activation):
     x, dy = finite(dtype, shape), random_gradient(dtype, shape)
     weight, bias = (finite(dtype, (shape[axis],), seed=i) for i in (4, 5))
     which = list(layouts(len(shape)))
-    told = {"channel_axis": axis, "activation": activation}
+    keywords = {"channel_axis": axis, "activation": activation}
 
     def forward(layout):
         running = np.zeros(shape[axis], np.float64), np.ones(shape[axis], np.float64)
-        y, saved = fa.batch_norm.forward(layout(x), *running, weight, bias, True, **told)
+        y, saved = fa.batch_norm.forward(layout(x), *running, weight, bias, True, **keywords)
         return y, *running, saved[1:]
 
     _, saved = fa.batch_norm.forward(
-        x, np.zeros(shape[axis]), np.ones(shape[axis]), weight, bias, True, **told
+        x, np.zeros(shape[axis]), np.ones(shape[axis]), weight, bias, True, **keywords
     )
 
     def backward(layout):
-        return fa.batch_norm.backward(layout(dy), layout(x), *saved[1:], **told)
+        return fa.batch_norm.backward(layout(dy), layout(x), *saved[1:], **keywords)
 
     assert_layouts_agree(forward, which)
     assert_layouts_agree(backward, which)

@@ -127,10 +127,10 @@ def test_gradient_under_cancellation(where, dtype, centre, shape, axes):
     mean = wide.mean(axes, keepdims=True)
     dmean, dvar = (rng.normal(size=mean.shape).astype(dtype) for _ in range(2))
     count = x.size // mean.size
-    for op, divisor, told in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
+    for op, divisor, options in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
         for gradients in ((dmean, dvar), (None, dvar)):
             given = tuple(None if g is None else where.of(g) for g in gradients)
-            dx = op.backward(given, where.of(x), axes, keepdims=True, **told)
+            dx = op.backward(given, where.of(x), axes, keepdims=True, **options)
             scale = 2 * dvar.astype(np.longdouble) / divisor
             of_mean = (dmean if gradients[0] is not None else 0 * dmean).astype(wide.dtype) / count
             terms = (of_mean + 0 * wide, scale * (wide - mean))
@@ -239,7 +239,7 @@ def test_channels(where, dtype, kind, name, make):
     made_in, compute = reference.wide(dtype), np.promote_types(dtype, np.float32)
     weights = [where.of(a) for a in (arrays.weight, arrays.bias)]
     op = fa.norm_apply if kind == "apply" else fa.batch_norm
-    told: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
+    options: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
     true = reference.statistics(x.astype(made_in), axes, 1e-5, True)
     if kind == "training":
         given = (None, None)
@@ -253,8 +253,8 @@ def test_channels(where, dtype, kind, name, make):
             given = (given[0], where.of(rstd.astype(compute)))
             rstd = rstd.astype(compute)
         true = (mean.reshape(kept), rstd.reshape(kept))
-    y, saved = op.forward(where.of(x), *given, *weights, **trains, **told, activation=name)
-    gradients = op.backward(where.of(dy), *saved, **trains, **told, activation=name)
+    y, saved = op.forward(where.of(x), *given, *weights, **trains, **options, activation=name)
+    gradients = op.backward(where.of(dy), *saved, **trains, **options, activation=name)
     back = [where.numpy(a).reshape(kept) for a in saved[1:3]]
     along = [a.reshape(kept) for a in (arrays.weight, arrays.bias)]
     how: dict[str, Any] = {"axes": axes if kind == "training" else None, "centred": True}

@@ -140,17 +140,17 @@ class Calls(RuleBasedStateMachine):
     ) -> None:
         name, entry, parameter = what
         args, named = self._arguments(x, name, entry)
-        told = {} if parameter is None else {parameter: value}
-        expected = self.uncached(name, entry, args, {**named, **told})
+        options = {} if parameter is None else {parameter: value}
+        expected = self.uncached(name, entry, args, {**named, **options})
         of = to_torch if framework == "torch" else np.asarray
         back = from_torch if framework == "torch" else np.asarray
         here = tuple(of(a) if isinstance(a, np.ndarray) else a for a in args)
-        told = {k: KINDS[kind](v) for k, v in told.items()}
+        options = {k: KINDS[kind](v) for k, v in options.items()}
         named = {k: of(v) if isinstance(v, np.ndarray) else v for k, v in named.items()}
         function = fa.ops[name] if entry == "call" else getattr(fa.ops[name], entry)
         if gives_out and name in ("mish", "leaky_relu", "layer_norm") and entry == "call":
-            told["out"] = of(np.empty_like(x))
-        found = [np.array(back(part)) for part in parts(function(*here, **named, **told))]
+            options["out"] = of(np.empty_like(x))
+        found = [np.array(back(part)) for part in parts(function(*here, **named, **options))]
         self.history.append(f"{name}.{entry} {x.dtype}{x.shape} {framework} {kind}({value})")
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
@@ -158,7 +158,7 @@ class Calls(RuleBasedStateMachine):
                 assert_same_bits(one, other)
             except AssertionError as error:  # what is recorded outlives an example: say all of it
                 raise AssertionError("; ".join(self.history[-9:])) from error
-        self.last = function, here, {**named, **told}
+        self.last = function, here, {**named, **options}
 
     def _arguments(self, x: np.ndarray, name: str, entry: str) -> tuple[Any, dict[str, Any]]:
         """Arrays that fit x, made of its values."""

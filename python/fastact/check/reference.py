@@ -445,7 +445,7 @@ def judged_gradients(
         e.name, e.dy, e.x, e.mean, e.rstd, weight, e.bias, axes=e.axes, centred=e.centred
     )
     dweight, dbias = total(dweight), total(dbias)
-    told = {"p": p, "of_p": of_p, "dtype": dtype}
+    common = {"p": p, "of_p": of_p, "dtype": dtype}
     allowed = {
         "dx": bounds.dx(
             xhat=xhat,
@@ -455,10 +455,10 @@ def judged_gradients(
             average=None if e.axes is None else e.over,
             count=e.x.size // max(1, np.size(e.rstd)),
             centred=e.centred,
-            **told,
+            **common,
         ),
-        "dweight": bounds.dweight(xhat=xhat, exact=dweight, to=to, total=total, **told),
-        "dbias": bounds.dbias(exact=dbias, to=to, total=total, **told),
+        "dweight": bounds.dweight(xhat=xhat, exact=dweight, to=to, total=total, **common),
+        "dbias": bounds.dbias(exact=dbias, to=to, total=total, **common),
     }
     found = {"dx": dx, "dweight": dweight, "dbias": dbias}
     return {name: (found[name], (1 + BUDGET) * allowed[name]) for name in found}

@@ -1,4 +1,4 @@
-"""The activation that a fused op was told: by its name, or as the op itself."""
+"""The activation that a fused op is given: by its name, or as the op itself."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
