@@ -15,7 +15,7 @@ from normed import Arrays, Setting, assert_right, run, run_on
 import fastact as fa
 from fastact.check import reference
 from fastact.check.gates import Step, errors
-from fastact.check.norm_rows import traits
+from fastact.check.norm_rows import NormOracle, rows_of, traits
 from fastact.ops.bounds import (
     Activation,
     BiasBounds,
@@ -256,16 +256,12 @@ def test_channels(where, dtype, kind, name, make):
     y, saved = op.forward(where.of(x), *given, *weights, **trains, **options, activation=name)
     gradients = op.backward(where.of(dy), *saved, **trains, **options, activation=name)
     back = [where.numpy(a).reshape(kept) for a in saved[1:3]]
-    along = [a.reshape(kept) for a in (arrays.weight, arrays.bias)]
-    how: dict[str, Any] = {"axes": axes if kind == "training" else None, "centred": True}
-    of_y, of_back = (reference.norm_of(name, dtype, dy, x, s, *along, **how) for s in (true, back))
-    own = None if name == "identity" else fa.ops[name].bounds
-    act = Activation(own, of_y.value, of_y.slope, not where.exact)
-    judged = reference.judged_gradients(
-        of_back, op.bounds, act, dtype, dtype, lambda t: (t + 0 * x.astype(made_in)).sum(axes)
-    )
+    oracle = NormOracle(op, rows_of(op, x.shape, options), dtype, name, on_gpu=not where.exact)
+    named = {"x": x, "dy": dy, "weight": arrays.weight, "bias": arrays.bias}
+    of_y, of_back = (oracle.of(named, s, depends=kind == "training") for s in (true, back))
+    judged = oracle.gradients(of_back)
     found = [where.numpy(a) for a in (y, *gradients)]
-    expected = [reference.judged_y(of_y, op.bounds, act, dtype), *judged.values()]
+    expected = [oracle.y(of_y), *judged.values()]
     for result, (exact, allowed) in zip(found, expected, strict=True):
         assert reference.excess(result.reshape(exact.shape), exact, allowed) <= 1
 

@@ -45,7 +45,7 @@ def parameters(op: Any, draw: Draw, share: float = 0.4) -> dict[str, Any]:
         if name in op.choices:
             named[name] = draw.r.choice(sorted(op.choices[name]))
         else:
-            named[name] = number(draw.r, *_EDGES[name])
+            named[name] = number(draw.r, *_EDGES.get(name, (op.parameters[name],)))
     numbers = numbers_of(op, named)
     if any(not holds(**numbers) for _, holds in op.rules):
         return {}
@@ -122,7 +122,7 @@ class Activations(Adapter):
 
     def holds(self, request: Request, name: str, value: float) -> bool:
         op = fa.ops[request.op]
-        if name not in _EDGES:
+        if name not in op.parameters:
             return True
         numbers = numbers_of(op, {**request.named, name: Number(value)})
         return all(holds(**numbers) for _, holds in op.rules)

@@ -19,9 +19,6 @@ _VALUES = ("plain", "plain", "wide", "far", "constant", "huge", "not finite")
 _EPS = (1e-5, 1e-6, 1e-12, 0, 0.5, 1)
 _USUAL = ("call", "forward", "backward")  # entry points that every norm has
 
-#: What the oracle evaluates digit by digit for float64: in few elements alone.
-_SLOW = ("gelu", "tanhshrink", "logcosh")
-
 
 class Exact(reference.NormExact):  # type: ignore[misc]
     """With activations of this package's oracle, which is quick for any dtype."""
@@ -241,7 +238,7 @@ class Norms(Adapter):
                 arrays["x"] = total.astype(dtype)
             if request.entry in ("call", "forward"):
                 return self._forward(request, rows, values, arrays)
-            if dtype == FLOAT64 and name in _SLOW and arrays["x"].size > 200:
+            if dtype == FLOAT64 and name in reference.BY_DIGITS and arrays["x"].size > 200:
                 return [None] * self._gradients(request, rows)
             arrays["dy"] = np.broadcast_to(arrays["dy"], rows.shape)
             depends = request.entry == "backward" and (notes["training"] or not kind.by_channel)
