@@ -16,6 +16,7 @@ from normed import (
     assert_right,
     each_norm,
     few_settings,
+    for_every_norm,
     layouts,
     run,
     run_on,
@@ -341,14 +342,16 @@ def test_expanded_gradient(setting, dtype, device):
 
 # --- bits -----------------------------------------------------------------------------------------
 
-OF_BITS = [
-    Setting("layer_norm", (30, 37)),
-    Setting("layer_norm", (3, 2500)),
-    Setting("add_rms_norm", (19, 1100)),
-    Setting("layer_norm", (5, 17001)),
-    Setting("group_norm", (5, 6, 9, 7), groups=3),
-    Setting("instance_norm", (3, 5, 9, 7)),
-]
+OF_BITS = for_every_norm(
+    [
+        Setting("layer_norm", (30, 37)),
+        Setting("layer_norm", (3, 2500)),
+        Setting("add_rms_norm", (19, 1100)),
+        Setting("layer_norm", (5, 17001)),
+        Setting("group_norm", (5, 6, 9, 7), groups=3),
+        Setting("instance_norm", (3, 5, 9, 7)),
+    ]
+)
 each_of_bits = pytest.mark.parametrize("setting", OF_BITS, ids=str)
 
 
