@@ -386,17 +386,6 @@ class NormExact:
         return average(a + 0 * self.x, self.axes)
 
 
-def norm_of(
-    name: str, dtype: Any, dy: Any, x: Any, statistics: Any, weight: Any, bias: Any, **how: Any
-) -> NormExact:
-    """That of arrays of any dtype; dtype: of what is judged. how: `axes` and `centred`."""
-    made_in = wide(dtype)
-    mean, rstd, dy, x, weight, bias = (
-        np.asarray(a).astype(made_in) for a in (*statistics, dy, x, weight, bias)
-    )
-    return NormExact(name, x, dy, mean, rstd, weight, bias, how["axes"], how["centred"])
-
-
 Judged = dict[str, tuple[Any, Any]]
 
 
