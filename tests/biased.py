@@ -12,6 +12,8 @@ from devices import Framework
 
 import fastact as fa
 from fastact.check import reference
+from fastact.check.bias import expected_dx as expected_dx
+from fastact.check.bias import expected_y
 
 NAMES = ["identity", *(op.name for op in ACTIVATIONS)]
 # With and without, and both ways: the identity alone has a way of its own.
@@ -60,14 +62,7 @@ def wide(array: Any) -> Any:
 
 def expected_forward(name: str, x: Any, bias: Any, axis: int, residual: Any) -> np.ndarray:
     """By the activation itself, of sums by NumPy."""
-    z = reference.biased(wide(x), bias.astype(wide(x).dtype), axis, wide(residual))
-    return (z if name == "identity" else fa.ops[name](z)).astype(x.dtype)
-
-
-def expected_dx(name: str, dy: Any, x: Any, bias: Any, axis: int, residual: Any) -> np.ndarray:
-    """As above, not rounded to x's dtype."""
-    z = reference.biased(wide(x), bias.astype(wide(x).dtype), axis, wide(residual))
-    return wide(dy) if name == "identity" else fa.ops[name].backward(wide(dy), z)
+    return expected_y(name, x, bias, axis, residual).astype(x.dtype)
 
 
 def call(framework: Framework, entry: Any, *arrays: Any, **named: Any) -> Any:

@@ -10,9 +10,8 @@ from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
 from fastact.check.gates import Step
-from fastact.ops.gate import Gates
 
-GATES = [op for op in fa.ops.values() if isinstance(op, Gates)]
+GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
 
 # NumPy's arrays, and those of each device: what does not depend on the instruction set.

@@ -1,6 +1,6 @@
 """What the tests of the norms share: settings, arrays, calls, and what the oracle makes of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,17 @@ from devices import Framework
 import fastact as fa
 from fastact import _cpu
 from fastact.check import reference
-from fastact.ops.bounds import Activation
-from fastact.ops.norm import Norm
+from fastact.check.norm_rows import NormOracle, Rows, Traits, default, rows_of, traits
 
-#: The norms whose statistics are those of rows of x.
-NORMS = [op for op in fa.ops.values() if isinstance(op, Norm)]
+#: The norms whose statistics are those of rows of x, and not of channels of the batch.
+NORMS = [op for op in fa.ops.values() if op.family == "norms" and not traits(op).by_channel]
 
 
 @dataclass(frozen=True)
 class Setting:
     """An op at a shape.
 
-    groups : of group_norm, by position. centred : False for rms_norm.
+    groups : of channels, by position, where the op has them.
     """
 
     op: str
@@ -35,12 +34,16 @@ class Setting:
         return f"{self.op}-{'x'.join(map(str, self.shape))}-{options}-{self.groups or ''}"
 
     @property
+    def kind(self) -> Traits:
+        return traits(fa.ops[self.op])
+
+    @property
     def centred(self) -> bool:
-        return "rms" not in self.op
+        return self.kind.centred
 
     @property
     def adds(self) -> bool:
-        return self.op.startswith("add")
+        return self.kind.adds
 
     @property
     def positional(self) -> tuple[int, ...]:
@@ -48,54 +51,28 @@ class Setting:
 
     @property
     def eps(self) -> float:
-        return float(self.options.get("eps", 1e-5 if self.centred else 1e-6))
+        return float(self.options.get("eps", default(fa.ops[self.op], "eps")))
 
     @property
-    def channel(self) -> int | None:
-        """Of ops with channels: their axis."""
-        if self.op not in ("group_norm", "instance_norm"):
-            return None
-        return int(self.options.get("channel_axis", 1)) % len(self.shape)
+    def rows(self) -> Rows:
+        return rows_of(fa.ops[self.op], self.shape, {**self.options, "num_groups": self.groups})
 
     @property
     def axes(self) -> tuple[int, ...]:
         """What is reduced, of `split` arrays."""
-        if self.channel is None:
-            axis = self.options.get("axis", -1)
-            named = axis if isinstance(axis, tuple) else (axis,)
-            return tuple(sorted(a % len(self.shape) for a in named))
-        kept = {0, self.channel}
-        return tuple(a for a in range(len(self.split_shape)) if a not in kept)
+        return self.rows.axes
 
     @property
     def split_shape(self) -> tuple[int, ...]:
-        if not self.groups:
-            return self.shape
-        at = self.channel
-        assert at is not None
-        inner = self.shape[at] // self.groups
-        return (*self.shape[:at], self.groups, inner, *self.shape[at + 1 :])
+        return self.rows.split
 
     @property
     def parameter(self) -> tuple[int, ...]:
-        if self.channel is not None:
-            return (self.shape[self.channel],)
-        return tuple(self.shape[a] for a in self.axes)
+        return self.rows.parameter
 
     def along(self, parameter: Any) -> np.ndarray:
         """A parameter as it broadcasts against `split` arrays."""
-        at = self.channel
-        lengths = [1] * len(self.split_shape)
-        for axis in self.axes if at is None else (at, at + 1) if self.groups else (at,):
-            lengths[axis] = self.split_shape[axis]
-        return np.asarray(parameter, np.float64).reshape(lengths)
-
-    def summed(self, terms: np.ndarray) -> np.ndarray:
-        """Over all that a parameter meets."""
-        like = self.along(np.empty(self.parameter)).shape
-        over = tuple(a for a, n in enumerate(like) if n == 1)
-        total: np.ndarray = terms.sum(over).reshape(self.parameter)
-        return total
+        return np.asarray(parameter, np.float64).reshape(self.rows.along)
 
     def split(self, x: Any) -> np.ndarray:
         x = np.asarray(x)
@@ -103,46 +80,60 @@ class Setting:
         return x.astype(made_in).reshape(self.split_shape)
 
     def of_rows(self, statistic: Any) -> np.ndarray:
-        lengths = [1 if a in self.axes else n for a, n in enumerate(self.split_shape)]
-        return np.asarray(statistic, np.float64).reshape(lengths)
+        return np.asarray(statistic, np.float64).reshape(self.rows.kept)
+
+
+def for_every_norm(settings: list[Setting]) -> list[Setting]:
+    """The settings, and for each norm that has none those of another one whose rows are alike."""
+    found = list(settings)
+    for op in NORMS:
+        if op.name in {s.op for s in settings}:
+            continue
+        alike = [s for s in settings if s.kind.rows == traits(op).rows]
+        found += [replace(s, op=op.name) for s in alike if s.op == alike[0].op]
+    return found
 
 
 # Rows of every length that matters: shorter and longer than a vector, a chunk of 1024, a block of
 # 2048 and what is kept between the passes; tuples of axes, also such that rows are not contiguous;
 # channels first with long, short and single lines, and last; one group, groups of one.
-SETTINGS = [
-    Setting("layer_norm", (5,)),
-    Setting("layer_norm", (32, 10)),
-    Setting("layer_norm", (1, 768)),
-    Setting("layer_norm", (130, 37)),
-    Setting("layer_norm", (3, 2500)),
-    Setting("layer_norm", (3, 20000)),
-    Setting("layer_norm", (6, 4, 50), {"axis": (-2, -1)}),
-    Setting("layer_norm", (6, 30, 5), {"axis": 1}),
-    Setting("layer_norm", (7, 3, 5, 6), {"axis": (0, 2)}),
-    Setting("layer_norm", (9, 17), {"eps": 0.5}),
-    Setting("rms_norm", (33, 100)),
-    Setting("rms_norm", (2, 5000)),
-    Setting("rms_norm", (6, 30, 5), {"axis": (0, 1)}),
-    Setting("add_layer_norm", (19, 70)),
-    Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
-    Setting("add_rms_norm", (19, 1100)),
-    Setting("group_norm", (9, 12, 9, 7), groups=4),
-    Setting("group_norm", (2, 6, 40, 30), groups=3),
-    Setting("group_norm", (3, 8, 2, 3), groups=2),
-    Setting("group_norm", (20, 12), groups=3),
-    Setting("group_norm", (2, 12, 50), groups=12),
-    Setting("group_norm", (2, 9, 7, 12), {"channel_axis": -1}, groups=4),
-    Setting("group_norm", (12, 50), {"channel_axis": 0}, groups=3),
-    Setting("instance_norm", (9, 5, 9, 7)),
-    Setting("instance_norm", (2, 3, 60, 50)),
-    Setting("instance_norm", (3, 9, 7, 12), {"channel_axis": -1}),
-    Setting("instance_norm", (3, 50), {"channel_axis": 0}),
-    Setting("instance_norm", (3, 5)),
-]
+SETTINGS = for_every_norm(
+    [
+        Setting("layer_norm", (5,)),
+        Setting("layer_norm", (32, 10)),
+        Setting("layer_norm", (1, 768)),
+        Setting("layer_norm", (130, 37)),
+        Setting("layer_norm", (3, 2500)),
+        Setting("layer_norm", (3, 20000)),
+        Setting("layer_norm", (6, 4, 50), {"axis": (-2, -1)}),
+        Setting("layer_norm", (6, 30, 5), {"axis": 1}),
+        Setting("layer_norm", (7, 3, 5, 6), {"axis": (0, 2)}),
+        Setting("layer_norm", (9, 17), {"eps": 0.5}),
+        Setting("rms_norm", (33, 100)),
+        Setting("rms_norm", (2, 5000)),
+        Setting("rms_norm", (6, 30, 5), {"axis": (0, 1)}),
+        Setting("add_layer_norm", (19, 70)),
+        Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
+        Setting("add_rms_norm", (19, 1100)),
+        Setting("group_norm", (9, 12, 9, 7), groups=4),
+        Setting("group_norm", (2, 6, 40, 30), groups=3),
+        Setting("group_norm", (3, 8, 2, 3), groups=2),
+        Setting("group_norm", (20, 12), groups=3),
+        Setting("group_norm", (2, 12, 50), groups=12),
+        Setting("group_norm", (2, 9, 7, 12), {"channel_axis": -1}, groups=4),
+        Setting("group_norm", (12, 50), {"channel_axis": 0}, groups=3),
+        Setting("instance_norm", (9, 5, 9, 7)),
+        Setting("instance_norm", (2, 3, 60, 50)),
+        Setting("instance_norm", (3, 9, 7, 12), {"channel_axis": -1}),
+        Setting("instance_norm", (3, 50), {"channel_axis": 0}),
+        Setting("instance_norm", (3, 5)),
+    ]
+)
 
 
 FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
+#: Those whose rows lie along an axis.
+OF_ROWS = [op for op in NORMS if not traits(op).channels]
 each_norm = pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 few_settings = pytest.mark.parametrize("setting", FEW, ids=str)
@@ -162,7 +153,7 @@ class Arrays:
         of = lambda a: a.astype(parameter or dtype)  # noqa: E731
         self.weight = of(1 + made(setting.parameter)) if "w" in weights else None
         self.bias = of(made(setting.parameter)) if "b" in weights else None
-        if not setting.centred:
+        if "bias" not in setting.kind.weights:
             self.bias = None
 
     @property
@@ -171,8 +162,7 @@ class Arrays:
 
     @property
     def weights(self) -> dict[str, Any]:
-        both = {"weight": self.weight, "bias": self.bias}
-        return both if self.setting.centred else {"weight": self.weight}
+        return {name: getattr(self, name) for name in self.setting.kind.weights}
 
     def call(self, entry: Any, **named: Any) -> Any:
         options = {**self.setting.options, **self.weights, **named}
@@ -191,34 +181,20 @@ class Arrays:
 
         mean, rstd: those that backward is given; else the true ones.
         """
-        s, dtype = self.setting, self.x.dtype
-        x, dy = s.split(self.normalised), s.split(self.dy)
-        made_in = reference.wide(dtype)
-        if rstd is not None:
-            true = (s.of_rows(mean) if s.centred else 0.0, s.of_rows(rstd))
-        else:
-            true = reference.statistics(x.astype(made_in), s.axes, s.eps, s.centred)
-        w = s.along(self.weight) if self.weight is not None else np.ones(())
-        b = s.along(self.bias) if self.bias is not None else np.zeros(())
-        exact = reference.norm_of(name, dtype, dy, x, true, w, b, axes=s.axes, centred=s.centred)
-        act = activation_of(name, exact, self.on_gpu)
-        compute = np.promote_types(dtype, np.float32)
-        wide_bias = self.bias is not None and self.bias.dtype.itemsize > compute.itemsize
-        how = {"wide_bias": wide_bias}
-        y = reference.judged_y(exact, self.op.bounds, act, dtype, **how)
-        to = next((a.dtype for a in (self.weight, self.bias) if a is not None), dtype)
-        total = lambda t: s.summed(np.broadcast_to(t, x.shape))  # noqa: E731
-        rest = reference.judged_gradients(exact, self.op.bounds, act, dtype, to, total, **how)
-        back = lambda a: np.broadcast_to(a, s.split_shape).reshape(s.shape)  # noqa: E731
-        both = [tuple(map(back, part)) for part in (y, rest["dx"])]
-        both += [rest["dweight"], rest["dbias"]]
-        return [value for value, _ in both], [allowed for _, allowed in both]
-
-
-def activation_of(name: str, exact: Any, on_gpu: bool = False) -> Activation:
-    """The activation behind a norm, by its own bounds."""
-    bounds = None if name == "identity" else fa.ops[name].bounds
-    return Activation(bounds, exact.value, exact.slope, on_gpu)
+        s, dtype, rows = self.setting, self.x.dtype, self.setting.rows
+        given = {k: a for k, a in self.weights.items() if a is not None}
+        dtypes = {k: a.dtype for k, a in given.items()}
+        oracle = NormOracle(self.op, rows, dtype, name, dtypes, self.on_gpu)
+        arrays = {"x": self.normalised, "dy": self.dy, **given}
+        statistics: Any = (0.0 if mean is None else mean, rstd)
+        if rstd is None:
+            wide = s.split(self.normalised).astype(reference.wide(dtype))
+            statistics = reference.statistics(wide, s.axes, s.eps, s.centred)
+        exact = oracle.of(arrays, statistics)
+        found = {"y": oracle.y(exact), **oracle.gradients(exact)}
+        for part in ("y", "dx"):
+            found[part] = tuple(map(rows.back, found[part]))
+        return [value for value, _ in found.values()], [allowed for _, allowed in found.values()]
 
 
 def assert_close(actual: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> None:

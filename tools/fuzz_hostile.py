@@ -13,10 +13,6 @@ BufferError, or to be computed. The exit status is 1 where a promise did not hol
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import random
 import sys
 from pathlib import Path
 
@@ -24,41 +20,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", type=int, help="how many (default: as many as --seconds allow)")
-    parser.add_argument("--seed", type=int, help="default: a fresh one")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first case")
-    parser.add_argument("--case", type=int, help="run one case alone")
-    parser.add_argument("--before", type=int, default=0, help="with --case: and so many before it")
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--json", action="store_true", help="the summary as JSON, last")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    from fuzzing import campaign, hostile
+    from fuzzing import hostile, options
 
-    if told.worker:
-        settings = campaign.Settings(**json.loads(told.worker[0]))
-        campaign.serve(hostile.HostileWorker(settings), told.worker[1])
-        return 0
-    seed = random.SystemRandom().randrange(10**9) if told.seed is None else told.seed
-    settings = campaign.Settings(seed, fresh=False, program="fuzz_hostile.py")
-    if told.case is not None:
-        print(hostile.HostileCase(settings, told.case))
-        first, count, jobs = max(told.case - told.before, 0), told.before + 1, 1
-    else:
-        endless = 10**12 if told.seconds < float("inf") else 10_000
-        first, count, jobs = told.first, told.cases or endless, told.jobs
-    print(f"{settings.command} --first {first}", flush=True)
-    report = hostile.HostileCampaign(
-        settings, first, count, told.seconds, jobs, lambda text: print(text, flush=True)
-    ).run()
-    print("\n".join(report.lines()))
-    if told.json:
-        print(json.dumps({"seconds": report.seconds, **vars(report.total)}))
-    return 1 if report.total.failures else 0
+    return options.run(
+        options.parser_of(__doc__).parse_args(),
+        show=hostile.HostileCase,
+        worker=hostile.HostileWorker,
+        campaign_of=hostile.HostileCampaign,
+        fresh=False,
+        program="fuzz_hostile.py",
+    )
 
 
 if __name__ == "__main__":

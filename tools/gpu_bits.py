@@ -108,12 +108,12 @@ def main() -> int:
                 )
                 good = worst <= ALLOWED[name]
                 fine &= good
-                told = f"{differing:,} of {count:,} inputs differ"
+                found = f"{differing:,} of {count:,} inputs differ"
                 if differing:
-                    told += f", by {worst:g} ULP at most, at {where!r}"
+                    found += f", by {worst:g} ULP at most, at {where!r}"
                 seconds = time.perf_counter() - started
                 verdict = "ok" if good else "TOO FAR"
-                print(f"{op.name} {direction}, {name}: {told}; {verdict} ({seconds:.0f} s)")
+                print(f"{op.name} {direction}, {name}: {found}; {verdict} ({seconds:.0f} s)")
     return 0 if fine else 1
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
+from fastact.check.sum_axes import is_over_any, is_sum, term_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import calls
@@ -172,15 +173,11 @@ def check_activations(op: Any, dtype: Any, check: Checker) -> None:
             check(what, op.backward, [dy, x], out, scale, accumulate=accumulate)
 
 
-# Of the sums: the power of x that is added, and whether backward takes x (or its shape).
-SUMS = {"sum": (1, False), "sum_squares": (2, True)}
-
-
 def check_sum(op: Any, dtype: Any, check: Checker) -> None:
     """A sum, and its gradient."""
-    power, takes_x = SUMS[op.name]
+    term, takes_x = term_of(op), "x" in op.saves
     for name, x, axis in sums(dtype):
-        magnitude = (np.abs(x.astype(np.float64)) ** power).sum(axis)
+        magnitude = np.abs(term(x.astype(np.float64))).sum(axis)
         out = np.zeros(magnitude.shape, dtype)
         check(f"{op.name}, {name}", op, [x], out, magnitude, axis=axis)
         dy = values(magnitude.shape, dtype)
@@ -193,10 +190,17 @@ def check_sum(op: Any, dtype: Any, check: Checker) -> None:
             )
 
 
+def normalises_single(op: Any) -> bool:
+    """Whether each element of an array of two axes is a normalization row of its own."""
+    x = values((4, 6), np.dtype(np.float32))
+    _, saved = op.bound("forward", op.sample(x, x))()
+    return any(name == "rstd" and a.size == x.size for name, a in zip(op.saves, saved, strict=True))
+
+
 def check_rest(op: Any, dtype: Any, check: Checker) -> None:
     """Forward and backward with all that the op takes."""
-    # Instances of two axes have one element each, for which an emulated device takes a block.
-    alone = op.name == "instance_norm" and check.device.name.startswith("emulated")
+    # An emulated device takes a block for each normalization row, even of one element.
+    alone = normalises_single(op) and check.device.name.startswith("emulated")
     for name, x, dy in tables(dtype, 1200 if alone else sys.maxsize):
         check.parts(f"{op.name}, {name}, {dtype.name}", calls.forward(op, x, dy))
         check.parts(f"{op.name}.backward, {name}, {dtype.name}", calls.backward(op, x, dy))
@@ -216,7 +220,7 @@ def main() -> int:
         for op in map(fa.ops.__getitem__, args.ops or fa.ops):
             if op.family == "activations":
                 check_activations(op, dtype, check)
-            elif op.name in SUMS:
+            elif is_sum(op) and is_over_any(op):
                 check_sum(op, dtype, check)
             else:
                 check_rest(op, dtype, check)

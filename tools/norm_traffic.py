@@ -11,12 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import fastact as fa
+from fastact.check.norm_rows import rows_of, traits
+
+Chain = Callable[[Any, Any, Any, Any], Any]
 
 SHAPE = (16, 32, 28, 28)
 GROUPS = 8
@@ -86,54 +91,48 @@ def standardised(x: Any, axes: tuple[int, ...], m: Any, centred: bool = True) ->
     return x / m.sqrt((x * x).mean(axes, keepdims=True) + 1e-5)
 
 
-def layer_norm(x: Any, w: Any, b: Any, m: Any) -> Any:
-    return standardised(x, (-1,), m) * w + b
+def chain_of(op: Any) -> Chain:
+    """The chain that a norm replaces, of x, weight and bias, by its signature.
+
+    Of an op that is given statistics these stand for weight and bias, too.
+    """
+    kind = traits(op)
+    options: dict[str, Any] = {kind.channels: 1} if kind.channels else {}
+    rows = rows_of(op, SHAPE, {**options, "num_groups": GROUPS})
+    flat = (*SHAPE[:1], GROUPS, -1)  # groups of channels, in memory one after the other
+
+    def along(parameter: Any) -> Any:
+        return parameter[:, None, None] if kind.channels else parameter
+
+    def chain(x: Any, w: Any, b: Any, m: Any) -> Any:
+        x = x + x if kind.adds else x
+        if kind.given:
+            y = (x - along(b)) * along(w)
+        elif kind.groups:
+            y = standardised(x.reshape(flat), (-1,), m).reshape(x.shape)
+        else:
+            y = standardised(x, rows.axes, m, centred=kind.centred)
+        return y * along(w) + along(b) if kind.centred else y * along(w)
+
+    return chain
 
 
-def rms_norm(x: Any, w: Any, b: Any, m: Any) -> Any:
-    return standardised(x, (-1,), m, centred=False) * w
+def moved_by(op: Any) -> tuple[int, int]:
+    """Arrays of x's size that fastact moves forward and backward.
+
+    Forward x is read and y written; an op that adds reads the residual and writes the sum, and one
+    that takes the moments of the batch reads x for them first. Backward dy and x are read, twice
+    where dx waits for sums over the batch, and dx is written. For the way back all keep x (of ops
+    that add, the sum, which is one of their results anyway).
+    """
+    kind = traits(op)
+    return 2 + 2 * kind.adds + kind.moves, 5 if kind.by_channel else 3
 
 
-def add_layer_norm(x: Any, w: Any, b: Any, m: Any) -> Any:
-    return layer_norm(x + x, w, b, m)
-
-
-def add_rms_norm(x: Any, w: Any, b: Any, m: Any) -> Any:
-    return rms_norm(x + x, w, b, m)
-
-
-def of_channels(x: Any, w: Any, b: Any, m: Any, axes: tuple[int, ...]) -> Any:
-    return standardised(x, axes, m) * w[:, None, None] + b[:, None, None]
-
-
-def group_norm(x: Any, w: Any, b: Any, m: Any) -> Any:
-    units = standardised(x.reshape(len(x), GROUPS, -1), (-1,), m).reshape(x.shape)
-    return units * w[:, None, None] + b[:, None, None]
-
-
-def norm_apply(x: Any, w: Any, b: Any, m: Any) -> Any:
-    mean, rstd = b[:, None, None], w[:, None, None]
-    return (x - mean) * rstd * w[:, None, None] + b[:, None, None]
-
-
-#: By name: the chain, and the arrays of x's size that fastact moves forward and backward. For the
-#: way back it keeps x (of ops that add, the sum, which is one of their results anyway).
-OPS: dict[str, tuple[Callable[..., Any], int, int]] = {
-    "layer_norm": (layer_norm, 2, 3),
-    "rms_norm": (rms_norm, 2, 3),
-    "add_layer_norm": (add_layer_norm, 4, 3),
-    "add_rms_norm": (add_rms_norm, 4, 3),
-    "group_norm": (group_norm, 2, 3),
-    "instance_norm": (partial(of_channels, axes=(2, 3)), 2, 3),
-    "batch_norm, training": (partial(of_channels, axes=(0, 2, 3)), 3, 5),
-    "norm_apply": (norm_apply, 2, 5),
-}
-
-
-def by_numpy(chain: Callable[..., Any], mish: bool) -> float:
+def by_numpy(chain: Chain, length: int, mish: bool) -> float:
     """Arrays of x's size that NumPy moves."""
     x = np.ones(SHAPE, np.float32).view(Counting)
-    w = np.ones(SHAPE[-1 if is_of_rows(chain) else 1], np.float32)
+    w = np.ones(length, np.float32)
     Counting.moved = 0
     y = chain(x, w, w, np)
     if mish:
@@ -141,10 +140,10 @@ def by_numpy(chain: Callable[..., Any], mish: bool) -> float:
     return Counting.moved / x.nbytes
 
 
-def by_torch(chain: Callable[..., Any], mish: bool) -> tuple[float, float, float]:
+def by_torch(chain: Chain, length: int, mish: bool) -> tuple[float, float, float]:
     """Those that torch moves forward, and backward, and keeps between."""
     x = torch.ones(SHAPE, requires_grad=True)
-    w, b = (torch.ones(SHAPE[-1 if is_of_rows(chain) else 1], requires_grad=True) for _ in "wb")
+    w, b = (torch.ones(length, requires_grad=True) for _ in "wb")
     held: dict[int, int] = {}
     with Traffic() as ahead, kept_in(held):
         y = chain(x, w, b, torch)
@@ -152,12 +151,8 @@ def by_torch(chain: Callable[..., Any], mish: bool) -> tuple[float, float, float
     dy = torch.ones(SHAPE)
     with Traffic() as back:
         torch.autograd.grad(y, [x, w, b], dy, allow_unused=True)
-    unit = x.numel() * x.itemsize
-    return ahead.moved / unit, back.moved / unit, sum(held.values()) / unit
-
-
-def is_of_rows(chain: Any) -> bool:
-    return chain in (layer_norm, rms_norm, add_layer_norm, add_rms_norm)
+    size = x.numel() * x.itemsize
+    return ahead.moved / size, back.moved / size, sum(held.values()) / size
 
 
 PAGE = """\
@@ -187,23 +182,26 @@ def main() -> None:
     ]
     print("| " + " | ".join(header) + " |")
     print("|---|" + "---:|" * (len(header) - 1))
-    for name, (chain, forward, backward) in OPS.items():
-        for mish in (False, True):
-            ahead, back, kept = by_torch(chain, mish)
-            chained = by_numpy(chain, mish)
-            cells = [
-                f"{name}, mish" if mish else name,
-                f"{forward}",
-                f"{chained:.1f}",
-                f"{ahead:.1f}",
-                f"{1 - forward / min(ahead, chained):.0%}",
-                f"{backward}",
-                f"{back:.1f}",
-                f"{1 - backward / back:.0%}",
-                "1",
-                f"{kept:.1f}",
-            ]
-            print("| " + " | ".join(cells) + " |")
+    norms = [op for op in fa.ops.values() if op.family == "norms"]
+    norms.sort(key=lambda op: traits(op).by_channel)
+    for op, mish in product(norms, (False, True)):
+        kind, (forward, backward) = traits(op), moved_by(op)
+        chain, length = chain_of(op), SHAPE[1 if kind.channels else -1]
+        ahead, back, kept = by_torch(chain, length, mish)
+        chained = by_numpy(chain, length, mish)
+        cells = [
+            op.name + ", training" * kind.moves + ", mish" * mish,
+            f"{forward}",
+            f"{chained:.1f}",
+            f"{ahead:.1f}",
+            f"{1 - forward / min(ahead, chained):.0%}",
+            f"{backward}",
+            f"{back:.1f}",
+            f"{1 - backward / back:.0%}",
+            "1",
+            f"{kept:.1f}",
+        ]
+        print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

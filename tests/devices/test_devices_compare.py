@@ -77,8 +77,8 @@ def moved(call: Any, change: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
         return value
 
     args = tuple(map(one, call.args))
-    told = {name: one(value) for name, value in call.keywords.items()}
-    return lambda **named: call.func(*args, **told, **named)
+    keywords = {name: one(value) for name, value in call.keywords.items()}
+    return lambda **named: call.func(*args, **keywords, **named)
 
 
 def results(here: Framework | None, call: Callable[..., Any]) -> list[np.ndarray | None]:
@@ -90,7 +90,8 @@ def cancelled(op: Any, call: Any) -> float:
     """How large the terms are of which a gradient of a norm is a small difference: |dy| rstd."""
     if op.family != "norms" or call.func != op.backward:
         return 0.0
-    dy, rstd = call.args[0], call.args[2 if "rms" in op.name else 3]
+    named = dict(zip(op.entry_points["backward"].arrays, call.args, strict=True)) | call.keywords
+    dy, rstd = named["dy"], named["rstd"]
     return float(np.abs(dy.astype(float)).max() * np.abs(rstd.astype(float)).max())
 
 

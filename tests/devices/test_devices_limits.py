@@ -43,33 +43,37 @@ def data(dtype: Any, rows: int, n: int) -> tuple[np.ndarray, ...]:
     return x, dy, weight, bias
 
 
-def forward(of: Any, numpy: Any, dtype: Any, n: int, told: Any, rows: int = 2) -> list[np.ndarray]:
+def forward(
+    of: Any, numpy: Any, dtype: Any, n: int, options: Any, rows: int = 2
+) -> list[np.ndarray]:
     x, _, weight, bias = map(of, data(dtype, rows, n))
-    y, (_, mean, rstd, *_) = fa.layer_norm.forward(x, weight, bias, **told)
+    y, (_, mean, rstd, *_) = fa.layer_norm.forward(x, weight, bias, **options)
     return [numpy(a) for a in (y, mean, rstd)]
 
 
-def backward(of: Any, numpy: Any, dtype: Any, n: int, told: Any, rows: int = 3) -> list[np.ndarray]:
+def backward(
+    of: Any, numpy: Any, dtype: Any, n: int, options: Any, rows: int = 3
+) -> list[np.ndarray]:
     x, dy, weight, bias = data(dtype, rows, n)
     _, saved = fa.layer_norm.forward(x, weight, bias)  # on the CPU: the same for all
-    made = fa.layer_norm.backward(of(dy), *map(of, saved), **told)
+    made = fa.layer_norm.backward(of(dy), *map(of, saved), **options)
     return [numpy(a) for a in made]
 
 
-def check(run: Any, dtype: Any, n: int, told: Any) -> None:
+def check(run: Any, dtype: Any, n: int, options: Any) -> None:
     """Every device has the same bits, and the CPU's values."""
 
     def numpy(array: Any) -> np.ndarray:
         return np.frombuffer(array.tobytes(), DTYPES[array.dtype]).reshape(array.shape)
 
     found = [
-        run(to_emulated(emulated.ExchangeArray, device), numpy, dtype, n, told)
+        run(to_emulated(emulated.ExchangeArray, device), numpy, dtype, n, options)
         for device in range(3)
     ]
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             assert_same_bits(two, one)
-    expected = run(lambda array: array, lambda array: array, dtype, n, told)
+    expected = run(lambda array: array, lambda array: array, dtype, n, options)
     # A last place of the dtype, and of the sums of many terms what float32 rounds of them.
     epsilon = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
     for one, two in zip(found[0], expected, strict=True):

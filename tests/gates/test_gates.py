@@ -33,7 +33,7 @@ def test_within_the_bounds(op, shape, dtype, backend, recompute):
 def test_gates_are_the_activations(op, backend):
     """Kept gates have the bits of sigmoid and tanh of the sums."""
     step = random_step(on(op, backend), (9, 200), np.float32)
-    if op is fa.gru_gates:
+    if op.takes_recurrent:  # a reset gate works on a part of the sum
         return
     kept = forward(step)[-1][0]
     assert step.bias is not None
@@ -83,11 +83,10 @@ def test_dbias_is_bias_grad(op, shape, dtype, isa):
     """The sums of bias_grad, to the bit; both biases have theirs."""
     step = random_step(op, shape, dtype)
     made = backward(step, forward(step)[-1])
-    if op is fa.gru_gates:
-        assert_same_bits(made[4], fa.bias_grad(made[1]))
-        assert_same_bits(made[3], fa.bias_grad(made[0]))
-    else:
-        assert_same_bits(made[2], fa.bias_grad(made[0]))
+    named = dict(zip(op.gradients, made, strict=True))
+    assert_same_bits(named["dbias"], fa.bias_grad(named["dgates"]))
+    if op.takes_recurrent:
+        assert_same_bits(named["drecurrent_bias"], fa.bias_grad(named["drecurrent"]))
 
 
 @each_op
@@ -175,7 +174,7 @@ def test_expanded_and_numbers(op, dtype, where):
     arrays = step.arrays
     given = [0.5 if a is step.state else a for a in arrays]
     saved = step.op.forward(*given, **step.options)[1]
-    gradients = (1.0, step.dc) if op is fa.lstm_gates else (1.0,)
+    gradients = (1.0, *step.gradients[1:])
     assert_all_same(step.op.backward(*gradients, *saved), made)
 
 
@@ -207,10 +206,11 @@ def test_in_place(op, dtype, shape, where):
     *results, saved = forward(step)
     made = backward(step, saved)
     copies = tuple(a.copy() for a in step.arrays)
-    out = (np.empty_like(step.state), copies[-1]) if op is fa.lstm_gates else copies[-1]
+    out: Any = (*(np.empty_like(step.state) for _ in op.results[1:]), copies[-1])
+    out = out if len(out) > 1 else out[0]
     called = step.op(*copies, **step.options, out=out)
     assert_all_same(called if isinstance(called, tuple) else (called,), results)
-    if op is not fa.gru_gates:  # which keeps one array more
+    if len(op.kept) == op.count:  # what is kept has the size of the gates
         step.gates = step.gates.copy()
         outs = tuple(np.empty_like(r) for r in results)
         kept = forward(step, out=(*outs, step.gates))[-1]

@@ -82,7 +82,10 @@ def test_sums_of_rows(op, device, dtype, shape):
     """dbias is the sum of what was stored; of 16-bit gradients before they were rounded."""
     step = random_step(on(op, device), shape, dtype)
     made = backward(step, forward(step)[-1])
-    pairs = [(made[3], made[0]), (made[4], made[1])] if op is fa.gru_gates else [(made[2], made[0])]
+    named = dict(zip(op.gradients, made, strict=True))
+    pairs = [(named["dbias"], named["dgates"])]
+    if op.takes_recurrent:
+        pairs.append((named["drecurrent_bias"], named["drecurrent"]))
     for dbias, dgates in pairs:
         rounding: Any = 0.0
         if dtype.itemsize == 2:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import FRAMEWORKS, KERNELS, Framework
+from normed import OF_ROWS
 
 import fastact as fa
+from fastact.check.norm_rows import traits
 
 INF = float("inf")
 # What one row has more than numbers: at its start, at its end and amid it, next to each other and
@@ -65,11 +67,11 @@ def check_norm(
 ) -> None:
     eps = 1e-5
     given = here.of(x)
-    inputs = [given, here.of(np.zeros_like(x))] if op.name.startswith("add") else [given]
+    inputs = [given, here.of(np.zeros_like(x))] if traits(op).adds else [given]
     y, saved = op.forward(*inputs, *positional, eps=eps, **named)
     mean, var = oracle(x, axes)
     wide = x.astype(float)
-    if "rms" in op.name:
+    if not traits(op).centred:
         with np.errstate(all="ignore"):
             rstd = 1 / np.sqrt(np.square(wide).mean(axes, keepdims=True) + eps)
             expected = wide * rstd
@@ -78,7 +80,7 @@ def check_norm(
         with np.errstate(all="ignore"):
             expected = (wide - mean) * rstd
         check(here.numpy(saved[1]).reshape(mean.shape), mean, saved_dtype(x))
-    check(here.numpy(saved[1 if "rms" in op.name else 2]).reshape(mean.shape), rstd, np.float32)
+    check(here.numpy(saved[op.saves.index("rstd")]).reshape(mean.shape), rstd, np.float32)
     first = here.numpy(y[0] if isinstance(y, tuple) else y).astype(float)
     where = ~np.isfinite(expected)
     np.testing.assert_array_equal(np.isnan(first), np.isnan(expected))
@@ -92,14 +94,14 @@ def saved_dtype(x: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("name", [op.name for op in OF_ROWS if not traits(op).adds])
 @pytest.mark.parametrize("here", HERE, ids=lambda f: f.name)
 def test_rows(here: Framework, dtype: Any, name: str, n: int) -> None:
     check_norm(here, fa.ops[name], rows_of(dtype, n), -1, (), {})
 
 
 @pytest.mark.parametrize("n", [3, 2500])
-@pytest.mark.parametrize("name", ["add_layer_norm", "add_rms_norm"])
+@pytest.mark.parametrize("name", [op.name for op in OF_ROWS if traits(op).adds])
 @pytest.mark.parametrize("here", HERE, ids=lambda f: f.name)
 def test_rows_with_a_residual(here: Framework, dtype: Any, name: str, n: int) -> None:
     check_norm(here, fa.ops[name], rows_of(dtype, n), -1, (), {})

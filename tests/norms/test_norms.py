@@ -24,6 +24,7 @@ from normed import (
 
 import fastact as fa
 from fastact.check import reference
+from fastact.check.norm_rows import traits
 
 
 @each_setting
@@ -100,12 +101,13 @@ def test_group_norm_between_layer_and_instance_norm():
 
 @each_norm
 def test_empty(norm, dtype):
-    positional = (2,) if norm.name == "group_norm" else ()
+    kind = traits(norm)
+    positional = (2,) if kind.groups else ()
     for shape in ((0, 4, 3), (3, 4, 0)):
-        axis = {} if norm.name in ("group_norm", "instance_norm") else {"axis": -1}
+        axis = {} if kind.channels else {"axis": -1}
         length = 4 if not axis else shape[-1]
         x, w = np.empty(shape, dtype), np.ones(length, dtype)
-        inputs = (x, x) if norm.name.startswith("add") else (x,)
+        inputs = (x, x) if kind.adds else (x,)
         y, saved = norm.forward(*inputs, *positional, w, **axis)
         assert (y[0] if len(inputs) == 2 else y).shape == shape
         gradients = norm.backward(x, *saved, **axis)

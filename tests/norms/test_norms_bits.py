@@ -10,21 +10,24 @@ from normed import (
     assert_same_on_fused_isas,
     everything,
     few_settings,
+    for_every_norm,
     run,
 )
 
 import fastact as fa
 
-BIG = [
-    Setting("layer_norm", (300, 130)),
-    Setting("layer_norm", (5, 40000)),
-    Setting("rms_norm", (300, 130)),
-    Setting("add_rms_norm", (300, 130)),
-    Setting("group_norm", (20, 12, 20, 20), groups=3),
-    Setting("group_norm", (9, 20, 20, 12), {"channel_axis": -1}, groups=3),
-    Setting("instance_norm", (20, 12, 20, 20)),
-    Setting("instance_norm", (9, 20, 20, 12), {"channel_axis": -1}),
-]
+BIG = for_every_norm(
+    [
+        Setting("layer_norm", (300, 130)),
+        Setting("layer_norm", (5, 40000)),
+        Setting("rms_norm", (300, 130)),
+        Setting("add_rms_norm", (300, 130)),
+        Setting("group_norm", (20, 12, 20, 20), groups=3),
+        Setting("group_norm", (9, 20, 20, 12), {"channel_axis": -1}, groups=3),
+        Setting("instance_norm", (20, 12, 20, 20)),
+        Setting("instance_norm", (9, 20, 20, 12), {"channel_axis": -1}),
+    ]
+)
 
 
 @pytest.mark.parametrize("setting", BIG, ids=str)

@@ -16,6 +16,7 @@ from normed import (
     assert_right,
     each_norm,
     few_settings,
+    for_every_norm,
     layouts,
     run,
     run_on,
@@ -24,6 +25,7 @@ from normed import each_setting as each_cpu_setting
 
 import fastact as fa
 from fastact.check import reference
+from fastact.check.norm_rows import traits
 from fastact.interop import devices
 
 on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
@@ -161,14 +163,14 @@ def test_parameters_of_activations(device):
 
 @each_norm
 def test_empty(norm, dtype, device):
-    positional = (2,) if norm.name == "group_norm" else ()
-    channels = norm.name in ("group_norm", "instance_norm")
+    kind = traits(norm)
+    positional = (2,) if kind.groups else ()
     for shape in ((0, 4, 3), (3, 4, 0)):
-        length = 4 if channels else shape[-1]
+        length = 4 if kind.channels else shape[-1]
         x, w = device.of(np.empty(shape, dtype)), device.of(np.ones(length, dtype))
-        inputs = (x, x) if norm.name.startswith("add") else (x,)
+        inputs = (x, x) if kind.adds else (x,)
         _, saved = norm.forward(*inputs, *positional, w)
-        assert np.isnan(device.numpy(saved[-2 if norm.name.endswith("rms_norm") else -3])).all()
+        assert np.isnan(device.numpy(saved[norm.saves.index("rstd")])).all()
         gradients = norm.backward(x, *saved)
         np.testing.assert_array_equal(device.numpy(gradients[1]).astype(float), np.zeros(length))
         held = device.of(np.full(length, 3, dtype))
@@ -340,14 +342,16 @@ def test_expanded_gradient(setting, dtype, device):
 
 # --- bits -----------------------------------------------------------------------------------------
 
-OF_BITS = [
-    Setting("layer_norm", (30, 37)),
-    Setting("layer_norm", (3, 2500)),
-    Setting("add_rms_norm", (19, 1100)),
-    Setting("layer_norm", (5, 17001)),
-    Setting("group_norm", (5, 6, 9, 7), groups=3),
-    Setting("instance_norm", (3, 5, 9, 7)),
-]
+OF_BITS = for_every_norm(
+    [
+        Setting("layer_norm", (30, 37)),
+        Setting("layer_norm", (3, 2500)),
+        Setting("add_rms_norm", (19, 1100)),
+        Setting("layer_norm", (5, 17001)),
+        Setting("group_norm", (5, 6, 9, 7), groups=3),
+        Setting("instance_norm", (3, 5, 9, 7)),
+    ]
+)
 each_of_bits = pytest.mark.parametrize("setting", OF_BITS, ids=str)
 
 
@@ -364,7 +368,7 @@ def test_addresses_do_not_show(setting, name, device):
             arrays.residual, arrays.weight = moved(residual, 5 * by % 8), moved(weight, by)
             assert_all_same_bits(everything(device, arrays, activation=name), expected)
         arrays.x = np.ascontiguousarray(x[..., ::-1])[..., ::-1]  # element by element
-        if setting.op != "group_norm":
+        if not setting.groups:
             found = everything(device, arrays, activation=name)
             np.testing.assert_allclose(
                 found[0].astype(float), expected[0].astype(float), 1e-2, 1e-2

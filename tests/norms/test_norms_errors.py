@@ -8,6 +8,7 @@ import torch
 from normed import NORMS
 
 import fastact as fa
+from fastact.check.norm_rows import traits
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -190,8 +191,8 @@ def test_nothing_is_written():
 @pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
 def test_partial_overlap(norm):
     memory = np.ones((5, 6), np.float32)
-    positional = (2,) if norm.name == "group_norm" else ()
-    inputs = (memory[:4], ones(4, 6)) if norm.name.startswith("add") else (memory[:4],)
+    positional = (2,) if traits(norm).groups else ()
+    inputs = (memory[:4], ones(4, 6)) if traits(norm).adds else (memory[:4],)
     out = (memory[1:], None) if len(inputs) == 2 else memory[1:]
     with pytest.raises(ValueError, match="partial overlap"):
         norm(*inputs, *positional, out=out)

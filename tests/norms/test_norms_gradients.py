@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from normed import Arrays, Setting, run
+from normed import Arrays, Setting, for_every_norm, run
 
 import fastact as fa
 from fastact import Moments
@@ -102,16 +102,18 @@ def assert_gradients(entries: Entries, arrays: list[Any]) -> None:
 
 
 # A row along one axis, of several axes, with a residual, as a group, as a channel first and last.
-SMALL = [
-    Setting("layer_norm", (3, 7)),
-    Setting("layer_norm", (2, 3, 4), {"axis": (0, 2)}),
-    Setting("rms_norm", (3, 7)),
-    Setting("add_layer_norm", (3, 7)),
-    Setting("add_rms_norm", (2, 7)),
-    Setting("group_norm", (2, 4, 3), groups=2),
-    Setting("instance_norm", (2, 3, 5)),
-    Setting("instance_norm", (2, 5, 3), {"channel_axis": -1}),
-]
+SMALL = for_every_norm(
+    [
+        Setting("layer_norm", (3, 7)),
+        Setting("layer_norm", (2, 3, 4), {"axis": (0, 2)}),
+        Setting("rms_norm", (3, 7)),
+        Setting("add_layer_norm", (3, 7)),
+        Setting("add_rms_norm", (2, 7)),
+        Setting("group_norm", (2, 4, 3), groups=2),
+        Setting("instance_norm", (2, 3, 5)),
+        Setting("instance_norm", (2, 5, 3), {"channel_axis": -1}),
+    ]
+)
 names = pytest.mark.parametrize("name", ["identity", "mish", "tanh"])
 
 

@@ -10,12 +10,14 @@ has one whose axes lie in memory in any other order.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import normed
 import numpy as np
 import pytest
 from arrays import finite
 from conftest import assert_same_bits
 
 import fastact as fa
+from fastact.check.norm_rows import rows_of, traits
 
 Layout = Callable[[np.ndarray], np.ndarray]
 
@@ -202,14 +204,14 @@ NORMS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-def parameters(name: str, shape: tuple[int, ...], options: dict[str, Any], dtype: Any) -> list[Any]:
-    if "channel_axis" in options or name in ("group_norm", "instance_norm"):
-        of: tuple[int, ...] = (shape[options.get("channel_axis", 1)],)
-    else:
-        axes = options.get("axis", -1)
-        of = tuple(shape[a] for a in ((axes,) if isinstance(axes, int) else axes))
-    weight = finite(dtype, of, seed=4)
-    return [weight] if "rms" in name else [weight, finite(dtype, of, seed=5)]
+# What is not listed has a shape all the same.
+NORMS += [
+    (op.name, (3, 6, 9, 20), {"groups": 3} if traits(op).groups else {})
+    if traits(op).channels
+    else (op.name, (9, 130), {})
+    for op in normed.NORMS
+    if op.name not in {name for name, *_ in NORMS}
+]
 
 
 @pytest.mark.parametrize(("name", "shape", "given"), NORMS, ids=str)
@@ -218,24 +220,26 @@ def test_norms(dtype, name, shape, given, activation):
     op = fa.ops[name]
     options = dict(given)
     groups = (options.pop("groups"),) if "groups" in options else ()
-    told = {**options, "activation": activation}
+    kind = traits(op)
+    rows = rows_of(op, shape, {**options, "num_groups": groups[0] if groups else 0})
+    keywords = {**options, "activation": activation}
     x, dy = finite(dtype, shape), random_gradient(dtype, shape)
-    adds = (finite(dtype, shape, seed=9),) if name.startswith("add") else ()
-    theirs = parameters(name, shape, options, dtype)
+    adds = (finite(dtype, shape, seed=9),) if kind.adds else ()
+    theirs = [finite(dtype, rows.parameter, 4 + i) for i, _ in enumerate(kind.weights)]
     which = list(layouts(len(shape)))
 
     def forward(layout, into=None):
         arrays = [layout(a) for a in (x, *adds)]
         made = {} if into is None or adds else {"out": into(np.zeros_like(x))}
-        return op.forward(*arrays, *groups, *theirs, **told, **made)
+        return op.forward(*arrays, *groups, *theirs, **keywords, **made)
 
     _, saved = forward(copy_of)
 
     def backward(layout):
         first, *rest = saved
-        return op.backward(layout(dy), layout(first), *rest, **told)
+        return op.backward(layout(dy), layout(first), *rest, **keywords)
 
-    if len(shape) == 2:  # one axis of units and one inside them: any order does
+    if len(shape) == 2:  # one axis of rows and one inside them: any order does
         which += permuted(2)
     assert_layouts_agree(forward, which)
     assert_layouts_agree(backward, which)
@@ -249,19 +253,19 @@ def test_batch_norm(dtype, shape, axis, activation):
     x, dy = finite(dtype, shape), random_gradient(dtype, shape)
     weight, bias = (finite(dtype, (shape[axis],), seed=i) for i in (4, 5))
     which = list(layouts(len(shape)))
-    told = {"channel_axis": axis, "activation": activation}
+    keywords = {"channel_axis": axis, "activation": activation}
 
     def forward(layout):
         running = np.zeros(shape[axis], np.float64), np.ones(shape[axis], np.float64)
-        y, saved = fa.batch_norm.forward(layout(x), *running, weight, bias, True, **told)
+        y, saved = fa.batch_norm.forward(layout(x), *running, weight, bias, True, **keywords)
         return y, *running, saved[1:]
 
     _, saved = fa.batch_norm.forward(
-        x, np.zeros(shape[axis]), np.ones(shape[axis]), weight, bias, True, **told
+        x, np.zeros(shape[axis]), np.ones(shape[axis]), weight, bias, True, **keywords
     )
 
     def backward(layout):
-        return fa.batch_norm.backward(layout(dy), layout(x), *saved[1:], **told)
+        return fa.batch_norm.backward(layout(dy), layout(x), *saved[1:], **keywords)
 
     assert_layouts_agree(forward, which)
     assert_layouts_agree(backward, which)

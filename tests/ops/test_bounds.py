@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
-from normed import Arrays, Setting, assert_right, run, run_on
+from gated import GATES
+from normed import Arrays, Setting, assert_right, for_every_norm, run, run_on
 
 import fastact as fa
 from fastact.check import reference
 from fastact.check.gates import Step, errors
+from fastact.check.norm_rows import NormOracle, rows_of, traits
 from fastact.ops.bounds import (
     Activation,
     BiasBounds,
@@ -26,6 +28,7 @@ from fastact.ops.bounds import (
 )
 
 STATED = [op for op in fa.ops.values() if hasattr(op, "bounds")]
+NORMS = [op for op in STATED if op.family == "norms"]
 everywhere = pytest.mark.parametrize("where", [FRAMEWORKS[0], *KERNELS], ids=lambda f: f.name)
 
 
@@ -68,16 +71,17 @@ def test_docstrings_state_the_bounds(op):
     assert [c for c in back if c not in shown(op, "backward")] == []
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "batch_norm", "norm_apply"])
-def test_docstrings_state_the_gradients_of_norms(name):
-    op, said = fa.ops[name], shown(fa.ops[name], "backward")
+@pytest.mark.parametrize("op", NORMS, ids=lambda op: op.name)
+def test_docstrings_state_the_gradients_of_norms(op):
+    said, kind = shown(op, "backward"), traits(op)
     b = op.bounds
     assert f"n / {1 / b.each:g}" in said
     of_moments = f"{b.gradient:g} abs(g) + {b.averaged:g} (mean abs(g)"
-    assert (of_moments in said) == (name != "norm_apply")
-    assert (f"{b.given:g} u rstd abs(g)" in said) == (name != "layer_norm")
-    assert text(b.far) in shown(op)
-    assert text(b.far_double) in shown(op)
+    assert (of_moments in said) == (not kind.given)
+    assert (f"{b.given:g} u rstd abs(g)" in said) == kind.by_channel
+    if kind.centred:
+        assert text(b.far) in shown(op)
+        assert text(b.far_double) in shown(op)
 
 
 def test_rounding_of_every_dtype():
@@ -123,10 +127,10 @@ def test_gradient_under_cancellation(where, dtype, centre, shape, axes):
     mean = wide.mean(axes, keepdims=True)
     dmean, dvar = (rng.normal(size=mean.shape).astype(dtype) for _ in range(2))
     count = x.size // mean.size
-    for op, divisor, told in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
+    for op, divisor, options in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
         for gradients in ((dmean, dvar), (None, dvar)):
             given = tuple(None if g is None else where.of(g) for g in gradients)
-            dx = op.backward(given, where.of(x), axes, keepdims=True, **told)
+            dx = op.backward(given, where.of(x), axes, keepdims=True, **options)
             scale = 2 * dvar.astype(np.longdouble) / divisor
             of_mean = (dmean if gradients[0] is not None else 0 * dmean).astype(wide.dtype) / count
             terms = (of_mean + 0 * wide, scale * (wide - mean))
@@ -166,24 +170,26 @@ def one_way(arrays: Arrays, rng: Any) -> None:
 
 
 def near_root(arrays: Arrays, rng: Any) -> None:
-    """A bias that takes away the first unit's xhat weight: z is made of errors alone."""
+    """A bias that takes away the first row's xhat weight: z is made of errors alone."""
     s = arrays.setting
     if not s.centred or s.parameter != arrays.x.shape[-1:]:
         return
-    wide = arrays.x.astype(np.longdouble)
+    wide = arrays.normalised.astype(np.longdouble)
     mean, rstd = reference.statistics(wide, s.axes, s.eps, True)
     z = ((wide - mean) * rstd * arrays.weight.astype(wide.dtype)).reshape(-1, s.parameter[0])[0]
     arrays.bias = (-z).astype(arrays.x.dtype)
 
 
 HARD = [far, one_huge, near_constant, orders, one_way, near_root]
-HARD_SETTINGS = [
-    Setting("layer_norm", (40, 77), {"eps": 1e-12}),
-    Setting("layer_norm", (2, 5000)),
-    Setting("rms_norm", (3, 2500), {"eps": 1e-12}),
-    Setting("group_norm", (9, 12, 23), groups=4),
-    Setting("instance_norm", (3, 9, 70), {"channel_axis": -1}),
-]
+HARD_SETTINGS = for_every_norm(
+    [
+        Setting("layer_norm", (40, 77), {"eps": 1e-12}),
+        Setting("layer_norm", (2, 5000)),
+        Setting("rms_norm", (3, 2500), {"eps": 1e-12}),
+        Setting("group_norm", (9, 12, 23), groups=4),
+        Setting("instance_norm", (3, 9, 70), {"channel_axis": -1}),
+    ]
+)
 hard = pytest.mark.parametrize("make", HARD, ids=lambda make: make.__name__)
 hard_settings = pytest.mark.parametrize("setting", HARD_SETTINGS, ids=str)
 
@@ -235,7 +241,7 @@ def test_channels(where, dtype, kind, name, make):
     made_in, compute = reference.wide(dtype), np.promote_types(dtype, np.float32)
     weights = [where.of(a) for a in (arrays.weight, arrays.bias)]
     op = fa.norm_apply if kind == "apply" else fa.batch_norm
-    told: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
+    options: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
     true = reference.statistics(x.astype(made_in), axes, 1e-5, True)
     if kind == "training":
         given = (None, None)
@@ -249,19 +255,15 @@ def test_channels(where, dtype, kind, name, make):
             given = (given[0], where.of(rstd.astype(compute)))
             rstd = rstd.astype(compute)
         true = (mean.reshape(kept), rstd.reshape(kept))
-    y, saved = op.forward(where.of(x), *given, *weights, **trains, **told, activation=name)
-    gradients = op.backward(where.of(dy), *saved, **trains, **told, activation=name)
+    y, saved = op.forward(where.of(x), *given, *weights, **trains, **options, activation=name)
+    gradients = op.backward(where.of(dy), *saved, **trains, **options, activation=name)
     back = [where.numpy(a).reshape(kept) for a in saved[1:3]]
-    along = [a.reshape(kept) for a in (arrays.weight, arrays.bias)]
-    how: dict[str, Any] = {"axes": axes if kind == "training" else None, "centred": True}
-    of_y, of_back = (reference.norm_of(name, dtype, dy, x, s, *along, **how) for s in (true, back))
-    own = None if name == "identity" else fa.ops[name].bounds
-    act = Activation(own, of_y.value, of_y.slope, not where.exact)
-    judged = reference.judged_gradients(
-        of_back, op.bounds, act, dtype, dtype, lambda t: (t + 0 * x.astype(made_in)).sum(axes)
-    )
+    oracle = NormOracle(op, rows_of(op, x.shape, options), dtype, name, on_gpu=not where.exact)
+    named = {"x": x, "dy": dy, "weight": arrays.weight, "bias": arrays.bias}
+    of_y, of_back = (oracle.of(named, s, depends=kind == "training") for s in (true, back))
+    judged = oracle.gradients(of_back)
     found = [where.numpy(a) for a in (y, *gradients)]
-    expected = [reference.judged_y(of_y, op.bounds, act, dtype), *judged.values()]
+    expected = [oracle.y(of_y), *judged.values()]
     for result, (exact, allowed) in zip(found, expected, strict=True):
         assert reference.excess(result.reshape(exact.shape), exact, allowed) <= 1
 
@@ -331,23 +333,24 @@ def test_gates_whose_sums_cancel(dtype, size):
     Of gru_gates, too, whose reset gate then scales something as large.
     """
     rng = np.random.default_rng(0)
-    for name, gates in (("lstm_gates", 4), ("gru_gates", 3), ("gru_reset", 1), ("gru_blend", 2)):
-        columns, rows = 40, 50
+    for op in GATES:
+        columns, rows, gates = 40, 50, op.count
         recurrent = (size * (1 + rng.random((rows, gates * columns)))).astype(dtype)
         bias = rng.normal(size=gates * columns).astype(dtype)
         near = rng.normal(size=recurrent.shape)
         x = -(recurrent.astype(float) + bias) + near
-        if name == "gru_gates":  # n: x + r q, with r near a half
-            x[:, 2 * columns :] /= 2
+        if op.takes_recurrent:  # n: x + r q, with r near a half
+            n = op.letters.index("n") * columns
+            x[:, n : n + columns] /= 2
         made = lambda *shape: rng.normal(size=shape).astype(dtype)  # noqa: E731
         step = Step(
-            fa.ops[name],
+            op,
             x.astype(dtype),
             made(rows, columns),
             made(rows, columns),
             recurrent,
             bias,
             None,
-            made(rows, columns) if name == "lstm_gates" else None,
+            made(rows, columns) if "c" in op.results else None,
         )
-        assert max(errors(step)) <= 1, name
+        assert max(errors(step)) <= 1, op.name

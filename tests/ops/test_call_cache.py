@@ -11,6 +11,7 @@ from devices import FRAMEWORKS, Framework
 import fastact as fa
 from fastact import _cpu
 from fastact.interop import call
+from fastact.ops import op as op_module
 
 SHAPE = (6, 40)
 
@@ -20,7 +21,8 @@ def made(*shape: int) -> Any:
     return ("array", shape)
 
 
-# Every cached entry point: its arguments, its options, the shapes of its outputs.
+# Cached entry points: their arguments, their options, the shapes of their outputs. Ops that are not
+# listed follow by the samples of their specs.
 CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ...], ...]]] = {
     "sum": (fa.sum, (made(*SHAPE), 0), {}, ((40,),)),
     "sum of all": (fa.sum, (made(*SHAPE),), {}, ((),)),
@@ -122,6 +124,34 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
         fa.gru_blend.forward, (made(6, 80), made(*SHAPE)), {}, (SHAPE, (6, 80)),
     ),
 }  # fmt: skip
+
+
+def template(value: Any) -> Any:
+    """An argument with its arrays as `made` has them."""
+    if isinstance(value, np.ndarray):
+        return made(*value.shape)
+    return tuple(map(template, value)) if isinstance(value, tuple) else value
+
+
+def of_sample(op: Any, entry: str) -> Any:
+    """The example of an op, as `CALLS` has calls; None where results have another dtype than x."""
+    x = np.ones(SHAPE, np.float32)
+    example = op.bound(entry, op.sample(x, x))
+    result = example()
+    parts = op_module.arrays_of(result[0] if entry == "forward" else result)
+    if any(part.dtype != x.dtype for part in parts):
+        return None
+    options = {name: template(value) for name, value in example.keywords.items()}
+    shapes = tuple(part.shape for part in parts)
+    return example.func, tuple(map(template, example.args)), options, shapes
+
+
+for one in fa.ops.values():
+    if isinstance(one, _cpu.CachedOp) and not any(words.startswith(one.name) for words in CALLS):
+        sampled = {one.name: of_sample(one, "call")}
+        sampled[f"{one.name}.forward"] = of_sample(one, "forward")
+        CALLS |= {words: example for words, example in sampled.items() if example is not None}
+
 entry_case = pytest.mark.parametrize("words", CALLS)
 
 

@@ -7,13 +7,18 @@ parameters 0 (with `accumulate`: what was there), means NaN, running statistics 
 from collections.abc import Callable
 from typing import Any
 
+import normed
 import numpy as np
 import pytest
 from conftest import ACTIVATIONS
 from devices import FRAMEWORKS, KERNELS, Framework
+from gated import GATES
+from normed import OF_ROWS
 
 import fastact as fa
+from fastact.check.norm_rows import rows_of, traits
 from fastact.interop import frameworks
+from fastact.ops.op import arrays_of
 
 # What stands in memory that nobody has written, on the CPU; reading such memory of the emulated
 # device is a fault of its own.
@@ -144,33 +149,27 @@ def test_norm_apply(here: Framework, dtype: Any, shape: tuple[int, ...]) -> None
     )
 
 
-NORMS = {
-    "layer_norm": ((), {}, lambda s: s[-1:]),
-    "rms_norm": ((), {}, lambda s: s[-1:]),
-    "add_layer_norm": ((), {}, lambda s: s[-1:]),
-    "add_rms_norm": ((), {}, lambda s: s[-1:]),
-    "group_norm": ((2,), {}, lambda s: s[1:2]),
-    "instance_norm": ((), {}, lambda s: s[1:2]),
-    "group_norm of channels last": ((2,), {"channel_axis": -1}, lambda s: s[-1:]),
-    "instance_norm of channels last": ((), {"channel_axis": -1}, lambda s: s[-1:]),
-    "layer_norm of axes": ((), {"axis": (0, 2)}, lambda s: (s[0], s[2])),
-    "rms_norm of the first axis": ((), {"axis": 0}, lambda s: s[:1]),
-}
+AXES: list[dict[str, Any]] = [{}, {"axis": (0, 2)}, {"axis": 0}]
+NORMS = [(op, axes) for op in OF_ROWS for axes in AXES]
+NORMS += [(op, at) for op in normed.NORMS if op not in OF_ROWS for at in ({}, {"channel_axis": -1})]
 
 
 @pytest.mark.parametrize("shape", IMAGES, ids=str)
-@pytest.mark.parametrize("name", NORMS)
-def test_norms(here: Framework, dtype: Any, name: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("op", "options"), NORMS, ids=lambda v: getattr(v, "name", str(v)))
+def test_norms(
+    here: Framework, dtype: Any, op: Any, options: dict[str, Any], shape: tuple[int, ...]
+) -> None:
     """Statistics of rows without elements are NaN, as means of none are."""
-    op = fa.ops[name.split()[0]]
-    positional, options, parameter = NORMS[name]
-    if "group" in name:  # two groups, of any number of channels
+    kind = traits(op)
+    positional = (2,) if kind.groups else ()
+    if kind.groups:  # two groups, of any number of channels
         axis = options.get("channel_axis", 1) % 3
         shape = tuple(2 * n if i == axis else n for i, n in enumerate(shape))
     x = zeros(here, dtype, *shape)
-    weight = here.of(np.ones(parameter(shape), dtype))
-    weights = [weight] if "rms" in name else [weight, weight]
-    inputs = [x, x] if name.startswith("add") else [x]
+    rows = rows_of(op, shape, {**options, "num_groups": 2})
+    weight = here.of(np.ones(rows.parameter, dtype))
+    weights = [weight for _ in kind.weights]
+    inputs = [x, x] if kind.adds else [x]
     y, saved = op.forward(*inputs, *positional, *weights, **options)
     for result in y if isinstance(y, tuple) else (y,):
         assert here.numpy(result).shape == shape
@@ -203,9 +202,7 @@ def test_reductions(here: Framework, dtype: Any, shape: tuple[int, ...], axis: A
         y, saved = op.forward(x, axis)
         assert here.numpy(op.backward(y, *saved, axis)).shape == shape
     for op, second in ((fa.moments, 0.0), (fa.mean_var, np.nan)):
-        result = op(x, axis)
-        found = (result.mean, result.m2) if op is fa.moments else result
-        for statistic, value in zip(found, (np.nan, second), strict=True):
+        for statistic, value in zip(arrays_of(op(x, axis)), (np.nan, second), strict=True):
             assert here.numpy(statistic).shape == reduced(np.sum).shape
             holds(here, statistic, value)
         _, saved = op.forward(x, axis)
@@ -256,20 +253,11 @@ def test_bias(here: Framework, dtype: Any, shape: tuple[int, ...], accumulate: b
         holds(here, fa.unbroadcast(x, (1, shape[1])), 0)
 
 
-# name: gates in a packed array, kept ones, has a cell, takes the recurrent projection
-GATES = {
-    "lstm_gates": (4, True, False),
-    "gru_gates": (3, False, True),
-    "gru_reset": (1, False, False),
-    "gru_blend": (2, False, False),
-}
-
-
 @pytest.mark.parametrize("batch", [(0,), (3,), (0, 2), ()], ids=str)
-@pytest.mark.parametrize("name", GATES)
-def test_gates(here: Framework, dtype: Any, name: str, batch: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
+def test_gates(here: Framework, dtype: Any, op: Any, batch: tuple[int, ...]) -> None:
     """An empty batch, and a state without columns."""
-    op, (count, has_cell, both) = fa.ops[name], GATES[name]
+    count, both = op.count, op.takes_recurrent
     columns = 2 if 0 in batch else 0
     state = zeros(here, dtype, *batch, columns)
     gates = zeros(here, dtype, *batch, count * columns)
@@ -278,7 +266,7 @@ def test_gates(here: Framework, dtype: Any, name: str, batch: tuple[int, ...]) -
     biases = {"bias": bias, "recurrent_bias": bias} if both else {"bias": bias}
     for recompute in (False, True):
         y, saved = op.forward(*arrays, **biases, recompute=recompute)
-        dys = y if has_cell else (y,)
+        dys = y if len(op.results) > 1 else (y,)
         models = [gates, gates, state, bias, bias] if both else [gates, state, bias]
         # After forward each argument that backward takes by name stands in saved.
         gradients(

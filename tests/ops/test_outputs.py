@@ -16,8 +16,8 @@ X, DY = (np.random.default_rng(seed).normal(size=(6, 4)) for seed in (0, 1))
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 
-def halves(**told: Any) -> Any:
-    return fa.batch_norm.backward_reduce(DY, X, X[0], X[1], **told)
+def halves(**options: Any) -> Any:
+    return fa.batch_norm.backward_reduce(DY, X, X[0], X[1], **options)
 
 
 BACKWARD = {op.name: calls.backward(op, X, DY) for op in OPS}

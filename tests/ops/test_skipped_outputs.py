@@ -37,8 +37,8 @@ def on(here: Framework, call: Callable[..., Any]) -> Callable[..., Any]:
 
     partial: Any = call
     args = tuple(map(moved, partial.args))
-    told = {name: moved(value) for name, value in partial.keywords.items()}
-    return lambda **named: partial.func(*args, **told, **named)
+    keywords = {name: moved(value) for name, value in partial.keywords.items()}
+    return lambda **named: partial.func(*args, **keywords, **named)
 
 
 # Few rows and columns; and so many that sums are cut among threads and blocks.

@@ -62,9 +62,9 @@ def test_hostile_objects() -> None:
 # --- that it can fail -----------------------------------------------------------------------------
 
 
-def failures(count: int = 60, **told: Any) -> set[str]:
+def failures(count: int = 60, **chosen: Any) -> set[str]:
     """The checks that fail in cases of one family."""
-    settings = campaign.Settings(1, fresh=False, **told)
+    settings = campaign.Settings(1, fresh=False, **chosen)
     worker = campaign.Worker(settings)
     with np.errstate(all="ignore"):
         tally = worker.run(range(count))

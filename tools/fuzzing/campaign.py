@@ -54,6 +54,7 @@ class Settings:
     device: str = "cpu"
     fresh: bool = True  # compare with a process without recorded calls
     program: str = "fuzz.py"
+    op: str = "all"
 
     @property
     def command(self) -> str:
@@ -61,6 +62,7 @@ class Settings:
         return (
             f"python tools/{self.program} --seed {self.seed}"
             + (f" --family {self.family}" if self.family != "all" else "")
+            + (f" --op {self.op}" if self.op != "all" else "")
             + (f" --device {self.device}" if self.device != "cpu" else "")
         )
 
@@ -101,7 +103,7 @@ class Case:
     def __init__(self, settings: Settings, number: int) -> None:
         self.number = number
         self.r = Random(f"{settings.seed}/{number}")
-        ops = adapters.ops(settings.family)
+        ops = adapters.ops(settings.family, settings.op)
         families = sorted({op.family for op in ops})
         (family,) = self.r.choices(families, [_WEIGHTS[f] for f in families])
         self.op = self.r.choice([op for op in ops if op.family == family])
@@ -368,7 +370,7 @@ class Worker:
             _call.Call.__enter__ = enter  # type: ignore[method-assign]
 
     def run(self, numbers: range, note: Any = None) -> Tally:
-        """note: told the number of each case before it runs."""
+        """note: given the number of each case before it runs."""
         with self._counting_slow():
             tally = self._run(numbers, note)
         tally.replays = tally.calls - self._slow
@@ -553,8 +555,8 @@ class _Job(threading.Thread):
         os.close(descriptor)
 
     def _start(self) -> subprocess.Popen[str]:
-        told = json.dumps(asdict(self.campaign.settings))
-        command = [sys.executable, self.campaign.program, "--worker", told, self.marker]
+        settings = json.dumps(asdict(self.campaign.settings))
+        command = [sys.executable, self.campaign.program, "--worker", settings, self.marker]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def _case(self) -> int:

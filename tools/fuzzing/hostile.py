@@ -18,6 +18,7 @@ import io
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 
 import fastact as fa
+from fastact.ops.op import arrays_of
 
 from . import campaign
 from .campaign import Settings, Tally, asdict
@@ -110,13 +112,13 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
     shape: list[int] | None = list(x.shape)
     strides: list[int] | None = [s // x.itemsize for s in x.strides]
     name = r.choice(_NAMES[:2])
-    version, flags, told = (1, 0), 0, []
+    version, flags, lies = (1, 0), 0, []
     for _ in range(r.choice((0, 1, 1, 1, 2))):
         lie = r.choice((
             "name", "data", "device_type", "device_id", "ndim", "code", "bits", "lanes", "shape",
             "strides", "length", "length", "version", "flags", "byte_offset", "no strides",
         ))  # fmt: skip
-        told.append(lie)
+        lies.append(lie)
         if lie == "name":
             name = r.choice(_NAMES[2:])
         elif lie == "data":
@@ -168,11 +170,11 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
         managed = _Managed(tensor, None, None)
     _kept.append(x)
     _structures.append(managed)
-    return "+".join([name.decode(), *told]), _new_capsule(ctypes.addressof(managed), name, None)
+    return "+".join([name.decode(), *lies]), _new_capsule(ctypes.addressof(managed), name, None)
 
 
 class Exporter:
-    """An array whose __dlpack__ does what it is told."""
+    """An array whose __dlpack__ does what `export` does."""
 
     def __init__(self, x: Any, export: Callable[..., Any], device: Any = (1, 0)) -> None:
         self.x, self.export, self.of_device = x, export, device
@@ -464,14 +466,14 @@ def _shrinking() -> Any:
 
 
 def shapes(r: Random) -> tuple[str, Any]:
-    """What a sum's backward and `unbroadcast` may be told."""
-    told = r.choice((
+    """What a sum's backward and `unbroadcast` may be given."""
+    shape = r.choice((
         (1,) * 65, (1,) * 1000, (2**62, 2**62), (2**40, 2**40), (-1,), (2**63,), (-(2**63),),
         ("3",), (1.5,), None, "33", 3, [3, 3], (None,), ((1,),), np.ones(3), (True,), (0,) * 65,
         (0, 2**62), (0, 2**62, 2**62), range(3), {3}, _class(__index__=lambda self: 3),
         (_class(__index__=lambda self: _raise(Own("index"))),),
     ))  # fmt: skip
-    return f"shape {str(told)[:60]}", told
+    return f"shape {str(shape)[:60]}", shape
 
 
 def _one_of(kinds: Any, r: Random, x: Any) -> tuple[str, Any]:
@@ -484,9 +486,16 @@ def _one_of(kinds: Any, r: Random, x: Any) -> tuple[str, Any]:
 
 _counts: dict[Any, int] = {}
 
-# Their results do not grow with what they read, so nothing refuses 2**60 elements of one number:
-# NumPy's own sum of them would take years as well. They get one that is added up in a moment.
-_READERS = ("sum", "sum_squares", "moments", "mean_var", "bias_grad", "unbroadcast")
+
+@cache
+def _reduces(op: Any) -> bool:
+    """Whether an op gives less than it takes, as it does in an example.
+
+    So nothing refuses 2**60 elements of one number: NumPy's own sum of them would take years as
+    well. Such an op gets an array that is added up in a moment.
+    """
+    x = np.ones((4, 6), np.float32)
+    return all(part.size < x.size for part in arrays_of(op.example(x, x)()))
 
 
 # --- cases ----------------------------------------------------------------------------------------
@@ -531,7 +540,7 @@ class HostileCase:
             return exporter(r, np.ascontiguousarray(x))
         if kind < (0.8 if is_array else 0.3):
             label, made = _one_of(arrays, r, x)
-            if label == "huge broadcast" and self.case.request.op in _READERS:
+            if label == "huge broadcast" and _reduces(self.case.op):
                 made = made[: 2**6]
             return label, made
         label, made = _one_of(numbers, r, x)

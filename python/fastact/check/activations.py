@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _cpu
 from ..bench.workloads import LeftOut, function_named, open_torch
+from ..ops.bounds import Bounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress, markdown_table
 from . import ulp
@@ -325,7 +326,7 @@ CHECK = Check(
     _HEADER,
     _LEFT,
     _LEGEND,
-    knows=lambda op: bool(op.family == "activations"),
+    of=Bounds,
     summary=_summary,
     gist=_gist,
 )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..ops.gate import Gates
+from ..ops.bounds import GateBounds
 from ..terminal import Progress
 from .common import Check, Options, Report
 from .reductions import dtypes
@@ -115,7 +115,7 @@ class Exact:
 def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
     """By the oracle, in its type. saved: what backward is given, where it is rounded."""
     oracle = importlib.import_module("fastact.check.reference")
-    name, letters = step.op.name, step.letters
+    formulas, letters = oracle.GATES[step.op.name], step.letters
     x, u = step.apart(step.gates), step.apart(step.recurrent)
     of_x, of_u = step.apart(step.bias), step.apart(step.recurrent_bias)
     sums = sum(
@@ -126,8 +126,8 @@ def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
     x, u = {k: x[k] + of_x[k] for k in letters}, {k: u[k] + of_u[k] for k in letters}
     made_in = oracle.wide(step.state.dtype)
     before, dh = step.state.astype(made_in), step.dh.astype(made_in)
-    gates = oracle.activated(name, x, u)
-    results = oracle.gated(name, gates, before)
+    gates = formulas.activated(x, u)
+    results = formulas.state(gates, before)
     cell: dict[str, Any] = {}
     returned = abs(dh)
     if "c" in step.op.saves:
@@ -136,7 +136,7 @@ def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
             cell["dc"] = step.dc.astype(made_in)
             returned = returned + abs(cell["dc"])
     given = step.apart(saved[0], step.kept) if saved else gates
-    dx, du, dbefore = oracle.gate_gradients(name, given, before, dh, **cell)
+    dx, du, dbefore = formulas.gradients(given, before, dh, **cell)
     reset = 0 * before
     if step.op.takes_recurrent:
         u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
@@ -275,5 +275,5 @@ CHECK = Check(
     ["op", "dtype", "by", "states", "gates", "gradients"],
     3,
     _LEGEND,
-    knows=lambda op: isinstance(op, Gates),
+    of=GateBounds,
 )

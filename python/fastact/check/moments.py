@@ -18,7 +18,6 @@ from .. import _cpu
 from ..bench.workloads import as_tensor, open_torch
 from ..ops.bounds import MomentBounds
 from ..ops.moments import Moments
-from ..ops.op import ops
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
 from .common import Check, Options, Report, add_rows
@@ -67,7 +66,7 @@ def _by(
         _cpu.select_isa(isa)
         found = op(x, axes)
         yield isa, (found.mean, found.m2) if isinstance(found, Moments) else found
-    if op.name == "moments":  # nobody else's merge
+    if _merges(op):  # nobody else's do
         return
     with np.errstate(all="ignore"):
         yield "numpy", (np.mean(x, axes), np.var(x, axes))
@@ -78,10 +77,15 @@ def _by(
         yield "torch", (mean.double().numpy().astype(x.dtype), var.double().numpy().astype(x.dtype))
 
 
-def _merged(x: NDArray[Any], axes: tuple[int, ...]) -> Results:
+def _merges(op: Any) -> bool:
+    """Whether an op gives `Moments`."""
+    return "m2" in op.results
+
+
+def _merged(op: Any, x: NDArray[Any], axes: tuple[int, ...]) -> Results:
     """Of pieces along the first axis that is reduced."""
     parts = np.array_split(x, min(_PIECES, x.shape[axes[0]]), axes[0])
-    m = Moments.merge_many([ops["moments"](part, axes) for part in parts])
+    m = Moments.merge_many([op(part, axes) for part in parts])
     return m.mean, m.m2
 
 
@@ -155,11 +159,12 @@ def _all_errors(
     for by, results in _by(op, x, axes, options):
         bits = b"".join(np.asarray(part).tobytes() for part in results)
         if bits not in judged:
-            scale = 0.0 if equal else 1.0 if op.name == "moments" else count
+            scale = 0.0 if equal else 1.0 if _merges(op) else count
             judged[bits] = _errors(results, x, axes, scale, bounds)
         yield by, judged[bits]
-    if op.name == "moments":
-        yield "merged", _errors(_merged(x, axes), x, axes, 0.0 if equal else 1.0, bounds.of_merged)
+    if _merges(op):
+        merged, scale = _merged(op, x, axes), 0.0 if equal else 1.0
+        yield "merged", _errors(merged, x, axes, scale, bounds.of_merged)
 
 
 _LEGEND = """\
@@ -174,5 +179,5 @@ CHECK = Check(
     ["op", "dtype", "layout", "by", *_DATA, _ONE],
     4,
     _LEGEND,
-    knows=lambda op: isinstance(getattr(op, "bounds", None), MomentBounds),
+    of=MomentBounds,
 )

@@ -1,6 +1,6 @@
 """The accuracy of the norms: outputs and gradients in units of their stated bounds.
 
-Every op is one of `_SUBJECTS` at a time: a way to be called, and what it normalises over.
+Every op is called in the ways that its signature has (`_ways`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from .. import _cpu
 from ..bench import shapes
-from ..ops.bounds import Activation, NormBounds
-from ..ops.channel_norm import ChannelNorm
-from ..ops.norm import Norm
-from ..ops.op import ops
+from ..ops.bounds import NormBounds
 from ..terminal import Progress
 from .common import Check, Options, Report
+from .norm_rows import NormOracle, Rows, default, rows_of, traits
 from .reductions import dtypes, mixed
 
 _IDENTITY = "identity"
@@ -88,41 +86,37 @@ _DATA: dict[str, Make] = {
 
 @dataclass(frozen=True)
 class Given:
-    """Arrays of a case: data of one shape, and weight and bias, or weight alone.
-
-    axes : of the statistics, of data that have been reshaped to `split`; None: they are given.
-    along : the shape in which a parameter broadcasts against those.
-    """
+    """Arrays of a case: data of one shape, weight and bias, or weight alone, and their rows."""
 
     x: NDArray[Any]
     dy: NDArray[Any]
     residual: NDArray[Any]
     weights: list[NDArray[Any]]
-    split: tuple[int, ...]
-    along: tuple[int, ...]
-    axes: tuple[int, ...] | None
+    rows: Rows
 
 
 class Found(NamedTuple):
     """What an op gave: y, dx and the parameters' gradients; and for what x and which statistics.
 
-    of_y : where these do not depend on x, what they were before they were rounded to be saved.
+    of_y : where these do not depend on x, what they were before they were rounded to be saved;
+    None where they do.
     """
 
     y: NDArray[Any]
     gradients: tuple[Any, ...]
     x: NDArray[Any]
     statistics: tuple[Any, ...]
-    of_y: tuple[Any, ...] = ()
+    of_y: tuple[Any, ...] | None = None
 
 
-def _whole(op: Norm[..., Any], given: Given, name: str) -> Found:
-    inputs = (given.x, given.residual)[: len(op.results)]
-    groups = (_GROUPS,) if op.name == "group_norm" else ()
+def _whole(op: Any, given: Given, name: str) -> Found:
+    kind = traits(op)
+    inputs = (given.x, given.residual) if kind.adds else (given.x,)
+    groups = (_GROUPS,) if kind.groups else ()
     y, saved = op.forward(*inputs, *groups, *given.weights, activation=name)
     gradients = op.backward(given.dy, *saved, activation=name)
-    y = y[0] if isinstance(y, tuple) else y
-    return Found(y, gradients, saved[0], saved[1 : 1 + len(op.statistics)])
+    y = y[0] if kind.adds else y
+    return Found(y, gradients, saved[0], saved[1 : 1 + len(kind.statistics)])
 
 
 def _training(op: Any, given: Given, name: str) -> Found:
@@ -152,40 +146,38 @@ def _evaluation(op: Any, given: Given, name: str) -> Found:
     mean, var = _running(given.x)
     y, saved = op.forward(given.x, mean, var, *given.weights, activation=name)
     gradients = op.backward(given.dy, *saved, activation=name)
-    return Found(y, gradients, saved[0], saved[1:3], (mean, 1 / np.sqrt(var + 1e-5)))
+    return Found(y, gradients, saved[0], saved[1:3], (mean, 1 / np.sqrt(var + default(op, "eps"))))
 
 
 def _applied(op: Any, given: Given, name: str) -> Found:
     mean, var = _running(given.x)
-    options: dict[str, Any] = {"axis": 1, "activation": name}
+    options: dict[str, Any] = {traits(op).channels: 1, "activation": name}
     wide = np.promote_types(given.x.dtype, np.float32)
     statistics = (mean.astype(wide), (1 / np.sqrt(var)).astype(wide))
     y, saved = op.forward(given.x, *statistics, *given.weights, **options)
-    return Found(y, op.backward(given.dy, *saved, **options), saved[0], saved[1:3])
+    gradients = op.backward(given.dy, *saved, **options)
+    return Found(y, gradients, saved[0], saved[1:3], statistics)
 
 
-#: By label: the op, how it is called, whether the statistics are those of x.
-_SUBJECTS: dict[str, tuple[str, Callable[..., Found], bool]] = {
-    "batch_norm": ("batch_norm", _training, True),
-    "batch_norm, halves": ("batch_norm", _halves, True),
-    "batch_norm, running": ("batch_norm", _evaluation, False),
-    "norm_apply": ("norm_apply", _applied, False),
-}
+def _ways(op: Any) -> dict[str, Callable[..., Found]]:
+    """How an op is called, by the label of that."""
+    kind = traits(op)
+    if kind.given:
+        return {op.name: _applied}
+    if not kind.moves:
+        return {op.name: _whole}
+    ways = {op.name: _training, f"{op.name}, halves": _halves, f"{op.name}, running": _evaluation}
+    if "backward_reduce" not in op.entry_points:
+        ways.pop(f"{op.name}, halves")
+    return ways
 
 
-def _subjects(op: Any) -> dict[str, tuple[Callable[..., Found], bool]]:
-    if isinstance(op, Norm):
-        return {op.name: (_whole, True)}
-    return {label: rest for label, (name, *rest) in _SUBJECTS.items() if name == op.name}  # type: ignore[misc]
-
-
-def _cases(op: Any, dtype: np.dtype[Any], depends: bool, options: Options) -> Iterator[Given]:
+def _cases(op: Any, dtype: np.dtype[Any], options: Options) -> Iterator[Given]:
     """Arrays of an op's cases, and how they are cut into rows."""
     rng = np.random.default_rng(0)
-    grouped, by_channel = op.name == "group_norm", isinstance(op, ChannelNorm)
-    images = by_channel or "channel_axis" in op.entry_points["call"].defaults
-    weights = 2 if by_channel else len(op.weights)
-    for (data, make), shape in product(_DATA.items(), _IMAGES if images else _ROWS):
+    kind = traits(op)
+    named = ({kind.channels: 1} if kind.channels else {}) | {"num_groups": _GROUPS}
+    for (data, make), shape in product(_DATA.items(), _IMAGES if kind.channels else _ROWS):
         if data == "near 1e30" and dtype == np.float16:
             continue
         count = shape[0] * (8 if options.exhaustive else 1)
@@ -193,19 +185,13 @@ def _cases(op: Any, dtype: np.dtype[Any], depends: bool, options: Options) -> It
         x, dy, residual = (
             draw(rng, count, *shape[1:]).astype(dtype) for draw in (make, of_dy, mixed)
         )
-        length = shape[1] if images else shape[-1]
-        split = (count, _GROUPS, -1, *shape[2:]) if grouped else (count, *shape[1:])
-        along = (1, _GROUPS, -1, *[1] * (len(shape) - 2)) if grouped else (1, length, 1, 1)
-        within = tuple(range(2, len(split))) if images else (1,)
-        axes = (0, *within) if by_channel else within
+        rows = rows_of(op, x.shape, named)
         yield Given(
             x,
             dy,
             residual,
-            [(1 + 0.1 * rng.normal(size=length)).astype(dtype) for _ in range(weights)],
-            split,
-            along if images else (1, length),
-            axes if depends else None,
+            [(1 + 0.1 * rng.normal(size=rows.parameter)).astype(dtype) for _ in kind.weights],
+            rows,
         )
 
 
@@ -215,31 +201,19 @@ def _cases(op: Any, dtype: np.dtype[Any], depends: bool, options: Options) -> It
 def _errors(op: Any, name: str, given: Given, call: Callable[..., Found]) -> list[float]:
     """Of y, and of each gradient, in units of the bounds."""
     oracle = importlib.import_module("fastact.check.reference")
-    found = call(op, given, name)
-    axes, dtype = given.axes, found.y.dtype
-    wide = oracle.wide(dtype)
-    x, dy = (a.astype(wide).reshape(given.split) for a in (found.x, given.dy))
-    w, b = (*(v.reshape(given.along) for v in given.weights), np.zeros(()))[:2]
-    centred = len(found.statistics) == 2
-    over = shapes.others(x.shape, 1) if axes is None else axes
-    kept = tuple(1 if axis in over else n for axis, n in enumerate(x.shape))
-    by = [s.astype(wide).reshape(kept) for s in found.statistics]
-    saved: tuple[Any, Any] = (by[0] if centred else 0.0, by[-1])
-    true: Any = tuple(s.reshape(kept) for s in found.of_y) or saved
-    if axes is not None:
-        true = oracle.statistics(x, axes, 1e-5 if centred else 1e-6, centred)
-    how = {"axes": axes, "centred": centred}
-    of_y, back = (oracle.norm_of(name, dtype, dy, x, s, w, b, **how) for s in (true, saved))
-    own = None if name == _IDENTITY else ops[name].bounds
-    act = Activation(own, of_y.value, of_y.slope)
-    errors = [_of(found.y.reshape(x.shape), *oracle.judged_y(of_y, op.bounds, act, dtype))]
-    summed = tuple(a for a, n in enumerate(given.along) if n == 1)
-
-    def total(terms: Any) -> Any:
-        return (terms + 0 * x).sum(summed).reshape(-1)
-
-    to = found.gradients[1].dtype
-    judged = oracle.judged_gradients(back, op.bounds, act, dtype, to, total)
+    found, rows = call(op, given, name), given.rows
+    dtype, depends = found.y.dtype, found.of_y is None
+    norm = NormOracle(op, rows, dtype, name, {"weight": found.gradients[1].dtype})
+    weights = dict(zip(traits(op).weights, given.weights, strict=True))
+    arrays = {"x": found.x, "dy": given.dy, **weights}
+    saved: tuple[Any, Any] = (0.0, *found.statistics)[-2:]
+    true: Any = found.of_y
+    if depends:
+        wide = found.x.astype(oracle.wide(dtype)).reshape(rows.split)
+        true = oracle.statistics(wide, rows.axes, default(op, "eps"), rows.centred)
+    of_y, back = (norm.of(arrays, s, depends=depends) for s in (true, saved))
+    errors = [_of(found.y.reshape(rows.split), *norm.y(of_y))]
+    judged = norm.gradients(back)
     for result, (exact, allowed) in zip(found.gradients, judged.values(), strict=False):
         errors.append(_of(result.reshape(exact.shape), exact, allowed))
     return errors
@@ -254,10 +228,10 @@ def _of(result: NDArray[Any], exact: Any, allowed: Any) -> float:
 
 def _check(op: Any, options: Options, report: Report) -> None:
     kinds = dtypes(report)
-    rounds = list(product(_subjects(op).items(), (_IDENTITY, "mish"), kinds))
+    rounds = list(product(_ways(op).items(), (_IDENTITY, "mish"), kinds))
     with Progress(op.name, len(rounds)) as progress:
-        for (label, (call, depends)), name, (dtype, _) in rounds:
-            cases = list(_cases(op, dtype, depends, options))
+        for (label, call), name, (dtype, _) in rounds:
+            cases = list(_cases(op, dtype, options))
             alike: dict[tuple[float, ...], list[str]] = {}
             for isa in options.isas:
                 _cpu.select_isa(isa)
@@ -285,5 +259,5 @@ CHECK = Check(
     ["op", "activation", "dtype", "by", "y", "dx", "dweight", "dbias"],
     4,
     _LEGEND,
-    knows=lambda op: isinstance(getattr(op, "bounds", None), NormBounds),
+    of=NormBounds,
 )

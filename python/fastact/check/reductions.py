@@ -21,6 +21,7 @@ from ..ops.bounds import SumBounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
 from .common import Check, Options, Report, add_rows
+from .sum_axes import is_over_any, is_to_shape, term_of
 
 Float64s = NDArray[np.float64]
 Make = Callable[[np.random.Generator, int, int], Float64s]
@@ -96,13 +97,13 @@ LAYOUTS: dict[str, Callable[[Draw, int], list[tuple[NDArray[Any], tuple[int, ...
 
 def _ours(op: Any, x: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any] | None:
     """The op's sums; None where it has none over these axes."""
-    if op.family == "reductions":
+    if is_over_any(op):
         return np.asarray(op(x, axes))
     if len(axes) == x.ndim:
         return None
-    if op.name == "bias_grad":
-        return np.asarray(op(x, axis=1 - axes[0]))
-    return np.asarray(op(x, shapes.broadcast_from(x.shape, axes)))
+    if is_to_shape(op):
+        return np.asarray(op(x, shapes.broadcast_from(x.shape, axes)))
+    return np.asarray(op(x, axis=1 - axes[0]))
 
 
 def _results(
@@ -115,13 +116,13 @@ def _results(
         if sums is None:
             return
         yield isa, sums.reshape(-1)
-    squares = op.name == "sum_squares"
+    term = term_of(op)
     with np.errstate(all="ignore"):
-        yield "numpy", np.asarray(np.sum(np.square(x) if squares else x, axis=axes)).reshape(-1)
+        yield "numpy", np.asarray(np.sum(term(x), axis=axes)).reshape(-1)
     if "torch" in options.peers:
         torch = open_torch(get_num_threads())
         tensor = as_tensor(torch, np.ascontiguousarray(x))  # it has no negative strides
-        total = torch.sum(torch.square(tensor) if squares else tensor, dim=axes)
+        total = torch.sum(term(tensor), dim=axes)
         wide = total.reshape(-1).double().numpy()
         yield "torch", wide.astype(x.dtype)
 
@@ -161,18 +162,11 @@ def dtypes(report: Report) -> list[tuple[np.dtype[Any], Any]]:
     return [(np.dtype(dtype), info) for dtype, info in known]
 
 
-def _term(op: Any) -> Callable[[Float64s], Float64s]:
-    """What an op adds up of an element: itself, where it is not said."""
-    oracle = importlib.import_module("fastact.check.reference")
-    term: Callable[[Float64s], Float64s] = oracle.TERM.get(op.name, oracle.TERM["sum"])
-    return term
-
-
 def _largest_by(
     op: Any, arrays: Sequence[tuple[NDArray[Any], tuple[int, ...]]], options: Options
 ) -> dict[str, float]:
     """The largest error over some arrays, by whom; results of the same bits are judged once."""
-    oracle, term = importlib.import_module("fastact.check.reference"), _term(op)
+    oracle, term = importlib.import_module("fastact.check.reference"), term_of(op)
     largest: dict[str, float] = {}
     for x, axes in arrays:
         # A float64 square is rounded here, too: by a hundredth of what is allowed.
@@ -198,7 +192,8 @@ def _draw(
 
 
 def _check(op: Any, options: Options, report: Report) -> None:
-    term = _term(op)
+    term = term_of(op)
+    one_sign = float(term(np.float64(-1.0))) > 0
     size = max((_MANY_TERMS if options.exhaustive else _TERMS) // options.stride, _FEWEST_TERMS)
     kinds = dtypes(report)
     report.say(
@@ -209,8 +204,8 @@ def _check(op: Any, options: Options, report: Report) -> None:
         for (dtype, info), (layout, arrange) in product(kinds, LAYOUTS.items()):
             found: dict[str, dict[str, float]] = {}  # by whom, then by data
             for name, make in _DATA.items():
-                if name == "cancelling" and op.name == "sum_squares":
-                    continue  # squares have one sign
+                if name == "cancelling" and one_sign:
+                    continue
                 if name == "ones" and dtype.itemsize > 2:
                     continue
                 arrays = arrange(partial(_draw, make, term, dtype, info), size)
@@ -232,5 +227,5 @@ CHECK = Check(
     ["op", "dtype", "layout", "by", *_DATA],
     4,
     _LEGEND,
-    knows=lambda op: isinstance(getattr(op, "bounds", None), SumBounds),
+    of=SumBounds,
 )

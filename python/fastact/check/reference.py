@@ -191,7 +191,7 @@ def _evaluate(formula: Formula, x: Float64, parameters: dict[str, Any]) -> Float
 
 
 # Of these float64 functions or short series are a part: in long double they go by mpmath.
-_BY_DIGITS = ("gelu", "tanhshrink", "logcosh")
+BY_DIGITS = ("gelu", "tanhshrink", "logcosh")
 
 
 def _by_digits(name: str, of: dict[str, Formula], x: Any, parameters: dict[str, Any]) -> Any:
@@ -214,14 +214,14 @@ def _by_digits(name: str, of: dict[str, Formula], x: Any, parameters: dict[str, 
 def forward(name: str, x: Float64, **parameters: Any) -> Float64:
     """f(x) in float64, for x that float32 can represent, or in long double; for other than the
     default parameters, x must be finite."""
-    if name in _BY_DIGITS and np.asarray(x).dtype == np.longdouble:
+    if name in BY_DIGITS and np.asarray(x).dtype == np.longdouble:
         return _by_digits(name, FORWARD, x, parameters)  # type: ignore[no-any-return]
     return _evaluate(FORWARD[name], x, parameters)
 
 
 def derivative(name: str, x: Float64, **parameters: Any) -> Float64:
     """f'(x), as `forward`."""
-    if name in _BY_DIGITS and np.asarray(x).dtype == np.longdouble:
+    if name in BY_DIGITS and np.asarray(x).dtype == np.longdouble:
         return _by_digits(name, DERIVATIVE, x, parameters)  # type: ignore[no-any-return]
     return _evaluate(DERIVATIVE[name], x, parameters)
 
@@ -264,8 +264,12 @@ def sum_error(row: Float64, y: float) -> float:
     return abs(math.fsum((*row, -y)))
 
 
-# What each reduction sums up of an element.
-TERM: dict[str, Callable[[Float64], Float64]] = {"sum": lambda x: x, "sum_squares": lambda x: x * x}
+# What the kernels' sums add up of an element, by the name of the term, and its derivative.
+TERM: dict[str, Callable[[Any], Any]] = {"identity": lambda x: x, "square": lambda x: x * x}
+TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
+    "identity": lambda x: 1 + 0 * x,
+    "square": lambda x: 2 * x,
+}
 
 
 def moments(
@@ -382,17 +386,6 @@ class NormExact:
         return average(a + 0 * self.x, self.axes)
 
 
-def norm_of(
-    name: str, dtype: Any, dy: Any, x: Any, statistics: Any, weight: Any, bias: Any, **how: Any
-) -> NormExact:
-    """That of arrays of any dtype; dtype: of what is judged. how: `axes` and `centred`."""
-    made_in = wide(dtype)
-    mean, rstd, dy, x, weight, bias = (
-        np.asarray(a).astype(made_in) for a in (*statistics, dy, x, weight, bias)
-    )
-    return NormExact(name, x, dy, mean, rstd, weight, bias, how["axes"], how["centred"])
-
-
 Judged = dict[str, tuple[Any, Any]]
 
 
@@ -441,7 +434,7 @@ def judged_gradients(
         e.name, e.dy, e.x, e.mean, e.rstd, weight, e.bias, axes=e.axes, centred=e.centred
     )
     dweight, dbias = total(dweight), total(dbias)
-    told = {"p": p, "of_p": of_p, "dtype": dtype}
+    common = {"p": p, "of_p": of_p, "dtype": dtype}
     allowed = {
         "dx": bounds.dx(
             xhat=xhat,
@@ -451,10 +444,10 @@ def judged_gradients(
             average=None if e.axes is None else e.over,
             count=e.x.size // max(1, np.size(e.rstd)),
             centred=e.centred,
-            **told,
+            **common,
         ),
-        "dweight": bounds.dweight(xhat=xhat, exact=dweight, to=to, total=total, **told),
-        "dbias": bounds.dbias(exact=dbias, to=to, total=total, **told),
+        "dweight": bounds.dweight(xhat=xhat, exact=dweight, to=to, total=total, **common),
+        "dbias": bounds.dbias(exact=dbias, to=to, total=total, **common),
     }
     found = {"dx": dx, "dweight": dweight, "dbias": dbias}
     return {name: (found[name], (1 + BUDGET) * allowed[name]) for name in found}
@@ -497,44 +490,80 @@ def moved(running: Float64, new: Float64, momentum: float) -> Float64:
 
 # --- recurrent gates ------------------------------------------------------------------------------
 #
-# Of activated gates, each an array of the state's shape; `slope` of an activated gate.
+# Of gates by their letters, each an array of the state's shape; q: what a GRU's reset gate scales.
+
+Gates = dict[str, Any]
 
 
-def activated(name: str, x: Any, u: Any) -> dict[str, Any]:
-    """The gates of pre-activations x + u, by their letters; q: what a GRU's reset gate scales."""
-    if name == "gru_gates":
-        r, z = (_sigmoid(x[k] + u[k], NUMPY) for k in "rz")
-        return {"r": r, "z": z, "n": np.tanh(x["n"] + r * u["n"]), "q": u["n"] + 0 * r}
-    made = {k: np.tanh(x[k] + u[k]) if k in "gn" else _sigmoid(x[k] + u[k], NUMPY) for k in x}
-    return made
+def gate_slopes(a: Gates) -> Gates:
+    """The derivatives of activated gates by what they are of."""
+    return {k: 1 - a[k] ** 2 if k in "gn" else a[k] * (1 - a[k]) for k in a if k != "q"}
 
 
-def gated(name: str, a: dict[str, Any], before: Any) -> tuple[Any, ...]:
-    """The states after a step: (h, c) of an LSTM, else one."""
-    if name == "lstm_gates":
-        c = a["f"] * before + a["i"] * a["g"]
-        return a["o"] * np.tanh(c), c
-    if name == "gru_reset":
-        return (a["r"] * before,)
+def _each(x: Gates, u: Gates) -> Gates:
+    return {k: np.tanh(x[k] + u[k]) if k in "gn" else _sigmoid(x[k] + u[k], NUMPY) for k in x}
+
+
+def _behind_the_product(x: Gates, u: Gates) -> Gates:
+    """With a reset gate that scales a part of the recurrent projection."""
+    r, z = (_sigmoid(x[k] + u[k], NUMPY) for k in "rz")
+    return {"r": r, "z": z, "n": np.tanh(x["n"] + r * u["n"]), "q": u["n"] + 0 * r}
+
+
+def _of_cell(a: Gates, before: Any) -> tuple[Any, ...]:
+    c = a["f"] * before + a["i"] * a["g"]
+    return a["o"] * np.tanh(c), c
+
+
+def _back_of_cell(
+    a: Gates, before: Any, dh: Any, c: Any = None, dc: Any = 0.0
+) -> tuple[Gates, Gates, Any]:
+    d, slope = dc + dh * a["o"] * (1 - np.tanh(c) ** 2), gate_slopes(a)
+    of = {"i": d * a["g"], "f": d * before, "g": d * a["i"], "o": dh * np.tanh(c)}
+    dx = {k: of[k] * slope[k] for k in of}
+    return dx, dx, d * a["f"]
+
+
+def _back_of_reset(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
+    dx = {"r": dh * before * gate_slopes(a)["r"]}
+    return dx, dx, dh * a["r"]
+
+
+def _back_of_blend(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
+    slope = gate_slopes(a)
+    dn = dh * (1 - a["z"]) * slope["n"]
+    dx = {"z": dh * (before - a["n"]) * slope["z"], "n": dn}
+    return dx, dx, dh * a["z"]
+
+
+def _back_of_gru(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
+    dx, _, dbefore = _back_of_blend(a, before, dh)
+    dx["r"] = dx["n"] * a["q"] * gate_slopes(a)["r"]
+    return dx, {**dx, "n": dx["n"] * a["r"]}, dbefore
+
+
+@dataclass(frozen=True)
+class GateFormulas:
+    """What a step of gates computes.
+
+    state : of activated gates and the state before, the states after: of an LSTM h and c.
+    gradients : of those, dh and for an LSTM c and dc: the gradients of x and of u, and that of the
+    state before. activated : of pre-activations x + u, the gates.
+    """
+
+    state: Callable[[Gates, Any], tuple[Any, ...]]
+    gradients: Callable[..., tuple[Gates, Gates, Any]]
+    activated: Callable[[Gates, Gates], Gates] = _each
+
+
+def _blend(a: Gates, before: Any) -> tuple[Any, ...]:
     return ((1 - a["z"]) * a["n"] + a["z"] * before,)
 
 
-def gate_gradients(
-    name: str, a: dict[str, Any], before: Any, dh: Any, c: Any = None, dc: Any = 0.0
-) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The gradients of x and of u, by their letters, and that of the state before."""
-    slope = {k: 1 - a[k] ** 2 if k in "gn" else a[k] * (1 - a[k]) for k in a if k != "q"}
-    if name == "lstm_gates":
-        d = dc + dh * a["o"] * (1 - np.tanh(c) ** 2)
-        of = {"i": d * a["g"], "f": d * before, "g": d * a["i"], "o": dh * np.tanh(c)}
-        dx = {k: of[k] * slope[k] for k in of}
-        return dx, dx, d * a["f"]
-    if name == "gru_reset":
-        dx = {"r": dh * before * slope["r"]}
-        return dx, dx, dh * a["r"]
-    dn = dh * (1 - a["z"]) * slope["n"]
-    dx = {"z": dh * (before - a["n"]) * slope["z"], "n": dn}
-    if name == "gru_blend":
-        return dx, dx, dh * a["z"]
-    dx["r"] = dn * a["q"] * slope["r"]
-    return dx, {**dx, "n": dn * a["r"]}, dh * a["z"]
+#: By the name of the op.
+GATES = {
+    "lstm_gates": GateFormulas(_of_cell, _back_of_cell),
+    "gru_gates": GateFormulas(_blend, _back_of_gru, _behind_the_product),
+    "gru_reset": GateFormulas(lambda a, before: (a["r"] * before,), _back_of_reset),
+    "gru_blend": GateFormulas(_blend, _back_of_blend),
+}

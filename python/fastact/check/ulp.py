@@ -246,7 +246,7 @@ def sweep(
     threads : int
         Python threads that compare.
     advance : callable
-        Told the number of inputs after each batch.
+        Called with the number of inputs after each batch.
 
     Returns
     -------

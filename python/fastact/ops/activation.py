@@ -37,7 +37,7 @@ class Activation(Op[P, R], _cpu.FastActivation):
         self, function: Callable[P, R], bounds: Bounds, choices: Choices, rules: Rules
     ) -> None:
         call = self._declare(function, "activations")
-        self.bounds, self._choices, self._rules = bounds, choices, rules
+        self.bounds, self.choices, self.rules = bounds, choices, rules
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
         self.entry_points = MappingProxyType(
@@ -49,7 +49,7 @@ class Activation(Op[P, R], _cpu.FastActivation):
                 ),
             }
         )
-        native = [self._choices[n][str(v)] for n, v in self.parameters.items() if n in choices]
+        native = [self.choices[n][str(v)] for n, v in self.parameters.items() if n in choices]
         numbers = tuple(v for v in self.parameters.values() if not isinstance(v, str))
         _cpu.FastActivation.__init__(
             self, native[0] if native else self.name, len(self.parameters), numbers
@@ -74,14 +74,14 @@ class Activation(Op[P, R], _cpu.FastActivation):
     @property
     def natives(self) -> list[str]:
         """The native activations behind this op: its own name, unless it has a choice of them."""
-        chosen = [native for allowed in self._choices.values() for native in allowed.values()]
+        chosen = [native for allowed in self.choices.values() for native in allowed.values()]
         return chosen or [self.name]
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
         """The formulas behind this op: how each is written, and the keyword that chooses it."""
         found: dict[str, dict[str, Any]] = {self.name: {}}
-        for parameter, allowed in self._choices.items():
+        for parameter, allowed in self.choices.items():
             for value in allowed:
                 if value != self.parameters[parameter]:
                     found[f"{self.name}({parameter}={value!r})"] = {parameter: value}
@@ -125,12 +125,12 @@ class Activation(Op[P, R], _cpu.FastActivation):
         which, numbers = self._which, {}
         for name in self.parameters:
             value = getattr(options, name)
-            if name in self._choices:
-                chosen = validate.choice(where, name, value, self._choices[name])
+            if name in self.choices:
+                chosen = validate.choice(where, name, value, self.choices[name])
                 which = _cpu.ACTIVATIONS.index(chosen)
             else:
                 numbers[name] = validate.number(where, name, value)
-        for text, holds in self._rules:
+        for text, holds in self.rules:
             validate.rule(where, text, holds, numbers)
         return which, tuple(numbers.values())
 

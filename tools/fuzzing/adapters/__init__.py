@@ -23,9 +23,11 @@ def of(op: Any) -> Adapter:
     return FAMILIES[op.family]
 
 
-def ops(family: str = "all") -> list[Any]:
-    """The ops of a family, in the registry's order."""
-    found = [op for op in fa.ops.values() if family in ("all", op.family)]
+def ops(family: str = "all", name: str = "all") -> list[Any]:
+    """The ops of a family, or the one of a name, in the registry's order."""
+    found = [
+        op for op in fa.ops.values() if family in ("all", op.family) and name in ("all", op.name)
+    ]
     missing = {op.family for op in found} - set(FAMILIES)
     if missing:
         raise SystemExit(f"tools/fuzzing/adapters lacks the families {sorted(missing)}")

@@ -42,23 +42,23 @@ def parameters(op: Any, draw: Draw, share: float = 0.4) -> dict[str, Any]:
     for name in op.parameters:
         if not draw.chance(share):
             continue
-        if name in op._choices:
-            named[name] = draw.r.choice(sorted(op._choices[name]))
+        if name in op.choices:
+            named[name] = draw.r.choice(sorted(op.choices[name]))
         else:
-            named[name] = number(draw.r, *_EDGES[name])
-    told = numbers_of(op, named)
-    if any(not holds(**told) for _, holds in op._rules):
+            named[name] = number(draw.r, *_EDGES.get(name, (op.parameters[name],)))
+    numbers = numbers_of(op, named)
+    if any(not holds(**numbers) for _, holds in op.rules):
         return {}
     return named
 
 
 def numbers_of(op: Any, named: dict[str, Any]) -> dict[str, float]:
     """The numeric parameters in full."""
-    told = {k: v.value if isinstance(v, Number) else v for k, v in named.items()}
-    return {k: told.get(k, v) for k, v in op.parameters.items() if k not in op._choices}
+    values = {k: v.value if isinstance(v, Number) else v for k, v in named.items()}
+    return {k: values.get(k, v) for k, v in op.parameters.items() if k not in op.choices}
 
 
-def told(op: Any, named: dict[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+def given_numbers(op: Any, named: dict[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """The parameters that differ from their defaults, as the kernels have them."""
     compute = computed_in(dtype).type
     found = {}
@@ -95,7 +95,7 @@ class Activations(Adapter):
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
         op, dtype = fa.ops[request.op], request.dtype
         x = wide(full(request.notes["x"], values), dtype)
-        given = told(op, request.named, dtype)
+        given = given_numbers(op, request.named, dtype)
         # Infinities with other than the default parameters are beyond the oracle.
         judged = np.isfinite(x) if given else None
         nan = np.isnan(x)
@@ -122,7 +122,7 @@ class Activations(Adapter):
 
     def holds(self, request: Request, name: str, value: float) -> bool:
         op = fa.ops[request.op]
-        if name not in _EDGES:
+        if name not in op.parameters:
             return True
         numbers = numbers_of(op, {**request.named, name: Number(value)})
-        return all(holds(**numbers) for _, holds in op._rules)
+        return all(holds(**numbers) for _, holds in op.rules)

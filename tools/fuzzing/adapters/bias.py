@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
+from fastact.check.sum_axes import is_sum
 
 from ..cases import FLOAT64, Draw, Request, computed_in
 from ..judge import Expected, ulp
@@ -29,7 +30,7 @@ def allowed(
 
 class Bias(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
-        if op.name != "bias_act":
+        if is_sum(op):
             return reductions.sample_sum(op, draw)
         r, entry = draw.r, draw.r.choice(("call", "forward", "backward", "backward"))
         shape = draw.shape(1)
@@ -50,14 +51,14 @@ class Bias(Adapter):
         named: dict[str, Any] = activations.parameters(activation, draw) if activation else {}
         if axis != -1 or draw.chance(0.3):
             named["axis"] = axis
-        told = r.choice((name, activation or name))
+        chosen = r.choice((name, activation or name))
         x, bias, dy = (made.get(k) for k in ("x", "bias", "dy"))
         if back:
-            args: tuple[Any, ...] = (dy, x, bias, made.get("residual"), told)
+            args: tuple[Any, ...] = (dy, x, bias, made.get("residual"), chosen)
             outputs = [("dx", shape, draw.dtype), ("dbias", (shape[axis],), of_bias)]
             operands = [a for a in (dy, x, made.get("residual")) if a is not None]
         else:
-            args = (x, bias, told)
+            args = (x, bias, chosen)
             named["residual"] = made.get("residual")
             outputs = [("y", shape, draw.dtype)]
             operands = [a for a in (x, made.get("residual")) if a is not None]
@@ -70,25 +71,25 @@ class Bias(Adapter):
             accumulates=back,
         )
         return Request(
-            "bias_act", entry, draw.framework, draw.dtype, args, named,
+            op.name, entry, draw.framework, draw.dtype, args, named,
             notes={"axis": axis, "activation": name, "made": made}, **outs,
         )  # fmt: skip
 
     def layout_free(self, request: Request) -> bool:
-        if request.op != "bias_act":
+        if is_sum(fa.ops[request.op]):
             return reductions.one_run(request)
         shape = next(iter(request.notes["made"].values())).shape
         return request.entry != "backward" or len(shape) <= 2
 
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
-        if request.op != "bias_act":
+        if is_sum(fa.ops[request.op]):
             return reductions.exact_sum(request, values)
         notes, dtype = request.notes, request.dtype
         made, name = notes["made"], notes["activation"]
         axis, compute = notes["axis"], computed_in(request.dtype)
         device = request.framework == "emulated"
         op = None if name == "identity" else fa.ops[name]
-        given = activations.told(op, request.named, dtype) if op else {}
+        given = activations.given_numbers(op, request.named, dtype) if op else {}
         with np.errstate(all="ignore"):
             of = {k: full(a, values).astype(compute) for k, a in made.items()}
             if "x" in of:
@@ -116,7 +117,7 @@ class Bias(Adapter):
             others = tuple(i for i in range(dx.ndim) if i != axis % dx.ndim)
             total, size = dx.sum(others), np.abs(dx).sum(others)
             total = total + wide(added_to(request, values, 1), FLOAT64)
-            of_sum = of_term.sum(others) + fa.sum.bounds.absolute * size
+            of_sum = of_term.sum(others) + fa.ops[request.op].bounds.dbias.absolute * size
             more = wide(added_to(request, values, 0), dtype)
             if dtype.itemsize == 2 and request.accumulate:
                 of_dx = of_dx + ulp(dx + more, compute) / 2

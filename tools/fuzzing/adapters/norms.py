@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import fastact as fa
+from fastact.check.norm_rows import NormOracle, Rows, default, rows_of, traits
 from fastact.ops import bounds
 
 from ..cases import FLOAT64, Array, Draw, Number, Request, Shape, computed_in, number
@@ -18,28 +17,7 @@ from .base import Adapter, added_to, full, is_made
 
 _VALUES = ("plain", "plain", "wide", "far", "constant", "huge", "not finite")
 _EPS = (1e-5, 1e-6, 1e-12, 0, 0.5, 1)
-_BY_CHANNEL = ("batch_norm", "norm_apply")
-
-
-#: What the oracle evaluates digit by digit for float64: in few elements alone.
-_SLOW = ("gelu", "tanhshrink", "logcosh")
-
-
-def allowed(
-    op: Any, entry: str, exact: Exact, dtype: np.dtype[Any], to: Any, total: Any, **how: Any
-) -> dict[str, tuple[Any, Any]]:
-    """y, or dx, dweight and dbias, each with how far off it may be, its last rounding included.
-
-    how: `wide_bias`, whether the bias is wider than the type that is computed in; `device`.
-    """
-    own = None if exact.name == "identity" else fa.ops[exact.name].bounds
-    act = bounds.Activation(own, exact.value, exact.slope, how.pop("device"))
-    if entry == "forward":
-        return {"y": reference.judged_y(exact, op.bounds, act, dtype, **how)}
-    found: dict[str, tuple[Any, Any]] = reference.judged_gradients(
-        exact, op.bounds, act, dtype, to, total, **how
-    )
-    return found
+_USUAL = ("call", "forward", "backward")  # entry points that every norm has
 
 
 class Exact(reference.NormExact):  # type: ignore[misc]
@@ -58,84 +36,37 @@ class Exact(reference.NormExact):  # type: ignore[misc]
         return FLOAT64 if np.asarray(z).dtype == np.longdouble else np.dtype(np.float32)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What is normalised together.
-
-    split : the shape of x with the channels cut into groups. axes : of that, those of a row.
-    along : the shape in which a parameter broadcasts against it; parameter : its own.
-    statistics : the shape of mean and rstd.
-    """
-
-    shape: Shape
-    split: Shape
-    axes: Shape
-    along: Shape
-    parameter: Shape
-    statistics: Shape
-    centred: bool
-
-    def of(self, x: Any, dtype: np.dtype[Any] = FLOAT64) -> Any:
-        return wide(x, dtype).reshape(self.split)
-
-    @property
-    def kept(self) -> Shape:
-        return tuple(1 if a in self.axes else n for a, n in enumerate(self.split))
-
-    def summed(self, terms: Any) -> Any:
-        over = tuple(a for a, n in enumerate(self.along) if n == 1)
-        return np.broadcast_to(terms, self.split).sum(over).reshape(self.parameter)
-
-
-def rows_of(op: Any, draw: Draw) -> tuple[Rows, dict[str, Any], tuple[Any, ...]]:
+def draw_rows(op: Any, draw: Draw) -> tuple[Rows, dict[str, Any], tuple[Any, ...]]:
     """Some rows, the options that mean them, and those that stand behind x by position."""
-    r, name = draw.r, op.name
-    centred = "rms" not in name
-    channels = name in ("group_norm", "instance_norm", *_BY_CHANNEL)
-    shape = draw.shape(2 if channels else 1, nonzero=draw.chance(0.9))
+    r, kind = draw.r, traits(op)
+    shape = draw.shape(2 if kind.channels else 1, nonzero=draw.chance(0.9))
     ndim = len(shape)
-    if not channels:
+    if not kind.channels:
         axis: Any = r.randrange(-ndim, ndim)
         if draw.chance(0.3):
             axis = tuple(r.sample(range(ndim), r.randrange(1, ndim + 1)))
-        axes = tuple(sorted(a % ndim for a in (axis if isinstance(axis, tuple) else (axis,))))
-        named = {"axis": axis} if axis != -1 or draw.chance(0.3) else {}
-        along = tuple(n if a in axes else 1 for a, n in enumerate(shape))
-        kept = tuple(1 if a in axes else n for a, n in enumerate(shape))
-        parameter = tuple(shape[a] for a in axes)
-        return Rows(shape, shape, axes, along, parameter, kept, centred), named, ()
+        usual = axis == default(op, "axis")
+        named = {"axis": axis} if not usual or draw.chance(0.3) else {}
+        return rows_of(op, shape, {"axis": axis}), named, ()
     channel = 1 if draw.chance(0.6) else r.randrange(-ndim, ndim)
-    at, count = channel % ndim, shape[channel % ndim]
-    option = "axis" if name == "norm_apply" else "channel_axis"
-    named = {option: channel} if channel != 1 or option == "axis" or draw.chance(0.2) else {}
-    if name != "group_norm":
-        along = tuple(n if a == at else 1 for a, n in enumerate(shape))
-        if name in _BY_CHANNEL:
-            axes = tuple(a for a in range(ndim) if a != at)
-            return Rows(shape, shape, axes, along, (count,), along, True), named, ()
-        axes = tuple(a for a in range(ndim) if a not in (0, at))
-        kept = tuple(1 if a in axes else n for a, n in enumerate(shape))
-        return Rows(shape, shape, axes, along, (count,), kept, True), named, ()
-    divisors = [g for g in range(1, count + 1) if count % g == 0] or [1]
-    groups = r.choice(divisors)
-    split = (*shape[:at], groups, count // groups, *shape[at + 1 :])
-    kept_axes = {at} if at == 0 else {0, at}
-    axes = tuple(a for a in range(ndim + 1) if a not in kept_axes)
-    along = tuple(n if a in (at, at + 1) else 1 for a, n in enumerate(split))
-    statistics = (groups,) if at == 0 else (shape[0], groups)
-    return Rows(shape, split, axes, along, (count,), statistics, True), named, (groups,)
+    usual = channel == default(op, kind.channels)
+    options = {kind.channels: channel}
+    named = options if not usual or draw.chance(0.2) else {}
+    if not kind.groups:
+        return rows_of(op, shape, options), named.copy(), ()
+    count = shape[channel % ndim]
+    groups = r.choice([g for g in range(1, count + 1) if count % g == 0] or [1])
+    return rows_of(op, shape, {**options, "num_groups": groups}), named.copy(), (groups,)
 
 
 class Norms(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
-        r, channels = draw.r, op.name in _BY_CHANNEL
+        r, kind = draw.r, traits(op)
         entries = ["call", "call", "forward", "backward", "backward"]
-        if op.name == "batch_norm":
-            entries += ["backward_reduce", "backward_apply"]
-        entry = r.choice(entries)
-        rows, named, positional = rows_of(op, draw)
+        entry = r.choice([*entries, *(name for name in op.entry_points if name not in _USUAL)])
+        rows, named, positional = draw_rows(op, draw)
         is_back = entry.startswith("backward")
-        adds = op.name.startswith("add")
+        adds = kind.adds
         values = r.choice(_VALUES)
         made: dict[str, Array] = {}
         made["x"] = draw.leader("x", rows.shape, values)
@@ -143,32 +74,29 @@ class Norms(Adapter):
             made["x"].values == "huge" and draw.dtype == FLOAT64
         ):  # squares overflow, which nobody promised
             made["x"] = _with(made["x"], values="wide")
-        self._parameters(made, draw, rows, op, channels)
+        self._parameters(made, draw, rows)
         name = r.choice(("identity", "identity", "mish", r.choice(list(reference.FORWARD))))
         if name != "identity":
             named["activation"] = r.choice((name, fa.ops[name]))
-        training = op.name == "batch_norm" and (
-            entry in ("backward_reduce", "backward_apply") or draw.chance(0.6)
-        )
+        training = kind.moves and (entry not in _USUAL or draw.chance(0.6))
         notes: dict[str, Any] = {
             "rows": rows, "activation": name, "made": made, "training": training,
         }  # fmt: skip
         eps = number(r, *_EPS)
-        if not is_back and op.name != "norm_apply" and draw.chance(0.4):
+        if not is_back and default(op, "eps") is not None and draw.chance(0.4):
             named["eps"] = eps
         if is_back:
             return self._back(op, entry, draw, notes, named)
         if adds:
             made["residual"] = draw.array("residual", rows.shape, "plain", number=True)
         args: list[Any] = [made["x"], *([made["residual"]] if adds else []), *positional]
-        if op.name == "norm_apply":
+        if kind.given:
             args += [self._statistic(made, draw, rows, k) for k in ("mean", "rstd")]
-        if op.name == "batch_norm":
+        if kind.moves:
             args += self._running(made, draw, rows, training)
             notes["writes"] = ("running_mean", "running_var") if training else ()
             if training:
-                count = math.prod(rows.split[a] for a in rows.axes)
-                notes["may be refused"] = count < 2
+                notes["may be refused"] = rows.count < 2
             named["training"] = training
             if draw.chance(0.5):
                 named["momentum"] = number(r, 0.1, 0, 1, 0.5)
@@ -178,10 +106,9 @@ class Norms(Adapter):
             outputs.append(("total", rows.shape, draw.dtype))
         operands = tuple(made[k] for k in ("x", "residual") if k in made)
         saves = entry == "forward"
-        if saves and not channels:
+        if saves and not kind.by_channel:
             wide = computed_in(draw.dtype)
-            names = ("mean", "rstd") if rows.centred else ("rstd",)
-            outputs += [(k, rows.statistics, wide) for k in names]
+            outputs += [(k, rows.statistics, wide) for k in kind.statistics]
         keeps = saves and not adds
         # The sum may be x or residual itself, and y too: but not both the same one.
         places = {} if keeps else {0: operands, 1: operands} if adds else {0: operands}
@@ -194,9 +121,7 @@ class Norms(Adapter):
 
     # --- drawing ----------------------------------------------------------------------------------
 
-    def _parameters(
-        self, made: dict[str, Array], draw: Draw, rows: Rows, op: Any, channels: bool
-    ) -> None:
+    def _parameters(self, made: dict[str, Array], draw: Draw, rows: Rows) -> None:
         wider = draw.chance(0.15) and draw.framework != "plain"
         dtype = FLOAT64 if wider else draw.dtype
         for name in ("weight", "bias"):
@@ -225,32 +150,29 @@ class Norms(Adapter):
     def _back(
         self, op: Any, entry: str, draw: Draw, notes: dict[str, Any], named: dict[str, Any]
     ) -> Request:
-        rows, made = notes["rows"], notes["made"]
+        rows, made, kind = notes["rows"], notes["made"], traits(op)
         made["dy"] = draw.array("dy", rows.shape, draw.r.choice(("plain", "wide")), number=True)
-        by_channel = op.name in _BY_CHANNEL
-        names = ["mean", "rstd"] if rows.centred else ["rstd"]
-        for name in names:
-            if by_channel:
+        for name in kind.statistics:
+            if kind.by_channel:
                 self._statistic(made, draw, rows, name)
             else:
                 shape, dtype = rows.statistics, computed_in(draw.dtype)
                 made[name] = draw.array(name, shape, "plain", dtype)
-        args: list[Any] = [made["dy"], made["x"], *(made[k] for k in names)]
+        args: list[Any] = [made["dy"], made["x"], *(made[k] for k in kind.statistics)]
         weights = [k for k in ("weight", "bias") if k in made]
-        if op.name.startswith("add") and draw.chance(0.5):
+        if kind.adds and draw.chance(0.5):
             made["dtotal"] = draw.array("dtotal", rows.shape, "plain", number=True)
             named["dtotal"] = made["dtotal"]
         if entry == "backward_apply":
             for name in ("sum_dy", "sum_dy_xhat"):
                 made[name] = draw.array(name, rows.statistics, "plain", FLOAT64)
-            count = math.prod(rows.split[a] for a in rows.axes)
-            notes["count"] = max(count, 1)
-            args += [made.get("weight"), made["sum_dy"], made["sum_dy_xhat"], max(count, 1)]
+            notes["count"] = max(rows.count, 1)
+            args += [made.get("weight"), made["sum_dy"], made["sum_dy_xhat"], notes["count"]]
             if "bias" in made:
                 named["bias"] = made["bias"]
         else:
             named |= {k: made[k] for k in weights}
-            if op.name == "batch_norm" and entry == "backward":
+            if kind.moves and entry == "backward":
                 named["training"] = notes["training"]
         shape, dtype = rows.shape, draw.dtype
         if entry == "backward_reduce":
@@ -260,9 +182,8 @@ class Norms(Adapter):
             places = {0: (made["dy"], made["x"])}
             outs = draw.outs([("dx", shape, dtype)], places, accumulates=True)
         else:
-            of = ["weight", "bias"] if rows.centred else ["weight"]
             outputs = [("dx", shape, dtype)] + [
-                (f"d{k}", made[k].shape, made[k].dtype) if k in made else None for k in of
+                (f"d{k}", made[k].shape, made[k].dtype) if k in made else None for k in kind.weights
             ]
             places = {0: (made["dy"], made["x"])}
             outs = draw.outs(outputs, places, accumulates=True, skips=True)
@@ -276,9 +197,9 @@ class Norms(Adapter):
         """Statistics that backward is given are those of x."""
         values = super().fill(request, rng)
         made, rows = request.notes["made"], request.notes["rows"]
-        if "rstd" not in made or request.op == "norm_apply":
+        if "rstd" not in made or traits(fa.ops[request.op]).given:
             return values
-        x = rows.of(full(made["x"], values), request.dtype)
+        x = wide(full(made["x"], values), request.dtype).reshape(rows.split)
         with np.errstate(all="ignore"):
             mean, rstd = reference.statistics(x, rows.axes, 1e-5, rows.centred)
         for name, exact in (("mean", mean), ("rstd", rstd)):
@@ -307,85 +228,72 @@ class Norms(Adapter):
     # --- what is right ----------------------------------------------------------------------------
 
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
-        notes, dtype = request.notes, request.dtype
+        notes, dtype, kind = request.notes, request.dtype, traits(fa.ops[request.op])
         rows, made, name = notes["rows"], notes["made"], notes["activation"]
+        arrays = {k: full(a, values) for k, a in made.items()}
         with np.errstate(all="ignore"):
-            data = full(made["x"], values)
             if "residual" in made:
                 compute = computed_in(dtype)
-                more = full(made["residual"], values).astype(compute)
-                data = (data.astype(compute) + more).astype(dtype)
-            x = rows.of(data, dtype)
-            w, b = (
-                wide(full(made[k], values), dtype).reshape(rows.along)
-                if k in made
-                else wide(v, dtype)
-                for k, v in (("weight", 1.0), ("bias", 0.0))
-            )
+                total = arrays["x"].astype(compute) + arrays["residual"].astype(compute)
+                arrays["x"] = total.astype(dtype)
             if request.entry in ("call", "forward"):
-                return self._forward(request, rows, values, x, w, b, data)
-            if dtype == FLOAT64 and name in _SLOW and x.size > 200:
+                return self._forward(request, rows, values, arrays)
+            if dtype == FLOAT64 and name in reference.BY_DIGITS and arrays["x"].size > 200:
                 return [None] * self._gradients(request, rows)
-            dy = np.broadcast_to(wide(full(made["dy"], values), dtype), rows.shape)
-            rstd = self._of_rows(rows, made["rstd"], values, dtype)
-            mean = self._of_rows(rows, made["mean"], values, dtype) if "mean" in made else 0 * rstd
-            depends = request.entry == "backward" and (
-                notes["training"] if request.op in _BY_CHANNEL else True
-            )
-            axes = rows.axes if depends else None
-            exact = Exact(name, x, rows.of(dy, dtype), mean, rstd, w, b, axes, rows.centred)
-            return self._backward(request, rows, values, exact)
+            arrays["dy"] = np.broadcast_to(arrays["dy"], rows.shape)
+            depends = request.entry == "backward" and (notes["training"] or not kind.by_channel)
+            oracle = self._oracle(request)
+            statistics = (arrays.get("mean", 0.0), arrays["rstd"])
+            exact = oracle.of(arrays, statistics, depends=depends)
+            return self._backward(request, rows, values, oracle, exact)
 
     def _gradients(self, request: Request, rows: Rows) -> int:
         if request.entry == "backward":
-            return 3 if rows.centred else 2
+            return len(fa.ops[request.op].gradients)
         return 2 if request.entry == "backward_reduce" else 1
 
-    def _of_rows(
-        self, rows: Rows, array: Array, values: dict[str, Any], dtype: np.dtype[Any]
-    ) -> Any:
-        return wide(full(array, values), dtype).reshape(rows.kept)
-
-    def _allowed(self, request: Request, entry: str, exact: Exact, to: Any, total: Any) -> Any:
-        made, dtype = request.notes["made"], request.dtype
-        return allowed(
-            fa.ops[request.op], entry, exact, dtype, to, total,
-            wide_bias="bias" in made and made["bias"].dtype.itemsize > computed_in(dtype).itemsize,
-            device=request.framework == "emulated",
-        )  # fmt: skip
+    def _oracle(self, request: Request) -> NormOracle:
+        notes = request.notes
+        dtypes = {k: notes["made"][k].dtype for k in ("weight", "bias") if k in notes["made"]}
+        on_gpu = request.framework == "emulated"
+        op, name = fa.ops[request.op], notes["activation"]
+        return NormOracle(op, notes["rows"], request.dtype, name, dtypes, on_gpu, Exact)
 
     def _forward(
-        self, request: Request, rows: Rows, values: dict[str, Any], x: Any, w: Any, b: Any,
-        data: Any,
-    ) -> list[Expected | None]:  # fmt: skip
+        self, request: Request, rows: Rows, values: dict[str, Any], arrays: dict[str, Any]
+    ) -> list[Expected | None]:
         notes, dtype, made = request.notes, request.dtype, request.notes["made"]
-        default = 1e-5 if rows.centred else 1e-6
-        eps = request.named.get("eps", Number(default)).value
-        given = request.op == "norm_apply" or (request.op == "batch_norm" and not notes["training"])
-        if request.op == "norm_apply":
-            mean, rstd = (self._of_rows(rows, made[k], values, dtype) for k in ("mean", "rstd"))
+        op = fa.ops[request.op]
+        kind, eps = traits(op), request.named.get("eps", Number(default(op, "eps"))).value
+        given = kind.given or (kind.moves and not notes["training"])
+        x = wide(arrays["x"], dtype).reshape(rows.split)
+        if kind.given:
+            mean, rstd = (wide(arrays[k], dtype).reshape(rows.kept) for k in kind.statistics)
         elif given:
-            mean = self._of_rows(rows, made["running_mean"], values, dtype)
-            rstd = 1 / np.sqrt(self._of_rows(rows, made["running_var"], values, dtype) + eps)
+            mean, var = (
+                wide(arrays[k], dtype).reshape(rows.kept) for k in ("running_mean", "running_var")
+            )
+            rstd = 1 / np.sqrt(var + eps)
         elif x.size:
             mean, rstd = reference.statistics(x, rows.axes, eps, rows.centred)
         else:
             mean = rstd = np.full(rows.kept, np.nan)
-        axes = None if given else rows.axes
-        exact = Exact(
-            notes["activation"], x, np.zeros((), x.dtype), mean, rstd, w, b, axes, rows.centred
-        )
+        oracle = self._oracle(request)
+        exact = oracle.of(
+            {k: arrays[k] for k in ("x", "weight", "bias") if k in arrays},
+            (mean, rstd), depends=not given,
+        )  # fmt: skip
         usual = np.isfinite(x).all(rows.axes, keepdims=True) & np.isfinite(rstd)
-        if eps < 1e-30 and not given and x.size:  # of (nearly) equal values nothing is left
+        if not given and eps < 1e-30 and x.size:  # of (nearly) equal values nothing is left
             size = np.abs(x).max(rows.axes, keepdims=True)
             usual = usual & (1 / rstd > 1e-4 * size) if rows.centred else usual & (size > 0)
-        y, error = self._allowed(request, "forward", exact, None, None)["y"]
-        of = lambda a: np.broadcast_to(a, rows.split).reshape(rows.shape)  # noqa: E731
+        y, error = oracle.y(exact)
+        of = rows.back
         judged = np.broadcast_to(usual, rows.split) & np.isfinite(y)
         nan = np.isnan(x).any(rows.axes, keepdims=True) if not given else np.isnan(x)
         expected: list[Expected | None] = [Expected(of(y), of(error), False, of(judged), of(nan))]
-        if request.op.startswith("add"):
-            expected.append(Expected(np.asarray(data, np.float64), 0.0, False))
+        if kind.adds:
+            expected.append(Expected(np.asarray(arrays["x"], np.float64), 0.0, False))
         if request.entry == "forward":
             expected += self._saved(request, rows, x, mean, rstd, usual, given)
         if notes.get("writes") and "running_mean" in made:
@@ -395,9 +303,10 @@ class Norms(Adapter):
     def _saved(
         self, request: Request, rows: Rows, x: Any, mean: Any, rstd: Any, usual: Any, given: bool
     ) -> list[Expected | None]:
-        """x, mean, rstd, weight and bias."""
-        if request.op == "norm_apply":
-            return [None] * 5
+        """x, the statistics and the parameters."""
+        kind = traits(fa.ops[request.op])
+        if kind.given:
+            return [None] * len(fa.ops[request.op].saves)
         op, to, dtype = fa.ops[request.op], rows.statistics, request.dtype
         device = request.framework == "emulated"
         kept: list[Expected | None] = [None]
@@ -410,15 +319,15 @@ class Norms(Adapter):
             kept.append(Expected(mean.reshape(to), error.reshape(to), False, usual))
         error = op.bounds.allowed_rstd(rstd, mean if rows.centred else 0 * rstd, dtype, device)
         kept.append(Expected(rstd.reshape(to), error.reshape(to), False, usual))
-        return kept + [None] * (2 if rows.centred else 1)
+        return kept + [None] * len(kind.weights)
 
     def _moved(
         self, request: Request, rows: Rows, values: dict[str, Any], x: Any, mean: Any
     ) -> list[Expected | None]:
         """The running statistics after a batch."""
         made = request.notes["made"]
-        momentum = request.named.get("momentum", Number(0.1)).value
-        count = math.prod(rows.split[a] for a in rows.axes)
+        usual = Number(default(fa.ops[request.op], "momentum"))
+        momentum, count = request.named.get("momentum", usual).value, rows.count
         if count < 2:
             return [None, None]
         d = x - mean
@@ -436,17 +345,16 @@ class Norms(Adapter):
         return found
 
     def _backward(
-        self, request: Request, rows: Rows, values: dict[str, Any], exact: Exact
+        self, request: Request, rows: Rows, values: dict[str, Any], oracle: NormOracle, exact: Any
     ) -> list[Expected | None]:
-        made, dtype = request.notes["made"], request.dtype
-        of = lambda a: np.broadcast_to(a, rows.split).reshape(rows.shape)  # noqa: E731
+        made, dtype, of = request.notes["made"], request.dtype, rows.back
         if request.entry == "backward_apply":
             return [self._applied(request, rows, values, exact)]
-        names = ("weight", "bias") if rows.centred else ("weight",)
+        names = traits(fa.ops[request.op]).weights
         reduces = request.entry == "backward_reduce"
         to = FLOAT64 if reduces else {made[k].dtype for k in names if k in made} or {dtype}
         to = to if reduces else next(iter(to))
-        found = self._allowed(request, "backward", exact, to, rows.summed)
+        found = oracle.gradients(exact, to)
         if reduces:
             return [
                 self._gradient(found[f"d{name}"], rows.statistics) if is_made(request, i) else None
@@ -505,7 +413,7 @@ class Norms(Adapter):
         size = np.abs(p) + np.abs(first) + np.abs(e.xhat * second)
         far = 2.0**-24 * u * np.abs(e.mean * e.rstd * second)
         error = scale * (of_p + 16 * u * size + far)
-        of = lambda a: np.broadcast_to(a, rows.split).reshape(rows.shape)  # noqa: E731
+        of = rows.back
         total = of(dx) + added_to(request, values, 0)
         error = of(error)
         if request.accumulate:

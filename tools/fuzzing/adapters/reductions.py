@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
+from fastact.check.sum_axes import axes_of as summed
+from fastact.check.sum_axes import is_over_any, is_sum, is_to_shape, slope_of, term_of
 
 from ..cases import FLOAT64, Draw, Number, Request, Shape, computed_in, number
 from ..judge import Expected, ulp
-from ..oracle import wide
+from ..oracle import reference, wide
 from .base import Adapter, added_to, full
 
 _VALUES = ("wide", "wide", "plain", "far", "constant", "huge", "specials", "exponents")
@@ -42,76 +44,62 @@ def axes_of(draw: Draw, ndim: int) -> Any:
     return tuple(axis - ndim * r.randrange(2) for axis in chosen)
 
 
-def named_axes(axis: Any, ndim: int) -> Shape:
-    if axis is None:
-        return tuple(range(ndim))
-    given = axis if isinstance(axis, tuple) else (axis,)
-    return tuple(sorted(a % ndim for a in given))
-
-
 def one_run(request: Request) -> bool:
     """Whether the order of a sum does not depend on strides: it is over one axis at the most."""
     axes, shape = request.notes["axes"], request.notes["shape"]
     return sum(shape[a] > 1 for a in axes) <= 1
 
 
-def _shape_after(shape: Shape, axes: Shape, keepdims: bool) -> Shape:
-    return tuple(1 if a in axes else n for a, n in enumerate(shape) if keepdims or a not in axes)
-
-
 # --- sums -----------------------------------------------------------------------------------------
 
 
 def sample_sum(op: Any, draw: Draw) -> Request:
-    """Of `sum`, `sum_squares`, `bias_grad` and `unbroadcast`."""
-    r, name = draw.r, op.name
+    """Of any sum over axes."""
+    r = draw.r
     entries = ["call", "call", "forward", "backward"]
-    entries += ["value_and_grad"] if name == "sum_squares" else []
-    entry = r.choice(entries)
-    shape = draw.shape(1 if name == "bias_grad" else 0)
+    entry = r.choice([*entries, *(name for name in op.entry_points if name not in entries)])
+    of_all = "axis" not in op.entry_points[entry].defaults  # whatever axes the call has
+    to_shape, over_any = is_to_shape(op), is_over_any(op)
+    shape = draw.shape(0 if to_shape or over_any else 1)
     ndim, named, args = len(shape), {}, ()  # type: ignore[var-annotated]
-    if name == "bias_grad":
-        axis = r.randrange(-ndim, ndim)
-        axes = tuple(a for a in range(ndim) if a != axis % ndim)
-        result: Shape = (shape[axis],)
-        named = {"axis": axis} if axis != -1 or draw.chance(0.3) else {}
-    elif name == "unbroadcast":
+    default = op.entry_points["call"].defaults.get("axis")
+    if to_shape:
         dropped = r.randrange(ndim + 1)
-        kept = [n if r.random() < 0.5 else 1 for n in shape[dropped:]]
-        result = tuple(kept)
-        axes = (*range(dropped), *(dropped + i for i, n in enumerate(kept)
-                                   if n == 1 and shape[dropped + i] != 1))  # fmt: skip
-        args = (result,) if entry != "backward" else ()
-    else:
+        options: dict[str, Any] = {
+            "shape": tuple(n if r.random() < 0.5 else 1 for n in shape[dropped:])
+        }
+        args = (options["shape"],) if entry != "backward" else ()
+    elif over_any:
         axis, keepdims = axes_of(draw, ndim), draw.chance(0.3)
-        if entry == "value_and_grad":
-            axis, keepdims = None, False
-        axes = named_axes(axis, ndim)
-        result = _shape_after(shape, axes, keepdims)
-        if entry != "value_and_grad":
-            named = {"axis": axis} if axis is not None or draw.chance(0.2) else {}
+        options = {} if of_all else {"axis": axis, "keepdims": keepdims}
+        if not of_all:
+            named = {"axis": axis} if axis != default or draw.chance(0.2) else {}
             named |= {"keepdims": keepdims} if keepdims or draw.chance(0.2) else {}
+    else:
+        options = {"axis": r.randrange(-ndim, ndim)}
+        named = options if options["axis"] != default or draw.chance(0.3) else {}
+    axes, result = summed(op, shape, options)
     values = r.choice(_VALUES)
     notes = {"axes": axes, "shape": shape, "result": result}
-    squares = name == "sum_squares"
+    needs_x = "x" in op.saves
     if entry == "backward":
-        if squares:
+        if needs_x:
             x = draw.leader("x", shape, r.choice(("wide", "plain")))
             dy = draw.array("dy", result, "wide", number=True)
             args, places = (dy, x), {0: (x,)}
         else:
             dy = draw.leader("dy", result, "wide")
             args, places = (dy, shape), {}
-        forbidden = () if squares else (dy,)
+        forbidden = () if needs_x else (dy,)
         outputs = [("dx", shape, draw.dtype)]
     else:
-        x = draw.leader("dy" if op.family == "bias" else "x", shape, values)
+        x = draw.leader(op.entry_points["call"].arrays[0], shape, values)
         args, places, forbidden = (x, *args), {}, (x,)
         outputs = [("y", result, draw.dtype)]
-        if entry == "value_and_grad":
-            outputs = [("y", (), draw.dtype), ("grad", shape, draw.dtype)]
+        if op.entry_points[entry].outputs > 1:  # and the gradient
+            outputs = [("y", result, draw.dtype), ("grad", shape, draw.dtype)]
             places, forbidden = {1: (x,)}, ()
-    adds = entry == "backward" or (op.family == "bias" and entry in ("call", "forward"))
+    adds = "accumulate" in op.entry_points[entry].defaults
     outs = draw.outs(outputs, places, forbidden=forbidden, accumulates=adds)
     return Request(op.name, entry, draw.framework, draw.dtype, args, named, notes=notes, **outs)
 
@@ -119,7 +107,7 @@ def sample_sum(op: Any, draw: Draw) -> Request:
 def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]:
     op, dtype, notes = fa.ops[request.op], request.dtype, request.notes
     axes, result = notes["axes"], notes["result"]
-    squares = request.op == "sum_squares"
+    needs_x = "x" in op.saves
     with np.errstate(all="ignore"):
         if request.entry == "backward":
             dy = wide(full(request.args[0], values), FLOAT64)
@@ -127,8 +115,8 @@ def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]
                 dy = dy.reshape(_as_kept(notes))
             dx = np.broadcast_to(dy, notes["shape"])
             error: Any = 0.0
-            if squares:
-                dx = 2 * dx * wide(full(request.args[1], values), FLOAT64)
+            if needs_x:
+                dx = dx * slope_of(op)(wide(full(request.args[1], values), FLOAT64))
                 if dtype.itemsize == 2 or request.accumulate:
                     error = ulp(dx, computed_in(dtype)) / 2
             total = dx + wide(added_to(request, values, 0), FLOAT64)
@@ -136,7 +124,7 @@ def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]
                 error = error + ulp(total, computed_in(dtype)) / 2
             return [Expected(total, error, True, np.isfinite(dx))]
         x = wide(full(request.args[0], values), FLOAT64)
-        terms = x * x if squares else x
+        terms = term_of(op)(x)
         y = terms.sum(axes).reshape(result)
         size = np.abs(terms).sum(axes).reshape(result)
         count = math.prod(notes["shape"][a] for a in axes)
@@ -146,9 +134,9 @@ def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]
         judged = ~(np.isfinite(size) & (size > limit)) if dtype == FLOAT64 else None
         found: list[Expected | None] = [Expected(y + base, error, True, judged)]
         if request.entry == "forward":
-            found += [None] * (1 if squares else len(notes["shape"]))
-        if request.entry == "value_and_grad":
-            found.append(Expected(2 * x, 0.0, True))
+            found += [None] * (1 if needs_x else len(notes["shape"]))
+        elif op.entry_points[request.entry].outputs > 1:
+            found.append(Expected(slope_of(op)(x), 0.0, True))
         return found
 
 
@@ -163,19 +151,18 @@ def _as_kept(notes: dict[str, Any]) -> Shape:
 
 class Reductions(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
-        if op.name in ("sum", "sum_squares"):
+        if is_sum(op):
             return sample_sum(op, draw)
-        r, is_moments = draw.r, op.name == "moments"
+        r, is_moments = draw.r, "m2" in op.results
         slices = is_moments and draw.framework in ("numpy", "torch")
         entry = r.choice(("call", "call", "forward", "backward", *(["merge"] * slices)))
         shape = draw.shape(1 if entry == "merge" else 0)
         axis, keepdims = axes_of(draw, len(shape)), draw.chance(0.3)
         axis = 0 if entry == "merge" else axis
-        axes = named_axes(axis, len(shape))
-        result = _shape_after(shape, axes, keepdims)
+        axes, result = summed(op, shape, {"axis": axis, "keepdims": keepdims})
         named: dict[str, Any] = {"axis": axis} if axis is not None or draw.chance(0.2) else {}
         named |= {"keepdims": keepdims} if keepdims or draw.chance(0.2) else {}
-        if not is_moments and draw.chance(0.5):
+        if "correction" in op.entry_points["call"].defaults and draw.chance(0.5):
             named["correction"] = number(r, 0, 1, 1.5)
         x = draw.leader("x", shape, r.choice(_VALUES if entry != "backward" else ("wide", "far")))
         notes = {"axes": axes, "shape": shape, "result": result}
@@ -195,7 +182,7 @@ class Reductions(Adapter):
             dtype = FLOAT64 if is_moments else draw.dtype
             args, outs = (x,), {}
             if entry != "merge":
-                outputs = [("mean", result, dtype), ("second", result, dtype)]
+                outputs = [(part, result, dtype) for part in op.results]
                 outs = draw.outs(outputs, {}, forbidden=(x,))
             else:
                 notes["parts"] = r.choice((1, 2, 3, 7))
@@ -204,14 +191,14 @@ class Reductions(Adapter):
     def function(self, request: Request) -> Callable[..., Any]:
         if request.entry != "merge":
             return super().function(request)
-        parts = request.notes["parts"]
+        op, parts = fa.ops[request.op], request.notes["parts"]
 
         def merge(x: Any, **named: Any) -> Any:
             if not hasattr(x, "__getitem__") or isinstance(x, list):
                 x = np.asarray(x)
             size = -(-len(x) // parts) or 1
             pieces = [x[i : i + size] for i in range(0, len(x), size)] or [x]
-            return fa.Moments.merge_many([fa.moments(piece, **named) for piece in pieces])
+            return fa.Moments.merge_many([op(piece, **named) for piece in pieces])
 
         return merge
 
@@ -219,21 +206,24 @@ class Reductions(Adapter):
         return one_run(request)
 
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
-        if request.op in ("sum", "sum_squares"):
-            return exact_sum(request, values)
         op, dtype, notes = fa.ops[request.op], request.dtype, request.notes
-        axes, is_moments = notes["axes"], request.op == "moments"
+        if is_sum(op):
+            return exact_sum(request, values)
+        axes, is_moments = notes["axes"], "m2" in op.results
         at = 1 if request.entry == "backward" else 0
         x = wide(full(request.args[at], values), FLOAT64)
         count = math.prod(notes["shape"][a] for a in axes)
         correction = request.named.get("correction", Number(0)).value
         divisor = 1.0 if is_moments else max(count - correction, 0.0)
         with np.errstate(all="ignore"):
-            mean = x.mean(axes, keepdims=True) if x.size else x.sum(axes, keepdims=True) * np.nan
+            if x.size:
+                mean, m2 = reference.moments(x, axes, keepdims=True)
+            else:
+                m2 = x.sum(axes, keepdims=True)
+                mean = m2 * np.nan
             d = x - mean
             if request.entry == "backward":
                 return [self._gradient(request, values, x, mean, d, count, divisor)]
-            m2 = (d * d).sum(axes, keepdims=True)
             spread = op.bounds.magnitude(x, axes, dtype) if x.size else np.zeros(mean.shape)
             far = op.bounds.far * np.abs(mean) / np.sqrt(m2 / max(count, 1))
             far = np.nan_to_num(far, nan=0.0, posinf=0.0)

@@ -1,0 +1,215 @@
+"""What a norm has to give, by its signature: the one oracle of the check, the tests and the fuzzer.
+
+The ops find their normalization rows by code of their own (`ops/norm.py`). Here they are found
+again, as the docstrings have them: `axis` names axes, `channel_axis` the channels of an example,
+`num_groups` groups of them; where statistics are kept or given, a row is a channel of the batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops.bounds import Activation, computed_in
+from ..ops.op import REQUIRED, ops
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What kind of norm an op is.
+
+    centred : it subtracts a mean, and has a bias.
+    adds : it normalises the sum of two arrays, and returns the sum.
+    moves : it keeps running statistics, which training moves. given : it is given statistics.
+    channels : the option that says where the channels are, which is "" where rows are over `axis`.
+    groups : the channels are cut into groups.
+    """
+
+    centred: bool
+    adds: bool
+    moves: bool
+    given: bool
+    channels: str
+    groups: bool
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether statistics are those of a channel of the whole batch."""
+        return self.moves or self.given
+
+    @property
+    def rows(self) -> tuple[str, bool, bool]:
+        """What the normalization rows follow from: alike in norms whose rows are."""
+        return self.channels, self.groups, self.by_channel
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Those that are saved."""
+        return ("mean", "rstd") if self.centred else ("rstd",)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        return ("weight", "bias") if self.centred else ("weight",)
+
+
+def traits(op: Any) -> Traits:
+    """By the signature of the op."""
+    takes = op.entry_points["call"].signature.parameters
+    moves, given = "running_mean" in takes, "mean" in takes
+    channels = "channel_axis" if "channel_axis" in takes else "axis" if moves or given else ""
+    return Traits(
+        "mean" in op.saves, "residual" in takes, moves, given, channels, "num_groups" in takes
+    )
+
+
+def default(op: Any, option: str) -> Any:
+    """The default of an option; None where it must be given, or where there is no such option."""
+    value = op.entry_points["call"].defaults.get(option, REQUIRED)
+    return None if value is REQUIRED else value
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The normalization rows of an array.
+
+    shape : of the array. split : the same with the channels cut into groups.
+    axes : of `split`, those of a row. along : the shape in which a parameter broadcasts against
+    `split`; parameter : its own. statistics : the shape of mean and rstd as they are saved.
+    """
+
+    shape: Shape
+    split: Shape
+    axes: Shape
+    along: Shape
+    parameter: Shape
+    statistics: Shape
+    centred: bool
+
+    @property
+    def kept(self) -> Shape:
+        """The shape in which statistics broadcast against `split`."""
+        return tuple(1 if a in self.axes else n for a, n in enumerate(self.split))
+
+    @property
+    def count(self) -> int:
+        """How many elements a row has."""
+        return int(np.prod([self.split[a] for a in self.axes]))
+
+    def summed(self, terms: Any) -> Any:
+        """Over all that a parameter meets."""
+        over = tuple(a for a, n in enumerate(self.along) if n == 1)
+        return np.broadcast_to(terms, self.split).sum(over).reshape(self.parameter)
+
+    def back(self, values: Any) -> Any:
+        """Of the array's own shape."""
+        return np.broadcast_to(values, self.split).reshape(self.shape)
+
+
+def rows_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> Rows:
+    """Those of an array of a shape; options: as the call has them, by name."""
+    kind, ndim = traits(op), len(shape)
+    if not kind.channels:
+        axis = options.get("axis", default(op, "axis"))
+        named = axis if isinstance(axis, tuple) else (axis,)
+        axes = tuple(sorted(a % ndim for a in named))
+        parameter = tuple(shape[a] for a in axes)
+        return Rows(shape, shape, axes, _ones_but(shape, axes), parameter,
+                    _ones_at(shape, axes), kind.centred)  # fmt: skip
+    at = options.get(kind.channels, default(op, kind.channels)) % ndim
+    parameter = (shape[at],)
+    if kind.groups:
+        groups = options["num_groups"]
+        split = (*shape[:at], groups, shape[at] // groups, *shape[at + 1 :])
+        axes = tuple(a for a in range(ndim + 1) if a not in (0, at))
+        statistics: Shape = (groups,) if at == 0 else (shape[0], groups)
+        along = _ones_but(split, (at, at + 1))
+        return Rows(shape, split, axes, along, parameter, statistics, kind.centred)
+    own = (at,) if kind.by_channel else (0, at)
+    axes = tuple(a for a in range(ndim) if a not in own)
+    along, statistics = _ones_but(shape, (at,)), _ones_at(shape, axes)
+    return Rows(shape, shape, axes, along, parameter, statistics, kind.centred)
+
+
+def _ones_at(shape: Shape, axes: Shape) -> Shape:
+    return tuple(1 if a in axes else n for a, n in enumerate(shape))
+
+
+def _ones_but(shape: Shape, axes: Shape) -> Shape:
+    return tuple(n if a in axes else 1 for a, n in enumerate(shape))
+
+
+@dataclass(frozen=True)
+class NormOracle:
+    """What a norm gives for some normalization rows, and how far from that it may be.
+
+    activation : the name of the one behind the norm. parameter_dtypes : of the weight and the bias,
+    by name, of those that there are. exact : the class that holds the formulas.
+    """
+
+    op: Any
+    rows: Rows
+    dtype: Any
+    activation: str = "identity"
+    parameter_dtypes: Mapping[str, Any] | None = None
+    on_gpu: bool = False
+    exact: Any = None
+
+    def of(
+        self, arrays: Mapping[str, Any], statistics: tuple[Any, Any], *, depends: bool = True
+    ) -> Any:
+        """The exact norm of some arrays by name, dy, weight and bias if there are any.
+
+        x is what is normalised. depends : whether the statistics are those of x.
+        """
+        oracle = importlib.import_module("fastact.check.reference")
+        rows, made_in = self.rows, oracle.wide(self.dtype)
+
+        def wide(value: Any, shape: Shape) -> Any:
+            value = np.asarray(value).astype(made_in)
+            return value.reshape(shape) if value.ndim else value  # a number is for all
+
+        mean, rstd = (wide(a, rows.kept) for a in statistics)
+        x = wide(arrays["x"], rows.split)
+        dy = wide(arrays.get("dy", 0.0), rows.split)
+        weight = wide(arrays.get("weight", 1.0), rows.along)
+        bias = wide(arrays.get("bias", 0.0), rows.along)
+        exact, axes = self.exact or oracle.NormExact, rows.axes if depends else None
+        return exact(self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred)
+
+    def y(self, exact: Any) -> tuple[Any, Any]:
+        """y, and how far from it the op may be, both of the shape `split`."""
+        oracle = importlib.import_module("fastact.check.reference")
+        found: tuple[Any, Any] = oracle.judged_y(
+            exact, self.op.bounds, self._act(exact), self.dtype, wide_bias=self._wide_bias
+        )
+        return found
+
+    def gradients(self, exact: Any, to: Any = None) -> dict[str, tuple[Any, Any]]:
+        """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
+
+        exact : of the statistics that backward is given. to : the dtype of the parameters'
+        gradients; by default that of the parameters.
+        """
+        oracle = importlib.import_module("fastact.check.reference")
+        to = to or next(iter((self.parameter_dtypes or {}).values()), self.dtype)
+        found: dict[str, tuple[Any, Any]] = oracle.judged_gradients(
+            exact, self.op.bounds, self._act(exact), self.dtype, to, self.rows.summed,
+            wide_bias=self._wide_bias,
+        )  # fmt: skip
+        return found
+
+    @property
+    def _wide_bias(self) -> bool:
+        """Whether the bias is of a wider type than the data are computed in."""
+        bias = (self.parameter_dtypes or {}).get("bias", self.dtype)
+        return bool(np.dtype(bias).itemsize > computed_in(self.dtype).itemsize)
+
+    def _act(self, exact: Any) -> Activation:
+        own = None if self.activation == "identity" else ops[self.activation].bounds
+        return Activation(own, exact.value, exact.slope, self.on_gpu)

@@ -1,0 +1,61 @@
+"""What a sum adds up, and over which axes, by the signature of the op."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import _cpu
+from ..ops.bounds import SumBounds
+
+Shape = tuple[int, ...]
+
+
+def is_sum(op: Any) -> bool:
+    """Whether an op states its accuracy as that of a sum."""
+    return isinstance(op.bounds, SumBounds)
+
+
+def is_over_any(op: Any) -> bool:
+    """Whether `axis` names the axes of a sum; else `axis` or `shape` tells which ones are left."""
+    return "keepdims" in op.entry_points["call"].defaults
+
+
+def is_to_shape(op: Any) -> bool:
+    """Whether the shape of a sum is given."""
+    return "shape" in op.entry_points["call"].defaults
+
+
+def term_of(op: Any) -> Callable[[Any], Any]:
+    """What a sum adds up of an element."""
+    oracle = importlib.import_module("fastact.check.reference")
+    term: Callable[[Any], Any] = oracle.TERM[_cpu.TERMS[op.term]]
+    return term
+
+
+def slope_of(op: Any) -> Callable[[Any], Any]:
+    """The derivative of that."""
+    oracle = importlib.import_module("fastact.check.reference")
+    slope: Callable[[Any], Any] = oracle.TERM_SLOPE[_cpu.TERMS[op.term]]
+    return slope
+
+
+def axes_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+    """The axes of an array of a shape that a sum is over, and the shape of the sum."""
+    ndim = len(shape)
+    if is_to_shape(op):
+        to = options["shape"]
+        lacks = ndim - len(to)
+        repeats = (i for i in range(lacks, ndim) if to[i - lacks] == 1 != shape[i])
+        return (*range(lacks), *repeats), to
+    default = op.entry_points["call"].defaults["axis"]
+    axis = options.get("axis", default)
+    if not is_over_any(op):
+        return tuple(a for a in range(ndim) if a != axis % ndim), (shape[axis],)
+    named = axis if isinstance(axis, tuple) else range(ndim) if axis is None else (axis,)
+    axes = tuple(sorted(a % ndim for a in named))
+    keepdims = options.get("keepdims", False)
+    return axes, tuple(
+        1 if a in axes else n for a, n in enumerate(shape) if keepdims or a not in axes
+    )
