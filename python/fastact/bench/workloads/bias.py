@@ -173,21 +173,25 @@ def _incoming(case: Case, make: Maker) -> dict[str, Any]:
 # --- the same by torch, numpy and jax -------------------------------------------------------------
 
 
-def _aligned(case: Case, bias: Any) -> Any:
-    """A bias that broadcasts against x."""
+def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
+    """x and a bias that lies along an axis of it, added up."""
     trailing = [1] * (-1 - range(-len(case.shape), 0)[case.options["axis"]])
-    return bias.reshape(-1, *trailing) if trailing else bias
+    if not trailing:
+        return lambda x, bias: x + bias
+    return lambda x, bias: x + bias.reshape(-1, *trailing)
 
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    axis, shape = case.axis, case.options.get("shape")
     if _names_shape(case.op):
-        return lambda dy: dy.sum_to_size(case.options["shape"])
+        return lambda dy: dy.sum_to_size(shape)
     if not _adds(case.op):
-        return lambda dy: torch.sum(dy, dim=case.axis)
+        return lambda dy: torch.sum(dy, dim=axis)
+    add = _with_bias(case)
     if case.variant == IDENTITY:
-        return lambda x, bias: x + _aligned(case, bias)
+        return add
     function = function_named(torch.nn.functional, case.variant)
-    return lambda x, bias: function(x + _aligned(case, bias))
+    return lambda x, bias: function(add(x, bias))
 
 
 def _and_sum(case: Case, dx: Any) -> tuple[Any, Any]:
@@ -204,9 +208,10 @@ def _gradient(torch: Any, case: Case) -> Gradient | None:
     kernel = torch_backward(torch, case.variant)
     if kernel is None:
         return None
+    add = _with_bias(case)
 
     def arguments(arrays: Arrays) -> tuple[Any, Any]:
-        return arrays["dy"], kernel.saved(arrays["x"] + _aligned(case, arrays["bias"]))
+        return arrays["dy"], kernel.saved(add(arrays["x"], arrays["bias"]))
 
     return Gradient(lambda dy, saved: _and_sum(case, kernel.function(dy, saved)), arguments)
 
@@ -216,15 +221,15 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
     if not _adds(case.op):
         target = work.out[0].shape
         return lambda: np.sum(arrays["dy"], axis=case.axis).reshape(target)
-    x, bias, plain = arrays["x"], _aligned(case, arrays["bias"]), case.variant == IDENTITY
+    (x, bias), add, plain = work.inputs.values(), _with_bias(case), case.variant == IDENTITY
     if case.direction == "forward":
         formula = naive(case.variant) if not plain else lambda x, m: x
-        return lambda: formula(x + bias, np)
+        return lambda: formula(add(x, bias), np)
     dy = arrays["dy"]
     if plain:
         return partial(_and_sum, case, dy)
     slope = naive(case.variant, derivative=True)
-    return lambda: _and_sum(case, dy * slope(x + bias, np))
+    return lambda: _and_sum(case, dy * slope(add(x, bias), np))
 
 
 def _jax(case: Case, work: Work, threads: int) -> Call:
@@ -234,10 +239,10 @@ def _jax(case: Case, work: Work, threads: int) -> Call:
         return jax_call(
             jax, lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(target), arrays["dy"]
         )
-    function = function_named(jax.nn, case.variant)
+    function, add = function_named(jax.nn, case.variant), _with_bias(case)
 
     def forward(x: Any, bias: Any) -> Any:
-        return function(x + _aligned(case, bias))
+        return function(add(x, bias))
 
     def backward(dy: Any, x: Any, bias: Any) -> Any:
         return jax.vjp(forward, x, bias)[1](dy)

@@ -173,21 +173,56 @@ def _momentum(case: Case) -> float:
     return momentum
 
 
-#: The norms that torch has: each from torch.nn.functional, a case, x, and the other arrays by name,
-#: None where there is none. One that adds a residual is that of the sum.
-_TORCH: dict[str, Callable[[Any, Case, Any, SimpleNamespace], Any]] = {
-    "layer_norm": lambda f, case, x, a: f.layer_norm(x, x.shape[-1:], a.weight, a.bias, _eps(case)),
-    "rms_norm": lambda f, case, x, a: f.rms_norm(x, x.shape[-1:], a.weight, _eps(case)),
-    "group_norm": lambda f, case, x, a: f.group_norm(x, _GROUPS, a.weight, a.bias, _eps(case)),
-    "instance_norm": lambda f, case, x, a: f.instance_norm(
-        x, None, None, a.weight, a.bias, eps=_eps(case)
-    ),
-    "batch_norm": lambda f, case, x, a: f.batch_norm(
-        x, a.running_mean, a.running_var, a.weight, a.bias, True, _momentum(case), _eps(case)
-    ),
-    "norm_apply": lambda f, case, x, a: f.batch_norm(
-        x, a.mean, a.var, a.weight, a.bias, False, 0.0, _eps(case)
-    ),
+def _torch_rows(function: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+    if "bias" not in case.op.saves:
+        return lambda x, weight=None: function(x, x.shape[-1:], weight, eps)
+    return lambda x, weight=None, bias=None: function(x, x.shape[-1:], weight, bias, eps)
+
+
+def _torch_groups(f: Any, case: Case) -> Callable[..., Any]:
+    groups, eps = _GROUPS, _eps(case)
+    return lambda x, weight=None, bias=None: f.group_norm(x, groups, weight, bias, eps)
+
+
+def _torch_instances(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+    return lambda x, weight=None, bias=None: f.instance_norm(x, None, None, weight, bias, eps=eps)
+
+
+def _torch_batch(f: Any, case: Case) -> Callable[..., Any]:
+    momentum, eps = _momentum(case), _eps(case)
+
+    def norm(
+        x: Any,
+        running_mean: Any = None,
+        running_var: Any = None,
+        weight: Any = None,
+        bias: Any = None,
+    ) -> Any:
+        return f.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
+
+    return norm
+
+
+def _torch_given(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+
+    def norm(x: Any, mean: Any, var: Any, rstd: Any, weight: Any = None, bias: Any = None) -> Any:
+        return f.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+    return norm
+
+
+#: The norms that torch has, by the name without a residual: each from torch.nn.functional and a
+#: case a function of x and of the other arrays by keyword.
+_TORCH: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
+    "layer_norm": lambda f, case: _torch_rows(f.layer_norm, case),
+    "rms_norm": lambda f, case: _torch_rows(f.rms_norm, case),
+    "group_norm": _torch_groups,
+    "instance_norm": _torch_instances,
+    "batch_norm": _torch_batch,
+    "norm_apply": _torch_given,
 }
 #: Inputs that are statistics; autograd does not differentiate by them.
 _STATISTICS = ("mean", "rstd", "var", "running_mean", "running_var")
@@ -211,14 +246,13 @@ def _channels_back(case: Case, y: Any) -> Any:
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
     functional, name = torch.nn.functional, _peer(case.op)
-    norm = unless_missing(_TORCH.get(name), name)
+    norm = unless_missing(_TORCH.get(name), name)(functional, case)
     plain = case.variant in ("", IDENTITY)
     activation = None if plain else function_named(functional, case.variant)
 
     def forward(x: Any, residual: Any = None, **others: Any) -> Any:
         total = x if residual is None else x + residual
-        arrays = SimpleNamespace(**{**_NO_ARRAYS, **others})
-        z = norm(functional, case, _channels_second(case, total), arrays)
+        z = norm(_channels_second(case, total), **others)
         y = _channels_back(case, z if activation is None else activation(z))
         return y if residual is None else (y, total)
 

@@ -241,11 +241,13 @@ class Work:
         if entry == "backward":
             self.incoming = family.incoming(case, make)
             _, saved = op.bound("forward", named)()
-            named |= self.incoming | dict(zip(op.saves, saved, strict=True))
+            named |= {**self.incoming, **dict(zip(op.saves, saved, strict=True))}
         self.fresh = op.bound(entry, named)
         made = arrays_of(self.fresh())
         # Of an array without axes NumPy makes a number.
-        self.out = tuple(np.asarray(y) if isinstance(y, np.generic) else y for y in made)
+        self.out: tuple[Any, ...] = tuple(
+            np.asarray(y) if isinstance(y, np.generic) else y for y in made
+        )
         self.ours = partial(self.fresh, out=self.out[0] if len(self.out) == 1 else self.out)
 
     @property
@@ -282,14 +284,9 @@ def by_torch(
     gradient = family.gradient(torch, case) if backward else None
     prepared = (lambda one: compiled_by_torch(torch, one)) if compiles else (lambda one: one)
     if gradient is not None:
-        return _by_gradient(prepared(gradient.function), gradient.arguments)
+        of, arguments = prepared(gradient.function), gradient.arguments
+        return lambda inputs, incoming: partial(of, *arguments({**inputs, **incoming}))
     return differentiated(torch, prepared(function), backward, family.constant)
-
-
-def _by_gradient(
-    function: Callable[..., Any], arguments: Callable[[Arrays], Sequence[Any]]
-) -> Callable[[Arrays, Arrays], Call]:
-    return lambda inputs, incoming: partial(function, *arguments({**inputs, **incoming}))
 
 
 def differentiated(
@@ -301,7 +298,7 @@ def differentiated(
         if not backward:
             return partial(function, **inputs)
         leaves = {n: t.detach().requires_grad_() for n, t in inputs.items() if n not in constant}
-        results, given = arrays_of(function(**inputs | leaves)), flat(incoming.values())
+        results, given = arrays_of(function(**{**inputs, **leaves})), flat(incoming.values())
         of = results[: len(given)], tuple(leaves.values()), given
         return lambda: torch.autograd.grad(*of, retain_graph=True)
 
