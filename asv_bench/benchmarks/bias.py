@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from fastact import _cpu
 
-from .common import DIRECTIONS, DTYPES, dtype_named, normal, op_named, ratio
+from .common import (
+    DIRECTIONS,
+    DTYPES,
+    arrays,
+    calls,
+    dtype_named,
+    normal,
+    op_named,
+    ratio,
+    with_out,
+)
 
 # The cheapest activation, where the passes count, and one whose arithmetic does.
 ACTIVATIONS = ("relu", "mish")
@@ -26,28 +37,23 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], int]] = {
 
 def _bias_act(layout: str, dtype: str, activation: str, direction: str) -> Callable[[], object]:
     """A call with `out=`."""
-    op, kind = op_named("bias_act"), dtype_named(dtype)
-    shape, axis = LAYOUTS[layout]
-    size = int(np.prod(shape))
-    x, dy = (normal(size, kind, seed).reshape(shape) for seed in (0, 1))
-    bias = normal(shape[axis], kind, seed=2)
-    out = np.zeros_like(x)
-    if direction == "forward":
-        return partial(op, x, bias, activation, axis=axis, out=out)
-    _, saved = op.forward(x, bias, activation, axis=axis)
-    return partial(op.backward, dy, *saved, activation, axis=axis, out=(out, np.zeros_like(bias)))
+    kind, (shape, axis) = dtype_named(dtype), LAYOUTS[layout]
+    named: dict[str, Any] = {"activation": activation, "axis": axis}
+    named |= arrays("bias_act", {"x": shape, "bias": (shape[axis],)}, kind)
+    dy = normal(prod(shape), kind, seed=3).reshape(shape)
+    return calls("bias_act", named, dy)[direction != "forward"]
 
 
 def _bias_grad(layout: str, dtype: str) -> Callable[[], object]:
-    op, kind = op_named("bias_grad"), dtype_named(dtype)
     shape, axis = LAYOUTS[layout]
-    dy = normal(int(np.prod(shape)), kind, seed=0).reshape(shape)
-    return partial(op, dy, axis=axis, out=np.zeros(shape[axis], kind))
+    given = arrays("bias_grad", {"dy": shape}, dtype_named(dtype))
+    call = partial(op_named("bias_grad"), given["dy"], axis=axis)
+    return with_out(call, call())
 
 
 def _copy(layout: str, dtype: str, arrays: int) -> Callable[[], object]:
     """A copy that moves as many bytes as reading or writing that many arrays."""
-    size = int(np.prod(LAYOUTS[layout][0])) * arrays // 2
+    size = prod(LAYOUTS[layout][0]) * arrays // 2
     source = normal(size, dtype_named(dtype), seed=3)
     return partial(_cpu.copy, np.zeros_like(source), source)
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
+from inspect import Parameter, signature
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -26,6 +29,9 @@ with contextlib.suppress(ImportError):
 SIZES = (64, 50_000, 1_000_000, 16_000_000)
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 DIRECTIONS = ("forward", "backward")
+
+Call = Callable[..., Any]
+EMPTY = Parameter.empty
 
 ROUNDS = 41
 SAMPLE_SECONDS = 1e-3
@@ -58,6 +64,49 @@ def dtype_named(name: str) -> np.dtype[Any]:
         return np.dtype(name)
     except TypeError:
         raise NotImplementedError(f"{name} needs ml_dtypes") from None
+
+
+def arrays(
+    name: str, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
+) -> dict[str, NDArray[Any]]:
+    """Of the arrays of these shapes those that the op takes, by name."""
+    taken = [one for one in signature(op_named(name)).parameters if one in shapes]
+    return {
+        one: normal(prod(shapes[one]), dtype, seed).reshape(shapes[one])
+        for seed, one in enumerate(taken)
+    }
+
+
+def calls(name: str, named: Mapping[str, Any], dy: Any) -> tuple[Call, Call]:
+    """A call of an op, and of its backward, with `out=`.
+
+    named : the op's arrays and options, by name; others are left out. dy : a result's gradient.
+    """
+    op = op_named(name)
+    arguments, options, again = [], {}, {}
+    for one, parameter in signature(op).parameters.items():
+        if one in named and parameter.kind is parameter.POSITIONAL_ONLY:
+            arguments.append(named[one])
+        elif one in named:
+            options[one] = named[one]
+            # Backward has arrays, and what else must be given by position, in what is saved.
+            is_only = parameter.kind is parameter.KEYWORD_ONLY
+            if not hasattr(named[one], "dtype") and (is_only or parameter.default is not EMPTY):
+                again[one] = named[one]
+    y, saved = op.forward(*arguments, **options)
+    takes = signature(op.backward).parameters
+    first = [n for n, p in takes.items() if p.kind is p.POSITIONAL_ONLY and n.startswith("d")]
+    backward = partial(op.backward, *[dy] * len(first), *saved, **again)
+    return with_out(partial(op, *arguments, **options), y), with_out(backward, backward())
+
+
+def with_out(call: Call, made: Any) -> Call:
+    """The call, writing to arrays like those that it has made; None stands for none."""
+    if hasattr(made, "m2"):  # Moments
+        made = made.mean, made.m2
+    results = made if isinstance(made, tuple) else (made,)
+    out = tuple(None if y is None else np.zeros(np.shape(y), y.dtype) for y in results)
+    return partial(call, out=out if len(out) > 1 else out[0])
 
 
 def normal(size: int, dtype: np.dtype[Any], seed: int) -> NDArray[Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from inspect import Parameter, signature
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from .common import DTYPES, dtype_named, names, normal, op_named
+from .common import DTYPES, arrays, calls, dtype_named, names, normal, op_named
 
 OPS = names("norms")
-# These take an image, the others rows.
-OF_CHANNELS = ("group_norm", "instance_norm", "batch_norm", "norm_apply")
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "small": {"rows": (128, 32), "channels": (8, 32, 7, 7)},
@@ -26,27 +25,17 @@ class Speed:
     param_names = ("op", "size", "activation", "dtype")
 
     def setup(self, name: str, size: str, activation: str, dtype: str) -> None:
-        op, kind = op_named(name), dtype_named(dtype)
-        shape = SHAPES[size]["channels" if name in OF_CHANNELS else "rows"]
-        x = normal(int(np.prod(shape)), kind, seed=0).reshape(shape)
-        weight = np.ones(shape[1], kind)
-        inputs = (x, x.copy()) if name.startswith("add") else (x,)
-        more: dict[str, tuple[Any, ...]] = {
-            "group_norm": (8,),
-            "batch_norm": (np.zeros_like(weight), weight.copy()),
-            "norm_apply": (np.zeros_like(weight), weight.copy()),
-        }
-        options: dict[str, Any] = {"batch_norm": {"training": True}, "norm_apply": {"axis": 1}}
-        told = {"activation": activation, **options.get(name, {})}
-        arguments = (*inputs, *more.get(name, ()), weight)
-        y, saved = op.forward(*arguments, **told)
-        outs = y if isinstance(y, tuple) else (y,)
-        out = tuple(np.empty_like(a) for a in outs)
-        gradients = tuple(
-            None if g is None else np.empty_like(g) for g in op.backward(x, *saved, **told)
-        )
-        self.forward = partial(op, *arguments, out=out, **told)
-        self.backward = partial(op.backward, x, *saved, out=gradients, **told)
+        kind, takes = dtype_named(dtype), signature(op_named(name)).parameters
+        # Rows have a default for the axis along which they lie.
+        of_rows = "channel_axis" not in takes and takes["axis"].default is not Parameter.empty
+        shape = SHAPES[size]["rows" if of_rows else "channels"]
+        named: dict[str, Any] = {"num_groups": 8, "training": True, "activation": activation}
+        named |= {} if of_rows else {"axis": 1}
+        named |= {array: np.zeros(shape[1], kind) for array in ("running_mean", "mean")}
+        named |= {array: np.ones(shape[1], kind) for array in ("running_var", "rstd", "weight")}
+        named |= arrays(name, {"x": shape, "residual": shape}, kind)
+        dy = normal(prod(shape), kind, seed=9).reshape(shape)
+        self.forward, self.backward = calls(name, named, dy)
 
     def time_forward(self, *_: Any) -> None:
         self.forward()

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
-import numpy as np
-
-from .common import DTYPES, dtype_named, names, normal, op_named
+from .common import DTYPES, dtype_named, names, normal, op_named, with_out
 
 OPS = names("reductions")
-# Those with two results: their dtypes, None for x's.
-RESULTS: dict[str, tuple[Any, ...]] = {
-    "mean_var": (None, None),
-    "moments": (np.float64, np.float64),
-}
-
 Axis = int | tuple[int, ...] | None
 
 # Each way of walking: shape, and the axes that are summed over.
@@ -36,11 +29,9 @@ def _call(
 ) -> Callable[[], object]:
     """A reduction of the first rows of an array, all of them by default, with `out=`."""
     op, kind = op_named(name), dtype_named(dtype)
-    x = normal(int(np.prod(shape)), kind, seed=0).reshape(shape)[:rows]
-    summed = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    kept = [n for i, n in enumerate(x.shape) if i not in summed]
-    out = tuple(np.zeros(kept, dtype or kind) for dtype in RESULTS.get(name, (None,)))
-    return partial(op, x, axis=axis, out=out)
+    x = normal(prod(shape), kind, seed=0).reshape(shape)[:rows]
+    call = partial(op, x, axis=axis)
+    return with_out(call, call())
 
 
 class Speed:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import _cpu, terminal
 from .bench import shapes
-from .bench.workloads import ON_REQUEST, PEERS, Options, dtype_named
+from .bench.peers import GPU_PEERS, ON_REQUEST, PEERS
+from .bench.workloads.work import Options, dtype_named
 from .ops.op import ops
 from .runtime import config
 from .runtime.threads import get_num_threads
@@ -188,7 +189,6 @@ def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
 def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Results:
     """The rows and the machine, of a file or measured now."""
     from .bench import cuda, cuda_report, cuda_rows
-    from .bench.cuda_work import GPU_PEERS
 
     chosen = _ops(args, parser)
     if args.source is not None:

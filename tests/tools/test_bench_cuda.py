@@ -14,10 +14,9 @@ from test_cli import fastact
 
 import fastact as fa
 from fastact.bench import cuda as _bench_cuda
-from fastact.bench import cuda_device, cuda_work
-from fastact.bench.cuda_work import GpuCase
-from fastact.bench.cuda_workloads import GPU_WORKLOADS
-from fastact.bench.workloads import COPY, FRESH, OURS, TORCH
+from fastact.bench import cuda_device, shapes
+from fastact.bench.peers import COPY, FRESH, OURS, TORCH
+from fastact.bench.workloads import FAMILIES, work
 from fastact.interop import devices
 
 _DIRECTIONS = ("forward", "backward")
@@ -76,7 +75,7 @@ def quick(monkeypatch):
 def options(**changed):
     told = {
         "sizes": (4096,),
-        "dtypes": tuple(cuda_work.ITEM),
+        "dtypes": tuple(work.ITEM),
         "directions": ("forward", "backward"),
         "peers": (TORCH,),
         "seconds": 0.0,
@@ -85,9 +84,8 @@ def options(**changed):
 
 
 def measurable():
-    ops = [op for op in fa.ops.values() if op.family in GPU_WORKLOADS]
-    of_family = lambda op: GPU_WORKLOADS[op.family].cases(op, "forward", "float32", None)  # noqa: E731
-    return [op for op in ops if of_family(op)]
+    ops = [op for op in fa.ops.values() if op.family in FAMILIES]
+    return [op for op in ops if FAMILIES[op.family].on_gpu(op, "forward", "float32", None)]
 
 
 @pytest.mark.usefixtures("quick")
@@ -95,7 +93,7 @@ def measurable():
     ("dtypes", "memory"),
     [
         (("float32",), 2**20),
-        pytest.param(tuple(cuda_work.ITEM), 2**22, marks=pytest.mark.thorough),
+        pytest.param(tuple(work.ITEM), 2**22, marks=pytest.mark.thorough),
     ],
     ids=["float32", "all"],
 )
@@ -133,7 +131,7 @@ def test_every_op_runs_and_is_reported(dtypes, memory, tmp_path, capsys):
 
 
 def test_cases_are_those_that_are_documented():
-    cases = GPU_WORKLOADS["reductions"].cases(SimpleNamespace(name="sum"), "forward", "float32", ())
+    cases = FAMILIES["reductions"].on_gpu(fa.sum, "forward", "float32", ())
     assert [(case.shape, case.axis) for case in cases] == [
         ((8192, 4096), (0,)),
         ((8192, 4096), (1,)),
@@ -145,7 +143,7 @@ def test_cases_are_those_that_are_documented():
         ((32, 64, 56, 56), (0, 2, 3)),
         ((32, 56, 56, 64), (0, 1, 2)),
     ]
-    mish = GPU_WORKLOADS["activations"].cases
+    mish = FAMILIES["activations"].on_gpu
     shapes = {
         d: [c.shape for c in mish(fa.mish, "forward", d, None)] for d in ("bfloat16", "float64")
     }
@@ -154,7 +152,7 @@ def test_cases_are_those_that_are_documented():
 
 def test_gradients_of_reductions_have_cases():
     """At the shapes of the sums, writing an array of x's size; value_and_grad beside them."""
-    cases = GPU_WORKLOADS["reductions"].cases
+    cases = FAMILIES["reductions"].on_gpu
     moved = {"sum": 1, "sum_squares": 2, "mean_var": 3, "moments": 3}
     for name, accesses in moved.items():
         forward, backward = (cases(fa.ops[name], d, "float32", None) for d in _DIRECTIONS)
@@ -163,20 +161,25 @@ def test_gradients_of_reductions_have_cases():
         alike = [case for case in backward if not case.variant]
         assert [(c.shape, c.axis) for c in alike] == [(c.shape, c.axis) for c in forward]
         for case in backward:
-            results = (2 if accesses == 3 else 1) * math.prod(case.kept)
+            results = (2 if accesses == 3 else 1) * math.prod(shapes.kept(case.shape, case.axis))
             assert case.moved == 4 * (accesses * math.prod(case.shape) + results)
             assert not case.sums
 
 
 def test_bytes_that_have_to_move():
-    forward = GpuCase(fa.mish, "forward", "bfloat16", (1000,))
-    backward = GpuCase(fa.mish, "backward", "float32", (1000,))
-    rows = GpuCase(fa.mish, "forward", "float64", (10, 100), (1,), 1, "float64")
-    pair = GpuCase(fa.moments, "forward", "float32", (10, 100), (1,), 2, "float64")
-    assert (forward.moved, backward.moved, rows.moved) == (4000, 12000, 8080)
-    assert pair.moved == 4160
-    assert rows.label == "10 × 100, axis 1"
-    cases = GPU_WORKLOADS["gates"].cases
+    cases = FAMILIES["activations"].on_gpu
+    (forward,) = cases(fa.mish, "forward", "bfloat16", (1000,))
+    (backward,) = cases(fa.mish, "backward", "float32", (1000,))
+    assert (forward.moved, backward.moved) == (4000, 12000)
+    of = {
+        op.name: {
+            case.label: case for case in FAMILIES["reductions"].on_gpu(op, "forward", d, (1000,))
+        }
+        for op, d in ((fa.sum, "float64"), (fa.moments, "float32"))
+    }
+    rows, pair = (of[name]["500 × 3, axis 1"] for name in of)
+    assert (rows.moved, pair.moved) == (12000 + 500 * 8, 6000 + 500 * 2 * 8)
+    cases = FAMILIES["gates"].on_gpu
     shapes = [case.shape for case in cases(fa.lstm_gates, "forward", "float32", None)]
     assert (shapes[0], shapes[-1]) == ((256, 64), (4096, 4096))
     assert (1024, 2048) in shapes
@@ -199,13 +202,13 @@ def test_bytes_that_have_to_move():
 def test_arrays_that_have_to_move(name, arrays):
     op = fa.ops[name]
     for direction, expected in zip(("forward", "backward"), arrays, strict=True):
-        for case in GPU_WORKLOADS[op.family].cases(op, direction, "bfloat16", None):
+        for case in FAMILIES[op.family].on_gpu(op, direction, "bfloat16", None):
             assert case.moved == 2 * math.prod(case.shape) * expected
 
 
 def test_norms_are_measured_at_long_rows_and_pictures():
     """In arrays past the cache, and with channels where either convention has them."""
-    cases = GPU_WORKLOADS["norms"].cases
+    cases = FAMILIES["norms"].on_gpu
     rows = cases(fa.add_layer_norm, "forward", "float16", None)
     assert [case.span for case in rows] == [256, 1024, 4096, 16384, 65536, 262144, 256, 5120]
     assert {2 * math.prod(case.shape) for case in rows[:6]} == {2**27}
@@ -259,7 +262,7 @@ def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
     def fails(x):
         raise RuntimeError("no compiler\nand a back trace")
 
-    monkeypatch.setattr(cuda_work, "compiled_by_torch", lambda torch, function: fails)
+    monkeypatch.setattr(work, "compiled_by_torch", lambda torch, function: fails)
     few = options(dtypes=("float32",), directions=("forward",), peers=(TORCH, "torch.compile"))
     assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
     assert "torch.compile: left out, RuntimeError: no compiler\n" in capsys.readouterr().out

@@ -18,8 +18,9 @@ from test_bench_cuda import StandIn, options, quick  # noqa: F401 - quick is a f
 
 import fastact as fa
 from fastact.bench import cuda, liger
-from fastact.bench.cuda_work import GPU_PEERS, LIGER
-from fastact.bench.cuda_workloads import GPU_WORKLOADS
+from fastact.bench.peers import LIGER, TORCH
+from fastact.bench.workloads import FAMILIES
+from fastact.bench.workloads.work import Work
 
 FUNCTIONS = {
     "liger_layer_norm": ("X", "W", "B", "eps"),
@@ -128,10 +129,11 @@ def test_what_it_needs_may_be_missing(monkeypatch):
         raise ImportError("No module named 'triton'\nand more")
 
     monkeypatch.setattr(liger.importlib, "import_module", no_triton)
-    case = GPU_WORKLOADS["norms"].cases(fa.rms_norm, "forward", "float32", (4096,))[0]
-    work = GPU_WORKLOADS["norms"].work(case, StandIn(), (*GPU_PEERS[:1], LIGER))
-    assert work.left_out == {LIGER: "it cannot be imported: No module named 'triton'"}
-    assert LIGER not in work.peers
+    family, device = FAMILIES["norms"], StandIn()
+    case = family.on_gpu(fa.rms_norm, "forward", "float32", (4096,))[0]
+    calls, left_out = cuda.bound(case, [Work(case, family, device)], device, (TORCH, LIGER))
+    assert left_out == {LIGER: "it cannot be imported: No module named 'triton'"}
+    assert set(calls) == {TORCH}
 
 
 REAL = """
@@ -139,9 +141,10 @@ import importlib, inspect, json, sys
 import torch
 import triton.language as tl
 import fastact as fa
-from fastact.bench import liger
-from fastact.bench.cuda_work import LIGER
-from fastact.bench.cuda_workloads import GPU_WORKLOADS
+from fastact.bench import cuda, liger
+from fastact.bench.peers import LIGER
+from fastact.bench.workloads import FAMILIES
+from fastact.bench.workloads.work import Work
 from liger_kernel.transformers import functional
 
 sys.path[:0] = sys.argv[1:]
@@ -160,15 +163,15 @@ class Number(float):
 
 liger._EPS, liger._RMS_EPS = Number(1e-5), Number(1e-6)
 liger._RMS["offset"] = Number(0.0)
-family = GPU_WORKLOADS["norms"]
+family, device = FAMILIES["norms"], StandIn()
 for name in liger.OPS:
     for direction in ("forward", "backward"):
-        case = family.cases(fa.ops[name], direction, "float32", (2048,))[0]
-        work = family.work(case, StandIn(), [LIGER])
-        assert work.left_out == {}, work.left_out
-        tensors = work.make()
-        theirs = work.peers[LIGER](tensors)()
-        assert torch.allclose(theirs, work.ours(*tensors), rtol=1e-4, atol=1e-4), (name, direction)
+        case = family.on_gpu(fa.ops[name], direction, "float32", (2048,))[0]
+        work = Work(case, family, device)
+        calls, left_out = cuda.bound(case, [work], device, [LIGER])
+        assert left_out == {}, left_out
+        theirs, ours = cuda._largest(calls[LIGER][0]()), cuda._largest(work.ours())
+        assert torch.allclose(theirs, ours, rtol=1e-4, atol=1e-4), (name, direction)
 print("agree")
 """
 

@@ -14,10 +14,11 @@ from test_cli import fastact
 
 import fastact as fa
 from fastact import cli
-from fastact.bench import cuda, cuda_work
+from fastact.bench import cuda
 from fastact.bench.cuda_rows import read
-from fastact.bench.cuda_work import ITEM
-from fastact.bench.workloads import COMPILED
+from fastact.bench.peers import COMPILED
+from fastact.bench.workloads import work
+from fastact.bench.workloads.work import ITEM
 
 CHECK = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.sh"
 SOME = [fa.mish, fa.sum, fa.rms_norm]
@@ -136,7 +137,7 @@ def test_torch_compile_takes_part_where_it_is_told(tmp_path, monkeypatch):
     before = read(file, SOME).rows
     assert cuda.bench([fa.mish], told, file, device=StandIn()).rows == before
     # Until it is to take part.
-    monkeypatch.setattr(cuda_work, "compiled_by_torch", lambda torch, function: function)
+    monkeypatch.setattr(work, "compiled_by_torch", lambda torch, function: function)
     told = replace(told, compiled=("float32",))
     for row in cuda.bench([fa.mish], told, file, device=StandIn()).rows:
         assert (COMPILED in row.ratios) is (row.dtype == "float32")

@@ -16,12 +16,17 @@ from processes import TIMEOUT
 
 import fastact as fa
 from fastact import _cpu, cli
-from fastact.bench import cpu, shapes, workloads, workloads_gates, workloads_norms
-from fastact.bench.workloads import COPY, FRESH, OURS, Options
-from fastact.bench.workloads_activations import NUMPY_IDIOMS
+from fastact.bench import cpu, peers, shapes
+from fastact.bench.peers import COPY, FRESH, OURS
+from fastact.bench.workloads import FAMILIES, norms, work
+from fastact.bench.workloads.activations import NUMPY_IDIOMS
+from fastact.bench.workloads.work import Options
 from fastact.check import reductions
 from fastact.check.check import check_for
+from fastact.ops import op as fa_op
 from fastact.ops.bounds import Bounds, NormBounds, SumBounds
+from fastact.ops.norm import named_axes
+from fastact.ops.norm import norm as norm_of
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
@@ -186,15 +191,15 @@ def test_bench_of_shapes(shaped, tmp_path, capsys):
     assert "Sums are held against a copy of the array that they read" in shown
 
 
-@pytest.mark.parametrize("name", [*workloads._OF_INPUT, *workloads._OF_OUTPUT])
+@pytest.mark.parametrize("name", [*peers._OF_INPUT, *peers._OF_OUTPUT])
 def test_torchs_backward_kernels_are_given_what_they_need(name):
     """They are called without their autograd: their arguments are ours to get right."""
     x, dy = (torch.linspace(-7, 7, 999, dtype=torch.float64) + shift for shift in (0, 0.1))
     ours = fa.ops[name].backward(dy, x)
     # torch has 1/6 of hardsigmoid in float32
-    torch.testing.assert_close(
-        workloads.torch_gradient(torch, name, dy, x)(), ours, rtol=1e-7, atol=1e-12
-    )
+    kernel = peers.torch_backward(torch, name)
+    theirs = kernel.function(dy, kernel.saved(x))
+    torch.testing.assert_close(theirs, ours, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.usefixtures("small_shapes")
@@ -203,12 +208,11 @@ def test_torchs_backward_kernels_are_given_what_they_need(name):
 def test_peers_do_the_same_work(shaped, direction):
     float32 = np.dtype(np.float32)
     options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
-    family = cpu.FAMILIES[shaped.family]
-    for case in family.cases(shaped, direction, float32, options):
-        work = family.work(case, options.peers)
-        expected = as_arrays(work.calls[FRESH]())
-        for name in set(work.calls) - {COPY}:
-            for ours, theirs in zip(expected, as_arrays(work.calls[name]()), strict=True):
+    for case in FAMILIES[shaped.family].on_cpu(shaped, direction, "float32", options):
+        calls = cpu.workload(case, options.peers, 1).calls
+        expected = as_arrays(calls[FRESH]())
+        for name in set(calls) - {COPY}:
+            for ours, theirs in zip(expected, as_arrays(calls[name]()), strict=True):
                 np.testing.assert_allclose(theirs, ours, 1e-4, 1e-5, err_msg=f"{name}, {case}")
 
 
@@ -220,29 +224,28 @@ def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
     def traced(torch, function):  # without the minute that a C++ compiler takes
         return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
 
-    monkeypatch.setattr(workloads_gates, "compiled_by_torch", traced)
+    monkeypatch.setattr(work, "compiled_by_torch", traced)
     float32 = np.dtype(np.float32)
     options = Options((), (float32,), (direction,), (peer,), 1, shapes=(shapes.TINY,))
-    family = cpu.FAMILIES[gates.family]
-    (case,) = family.cases(gates, direction, float32, options)
-    work = family.work(case, workloads.installed(options.peers))
-    assert not work.left_out
-    result = work.calls[FRESH]()
+    (case,) = FAMILIES[gates.family].on_cpu(gates, direction, "float32", options)
+    made = cpu.workload(case, peers.installed(options.peers), 1)
+    assert not made.left_out
+    result = made.calls[FRESH]()
     results = result if isinstance(result, tuple) else (result,)
     expected = as_arrays(tuple(y for y in results if y is not None))
-    found = as_arrays(work.calls[peer]())
+    found = as_arrays(made.calls[peer]())
     for ours in expected:  # in whichever order; torch has those of the recurrent projection too
         assert any(
             ours.shape == theirs.shape and np.allclose(theirs, ours, 1e-4, 1e-5) for theirs in found
         ), (gates.name, ours.shape)
     for _ in range(2):  # it can be timed
-        again = as_arrays(work.calls[peer]())
+        again = as_arrays(made.calls[peer]())
     for before, after in zip(found, again, strict=True):
         np.testing.assert_array_equal(before, after)
 
 
 def test_what_takes_long_is_measured_on_request_alone():
-    assert not set(workloads.ON_REQUEST) & set(workloads.PEERS)
+    assert not set(peers.ON_REQUEST) & set(peers.PEERS)
 
 
 @pytest.mark.usefixtures("torch_threads")
@@ -254,21 +257,20 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
     images += [shapes.Layout("nhwc", (2, 3, 5, 4), channel=-1)]
     monkeypatch.setattr(shapes, "NORMED_ROWS", rows)
     monkeypatch.setattr(shapes, "NORMED_IMAGES", images)
-    monkeypatch.setattr(workloads_norms, "_GROUPS", 2)
+    monkeypatch.setattr(norms, "_GROUPS", 2)
     float32 = np.dtype(np.float32)
     options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
-    family = cpu.FAMILIES["norms"]
-    for case in family.cases(norm, direction, float32, options):
-        work = family.work(case, options.peers)
-        results = {name: call() for name, call in work.calls.items() if name != COPY}
+    for case in FAMILIES["norms"].on_cpu(norm, direction, "float32", options):
+        made = cpu.workload(case, options.peers, 1)
+        results = {name: call() for name, call in made.calls.items() if name != COPY}
         ours = results[FRESH] if isinstance(results[FRESH], tuple) else (results[FRESH],)
         assert "torch" in results
+        assert set(made.left_out) <= (
+            {"numpy"} if direction == "backward" or norm is fa.group_norm else set()
+        )
         for name in set(results) - {FRESH, OURS}:
             theirs = results[name] if isinstance(results[name], tuple) else (results[name],)
-            first = np.asarray(theirs[0])
-            if case.axis == (-1,) and name == "torch":  # torch has channels as axis 1
-                first = np.moveaxis(first, 1, -1)
-            pairs = [(ours[0], first)]
+            pairs = [(ours[0], np.asarray(theirs[0]))]
             if direction == "backward":  # of residual and x, torch has a gradient each
                 weights = len(norm.weights)
                 pairs += zip(ours[-weights:], theirs[-weights:], strict=True)
@@ -287,21 +289,17 @@ def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
     monkeypatch.setattr(shapes, "BATCHED", layouts)
     float32 = np.dtype(np.float32)
     options = Options((), (float32,), (direction,), ("numpy", "torch"), 1)
-    family = cpu.FAMILIES["norms"]
-    cases = family.cases(norm, direction, float32, options)
+    cases = FAMILIES["norms"].on_cpu(norm, direction, "float32", options)
     assert len(cases) == 4  # with an activation and without
     for case in cases:
-        work = family.work(case, options.peers)
-        assert set(work.left_out) <= {"numpy"}
-        found = {name: call() for name, call in work.calls.items() if name != COPY}
+        made = cpu.workload(case, options.peers, 1)
+        assert set(made.left_out) <= ({"numpy"} if direction == "backward" else set())
+        found = {name: call() for name, call in made.calls.items() if name != COPY}
         ours = found[FRESH] if isinstance(found[FRESH], tuple) else (found[FRESH],)
         for name in set(found) - {FRESH, OURS}:
             theirs = found[name] if isinstance(found[name], tuple) else (found[name],)
-            for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-                array = np.asarray(other)
-                if name == "torch" and k == 0:
-                    array = np.moveaxis(array, 1, case.axis[0])
-                np.testing.assert_allclose(array, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
+            for one, other in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
 def test_shapes_that_are_measured():
@@ -385,11 +383,43 @@ def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
 def test_every_op_is_checked_and_measured():
     """Of the families that are."""
     options = Options((64,), (), (), (), 1)
-    float32 = np.dtype(np.float32)
     for op in fa.ops.values():
-        if op.family in cpu.FAMILIES:
+        if op.family in FAMILIES:
             assert check_for(op) is not None
-            assert cpu.FAMILIES[op.family].cases(op, "forward", float32, options)
+            assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)
+
+
+@pytest.mark.usefixtures("torch_threads")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_norm_that_is_declared_is_measured(direction, monkeypatch):
+    """By its declaration alone; torch takes part once it is known what it calls the norm."""
+
+    def new_norm(
+        x,
+        residual,
+        /,
+        weight=None,
+        *,
+        axis=-1,
+        eps=1e-5,
+        activation="identity",
+        out=None,
+        stream=None,
+        **parameters,
+    ):
+        pass
+
+    monkeypatch.setattr(fa_op, "_ops", dict(fa_op._ops))
+    new = norm_of(over=named_axes)(new_norm)
+    options = Options((), (), (direction,), ("numpy", "torch"), 1, shapes=(shapes.TINY,))
+    for case in FAMILIES["norms"].on_cpu(new, direction, "float32", options):
+        made = cpu.workload(case, options.peers, 1)
+        assert made.left_out.pop("torch") == "it has no new_norm"
+        assert set(made.left_out) == ({"numpy"} if direction == "backward" else set())
+        for call in made.calls.values():
+            call()
+    (case, *_) = FAMILIES["norms"].on_gpu(new, direction, "float16", (4096,))
+    assert (case.label, case.moved) == ("16 × 256", 4 * 2 * 4096)
 
 
 @pytest.mark.thorough  # every activation, on every instruction set

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict
 from itertools import product
 
-import numpy as np
 import pytest
 from test_cli import fastact
 
@@ -12,7 +11,9 @@ import fastact as fa
 from fastact import cli
 from fastact.bench import cpu, plot_map
 from fastact.bench.cpu import Row
-from fastact.bench.workloads import COPY, FRESH, OURS, Options
+from fastact.bench.peers import COPY, FRESH, OURS
+from fastact.bench.workloads import FAMILIES as WORKLOADS
+from fastact.bench.workloads.work import Options
 
 FAMILIES = list(dict.fromkeys(op.family for op in fa.ops.values()))
 
@@ -22,7 +23,7 @@ def cases() -> list[Row]:
     options = Options((64, 1024, 50_000), (), (), (), 2)
     rows = []
     for op, direction in product(fa.ops.values(), ("forward", "backward")):
-        for case in cpu.FAMILIES[op.family].cases(op, direction, np.dtype(np.float32), options):
+        for case in WORKLOADS[op.family].on_cpu(op, direction, "float32", options):
             gain = 1.5 ** (len(rows) % 20 - 6)
             took = {OURS: 1.0, COPY: 0.5, FRESH: 1.0, "torch": gain}
             took |= {"numpy": 2 * gain} if direction == "forward" else {}

@@ -7,8 +7,8 @@ import fastact as fa
 from fastact import cli
 from fastact.bench import cuda_plot
 from fastact.bench.cuda_rows import Latency, Results, Row, read
-from fastact.bench.cuda_workloads import GPU_WORKLOADS
-from fastact.bench.workloads import COPY, FRESH, OURS
+from fastact.bench.peers import COPY, FRESH, OURS
+from fastact.bench.workloads import FAMILIES
 
 FACTS = {
     **{"gpu": "GPU of a test", "driver": "12.34", "capability": "0.0", "multiprocessors": 1},
@@ -21,7 +21,7 @@ def made_up(*dtypes: str) -> Results:
     """Every case at a rate that nobody measured, below that of its copy."""
     rows = []
     for op, direction, dtype in product(fa.ops.values(), ("forward", "backward"), dtypes):
-        for case in GPU_WORKLOADS[op.family].cases(op, direction, dtype, None):
+        for case in FAMILIES[op.family].on_gpu(op, direction, dtype, None):
             copy = case.moved / (4e12 * case.moved / (case.moved + 2**24))
             ours = copy * (1.02 + len(rows) % 17 / 10)
             took = {OURS: ours, FRESH: ours, COPY: copy}

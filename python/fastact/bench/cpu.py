@@ -12,8 +12,9 @@ import importlib.metadata
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby, product, repeat
 from pathlib import Path
 from statistics import median
@@ -21,31 +22,30 @@ from typing import Any
 
 import numpy as np
 
+from .. import _cpu
 from ..ops.op import ops
 from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import Progress, table
-from . import (
-    workloads_activations,
-    workloads_bias,
-    workloads_gates,
-    workloads_norms,
-    workloads_reductions,
-)
 from .files import is_of, write_whole
-from .workloads import COPY, FRESH, OURS, Call, Case, Family, Options, installed, package_of
+from .peers import (
+    COMPILED,
+    COPY,
+    FRESH,
+    OURS,
+    TORCH,
+    Call,
+    LeftOut,
+    as_tensor,
+    installed,
+    open_torch,
+    package_of,
+)
+from .workloads import FAMILIES
+from .workloads.work import Case, Family, InMemory, Options, Work, by_torch, flat
 
 _SAMPLE_SECONDS = 1e-3
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
-
-
-FAMILIES: dict[str, Family] = {
-    "activations": workloads_activations.FAMILY,
-    "bias": workloads_bias.FAMILY,
-    "gates": workloads_gates.FAMILY,
-    "norms": workloads_norms.FAMILY,
-    "reductions": workloads_reductions.FAMILY,
-}
 
 
 @dataclass(frozen=True)
@@ -122,20 +122,84 @@ def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]
     return samples
 
 
-def measure(case: Case, peers: Sequence[str], seconds: float) -> tuple[Row, dict[str, str]]:
+@dataclass(frozen=True)
+class Workload:
+    """Calls that do the same work.
+
+    Attributes
+    ----------
+    calls : dict of str to callable
+        `OURS`, `FRESH`, `COPY` and the peers.
+    left_out : dict of str to str
+        Peers asked for that cannot do it, and why.
+    """
+
+    calls: dict[str, Call]
+    left_out: dict[str, str]
+
+
+def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
+    """Our call, a copy of an array of the case's shape, and the calls of peers."""
+    family = FAMILIES[case.op.family]
+    work = Work(case, family, InMemory())
+    source = next(a for a in flat(work.arrays.values()) if np.shape(a) == case.shape)
+    calls: dict[str, Call] = {
+        COPY: partial(_cpu.copy, np.empty_like(source), source),
+        OURS: work.ours,
+        FRESH: work.fresh,
+    }
+    theirs, left_out = _ask_peers(family, peers, case, work, threads)
+    return Workload(calls | theirs, left_out)
+
+
+def _ask_peers(
+    family: Family, peers: Sequence[str], case: Case, work: Work, threads: int
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """Ask every peer for its call and try it; collect the reasons of those that can't."""
+    makers: dict[str, Callable[[Case, Work, int], Call]] = {**family.others, TORCH: _torch}
+    if family.compiles:
+        makers[COMPILED] = partial(_torch, compiles=True)
+    calls, left_out = {}, {}
+    for peer in peers:
+        if peer not in makers:
+            left_out[peer] = f"not measured for {case.op.family}"
+            continue
+        try:
+            call = makers[peer](case, work, threads)
+            with np.errstate(all="ignore"):
+                call()
+            calls[peer] = call
+        except LeftOut as reason:
+            left_out[peer] = str(reason)
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
+            # It lacks a function, or this dtype: the other rows are still wanted.
+            left_out[peer] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return calls, left_out
+
+
+def _torch(case: Case, work: Work, threads: int, compiles: bool = False) -> Call:
+    torch = open_torch(threads)
+    bind = by_torch(torch, case, FAMILIES[case.op.family], compiles)
+    return bind(*({n: as_tensor(torch, a) for n, a in arrays.items()} for arrays in work.given))
+
+
+def measure(
+    case: Case, peers: Sequence[str], seconds: float, threads: int
+) -> tuple[Row, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
-    work = FAMILIES[case.op.family].work(case, peers)
-    with num_threads(case.threads), np.errstate(all="ignore"):
+    work = workload(case, peers, threads)
+    with num_threads(threads), np.errstate(all="ignore"):
         samples = take_turns(work.calls, seconds)
-    samples[COPY] = [sample * work.copies for sample in samples[COPY]]
+    # The copy is of one array: it moves two.
+    samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
     ours = samples[OURS]
     row = Row(
         op=case.op.name,
         direction=case.direction,
-        dtype=case.dtype.name,
+        dtype=case.dtype,
         size=case.size,
         what=case.label,
-        threads=case.threads,
+        threads=threads,
         rounds=len(ours),
         seconds={name: median(values) for name, values in samples.items()},
         ratios={
@@ -258,10 +322,10 @@ def bench(
             part: list[Row] = []
             reasons: dict[str, None] = {}  # in order, once each
             for case in cases:
-                key = _key(case.op.name, case.direction, case.dtype.name, case.label, case.threads)
+                key = _key(case.op.name, case.direction, case.dtype, case.label, options.threads)
                 row = done.get(key)
                 if row is None:
-                    row, left_out = measure(case, peers, options.seconds)
+                    row, left_out = measure(case, peers, options.seconds, options.threads)
                     rows.append(row)
                     reasons |= dict.fromkeys(
                         f"{peer}: left out, {why}" for peer, why in left_out.items()
@@ -322,7 +386,7 @@ def _tables(chosen: Sequence[Any], options: Options) -> Iterator[list[Case]]:
         found = False
         for dtype, direction in product(options.dtypes, options.directions):
             family = FAMILIES.get(op.family)
-            if family and (cases := family.cases(op, direction, dtype, options)):
+            if family and (cases := family.on_cpu(op, direction, dtype.name, options)):
                 found = True
                 yield cases
         if not found:

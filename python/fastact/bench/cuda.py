@@ -13,24 +13,25 @@ import gc
 import math
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
-from math import ceil, prod
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..ops.op import arrays_of
 from ..terminal import Progress
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
 from .cuda_rows import Latency, Results, Row, resume
-from .cuda_work import ITEM, LIGER, READ, GpuCase, GpuWork, Tensors
-from .cuda_workloads import GPU_WORKLOADS
 from .liger import PACKAGE
-from .workloads import COMPILED, COPY, FRESH, OURS, TORCH
+from .peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH, LeftOut
+from .workloads import FAMILIES
+from .workloads.work import ITEM, Arrays, Case, Work, by_torch, differentiated
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3
@@ -73,12 +74,12 @@ def _copy_elements(nbytes: int) -> int:
 
 
 def _contenders(
-    case: GpuCase, work: GpuWork, sets: Sequence[Tensors], device: Gpu
+    case: Case, sets: Sequence[Work], device: Gpu, peers: Sequence[str]
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
     """For each name, a call for each set of tensors; and who is left out, with the reason."""
     calls: dict[str, list[Call]] = {
-        OURS: [partial(work.ours, *tensors) for tensors in sets],
-        FRESH: [partial(work.fresh, *tensors) for tensors in sets],
+        OURS: [work.ours for work in sets],
+        FRESH: [work.fresh for work in sets],
     }
     copied = (_copy_elements(case.moved),)
     calls[COPY] = [
@@ -89,19 +90,36 @@ def _contenders(
         words = max(case.moved // 4, 1)
         whole = [device.random((words,), "float32") for _ in sets]
         calls[READ] = [partial(device.torch.sum, tensor) for tensor in whole]
-    theirs, left_out = _bound(work, sets)
+    theirs, left_out = bound(case, sets, device, peers)
     return calls | theirs, left_out
 
 
-def _bound(work: GpuWork, sets: Sequence[Tensors]) -> tuple[dict[str, list[Call]], dict[str, str]]:
+def bound(
+    case: Case, sets: Sequence[Work], device: Gpu, peers: Sequence[str]
+) -> tuple[dict[str, list[Call]], dict[str, str]]:
     """The peers' calls; who fails when the graph of its way back is built is left out."""
-    calls, left_out = {}, dict(work.left_out)
-    for peer, bind in work.peers.items():
+    calls, left_out = {}, {}
+    for peer in peers:
         try:
-            calls[peer] = [bind(tensors) for tensors in sets]
+            bind = _binder(case, device.torch, peer)
+            if bind is not None:
+                calls[peer] = [bind(*work.given) for work in sets]
+        except LeftOut as reason:
+            left_out[peer] = str(reason)
         except Exception as error:  # Triton and torch.compile fail in ways of their own
             left_out[peer] = _first_line(error)
     return calls, left_out
+
+
+def _binder(case: Case, torch: Any, peer: str) -> Callable[[Arrays, Arrays], Call] | None:
+    """How a peer makes its call of inputs and incoming gradients; None if it has no such op."""
+    family = FAMILIES[case.op.family]
+    if peer in (TORCH, COMPILED):
+        return by_torch(torch, case, family, compiles=peer == COMPILED)
+    function = family.others_on_gpu[peer](case) if peer in family.others_on_gpu else None
+    if function is None:
+        return None
+    return differentiated(torch, function, case.entry == "backward", family.constant)
 
 
 def _first_line(error: Exception) -> str:
@@ -122,36 +140,42 @@ def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
             del calls[name]
 
 
-def _disagreeing(case: GpuCase, calls: dict[str, list[Call]], device: Gpu) -> tuple[str, ...]:
+def _largest(result: Any) -> Any:
+    """Of several results the largest, which is the one that is compared."""
+    return max((one for one in arrays_of(result) if one is not None), key=lambda one: one.numel())
+
+
+def _disagreeing(case: Case, calls: dict[str, list[Call]], device: Gpu) -> tuple[str, ...]:
     """Peers whose result is not ours, roughly: whoever computes something else is no peer."""
-    terms = prod(case.shape) // max(prod(case.kept), 1) if case.sums else 1
+    terms = case.span if case.sums else 1
     close = 3e-2 if ITEM[case.dtype] == 2 else 1e-3
     limits = {"rtol": close, "atol": close * terms**0.5}
-    ours = calls[OURS][0]()
+    ours = _largest(calls[OURS][0]())
     names = [name for name in calls if name not in (OURS, COPY, READ)]
     return tuple(
         name
         for name in names
-        if not device.torch.allclose(calls[name][0]().to(ours.dtype), ours, **limits)
+        if not device.torch.allclose(_largest(calls[name][0]()).to(ours.dtype), ours, **limits)
     )
 
 
-def check_graph(work: GpuWork, tensors: Tensors, device: Gpu) -> str:
+def check_graph(work: Work, device: Gpu) -> str:
     """Capture our call, replay it on other values, compare; empty if all is well."""
-    *inputs, out = tensors
-    call = partial(work.ours, *tensors)
+    outs = [out for out in work.out if out is not None]
     try:
-        replay = device.capture(call)
-        for tensor in inputs:
+        replay = device.capture(work.ours)
+        for tensor in work.read:
             tensor.neg_()
-        call()
-        expected = out.clone()
-        out.zero_()
+        work.ours()
+        expected = [out.clone() for out in outs]
+        for out in outs:
+            out.zero_()
         replay()
         device.synchronize()
     except Exception as error:
         return _first_line(error)
-    return "" if device.torch.equal(out, expected) else "replaying it gives other bits"
+    same = all(map(device.torch.equal, outs, expected))
+    return "" if same else "replaying it gives other bits"
 
 
 def take_turns(calls: dict[str, list[Call]], device: Gpu, seconds: float) -> dict[str, list[float]]:
@@ -178,7 +202,7 @@ def _peers_of(options: Options, dtype: str) -> tuple[str, ...]:
     return tuple(peer for peer in options.peers if compiles or peer != COMPILED)
 
 
-def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
+def measure(case: Case, device: Gpu, options: Options) -> Row | str:
     """One row, or why there is none."""
     # Ours, the copy, and what peers (and the pure read) hold beside them.
     buffers = buffers_for(case.moved, device.l2)
@@ -187,9 +211,9 @@ def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
     if needed > _SPARE * free:
         return f"needs {needed / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free"
     wanted = _peers_of(options, case.dtype)
-    work = GPU_WORKLOADS[case.op.family].work(case, device, wanted)
-    sets = [work.make() for _ in range(buffers)]
-    calls, left_out = _contenders(case, work, sets, device)
+    family = FAMILIES[case.op.family]
+    sets = [Work(case, family, device) for _ in range(buffers)]
+    calls, left_out = _contenders(case, sets, device, wanted)
     if wanted != options.peers:
         left_out[COMPILED] = f"for {' and '.join(options.compiled)} alone: a row takes it seconds"
     _warm_up(calls, left_out)
@@ -211,7 +235,7 @@ def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
             name: median(their / our for their, our in zip(values, ours, strict=True))
             for name, values in samples.items()
         },
-        graph=check_graph(work, sets[0], device),
+        graph=check_graph(sets[0], device),
         series=case.series,
         span=case.span,
         wrong=wrong,
@@ -220,15 +244,11 @@ def measure(case: GpuCase, device: Gpu, options: Options) -> Row | str:
     )
 
 
-def measure_latency(case: GpuCase, device: Gpu, peers: Sequence[str]) -> Latency:
+def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Latency:
     """What a call costs the host, while the queue does not fill up."""
-    work = GPU_WORKLOADS[case.op.family].work(case, device, peers)
-    tensors = work.make()
-    calls: dict[str, list[Call]] = {
-        OURS: [partial(work.ours, *tensors)],
-        FRESH: [partial(work.fresh, *tensors)],
-    }
-    calls |= _bound(work, [tensors])[0]
+    work = Work(case, FAMILIES[case.op.family], device)
+    calls: dict[str, list[Call]] = {OURS: [work.ours], FRESH: [work.fresh]}
+    calls |= bound(case, [work], device, peers)[0]
     _warm_up(calls, {})
     samples: dict[str, list[float]] = {name: [] for name in calls}
     collecting = gc.isenabled()
@@ -244,7 +264,7 @@ def measure_latency(case: GpuCase, device: Gpu, peers: Sequence[str]) -> Latency
         case.op.name,
         case.direction,
         case.dtype,
-        prod(case.shape),
+        case.size,
         {name: median(values) for name, values in samples.items()},
     )
 
@@ -276,15 +296,15 @@ def _commit() -> str:
     return done.stdout.strip() + ("-dirty" if same.returncode else "")
 
 
-def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[GpuCase]]:
+def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[Case]]:
     """The cases, one list a table; an op without any is named.
 
     A type after the other: where the time ends early, whole types have been measured.
     """
     lacking = list(ops)
     for dtype, op, direction in product(options.dtypes, ops, options.directions):
-        family = GPU_WORKLOADS.get(op.family)
-        if family and (cases := family.cases(op, direction, dtype, options.sizes)):
+        family = FAMILIES.get(op.family)
+        if family and (cases := family.on_gpu(op, direction, dtype, options.sizes)):
             if op in lacking:
                 lacking.remove(op)
             yield cases
@@ -311,7 +331,7 @@ def bench(
     Parameters
     ----------
     ops : sequence of ops
-        What to measure; an op of a family that has no workload yet is named and passed over.
+        What to measure; an op without cases is named and passed over.
     options : Options
         How to measure.
     json_file, markdown_file : Path, optional
@@ -369,7 +389,7 @@ def _write(results: Results, json_file: Path | None, markdown_file: Path | None)
         markdown_file.write_text(markdown(results), encoding="utf-8")
 
 
-def _add_latency(results: Results, case: GpuCase, device: Gpu, options: Options) -> None:
+def _add_latency(results: Results, case: Case, device: Gpu, options: Options) -> None:
     """What a call of a table's op costs, if that is not known yet."""
     known = [(one.op, one.direction, one.dtype) for one in results.latencies]
     if (case.op.name, case.direction, case.dtype) not in known:
@@ -377,7 +397,7 @@ def _add_latency(results: Results, case: GpuCase, device: Gpu, options: Options)
         results.latencies.append(measure_latency(_tiny(case), device, eager))
 
 
-def _row(results: Results, case: GpuCase, device: Gpu, options: Options) -> Row | None:
+def _row(results: Results, case: Case, device: Gpu, options: Options) -> Row | None:
     """Measure a case, and note what comes of it."""
     results.left -= 1
     try:
@@ -393,7 +413,7 @@ def _row(results: Results, case: GpuCase, device: Gpu, options: Options) -> Row 
     return row
 
 
-def _tiny(case: GpuCase) -> GpuCase:
+def _tiny(case: Case) -> Case:
     """A case of the same op with next to no elements."""
-    cases = GPU_WORKLOADS[case.op.family].cases
+    cases = FAMILIES[case.op.family].on_gpu
     return cases(case.op, case.direction, case.dtype, (_TINY,))[0]

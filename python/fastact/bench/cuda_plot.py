@@ -9,7 +9,7 @@ from typing import Any
 from ..ops.op import ops
 from ..terminal import require
 from .cuda_rows import Results, Row
-from .workloads import COPY
+from .peers import COPY
 
 #: What lies along the axis of a family's panels.
 _ALONG = {

@@ -9,9 +9,8 @@ from typing import Any
 from ..terminal import markdown_table, table
 from .cpu import _duration
 from .cuda_rows import Latency, Results, Row
-from .cuda_work import GPU_PEERS, LIGER, READ
 from .liger import OPS
-from .workloads import COPY, FRESH, OURS
+from .peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 
 LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the

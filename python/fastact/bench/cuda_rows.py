@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..ops.op import ops
-from .cuda_work import ITEM, name_of
 from .files import is_of, write_whole
-from .workloads import OURS
+from .peers import OURS
+from .workloads.work import ITEM, name_of
 
 
 @dataclass(frozen=True)

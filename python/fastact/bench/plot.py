@@ -8,7 +8,7 @@ from typing import Any
 
 from ..terminal import require
 from .cpu import Row
-from .workloads import COPY, PEERS
+from .peers import COPY, PEERS
 
 _COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#f58518", "#54a24b"), strict=True))
 _GROUP = 0.84  # width of the bars of one size, at most

@@ -14,9 +14,9 @@ from typing import Any
 from ..ops.op import ops
 from ..terminal import require
 from .cpu import Row
+from .peers import PEERS
 from .plot import heading, size_label
 from .report import times
-from .workloads import PEERS
 
 _CELL = (0.62, 0.26)  # inches
 _ABOVE = 3.0  # cells for what stands above the first line

@@ -8,7 +8,7 @@ from itertools import groupby
 from ..ops.op import ops
 from ..terminal import markdown_table
 from .cpu import Row, legend, table_of, title_of
-from .workloads import FRESH, OURS, PEERS
+from .peers import FRESH, OURS, PEERS
 
 _SMALL = 1024  # elements, of which the call costs more than the arithmetic
 _GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt, prod
 
 Shape = tuple[int, ...]
 Axis = tuple[int, ...] | None
@@ -92,6 +93,27 @@ BATCHED = (
 #: Moments over an axis between others.
 MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
 
+#: Images, channels and side of pictures where no sizes are given: past the caches, and the first, a
+#: later and the last stage of ResNet-50 at a batch of 32; planes of the last are no whole packs.
+_PICTURES = ((256, 64, 56), (32, 64, 56), (32, 256, 14), (32, 2048, 7))
+
+
+def pictures(sizes: Sequence[int] | None) -> list[tuple[Shape, int]]:
+    """Shapes of pictures, each with channels first and last, and the axis of the channels."""
+    found: list[tuple[int, int, int]] = []
+    for channels, largest in dict.fromkeys((c, s) for _, c, s in _PICTURES):
+        for size in sizes or ():
+            if size < 16 * channels and found:
+                continue  # planes of next to nothing
+            side = min(max(isqrt(size // channels), 2), largest)
+            found.append((max(size // (channels * side * side), 2), channels, side))
+    return [
+        ((images, channels, side, side), 1) if leads else ((images, side, side, channels), -1)
+        for images, channels, side in (found if sizes else _PICTURES)
+        for leads in (True, False)
+    ]
+
+
 _ALL = (*REDUCED, *BIASED, *WEIGHTS, *NORMED_ROWS, *NORMED_IMAGES, *BATCHED, *MIDDLE)
 
 
@@ -135,6 +157,15 @@ def broadcast_from(shape: Shape, axis: Axis) -> Shape:
     while lengths and lengths[0] == 1:
         del lengths[0]
     return tuple(lengths)
+
+
+def shared(shape: Shape, axis: Axis) -> int:
+    """How many elements there are along `axis`.
+
+    >>> shared((2, 3, 5), (0, 2)), shared((2, 3), None)
+    (10, 6)
+    """
+    return prod(shape if axis is None else [shape[i] for i in axis])
 
 
 def shape_label(shape: Shape) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench.workloads import LeftOut, function_named, open_torch
+from ..bench.peers import LeftOut, function_named, open_torch
 from ..ops.bounds import Bounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress, markdown_table

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .. import _cpu
 from ..bench import shapes
-from ..bench.workloads import as_tensor, open_torch
+from ..bench.peers import as_tensor, open_torch
 from ..ops.bounds import SumBounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress

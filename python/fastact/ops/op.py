@@ -17,6 +17,7 @@ says the rest and makes the op of it. The signatures of `forward` and `backward`
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, update_wrapper
 from inspect import Parameter, Signature, signature
+from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -204,11 +205,18 @@ class Op(Generic[P, R]):
         def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
 
     def bound(self, entry: str, named: Mapping[str, Any]) -> partial[Any]:
-        """A call of an entry point, with those of some arguments by name that it takes."""
+        """A call of an entry point, with those of some arguments by name that it takes.
+
+        By position as far as that goes, as people write it: it is faster, too.
+        """
         point = self.entry_points[entry]
         function = self if entry == "call" else getattr(self, entry)
-        options = {name: named[name] for name in point.defaults if name in named}
-        return partial(function, *(named[name] for name in point.arrays), **options)
+        either = [name for name in point.defaults if name not in point._by_keyword]
+        leading = [*point.arrays, *takewhile(named.__contains__, either)]
+        rest = {name: named[name] for name in point.defaults if name in named}
+        for name in leading:
+            rest.pop(name, None)
+        return partial(function, *(named[name] for name in leading), **rest)
 
     def example(self, x: Any, dy: Any) -> partial[Any]:
         """The call of `sample`; `out` may be added."""

@@ -1,0 +1,151 @@
+"""The other libraries that take part in the benchmarks, and how each is asked."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Call = Callable[[], Any]
+
+# Who takes part beside them.
+OURS = "fastact"
+FRESH = "fresh"  # ours without out=: the result is allocated, as peers without out= have to
+COPY = "copy"
+READ = "read"  # torch.sum over as many bytes of float32, for ops that write next to nothing
+
+TORCH, COMPILED, LIGER = "torch", "torch.compile", "liger"
+PEERS = ("numpy", "numexpr", TORCH, "jax")
+ON_REQUEST = (COMPILED,)  # takes seconds to compile a row, which are not counted
+GPU_PEERS = (TORCH, COMPILED, LIGER)
+
+
+class LeftOut(Exception):
+    """A peer cannot do this case; the message says why."""
+
+
+def installed(peers: Sequence[str]) -> list[str]:
+    """The peers among `peers` that can be imported."""
+    return [peer for peer in peers if find_spec(package_of(peer)) is not None]
+
+
+def package_of(peer: str) -> str:
+    """The package that a peer is part of."""
+    return peer.partition(".")[0]
+
+
+def naive(name: str, derivative: bool = False) -> Callable[[Any, Any], Any]:
+    """The textbook's formula of an activation, f(x, m) over a namespace `m` such as numpy."""
+    reference = importlib.import_module("fastact.check.reference")
+    formulas = reference.DERIVATIVE if derivative else reference.FORWARD
+    if name not in formulas:
+        raise LeftOut(f"there is no formula of {name}")
+    formula: Callable[[Any, Any], Any] = formulas[name].of
+    return formula
+
+
+def as_numpy() -> Any:
+    """NumPy, and what else the formulas of activations call."""
+    return importlib.import_module("fastact.check.reference").NUMPY
+
+
+def open_torch(threads: int) -> Any:
+    """torch, with its number of threads."""
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(threads)
+    return torch
+
+
+def compiled_by_torch(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function by torch.compile, for these very shapes."""
+    # Else a way back may use up what it was given, and could be run only once.
+    config: Any = importlib.import_module("torch._functorch.config")
+    config.donated_buffer = False
+    torch._dynamo.reset()  # or it gives up on a function after some shapes, and runs it eagerly
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+    return compiled
+
+
+def as_tensor(torch: Any, array: NDArray[Any]) -> Any:
+    """The same memory as a tensor."""
+    if array.dtype.name == "bfloat16":  # known to torch under another name only
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def function_named(module: ModuleType, name: str) -> Callable[..., Any]:
+    """An activation of torch.nn.functional or jax.nn."""
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None:
+        raise LeftOut(f"it has no {name}")
+    return function
+
+
+_SELU = (1.6732632423543772, 1.0507009873554805)
+
+# What autograd calls for an activation: aten's kernel of it, given dy and x, and of those that
+# differentiate by it, y.
+_OF_INPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "relu": lambda aten, dy, x: aten.threshold_backward(dy, x, 0),
+    "relu6": lambda aten, dy, x: aten.hardtanh_backward(dy, x, 0, 6),
+    "leaky_relu": lambda aten, dy, x: aten.leaky_relu_backward(dy, x, 0.01, False),
+    "elu": lambda aten, dy, x: aten.elu_backward(dy, 1, 1, 1, False, x),
+    "selu": lambda aten, dy, x: aten.elu_backward(dy, *_SELU, 1, False, x),
+    "celu": lambda aten, dy, x: aten.elu_backward(dy, 1, 1, 1, False, x),
+    "gelu": lambda aten, dy, x: aten.gelu_backward(dy, x),
+    "silu": lambda aten, dy, x: aten.silu_backward(dy, x),
+    "mish": lambda aten, dy, x: aten.mish_backward(dy, x),
+    "hardsigmoid": lambda aten, dy, x: aten.hardsigmoid_backward(dy, x),
+    "hardtanh": lambda aten, dy, x: aten.hardtanh_backward(dy, x, -1, 1),
+    "softplus": lambda aten, dy, x: aten.softplus_backward(dy, x, 1, 20),
+    "softshrink": lambda aten, dy, x: aten.softshrink_backward(dy, x, 0.5),
+    "hardshrink": lambda aten, dy, x: aten.hardshrink_backward(dy, x, 0.5),
+    "hardswish": lambda aten, dy, x: aten.hardswish_backward(dy, x),
+}
+_OF_OUTPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "sigmoid": lambda aten, dy, y: aten.sigmoid_backward(dy, y),
+    "tanh": lambda aten, dy, y: aten.tanh_backward(dy, y),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of aten.
+
+    function : dx of dy and of what autograd saves.
+    saved : that, of the input.
+    """
+
+    function: Callable[[Any, Any], Any]
+    saved: Callable[[Any], Any]
+
+
+def torch_backward(torch: Any, name: str) -> Kernel | None:
+    """What autograd would call for an activation, where that is a kernel of its own."""
+    if name in _OF_INPUT:
+        return Kernel(partial(_OF_INPUT[name], torch.ops.aten), lambda x: x)
+    if name in _OF_OUTPUT:
+        function = function_named(torch.nn.functional, name)
+        return Kernel(partial(_OF_OUTPUT[name], torch.ops.aten), function)
+    return None
+
+
+def open_jax() -> Any:
+    """jax, with float64, which it would take for float32 in silence."""
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+def jax_call(jax: Any, function: Callable[..., Any], *arrays: NDArray[Any]) -> Call:
+    """The function of the arrays, compiled, and waited for."""
+    compiled = jax.jit(function)
+    values = [jax.numpy.asarray(array) for array in arrays]
+    return lambda: jax.block_until_ready(compiled(*values))

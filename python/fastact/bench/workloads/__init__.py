@@ -1,0 +1,16 @@
+"""What the benchmarks of the CPU and of a GPU measure: one module a family (see `work.Family`)."""
+
+from .activations import ACTIVATIONS
+from .bias import BIAS
+from .gates import GATES
+from .norms import NORMS
+from .reductions import REDUCTIONS
+from .work import Family
+
+FAMILIES: dict[str, Family] = {
+    "activations": ACTIVATIONS,
+    "bias": BIAS,
+    "gates": GATES,
+    "norms": NORMS,
+    "reductions": REDUCTIONS,
+}

@@ -1,0 +1,264 @@
+"""The benchmark of biases: fused with an activation, and the gradients of broadcasting.
+
+bias_act forward reads x and writes y, backward reads dy and x and writes dx, in one pass that sums
+dbias, too. bias_grad and unbroadcast read dy once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...ops.fused import IDENTITY
+from ...ops.op import ops
+from .. import shapes
+from ..peers import function_named, jax_call, naive, open_jax, torch_backward
+from ..shapes import Layout, Shape
+from .reductions import NOTE
+from .work import (
+    BYTES,
+    ELEMENTS,
+    ITEM,
+    Arrays,
+    Call,
+    Case,
+    Family,
+    Gradient,
+    Maker,
+    Options,
+    Sizes,
+    Work,
+    asked_for,
+)
+
+_ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
+_ON_GPU = "mish"  # what is cheaper is no slower there
+_LENGTHS = (256, 4096, 65536)  # of rows, as many as fill half of BYTES
+
+
+def _adds(op: Any) -> bool:
+    """Whether it adds a bias; else it is the gradient of one, a sum."""
+    return "bias" in op.saves
+
+
+def _names_shape(op: Any) -> bool:
+    """Whether a call names the shape of the sum, not an axis."""
+    return "shape" in op.entry_points["call"].defaults
+
+
+def _act(
+    op: Any,
+    direction: str,
+    dtype: str,
+    shape: Shape,
+    channel: int,
+    words: str,
+    activation: str,
+    on_gpu: bool,
+) -> Case:
+    # The derivative of the identity needs no x: it is not read.
+    accesses = 2 if direction == "forward" or activation == IDENTITY else 3
+    axis = shapes.others(shape, channel)
+    return Case(
+        op,
+        direction,
+        dtype,
+        shape,
+        f"{shapes.shape_label(shape)}, {words} {channel}, {activation}",
+        accesses,
+        {"activation": activation, "axis": channel},
+        axis,
+        channel,
+        activation,
+        on_gpu,
+        shapes.shared(shape, axis),
+    )
+
+
+def _sum(op: Any, dtype: str, layout: Layout, axis: shapes.Axis, on_gpu: bool) -> Case:
+    """A sum of a layout: over an axis to a shape, or where that is None over all but its channels.
+
+    On a CPU a sum is held against the copy of what it reads.
+    """
+    shape, channel = layout.shape, None
+    if axis is None:
+        channel = layout.channel or 0
+        axis = shapes.others(shape, channel)
+        options: dict[str, Any] = {"axis": channel}
+        label = f"{shapes.shape_label(shape)}, axis {channel}"
+    else:
+        options = {"shape": shapes.broadcast_from(shape, axis)}
+        label = f"{shapes.shape_label(shape)} to {shapes.shape_label(options['shape'])}"
+    return Case(
+        op,
+        "forward",
+        dtype,
+        shape,
+        shapes.sum_label(shape, axis) if on_gpu else label,
+        1 if on_gpu else 2,
+        options,
+        axis,
+        channel,
+        on_gpu=on_gpu,
+        span=shapes.shared(shape, axis),
+        sums=True,
+        small=prod(shapes.kept(shape, axis)) * ITEM[dtype],
+    )
+
+
+def _sums(op: Any, direction: str, dtype: str, layouts: list[Layout], on_gpu: bool) -> list[Case]:
+    if direction != "forward":  # they are backward passes of others
+        return []
+    if not _names_shape(op):
+        of_layers = [layout for layout in layouts if layout.channel is not None]
+        return [_sum(op, dtype, layout, None, on_gpu) for layout in of_layers]
+    return [
+        _sum(op, dtype, layout, axis, on_gpu)
+        for layout in layouts
+        if layout.name in ("matrix", shapes.TINY)
+        for axis in layout.axes
+        if axis is not None
+    ]
+
+
+def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+    if not _adds(op):
+        layouts = shapes.chosen(shapes.REDUCED, options.shapes)
+        return _sums(op, direction, dtype, layouts, on_gpu=False)
+    return [
+        _act(op, direction, dtype, layout.shape, layout.channel, "axis", activation, on_gpu=False)
+        for activation in _ACTIVATIONS
+        if activation == IDENTITY or activation in ops
+        for layout in shapes.chosen(shapes.BIASED, options.shapes)
+        if layout.channel is not None
+    ]
+
+
+def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+    if not _adds(op):
+        layouts = [
+            layout
+            for size in sizes or (ELEMENTS,)
+            for layout in shapes.reduced(size, narrow=max(size // 2, 1))
+        ]
+        return _sums(op, direction, dtype, layouts, on_gpu=True)
+    rows = [
+        ((size // length, length), -1)
+        for size in sizes or (BYTES // 2 // ITEM[dtype],)
+        for length in sorted({min(length, size) for length in _LENGTHS})
+    ]
+    # Channels last are rows.
+    pictures = [picture for picture in shapes.pictures(sizes) if picture[1] == 1]
+    return [
+        _act(op, direction, dtype, shape, channel, "channels", _ON_GPU, on_gpu=True)
+        for shape, channel in (*rows, *pictures)
+    ]
+
+
+def _inputs(case: Case, make: Maker) -> dict[str, Any]:
+    of = {"x": case.shape, "dy": case.shape}
+    if _adds(case.op):
+        of["bias"] = (case.shape[case.options["axis"]],)
+    return asked_for(case, make, of)
+
+
+def _incoming(case: Case, make: Maker) -> dict[str, Any]:
+    return {"dy": make.random(case.shape, case.dtype)}
+
+
+# --- the same by torch, numpy and jax -------------------------------------------------------------
+
+
+def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
+    """x and a bias that lies along an axis of it, added up."""
+    trailing = [1] * (-1 - range(-len(case.shape), 0)[case.options["axis"]])
+    if not trailing:
+        return lambda x, bias: x + bias
+    return lambda x, bias: x + bias.reshape(-1, *trailing)
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    axis, shape = case.axis, case.options.get("shape")
+    if _names_shape(case.op):
+        return lambda dy: dy.sum_to_size(shape)
+    if not _adds(case.op):
+        return lambda dy: torch.sum(dy, dim=axis)
+    add = _with_bias(case)
+    if case.variant == IDENTITY:
+        return add
+    function = function_named(torch.nn.functional, case.variant)
+    return lambda x, bias: function(add(x, bias))
+
+
+def _and_sum(case: Case, dx: Any) -> tuple[Any, Any]:
+    """dx, and dbias from it."""
+    return dx, dx.sum(case.axis)
+
+
+def _gradient(torch: Any, case: Case) -> Gradient | None:
+    """On the CPU by aten's kernel. Autograd has saved the sum, which ours computes again."""
+    if case.on_gpu:
+        return None
+    if case.variant == IDENTITY:  # as autograd does: the gradient is handed on, not copied
+        return Gradient(partial(_and_sum, case), lambda arrays: (arrays["dy"],))
+    kernel = torch_backward(torch, case.variant)
+    if kernel is None:
+        return None
+    add = _with_bias(case)
+
+    def arguments(arrays: Arrays) -> tuple[Any, Any]:
+        return arrays["dy"], kernel.saved(add(arrays["x"], arrays["bias"]))
+
+    return Gradient(lambda dy, saved: _and_sum(case, kernel.function(dy, saved)), arguments)
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    arrays = work.arrays
+    if not _adds(case.op):
+        target = work.out[0].shape
+        return lambda: np.sum(arrays["dy"], axis=case.axis).reshape(target)
+    (x, bias), add, plain = work.inputs.values(), _with_bias(case), case.variant == IDENTITY
+    if case.direction == "forward":
+        formula = naive(case.variant) if not plain else lambda x, m: x
+        return lambda: formula(add(x, bias), np)
+    dy = arrays["dy"]
+    if plain:
+        return partial(_and_sum, case, dy)
+    slope = naive(case.variant, derivative=True)
+    return lambda: _and_sum(case, dy * slope(add(x, bias), np))
+
+
+def _jax(case: Case, work: Work, threads: int) -> Call:
+    jax, arrays = open_jax(), work.arrays
+    if not _adds(case.op):
+        target = work.out[0].shape
+        return jax_call(
+            jax, lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(target), arrays["dy"]
+        )
+    function, add = function_named(jax.nn, case.variant), _with_bias(case)
+
+    def forward(x: Any, bias: Any) -> Any:
+        return function(add(x, bias))
+
+    def backward(dy: Any, x: Any, bias: Any) -> Any:
+        return jax.vjp(forward, x, bias)[1](dy)
+
+    if case.direction == "forward":
+        return jax_call(jax, forward, arrays["x"], arrays["bias"])
+    return jax_call(jax, backward, arrays["dy"], arrays["x"], arrays["bias"])
+
+
+BIAS = Family(
+    _on_cpu,
+    _on_gpu,
+    _inputs,
+    _incoming,
+    _torch,
+    _gradient,
+    others={"numpy": _numpy, "jax": _jax},
+    note=NOTE,
+)

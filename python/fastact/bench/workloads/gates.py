@@ -1,0 +1,111 @@
+"""The benchmark of the recurrent gates: forward adds up, activates and keeps, backward writes all.
+
+Forward of an LSTM reads its gates, their recurrent projection and c, and writes h and c; backward
+reads the activated gates and four states, and writes the gates' gradients and c's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..shapes import TINY, Shape, shape_label
+from .work import Case, Family, Maker, Options, Sizes, asked_for, unless_missing
+
+#: Rows and units of a state.
+_SHAPES = {
+    TINY: (8, 8),
+    "cell": (256, 64),
+    "wide": (64, 512),
+    "large": (256, 1024),
+    "memory": (16384, 1024),
+}
+#: On a GPU: a small cell, a wide and large ones, and out of the caches.
+_GPU_SHAPES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
+
+
+def _accesses(op: Any, direction: str) -> int:
+    """How many arrays of a state's shape are read or written once, biases aside."""
+    states = len(op.results)
+    if direction == "forward":  # gates, their recurrent projection, the state before, results
+        return int(op.count + op.count + 1 + states)
+    packed = op.count * sum(name in op.gradients for name in ("dgates", "drecurrent"))
+    return int(len(op.kept) + 2 * states + packed + 1)  # what is saved and comes back; gradients
+
+
+def _cases(
+    op: Any, direction: str, dtype: str, shapes: Sequence[Shape], on_gpu: bool
+) -> list[Case]:
+    accesses = _accesses(op, direction)
+    return [
+        Case(op, direction, dtype, shape, shape_label(shape), accesses, on_gpu=on_gpu)
+        for shape in shapes
+    ]
+
+
+def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+    wanted = options.shapes or _SHAPES
+    shapes = [shape for name, shape in _SHAPES.items() if name in wanted]
+    return _cases(op, direction, dtype, shapes, on_gpu=False)
+
+
+def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+    # A size is that of all that forward of an LSTM adds up: 8 arrays of 64 units.
+    found = [(max(size // (8 * 64), 1), 64) for size in sizes or ()]
+    return _cases(op, direction, dtype, found or _GPU_SHAPES, on_gpu=True)
+
+
+def _inputs(case: Case, make: Maker) -> dict[str, Any]:
+    """With a recurrent projection and one bias."""
+    op, (rows, columns) = case.op, case.shape
+    packed = (rows, op.count * columns)
+    of = {"gates": packed, "recurrent": packed, op.state: case.shape, "bias": packed[1:]}
+    return asked_for(case, make, of)
+
+
+def _incoming(case: Case, make: Maker) -> dict[str, Any]:
+    return {f"d{name}": make.random(case.shape, case.dtype) for name in case.op.results}
+
+
+# --- the step as a chain of torch's operations ----------------------------------------------------
+
+
+def _lstm(t: Any, gates: Any, c_prev: Any, recurrent: Any, bias: Any) -> Any:
+    i, f, g, o = (gates + recurrent + bias).chunk(4, -1)
+    c = t.sigmoid(f) * c_prev + t.sigmoid(i) * t.tanh(g)
+    return t.sigmoid(o) * t.tanh(c), c
+
+
+def _gru(t: Any, gates: Any, recurrent: Any, h_prev: Any, bias: Any) -> Any:
+    (xr, xz, xn), (ur, uz, un) = (gates + bias).chunk(3, -1), recurrent.chunk(3, -1)
+    z = t.sigmoid(xz + uz)
+    return (1 - z) * t.tanh(xn + t.sigmoid(xr + ur) * un) + z * h_prev
+
+
+def _reset(t: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
+    return t.sigmoid(gates + recurrent + bias) * h_prev
+
+
+def _blend(t: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
+    z, n = (gates + recurrent + bias).chunk(2, -1)
+    z = t.sigmoid(z)
+    return (1 - z) * t.tanh(n) + z * h_prev
+
+
+_TORCH = {"lstm_gates": _lstm, "gru_gates": _gru, "gru_reset": _reset, "gru_blend": _blend}
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    return partial(unless_missing(_TORCH.get(case.op.name), case.op.name), torch)
+
+
+GATES = Family(
+    _on_cpu,
+    _on_gpu,
+    _inputs,
+    _incoming,
+    _torch,
+    compiles=True,
+    note="Gates: with a recurrent projection and a bias added inside; torch by its chain of ops.",
+)

@@ -1,0 +1,388 @@
+"""The benchmark of the norms: forward reads x and writes y; backward reads dy, x and writes dx.
+
+Of those that add a residual, forward reads it and writes the sum, too; on a GPU, backward reads the
+gradient of the sum. batch_norm in training reads everything twice, for its statistics are those of
+the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ...ops.fused import IDENTITY
+from ...ops.op import REQUIRED
+from .. import shapes
+from ..liger import by_liger
+from ..peers import LIGER, LeftOut, function_named, naive, torch_backward
+from ..shapes import Shape
+from .work import (
+    ITEM,
+    Arrays,
+    Call,
+    Case,
+    Family,
+    Gradient,
+    Maker,
+    Options,
+    Sizes,
+    Work,
+    asked_for,
+    unless_missing,
+)
+
+_ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
+_GROUPS = 32
+
+#: Rows on a GPU from what a warp takes to what several blocks do, in arrays past any second-level
+#: cache.
+_LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
+_ARRAY = 2**27  # bytes
+#: And short rows as others publish them, of which an array fits into the cache, and a length that
+#: is no power of two.
+_PUBLISHED = ((32768, 256), (8192, 5120))
+
+
+def _takes(op: Any, name: str) -> bool:
+    """Whether a call takes it."""
+    return name in op.entry_points["call"].signature.parameters
+
+
+def _channel_option(op: Any) -> str | None:
+    """The name of the option that says where the channels are; None: it normalises rows."""
+    if _takes(op, "channel_axis"):
+        return "channel_axis"
+    # The axis of rows has a default.
+    return "axis" if op.entry_points["call"].defaults["axis"] is REQUIRED else None
+
+
+def _of_batch(op: Any) -> bool:
+    """Whether statistics are those of the batch, or given; else each example has its own."""
+    return _takes(op, "running_mean") or _takes(op, "rstd")
+
+
+def _case(
+    op: Any,
+    direction: str,
+    dtype: str,
+    shape: Shape,
+    channel: int | None,
+    activation: str = "",
+    on_gpu: bool = False,
+) -> Case:
+    """A case; where no activation is named, there is none."""
+    twice, adds = _takes(op, "training"), _takes(op, "residual")
+    forward, backward = 2 + twice + 2 * adds, 3 + 2 * twice + (adds and on_gpu)
+    options: dict[str, Any] = {"num_groups": _GROUPS, "training": True}
+    options |= {"activation": activation} if activation else {}
+    axis: tuple[int, ...] = (-1,)
+    if channel is not None:
+        options[_channel_option(op) or ""] = channel
+        axis = shapes.others(shape, channel)[0 if _of_batch(op) else 1 :]
+    span = shapes.shared(shape, axis)
+    if _takes(op, "num_groups") and channel is not None:
+        span *= shape[channel] // _GROUPS
+    words = "" if channel is None else f"channels {channel}"
+    label = ", ".join(filter(None, (shapes.shape_label(shape), words, activation)))
+    return Case(
+        op,
+        direction,
+        dtype,
+        shape,
+        label,
+        forward if direction == "forward" else backward,
+        options,
+        axis,
+        channel,
+        activation,
+        on_gpu,
+        span,
+    )
+
+
+def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+    """Each with and without an activation behind, channels first and last."""
+    layouts: Sequence[shapes.Layout] = shapes.NORMED_ROWS
+    if _channel_option(op):
+        layouts = shapes.BATCHED if _of_batch(op) else shapes.NORMED_IMAGES
+    return [
+        _case(op, direction, dtype, layout.shape, layout.channel, activation)
+        for activation in _ACTIVATIONS
+        for layout in shapes.chosen(layouts, options.shapes)
+    ]
+
+
+def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+    found: list[tuple[Shape, int | None]] = [*shapes.pictures(sizes)]
+    if not _channel_option(op):
+        found = [
+            ((size // length, length), None)
+            for size in sizes or (_ARRAY // ITEM[dtype],)
+            for length in sorted({min(length, size) for length in _LENGTHS})
+        ]
+        found += () if sizes else [(shape, None) for shape in _PUBLISHED]
+    return [_case(op, direction, dtype, shape, channel, on_gpu=True) for shape, channel in found]
+
+
+def _inputs(case: Case, make: Maker) -> dict[str, Any]:
+    """What the call asks for.
+
+    Where an rstd is given, it is that of a variance, which peers take.
+    """
+    each = (case.shape[-1 if case.channel is None else case.channel],)
+    of = dict.fromkeys(("weight", "bias", "mean", "running_mean"), each)
+    named = asked_for(case, make, {"x": case.shape, "residual": case.shape, **of})
+    if _takes(case.op, "running_mean"):
+        named["running_var"] = _variance(case, make, each)
+        if case.direction == "backward":  # which has no use for them
+            named |= {"running_mean": None, "running_var": None}
+    if _takes(case.op, "rstd"):
+        var = named["var"] = _variance(case, make, each)
+        named["rstd"] = var + 0
+        named["rstd"] += _eps(case)
+        named["rstd"] **= -0.5
+    return named
+
+
+def _variance(case: Case, make: Maker, shape: Shape) -> Any:
+    var = abs(make.random(shape, case.dtype))
+    var += 0.5  # in its dtype
+    return var
+
+
+def _incoming(case: Case, make: Maker) -> dict[str, Any]:
+    # Of the sum, the CPU's cases have none.
+    names = [f"d{name}" for name in case.op.results][: None if case.on_gpu else 1]
+    return {name: make.random(case.shape, case.dtype) for name in names}
+
+
+# --- the same by torch and numpy ------------------------------------------------------------------
+
+
+def _eps(case: Case) -> float:
+    """By which a variance is kept from 0; of an op that has no variance, batch_norm's."""
+    eps: float = case.op.entry_points["call"].defaults.get("eps", 1e-5)
+    return eps
+
+
+def _momentum(case: Case) -> float:
+    momentum: float = case.op.entry_points["call"].defaults["momentum"]
+    return momentum
+
+
+def _torch_rows(function: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+    if "bias" not in case.op.saves:
+        return lambda x, weight=None: function(x, x.shape[-1:], weight, eps)
+    return lambda x, weight=None, bias=None: function(x, x.shape[-1:], weight, bias, eps)
+
+
+def _torch_groups(f: Any, case: Case) -> Callable[..., Any]:
+    groups, eps = _GROUPS, _eps(case)
+    return lambda x, weight=None, bias=None: f.group_norm(x, groups, weight, bias, eps)
+
+
+def _torch_instances(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+    return lambda x, weight=None, bias=None: f.instance_norm(x, None, None, weight, bias, eps=eps)
+
+
+def _torch_batch(f: Any, case: Case) -> Callable[..., Any]:
+    momentum, eps = _momentum(case), _eps(case)
+
+    def norm(
+        x: Any,
+        running_mean: Any = None,
+        running_var: Any = None,
+        weight: Any = None,
+        bias: Any = None,
+    ) -> Any:
+        return f.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
+
+    return norm
+
+
+def _torch_given(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+
+    def norm(x: Any, mean: Any, var: Any, rstd: Any, weight: Any = None, bias: Any = None) -> Any:
+        return f.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+    return norm
+
+
+#: The norms that torch has, by the name without a residual: each from torch.nn.functional and a
+#: case a function of x and of the other arrays by keyword.
+_TORCH: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
+    "layer_norm": lambda f, case: _torch_rows(f.layer_norm, case),
+    "rms_norm": lambda f, case: _torch_rows(f.rms_norm, case),
+    "group_norm": _torch_groups,
+    "instance_norm": _torch_instances,
+    "batch_norm": _torch_batch,
+    "norm_apply": _torch_given,
+}
+#: Inputs that are statistics; autograd does not differentiate by them.
+_STATISTICS = ("mean", "rstd", "var", "running_mean", "running_var")
+_NO_ARRAYS = dict.fromkeys(("weight", "bias", *_STATISTICS))
+
+
+def _peer(op: Any) -> str:
+    """The name of the norm without a residual."""
+    name: str = op.name
+    return name.removeprefix("add_") if _takes(op, "residual") else name
+
+
+def _channels_second(case: Case, x: Any) -> Any:
+    """As torch has channels: as axis 1, and where they are last in memory, with other strides."""
+    return x if case.channel in (None, 1) else x.movedim(case.channel, 1)
+
+
+def _channels_back(case: Case, y: Any) -> Any:
+    return y if case.channel in (None, 1) else y.movedim(1, case.channel)
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    functional, name = torch.nn.functional, _peer(case.op)
+    norm = unless_missing(_TORCH.get(name), name)(functional, case)
+    plain = case.variant in ("", IDENTITY)
+    activation = None if plain else function_named(functional, case.variant)
+
+    def forward(x: Any, residual: Any = None, **others: Any) -> Any:
+        total = x if residual is None else x + residual
+        z = norm(_channels_second(case, total), **others)
+        y = _channels_back(case, z if activation is None else activation(z))
+        return y if residual is None else (y, total)
+
+    return forward
+
+
+def _gradient(torch: Any, case: Case) -> Gradient | None:
+    """On the CPU by torch's own kernels, where there are some, those that autograd would call."""
+    kernels = _KERNELS.get(case.op.name)
+    plain = case.variant in ("", IDENTITY)
+    slope = None if plain else torch_backward(torch, case.variant)
+    if case.on_gpu or kernels is None or (slope is None and not plain):
+        return None
+    aten, (forward, backward) = torch.ops.aten, kernels
+
+    def arguments(arrays: Arrays) -> tuple[Any, ...]:
+        given = SimpleNamespace(**{**_NO_ARRAYS, **arrays})
+        given.x, given.dy = (_channels_second(case, a) for a in (given.x, given.dy))
+        z, *given.saved = forward(aten, case, given)
+        return given, None if slope is None else slope.saved(z)
+
+    def gradients(given: SimpleNamespace, z: Any) -> tuple[Any, ...]:
+        dz = given.dy if slope is None else slope.function(given.dy, z)
+        dx, *rest = backward(aten, case, dz, given)
+        return _channels_back(case, dx), *rest
+
+    return Gradient(gradients, arguments)
+
+
+def _sizes(x: Any) -> tuple[int, int, int, int]:
+    """What the kernels of groups are given beside arrays."""
+    return len(x), x.shape[1], x[0, 0].numel(), _GROUPS
+
+
+def _batch(aten: Any, case: Case, a: SimpleNamespace) -> Any:
+    mean, var, trains = _statistics(a)
+    return aten.native_batch_norm(a.x, a.weight, a.bias, mean, var, trains, 0.0, _eps(case))
+
+
+def _batch_backward(aten: Any, case: Case, dz: Any, a: SimpleNamespace) -> Any:
+    mean, var, trains = _statistics(a)
+    return aten.native_batch_norm_backward(
+        dz, a.x, a.weight, mean, var, *a.saved, trains, _eps(case), [True] * 3
+    )
+
+
+def _statistics(a: SimpleNamespace) -> tuple[Any, Any, bool]:
+    """Given ones; without them, it is training."""
+    return a.mean, a.var, a.var is None
+
+
+Kernels = tuple[
+    Callable[[Any, Case, SimpleNamespace], Any], Callable[[Any, Case, Any, SimpleNamespace], Any]
+]
+
+#: aten's kernels of the norms that have some on the CPU: z and what is saved, and the gradients.
+_KERNELS: dict[str, Kernels] = {
+    "layer_norm": (
+        lambda aten, case, a: aten.native_layer_norm(
+            a.x, a.x.shape[-1:], a.weight, a.bias, _eps(case)
+        ),
+        lambda aten, case, dz, a: aten.native_layer_norm_backward(
+            dz, a.x, a.x.shape[-1:], *a.saved, a.weight, a.bias, [True] * 3
+        ),
+    ),
+    "group_norm": (
+        lambda aten, case, a: aten.native_group_norm(
+            a.x, a.weight, a.bias, *_sizes(a.x), _eps(case)
+        ),
+        lambda aten, case, dz, a: aten.native_group_norm_backward(
+            dz, a.x, *a.saved, a.weight, *_sizes(a.x), [True] * 3
+        ),
+    ),
+    "batch_norm": (_batch, _batch_backward),
+    "norm_apply": (_batch, _batch_backward),
+}
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    """The textbook's chain of array operations."""
+    op, channel, shape = case.op, case.channel, case.shape
+    if case.direction == "backward":
+        raise LeftOut("the chain of its gradient is nobody's to write")
+    grouped = _takes(op, "num_groups")
+    if grouped and channel != 1:
+        raise LeftOut("groups of channels that come last are strided")
+    formula = None if case.variant == IDENTITY else naive(case.variant)
+    others = shapes.others(shape, -1 if channel is None else channel)
+    x, residual = work.inputs["x"], work.inputs.get("residual")
+    a = SimpleNamespace(**_NO_ARRAYS)
+    for name in work.inputs.keys() & _NO_ARRAYS.keys():
+        setattr(a, name, np.expand_dims(work.inputs[name], others))
+    centred, eps = "mean" in op.saves, np.dtype(case.dtype).type(_eps(case))
+    axes = (2,) if grouped else case.axis
+
+    def moments(x: Any) -> tuple[Any, Any]:
+        """x in its rows less their mean, and the variance."""
+        if a.running_mean is not None:
+            mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+            count = x.size / mean.size
+            a.running_mean[...] += _momentum(case) * (mean - a.running_mean)
+            a.running_var[...] += _momentum(case) * (count / (count - 1) * var - a.running_var)
+            return x - mean, var
+        if a.mean is not None:
+            return x - a.mean, a.var
+        rows = x.reshape(len(x), _GROUPS, -1) if grouped else x
+        rows = rows - rows.mean(axes, keepdims=True) if centred else rows
+        return rows, np.square(rows).mean(axes, keepdims=True)
+
+    def forward() -> Any:
+        rows, var = moments(x if residual is None else x + residual)
+        z = (rows / np.sqrt(var + eps)).reshape(shape)
+        z = z * a.weight if a.weight is not None else z
+        z = z + a.bias if a.bias is not None else z
+        return z if formula is None else formula(z, np)
+
+    return forward
+
+
+NORMS = Family(
+    _on_cpu,
+    _on_gpu,
+    _inputs,
+    _incoming,
+    _torch,
+    _gradient,
+    constant=frozenset(_STATISTICS),
+    others={"numpy": _numpy},
+    others_on_gpu={LIGER: by_liger},
+    note="""\
+Norms are held against a copy of what they read and write: of rows, groups and instances once each;
+batch_norm in training reads everything twice, for its statistics are those of the whole batch.""",
+)

@@ -1,0 +1,200 @@
+"""The benchmark of reductions: x is read once, and what is written is small.
+
+The gradients write an array of x's size: of a sum they read next to nothing, of a sum of squares x,
+and of moments x twice, for the means are computed anew before anything can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import shapes
+from ..peers import LeftOut, jax_call, open_jax
+from ..shapes import Axis, Shape
+from .work import (
+    ELEMENTS,
+    ITEM,
+    Arrays,
+    Call,
+    Case,
+    Family,
+    Gradient,
+    Maker,
+    Options,
+    Sizes,
+    Work,
+    unless_missing,
+)
+
+_BOTH = "value_and_grad"
+
+
+def _is_pair(op: Any) -> bool:
+    """Whether it gives a mean and another moment, of which the gradient needs the mean again."""
+    return len(op.results) == 2
+
+
+def _case(
+    op: Any,
+    direction: str,
+    dtype: str,
+    on_gpu: bool,
+    shape: Shape,
+    axis: Axis = None,
+    variant: str = "",
+) -> Case:
+    forward, pair = direction == "forward", _is_pair(op)
+    accesses = 1 if forward else 1 + ("x" in op.saves) + pair
+    # `Moments` are of double; gradients are of x's dtype, whatever the results are.
+    into = "float64" if "m2" in op.results and forward else dtype
+    label = f"{shapes.shape_label(shape)}, {variant}" if variant else shapes.sum_label(shape, axis)
+    return Case(
+        op,
+        direction,
+        dtype,
+        shape,
+        label,
+        accesses if on_gpu else 2,
+        {"axis": axis},
+        axis,
+        variant=variant,
+        on_gpu=on_gpu,
+        span=shapes.shared(shape, axis),
+        sums=forward,
+        small=len(op.results) * prod(shapes.kept(shape, axis)) * ITEM[into],
+    )
+
+
+def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+    if _is_pair(op) and direction == "backward":
+        return []
+    case = partial(_case, op, direction, dtype, False)
+    layouts = (*shapes.REDUCED, *(shapes.MIDDLE if _is_pair(op) else ()))
+    found = [
+        case(layout.shape, axis)
+        for layout in shapes.chosen(layouts, options.shapes)
+        for axis in layout.axes
+    ]
+    if direction == "backward" and _BOTH in op.entry_points:
+        weights = shapes.chosen(shapes.WEIGHTS, options.shapes)
+        found += [case(layout.shape, variant=_BOTH) for layout in weights]
+    return found
+
+
+def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+    case = partial(_case, op, direction, dtype, True)
+    found = [
+        case(layout.shape, axis)
+        for size in sizes or (ELEMENTS,)
+        for layout in shapes.reduced(size, narrow=max(size // 2, 1))
+        for axis in layout.axes
+    ]
+    if direction == "backward" and _BOTH in op.entry_points:
+        found += [case((size,), variant=_BOTH) for size in sizes or (ELEMENTS,)]
+    return found
+
+
+def _inputs(case: Case, make: Maker) -> dict[str, Any]:
+    return {"x": make.random(case.shape, case.dtype)}
+
+
+def _incoming(case: Case, make: Maker) -> dict[str, Any]:
+    kept = shapes.kept(case.shape, case.axis)
+    several = tuple(make.random(kept, case.dtype) for _ in case.op.results)
+    return {"dy": several if _is_pair(case.op) else several[0]}
+
+
+# --- the same by numpy, torch and jax, which call the functions alike: m is one of them -----------
+
+
+def _var_mean(x: Any, axis: Axis, m: Any) -> Any:
+    if hasattr(m, "var_mean"):  # torch has a function of its own for both
+        return m.var_mean(x, axis, correction=0)[::-1]
+    return m.mean(x, axis=axis), m.var(x, axis=axis)
+
+
+def _moments(x: Any, axis: Axis, m: Any) -> Any:
+    mean, var = _var_mean(x, axis, m)
+    return mean, var * (prod(x.shape) / max(prod(mean.shape), 1))
+
+
+def _spread(dy: Any, x: Any, m: Any) -> Any:
+    """Written out, as ours is; a peer could leave it a view."""
+    return (m.clone if hasattr(m, "clone") else m.copy)(m.broadcast_to(dy, x.shape))
+
+
+#: The reduction of x over `axis`, and of sums the gradient for a dy that broadcasts against x.
+_SUMS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
+    "sum": (lambda x, axis, m: m.sum(x, axis=axis), _spread),
+    "sum_squares": (
+        lambda x, axis, m: m.sum(m.square(x), axis=axis),
+        lambda dy, x, m: 2 * x * dy,
+    ),
+    "mean_var": (_var_mean, None),
+    "moments": (_moments, None),
+}
+
+
+def _by(m: Any, case: Case) -> Callable[..., Any]:
+    """What a peer does with x on forward, and what gives value and gradient."""
+    total = unless_missing(_SUMS.get(case.op.name, (None,))[0], case.op.name)
+    if case.variant == _BOTH:
+        return lambda x: (total(x, None, m), 2 * x)
+    return lambda x: total(x, case.axis, m)
+
+
+def _gradient(m: Any, case: Case) -> Gradient | None:
+    gradient = _SUMS[case.op.name][1]
+    if gradient is None:
+        return None
+    axes = range(len(case.shape)) if case.axis is None else case.axis
+    aligned = [1 if i in axes else n for i, n in enumerate(case.shape)]
+
+    def arguments(arrays: Arrays) -> tuple[Any, Any]:
+        return arrays["dy"].reshape(aligned), arrays["x"]
+
+    return Gradient(lambda dy, x: gradient(dy, x, m), arguments)
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    function, *arguments = _call(np, case, work)
+    return partial(function, *arguments)
+
+
+def _jax(case: Case, work: Work, threads: int) -> Call:
+    jax = open_jax()
+    return jax_call(jax, *_call(jax.numpy, case, work))
+
+
+def _call(m: Any, case: Case, work: Work) -> tuple[Any, ...]:
+    """A function and its arguments."""
+    function = _by(m, case)
+    if case.entry != "backward":
+        return function, work.inputs["x"]
+    gradient = _gradient(m, case)
+    if gradient is None:
+        raise LeftOut("only forward is measured")
+    return gradient.function, *gradient.arguments(work.arrays)
+
+
+#: For all families that sum.
+NOTE = """\
+Sums are held against a copy of the array that they read, which reads as much and writes as much
+again: 0.5 is the speed of memory that is only read. In the same way the gradient of a sum is held
+against a copy of the array that it writes."""
+
+REDUCTIONS = Family(
+    _on_cpu,
+    _on_gpu,
+    _inputs,
+    _incoming,
+    _by,
+    _gradient,
+    others={"numpy": _numpy, "jax": _jax},
+    note=NOTE,
+)

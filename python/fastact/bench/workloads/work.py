@@ -1,0 +1,312 @@
+"""What a case of the benchmarks is, our call of it, and the same by torch: on the CPU and on a GPU.
+
+Our call follows from the op's own description of its entry points (`fastact.ops.op`): a case has
+the options, its family makes the arrays, both by name, and the op takes of them what it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ops.op import arrays_of
+from ...terminal import require
+from ..peers import LeftOut, compiled_by_torch
+from ..shapes import Axis, Shape
+
+ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+#: Elements of an array on a GPU where no sizes are given: 128 MiB of float32, and 256 MiB of any
+#: type.
+ELEMENTS = 2**25
+BYTES = 2**28
+
+Call = Callable[[], Any]
+Arrays = Mapping[str, Any]  # by the names that entry points give them
+Sizes = Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure on the CPU.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Elements of an array, for ops without axes.
+    dtypes : tuple of dtype
+        Types of the arrays.
+    directions : tuple of str
+        "forward", "backward" or both.
+    peers : tuple of str
+        Other libraries; those that are not installed are named and left out.
+    threads : int
+        For everybody.
+    shapes : tuple of str
+        Names of shapes, for ops with axes; all of them if it is empty.
+    seconds : float
+        Time to spend on a row, about.
+    """
+
+    sizes: tuple[int, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    directions: tuple[str, ...]
+    peers: tuple[str, ...]
+    threads: int
+    shapes: tuple[str, ...] = ()
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a benchmark.
+
+    label : the case in words, beside op, direction and dtype.
+    accesses : arrays of `shape` that are read or written; two are what a copy moves.
+    options : of the op's call, by name.
+    axis : which axes are summed over, or share a bias; None for all.
+    channel : the axis of the channels, of ops that have one.
+    variant : what else tells it from other cases of the op: an activation, an entry point.
+    on_gpu : whether it is one of the GPU benchmark, which the rest is for.
+    span : how many elements share a result, a mean or a bias; 0: all of them.
+    sums : whether it writes next to nothing.
+    small : bytes that move beside the arrays of `shape`.
+    """
+
+    op: Any
+    direction: str
+    dtype: str
+    shape: Shape
+    label: str
+    accesses: int
+    options: Arrays = field(default_factory=dict)
+    axis: Axis = None
+    channel: int | None = None
+    variant: str = ""
+    on_gpu: bool = False
+    span: int = 0
+    sums: bool = False
+    small: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "span", self.span or self.size)
+
+    @property
+    def entry(self) -> str:
+        """The entry point of the op that is called."""
+        if self.variant in self.op.entry_points:
+            return self.variant
+        return "call" if self.direction == "forward" else "backward"
+
+    @property
+    def size(self) -> int:
+        """Elements of the array."""
+        return prod(self.shape)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have to move: each input read once, the output written once."""
+        return self.accesses * self.size * ITEM[self.dtype] + self.small
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        return name_of(self.op.name, self.direction, self.dtype, self.label)
+
+    @property
+    def series(self) -> str:
+        """Under which name its rate is drawn over `span`."""
+        last = "channels last" if self.channel == -1 else ""
+        return ", ".join(filter(None, (self.op.name, last, self.variant)))
+
+
+def name_of(op: str, direction: str, dtype: str, label: str) -> str:
+    """A case in words, by which a later run knows it again."""
+    return f"{op} {direction}, {dtype}, {label}"
+
+
+class Maker(Protocol):
+    """Who makes arrays: NumPy, a GPU, or a test."""
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """An array of normal random numbers."""
+
+
+class InMemory:
+    """Arrays of NumPy, each of other numbers."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        """An array of normal random numbers."""
+        self._made += 1
+        normal = np.random.default_rng(self._made).standard_normal(shape, dtype=np.float32)
+        return np.asarray(normal).astype(dtype)
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """A floating dtype by its name, bfloat16 included where ml_dtypes is installed."""
+    scalar: Any = name
+    if name == "bfloat16":
+        scalar = require("ml_dtypes", "bfloat16", "ml_dtypes").bfloat16
+    dtype: np.dtype[Any] = np.dtype(scalar)
+    return dtype
+
+
+def asked_for(case: Case, make: Maker, shapes: Mapping[str, Shape]) -> dict[str, Any]:
+    """Those arrays of these shapes, by their names, that the op's call takes, in its order."""
+    takes = case.op.entry_points["call"].signature.parameters
+    return {name: make.random(shapes[name], case.dtype) for name in takes if name in shapes}
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a peer does on backward where that is not autograd.
+
+    function : of what `arguments` makes, before the clock starts, of the arrays by name.
+    """
+
+    function: Callable[..., Any]
+    arguments: Callable[[Arrays], Sequence[Any]]
+
+
+def _no_gradient(torch: Any, case: Case) -> Gradient | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family is measured.
+
+    on_cpu : the cases of an op, in a direction and a dtype; none for an op that is not known.
+    on_gpu : the same on a GPU, for the sizes that were asked for, if any.
+    inputs : the arrays of the op's call, by name; None where it must be given and is not there.
+    incoming : the gradients of its results, by name.
+    torch : what a case is by torch: a differentiable function of the inputs by keyword, and for an
+        entry point of its own of that. It raises `LeftOut` for what torch does not have.
+    gradient : how torch differentiates a case where that is not autograd over that function.
+    constant : names of inputs that autograd does not differentiate by.
+    others : further peers on the CPU, each from a case, its `Work` and the number of threads.
+    compiles : whether torch.compile may be a peer on the CPU, too.
+    others_on_gpu : further peers there, from a case a function as `torch` has it, or None where a
+        peer has none.
+    heading : of the column that tells the cases apart.
+    note : what the legend has to say of this family.
+    """
+
+    on_cpu: Callable[[Any, str, str, Options], list[Case]]
+    on_gpu: Callable[[Any, str, str, Sizes], list[Case]]
+    inputs: Callable[[Case, Maker], dict[str, Any]]
+    incoming: Callable[[Case, Maker], dict[str, Any]]
+    torch: Callable[[Any, Case], Callable[..., Any]]
+    gradient: Callable[[Any, Case], Gradient | None] = _no_gradient
+    constant: frozenset[str] = frozenset()
+    others: Mapping[str, Callable[[Case, Work, int], Call]] = field(default_factory=dict)
+    compiles: bool = False
+    others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
+        default_factory=dict
+    )
+    heading: str = "shape"
+    note: str = ""
+
+
+class Work:
+    """Our call of a case on arrays of its own.
+
+    Attributes
+    ----------
+    inputs, incoming : dict of str to array
+        What peers are given: the arrays of the op's call, and of backward the results' gradients.
+    fresh : callable
+        Our call; its results are allocated.
+    out : tuple of arrays
+        Where `ours` writes them; None for a result that there is not.
+    ours : callable
+        Our call that writes to `out`.
+    """
+
+    def __init__(self, case: Case, family: Family, make: Maker) -> None:
+        op, entry = case.op, case.entry
+        inputs = family.inputs(case, make)
+        self.inputs = {name: array for name, array in inputs.items() if array is not None}
+        self.incoming: dict[str, Any] = {}
+        named = {**case.options, **inputs}
+        if entry == "backward":
+            self.incoming = family.incoming(case, make)
+            _, saved = op.bound("forward", named)()
+            named |= {**self.incoming, **dict(zip(op.saves, saved, strict=True))}
+        self.fresh = op.bound(entry, named)
+        made = arrays_of(self.fresh())
+        # Of an array without axes NumPy makes a number.
+        self.out: tuple[Any, ...] = tuple(
+            np.asarray(y) if isinstance(y, np.generic) else y for y in made
+        )
+        self.ours = partial(self.fresh, out=self.out[0] if len(self.out) == 1 else self.out)
+
+    @property
+    def given(self) -> tuple[Arrays, Arrays]:
+        """What peers are given."""
+        return self.inputs, self.incoming
+
+    @property
+    def arrays(self) -> Arrays:
+        """The same in one, by name."""
+        return {**self.inputs, **self.incoming}
+
+    @property
+    def read(self) -> list[Any]:
+        """The arrays that our call reads."""
+        given = flat((*self.fresh.args, *self.fresh.keywords.values()))
+        return list({id(one): one for one in given if hasattr(one, "dtype")}.values())
+
+
+def flat(arrays: Iterable[Any]) -> list[Any]:
+    """Arrays, of which some come in tuples."""
+    return [one for a in arrays for one in (a if isinstance(a, tuple) else (a,))]
+
+
+def by_torch(
+    torch: Any, case: Case, family: Family, compiles: bool = False
+) -> Callable[[Arrays, Arrays], Call]:
+    """torch's call of a case, of the inputs and the incoming gradients as tensors.
+
+    Whatever can be done once for many such calls is done here.
+    """
+    function = family.torch(torch, case)
+    backward = case.entry == "backward"
+    gradient = family.gradient(torch, case) if backward else None
+    prepared = (lambda one: compiled_by_torch(torch, one)) if compiles else (lambda one: one)
+    if gradient is not None:
+        of, arguments = prepared(gradient.function), gradient.arguments
+        return lambda inputs, incoming: partial(of, *arguments({**inputs, **incoming}))
+    return differentiated(torch, prepared(function), backward, family.constant)
+
+
+def differentiated(
+    torch: Any, function: Callable[..., Any], backward: bool, constant: frozenset[str]
+) -> Callable[[Arrays, Arrays], Call]:
+    """A function's call, or what autograd does over a graph of it that is there already."""
+
+    def bind(inputs: Arrays, incoming: Arrays) -> Call:
+        if not backward:
+            return partial(function, **inputs)
+        leaves = {n: t.detach().requires_grad_() for n, t in inputs.items() if n not in constant}
+        results, given = arrays_of(function(**{**inputs, **leaves})), flat(incoming.values())
+        of = results[: len(given)], tuple(leaves.values()), given
+        return lambda: torch.autograd.grad(*of, retain_graph=True)
+
+    return bind
+
+
+def unless_missing(function: Callable[..., Any] | None, name: str) -> Callable[..., Any]:
+    """The function of a table of peers, or leave the peer out."""
+    if function is None:
+        raise LeftOut(f"it has no {name}")
+    return function
