@@ -90,7 +90,8 @@ def cancelled(op: Any, call: Any) -> float:
     """How large the terms are of which a gradient of a norm is a small difference: |dy| rstd."""
     if op.family != "norms" or call.func != op.backward:
         return 0.0
-    named = dict(zip(op.entry_points["backward"].arrays, call.args, strict=True)) | call.keywords
+    point = op.entry_points["backward"]
+    named = dict(zip((*point.arrays, *point.defaults), call.args, strict=False)) | call.keywords
     dy, rstd = named["dy"], named["rstd"]
     return float(np.abs(dy.astype(float)).max() * np.abs(rstd.astype(float)).max())
 
