@@ -163,16 +163,17 @@ class Calls(RuleBasedStateMachine):
     def _arguments(self, x: np.ndarray, name: str, entry: str) -> tuple[Any, dict[str, Any]]:
         """Arrays that fit x, made of its values."""
         op = fa.ops[name]
-        takes = op.entry_points[entry].defaults
+        point = op.entry_points[entry]
         sample = op.sample(x, x)
         if "running_mean" in sample:
             moving = np.zeros(x.shape[1], np.float32 if x.itemsize < 8 else np.float64)
             sample |= {"running_mean": moving, "running_var": 1 + moving}
         call = op.backward_example(x, x) if entry == "backward" else op.bound(entry, sample)
-        named = dict(call.keywords)
-        if "activation" in takes:  # one with a parameter
+        named = dict(zip((*point.arrays, *point.defaults), call.args, strict=False))
+        named |= call.keywords
+        if "activation" in point.defaults:  # one with a parameter
             named["activation"] = "elu"
-        return call.args, named
+        return tuple(named.pop(name) for name in point.arrays), named
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ class EntryPoint:
         only, either = Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD
         self.arrays = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY)
         self.defaults = {p.name: p.default for p in parameters if p.kind in (either, only)}
-        self._by_keyword = frozenset(p.name for p in parameters if p.kind is only)
+        self.by_keyword = frozenset(p.name for p in parameters if p.kind is only)
         self._switches = [name for name, v in self.defaults.items() if isinstance(v, bool)]
         self._with: dict[str, EntryPoint] = {}
 
@@ -79,7 +79,7 @@ class EntryPoint:
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One option of a call that is not understood yet."""
         at = len(self.arrays) + list(self.defaults).index(name)
-        is_given = name not in self._by_keyword and at < len(args)
+        is_given = name not in self.by_keyword and at < len(args)
         return args[at] if is_given else kwargs.get(name, self.defaults[name])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
@@ -90,7 +90,7 @@ class EntryPoint:
         where, count = self.where, len(self.arrays)
         if len(args) < count:
             raise TypeError(f"{where}: {self.arrays[len(args)]} must be given, by position")
-        bound = validate.bind(where, self.defaults, args[count:], kwargs, self._by_keyword)
+        bound = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
         values = dict(zip(self.defaults, bound, strict=True))
         for name, value in values.items():
             if value is REQUIRED:
@@ -211,7 +211,7 @@ class Op(Generic[P, R]):
         """
         point = self.entry_points[entry]
         function = self if entry == "call" else getattr(self, entry)
-        either = [name for name in point.defaults if name not in point._by_keyword]
+        either = [name for name in point.defaults if name not in point.by_keyword]
         leading = [*point.arrays, *takewhile(named.__contains__, either)]
         rest = {name: named[name] for name in point.defaults if name in named}
         for name in leading:
