@@ -1,8 +1,8 @@
 """The functions that every native module has, one signature for all: `_cpu` and those of devices.
 
 A type checker holds `_cpu.pyi` and the calls of the ops to it, a test the modules of devices, which
-have no stub (tests/native/test_native_functions.py). Arrays are `View`s; a name in capitals says in
-the native sources which of them are written. `stream` is 0 on the CPU.
+have no stub (tests/native/test_native_functions.py). Arrays are `View`s; which of them a function
+writes (OUT), its comment in the native sources says. `stream` is 0 on the CPU.
 """
 
 from typing import Protocol

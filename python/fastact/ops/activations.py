@@ -7,8 +7,9 @@ documentation; `@activation` adds the stated accuracy and makes the op. The form
 
 from typing import TYPE_CHECKING
 
-from .activation import Activation, activation
+from .activation import activation
 from .bounds import Bounds, Scaling
+from .op import names_of_ops
 from .types import A, Out, Stream
 
 
@@ -1177,4 +1178,4 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
 
 if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = [name for name, value in globals().items() if isinstance(value, Activation)]
+    __all__ = names_of_ops(globals())

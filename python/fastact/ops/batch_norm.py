@@ -5,10 +5,10 @@ Each is declared by a function: signature, defaults and documentation; its class
 `check/reference.py`.
 """
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from .channel_norm import BatchNorm, NormApply
-from .op import register
+from .op import names_of_ops, register
 from .types import A, ActivationLike, Array, Out, Parameters, Stream
 
 
@@ -223,3 +223,7 @@ def norm_apply(
     array([[1. , 0.5],
            [1. , 0.5]])
     """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())

@@ -4,10 +4,11 @@
 pass of a network knows them by. `bias_act` (`bias_act.py`) adds a bias, with an activation behind.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import axes as _axes
 from .bias_act import bias_act as bias_act
+from .op import names_of_ops
 from .reduction import Over, Shape, reduction
 from .types import A, Out, Stream
 
@@ -183,3 +184,7 @@ def unbroadcast(
            [1., 2.],
            [1., 2.]])
     """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())

@@ -7,7 +7,10 @@ Each is declared by a function: signature, defaults and documentation; `@gates` 
 makes the op. The formulas stand in `src/common/gates/`, the oracle in `check/reference.py`.
 """
 
+from typing import TYPE_CHECKING
+
 from .gate import gates
+from .op import names_of_ops
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
 
@@ -369,3 +372,7 @@ def gru_blend(
     >>> dgates, dh_prev
     (array([[0.75, 0.5 ]]), array([[0.5]]))
     """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())

@@ -1,8 +1,10 @@
 """Mean and variance over any axes, and moments that merge."""
 
+from typing import TYPE_CHECKING
+
 from .moment import MeanVar, MomentsOp
 from .moments import Moments
-from .op import register
+from .op import names_of_ops, register
 from .types import A, Array, Axes, Outs, Stream
 
 
@@ -172,3 +174,7 @@ def moments(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())

@@ -6,9 +6,10 @@ its signature (`norm.py`). The formulas and the gradients are in `src/common/nor
 oracle in `check/reference.py`.
 """
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from .norm import AddNormOut, NormOut, groups_of_channels, named_axes, norm, single_channels
+from .op import names_of_ops
 from .types import A, ActivationLike, Array, ArrayOrNumber, Parameters, Stream
 
 
@@ -577,3 +578,7 @@ def instance_norm(
     >>> dweight, dbias
     (array([-1.,  1.]), array([1., 1.]))
     """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())

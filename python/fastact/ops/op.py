@@ -292,3 +292,8 @@ def register(op: AnyOp) -> AnyOp:
         raise RuntimeError(f"two ops are named {op.name!r}")
     _ops[op.name] = op
     return op
+
+
+def names_of_ops(names: Mapping[str, Any]) -> list[str]:
+    """Those of a module's names that stand for ops: what it makes public."""
+    return [name for name, value in names.items() if isinstance(value, Op)]

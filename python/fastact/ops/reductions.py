@@ -4,9 +4,10 @@ Every dtype is summed in double, in one order whatever the layout, the threads a
 set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import axes as _axes
+from .op import names_of_ops
 from .reduction import Over, Shape, reduction, square_reduction
 from .types import A, Axes, Out, Stream
 
@@ -172,3 +173,7 @@ def sum_squares(
     >>> print(value)
     30.0
     """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())
