@@ -16,10 +16,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import fastact
 from fastact import ops
 from fastact.bench.report import times
 
@@ -37,10 +37,10 @@ Measured = dict[tuple[str, str, str], dict[str, float]]
 def of_ops(_: str) -> str:
     """A row for each op, in one for all activations."""
     rows = ["| family | op | |", "|---|---|---|"]
-    for family, members in groupby(ops.values(), key=lambda op: op.family):
-        several = list(members)
+    for family in dict.fromkeys(op.family for op in ops.values()):
+        several = [op for op in ops.values() if op.family == family]
         if family == "activations":
-            names = " ".join(f"`{op.name}`" for op in several)
+            names = " ".join(" = ".join(f"`{name}`" for name in _names(op)) for op in several)
             rows.append(f"| {family} | {names} | y = f(x) |")
             continue
         for i, op in enumerate(several):
@@ -48,6 +48,11 @@ def of_ops(_: str) -> str:
             words = " ".join(summary.split()).removesuffix(".")
             rows.append(f"| {'' if i else family} | `{op.name}` | {words} |")
     return "\n".join(rows)
+
+
+def _names(op: Any) -> list[str]:
+    """An op's own name, and others for the same op."""
+    return [op.name, *(n for n in fastact.__all__ if n != op.name and getattr(fastact, n) is op)]
 
 
 def of_bounds(_: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, cast
+from typing import Any, Self, TypeVarTuple, cast
 
 from .. import _cpu
 from .._cpu import View
@@ -22,7 +22,7 @@ from .frameworks import (
 )
 from .native import Device, Native
 
-P = ParamSpec("P")
+Arguments = TypeVarTuple("Arguments")
 
 _ONE_ELEMENT = 16  # bytes, of any dtype
 
@@ -146,12 +146,12 @@ class Call:
         self.run(cast(Device, self.native).fill, scratch, like.itemsize, bits, self.stream)
         return scratch.repeats(like)
 
-    def run(self, function: Callable[P, None], *arguments: P.args, **_: P.kwargs) -> None:
+    def run(self, function: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         """Run a function of `native`, whose arguments are by position and end with `stream`."""
         self._has_run = True
         if self._draft is not None:
             self._draft.step(function, arguments)
-        function(*arguments, **_)
+        function(*arguments)
 
     def output(
         self,
