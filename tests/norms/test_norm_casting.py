@@ -221,7 +221,9 @@ def test_no_weight(op, backend):
 @each_op
 def test_bad_options(op):
     case = Case(op, (2, 3), np.float32)
-    with pytest.raises(ValueError, match="casting must be 'exact' or 'llama' or 'gemma', got 'lama'"):
+    with pytest.raises(
+        ValueError, match="casting must be 'exact' or 'llama' or 'gemma', got 'lama'"
+    ):
         op(*case.inputs, casting="lama")
     with pytest.raises(ValueError, match="weight_offset must be finite, got nan"):
         op(*case.inputs, weight_offset=float("nan"))

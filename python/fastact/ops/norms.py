@@ -186,9 +186,9 @@ def rms_norm(
     threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
     which memory holds the axes (channels last), but not on how they step.
 
-    With casting="llama" and 16-bit data, `rms_norm.backward` rounds where the derivative of that code
-    does: what reaches the normalised x, the terms of dweight, and with an activation what comes
-    from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
+    With casting="llama" and 16-bit data, `rms_norm.backward` rounds where the derivative of that
+    code does: what reaches the normalised x, the terms of dweight, and with an activation what
+    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
 
     `rms_norm.forward` saves ``(x, rstd, weight)``; `rms_norm.backward` gives ``(dx, dweight)``.
     What all ops share is in docs/conventions.md.
@@ -392,9 +392,9 @@ def add_rms_norm(
     threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
     which memory holds the axes (channels last), but not on how they step.
 
-    With casting="llama" and 16-bit data, `add_rms_norm.backward` rounds where the derivative of that code
-    does: what reaches the normalised x, the terms of dweight, and with an activation what comes
-    from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
+    With casting="llama" and 16-bit data, `add_rms_norm.backward` rounds where the derivative of
+    that code does: what reaches the normalised x, the terms of dweight, and with an activation what
+    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
 
     `add_rms_norm.forward` saves ``(x, rstd, weight)``, where x is the sum; `add_rms_norm.backward`
     gives ``(dx, dweight)``, of which dx is the residual's gradient too, and takes with `dtotal` the
