@@ -11,12 +11,14 @@ from devices import from_torch, to_torch
 
 import fastact as fa
 from fastact.check.norm_rows import traits
+from fastact.interop.call import Call
 
 EPS = 1e-6
 OPS = [op for op in fa.ops.values() if getattr(op, "has_casting", False)]
 NARROW = [DTYPES["float16"], DTYPES["bfloat16"]]
-# 257 columns are no multiple of a vector; 1200 are more than a chunk of the kernels.
-SHAPES = [(40, 16), (5, 257), (3, 1200)]
+# 257 columns are no multiple of a vector; 1200 are more than a chunk of the kernels, and of 20001 a
+# GPU takes a row by several blocks.
+SHAPES = [(40, 16), (5, 257), (3, 1200), (2, 20001)]
 
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 each_narrow = pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -229,3 +231,21 @@ def test_bad_options(op):
         op(*case.inputs, weight_offset=float("nan"))
     with pytest.raises(TypeError, match="weight_offset must be a real number"):
         op(*case.inputs, weight_offset="1")
+
+
+@pytest.mark.parametrize("entry", ["norm_forward", "norm_backward"])
+def test_native_functions_cast_without_a_mean_alone(entry, backend, monkeypatch):
+    """Its gradients would not be those of `layer_norm`."""
+    run = Call.run
+
+    def casting(self, function, *arguments):
+        if function.__name__ == entry:
+            at = arguments.index(0.0)  # weight_offset, as no other argument is
+            arguments = (*arguments[: at + 1], True, *arguments[at + 2 :])
+        run(self, function, *arguments)
+
+    x, one = (backend.of(np.ones(shape, np.float32)) for shape in ((2, 3), (3,)))
+    monkeypatch.setattr(Call, "run", casting)
+    with pytest.raises(ValueError, match="casts must be False with a bias or a mean"):
+        _, saved = fa.layer_norm.forward(x, one, one)
+        fa.layer_norm.backward(backend.of(np.ones((2, 3), np.float32)), *saved)

@@ -47,7 +47,8 @@ struct NormRows {
   bool fast[kNormRoles];      // rows of data begin at multiples of 16 bytes; parameters touch
   bool repeated[4];           // one element stands for all
   bool windows[4];            // nobody writes what neighbours hold
-  bool quick;                 // whole vectors of data are all fast, and so are their parameters
+  bool quick;                 // whole vectors of data are all fast, and so are their parameters,
+                              // which are taken as they are
   int weight_dtype, bias_dtype;
 
   int64_t batch, groups, count;
@@ -60,8 +61,8 @@ struct NormRows {
 
   int which;
   double parameters[kMaxParameters];
-  double eps;
-  bool is_centred, accumulate;
+  double eps, weight_offset;
+  bool is_centred, accumulate, casts;
 };
 
 struct NormStrided : NormRows {
@@ -220,6 +221,8 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
     const bool known = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == kF32);
     rows.quick &= !data[k] || (rows.fast[k] && known);
   }
+  rows.casts = sizeof(T) == 2 && call.casts, rows.weight_offset = call.weight_offset;
+  rows.quick &= !rows.casts && rows.weight_offset == 0;
   rows.which = call.which;
   if (call.parameters)
     std::copy(call.parameters, call.parameters + kMaxParameters, rows.parameters);
