@@ -184,6 +184,39 @@ def bias_act_backward(
     workspace: View | None,
     stream: int,
 ) -> None: ...
+def gated_forward(
+    which: int,
+    a: View,
+    b: View,
+    bias_a: View | None,
+    bias_b: View | None,
+    y: View,
+    axis: int,
+    parameters: tuple[float, ...],
+    limit: float,
+    offset: float,
+    stream: int,
+) -> None: ...
+def gated_workspace(a: View, axis: int) -> int: ...
+def gated_backward(
+    which: int,
+    dy: View,
+    a: View,
+    b: View,
+    bias_a: View | None,
+    bias_b: View | None,
+    da: View | None,
+    db: View | None,
+    dbias_a: View | None,
+    dbias_b: View | None,
+    axis: int,
+    parameters: tuple[float, ...],
+    limit: float,
+    offset: float,
+    accumulate: bool,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
 def moments_workspace(x: View, y: View, axes: tuple[int, ...]) -> int: ...
 def moments(
     x: View,

@@ -110,6 +110,44 @@ class Native(Protocol):
         stream: int,
     ) -> None: ...
 
+    def gated_forward(
+        self,
+        which: int,
+        a: View,
+        b: View,
+        bias_a: View | None,
+        bias_b: View | None,
+        y: View,
+        axis: int,
+        parameters: tuple[float, ...],
+        limit: float,
+        offset: float,
+        stream: int,
+    ) -> None: ...
+
+    def gated_workspace(self, a: View, axis: int) -> int: ...
+
+    def gated_backward(
+        self,
+        which: int,
+        dy: View,
+        a: View,
+        b: View,
+        bias_a: View | None,
+        bias_b: View | None,
+        da: View | None,
+        db: View | None,
+        dbias_a: View | None,
+        dbias_b: View | None,
+        axis: int,
+        parameters: tuple[float, ...],
+        limit: float,
+        offset: float,
+        accumulate: bool,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
     def norm_forward_workspace(
         self, x: View, reduced: tuple[int, ...], of_parameter: tuple[int, ...]
     ) -> int: ...
