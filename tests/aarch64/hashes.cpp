@@ -345,7 +345,8 @@ void channels() {
                                    kLayoutNames[layout] + " " + kDTypeNames[dtype];
 
           auto act = std::make_unique<BiasAct>();
-          act->activation = which, act->parameters = parameters, act->accumulate = false;
+          act->activation = which, act->parameters = parameters;
+          act->plan.accumulate = false;
           const Operand forward[] = {nothing(), x.operand, nothing(), y.operand};
           prepare(act.get(), table, false, dtype, forward, bias.operand, dtype, c.axis);
           bias_forward_partition(act.get(), 0, 1);

@@ -2,10 +2,9 @@
 
 cdef extern from "cpu/bias/bias.h" namespace "fastact" nogil:
     ctypedef struct BiasAct:
+        FusedPlan plan
         int activation
         const double* parameters
-        cpp_bool accumulate
-        Reducer reducer
 
     void prepare_bias "fastact::prepare"(
         BiasAct*, const KernelTable*, cpp_bool, int, const Operand*, const Operand&, int, int
@@ -13,6 +12,5 @@ cdef extern from "cpu/bias/bias.h" namespace "fastact" nogil:
     void prepare_sum_of_bias "fastact::prepare_sum"(
         BiasAct*, const ReduceTable*, const Operand&, cpp_bool
     ) noexcept
-    int64_t bias_workspace_size(int64_t, int64_t) noexcept
     void bias_forward_partition(const BiasAct*, int64_t, int64_t) noexcept
     void bias_backward_partition(const BiasAct*, int64_t, int64_t) noexcept

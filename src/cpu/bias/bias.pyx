@@ -7,7 +7,7 @@ cdef void prepare_act(
 ) noexcept:
     act.activation = which
     act.parameters = parameters
-    act.accumulate = accumulate
+    act.plan.accumulate = accumulate
     prepare_bias(act, table, backward, out.dtype, arrays, bias.operand, bias.dtype, axis)
 
 
@@ -69,7 +69,7 @@ def bias_act_workspace(View x, View dbias, int axis):
     size = element_count(x)
     if size == 0 or resolve_threads(size) == 1:
         return 0
-    return bias_workspace_size(x.shape_[axis], size // x.shape_[axis])
+    return sum_workspace_size(x.shape_[axis], size // x.shape_[axis])
 
 
 def bias_act_backward(
@@ -101,7 +101,7 @@ def bias_act_backward(
     prepare_act(&act, which, True, p, arrays, dx, bias, axis, accumulate_dx)
     prepare_sum_of_bias(&act, table.reduce, dbias.operand, accumulate_dbias)
     threads = resolve_threads(element_count(dx))
-    use_workspace(&act.reducer, workspace, threads)
+    use_workspace(act.plan.sums, act.plan.sum_count, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(bias_backward_partition, &act))
-        merge_chunks(&act.reducer, threads)
+        merge_chunks(act.plan.sums, act.plan.sum_count, threads)

@@ -110,6 +110,20 @@ void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype,
   for (int k = 0; k < count; ++k) find_contiguous(s, k);
 }
 
+void keep_last_column(StridedOperands* s) {
+  OperandAxes& from = s->columns;
+  if (from.count < 2) return;
+  Axis axis{};
+  for (int i = 0; i < from.count; ++i) {
+    axis.length = from.length[i];
+    for (int k = 0; k < kReaderOperands; ++k) axis.stride[k] = from.stride[k][i];
+    if (i + 1 < from.count) append(&s->rows, axis);
+  }
+  from.count = 0, from.size = 1;
+  append(&from, axis);
+  for (int k = 0; k < s->count; ++k) find_contiguous(s, k);
+}
+
 void ChunkReader::go(int64_t to_row, int64_t to_column, int64_t n) {
   row = to_row;
   column = to_column;

@@ -16,7 +16,15 @@
 namespace fastact {
 
 constexpr int64_t kPiece = 1024;    // elements of a chunk: of double, five buffers fill 40 KiB
-constexpr int kReaderOperands = 4;  // operands, at most
+constexpr int64_t kShortRow = 64;   // columns: below, rows share a chunk
+constexpr int kReaderOperands = 5;  // operands, at most
+
+// One number a channel.
+struct ChannelArray {
+  char* data;  // null: not there
+  int64_t stride;
+  int dtype;
+};
 
 // Axes of all operands, outermost first; strides in bytes.
 struct OperandAxes {
@@ -42,13 +50,17 @@ struct StridedOperands {
   int64_t size() const { return rows.size * columns.size; }
 };
 
-// arrays: of one shape and dtype, the last one the output; those with null data are absent.
+// arrays: of one shape and dtype, inputs and outputs; those with null data are absent.
 // leader: the operand whose strides sort the axes.
 // channel: the axis that is not merged with others; -1: all axes are columns.
 // in_order: elements are read in the order of plan_reduction, but for the channels; else axes along
 // which the leader runs backwards are reversed, so that more of it is contiguous.
 void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
                    const Operand* arrays, int leader, int channel, bool in_order);
+
+// All columns but the innermost become rows: operands are then contiguous row by row, where they
+// are not as a whole.
+void keep_last_column(StridedOperands* operands);
 
 // Sets has_unit_stride, is_flat and is_direct of operand k, for plans that set the axes themselves.
 void find_contiguous(StridedOperands* operands, int k);

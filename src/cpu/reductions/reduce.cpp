@@ -18,42 +18,64 @@ int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
 }
 
-// A task: some outputs over some chunks, from the sums of their blocks to y.
+// A task: some outputs over some chunks, from the sums of their blocks to y. Of several reducers,
+// one after the other.
 struct SumMerger {
-  const Reducer& r;
+  const Reducer* reducers;
+  const int count;
+  const Reducer& r;  // the first: they have the same terms
   alignas(64) double hi[kMostColumns], lo[kMostColumns];
   alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
 
-  explicit SumMerger(const Reducer& reducer) : r(reducer) {}
+  struct Given {
+    const Reducer* reducers;
+    int count;
+  };
+  explicit SumMerger(const Given& given)
+      : reducers(given.reducers), count(given.count), r(*given.reducers) {}
 
-  // (to, errors) OUT (n): one chunk. What comes first is copied: merged into nothing, it is the
-  // same.
+  // (to, errors) OUT (count n): one chunk. What comes first is copied: merged into nothing, it is
+  // the same.
   void chunk(BlockSums& source, int64_t first, int64_t n, int64_t index, double* to,
              double* errors) {
-    const int64_t begin = index * r.chunk_blocks * kReduceBlock;
+    const int64_t begin = index * r.chunk_blocks * kReduceBlock, all = count * n;
     const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, r.terms.size);
     for (int64_t term = begin; term < end; term += kReduceBlock) {
       const double* sums = source.sums(first, n, term, std::min(kReduceBlock, end - term));
       if (term > begin) {
-        r.table->merge(sums, nullptr, to, errors, n);
+        r.table->merge(sums, nullptr, to, errors, all);
       } else {
-        std::copy(sums, sums + n, to);
-        std::fill(errors, errors + n, 0.0);
+        std::copy(sums, sums + all, to);
+        std::fill(errors, errors + all, 0.0);
       }
+    }
+  }
+
+  void one_chunk(BlockSums& source, int64_t first, int64_t n, int64_t index) {
+    chunk(source, first, n, index, hi, lo);
+    for (int k = 0; k < count; ++k) {
+      double* to = partial_of(reducers[k], index, first);
+      std::copy(hi + k * n, hi + (k + 1) * n, to);
+      std::copy(lo + k * n, lo + (k + 1) * n, to + r.outputs.size);
     }
   }
 
   void all_chunks(BlockSums& source, int64_t first, int64_t n) {
     if (r.terms.size <= kReduceBlock) {
-      store_sums(r, first, n, source.sums(first, n, 0, r.terms.size), nullptr);
+      store(first, n, source.sums(first, n, 0, r.terms.size), nullptr);
       return;
     }
     chunk(source, first, n, 0, hi, lo);
     for (int64_t c = 1; c < r.chunks; ++c) {
       chunk(source, first, n, c, chunk_hi, chunk_lo);
-      r.table->merge(chunk_hi, chunk_lo, hi, lo, n);
+      r.table->merge(chunk_hi, chunk_lo, hi, lo, count * n);
     }
-    store_sums(r, first, n, hi, lo);
+    store(first, n, hi, lo);
+  }
+
+  void store(int64_t first, int64_t n, const double* sums, const double* errors) {
+    for (int k = 0; k < count; ++k)
+      store_sums(reducers[k], first, n, sums + k * n, errors ? errors + k * n : nullptr);
   }
 };
 
@@ -191,15 +213,14 @@ int64_t workspace_size(const Reducer* r) {
   return r->chunks * r->outputs.size * 2 * int64_t(sizeof(double));
 }
 
-void reduce_tasks(const Reducer& r, BlockSums& source, int64_t index, int64_t partitions) {
-  with_frame<SumMerger>(r, [&](SumMerger& merger) {
-    for_tasks(r, index, partitions, [&](int64_t first, int64_t n, int64_t chunk) {
-      if (r.partial) {
-        double* hi = partial_of(r, chunk, first);
-        merger.chunk(source, first, n, chunk, hi, hi + r.outputs.size);
-      } else {
+void reduce_tasks(const Reducer* reducers, int count, BlockSums& source, int64_t index,
+                  int64_t partitions) {
+  with_frame<SumMerger>(SumMerger::Given{reducers, count}, [&](SumMerger& merger) {
+    for_tasks(*reducers, index, partitions, [&](int64_t first, int64_t n, int64_t chunk) {
+      if (reducers->partial)
+        merger.one_chunk(source, first, n, chunk);
+      else
         merger.all_chunks(source, first, n);
-      }
     });
   });
 }

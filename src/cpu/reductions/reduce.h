@@ -96,8 +96,8 @@ int64_t workspace_size(const Reducer* reducer);
 
 // The source of the terms: x, or what another kernel computes of its arrays.
 struct BlockSums {
-  // The sums of one block: terms term .. term + terms of each of the outputs first .. first + n.
-  // They stay valid until the next call.
+  // The sums of one block: terms term .. term + terms of each of the outputs first .. first + n, of
+  // one reducer after the other. They stay valid until the next call.
   virtual const double* sums(int64_t first, int64_t n, int64_t term, int64_t terms) = 0;
 
  protected:
@@ -125,8 +125,10 @@ void for_tasks(const Reducer& r, int64_t index, int64_t partitions, Visit visit)
 void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
                    const double* lo);
 
-// The index-th of `partitions` parts of the work of a reduction with terms of its own making.
-void reduce_tasks(const Reducer& reducer, BlockSums& source, int64_t index, int64_t partitions);
+// The index-th of `partitions` parts of the work of reductions with terms of their own making. All
+// `count` of them have the same tasks, of kMostColumns outputs together, at most.
+void reduce_tasks(const Reducer* reducers, int count, BlockSums& source, int64_t index,
+                  int64_t partitions);
 
 // The index-th of `partitions` parts of the work; once they are all done, of merging the chunks,
 // for which there is work only with a workspace.

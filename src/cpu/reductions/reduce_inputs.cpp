@@ -149,7 +149,7 @@ struct ArrayInputs : BlockSums {
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   if (reducer->has_segments) return reduce_segmented(*reducer, index, partitions);
   with_frame<ArrayInputs>(
-      *reducer, [&](ArrayInputs& inputs) { reduce_tasks(*reducer, inputs, index, partitions); });
+      *reducer, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
 }
 
 }  // namespace fastact

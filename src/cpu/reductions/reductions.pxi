@@ -12,6 +12,16 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     void reduce_partition(const Reducer*, int64_t, int64_t) noexcept
     void merge_partition(const Reducer*, int64_t, int64_t) noexcept
 
+cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
+    enum: kMostSums
+
+    ctypedef struct FusedPlan:
+        cpp_bool accumulate
+        Reducer* sums
+        int sum_count
+
+    int64_t sum_workspace_size(int64_t, int64_t) noexcept
+
 cdef extern from "cpu/reductions/moments.h" namespace "fastact" nogil:
     ctypedef struct MomentReducer:
         Reducer reducer

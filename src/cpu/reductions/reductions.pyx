@@ -50,26 +50,34 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
         return
     threads = resolve_threads(size)
     prepare_sum(&reducer, term, x, y, axes, accumulate)
-    use_workspace(&reducer, workspace, threads)
+    use_workspace(&reducer, 1, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(reduce_partition, &reducer))
-        merge_chunks(&reducer, threads)
+        merge_chunks(&reducer, 1, threads)
 
 
-cdef int use_workspace(Reducer* reducer, View workspace, int threads) except -1:
-    """Cut the terms too, where that helps and the workspace is enough for it: the bits are the same."""
-    cdef int64_t bytes
+cdef int use_workspace(Reducer* reducers, int count, View workspace, int threads) except -1:
+    """Cut the terms too, where that helps and the workspace is enough for it: the bits are the same.
+
+    Of all `count` reductions, which are of one kind.
+    """
+    cdef int64_t bytes, needed = workspace_size(reducers)
     cdef char* memory = memory_of(workspace, &bytes)
-    if threads > 1 and 0 < workspace_size(reducer) <= bytes:
-        reducer.partial = <double*>memory
+    cdef int k
+    if threads > 1 and 0 < count * needed <= bytes:
+        for k in range(count):
+            reducers[k].partial = <double*>(memory + k * needed)
     return 0
 
 
-cdef void merge_chunks(const Reducer* reducer, int threads) noexcept nogil:
-    if reducer.partial is not NULL:
-        run_partitions(
-            threads_for(workspace_size(reducer) // 8, threads), partitions_of(merge_partition, reducer)
-        )
+cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept nogil:
+    cdef int k
+    for k in range(count):
+        if reducers[k].partial is not NULL:
+            run_partitions(
+                threads_for(workspace_size(&reducers[k]) // 8, threads),
+                partitions_of(merge_partition, &reducers[k]),
+            )
 
 
 cdef void fill_with_zero(View y) noexcept:
@@ -128,7 +136,7 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
         return
     threads = resolve_threads(size)
     prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
-    use_workspace(&square.reducer, workspace, threads)
+    use_workspace(&square.reducer, 1, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(square_partition, &square))
-        merge_chunks(&square.reducer, threads)
+        merge_chunks(&square.reducer, 1, threads)

@@ -53,7 +53,7 @@ void prepare(SquareGrad* square, const KernelTable* table, int dtype, const Oper
 
 void square_partition(const SquareGrad* square, int64_t index, int64_t partitions) {
   Squares squares(*square);
-  reduce_tasks(square->reducer, squares, index, partitions);
+  reduce_tasks(&square->reducer, 1, squares, index, partitions);
 }
 
 }  // namespace fastact

@@ -26,15 +26,6 @@
 
 namespace fastact {
 
-constexpr int64_t kShortRow = 64;  // below, rows share a chunk
-
-// One number a channel.
-struct ChannelArray {
-  char* data;  // null: not there
-  int64_t stride;
-  int dtype;
-};
-
 struct BatchNorm {
   enum { kDy, kX, kOut };  // the operands; those without data are absent
 

@@ -9,6 +9,7 @@
 namespace fastact {
 namespace {
 
+constexpr int kOperands = Norm::kY + 1;
 constexpr int64_t kMostBlocks = 32;      // rows of sums
 constexpr int64_t kFewPartitions = 4;    // where the batch is too small for that
 constexpr int64_t kFewBlocks = 8;        // as many even where they are big
@@ -18,7 +19,7 @@ constexpr int64_t kMostSums = 16 << 20;  // bytes of them in any case
 enum Companion { kMean, kRstd, kWeight, kBias, kDWeight, kDBias, kCompanions };
 
 struct Axis {
-  int64_t length, data[kReaderOperands], companion[kCompanions];
+  int64_t length, data[kOperands], companion[kCompanions];
   bool reduced, of_parameter;
   bool is_column;   // of the streams
   int caller_axis;  // among the caller's axes
@@ -50,7 +51,7 @@ void append(OperandAxes* axes, const Axis& axis, int count) {
     merge = axes->stride[k][last] == axis.data[k] * axis.length;
   const int at = merge ? last : axes->count++;
   axes->length[at] = merge ? axes->length[at] * axis.length : axis.length;
-  for (int k = 0; k < kReaderOperands; ++k) axes->stride[k][at] = axis.data[k];
+  for (int k = 0; k < kOperands; ++k) axes->stride[k][at] = axis.data[k];
   axes->size *= axis.length;
 }
 
@@ -129,7 +130,7 @@ void set_gradient(Reducer* r, const Norm& norm, char* data, int dtype, const Axi
 void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& given) {
   StridedOperands* s = &norm->operands;
   s->kernels = table->convert;
-  s->count = kReaderOperands;
+  s->count = kOperands;
   s->dtype = dtype;
   s->compute_dtype = compute_dtype(dtype);
   s->item = item_size(dtype);
@@ -144,7 +145,7 @@ void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& 
                                  given.bias_dtype, given.weight_dtype, given.bias_dtype};
   char* data[kCompanions];
   for (int c = 0; c < kCompanions; ++c) data[c] = companions[c]->data;
-  for (int k = 0; k < kReaderOperands; ++k) s->data[k] = given.arrays[k].data;
+  for (int k = 0; k < kOperands; ++k) s->data[k] = given.arrays[k].data;
 
   // The batch, then the groups, then the elements; each in the order of plan_reduction. Groups, and
   // where there are no sums over the batch its axes, are read forwards.
@@ -155,13 +156,13 @@ void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& 
   for (int i = 0; i < shape.ndim; ++i) {
     if (shape.shape[i] == 1) continue;
     Axis axis{shape.shape[i], {}, {}, given.reduced[i], given.of_parameter[i], given.reduced[i], i};
-    for (int k = 0; k < kReaderOperands; ++k)
+    for (int k = 0; k < kOperands; ++k)
       if (s->data[k]) axis.data[k] = byte_stride(given.arrays[k], i, s->item);
     for (int c = 0; c < kCompanions; ++c)
       if (data[c] && companions[c]->shape[i] != 1)
         axis.companion[c] = byte_stride(*companions[c], i, item_size(companion_dtype[c]));
     if (axis.data[given.lead] < 0 && !axis.reduced && (axis.of_parameter || !has_sums)) {
-      for (int k = 0; k < kReaderOperands; ++k) {
+      for (int k = 0; k < kOperands; ++k) {
         s->data[k] += (axis.length - 1) * axis.data[k];
         axis.data[k] = -axis.data[k];
       }

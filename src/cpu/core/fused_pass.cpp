@@ -1,0 +1,120 @@
+// The plan of core/fused_pass.h, and its channel arrays.
+#include "cpu/core/fused_pass.h"
+
+#include <cstring>
+
+#include "cpu/core/tensor_iterator.h"
+
+namespace fastact {
+
+void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int count,
+               const Operand* arrays, int leader, int channel, bool sums) {
+  plan_operands(&plan->operands, kernels, dtype, count, arrays, leader, channel, sums);
+  if (channel < 0) keep_last_column(&plan->operands);
+  plan->is_double = plan->operands.compute_dtype == kF64;
+  plan->channels = channel < 0 ? 1 : arrays[leader].shape[channel];
+  plan->sum_count = 0;
+}
+
+ChannelArray along_channels(const FusedPlan& plan, const Operand& a, int dtype) {
+  const int64_t stride = byte_stride(a, 0, item_size(dtype));
+  if (!plan.operands.is_channel_reversed) return {a.data, stride, dtype};
+  return {a.data + (plan.channels - 1) * stride, -stride, dtype};
+}
+
+void add_sum(FusedPlan* plan, const ReduceTable* table, const ChannelArray& result,
+             bool accumulate) {
+  Reducer* r = &plan->sums[plan->sum_count++];
+  const StridedOperands& s = plan->operands;
+  const int64_t channels = plan->channels, item = item_size(result.dtype);
+  r->table = table;
+  r->kernels = &table->kernels[kIdentity][s.compute_dtype];
+  r->outputs = r->terms = Axes();
+  r->outputs.append(channels, 0, result.stride);
+  r->terms.size = s.size() / channels;
+  r->partial = nullptr;
+  r->accumulate = accumulate;
+  const auto bits = reinterpret_cast<uintptr_t>(result.data) | uintptr_t(result.stride);
+  set_output(r, result.data, result.dtype, bits % uintptr_t(item) == 0);
+  r->row = channels;
+  // All sums of a pass have the same tasks, and share the columns of one.
+  for (int k = 0; k < plan->sum_count; ++k) {
+    Reducer* each = &plan->sums[k];
+    const int64_t most = kMostColumns / plan->sum_count;
+    if (s.is_channel_outer) {
+      each->layout = Reducer::kRows;
+      each->tile = std::clamp<int64_t>(ceil_div(channels, kFewTasks), 1, 64);
+    } else {
+      each->layout = Reducer::kColumns;
+      const int64_t tiles = channels <= kShortRow ? 1 : ceil_div(channels, most);
+      each->tile =
+          tiles == 1 ? channels : std::min(most, ceil_div(ceil_div(channels, tiles), 16) * 16);
+    }
+    each->tasks = ceil_div(channels, each->tile);
+    cut_terms(each);
+  }
+}
+
+int64_t sum_workspace_size(int64_t channels, int64_t terms) {
+  Reducer r;
+  r.terms.size = terms;
+  cut_terms(&r);
+  const bool enough = ceil_div(channels, kMostColumns) >= kFewTasks || r.chunks == 1;
+  return enough ? 0 : r.chunks * channels * 2 * int64_t(sizeof(double));
+}
+
+ChannelValues::ChannelValues(const FusedPlan& p, const ChannelArray& a) : plan(p), array(a) {
+  if (!array.data) return;
+  const StridedOperands& s = plan.operands;
+  const int64_t compute_item = s.compute_item;
+  const bool is_dense = array.stride == item_size(array.dtype) || plan.channels == 1;
+  const bool aligned = reinterpret_cast<uintptr_t>(array.data) % size_t(compute_item) == 0;
+  is_direct = is_dense && aligned && array.dtype == s.compute_dtype;
+  is_repeated = plan.channels <= kPiece;
+  if (!is_repeated) return;
+  read(0, plan.channels);
+  const int64_t size = plan.channels + std::min(s.size(), kPiece);
+  for (int64_t done = plan.channels; done < size; done *= 2)
+    memcpy(values + done * compute_item, values, std::min(done, size - done) * compute_item);
+}
+
+const char* ChannelValues::values_at(int64_t first, int64_t n) {
+  const int64_t compute_item = plan.operands.compute_item;
+  if (is_repeated) return values + first * compute_item;
+  if (is_direct) return array.data + first * compute_item;
+  if (first != read_first || n != read_count) read(first, n);
+  return values;
+}
+
+const char* ChannelValues::spread(int64_t row, int64_t column, int64_t n) {
+  const int64_t columns = plan.operands.columns.size;
+  if (row == spread_row && column + n <= columns && n <= spread_count) return spread_;
+  spread_row = row;
+  spread_count = std::min(n, columns - column);
+  for (int64_t done = 0; done < n; ++row, column = 0) {
+    const int64_t m = std::min(n - done, columns - column);
+    const char* value = values_at(row % plan.channels, 1);
+    if (plan.is_double)
+      std::fill_n(reinterpret_cast<double*>(spread_) + done, m,
+                  *reinterpret_cast<const double*>(value));
+    else
+      std::fill_n(reinterpret_cast<float*>(spread_) + done, m,
+                  *reinterpret_cast<const float*>(value));
+    done += m;
+  }
+  return spread_;
+}
+
+void ChannelValues::read(int64_t first, int64_t n) {
+  const StridedOperands& s = plan.operands;
+  const int64_t item = item_size(array.dtype);
+  alignas(64) char packed[kPiece * sizeof(double)];
+  gather_for(item)(packed, array.data + first * array.stride, array.stride, n);
+  if (compute_dtype(array.dtype) == s.compute_dtype)
+    s.kernels->to_compute[array.dtype](packed, values, n);
+  else
+    s.kernels->round(packed, values, n);
+  read_first = first, read_count = n;
+}
+
+}  // namespace fastact
