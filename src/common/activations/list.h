@@ -34,6 +34,7 @@ FASTACT_BEGIN_NAMESPACE
   X(gelu, Gelu)                \
   X(gelu_tanh, GeluTanh)       \
   X(silu, Silu)                \
+  X(quick_gelu, QuickGelu)     \
   X(mish, Mish)                \
   X(sigmoid, Sigmoid)          \
   X(logsigmoid, LogSigmoid)    \

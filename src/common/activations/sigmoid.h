@@ -1,4 +1,4 @@
-// The logistic sigmoid and what is made of it: silu, softplus, logsigmoid.
+// The logistic sigmoid and what is made of it: silu, quick_gelu, softplus, logsigmoid.
 #pragma once
 
 #include "common/math/elementary.h"
@@ -45,6 +45,58 @@ struct Silu {
     const T top = x > T(0) ? madd(m, e, d) : e * (d - m);
     return unless_nan(x, divide<approximate>(top, d * d));
   }
+};
+
+// quick_gelu(x) = x sigmoid(alpha x), parameter alpha > 0        Hendrycks and Gimpel 2016
+//
+// Derivative: that of silu at alpha x.
+//
+// With p = alpha x it is silu's quotient, of x and e^p. The error of p would be that of the result,
+// |p| times over: p is carried with the rest that its rounding leaves, and with what alpha's own
+// rounding to T has lost. x e^p outlives e^p the longer the smaller alpha is: the scale is larger
+// than that of silu, and x is held where p is kLow, which leaves zero for any alpha above 1e-8.
+template <class T>
+struct QuickGeluTraits;
+template <>
+struct QuickGeluTraits<float> {
+  static constexpr int kScale = 60;
+  static constexpr float kLow = -128, kHigh = 20, kDown = 0x1p-60f, kLargest = 0x1p127f;
+};
+template <>
+struct QuickGeluTraits<double> {
+  static constexpr int kScale = 200;
+  static constexpr double kLow = -845, kHigh = 40, kDown = 0x1p-200, kLargest = 0x1p1023;
+};
+
+template <class T, bool approximate = false>
+struct QuickGelu {
+  using C = QuickGeluTraits<T>;
+  T alpha, alpha_low, lowest, highest;
+  FASTACT_HD explicit QuickGelu(const double* p)
+      : alpha(T(p[0])),
+        alpha_low(T(p[0] - double(alpha))),
+        lowest(-reach(-C::kLow, p[0])),
+        highest(reach(C::kHigh, p[0])) {}
+
+  // x of which alpha x is p, or the largest number.
+  static FASTACT_HD T reach(double p, double alpha) {
+    return p >= alpha * double(C::kLargest) ? C::kLargest : T(p / alpha);
+  }
+
+  FASTACT_HD T forward(T x) const {
+    const T xc = at_least(x, lowest);  // above `highest` y is not used
+    const T p = alpha * xc;
+    T y;
+    if constexpr (approximate)
+      y = silu_approximate(xc, exp_approximate<C::kScale>(p), C::kDown) * C::kDown;
+    else
+      y = silu_of(xc, exp_split<C::kScale>(p, madd(alpha_low, xc, product_rest(alpha, xc, p))),
+                  C::kDown) *
+          C::kDown;
+    return !(x <= highest) ? x : y;  // also where x is NaN
+  }
+
+  FASTACT_HD T derivative(T x) const { return Silu<T, approximate>(nullptr).derivative(alpha * x); }
 };
 
 // softplus(x) = log(1 + e^(beta x)) / beta, parameter beta > 0        Dugas et al. 2001

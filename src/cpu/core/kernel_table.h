@@ -9,6 +9,7 @@
 
 #include "common/activations/list.h"
 #include "common/core/operand.h"
+#include "cpu/gated/kernels.h"
 #include "cpu/gates/kernels.h"
 #include "cpu/norms/channels/batch_norm_kernels.h"
 #include "cpu/norms/channels/channels_last_kernels.h"
@@ -61,6 +62,7 @@ struct KernelTable {
   const ChannelsLastTable* channels_last;
   const BatchNormTable* batch_norm;
   const GateTable* gate;
+  const GatedKernels* gated;
   const ConvertKernels* convert;
   const CompareKernel* compare;  // for the accuracy check alone
 };

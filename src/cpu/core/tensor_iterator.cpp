@@ -30,6 +30,21 @@ void reverse_row(char* to, const char* from, int64_t n) {
   for (; n > 0; --n, to += sizeof(T), from -= sizeof(T)) memcpy(to, from, sizeof(T));
 }
 
+// Every second element: of packed arrays whose halves are interleaved. Two vectors at a time, but
+// for the last ones, behind which nothing may be read.
+template <class T>
+void gather_pairs(char* to, const char* from, int64_t n) {
+  constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
+  typedef T Several __attribute__((vector_size(kBytes)));
+  for (; n > kCount; n -= kCount, to += kBytes, from += 2 * kBytes) {
+    Several v[2], even;
+    memcpy(v, from, sizeof v);
+    for (int i = 0; i < kCount; ++i) even[i] = v[2 * i / kCount][2 * i % kCount];
+    memcpy(to, &even, kBytes);
+  }
+  for (; n > 0; --n, to += sizeof(T), from += 2 * sizeof(T)) memcpy(to, from, sizeof(T));
+}
+
 template <class T>
 void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t n) {
   constexpr int64_t kItem = sizeof(T);
@@ -39,6 +54,8 @@ void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride
     reverse_row<T>(to, from, n);
   } else if (to_stride == -kItem && from_stride == kItem) {
     reverse_row<T>(to - (n - 1) * kItem, from + (n - 1) * kItem, n);
+  } else if (to_stride == kItem && from_stride == 2 * kItem) {
+    gather_pairs<T>(to, from, n);
   } else if (to_stride == kItem && from_stride == 0) {
     T value;
     memcpy(&value, from, kItem);

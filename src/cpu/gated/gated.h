@@ -22,13 +22,13 @@ struct Gated {
   enum { kDy, kA, kB, kOutA, kOutB };  // the operands; those without data are absent
   static constexpr int kY = kOutA;     // of forward
 
-  FusedPlan plan;             // plan.accumulate: da and db are added to
+  FusedPlan plan;               // plan.accumulate: da and db are added to
   ChannelArray bias_a, bias_b;  // both or neither
   GatedNumbers numbers;
-  const double* parameters;      // of the activation
+  const double* parameters;  // of the activation
   const GatedKernels* kernels;
   ElementwiseKernel value, slope;  // f, and dy f', of the compute type
-  bool has_gate;  // it is not a itself, or a is written before it has been read
+  bool has_gate;                   // it is not a itself, or a is written before it has been read
 };
 
 // Once plan.accumulate, numbers and parameters are set.

@@ -50,7 +50,7 @@ void to_gate_of(const char* gradient, const char* from_a, const char* bias_a, co
   const Biased<T, has_bias> a(from_a, bias_a), b(from_b, bias_b);
   const T* dy = of<T>(gradient);
   each<T>(to, n, [&](int64_t i) FASTACT_INLINED {
-    return gating.to_gate(dy[i] * gating.factor(b[i]), a[i]);
+    return gating.to_a(dy[i] * gating.factor(b[i]), a[i]);
   });
 }
 
