@@ -102,6 +102,8 @@ PARAMETERS = [
     ("celu", {"alpha": 4.0}),
     ("celu", {"alpha": -1.0}),
     ("gelu", {"approximate": "tanh"}),
+    ("quick_gelu", {"alpha": 1.0}),
+    ("quick_gelu", {"alpha": 0.0625}),
     ("hardtanh", {"min_val": -0.25, "max_val": 3.0}),
     ("hardtanh", {"min_val": 1.5, "max_val": 1.5}),
     ("softplus", {"beta": 0.375}),

@@ -92,6 +92,7 @@ FORWARD = {
     ),
     "gelu": Formula(_gelu, (-0.0, INF)),
     "silu": Formula(lambda x, m: x * _sigmoid(x, m), (-0.0, INF)),
+    "quick_gelu": Formula(lambda x, m, alpha=1.702: x * _sigmoid(alpha * x, m), (-0.0, INF)),
     "mish": Formula(lambda x, m: x * m.tanh(m.log1p(m.exp(x))), (-0.0, INF)),
     "sigmoid": Formula(_sigmoid, (0.0, 1.0)),
     "logsigmoid": Formula(lambda x, m: -_softplus(-x, m), (-INF, -0.0)),
@@ -141,6 +142,14 @@ DERIVATIVE = {
     # s + x s (1 - s) with s = sigmoid(x)
     "silu": Formula(
         lambda x, m: _sigmoid(x, m) + x * m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 1.0)
+    ),
+    # s + p s (1 - s) with p = alpha x, s = sigmoid(p)
+    "quick_gelu": Formula(
+        lambda x, m, alpha=1.702: (
+            _sigmoid(alpha * x, m)
+            + alpha * x * m.exp(-abs(alpha * x)) / (1 + m.exp(-abs(alpha * x))) ** 2
+        ),
+        (0.0, 1.0),
     ),
     # tanh(s) + x sech(s)^2 sigmoid(x) with s = softplus(x)
     "mish": Formula(
