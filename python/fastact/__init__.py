@@ -21,6 +21,7 @@ from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops.activations import *
 from .ops.batch_norm import *
 from .ops.bias import *
+from .ops.gated import *
 from .ops.gates import *
 from .ops.mean_var import *
 from .ops.moments import Moments as Moments

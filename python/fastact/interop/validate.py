@@ -198,6 +198,13 @@ def same_dtype(where: str, name: str, view: View, reference_name: str, reference
         )
 
 
+def one_axis(where: str, name: str, value: Any) -> Any:
+    """A parameter is an array with one axis; a number is none."""
+    if value is None or isinstance(value, bool | int | float):
+        raise TypeError(f"{where}: {name} must be an array with one axis, got {describe(value)}")
+    return value
+
+
 def parameter_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
     """A parameter has the dtype of the data, or a wider one."""
     if view.dtype != data.dtype and view.itemsize <= data.itemsize:

@@ -85,7 +85,7 @@ class BiasAct(CachedOp[P, R]):
         op, which, numbers, options = bind(entry, args, kwargs)
         where, residual, (out,) = entry.where, options.residual, options.out
         saves = saves and op is not None
-        arrays = {"x": options.x, "bias": _array(where, options.bias)}
+        arrays = {"x": options.x, "bias": validate.one_axis(where, "bias", options.bias)}
         arrays |= {} if residual is None else {"residual": residual}
         with Call(where, options.stream, **arrays) as call:
             views = call.views
@@ -186,7 +186,7 @@ class BiasAct(CachedOp[P, R]):
         if op is not None and x is None:
             raise TypeError(f"{where}: x must be an array, as forward saved it, got None")
         arrays = {"dy": options.dy} if x is None else {"x": x, "dy": options.dy}
-        arrays |= {"bias": _array(where, options.bias)}
+        arrays |= {"bias": validate.one_axis(where, "bias", options.bias)}
         arrays |= {} if residual is None else {"residual": residual}
         with Call(where, options.stream, **arrays) as call:
             like = next(iter(arrays))
@@ -225,15 +225,6 @@ class BiasAct(CachedOp[P, R]):
                 call.result(out, new) if wanted else None
                 for out, wanted, (_, new) in zip(options.out, options.wanted, made, strict=True)
             )
-
-
-def _array(where: str, bias: Any) -> Any:
-    """A bias is an array with one axis; a number is none."""
-    if bias is None or isinstance(bias, bool | int | float):
-        raise TypeError(
-            f"{where}: bias must be an array with one axis, got {validate.describe(bias)}"
-        )
-    return bias
 
 
 def _checked_axis(where: str, call: Call, like: str, axis: Any) -> int:

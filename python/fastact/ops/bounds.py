@@ -177,14 +177,19 @@ class Activation:
     slope: Callable[[Any], Any]
     on_gpu: bool = False
 
+    def of_value(self, z: Any, of_z: Any, dtype: Any) -> Any:
+        """Of f(z) in the type that is computed in, where z has an error of of_z."""
+        if self.bounds is None:
+            return of_z
+        error = through(self.value, z, of_z)
+        return error + self.bounds.before_rounding(
+            np.abs(self.value(z)) + error, dtype, self.on_gpu
+        )
+
     def allowed(self, z: Any, of_z: Any, dtype: Any) -> Any:
         """Of f(z), where z has an error of of_z."""
-        if self.bounds is None:
-            return of_z + rounding(z, dtype, of_z)
-        y = self.value(z)
-        error = through(self.value, z, of_z)
-        error = error + self.bounds.before_rounding(np.abs(y) + error, dtype, self.on_gpu)
-        return error + rounding(y, dtype, error)
+        error = self.of_value(z, of_z, dtype)
+        return error + rounding(z if self.bounds is None else self.value(z), dtype, error)
 
     def of_gradient(self, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
         """Of p = dy f'(z) in the type that is computed in, where z has an error of of_z."""
@@ -317,6 +322,62 @@ class BiasBounds:
         p = dy if act.bounds is None else dy * act.slope(z)
         of_p = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
         return self.dbias.allowed(total(p), total(np.abs(p)), to, total(of_p))
+
+
+@dataclass(frozen=True)
+class GatedBounds:
+    """Stated accuracy of y = act(z) c, with z = min(a + bias, limit), c = clamp(b + bias) + offset.
+
+    z errs by sums u (|a| + |bias|), and c by as much of its own terms and u |c|, where there is a
+    bias, or an offset. With these errors carried through: y is the product of the activation within
+    its own bounds and c, which is rounded; da is (dy c) act'(z), and db dy act(z), of which each
+    product is rounded; dbias is a sum of da and db before these are rounded to their dtype.
+    """
+
+    sums: float
+    dbias: SumBounds
+
+    def of_gate(self, terms_abs: Any, dtype: Any) -> Any:
+        """Of z. terms_abs: |a| + |bias|; 0 without a bias."""
+        return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
+
+    def of_factor(self, terms_abs: Any, c: Any, dtype: Any) -> Any:
+        """Of c. terms_abs: |b| + |bias|, 0 without a bias; c: 0 without an offset."""
+        return self.of_gate(terms_abs, dtype) + unit_roundoff(dtype) * np.abs(c)
+
+    @staticmethod
+    def _product(exact: Any, error: Any, dtype: Any) -> Any:
+        """Of a product in the dtype; error: of what is multiplied."""
+        narrow = unit_roundoff(dtype) * (np.abs(exact) + error) if is_narrow(dtype) else 0.0
+        return error + narrow + rounding(exact, dtype, error)
+
+    def allowed_y(self, act: Activation, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any) -> Any:
+        """Of y."""
+        t, of_t = act.value(z), act.of_value(z, of_z, dtype)
+        error = np.abs(c) * of_t + (np.abs(t) + of_t) * of_c
+        return self._product(t * c, error, dtype)
+
+    def of_da(
+        self, act: Activation, dy: Any, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any
+    ) -> Any:
+        """Of da, before it is rounded to the dtype; of the identity it is dy c."""
+        g = dy * c
+        of_g = np.abs(dy) * of_c + unit_roundoff(dtype) * np.abs(g)
+        slope = np.abs(act.slope(z))
+        return act.of_gradient(np.abs(g) + of_g, z, of_z, dtype) + of_g * slope
+
+    def of_db(self, act: Activation, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
+        """Of db, before it is rounded to the dtype."""
+        t, of_t = np.abs(act.value(z)), act.of_value(z, of_z, dtype)
+        return np.abs(dy) * (of_t + unit_roundoff(dtype) * (t + of_t))
+
+    def allowed_gradient(self, exact: Any, error: Any, dtype: Any) -> Any:
+        """Of da and db; error: before they are rounded."""
+        return error + rounding(exact, dtype, error)
+
+    def allowed_dbias(self, exact: Any, error: Any, to: Any, total: Callable[[Any], Any]) -> Any:
+        """Of a half of dbias in the dtype `to`; exact, error: of da or of db. total: its sum."""
+        return self.dbias.allowed(total(exact), total(np.abs(exact)), to, total(error))
 
 
 @dataclass(frozen=True)

@@ -343,6 +343,28 @@ cdef class View:
         view.finish(self.operand.data, self.operand.ndim + 1)
         return view
 
+    def sliced(self, int axis, int64_t first, int64_t step, int64_t count):
+        """The same array with `count` elements of an axis: `first`, and every `step`-th after it."""
+        cdef View view = self.same_memory()
+        cdef int i
+        if not 0 <= axis < self.operand.ndim:
+            raise ValueError(f"sliced: axis must be from 0 to {self.operand.ndim - 1}, got {axis}")
+        if first < 0 or step < 1 or count < 0 or (
+            count > 0 and (self.shape_[axis] - 1 - first < 0
+                           or (self.shape_[axis] - 1 - first) // step < count - 1)
+        ):
+            raise ValueError(
+                f"sliced: an axis of length {self.shape_[axis]} has no {count} elements from {first} "
+                f"on in steps of {step}"
+            )
+        for i in range(self.operand.ndim):
+            view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
+        view.shape_[axis], view.strides_[axis] = count, self.strides_[axis] * step
+        view.finish(
+            self.operand.data + (first * self.strides_[axis] if count else 0), self.operand.ndim
+        )
+        return view
+
     def broadcast_to(self, tuple shape not None):
         """The same array read over a shape of its rank: its axes of length 1 repeat."""
         cdef View view = self.same_memory()
