@@ -215,8 +215,8 @@ class Gated(CachedOp[P, R]):
             ]
             views = [view for view, _ in made]
             self._keep_apart(call, views, options.out)
-            halves = self._gradient_views(views[:-1], axis, length, options)
-            dbiases = self._parts(views[-1], 0, options) if views[-1] is not None else (None, None)
+            da, db = self._gradient_views(views[:-1], axis, options)
+            dbiases = (None, None) if views[-1] is None else self._parts(views[-1], 0, options)
             needs_sums = views[-1] is not None and views[-1].size > 0
             size = call.native.gated_workspace(a, axis) if needs_sums else 0
             call.run(
@@ -226,7 +226,8 @@ class Gated(CachedOp[P, R]):
                 a,
                 b,
                 *biases,
-                *halves,
+                da,
+                db,
                 *dbiases,
                 axis,
                 numbers,
@@ -307,7 +308,7 @@ class Gated(CachedOp[P, R]):
         return view.sliced(axis, *a, length // 2), view.sliced(axis, *b, length // 2)
 
     def _gradient_views(
-        self, views: list[View | None], axis: int, length: int, options: SimpleNamespace
+        self, views: list[View | None], axis: int, options: SimpleNamespace
     ) -> tuple[View | None, View | None]:
         """da and db."""
         if not self.packed:

@@ -160,6 +160,31 @@ void ChunkReader::for_pieces(int k, Visit visit) const {
   }
 }
 
+void ChunkReader::gather(int k, char* to) const {
+  const MoveRow move = gather_for(s.item);
+  for_pieces(k, [&](char* from, int64_t stride, int64_t m) {
+    if (stride == s.item)
+      memcpy(to, from, m * s.item);
+    else
+      move(to, from, stride, m);
+    to += m * s.item;
+  });
+}
+
+void ChunkReader::scatter(int k, const char* from) {
+  const MoveRow move = scatter_for(s.item);
+  for_pieces(k, [&](char* to, int64_t stride, int64_t m) {
+    move(to, from, stride, m);
+    from += m * s.item;
+  });
+}
+
+const char* ChunkReader::load_stored(int k, char* buffer) {
+  if (is_one_piece(k)) return piece(k);
+  gather(k, buffer);
+  return buffer;
+}
+
 const char* ChunkReader::load(int k, char* buffer) {
   if (is_one_piece(k)) {
     char* at = piece(k);
@@ -167,16 +192,12 @@ const char* ChunkReader::load(int k, char* buffer) {
     s.kernels->to_compute[s.dtype](at, buffer, count);
     return buffer;
   }
-  const MoveRow gather = gather_for(s.item);
-  char* to = s.item == s.compute_item ? buffer : stage;
-  for_pieces(k, [&](char* from, int64_t stride, int64_t m) {
-    if (stride == s.item)
-      memcpy(to, from, m * s.item);
-    else
-      gather(to, from, stride, m);
-    to += m * s.item;
-  });
-  if (s.item != s.compute_item) s.kernels->to_compute[s.dtype](stage, buffer, count);
+  if (s.item == s.compute_item) {
+    gather(k, buffer);
+  } else {
+    gather(k, stage);
+    s.kernels->to_compute[s.dtype](stage, buffer, count);
+  }
   return buffer;
 }
 
@@ -190,21 +211,9 @@ void ChunkReader::store(int k, const char* from, bool accumulate) {
     from_compute(from, piece(k), count);
     return;
   }
-  char* at = stage;
-  if (accumulate) {
-    const MoveRow gather = gather_for(s.item);
-    for_pieces(k, [&](char* y, int64_t stride, int64_t m) {
-      gather(at, y, stride, m);
-      at += m * s.item;
-    });
-  }
+  if (accumulate) gather(k, stage);
   from_compute(from, stage, count);
-  const MoveRow scatter = scatter_for(s.item);
-  at = stage;
-  for_pieces(k, [&](char* y, int64_t stride, int64_t m) {
-    scatter(y, at, stride, m);
-    at += m * s.item;
-  });
+  scatter(k, stage);
 }
 
 }  // namespace fastact

@@ -79,6 +79,11 @@ class ChunkReader {
   // The span of operand k where it lies in one piece, in its own dtype; else null. Of any length.
   char* stored(int k) const { return is_one_piece(k) ? piece(k) : nullptr; }
 
+  // The span of operand k in its own dtype, in `buffer` (kPiece) unless it lies in one piece.
+  const char* load_stored(int k, char* buffer);
+  // Operand k OUT = from IN, of its own dtype, where it does not lie in one piece.
+  void scatter(int k, const char* from);
+
   // Where the span of operand k can be written in the compute type; null: by `store`.
   char* direct(int k) const;
   // Operand k OUT, or IN/OUT += with accumulate, = from IN.
@@ -87,6 +92,7 @@ class ChunkReader {
  private:
   bool is_one_piece(int k) const;
   char* piece(int k) const;
+  void gather(int k, char* to) const;
   template <class Visit>
   void for_pieces(int k, Visit visit) const;
 

@@ -37,9 +37,15 @@ void gather_pairs(char* to, const char* from, int64_t n) {
   constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
   typedef T Several __attribute__((vector_size(kBytes)));
   for (; n > kCount; n -= kCount, to += kBytes, from += 2 * kBytes) {
-    Several v[2], even;
-    memcpy(v, from, sizeof v);
-    for (int i = 0; i < kCount; ++i) even[i] = v[2 * i / kCount][2 * i % kCount];
+    Several low, high, even;
+    memcpy(&low, from, kBytes);
+    memcpy(&high, from + kBytes, kBytes);
+    if constexpr (sizeof(T) == 2)
+      even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+    else if constexpr (sizeof(T) == 4)
+      even = __builtin_shufflevector(low, high, 0, 2, 4, 6);
+    else
+      even = __builtin_shufflevector(low, high, 0, 2);
     memcpy(to, &even, kBytes);
   }
   for (; n > 0; --n, to += sizeof(T), from += 2 * sizeof(T)) memcpy(to, from, sizeof(T));

@@ -30,13 +30,14 @@ struct GatedChunks : Chunks {
     gated.value(operands, count, gated.parameters);
   }
 
-  // Where operand k is computed: in place, or in a buffer, from which `finish` stores it.
+  // Where operand k is written in its own dtype: where it lies, or in a buffer, from which `finish`
+  // stores it.
   char* target(int k, char* buffer) {
-    char* direct = s.data[k] && !plan.accumulate ? reader.direct(k) : nullptr;
-    return direct ? direct : buffer;
+    char* stored = reader.stored(k);
+    return stored ? stored : buffer;
   }
   void finish(int k, const char* at, const char* buffer) {
-    if (at == buffer && s.data[k]) reader.store(k, at, plan.accumulate);
+    if (at == buffer) reader.scatter(k, buffer);
   }
 };
 
@@ -45,12 +46,11 @@ struct GatedForward : GatedChunks {
 
   void compute() {
     const char* a = reader.load(Gated::kA, a_buffer);
-    const char* b = reader.load(Gated::kB, b_buffer);
+    const char* b = reader.load_stored(Gated::kB, b_buffer);
     find_value(gate_of(a, along(bias_a, gated.bias_a)));
-    char* y = target(Gated::kY, value);
-    gated.kernels->product[plan.is_double](value, b, along(bias_b, gated.bias_b), y, count,
-                                           gated.numbers);
-    finish(Gated::kY, y, value);
+    char* y = target(Gated::kY, a_buffer);
+    gated.kernels->product[s.dtype](value, b, along(bias_b, gated.bias_b), y, count, gated.numbers);
+    finish(Gated::kY, y, a_buffer);
   }
 };
 
@@ -60,33 +60,36 @@ struct GatedBackward : GatedChunks {
   alignas(64) char dy_buffer[kPiece * sizeof(double)];
   alignas(64) char g[kPiece * sizeof(double)];  // what comes to the gate, then da
   const bool needs_a, needs_b;
+  const bool needs_wide_b;  // for its sum, or to be added to what is there
 
   explicit GatedBackward(const Gated& given)
       : GatedChunks(given),
         needs_a(given.plan.sum_count || s.data[Gated::kOutA]),
-        needs_b(given.plan.sum_count || s.data[Gated::kOutB]) {}
+        needs_b(given.plan.sum_count || s.data[Gated::kOutB]),
+        needs_wide_b(given.plan.sum_count || given.plan.accumulate) {}
 
   void compute() {
-    const char* dy = reader.load(Gated::kDy, dy_buffer);
+    const char* dy = reader.load_stored(Gated::kDy, dy_buffer);
     const char* a = reader.load(Gated::kA, a_buffer);
-    const char* b = reader.load(Gated::kB, b_buffer);
+    const char* b = reader.load_stored(Gated::kB, b_buffer);
     const char* along_a = along(bias_a, gated.bias_a);
     const char* along_b = along(bias_b, gated.bias_b);
     const char* gate = gate_of(a, along_a);
     if (needs_b) find_value(gate);
     if (needs_a)
-      gated.kernels->to_gate[plan.is_double](dy, a, along_a, b, along_b, g, count, gated.numbers);
+      gated.kernels->to_gate[s.dtype](dy, a, along_a, b, along_b, g, count, gated.numbers);
     if (needs_b) {
-      char* db = target(Gated::kOutB, value);
-      gated.kernels->to_b[plan.is_double](dy, value, b, along_b, db, count, gated.numbers);
-      finish(Gated::kOutB, db, value);
+      char* const buffer = needs_wide_b ? value : dy_buffer;
+      char* db = needs_wide_b ? wide_target(Gated::kOutB, buffer) : target(Gated::kOutB, buffer);
+      gated.kernels->to_b[s.dtype][needs_wide_b](dy, value, b, along_b, db, count, gated.numbers);
+      needs_wide_b ? finish_wide(Gated::kOutB, db, buffer) : finish(Gated::kOutB, db, buffer);
       made[1] = db;
     }
     if (needs_a) {
-      char* da = target(Gated::kOutA, g);
+      char* da = wide_target(Gated::kOutA, g);
       char* const operands[] = {g, const_cast<char*>(gate), da};
       gated.slope(operands, count, gated.parameters);
-      finish(Gated::kOutA, da, g);
+      finish_wide(Gated::kOutA, da, g);
       made[0] = da;
     }
   }
@@ -96,6 +99,15 @@ struct GatedBackward : GatedChunks {
     if (!lanes) return;
     for (int k = 0; k < kSums; ++k)
       plan.sums[k].kernels->add_terms(made[k], count, phase, lanes[k]);
+  }
+
+  // As target and finish, in the compute type.
+  char* wide_target(int k, char* buffer) {
+    char* direct = is_written_through(k) ? reader.direct(k) : nullptr;
+    return direct ? direct : buffer;
+  }
+  void finish_wide(int k, const char* at, const char* buffer) {
+    if (at == buffer && s.data[k]) reader.store(k, at, plan.accumulate);
   }
 };
 
