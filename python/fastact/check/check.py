@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, table
-from . import activations, bias, gates, moments, norms, reductions
+from . import activations, bias, gated, gates, moments, norms, reductions
 from .common import Check, Options, Report
 
 CHECKS = (
@@ -21,6 +21,7 @@ CHECKS = (
     reductions.CHECK,
     moments.CHECK,
     bias.CHECK,
+    gated.CHECK,
     norms.CHECK,
     gates.CHECK,
 )

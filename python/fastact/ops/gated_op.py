@@ -126,18 +126,17 @@ class Gated(CachedOp[P, R]):
         where, (out,) = entry.where, options.out
         given = {name: getattr(options, name) for name in self._arrays}
         with Call(where, options.stream, **_with_bias(where, given, options.bias)) as call:
-            axis, length, a, b, biases = self._views(call, options)
-            like = self._arrays[0]
-            shape = _with_length(call.views[like].shape, axis, length) if self.packed else None
+            axis, a, b, (bias_a, bias_b) = self._views(call, options)
             in_place = not saves and not self.packed
-            y, made = call.output("out", out, like, shape=shape, in_place=in_place)
+            y, made = call.output("out", out, self._arrays[0], shape=a.shape, in_place=in_place)
             validate.apart(where, "out", y, _bias_of(call))
             call.run(
                 call.native.gated_forward,
                 which,
                 a,
                 b,
-                *biases,
+                bias_a,
+                bias_b,
                 y,
                 axis,
                 numbers,
@@ -202,7 +201,7 @@ class Gated(CachedOp[P, R]):
             count = len(self._arrays)
             raise ValueError(f"{where}: out[{count}] must be None, for there is no bias")
         with Call(where, options.stream, **_with_bias(where, given, options.bias)) as call:
-            axis, length, a, b, biases = self._views(call, options)
+            axis, a, b, (bias_a, bias_b) = self._views(call, options)
             wanted = [*options.wanted[:-1], options.wanted[-1] and has_bias]
             names = (*[self._arrays[0]] * len(self._arrays), "bias")
             made: list[tuple[Any, Any]] = [
@@ -215,8 +214,8 @@ class Gated(CachedOp[P, R]):
             ]
             views = [view for view, _ in made]
             self._keep_apart(call, views, options.out)
-            da, db = self._gradient_views(views[:-1], axis, options)
-            dbiases = (None, None) if views[-1] is None else self._parts(views[-1], 0, options)
+            da, db = self._halves_of(views[0], axis, options) if self.packed else views[:2]
+            dbias_a, dbias_b = self._halves_of(views[-1], 0, options)
             needs_sums = views[-1] is not None and views[-1].size > 0
             size = call.native.gated_workspace(a, axis) if needs_sums else 0
             call.run(
@@ -225,10 +224,12 @@ class Gated(CachedOp[P, R]):
                 call.views["dy"],
                 a,
                 b,
-                *biases,
+                bias_a,
+                bias_b,
                 da,
                 db,
-                *dbiases,
+                dbias_a,
+                dbias_b,
                 axis,
                 numbers,
                 options.limit,
@@ -264,22 +265,20 @@ class Gated(CachedOp[P, R]):
 
     def _views(
         self, call: Call, options: SimpleNamespace
-    ) -> tuple[int, int, View, View, tuple[View | None, View | None]]:
-        """The axis, y's length along it, a, b, and the halves of the bias: all are known to fit."""
+    ) -> tuple[int, View, View, tuple[View | None, View | None]]:
+        """The axis, a, b, and the halves of the bias: all are known to fit."""
         where, views, like = call.where, call.views, self._arrays[0]
         data = views[like]
         has_bias = "bias" in views
         axis = (
             axes.one(where, options.axis, data.ndim) if data.ndim or self.packed or has_bias else 0
         )
-        length = data.shape[axis] if data.ndim else 1
         if self.packed:
-            if length % 2:
+            if data.shape[axis] % 2:
                 raise ValueError(
                     f"{where}: x must have an even length along axis {options.axis}, got shape "
                     f"{data.shape}"
                 )
-            length //= 2
             a, b = self._parts(data, axis, options)
         else:
             a, b = data, views[self._arrays[1]]
@@ -291,15 +290,16 @@ class Gated(CachedOp[P, R]):
             validate.same_dtype(where, "dy", dy, like, data)
             axes.has_shape(where, "dy", dy, a.shape)
         if not has_bias:
-            return axis, length, a, b, (None, None)
+            return axis, a, b, (None, None)
         bias = views["bias"]
         validate.parameter_dtype(where, "bias", bias, like, data)
-        if bias.shape != (2 * length,):
+        expected = (2 * a.shape[axis],)
+        if bias.shape != expected:
             raise ValueError(
-                f"{where}: bias must have shape {(2 * length,)}, for a and for b the length of "
-                f"axis {options.axis}, got {bias.shape}"
+                f"{where}: bias must have shape {expected}, for a and for b the length of axis "
+                f"{options.axis}, got {bias.shape}"
             )
-        return axis, length, a, b, self._parts(bias, 0, options)
+        return axis, a, b, self._parts(bias, 0, options)
 
     def _parts(self, view: View, axis: int, options: SimpleNamespace) -> tuple[View, View]:
         """a's part of a packed array, or of a bias, and b's."""
@@ -307,13 +307,11 @@ class Gated(CachedOp[P, R]):
         a, b = self.halves(vars(options), length)
         return view.sliced(axis, *a, length // 2), view.sliced(axis, *b, length // 2)
 
-    def _gradient_views(
-        self, views: list[View | None], axis: int, options: SimpleNamespace
+    def _halves_of(
+        self, view: View | None, axis: int, options: SimpleNamespace
     ) -> tuple[View | None, View | None]:
-        """da and db."""
-        if not self.packed:
-            return views[0], views[1]
-        return (None, None) if views[0] is None else self._parts(views[0], axis, options)
+        """The same of an array that may be missing."""
+        return (None, None) if view is None else self._parts(view, axis, options)
 
     def _keep_apart(self, call: Call, views: list[View | None], outs: tuple[Any, ...]) -> None:
         """No gradient shares memory with another one, or with a bias; nor dx with dy."""
@@ -333,10 +331,6 @@ def _with_bias(where: str, given: Mapping[str, Any], bias: Any) -> dict[str, Any
 
 def _bias_of(call: Call) -> dict[str, View]:
     return {name: view for name, view in call.views.items() if name == "bias"}
-
-
-def _with_length(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
-    return (*shape[:axis], length, *shape[axis + 1 :])
 
 
 def _limit(where: str, limit: Any) -> float:
