@@ -21,6 +21,7 @@ from fastact.ops.bounds import (
     BiasBounds,
     Bounds,
     GateBounds,
+    GatedBounds,
     MomentBounds,
     NormBounds,
     SumBounds,
@@ -52,6 +53,9 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     if isinstance(bounds, BiasBounds):
         z = f"{bounds.sums:g} u (abs(x) + abs(bias) + abs(residual))"
         return [z], [z, f"{bounds.dbias.ulp:g} ULP", text(bounds.dbias.absolute)]
+    if isinstance(bounds, GatedBounds):
+        z = f"{bounds.sums:g} u (abs(a) + abs(bias))"
+        return [z], [f"{bounds.dbias.ulp:g} ULP", text(bounds.dbias.absolute)]
     if isinstance(bounds, GateBounds):
         states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
         return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]

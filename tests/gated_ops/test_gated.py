@@ -1,0 +1,295 @@
+"""Gated activations: by their bounds everywhere, by torch, and what each option means."""
+
+import pickle
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from conftest import ACTIVATIONS, assert_same_bits, sample
+from devices import DTYPES
+from gated_activations import CASES, HELD, OPS, case, each_op, made
+
+import fastact as fa
+from fastact.check.gated import Case
+
+PACKED = [op for op in OPS if op.packed]
+PAIRS = [op for op in OPS if not op.packed]
+
+
+def spread(a):
+    """The same numbers, every second of their memory, and backwards."""
+    view = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)[..., ::-2]
+    view[...] = a
+    return view
+
+
+def misaligned(a):
+    view = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    view[...] = a
+    return view
+
+
+def numpy_of(framework, results):
+    return tuple(framework.numpy(result) for result in results)
+
+
+def held(case_, backend):
+    """The worst error of a case, in units of what is allowed."""
+    y = backend.numpy(case_.call(backend.of))
+    back = numpy_of(backend, case_.backward(backend.of))
+    return max(case_.errors(y, back).values())
+
+
+@case
+@pytest.mark.parametrize("options", [{}, HELD], ids=["plain", "held"])
+def test_by_the_bounds(backend, dtype, shape, axis, options):
+    for op, bias in product((fa.glu, fa.reglu), (False, True)):
+        assert held(made(op, dtype, shape, axis, bias=bias, **options), backend) <= 1
+
+
+@pytest.mark.parametrize("name", ["identity", *(op.name for op in ACTIVATIONS)])
+def test_every_activation(name, backend):
+    for dtype in (np.float32, np.float16):
+        case_ = made(fa.gated, np.dtype(dtype), (12, 37), activation=name)
+        assert held(case_, backend) <= 1
+
+
+@each_op
+def test_every_op(op, backend, dtype):
+    assert held(made(op, dtype, (21, 34), **HELD), backend) <= 1
+    assert held(made(op, dtype, (21, 34), bias=False), backend) <= 1
+
+
+@pytest.mark.parametrize("gate", ["first", "second"])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_packed_arrays(backend, dtype, gate, interleaved, axis):
+    named = {"gate": gate, "interleaved": interleaved, "activation": "silu"}
+    case_ = made(fa.glu, dtype, (26, 40, 3), axis, **named)
+    assert held(case_, backend) <= 1
+    y = backend.numpy(case_.call(backend.of))
+    bias = case_.packed(*case_.bias, 0)  # the halves as two arrays
+    apart = Case(fa.gated, case_.a, case_.b, case_.dy, {"axis": axis}, case_.bias)
+    assert_same_bits(y, backend.numpy(apart.call(backend.of)))
+    dx, dbias = numpy_of(backend, case_.backward(backend.of))
+    da, db, halves = numpy_of(backend, apart.backward(backend.of))
+    assert_same_bits(dx, case_.packed(da, db, axis))
+    if backend.exact:
+        assert_same_bits(dbias, case_.packed(*np.split(halves, 2), 0))
+    assert bias.shape == dbias.shape
+
+
+def test_glu_is_torchs(dtype):
+    x = made(fa.glu, dtype, (33, 64), bias=False).arrays[0].astype(np.float32)
+    for axis in (0, 1):
+        even = x[:32]
+        ours = fa.glu(even, axis=axis)
+        theirs = torch.nn.functional.glu(torch.from_numpy(even.copy()), axis).numpy()
+        np.testing.assert_allclose(ours, theirs, 5e-7, 1e-7)
+
+
+def gpt_oss(x, alpha=1.702, limit=7.0):
+    """As its published code has it: interleaved, the gate first."""
+    gate, up = x[..., ::2], x[..., 1::2]
+    gate = gate.clamp(min=None, max=limit)
+    up = up.clamp(min=-limit, max=limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + 1)
+
+
+def test_gpt_oss():
+    x = torch.tensor(10 * np.random.default_rng(0).normal(size=(40, 66)), requires_grad=True)
+    y = gpt_oss(x)
+    dy = torch.randn(y.shape, dtype=torch.float64)
+    y.backward(dy)
+    named = {"limit": 7.0, "offset": 1.0, "alpha": 1.702}
+    packed = {"activation": "quick_gelu", "gate": "first", "interleaved": True, **named}
+    ours, saved = fa.glu.forward(x.detach(), **packed)
+    torch.testing.assert_close(ours, y.detach(), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(
+        fa.glu.backward(dy, *saved, **packed), x.grad, rtol=1e-12, atol=1e-12
+    )
+    a, b = x.detach()[:, ::2], x.detach()[:, 1::2]
+    torch.testing.assert_close(fa.swiglu(a, b, **named), ours, rtol=0, atol=0)
+
+
+def test_clamps_are_torchs():
+    """At a limit the gradient is 1, beyond it 0. A NaN passes, where torch makes 0 of it."""
+    values = [-3.0, -2.0, 0.0, 2.0, 3.0, np.inf, -np.inf]
+    a = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    b = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    y = torch.tanh(a.clamp(max=2.0)) * (b.clamp(-2.0, 2.0) + 0.5)
+    y.backward(torch.ones_like(y))
+    named = {"limit": 2.0, "offset": 0.5}
+    ours, saved = fa.gated.forward(a.detach(), b.detach(), "tanh", **named)
+    torch.testing.assert_close(ours, y.detach())
+    da, db = fa.gated.backward(1.0, *saved, "tanh", **named)
+    torch.testing.assert_close(da, a.grad)
+    torch.testing.assert_close(db, b.grad)
+    nan, one = np.array([np.nan, 1.0]), np.array([1.0, np.nan])
+    assert np.isnan([fa.gated(nan, one, **named), *fa.gated.backward(1.0, nan, one, **named)]).all()
+
+
+def test_specials(dtype):
+    """Without limits and offset: the bits of the activation times b."""
+    a = sample(dtype, 2100)
+    b = np.resize(np.array([1, -1, 0, -0.0, 2.5, np.inf, np.nan], dtype), a.shape)
+    compute = np.float64 if dtype == np.float64 else np.float32
+    with np.errstate(all="ignore"):
+        expected = (fa.mish(a.astype(compute)) * b.astype(compute)).astype(dtype)
+        y = fa.gated(a, b, "mish")
+    nan = np.isnan(expected.astype(float))
+    assert (np.isnan(y.astype(float)) == nan).all()
+    assert_same_bits(y[~nan], expected[~nan])
+
+
+@case
+def test_sums_have_the_bits_of_bias_grad(isa, shape, axis):
+    for op in (fa.glu, fa.swiglu):
+        case_ = made(op, np.dtype(np.float32), shape, axis)
+        gradients = case_.gradients(case_.backward())
+        if op.packed:  # a sum's order is that of memory
+            continue
+        for name in "ab":
+            total = fa.bias_grad(gradients[f"d{name}"], axis=axis)
+            assert_same_bits(gradients[f"dbias_{name}"], total)
+
+
+@pytest.mark.parametrize("shape", [(33, 70), (3, 5, 40), (2000, 8)], ids=str)
+def test_layouts(isa, dtype, shape):
+    """The bits of results do not depend on where arrays lie."""
+    for op in OPS:
+        case_ = made(op, dtype, shape, bias=False, **HELD)
+        y, back = case_.call(), case_.backward()
+        for of in (spread, misaligned, np.asfortranarray):
+            assert_same_bits(case_.call(of), y)
+            for found, expected in zip(case_.backward(of), back, strict=True):
+                assert_same_bits(found, expected)
+
+
+def test_threads():
+    for op, (shape, axis) in product(OPS, CASES):
+        case_ = made(op, np.dtype(np.float32), shape, axis)
+        with fa.num_threads(1):
+            y, back = case_.call(), case_.backward()
+        with fa.num_threads(4):
+            assert_same_bits(case_.call(), y)
+            for found, expected in zip(case_.backward(), back, strict=True):
+                assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("op", PAIRS, ids=lambda op: op.name)
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_gradients_in_place(op, name):
+    """da and db over any two of what is read."""
+    for options, bias in product(({}, HELD), (False, True)):
+        case_ = made(op, DTYPES[name], (50, 70), bias=bias, **options)
+        expected = case_.backward()
+        of_bias = (case_.packed_bias,) if bias else (None,)
+        for first, second in product(range(3), range(3)):
+            if first == second:
+                continue
+            arrays = [case_.dy.copy(), case_.a.copy(), case_.b.copy()]
+            out = (arrays[first], arrays[second], *(g.copy() for g in expected[2:]))
+            found = op.backward(*arrays, *of_bias, **case_.named, out=out)
+            for ours, same in zip(found, expected, strict=True):
+                assert_same_bits(ours, same)
+
+
+def test_packed_gradients_in_place():
+    case_ = made(fa.glu, np.dtype(np.float32), (50, 70))
+    x = case_.arrays[0].copy()
+    expected = case_.backward()
+    found = fa.glu.backward(case_.dy, x, case_.packed_bias, out=(x, expected[1].copy()))
+    assert found[0] is x
+    for ours, same in zip(found, expected, strict=True):
+        assert_same_bits(ours, same)
+
+
+@each_op
+def test_y_in_place_and_what_is_saved(op):
+    case_ = made(op, np.dtype(np.float32), (50, 70), bias=False)
+    y = case_.call()
+    y_again, saved = op.forward(*case_.arrays, **case_.named)
+    assert_same_bits(y_again, y)
+    assert all(kept is given for kept, given in zip(saved, case_.arrays, strict=False))
+    assert saved[-1] is None
+    for k in range(len(case_.arrays) if not op.packed else 0):
+        arrays = [a.copy() for a in case_.arrays]
+        assert_same_bits(op(*arrays, **case_.named, out=arrays[k]), y)
+        with pytest.raises(ValueError, match=r"must not share memory with"):
+            op.forward(*arrays, **case_.named, out=arrays[k])
+
+
+@each_op
+def test_accumulate_and_skip(op, dtype):
+    case_ = made(op, dtype, (30, 17))
+    expected = case_.backward()
+    for given in product((False, True), repeat=len(expected)):
+        if not any(given):
+            continue
+        for _ in range(3):  # the slow path, then a plan
+            out = tuple(
+                np.zeros_like(e) if g else None for g, e in zip(given, expected, strict=True)
+            )
+            found = case_.backward(out=out)
+            for ours, held_by, same in zip(found, out, expected, strict=True):
+                assert ours is held_by
+                if held_by is not None:
+                    assert_same_bits(ours, same)
+    wide = np.float64 if dtype == np.float64 else np.float32
+    out = tuple(np.ones_like(e) for e in expected)
+    for total, gradient in zip(case_.backward(out=out, accumulate=True), expected, strict=True):
+        error = np.abs(total.astype(wide) - (gradient.astype(wide) + 1))
+        assert (
+            error <= 2 * float(np.abs(np.spacing(dtype.type(1)))) * (1 + np.abs(total.astype(wide)))
+        ).all()
+
+
+@each_op
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0)], ids=str)
+def test_empty(op, dtype, shape):
+    case_ = made(op, dtype, shape)
+    assert case_.call().shape == shape
+    back = case_.backward()
+    assert_same_bits(back[-1], np.zeros(2 * shape[-1], dtype))
+
+
+def test_without_axes():
+    y = fa.swiglu(np.float32(1.0), np.float32(2.0))
+    assert y == fa.silu(np.float32(1.0)) * 2
+    a, b = np.array(1.0), np.array(2.0)
+    da, db = fa.swiglu.backward(1.0, a, b)
+    assert_same_bits(np.asarray(db), np.asarray(fa.silu(a)))
+    assert_same_bits(np.asarray(da), np.asarray(2 * fa.silu.backward(1.0, a)))
+
+
+def test_numbers():
+    a = np.arange(6, dtype=np.float32)
+    assert_same_bits(fa.reglu(a, 2), 2 * a)
+    assert_same_bits(fa.reglu.backward(1.0, a, 2.0, out=(None, np.empty_like(a)))[1], a)
+    assert_same_bits(fa.swiglu(a, a, alpha=1.0), fa.gated(a, a))
+    assert_same_bits(fa.swiglu(a, a, alpha=2), fa.gated(a, a, "quick_gelu", alpha=2.0))
+    assert_same_bits(
+        fa.geglu(a, a, approximate="tanh"), fa.gated(a, a, fa.gelu, approximate="tanh")
+    )
+
+
+def test_a_wider_bias():
+    case_ = made(fa.swiglu, np.dtype(np.float16), (40, 30))
+    wide = case_.packed_bias.astype(np.float32)
+    y = fa.swiglu(*case_.arrays, bias=wide)
+    assert_same_bits(y, case_.call())
+    *gradients, dbias = fa.swiglu.backward(case_.dy, *case_.arrays, wide)
+    assert dbias.dtype == np.float32
+    assert_same_bits(dbias.astype(np.float16), case_.backward()[-1])
+    for ours, same in zip(gradients, case_.backward(), strict=False):
+        assert_same_bits(ours, same)
+
+
+@each_op
+def test_pickle_and_repr(op):
+    assert pickle.loads(pickle.dumps(op)) is op
+    assert repr(op) == f"<fastact op '{op.name}'>"
+    for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
+        assert f"{section}\n" in op.__doc__
