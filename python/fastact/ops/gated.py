@@ -104,7 +104,7 @@ def glu(
     >>> fa.glu(x)
     array([[0.2689..., 1.        ]])
     >>> fa.glu(x, "relu", gate="first", interleaved=True)
-    array([[ 2., -0.]])
+    array([[2., 0.]])
     >>> y, saved = fa.glu.forward(x)
     >>> fa.glu.backward(np.ones((1, 2)), *saved)
     array([[0.2689..., 0.5       , 0.1966..., 0.5       ]])
@@ -282,7 +282,7 @@ def swiglu(
     >>> y, saved = fa.swiglu.forward(a, b)
     >>> da, db = fa.swiglu.backward(np.ones(3), *saved)
     >>> da
-    array([0.0723..., 1.        , 2.7829...])
+    array([0.0723..., 1.        , 2.7830...])
     >>> fa.swiglu(a, b, alpha=1.702, limit=7.0, offset=1.0)
     array([-0.3084...,  0.        ,  3.3831...])
     """

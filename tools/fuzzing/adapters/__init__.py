@@ -6,12 +6,13 @@ from typing import Any
 
 import fastact as fa
 
-from . import activations, bias, gates, norms, reductions
+from . import activations, bias, gated, gates, norms, reductions
 from .base import Adapter
 
 FAMILIES: dict[str, Adapter] = {
     "activations": activations.Activations(),
     "bias": bias.Bias(),
+    "gated": gated.Gated(),
     "reductions": reductions.Reductions(),
     "norms": norms.Norms(),
     "gates": gates.Gates(),

@@ -2,6 +2,7 @@
 
 from .activations import ACTIVATIONS
 from .bias import BIAS
+from .gated import GATED
 from .gates import GATES
 from .norms import NORMS
 from .reductions import REDUCTIONS
@@ -10,6 +11,7 @@ from .work import Family
 FAMILIES: dict[str, Family] = {
     "activations": ACTIVATIONS,
     "bias": BIAS,
+    "gated": GATED,
     "gates": GATES,
     "norms": NORMS,
     "reductions": REDUCTIONS,

@@ -1,0 +1,118 @@
+"""The benchmark of gated activations.
+
+Forward reads a and b and writes y, backward reads dy, a and b and writes da and db. Packed, the two
+are the halves of one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..peers import LeftOut, function_named, jax_call, naive, open_jax
+from ..shapes import Shape, shape_label
+from .work import (
+    BYTES,
+    ITEM,
+    Call,
+    Case,
+    Family,
+    Maker,
+    Options,
+    Sizes,
+    Work,
+    asked_for,
+)
+
+_COLUMNS = 4096  # of the hidden layer
+_SMALL = 256
+
+
+def _shape(size: int) -> Shape:
+    columns = _COLUMNS if size >= 4 * _COLUMNS else _SMALL if size >= 4 * _SMALL else size
+    return max(size // columns, 1), columns
+
+
+def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> list[Case]:
+    accesses = 3 if direction == "forward" else 5
+    shapes = [_shape(size) for size in sizes or (BYTES // 2 // ITEM[dtype],)]
+    return [
+        Case(op, direction, dtype, shape, shape_label(shape), accesses, on_gpu=on_gpu)
+        for shape in shapes
+    ]
+
+
+def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+    return _cases(op, direction, dtype, options.sizes, on_gpu=False)
+
+
+def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+    return _cases(op, direction, dtype, sizes, on_gpu=True)
+
+
+def _inputs(case: Case, make: Maker) -> dict[str, Any]:
+    rows, columns = case.shape
+    return asked_for(case, make, {"x": (rows, 2 * columns), "a": case.shape, "b": case.shape})
+
+
+def _incoming(case: Case, make: Maker) -> dict[str, Any]:
+    return {"dy": make.random(case.shape, case.dtype)}
+
+
+# --- the same by torch, numpy and jax -------------------------------------------------------------
+
+
+def _name(case: Case) -> str:
+    """Of the activation."""
+    return str(case.op.activation_of(case.options)[0].name)
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    functional = torch.nn.functional
+    if case.op.packed and _name(case) == "sigmoid":
+        return lambda x: functional.glu(x)
+    function = function_named(functional, _name(case))
+    if case.op.packed:
+        raise LeftOut("its glu has the sigmoid alone")
+    return lambda a, b: function(a) * b
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    if case.direction != "forward":
+        raise LeftOut("its naive formula is for the forward pass")
+    formula, inputs = naive(_name(case)), work.inputs
+    if case.op.packed:
+        x, half = inputs["x"], case.shape[1]
+        return lambda: x[:, :half] * formula(x[:, half:], np)
+    a, b = inputs["a"], inputs["b"]
+    return lambda: formula(a, np) * b
+
+
+def _jax(case: Case, work: Work, threads: int) -> Call:
+    jax, arrays = open_jax(), work.arrays
+    if case.op.packed:
+        function = function_named(jax.nn, "glu")
+        given: tuple[Any, ...] = (arrays["x"],)
+    else:
+        activation = function_named(jax.nn, _name(case))
+        function = lambda a, b: activation(a) * b  # noqa: E731
+        given = (arrays["a"], arrays["b"])
+    if case.direction == "forward":
+        return jax_call(jax, function, *given)
+
+    def backward(dy: Any, *of: Any) -> Any:
+        return jax.vjp(function, *of)[1](dy)
+
+    return jax_call(jax, backward, arrays["dy"], *given)
+
+
+GATED = Family(
+    _on_cpu,
+    _on_gpu,
+    _inputs,
+    _incoming,
+    _torch,
+    others={"numpy": _numpy, "jax": _jax},
+)
