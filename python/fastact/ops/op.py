@@ -106,7 +106,7 @@ class EntryPoint:
         values["wanted"] = [True] * len(values["out"])
         if self.skips and given is not None:
             values["wanted"] = [out is not None for out in values["out"]]
-            validate.wants_one(where, given)
+            validate.wants_one(where, values["out"])
         else:
             validate.needs_out(where, values.get("accumulate", False), *values["out"])
         return SimpleNamespace(**values)

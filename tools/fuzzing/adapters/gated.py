@@ -106,8 +106,15 @@ class Gated(Adapter):
             found = Expected(y, error, False, usual, np.isnan(oracle.a) | np.isnan(oracle.b))
             return [found] if request.entry == "call" else [found, *[None] * len(op.saves)]
         results: list[Expected | None] = []
-        parts = [judged["da"], judged["db"]]
-        of = [usual & np.isfinite(exact) for exact, _ in parts]
+        # Products on the way that are too large, or that are subnormal numbers.
+        info = np.finfo(computed_in(dtype))
+        with np.errstate(all="ignore"):
+            g, slope = wide(dy, dtype) * oracle.c, oracle.slope(oracle.z)
+            tiny = float(info.smallest_subnormal) * (1 + np.abs(slope))
+        usual = usual & (np.abs(g) < info.max) & np.isfinite(slope)
+        parts = [(exact, error + tiny) for exact, error in (judged["da"], judged["db"])]
+        of = [usual & (np.abs(exact) < info.max) for exact, _ in parts]
+        summed = of[0] & of[1]
         if op.packed:
             pair = [case.packed(p, q, axis) for p, q in zip(*parts, strict=True)]
             parts, of = [tuple(pair)], [case.packed(*of, axis)]  # type: ignore[list-item]
@@ -119,8 +126,7 @@ class Gated(Adapter):
                 case.packed(p, q, 0)
                 for p, q in zip(judged["dbias_a"], judged["dbias_b"], strict=True)
             ]
-            whole = usual & np.isfinite(judged["da"][0]) & np.isfinite(judged["db"][0])
-            kept = whole.all(others)
+            kept = summed.all(others)
             where = case.packed(kept, kept, 0) & (np.abs(pair[0]) < 1e300)
             results.append(self._sum(request, values, len(parts), *pair, where, made["bias"].dtype))
         return results
