@@ -147,6 +147,23 @@ def bias_act(*shape: int, axis: int) -> Native:
     )
 
 
+def gated(*shape: int, axis: int) -> Native:
+    m = Maker()
+    dy, a, b = (m.given(*shape) for _ in range(3))
+    biases = [m.given(shape[axis]) for _ in range(2)]
+    da, db, dbias_a, dbias_b = (
+        m.made(*of) for of in (shape, shape, shape[axis:][:1], shape[axis:][:1])
+    )
+    return m.call(
+        f"gated {shape} {axis}",
+        lambda: _cpu.gated_workspace(a, axis),
+        lambda workspace: _cpu.gated_backward(
+            *(WHICH, dy, a, b, *biases, da, db, dbias_a, dbias_b, axis, (), 2.0, 0.0, False),
+            *(workspace, 0),
+        ),
+    )
+
+
 def layer_norm(rows: int, columns: int) -> Native:
     m = Maker()
     dy, x, weight = m.given(rows, columns), m.given(rows, columns), m.given(1, columns)
@@ -212,6 +229,8 @@ def calls() -> list[Native]:
         squares(100_001),
         bias_act(30_000, 3, axis=1),
         bias_act(2, 3, 20_001, axis=1),
+        gated(30_000, 3, axis=1),
+        gated(2, 3, 20_001, axis=1),
         layer_norm(1000, 100),
         layer_norm(70, 3001),
         batch_backward(32, 8, 400, axis=1),

@@ -36,6 +36,9 @@ def call_all() -> None:
     fa.mean_var.backward((one, one), x, axis=0)
     fa.bias_act(x, one, "mish", residual=x)
     fa.bias_act.backward(x, x, one, x, "mish")
+    both = np.concatenate((one, one))
+    fa.swiglu(x, x, bias=both)
+    fa.swiglu.backward(x, x, x, both)
     _, saved = fa.add_layer_norm.forward(x, x, one, one)
     fa.add_layer_norm.backward(x, *saved, dtotal=x)
     _, saved = fa.group_norm.forward(x, 2, one, one)
@@ -107,6 +110,7 @@ def test_every_family_is_there(recorded):
         *("square_value_and_grad", "moments", "moments_backward", "bias_act_forward"),
         *("bias_act_backward", "norm_forward", "norm_backward", "batch_norm_forward"),
         *("batch_norm_backward", "norm_apply", "gates_forward", "gates_backward"),
+        *("gated_forward", "gated_backward"),
     }
 
 

@@ -54,6 +54,17 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
     "bias_act.backward, identity": (
         fa.bias_act.backward, (made(*SHAPE), None, made(40)), {}, (SHAPE, (40,)),
     ),
+    "glu": (
+        fa.glu, (made(*SHAPE),), {"axis": 0, "bias": made(6), "interleaved": True}, ((3, 40),),
+    ),
+    "glu.backward": (
+        fa.glu.backward, (made(6, 20), made(*SHAPE), made(40)), {"gate": "first"}, (SHAPE, (40,)),
+    ),
+    "swiglu": (fa.swiglu, (made(*SHAPE), made(*SHAPE)), {"limit": 1.0}, (SHAPE,)),
+    "swiglu.backward": (
+        fa.swiglu.backward, (made(*SHAPE), made(*SHAPE), made(*SHAPE)), {"alpha": 2.0},
+        (SHAPE, SHAPE),
+    ),
     "mean_var": (fa.mean_var, (made(*SHAPE), 0), {}, ((40,), (40,))),
     "mean_var.backward": (
         fa.mean_var.backward, ((made(6), made(6)), made(*SHAPE), 1), {}, (SHAPE,),
