@@ -127,6 +127,8 @@ class Kernel:
     @property
     def has_path(self) -> bool:
         """Whether there ought to be a fast path."""
+        if self.what.startswith(CALLS):
+            return False
         if self.is_norm_map:
             return FAST_NORMS in self.what
         return self.kernel in IN_FLIGHT or self.is_norm or sum(self.accesses) > 0
@@ -226,7 +228,7 @@ def _with_path(kernel: Kernel) -> Kernel:
 # These call their activation: activate.cuh says why. What they fuse is loaded beside the vectors;
 # the strided map, once it has found the offset of an element, keeps what it needs after the call on
 # the stack.
-CALLS = ("bias",)
+CALLS = ("bias", "gated")
 CALLS_STRIDED = "chosen"
 
 

@@ -76,6 +76,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('sums_of_segments', 'any activation', 'float32', 1, False)
     >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
+    >>> identify("void gated_backward_sums<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
+    ('gated_backward_sums', 'gated backward', 'bfloat16', 3, True)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -98,6 +100,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     if kernel.startswith(("norm_", "sums_of_")):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype, 1, False
+    if kernel.startswith("gated_"):
+        way = kernel.split("_")[1]
+        backward = way == "backward"
+        return kernel, f"gated {way}", dtype, 3 if backward else 2, backward
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]

@@ -43,6 +43,8 @@ def recorded() -> list[tuple[Any, tuple[Any, ...]]]:
             fa.moments(f32(30_000)),
             fa.bias_act.backward(x, x, one, None, "mish"),
         ]
+        y, saved = fa.gated.forward(x, x, "mish", bias=f32(6))
+        results += [y, saved, fa.gated.backward(x, *saved, "mish")]
         y, saved = fa.layer_norm.forward(f32(300, 8), f32(8), f32(8))
         results += [y, saved, fa.layer_norm.backward(f32(300, 8), *saved)]
         y, saved = fa.batch_norm.forward(x, None, None, one, one, training=True)
@@ -73,7 +75,7 @@ def test_workspaces_that_are_short(recorded):
                 function(*replaced(arguments, at, None))
             needed.add(function.__name__)
     assert needed >= {"sum", "square_value_and_grad", "bias_act_backward", "batch_norm_forward"}
-    assert needed >= {"batch_norm_backward", "gates_backward", "norm_backward"}
+    assert needed >= {"batch_norm_backward", "gated_backward", "gates_backward", "norm_backward"}
 
 
 def test_arrays_that_do_not_fit(recorded):

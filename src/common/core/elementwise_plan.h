@@ -1,9 +1,9 @@
 // Plans the iteration over arrays of one shape together, element by element: for the CPU's tensor
 // iterator and for CUDA's element-wise kernels.
 //
-// Axes of length 1 are dropped. Axes along which the output runs backwards are reversed in every
-// operand. The rest are sorted by the output's strides, largest first, and merged where the strides
-// of every operand allow it.
+// Axes of length 1 are dropped. Axes along which the leader runs backwards are reversed in every
+// operand. The rest are sorted by the leader's strides, largest first, and merged where the strides
+// of every operand allow it. The leader is an output: the last operand, unless told otherwise.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace fastact {
 
-constexpr int kMaxOperands = 6;  // of the moments' gradient: five that are read, dx
+constexpr int kMaxOperands = 6;  // five and dx of the moments' gradient; four, da and db of gated
 
 struct ElementwisePlan {
   int64_t item;  // bytes an element
   int64_t size;  // elements
-  int operands;  // the last is the output
-  int ndim;      // at least 1
+  int operands;
+  int ndim;  // at least 1
   int64_t shape[kMaxAxes];
   char* data[kMaxOperands];
   int64_t strides[kMaxOperands][kMaxAxes];  // bytes
@@ -38,33 +38,34 @@ inline bool rows_aligned(const ElementwisePlan& plan, int operand, int64_t bytes
   return bits % uintptr_t(bytes) == 0;
 }
 
-// All operands have the same shape and dtype (checked by the caller); the last is the output.
+// All operands have the same shape and dtype (checked by the caller). One without a shape is
+// absent: it stands in nobody's way, and its data stays null.
 inline void plan_elementwise(ElementwisePlan* plan, int64_t item, int operands,
-                             const Operand* arrays) {
-  const int output = operands - 1;
+                             const Operand* arrays, int leader) {
   plan->item = item;
   plan->operands = operands;
   plan->size = 1;
   plan->ndim = 0;
   for (int k = 0; k < operands; ++k) plan->data[k] = arrays[k].data;
 
-  for (int axis = 0; axis < arrays[output].ndim; ++axis) {
-    const int64_t length = arrays[output].shape[axis];
+  for (int axis = 0; axis < arrays[leader].ndim; ++axis) {
+    const int64_t length = arrays[leader].shape[axis];
     plan->size *= length;
     if (length == 1) continue;
     const int to = plan->ndim++;
     plan->shape[to] = length;
-    for (int k = 0; k < operands; ++k) plan->strides[k][to] = byte_stride(arrays[k], axis, item);
-    if (plan->strides[output][to] >= 0) continue;
+    for (int k = 0; k < operands; ++k)
+      plan->strides[k][to] = arrays[k].shape ? byte_stride(arrays[k], axis, item) : 0;
+    if (plan->strides[leader][to] >= 0) continue;
     for (int k = 0; k < operands; ++k) {
       plan->data[k] += (length - 1) * plan->strides[k][to];
       plan->strides[k][to] = -plan->strides[k][to];
     }
   }
 
-  // The output's largest stride outermost; axes keep their order where it does not tell them apart.
+  // The leader's largest stride outermost; axes keep their order where it does not tell them apart.
   for (int i = 1; i < plan->ndim; ++i)
-    for (int j = i; j > 0 && plan->strides[output][j - 1] < plan->strides[output][j]; --j) {
+    for (int j = i; j > 0 && plan->strides[leader][j - 1] < plan->strides[leader][j]; --j) {
       std::swap(plan->shape[j - 1], plan->shape[j]);
       for (int k = 0; k < operands; ++k) std::swap(plan->strides[k][j - 1], plan->strides[k][j]);
     }
@@ -93,7 +94,12 @@ inline void plan_elementwise(ElementwisePlan* plan, int64_t item, int operands,
     int64_t expected = item;
     for (int axis = plan->ndim; axis-- > 0; expected *= plan->shape[axis])
       plan->contiguous[k] &= plan->strides[k][axis] == expected;
+    plan->contiguous[k] |= !arrays[k].shape;
   }
+}
+inline void plan_elementwise(ElementwisePlan* plan, int64_t item, int operands,
+                             const Operand* arrays) {
+  plan_elementwise(plan, item, operands, arrays, operands - 1);
 }
 
 }  // namespace fastact

@@ -43,5 +43,30 @@ FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T
   return z;
 }
 
+// Both at once, for gradients that need them.
+template <class T>
+struct ValueAndSlope {
+  Wide<T> value, slope;
+};
+template <class T>
+FASTACT_DEVICE_CALL ValueAndSlope<T> value_and_slope(int which, const double* parameters,
+                                                     Wide<T> z) {
+  ValueAndSlope<T> both;
+  switch (which) {
+#define FASTACT_CASE(name, A)                                    \
+  case k_##name: {                                               \
+    const A<Compute<T>, kApproximate<T>> activation(parameters); \
+    _Pragma("unroll") for (int j = 0; j < Vec<T>::kSize; ++j) {  \
+      both.value.lane[j] = activation.forward(z.lane[j]);        \
+      both.slope.lane[j] = activation.derivative(z.lane[j]);     \
+    }                                                            \
+    break;                                                       \
+  }
+    FASTACT_ACTIVATIONS(FASTACT_CASE)
+#undef FASTACT_CASE
+  }
+  return both;
+}
+
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -176,6 +176,7 @@ struct Reduced {
 
 // Families with a file of their own.
 void bind_batch_norm(py::module_& m);
+void bind_gated(py::module_& m);
 void bind_gates(py::module_& m);
 void bind_moments(py::module_& m);
 void bind_norms(py::module_& m);

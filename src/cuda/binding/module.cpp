@@ -270,6 +270,7 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.def("bias_act_workspace", py_bias_act_workspace, "Bytes of scratch for bias_act_backward.");
   m.def("bias_act_backward", py_bias_act_backward,
         "dx OUT = dy IN * f'(x + bias + residual), dbias OUT = its sum by channel, or +=.");
+  bind_gated(m);
   bind_gates(m);
   bind_moments(m);
   bind_batch_norm(m);

@@ -1,4 +1,5 @@
-// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor.
+// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor. Several outputs
+// are written by one functor in one pass; those that are absent are skipped.
 //
 // Contiguous arrays: a thread takes kUnroll vectors of 16 bytes, with all loads before the first
 // use. Vectors begin where y is a multiple of 16 bytes; the elements before the first and after the
@@ -8,9 +9,10 @@
 // Any other strides: a thread takes one vector where all operands allow it (innermost stride one
 // element, or zero in an input; row length and all other strides multiples of a vector), else one
 // element. It finds its offset by dividing its index by the lengths of the axes, in 32 bits where
-// the size allows it.
+// the size allows it. Two operands that are the even and the odd elements of one array may be read,
+// or written, as a pair: two vectors that lie together hold a vector of each.
 //
-// Bytes moved: those of the inputs and of the output, once. No shared memory, no barrier.
+// Bytes moved: those of the inputs and of the outputs, once. No shared memory, no barrier.
 #pragma once
 
 #include "common/core/elementwise_plan.h"
@@ -31,11 +33,32 @@ constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 
+// The number of a functor's outputs: one, unless it says how many.
+template <class F, class = int>
+constexpr int kOutputsOf = 1;
+template <class F>
+constexpr int kOutputsOf<F, decltype(F::kOutputs + 0)> = F::kOutputs;
+
+// What a functor of several outputs gives: elements, or vectors.
+template <class Value, int outputs>
+struct Results {
+  Value of[outputs];
+};
+template <class Value>
+FASTACT_DEVICE Value& result_of(Value& value, int) {
+  return value;
+}
+template <class Value, int outputs>
+FASTACT_DEVICE Value& result_of(Results<Value, outputs>& results, int k) {
+  return results.of[k];
+}
+
 // The interface of a map's functor. index: of the element, or of a vector's first one, in
 // contiguous arrays (0 for strided ones).
 //   kUnroll                                                            vectors in flight
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
+// With kOutputs both give Results of as many.
 // A functor with a type Prefetch, for what it reads besides, has instead of the last one
 //   Prefetch prefetch(int64_t index)                                   called before the loads
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index, const Prefetch& prefetch)
@@ -79,10 +102,11 @@ struct Prefetched<F, decltype(int(sizeof(typename F::Prefetch)))> {
 };
 
 // The arrays of a contiguous map. With `accumulate` the result is added to what `out` holds.
-template <class T, int inputs>
+template <class T, int inputs, int outputs>
 struct ContiguousMap {
   const T* in[inputs];  // IN: n elements each
-  T* out;               // OUT (IN/OUT with accumulate): n elements, one of the inputs or disjoint
+  T* out[outputs];      // OUT (IN/OUT with accumulate): n elements, one of the inputs or disjoint;
+                        // of several, those that are null are not wanted
   int64_t n;
   int64_t head;  // elements before the first vector
   int64_t vecs;  // whole vectors after that
@@ -90,37 +114,54 @@ struct ContiguousMap {
   bool accumulate;
 };
 
-template <class T, int inputs, bool accumulates, class F>
-FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bool accumulate,
-                                const F& f) {
+template <class T, int inputs, bool accumulates, class F, int outputs>
+FASTACT_DEVICE void map_element(const T (&in)[inputs], T* const (&out)[outputs], int64_t index,
+                                bool accumulate, const F& f) {
   Compute<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k]);
-  Compute<T> value = f.at(wide, index);
-  if (accumulates && accumulate) value = widen(load(out)) + value;
-  store(out, narrow<T>(value));
+  auto results = f.at(wide, index);
+#pragma unroll
+  for (int k = 0; k < outputs; ++k) {
+    if (outputs > 1 && !out[k]) continue;
+    Compute<T>& value = result_of(results, k);
+    if (accumulates && accumulate) value = widen(load(out[k])) + value;
+    store(out[k], narrow<T>(value));
+  }
 }
 
-template <class T, int inputs, bool accumulates, class F>
-FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
-                            const F& f, const Prefetched<F>& prefetched) {
-  Vec<T> before{};
-  if (accumulates && accumulate) before = load_vec(out);
+template <class T, int inputs, bool accumulates, class F, int outputs>
+FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* const (&out)[outputs], int64_t index,
+                            bool accumulate, const F& f, const Prefetched<F>& prefetched) {
+  Vec<T> before[outputs] = {};
+  if (accumulates && accumulate) {
+#pragma unroll
+    for (int k = 0; k < outputs; ++k)
+      if (outputs == 1 || out[k]) before[k] = load_vec(out[k]);
+  }
   Wide<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen_vec(in[k]);
-  Wide<T> result = prefetched.vec(f, wide, index);
-  if (accumulates && accumulate) {
+  auto results = prefetched.vec(f, wide, index);
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = widen(before.lane[j]) + result.lane[j];
+  for (int k = 0; k < outputs; ++k) {
+    if (outputs > 1 && !out[k]) continue;
+    Wide<T>& result = result_of(results, k);
+    if (accumulates && accumulate) {
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j)
+        result.lane[j] = widen(before[k].lane[j]) + result.lane[j];
+    }
+    store_vec(out[k], narrow_vec<T>(result));
   }
-  store_vec(out, narrow_vec<T>(result));
 }
 
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL_OF(kMapThreads, (kBlocksOf<F, T>))
-void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
+void map_contiguous(const ContiguousMap<T, inputs, kOutputsOf<F>> map,
+                    FASTACT_GRID_CONSTANT const F f) {
   constexpr int kUnroll = F::kUnroll;
+  constexpr int kOutputs = kOutputsOf<F>;
   constexpr int kSize = Vec<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kUnroll) + threadIdx.x;
 
@@ -155,8 +196,11 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
     const int64_t i = first + u * kMapThreads;
     if (i >= map.vecs) break;
     const int64_t index = map.head + i * kSize;
-    map_vec<T, inputs, accumulates>(in[u], map.out + index, index, map.accumulate, f,
-                                    prefetched[u]);
+    T* out[kOutputs];
+#pragma unroll
+    for (int k = 0; k < kOutputs; ++k)
+      out[k] = kOutputs > 1 && !map.out[k] ? nullptr : map.out[k] + index;
+    map_vec<T, inputs, accumulates>(in[u], out, index, map.accumulate, f, prefetched[u]);
   }
 
   if (blockIdx.x > 0) return;
@@ -167,37 +211,59 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k) element[k] = load(map.in[k] + i);
-    map_element<T, inputs, accumulates>(element, map.out + i, i, map.accumulate, f);
+    T* out[kOutputs];
+#pragma unroll
+    for (int k = 0; k < kOutputs; ++k)
+      out[k] = kOutputs > 1 && !map.out[k] ? nullptr : map.out[k] + i;
+    map_element<T, inputs, accumulates>(element, out, i, map.accumulate, f);
   }
 }
 
-template <int inputs>
+template <int inputs, int outputs = 1>
 struct StridedMap {
   const char* in[inputs];
-  char* out;
+  char* out[outputs];  // of several, those that are null are not wanted
   int64_t tasks;
   int task_size;  // elements: one, or a vector
   bool accumulate;
   int ndim;
-  int64_t shape[kMaxAxes];                // the innermost length in tasks
-  int64_t strides[inputs + 1][kMaxAxes];  // bytes; the innermost of a task; out's come last
+  int64_t shape[kMaxAxes];                      // the innermost length in tasks
+  int64_t strides[inputs + outputs][kMaxAxes];  // bytes; the innermost of a task; outputs' are last
 };
 
-// Offsets in bytes of the index-th task in each operand.
-template <class Index, int inputs>
-FASTACT_DEVICE void locate(const StridedMap<inputs>& map, Index index, int64_t (&at)[inputs + 1]) {
+// Offsets in bytes of the index-th task in each operand; of the first axes of the map alone, as
+// many as `ndim` says.
+template <class Index, int inputs, int outputs>
+FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, Index index,
+                           int64_t (&at)[inputs + outputs], int ndim) {
 #pragma unroll
-  for (int k = 0; k <= inputs; ++k) at[k] = 0;
-  for (int axis = map.ndim - 1; axis > 0; --axis) {
+  for (int k = 0; k < inputs + outputs; ++k) at[k] = 0;
+  for (int axis = ndim - 1; axis > 0; --axis) {
     const Index length = Index(map.shape[axis]);
     const Index outer = index / length;
     const int64_t here = int64_t(index - outer * length);
 #pragma unroll
-    for (int k = 0; k <= inputs; ++k) at[k] += here * map.strides[k][axis];
+    for (int k = 0; k < inputs + outputs; ++k) at[k] += here * map.strides[k][axis];
     index = outer;
   }
 #pragma unroll
-  for (int k = 0; k <= inputs; ++k) at[k] += int64_t(index) * map.strides[k][0];
+  for (int k = 0; k < inputs + outputs; ++k) at[k] += int64_t(index) * map.strides[k][0];
+}
+template <class Index, int inputs, int outputs>
+FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, Index index,
+                           int64_t (&at)[inputs + outputs]) {
+  locate(map, index, at, map.ndim);
+}
+
+// A vector of an input whose innermost stride is one element, or zero: one element stands for all.
+template <class T>
+FASTACT_DEVICE Vec<T> load_or_repeat(const T* p, bool repeats) {
+  if (!repeats) return load_vec(p);
+  Vec<T> vec;
+  const T element = load(p);
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) vec.lane[j] = element;
+  return vec;
 }
 
 template <class T, int inputs, bool accumulates, class F>
@@ -210,7 +276,7 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
     locate(map, uint32_t(index), at);
   else
     locate(map, index, at);
-  T* out = reinterpret_cast<T*>(map.out + at[inputs]);
+  T* const out[] = {reinterpret_cast<T*>(map.out[0] + at[inputs])};
   if (map.task_size == 1) {
     T element[inputs];
 #pragma unroll
@@ -221,29 +287,43 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) 
   }
   Vec<T> in[inputs];
 #pragma unroll
-  for (int k = 0; k < inputs; ++k) {
-    const T* p = reinterpret_cast<const T*>(map.in[k] + at[k]);
-    if (map.strides[k][map.ndim - 1] != 0) {
-      in[k] = load_vec(p);
-    } else {  // one element stands for all
-      const T element = load(p);
-#pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) in[k].lane[j] = element;
-    }
-  }
+  for (int k = 0; k < inputs; ++k)
+    in[k] = load_or_repeat(reinterpret_cast<const T*>(map.in[k] + at[k]),
+                           map.strides[k][map.ndim - 1] == 0);
   Prefetched<F> prefetched;
   prefetched.prepare(f, 0);
   map_vec<T, inputs, accumulates>(in, out, 0, map.accumulate, f, prefetched);
 }
 
+// Whether a map's outputs are aligned alike, so that vectors can begin where all of them are
+// multiples of 16 bytes. Then an input that is an output needs no window, in which one thread would
+// read what another overwrites.
+template <int inputs, int outputs>
+bool outputs_aligned_alike(const ElementwisePlan& plan) {
+  uintptr_t first = 0;
+  bool alike = true, any = false;
+  for (int k = inputs; k < inputs + outputs; ++k) {
+    if (!plan.data[k]) continue;
+    const auto missed = reinterpret_cast<uintptr_t>(plan.data[k]) % kVecBytes;
+    alike &= !any || missed == first;
+    first = missed, any = true;
+  }
+  return any && alike;
+}
+
+// Of several outputs those that are there are aligned alike.
 template <class T, int inputs, bool accumulates, class F>
 void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
   constexpr int kSize = Vec<T>::kSize;
-  ContiguousMap<T, inputs> map{};
-  map.out = reinterpret_cast<T*>(plan.data[inputs]);
+  constexpr int kOutputs = kOutputsOf<F>;
+  ContiguousMap<T, inputs, kOutputs> map{};
+  uintptr_t missed = 0;
+  for (int k = 0; k < kOutputs; ++k) {
+    map.out[k] = reinterpret_cast<T*>(plan.data[inputs + k]);
+    if (map.out[k]) missed = reinterpret_cast<uintptr_t>(map.out[k]) % kVecBytes;
+  }
   map.n = plan.size;
   map.accumulate = accumulate;
-  const auto missed = reinterpret_cast<uintptr_t>(map.out) % kVecBytes;
   map.head = std::min<int64_t>(plan.size, int64_t((kVecBytes - missed) % kVecBytes / sizeof(T)));
   map.vecs = (plan.size - map.head) / kSize;
   map.aligned = true;
@@ -276,7 +356,7 @@ StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate, int
   map.accumulate = accumulate;
   map.ndim = plan.ndim;
   for (int k = 0; k < inputs; ++k) map.in[k] = plan.data[k];
-  map.out = plan.data[inputs];
+  map.out[0] = plan.data[inputs];
   for (int axis = 0; axis <= last; ++axis) {
     map.shape[axis] = axis == last ? plan.shape[axis] / map.task_size : plan.shape[axis];
     for (int k = 0; k <= inputs; ++k)

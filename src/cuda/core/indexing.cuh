@@ -25,6 +25,30 @@ FASTACT_DEVICE int64_t quotient(int64_t a, int64_t b) {
   return (a | b) <= int64_t(0xffffffff) ? uint32_t(a) / uint32_t(b) : a / b;
 }
 
+// a / by for 0 <= a < limit: floor(a factor / 2^(31 + shift)), which is exact for a < 2^31 with
+// shift = ceil(log2(by)) and factor = ceil(2^(31 + shift) / by) < 2^32 (T. Granlund and P.
+// Montgomery, "Division by invariant integers using multiplication", 1994). Where a or `by` may be
+// larger, a division.
+struct Divisor {
+  int64_t by = 1;
+  uint32_t factor = 0;  // 0: divide
+  int shift = 0;
+
+  Divisor() = default;
+  Divisor(int64_t divisor, int64_t limit) : by(divisor) {
+    constexpr int64_t kMost = int64_t(1) << 31;
+    if (limit > kMost || by > kMost) return;
+    while (int64_t(1) << shift < by) ++shift;
+    factor = uint32_t(((uint64_t(1) << (31 + shift)) + uint64_t(by) - 1) / uint64_t(by));
+  }
+  FASTACT_DEVICE uint32_t quick(uint32_t a) const {
+    return uint32_t(uint64_t(a << 1) * factor >> 32) >> shift;
+  }
+  FASTACT_DEVICE int64_t operator()(int64_t a) const {
+    return factor ? int64_t(quick(uint32_t(a))) : a / by;
+  }
+};
+
 FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 constexpr int64_t kMaxChunks = 1024;  // and so at most as many partial sums of one output

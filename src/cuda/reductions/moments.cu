@@ -61,7 +61,7 @@ void moments_backward_narrow(FASTACT_GRID_CONSTANT const StridedMap<4> map, cons
     locate(map, uint32_t(index), at);
   else
     locate(map, index, at);
-  T* out = reinterpret_cast<T*>(map.out + at[kDx]);
+  T* out = reinterpret_cast<T*>(map.out[0] + at[kDx]);
   const double* mean = reinterpret_cast<const double*>(map.in[kMean] + at[kMean]);
   const auto gradient = [&](float dmean, float dsecond, float x, double of_x) {
     return madd(scale * dsecond, float(double(x) - of_x), share * dmean);
@@ -77,16 +77,8 @@ void moments_backward_narrow(FASTACT_GRID_CONSTANT const StridedMap<4> map, cons
   Wide<T> in[kMean];
 #pragma unroll
   for (int k = 0; k < kMean; ++k) {
-    const T* p = reinterpret_cast<const T*>(map.in[k] + at[k]);
-    Vec<T> vec;
-    if (map.strides[k][map.ndim - 1] != 0) {
-      vec = load_vec(p);
-    } else {
-      const T element = load(p);
-#pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) vec.lane[j] = element;
-    }
-    in[k] = widen_vec(vec);
+    in[k] = widen_vec(load_or_repeat(reinterpret_cast<const T*>(map.in[k] + at[k]),
+                                     map.strides[k][map.ndim - 1] == 0));
   }
   const bool is_one = map.strides[kMean][map.ndim - 1] == 0;
   const double first = load(mean);

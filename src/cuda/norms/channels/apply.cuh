@@ -159,7 +159,7 @@ void apply_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs + 1> map,
   for (int k = 0; k < inputs; ++k)
     in[k] = widen(load(reinterpret_cast<const T*>(map.in[k] + at[k])));
   const int64_t coef = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
-  T* out = reinterpret_cast<T*>(map.out + at[inputs + 1]);
+  T* out = reinterpret_cast<T*>(map.out[0] + at[inputs + 1]);
   Compute<T> value = f.at_coef(in, coef);
   if (map.accumulate) value = widen(load(out)) + value;
   store(out, narrow<T>(value));
@@ -199,7 +199,7 @@ void apply(const Operand (&arrays)[inputs + 1], bool dense, const bool* of_coef,
   map.accumulate = accumulate;
   map.ndim = plan.ndim;
   for (int k = 0; k <= inputs; ++k) map.in[k] = plan.data[k];
-  map.out = plan.data[inputs + 1];
+  map.out[0] = plan.data[inputs + 1];
   for (int axis = 0; axis < plan.ndim; ++axis) {
     map.shape[axis] = plan.shape[axis];
     for (int k = 0; k < inputs + 2; ++k) map.strides[k][axis] = plan.strides[k][axis];

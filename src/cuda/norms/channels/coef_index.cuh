@@ -19,30 +19,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// a / by for 0 <= a < limit: floor(a factor / 2^(31 + shift)), which is exact for a < 2^31 with
-// shift = ceil(log2(by)) and factor = ceil(2^(31 + shift) / by) < 2^32 (T. Granlund and P.
-// Montgomery, "Division by invariant integers using multiplication", 1994). Where a or `by` may be
-// larger, a division.
-struct Divisor {
-  int64_t by = 1;
-  uint32_t factor = 0;  // 0: divide
-  int shift = 0;
-
-  Divisor() = default;
-  Divisor(int64_t divisor, int64_t limit) : by(divisor) {
-    constexpr int64_t kMost = int64_t(1) << 31;
-    if (limit > kMost || by > kMost) return;
-    while (int64_t(1) << shift < by) ++shift;
-    factor = uint32_t(((uint64_t(1) << (31 + shift)) + uint64_t(by) - 1) / uint64_t(by));
-  }
-  FASTACT_DEVICE uint32_t quick(uint32_t a) const {
-    return uint32_t(uint64_t(a << 1) * factor >> 32) >> shift;
-  }
-  FASTACT_DEVICE int64_t operator()(int64_t a) const {
-    return factor ? int64_t(quick(uint32_t(a))) : a / by;
-  }
-};
-
 // Powers of two: nvcc makes a jump table of a choice among consecutive numbers, which
 // tools/cuda_static.py cannot follow.
 enum Order : int { kOneChannel = 1, kTwoChannels = 2, kVecOfEach = 4, kLaneByLane = 8 };

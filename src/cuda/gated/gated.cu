@@ -1,0 +1,228 @@
+// Gated activations: y = f(min(a', limit)) (clamp(b', -limit, limit) + offset), a' = a + bias_a,
+// b' = b + bias_b, and their gradients, in one pass over memory each (common/gated/gated.h has the
+// formulas).
+//
+// Contiguous arrays without biases: the map of core/elementwise.cuh, with two outputs backward. All
+// others: the kernels of strided.cuh. The activation is chosen at run time, by one call a vector:
+// three arrays forward, five backward leave more time for instructions than an activation has
+// (docs/design/cuda.md, "Gated activations").
+//
+// The sums of the biases' gradients are added by block in the same pass, and by one finishing
+// kernel each, in an order that depends on shape and dtype, and on which axis is the innermost one
+// in memory. At most kMaxChunks partial sums per channel.
+//
+// Bytes moved: a, b and y once; dy, a, b, da and db once.
+#include "cuda/gated/strided.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int64_t kChunkRows = 64;
+constexpr int64_t kManyBlocks = 1024;
+
+// Base and strides, that along the last axis aside, are multiples of a vector.
+bool rows_at_vectors(const ElementwisePlan& plan, int k) {
+  return rows_aligned(plan, k, kVecBytes);
+}
+
+Access access_of(const ElementwisePlan& plan, int k) {
+  if (!plan.data[k]) return kAbsent;
+  const bool dense = plan.strides[k][plan.ndim - 1] == plan.item;
+  return dense && rows_at_vectors(plan, k) ? kByVector : kByElement;
+}
+
+// Whether arrays k and k + 1 are the even and odd elements of one, and in which order.
+bool are_pair(const ElementwisePlan& plan, int k, bool* odd_first) {
+  if (!plan.data[k] || !plan.data[k + 1]) return false;
+  bool pair = plan.strides[k][plan.ndim - 1] == 2 * plan.item;
+  for (int axis = 0; axis < plan.ndim; ++axis)
+    pair &= plan.strides[k][axis] == plan.strides[k + 1][axis];
+  *odd_first = plan.data[k + 1] < plan.data[k];
+  const int even = *odd_first ? k + 1 : k;
+  return pair && plan.data[even] + plan.item == plan.data[2 * k + 1 - even] &&
+         rows_at_vectors(plan, even);
+}
+
+// Makes an axis the innermost one.
+void move_last(ElementwisePlan* plan, int axis) {
+  std::rotate(plan->shape + axis, plan->shape + axis + 1, plan->shape + plan->ndim);
+  for (int k = 0; k < plan->operands; ++k)
+    std::rotate(plan->strides[k] + axis, plan->strides[k] + axis + 1,
+                plan->strides[k] + plan->ndim);
+}
+
+// first: a's number among the arrays; b is the next.
+template <class T, int inputs, int outputs>
+GatedMap<inputs, outputs> map_of(const ElementwisePlan& plan, int first, bool accumulate) {
+  constexpr int kSize = Vec<T>::kSize, kArrays = inputs + 1 + outputs;
+  const int last = plan.ndim - 1;
+  GatedMap<inputs, outputs> map{};
+  map.ndim = plan.ndim;
+  map.accumulate = accumulate;
+  map.task_size = kSize;
+  map.columns = plan.shape[last];
+  map.rows = plan.size / plan.shape[last];
+  std::copy(plan.shape, plan.shape + plan.ndim, map.shape);
+  map.shape[last] = ceil_div(map.columns, kSize);
+  map.tasks = map.rows * map.shape[last];
+  map.vecs = Divisor(map.shape[last], map.tasks);
+  map.is_near = plan.ndim <= 2 && map.vecs.factor != 0;
+  const auto near = [&](int64_t stride) {
+    map.is_near &= stride >= 0 && stride < int64_t(1) << 31;
+    return uint32_t(stride);
+  };
+  bool by_vectors = map.columns % kSize == 0;
+  for (int k = 0; k < kArrays; ++k) {
+    std::copy(plan.strides[k], plan.strides[k] + plan.ndim, map.strides[k]);
+    map.step[k] = plan.strides[k][last];
+    map.strides[k][last] *= kSize;
+    map.access[k] = access_of(plan, k);
+    map.pitch[k] = near(last == 0 ? 0 : plan.strides[k][0]);
+    map.advance[k] = near(map.strides[k][last]);
+    by_vectors &= k == inputs || map.access[k] == kByVector;
+    if (k <= inputs)
+      map.in[k] = plan.data[k];
+    else
+      map.out[k - inputs - 1] = plan.data[k];
+  }
+  map.is_plain = map.is_near && by_vectors;
+  if (are_pair(plan, first, &map.odd_first[0])) map.access[first] = kByPair;
+  if (outputs == 2 && are_pair(plan, inputs + 1, &map.odd_first[1]))
+    map.access[inputs + 1] = kByPair;
+  return map;
+}
+
+// The channel as one array more: its "address" is the channel, where biases ask for it.
+struct Channel {
+  int64_t stride[kMaxAxes] = {};
+  Operand operand;
+  Channel(const GatedArrays& arrays) : operand{nullptr, arrays.a.ndim, arrays.a.shape, stride, 1} {
+    if (arrays.has_bias) stride[arrays.axis] = 1;
+  }
+};
+
+GatedBiases biases_of(const GatedArrays& arrays) {
+  GatedBiases biases{};
+  if (!arrays.has_bias) return biases;
+  biases.dtype = arrays.bias_dtype;
+  for (int k = 0; k < 2; ++k)
+    biases.data[k] = arrays.bias[k].data, biases.stride[k] = arrays.bias[k].stride;
+  return biases;
+}
+
+// Of so many channels, and so many elements of each.
+template <class T>
+GatedSums divide(int64_t channels, int64_t rows, bool channels_last) {
+  const int64_t vecs = ceil_div(channels, Vec<T>::kSize);
+  GatedSums sums{};
+  sums.tx = channels_last ? power_of_two_from(vecs, kWarp) : 1;
+  sums.ty = kThreads / sums.tx;
+  sums.tiles = ceil_div(vecs, sums.tx);
+  const int64_t most = std::max<int64_t>(1, kManyBlocks / sums.tiles);
+  const int64_t least = std::max(kChunkRows * std::max(1, sums.ty / 8), rows / most);
+  sums.size = std::max(least, ceil_div(rows, kMaxChunks));
+  sums.count = std::max<int64_t>(1, ceil_div(rows, sums.size));
+  return sums;
+}
+
+template <class T>
+void backward_with_sums(ElementwisePlan* plan, const GatedArrays& arrays, const Gated<T>& gated,
+                        bool accumulate, double* partials, cudaStream_t stream) {
+  constexpr int kChannel = 3;
+  const int64_t channels = arrays.a.shape[arrays.axis];
+  // The channels' axis, if they are more than one: merged with none, as no other has a channel.
+  int axis = plan->ndim;
+  for (int i = 0; i < plan->ndim; ++i)
+    if (channels > 1 && plan->strides[kChannel][i] != 0) axis = i;
+  const bool channels_last = axis == plan->ndim - 1;
+  if (axis == plan->ndim) {
+    plan->shape[axis] = 1;
+    for (int k = 0; k < plan->operands; ++k) plan->strides[k][axis] = 0;
+    ++plan->ndim;
+  } else {
+    move_last(plan, axis);
+  }
+  const auto map = map_of<T, 3, 2>(*plan, 1, accumulate);
+  GatedSums sums = divide<T>(channels, map.rows, channels_last);
+  sums.partials = partials;
+  launch(gated_backward_sums<T>, {std::min(sums.tiles * sums.count, kMaxBlocks), kThreads}, stream,
+         map, biases_of(arrays), gated, sums);
+  for (int k = 0; k < 2; ++k)
+    for_dtype(arrays.bias_dtype, [&](auto element) {
+      finish_partials<decltype(element)>(partials + k * channels * sums.count, channels, sums.count,
+                                         arrays.dbias[k].data, arrays.dbias[k].stride, accumulate,
+                                         stream);
+    });
+}
+
+}  // namespace
+
+template <class T>
+void gated_forward(const GatedFunction& function, const GatedArrays& arrays, cudaStream_t stream) {
+  ElementwisePlan plan;
+  const Gated<T> gated(function);
+  if (!arrays.has_bias) {
+    const Operand operands[] = {arrays.a, arrays.b, arrays.y};
+    plan_elementwise(&plan, sizeof(T), 3, operands);
+    if (plan.all_contiguous())
+      return run_contiguous<T, 2, false>(plan, false, GatedForward<T>{gated}, stream);
+  }
+  const Channel channel(arrays);
+  const Operand operands[] = {arrays.a, arrays.b, channel.operand, arrays.y};
+  plan_elementwise(&plan, sizeof(T), 4, operands);
+  const auto map = map_of<T, 2, 1>(plan, 0, false);
+  launch(gated_forward_strided<T>, {ceil_div(map.tasks, kThreads), kThreads}, stream, map,
+         biases_of(arrays), gated);
+}
+
+template <class T>
+int64_t gated_workspace(const Operand& a, int axis) {
+  if (is_empty(a)) return 0;
+  int64_t rows = 1;
+  for (int i = 0; i < a.ndim; ++i)
+    if (i != axis) rows *= a.shape[i];
+  const int64_t channels = a.shape[axis];
+  const int64_t chunks =
+      std::max(divide<T>(channels, rows, true).count, divide<T>(channels, rows, false).count);
+  return 2 * channels * chunks * int64_t(sizeof(double));
+}
+
+template <class T>
+void gated_backward(const GatedFunction& function, const GatedArrays& arrays, bool accumulate,
+                    void* workspace, cudaStream_t stream) {
+  if (is_empty(arrays.a)) {
+    for (int k = 0; arrays.has_dbias && k < 2; ++k)
+      for_dtype(arrays.bias_dtype, [&](auto element) {
+        finish_partials<decltype(element)>(nullptr, arrays.a.shape[arrays.axis], 0,
+                                           arrays.dbias[k].data, arrays.dbias[k].stride, accumulate,
+                                           stream);
+      });
+    return;
+  }
+  ElementwisePlan plan;
+  const Gated<T> gated(function);
+  if (!arrays.has_bias) {
+    const Operand operands[] = {arrays.dy, arrays.a, arrays.b, arrays.da, arrays.db};
+    plan_elementwise(&plan, sizeof(T), 5, operands, arrays.da.shape ? 3 : 4);
+    if (plan.all_contiguous() && outputs_aligned_alike<3, 2>(plan))
+      return run_contiguous<T, 3, true>(plan, accumulate, GatedBackward<T>{gated}, stream);
+  }
+  const Channel channel(arrays);
+  const Operand operands[] = {arrays.dy, arrays.a, arrays.b, channel.operand, arrays.da, arrays.db};
+  const int leader = arrays.da.shape ? 4 : arrays.db.shape ? 5 : 1;
+  plan_elementwise(&plan, sizeof(T), 6, operands, leader);
+  if (arrays.has_dbias)
+    return backward_with_sums(&plan, arrays, gated, accumulate, static_cast<double*>(workspace),
+                              stream);
+  const auto map = map_of<T, 3, 2>(plan, 1, accumulate);
+  launch(gated_backward_strided<T>, {ceil_div(map.tasks, kThreads), kThreads}, stream, map,
+         biases_of(arrays), gated);
+}
+
+using Storage = FASTACT_STORAGE;
+template void gated_forward<Storage>(const GatedFunction&, const GatedArrays&, cudaStream_t);
+template int64_t gated_workspace<Storage>(const Operand&, int);
+template void gated_backward<Storage>(const GatedFunction&, const GatedArrays&, bool, void*,
+                                      cudaStream_t);
+
+FASTACT_END_NAMESPACE

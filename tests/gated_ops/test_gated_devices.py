@@ -1,0 +1,395 @@
+"""What only a device could get wrong of gated activations: ways to read and write, sums."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_agrees, assert_same_bits
+from devices import DTYPES, EMULATED, KERNELS
+from gated import On, assert_all_same
+from sums import assert_sums
+
+import fastact as fa
+from fastact import _cpu
+from fastact.interop import devices
+
+OPS = [op for op in fa.ops.values() if op.family == "gated"]
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+on_devices = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
+
+# One element; rows of whole vectors, of less and of more than one; several tiles of channels;
+# several chunks of rows; more axes.
+SHAPES = [(1, 1), (5, 16), (9, 33), (3, 1100), (1500, 8), (3, 5, 24), (37,)]
+each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+LIMITS = [{}, {"limit": 1.5, "offset": 1.0}]
+
+
+def orders(op: Any) -> list[dict[str, Any]]:
+    """How a packed array may hold its halves."""
+    if not op.packed:
+        return [{}]
+    return [{"gate": g, "interleaved": i} for g in ("first", "second") for i in (False, True)]
+
+
+class Case:
+    """Arguments of a call and of its backward; all of them NumPy's."""
+
+    def __init__(
+        self, op: Any, shape: tuple[int, ...], dtype: Any, axis: int = -1, bias: Any = None
+    ) -> None:
+        rng = np.random.default_rng(zlib.crc32(repr((op.name, shape)).encode()))
+        double = list(shape)
+        double[axis] *= 2
+        each = [tuple(double)] if op.packed else [shape, shape]
+        self.op, self.axis = op, axis
+        self.arrays = [(2 * rng.normal(size=n)).astype(dtype) for n in each]
+        self.dy = rng.normal(size=shape).astype(dtype)
+        self.bias = None if bias is None else rng.normal(size=double[axis]).astype(bias)
+
+    def laid_out(self, *change: Any) -> "Case":
+        """The same values, each array in a layout of its own: those of x or a, of b, and of dy."""
+        made = Case.__new__(Case)
+        vars(made).update(vars(self))
+        arrays = [f(a) for f, a in zip(change, [*self.arrays, self.dy], strict=False)]
+        made.arrays, made.dy = arrays[:-1], arrays[-1]
+        return made
+
+    def backward(self, op: Any, **options: Any) -> tuple[Any, ...]:
+        """The gradients, as a tuple also where it is one."""
+        saved = (*self.arrays, self.bias)
+        gradients = op.backward(self.dy, *saved, axis=self.axis, **options)
+        return gradients if isinstance(gradients, tuple) else (gradients,)
+
+    def everything(self, op: Any, **options: Any) -> tuple[Any, ...]:
+        """y and all gradients."""
+        y = op(*self.arrays, axis=self.axis, bias=self.bias, **options)
+        return (y, *self.backward(op, **options))
+
+    def zeros(self, value: float = 0.0) -> list[np.ndarray]:
+        """Arrays for the gradients."""
+        like = [*self.arrays, *([] if self.bias is None else [self.bias])]
+        return [np.full_like(a, value) for a in like]
+
+
+def plain(a: np.ndarray) -> np.ndarray:
+    return a.copy()
+
+
+def stepped(a: np.ndarray) -> np.ndarray:
+    made = np.zeros((*a.shape[:-1], 3 * a.shape[-1]), a.dtype)[..., ::3]
+    made[...] = a
+    return made
+
+
+def padded(a: np.ndarray) -> np.ndarray:
+    """Rows of whole vectors with a gap behind them."""
+    made = np.zeros((*a.shape[:-1], a.shape[-1] + 16), a.dtype)[..., : a.shape[-1]]
+    made[...] = a
+    return made
+
+
+def fortran(a: np.ndarray) -> np.ndarray:
+    return np.asfortranarray(a)
+
+
+def reversed_(a: np.ndarray) -> np.ndarray:
+    every = (slice(None, None, -1),) * a.ndim
+    return np.ascontiguousarray(a[every])[every]
+
+
+def shifted(a: np.ndarray) -> np.ndarray:
+    """One element past a multiple of 64 bytes."""
+    held = np.zeros(a.size + 128, a.dtype)
+    start = -held.ctypes.data // a.itemsize % (64 // a.itemsize) + 1
+    made = held[start : start + a.size].reshape(a.shape)
+    made[...] = a
+    return made
+
+
+def repeated(a: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(a[..., :1], a.shape)
+
+
+LAYOUTS = [
+    (plain, plain, plain),
+    (stepped, plain, padded),
+    (plain, fortran, stepped),
+    (padded, padded, plain),
+    (reversed_, plain, reversed_),
+    (shifted, plain, plain),
+    (plain, shifted, shifted),
+    (shifted, shifted, shifted),
+]
+layout = pytest.mark.parametrize("change", LAYOUTS, ids=lambda c: "-".join(f.__name__ for f in c))
+
+
+def fused_isa() -> str | None:
+    """An instruction set with the fused multiply-add that every device has."""
+    return next((isa for isa in _cpu.supported_isas() if isa not in ("v2", "baseline")), None)
+
+
+def same_on_the_cpu(case: Case, **options: Any) -> tuple[Any, ...]:
+    """What the CPU gives by an instruction set with the fused multiply-add, as devices have it."""
+    isa, before = fused_isa(), _cpu.isa()
+    if isa is None:
+        pytest.skip("this CPU has no fused multiply-add")
+    _cpu.select_isa(isa)
+    try:
+        return case.everything(case.op, **options)
+    finally:
+        _cpu.select_isa(before)
+
+
+@each_op
+@on_devices
+@each_shape
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("limits", LIMITS, ids=["", "limit"])
+def test_bits_of_the_cpu(op, device, shape, name, limits):
+    """The same formulas, the same bits, whichever way each array is read; sums differ by order."""
+    there = On(op, device)
+    for order in orders(op):
+        for bias in (None, DTYPES[name], np.dtype(np.float64)):
+            case = Case(op, shape, DTYPES[name], bias=bias)
+            expected = same_on_the_cpu(case, **order, **limits)
+            sums = bias is not None
+            for a, b in zip(case.everything(there, **order, **limits), expected, strict=True):
+                if sums and b is expected[-1]:
+                    np.testing.assert_allclose(a, b, 1e-6, 1e-6 * np.sqrt(case.dy.size))
+                else:
+                    assert_same_bits(a, b)
+
+
+@each_op
+@on_devices
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("limits", LIMITS, ids=["", "limit"])
+def test_16_bits_agree_with_the_cpu(op, device, name, limits):
+    for shape in ((7, 33), (40, 64)):
+        for order in orders(op):
+            for bias in (None, DTYPES[name], np.dtype(np.float32)):
+                case = Case(op, shape, DTYPES[name], bias=bias)
+                actual = case.everything(On(op, device), **order, **limits)
+                expected = case.everything(op, **order, **limits)
+                for a, b in zip(actual, expected, strict=True):
+                    assert a.dtype == b.dtype
+                    large = 1 + np.abs(b.astype(float)).max()
+                    if bias is not None and b is expected[-1]:
+                        large *= 100  # of the terms, as fast functions make them
+                    assert_agrees(device, a, b, 8 * large)
+
+
+@each_op
+@on_devices
+@layout
+@pytest.mark.parametrize("shape", [(5, 16), (9, 33), (300, 40)], ids=str)
+def test_bits_do_not_depend_on_the_layout(op, device, dtype, change, shape):
+    """By vectors, pairs, windows or single elements."""
+    if "torch" in device.name and reversed_ in change:
+        pytest.skip("torch has no negative strides")
+    there = On(op, device)
+    for order in orders(op):
+        for bias in (None, dtype):
+            case = Case(op, shape, dtype, bias=bias)
+            expected = case.everything(there, **order)
+            moved = case.laid_out(*([change[0], change[2]] if op.packed else change))
+            made = moved.everything(there, **order)
+            for a, b in zip(made[: len(made) - (bias is not None)], expected, strict=False):
+                assert_same_bits(a, b)
+            if bias is not None:
+                wide = 8 * {2: 2**-7, 4: 2**-23, 8: 2**-52}[dtype.itemsize]
+                np.testing.assert_allclose(
+                    made[-1].astype(float), expected[-1].astype(float), wide, 40 * wide
+                )
+            zeros = moved.zeros(3.0)
+            outs = [change[i % 3](z) for i, z in enumerate(zeros)]
+            outs[-1:] = [zeros[-1]] if bias is not None else outs[-1:]
+            again = moved.backward(there, **order, out=tuple(outs) if len(outs) > 1 else outs[0])
+            for a, b in zip(again[: len(moved.arrays)], expected[1:], strict=False):
+                assert_same_bits(np.ascontiguousarray(a), b)
+
+
+@each_op
+@on_devices
+def test_repeated_arrays(op, device, dtype):
+    """Strides of zero: a gradient that is one number, an a that is."""
+    for shape in ((5, 16), (9, 33)):
+        case = Case(op, shape, dtype, bias=dtype)
+        moved = case.laid_out(*[repeated] * (2 if op.packed else 3))
+        plain_ = moved.laid_out(*[plain] * 3)
+        made, expected = moved.everything(On(op, device)), plain_.everything(On(op, device))
+        assert_all_same(made[:-1], expected[:-1])
+        number = Case(op, shape, dtype)
+        number.dy = np.full_like(number.dy, 0.5)
+        expected = number.everything(On(op, device))
+        number.dy = 0.5
+        assert_all_same(number.everything(On(op, device)), expected)
+
+
+@each_op
+@on_devices
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_any_axis(op, device, dtype, axis):
+    """Channels that are not innermost, one channel, and channels of an array in Fortran's order."""
+    for shape in ((6, 4, 33), (1, 1, 24), (2, 300, 5)):
+        case = Case(op, shape, dtype, axis, bias=dtype)
+        expected = case.everything(op)
+        turned = case.laid_out(*[fortran] * 3)
+        for one in (case, turned):
+            made = one.everything(On(op, device))
+            for a, b in zip(made, expected, strict=True):
+                large = 1 + np.abs(b.astype(float)).max() * (8 if b.ndim == 1 else 1)
+                assert_agrees(device, a, b, 8 * large)
+
+
+@each_op
+@on_devices
+@each_shape
+def test_sums(op, device, dtype, shape):
+    """dbias is the sum of what was stored; of 16-bit gradients before they were rounded."""
+    for order in orders(op):
+        case = Case(op, shape, dtype, bias=np.dtype(np.float64))
+        *made, dbias = case.backward(On(op, device), **order)
+        terms = np.concatenate([d.astype(float) for d in made], -1)
+        rows = terms.reshape(-1, terms.shape[-1]).T
+        rounding = {2: 2.0**-8 + 2.0**-12, 4: 2.0**-24, 8: 0.0}[dtype.itemsize]
+        more = rounding * np.abs(rows).sum(1) + 1e-6 * (dtype.itemsize == 2) * rows.shape[1]
+        assert_sums(fa.bias_grad.bounds, dbias, np.ascontiguousarray(rows), more)
+
+
+@each_op
+@on_devices
+def test_accumulating_keeps_the_bits(op, device, dtype):
+    """Into -0: what is added to it stays as it is, whichever way it is written."""
+    there = On(op, device)
+    for shape in ((70, 40), (33, 9)):
+        for order in orders(op):
+            for bias in (None, dtype):
+                case = Case(op, shape, dtype, bias=bias)
+                made = case.backward(there, **order)
+                for out, times in ((case.zeros(-0.0), 1), ([d.copy() for d in made], 2)):
+                    given = tuple(out) if len(out) > 1 else out[0]
+                    added = case.backward(there, **order, out=given, accumulate=True)
+                    for a, b in zip(added, made, strict=True):
+                        np.testing.assert_array_equal(a.astype(float), times * b.astype(float))
+
+
+@each_op
+@on_devices
+def test_in_place(op, device, dtype):
+    """Each gradient over each array that has its place."""
+    there = On(op, device)
+    for shape in ((70, 40), (33, 9)):
+        for order in orders(op):
+            for bias in (None, dtype):
+                tail = () if bias is None else (None,)
+                expected = Case(op, shape, dtype, bias=bias).backward(there, **order)
+
+                def over(*choose: int, bias=bias, tail=tail, shape=shape) -> tuple[Any, ...]:
+                    case = Case(op, shape, dtype, bias=bias)
+                    held = [*case.arrays, case.dy]
+                    outs = (*(held[i] for i in choose), *tail)
+                    return case.backward(there, **order, out=outs if len(outs) > 1 else outs[0])  # noqa: B023
+
+                for choose in ((0,),) if op.packed else ((0, 1), (1, 0), (2, 0), (1, 2)):
+                    count = len(choose)
+                    assert_all_same(over(*choose)[:count], expected[:count])
+        y = Case(op, shape, dtype).everything(there)[0]
+        if not op.packed:
+            for i in range(2):
+                case = Case(op, shape, dtype)
+                assert_same_bits(there(*case.arrays, out=case.arrays[i]), y)
+
+
+@each_op
+@on_devices
+def test_outputs_that_nobody_wants(op, device, dtype):
+    there = On(op, device)
+    for shape in ((70, 40), (33, 9)):
+        for order in orders(op):
+            for bias in (None, dtype):
+                case = Case(op, shape, dtype, bias=bias)
+                expected = case.backward(there, **order)
+                for only in range(len(expected)):
+                    if len(expected) == 1:
+                        continue
+                    out = tuple(
+                        np.zeros_like(d) if i == only else None for i, d in enumerate(expected)
+                    )
+                    if bias is None:
+                        out = (*out, None)
+                    case.backward(there, **order, out=out)
+                    assert_same_bits(out[only], expected[only])
+
+
+@each_op
+@on_devices
+def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
+    there = On(op, device)
+    wider = [d for d in DTYPES.values() if d.itemsize > dtype.itemsize]
+    for shape in ((40, 16), (40, 9)):
+        case = Case(op, shape, dtype, bias=dtype)
+        expected = case.everything(there)
+        for other in (dtype, *wider):
+            case.bias = case.bias.astype(other)
+            made = case.everything(there)
+            assert_all_same(made[:-1], expected[:-1])
+            assert made[-1].dtype == other
+            case.bias = np.repeat(case.bias, 3)[::3]
+            assert_all_same(case.everything(there), made)
+            if "torch" not in device.name:
+                case.bias = np.ascontiguousarray(case.bias[::-1])[::-1]
+                assert_all_same(case.everything(there), made)
+
+
+@each_op
+@on_devices
+def test_empty(op, device, dtype):
+    """dbias of no rows is zero, or stays as it is."""
+    there = On(op, device)
+    for shape in ((0, 8), (3, 0), (0,)):
+        case = Case(op, shape, dtype, bias=dtype)
+        y, *made, dbias = case.everything(there)
+        assert y.shape == shape
+        assert all(d.size == 0 for d in made)
+        np.testing.assert_array_equal(dbias.astype(float), 0)
+        outs = case.zeros(2.0)
+        case.backward(there, out=tuple(outs), accumulate=True)
+        np.testing.assert_array_equal(outs[-1].astype(float), 2)
+
+
+@each_op
+@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@pytest.mark.parametrize("order", ["forward", "backward", "shuffle"])
+@pytest.mark.parametrize("shape", [(300, 40), (90, 7)], ids=str)
+def test_the_order_of_threads_does_not_show(op, order, shape):
+    emulated: Any = devices.emulate()
+    case = Case(op, shape, np.float32, bias=np.float32)
+    expected = case.everything(On(op, KERNELS[0]))
+    emulated.set_thread_order(order, 7)
+    try:
+        assert_all_same(case.everything(On(op, KERNELS[0])), expected)
+    finally:
+        emulated.set_thread_order("alternate", 0)
+
+
+@each_op
+@on_devices
+def test_specials(op, device):
+    """NaN, infinities and subnormals, at every place of a vector: the CPU's bits, or a NaN each."""
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.5, -1.5], np.float32)
+    a, b, dy = (g.ravel() for g in np.meshgrid(values, values, values))
+    for limits in LIMITS:
+        for order in orders(op):
+            case = Case(op, a.shape, np.float32)
+            case.dy, case.arrays = dy.copy(), [a.copy(), b.copy()]
+            if op.packed:
+                case.arrays = [np.concatenate([a, b])]
+            with np.errstate(all="ignore"):
+                expected = same_on_the_cpu(case, **order, **limits)
+            for one, two in zip(
+                case.everything(On(op, device), **order, **limits), expected, strict=True
+            ):
+                np.testing.assert_array_equal(one, two)
