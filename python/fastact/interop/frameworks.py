@@ -6,7 +6,7 @@ goes out by `from_dlpack` of its own `__array_namespace__`. Lists, scalars and t
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -292,8 +292,18 @@ def _has_its_values(where: str, argument: str, array: Any) -> None:
             )
 
 
-def see(where: str, argument: str, array: Any, framework: Framework, place: Place) -> View:
-    """A view of an array, after the checks that depend on no other argument."""
+def see(
+    where: str,
+    argument: str,
+    array: Any,
+    framework: Framework,
+    place: Place,
+    also: Sequence[str] = (),
+) -> View:
+    """A view of an array, after the checks that depend on no other argument.
+
+    also : dtypes that it may have beside those that are computed.
+    """
     if framework is not NUMPY:
         _has_its_values(where, argument, array)
     validate.same_device(where, argument, framework.device(array), place.device)
@@ -304,7 +314,7 @@ def see(where: str, argument: str, array: Any, framework: Framework, place: Plac
             f"{validate.device_name(place.device)}, "
             f"got memory on {validate.device_name(view.device)}"
         )
-    validate.supported_dtype(where, argument, view)
+    validate.supported_dtype(where, argument, view, also)
     if place.device[0] != CPU:
         validate.aligned(where, argument, view)
     return view
