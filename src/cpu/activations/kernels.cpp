@@ -180,6 +180,7 @@ extern const NormTable norm_table;
 extern const ChannelsLastTable channels_last_table;
 extern const BatchNormTable batch_norm_table;
 extern const GateTable gate_table;
+extern const SoftmaxTable softmax_table;
 extern const ConvertKernels convert_kernels;
 extern const CompareKernel compare_kernel;
 extern const KernelTable table;
@@ -206,6 +207,7 @@ const KernelTable table = {
     &channels_last_table,
     &batch_norm_table,
     &gate_table,
+    &softmax_table,
     &convert_kernels,
     &compare_kernel,
 };

@@ -16,6 +16,7 @@
 #include "cpu/reductions/kernels.h"
 #include "cpu/reductions/moment_kernels.h"
 #include "cpu/simd/convert_kernels.h"
+#include "cpu/softmax/kernels.h"
 #include "cpu/testing/compare_kernels.h"
 
 namespace fastact {
@@ -61,6 +62,7 @@ struct KernelTable {
   const ChannelsLastTable* channels_last;
   const BatchNormTable* batch_norm;
   const GateTable* gate;
+  const SoftmaxTable* softmax;
   const ConvertKernels* convert;
   const CompareKernel* compare;  // for the accuracy check alone
 };

@@ -80,7 +80,10 @@ void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int
 }  // namespace
 
 MoveRow gather_for(int64_t item) {
-  return item == 2 ? gather_row<uint16_t> : item == 4 ? gather_row<uint32_t> : gather_row<uint64_t>;
+  return item == 1   ? gather_row<uint8_t>
+         : item == 2 ? gather_row<uint16_t>
+         : item == 4 ? gather_row<uint32_t>
+                     : gather_row<uint64_t>;
 }
 MoveRow scatter_for(int64_t item) {
   return item == 2   ? scatter_row<uint16_t>
