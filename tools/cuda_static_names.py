@@ -17,6 +17,13 @@ _NORM_WORDS = {
     "NormRows": "rows",
     "NormStrided": "any strides",
 }
+#: Of softmax: how the arrays lie; and what the constants say, by a kernel's first letters.
+_SOFTMAX_LAYOUTS = {
+    "SoftmaxRows": "rows",
+    "SoftmaxColumns": "columns",
+    "SoftmaxStrided": "any strides",
+}
+_SOFTMAX_CONSTANTS = {"softmax": "masked", "logsumexp": "masked", "cross_entropy": "shares"}
 GATE_KERNELS = {"gates_forward_kernel": "forward", "gates_backward_kernel": "backward"}
 
 
@@ -76,6 +83,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('sums_of_segments', 'any activation', 'float32', 1, False)
     >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
+    >>> identify("void softmax_forward_rows<float, true, SoftmaxColumns>(SoftmaxColumns)")
+    ('softmax_forward_rows', 'masked, columns', 'float32', 1, False)
+    >>> identify("void cross_entropy_rows<double, false, SoftmaxRows>(SoftmaxRows, LossTotals)")
+    ('cross_entropy_rows', 'rows', 'float64', 1, False)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -98,6 +109,11 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     if kernel.startswith(("norm_", "sums_of_")):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype, 1, False
+    for first, constant in _SOFTMAX_CONSTANTS.items():
+        if kernel.startswith(first):
+            words = [constant] * ("true" in arguments)
+            words += [_SOFTMAX_LAYOUTS[one] for one in arguments if one in _SOFTMAX_LAYOUTS]
+            return kernel, ", ".join(words), dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]

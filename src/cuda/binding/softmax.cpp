@@ -43,8 +43,10 @@ struct Softmax : SoftmaxCall {
   void set_mask(const py::object& view) {
     if (view.is_none()) return;
     const Array mask = array_of(view);
-    if (mask.dtype != kBool && mask.dtype != dtype() && mask.dtype != compute_dtype())
-      refuse("mask must be of booleans, of the dtype of x or of that in which it is computed");
+    if (mask.dtype != kBool) check(mask, "mask");
+    if (mask.dtype != kBool && mask.dtype != dtype() &&
+        item_size(mask.dtype) <= item_size(dtype()))
+      refuse("mask must be of booleans, of the dtype of x or of a wider one");
     check_memory(mask.operand, "mask");
     check_broadcast(mask.operand, x(), "mask");
     set(kMask, view);
@@ -150,6 +152,10 @@ struct CrossEntropy : Softmax {
     if (x().shape[axis] == 0) refuse("logits must have classes");
   }
 
+  void set_options(int64_t ignored, double smoothing) {
+    if (!(smoothing >= 0 && smoothing <= 1)) refuse("label_smoothing must be from 0 to 1");
+    ignore_index = ignored, label_smoothing = smoothing;
+  }
   void set_target(const py::object& view) {
     const Array target = array_of(view);
     if (target.dtype != kI32 && target.dtype != kI64) return set_like(kDy, view, "target");
@@ -212,7 +218,7 @@ void py_cross_entropy_forward(const py::object& logits, const py::object& target
     call.loss = CrossEntropy::scalar(loss, call.dtype(), "loss");
     call.divisor = reinterpret_cast<double*>(CrossEntropy::scalar(divisor, kF64, "divisor"));
   }
-  call.ignore_index = ignore_index, call.label_smoothing = label_smoothing;
+  call.set_options(ignore_index, label_smoothing);
   const Workspace scratch(workspace);
   const py::gil_scoped_release release;
   const DeviceGuard guard(call.device);
@@ -238,7 +244,7 @@ void py_cross_entropy_backward(const py::object& dloss, const py::object& logits
   call.set_like(kY, dlogits, "dlogits");
   if (!divisor.is_none())
     call.divisor = reinterpret_cast<double*>(CrossEntropy::scalar(divisor, kF64, "divisor"));
-  call.ignore_index = ignore_index, call.label_smoothing = label_smoothing;
+  call.set_options(ignore_index, label_smoothing);
   call.accumulate = accumulate;
   const Workspace scratch(workspace);  // none is needed
   if (is_empty(call.x())) return;

@@ -234,15 +234,21 @@ FASTACT_DEVICE void fold(const Rows& rows, double (&value)[n], int& fold_index, 
     if (rows.lanes == 1) return;
     FASTACT_SHARED(double, numbers, kColumnBlock* n);
     const int width = rows.teams, x = int(threadIdx.x) % width, y = int(threadIdx.x) / width;
+    const int mine = y * n * width + x;
 #pragma unroll
-    for (int k = 0; k < n; ++k) numbers[(y * n + k) * width + x] = value[k];
+    for (int k = 0; k < n; ++k) numbers[mine + k * width] = value[k];
     __syncthreads();
+    for (int half = rows.lanes / 2; half > 0; half /= 2) {
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      value[k] = numbers[k * width + x];
-      for (int lane = 1; lane < rows.lanes; ++lane)
-        value[k] = merge(value[k], double(numbers[(lane * n + k) * width + x]));
+      for (int k = 0; k < n; ++k) {
+        const int at = mine + k * width;
+        if (y < half)
+          numbers[at] = merge(double(numbers[at]), double(numbers[at + half * n * width]));
+      }
+      __syncthreads();
     }
+#pragma unroll
+    for (int k = 0; k < n; ++k) value[k] = numbers[k * width + x];
     __syncthreads();
   } else {
     team_fold(value, rows.lanes, fold_index, merge);

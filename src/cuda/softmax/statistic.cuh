@@ -9,14 +9,16 @@
 // its exponential by 64 ULP. (16-bit results hide that.)
 //
 // Terms are scaled by 2^40 (float) so that none is subnormal before it is divided by the sum.
-// What one vector gives is added in the compute type, all vectors in double.
+// What one vector gives is added in the compute type, all vectors in double; of float64 with what
+// their additions lose.
 //
-// m is NaN where an element is: then all that follows is. Where m is -infinity no element takes
-// part, and 0 stands for m: all terms are 0. Such a row gives 0 and -infinity with a mask, NaN
-// without.
+// m is NaN where an element is: then all that follows is, as where m is infinity, lse aside. Where
+// m is -infinity no element takes part, and 0 stands for m: all terms are 0. Such a row gives 0 and
+// -infinity with a mask, NaN without.
 #pragma once
 
 #include "common/math/elementary.h"
+#include "common/reductions/moments.h"
 #include "cuda/softmax/row_access.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -166,6 +168,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& 
 #pragma unroll
   for (int s = 0; s < n; ++s) m[s] = peak->max[s] == -infinity<double>() ? C(0) : C(peak->max[s]);
   int count[n] = {};
+  double low[n] = {};
 #pragma unroll 1
   for (int i = 0; i < part.count; ++i) {
     const int valid = lanes_there<T>(rows, part, i);
@@ -179,7 +182,14 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& 
       rest.lane[j] = is_top ? C(0) : terms.lane[j];
       count[s] += is_top;
     }
-    add_lanes<T>(rest, peak->rest);
+    if constexpr (sizeof(T) == 8) {
+      double sum[n] = {};
+      add_lanes<T>(rest, sum);
+#pragma unroll
+      for (int s = 0; s < n; ++s) peak->rest[s] = add_exactly(peak->rest[s], sum[s], &low[s]);
+    } else {
+      add_lanes<T>(rest, peak->rest);
+    }
     if (!has_shares && rows.kind == kSoftmax) scores.put_terms(i, terms);
     if constexpr (has_shares) {
       const Wide<T> share = shares_of<T>(rows, part, i, valid);
@@ -194,7 +204,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& 
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     peak->count[s] = double(count[s]);
-    peak->rest[s] *= double(Tail<C>::kDown);
+    peak->rest[s] = (peak->rest[s] + low[s]) * double(Tail<C>::kDown);
   }
   fold_sums(rows, peak->rest, fold_index);
   fold_sums(rows, peak->count, fold_index);
@@ -223,14 +233,15 @@ struct Level {
 };
 template <class C>
 FASTACT_DEVICE Level<C> level_of(double max, double rest, double count, bool masked) {
-  const bool is_none = max == -infinity<double>();
-  if (is_none) {
+  if (max == -infinity<double>()) {
     const C nothing = masked ? C(0) : C(__builtin_nan(""));
     return {C(0), nothing, nothing, -infinity<C>()};
   }
+  if (max == infinity<double>())
+    return {C(max), C(__builtin_nan("")), C(__builtin_nan("")), C(max)};
   const C m = C(max), log = log_of_sum<C>(rest + (count - 1));
   const C inverse = C(double(Tail<C>::kDown) / (rest + count));
-  return {m, inverse, log, m == infinity<C>() ? m : m + log};
+  return {m, inverse, log, m + log};
 }
 
 // The level of a row from the peaks of its chunks, of which a lane of a warp has every 32nd, given
