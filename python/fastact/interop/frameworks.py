@@ -320,8 +320,18 @@ def see(
     return view
 
 
-def to_numpy(where: str, argument: str, value: Any, dtype: Any = None) -> NDArray[Any]:
+def whole_numbers(array: NDArray[Any], also: Sequence[str]) -> NDArray[Any]:
+    """Integers of other sizes as int64, where indices are allowed."""
+    is_other = array.dtype.kind in "iu" and array.dtype.name not in also
+    return array.astype(np.int64) if is_other and "int64" in also else array
+
+
+def to_numpy(
+    where: str, argument: str, value: Any, dtype: Any = None, also: Sequence[str] = ()
+) -> NDArray[Any]:
     """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
+
+    also : dtypes that it may have beside those that are computed.
 
     Without a dtype, integers get the one that np.tanh would compute in. To a dtype real numbers are
     rounded, and no finite one to infinity.
@@ -337,6 +347,8 @@ def to_numpy(where: str, argument: str, value: Any, dtype: Any = None) -> NDArra
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything
+    if (kept := whole_numbers(array, also)).dtype.name in also:
+        return kept
     if dtype is None:
         if array.dtype.kind not in "biu":
             return array
