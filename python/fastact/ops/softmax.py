@@ -468,9 +468,7 @@ class CrossEntropy(CachedOp[P, R]):
                 plan.ignore_index,
                 plan.smoothing,
                 plan.reduction,
-                call.workspace(call.native.cross_entropy_workspace(logits, plan.axis))
-                if plan.is_one
-                else None,
+                call.workspace(call.native.cross_entropy_workspace(logits, plan.axis)),
                 call.stream,
             )
             found = results(call, options.out[: len(made)], made)
@@ -608,7 +606,7 @@ class CrossEntropy(CachedOp[P, R]):
                 plan.ignore_index,
                 plan.smoothing,
                 taken.accumulate,
-                call.workspace(call.native.cross_entropy_workspace(data, plan.axis)),
+                None,
                 call.stream,
             )
             return call.result(taken.out[0], made)

@@ -44,8 +44,7 @@ struct Softmax : SoftmaxCall {
     if (view.is_none()) return;
     const Array mask = array_of(view);
     if (mask.dtype != kBool) check(mask, "mask");
-    if (mask.dtype != kBool && mask.dtype != dtype() &&
-        item_size(mask.dtype) <= item_size(dtype()))
+    if (mask.dtype != kBool && mask.dtype != dtype() && item_size(mask.dtype) <= item_size(dtype()))
       refuse("mask must be of booleans, of the dtype of x or of a wider one");
     check_memory(mask.operand, "mask");
     check_broadcast(mask.operand, x(), "mask");
@@ -192,7 +191,8 @@ struct CrossEntropy : Softmax {
 };
 
 int64_t py_cross_entropy_workspace(const py::object& logits, int axis) {
-  const CrossEntropy call(logits, axis);
+  CrossEntropy call(logits, axis);
+  call.reduction = kMean;
   if (is_empty(call.x())) return 0;
   return run(call, [&](auto element) { return cross_entropy_workspace<decltype(element)>(call); });
 }

@@ -10,6 +10,10 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// Vectors of a lane where one is read and written: eight lanes of 16 bits take many registers.
+template <class T>
+constexpr int kGradientsInFlight = sizeof(T) == 2 ? 2 : kLoadsInFlight;
+
 // exp(z - m), 0 where it would be subnormal.
 template <class T>
 FASTACT_DEVICE Compute<T> exp_of(Compute<T> z, Compute<T> m) {
@@ -167,7 +171,7 @@ FASTACT_DEVICE void put_logsumexp_gradient(const Rows& rows, const Part& part) {
         C(rows.scale) * load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
     if (masked && lse[s] == -infinity<C>()) factor[s] = lse[s] = 0;  // nothing takes part
   }
-  for_vecs<T>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
+  for_vecs<T, kGradientsInFlight<T>>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
     Wide<T> dx = scores_of<T, masked>(rows, part, i, valid, x);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {

@@ -45,6 +45,7 @@ int64_t peak_bytes(const SoftmaxPlan& plan) {
 template <class T>
 int64_t cross_entropy_workspace(const SoftmaxCall& call) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
+  if (call.reduction == kNone) return peak_bytes<T>(plan);
   // Blocks that have losses: of columns each a row or more for a thread of kElementsOfLane.
   const int64_t lanes = power_of_two_from(ceil_div(plan.rows.length, kElementsOfLane), kWarp);
   RowChunks chunks;

@@ -108,7 +108,7 @@ FASTACT_DEVICE void store_total(const LossTotals& to, int64_t task, double (&tot
 }
 
 template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, has_shares>))
 void cross_entropy_rows(FASTACT_GRID_CONSTANT const Rows rows, const LossTotals totals) {
   constexpr int n = kRowsOfVec<T, Rows>;
   const auto memory = dynamic_shared<Quad>();
@@ -126,7 +126,7 @@ void cross_entropy_rows(FASTACT_GRID_CONSTANT const Rows rows, const LossTotals 
 }
 
 template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kSoftmaxBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kRowThreads, (kSoftmaxBlocks<T, Rows, has_shares>))
 void cross_entropy_peaks(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks chunks) {
   const auto memory = dynamic_shared<Quad>();
   const Scores<T, false, Rows, std::decay_t<decltype(memory)>> scores{{memory}, rows};
@@ -221,7 +221,7 @@ FASTACT_DEVICE void put_loss_gradients(const Rows& rows, const Part& part, bool 
     of[s] = {};
     if (s < part.columns) of[s] = loss_gradient<T>(rows, part.row + s, mass[s]);
   }
-  for_vecs<T>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
+  for_vecs<T, kGradientsInFlight<T>>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
     const Wide<T> z = widen_vec(x);
     Wide<T> share{}, dz;
     if constexpr (has_shares) share = shares_of<T>(rows, part, i, valid);
@@ -238,7 +238,7 @@ FASTACT_DEVICE void put_loss_gradients(const Rows& rows, const Part& part, bool 
 }
 
 template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, has_shares>))
 void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
   int fold_index = 0;
   if constexpr (!Rows::kColumns && !has_shares) {

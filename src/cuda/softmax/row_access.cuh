@@ -127,8 +127,8 @@ FASTACT_DEVICE void write_vec(const Rows& rows, int role, const Part& part, int 
   }
 }
 
-// Calls visit(i, valid, vec) for each vector of a thread, several in flight where they are fast.
-template <class T, class Rows, class Visit>
+// Calls visit(i, valid, vec) for each vector of a thread, `unroll` in flight where they are fast.
+template <class T, int unroll = kLoadsInFlight, class Rows, class Visit>
 FASTACT_DEVICE void for_vecs(const Rows& rows, int role, const Part& part, Visit visit) {
   constexpr int kSize = Vec<T>::kSize;
   int i = 0;
@@ -139,12 +139,12 @@ FASTACT_DEVICE void for_vecs(const Rows& rows, int role, const Part& part, Visit
       const int64_t step =
           part.lanes * (Rows::kColumns ? rows.step[role] / int64_t(sizeof(T)) : int64_t(kSize));
 #pragma unroll 1
-      for (; i + kLoadsInFlight <= whole; i += kLoadsInFlight, p += kLoadsInFlight * step) {
-        Vec<T> in[kLoadsInFlight];
+      for (; i + unroll <= whole; i += unroll, p += unroll * step) {
+        Vec<T> in[unroll];
 #pragma unroll
-        for (int u = 0; u < kLoadsInFlight; ++u) in[u] = load_vec(p + u * step);
+        for (int u = 0; u < unroll; ++u) in[u] = load_vec(p + u * step);
 #pragma unroll
-        for (int u = 0; u < kLoadsInFlight; ++u) visit(i + u, kSize, in[u]);
+        for (int u = 0; u < unroll; ++u) visit(i + u, kSize, in[u]);
       }
     }
   }
