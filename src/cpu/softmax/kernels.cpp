@@ -61,14 +61,19 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
 template <class T>
 FASTACT_HD T largest(const T* z, int64_t n) {
   constexpr int kWidth = 64;
-  T lanes[kWidth], max = T(-kInfinity);
+  alignas(64) T lanes[kWidth];
+  T max = T(-kInfinity);
   int64_t i = 0;
   if (n >= kWidth) {
-    memcpy(lanes, z, sizeof lanes);
-    for (i = kWidth; i + kWidth <= n; i += kWidth)
+    each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
+    for (i = 0; i + kWidth <= n; i += kWidth)
 #pragma omp simd
       for (int k = 0; k < kWidth; ++k) lanes[k] = z[i + k] > lanes[k] ? z[i + k] : lanes[k];
-    for (int k = 0; k < kWidth; ++k) max = lanes[k] > max ? lanes[k] : max;
+#pragma GCC unroll 8
+    for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k) lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+    max = lanes[0] > max ? lanes[0] : max;
   }
   for (; i < n; ++i) max = z[i] > max ? z[i] : max;
   return max;
