@@ -86,7 +86,9 @@ FASTACT_HD T log1p_of_sum(T s) {
   using C = ExpTraits<T>;
   const T whole = T(1) + s;
   const auto bits = bit_cast<typename C::Bits>(whole);
-  const T k = T(typename C::SignedBits(bits >> C::kMantissaBits) - C::kBias);
+  // as the last bits of a number that counts ones: not all instruction sets convert integers
+  constexpr auto counts = typename C::Bits(C::kBias + C::kMantissaBits) << C::kMantissaBits;
+  const T k = bit_cast<T>((bits >> C::kMantissaBits) | counts) - (bit_cast<T>(counts) + C::kBias);
   const T one_up = bit_cast<T>((bits & ((typename C::Bits(1) << C::kMantissaBits) - 1)) |
                                bit_cast<typename C::Bits>(T(1)));
   const T u = s < T(1) ? s : one_up - T(1);

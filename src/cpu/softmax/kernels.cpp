@@ -127,13 +127,13 @@ struct Products {
 };
 
 template <class T, bool apart>
-void block(const char* z_, int64_t n, char* exponentials, void* stat_) {
+void block(const char* z_, int64_t n, char* exponentials, TileStats* stats) {
   const T* z = in<T>(z_);
   T* e = out<T>(exponentials);
-  SoftmaxStat& stat = *static_cast<SoftmaxStat*>(stat_);
   const T max = largest(z, n);
   if (!(magnitude(max) < T(kInfinity))) {
-    stat = {double(max), has_nan(z, n, 1) ? __builtin_nan("") : 0.0, apart ? 1.0 : 0.0};
+    stats->max[0] = double(max), stats->rest[0] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
+    stats->ones[0] = apart;
     each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
   }
@@ -154,7 +154,7 @@ void block(const char* z_, int64_t n, char* exponentials, void* stat_) {
       return apart && z[i] == max ? T(0) : value;
     });
   }
-  stat = {double(max), sum_of(e, n, Terms<T>{}), double(ones)};
+  stats->max[0] = double(max), stats->rest[0] = sum_of(e, n, Terms<T>{}), stats->ones[0] = ones;
 }
 
 // The lanes of a tile: kSoftmaxLanes of each of its rows.
@@ -211,10 +211,9 @@ struct TileReferences {
 };
 
 template <class T, bool apart>
-void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, void* stats_) {
+void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, TileStats* stats) {
   const T* z = in<T>(z_);
   T* e = out<T>(exponentials);
-  SoftmaxStat* stats = static_cast<SoftmaxStat*>(stats_);
   TileReferences<T> references;
   T* max = references.max;
   for (int64_t j = 0; j < width; ++j) max[j] = T(-kInfinity);
@@ -226,14 +225,13 @@ void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, vo
     for (int64_t i = 0; i < n; ++i)
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) ones[j] += z[i * width + j] == max[j] ? T(1) : T(0);
-  bool is_finite[kTileWidth];
+  bool are_finite = true;
   for (int64_t j = 0; j < width; ++j) {
-    is_finite[j] = magnitude(max[j]) < T(kInfinity);
-    stats[j].max = double(max[j]);
-    stats[j].ones = apart ? double(ones[j]) : 0.0;
-    if (!is_finite[j])
-      stats[j].rest = has_nan(z + j, n, width) ? __builtin_nan("") : 0.0, stats[j].ones = apart;
+    stats->max[j] = double(max[j]), stats->ones[j] = double(ones[j]);
+    are_finite &= magnitude(max[j]) < T(kInfinity);
   }
+  for (int64_t j = 0; !are_finite && j < width; ++j)  // before z may be written
+    stats->rest[j] = has_nan(z + j, n, width) ? __builtin_nan("") : 0.0;
   references.set(width);
   references.map(z, n, width, e, [=](T value, int64_t i, int64_t j) FASTACT_INLINED {
     return apart && z[i] == max[j] ? T(0) : value;
@@ -246,21 +244,51 @@ void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, vo
   }
   const double* sum = sums.fold();
   for (int64_t j = 0; j < width; ++j)
-    if (is_finite[j]) stats[j].rest = sum[j];
+    if (are_finite || is_finite(stats->max[j]))
+      stats->rest[j] = sum[j];
+    else
+      stats->ones[j] = apart;
+}
+
+FASTACT_HD SoftmaxStat stat_of(const TileStats& stats, int64_t j) {
+  return {stats.max[j], stats.rest[j], stats.ones[j]};
 }
 
 template <class T>
-void merge(void* total_, const void* block_, int64_t n, bool first) {
-  SoftmaxStat* total = static_cast<SoftmaxStat*>(total_);
-  const SoftmaxStat* block = static_cast<const SoftmaxStat*>(block_);
-  for (int64_t j = 0; j < n; ++j) total[j] = first ? block[j] : merged<T>(total[j], block[j]);
+void merge(TileStats* total, const TileStats& block, int64_t n, bool first) {
+  for (int64_t j = 0; j < n; ++j) {
+    const SoftmaxStat sum =
+        first ? stat_of(block, j) : merged<T>(stat_of(*total, j), stat_of(block, j));
+    total->max[j] = sum.max, total->rest[j] = sum.rest, total->ones[j] = sum.ones;
+  }
 }
 
-template <class T>
-void finish(const void* stats, int64_t n, bool has_mask, void* rows) {
-  for (int64_t j = 0; j < n; ++j)
-    static_cast<SoftmaxRow*>(rows)[j] =
-        finished<T>(static_cast<const SoftmaxStat*>(stats)[j], has_mask);
+// Without branches where all rows are as they mostly are.
+template <class T, bool apart>
+void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
+  bool are_near = true;
+  for (int64_t j = 0; j < n; ++j) are_near &= magnitude(stats.max[j]) <= kNearMaximum;
+  rows->has_void = false;
+  if (!are_near) {
+    for (int64_t j = 0; j < n; ++j) {
+      const SoftmaxRow row = finished<T>(stat_of(stats, j), has_mask);
+      rows->max[j] = row.max, rows->log[j] = row.log, rows->lse[j] = row.lse;
+      rows->factor[j] = row.factor, rows->is_void[j] = row.is_void;
+      rows->has_void |= row.is_void;
+    }
+    return;
+  }
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) {
+    const double one = double(exp_near(T(stats.max[j]), reference_of(T(stats.max[j]))));
+    rows->max[j] = stats.max[j];
+    rows->factor[j] = 1.0 / (stats.rest[j] + stats.ones[j] * one);
+    if (apart) {
+      rows->log[j] = log1p_of_sum(stats.rest[j] / one + (stats.ones[j] - 1.0));
+      rows->lse[j] = stats.max[j] + rows->log[j];
+    }
+  }
+  for (int64_t j = 0; j < n; ++j) rows->is_void[j] = false;
 }
 
 template <class T>
@@ -433,7 +461,7 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
       {block<T, false>, block<T, true>},                            \
       {tile_block<T, false>, tile_block<T, true>},                  \
       merge<T>,                                                     \
-      finish<T>,                                                    \
+      {finish<T, false>, finish<T, true>},                                                    \
       lower<T>,                                                     \
       scale<T>,                                                     \
       tile_scale<T>,                                                \
