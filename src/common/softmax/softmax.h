@@ -91,9 +91,11 @@ FASTACT_HD T log1p_of_sum(T s) {
   const T k = bit_cast<T>((bits >> C::kMantissaBits) | counts) - (bit_cast<T>(counts) + C::kBias);
   const T one_up = bit_cast<T>((bits & ((typename C::Bits(1) << C::kMantissaBits) - 1)) |
                                bit_cast<typename C::Bits>(T(1)));
-  const T u = s < T(1) ? s : one_up - T(1);
+  const T above = one_up - T(1);
+  const T u = s < T(1) ? s : above;
   const T log = log1p_of_unit(u);
-  return s < T(1) ? log : madd(k, C::kLn2High, madd(k, C::kLn2Low, log));
+  const T with_power = madd(k, C::kLn2High, madd(k, C::kLn2Low, log));
+  return s < T(1) ? log : with_power;
 }
 
 // What is kept of a block of a row, and of all blocks up to one.

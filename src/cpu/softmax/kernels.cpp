@@ -278,15 +278,22 @@ void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
     }
     return;
   }
-#pragma omp simd
-  for (int64_t j = 0; j < n; ++j) {
-    const double one = double(exp_near(T(stats.max[j]), reference_of(T(stats.max[j]))));
-    rows->max[j] = stats.max[j];
-    rows->factor[j] = 1.0 / (stats.rest[j] + stats.ones[j] * one);
-    if (apart) {
-      rows->log[j] = log1p_of_sum(stats.rest[j] / one + (stats.ones[j] - 1.0));
-      rows->lse[j] = stats.max[j] + rows->log[j];
-    }
+  alignas(64) T max[kTileWidth];
+  alignas(64) double one[kTileWidth];
+  const double *rest = stats.rest, *ones = stats.ones;
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return T(stats.max[j]); });
+  each(max, n,
+       [&](int64_t j) FASTACT_INLINED { return exp_near(max[j], reference_of(max[j])); });
+  each(one, n, [&](int64_t j) FASTACT_INLINED { return double(max[j]); });
+  each(rows->max, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j]; });
+  each(rows->factor, n,
+       [&](int64_t j) FASTACT_INLINED { return 1.0 / (rest[j] + ones[j] * one[j]); });
+  if (apart) {
+    each(rows->log, n, [&](int64_t j) FASTACT_INLINED {
+      return log1p_of_sum(rest[j] / one[j] + (ones[j] - 1.0));
+    });
+    each(rows->lse, n,
+         [&](int64_t j) FASTACT_INLINED { return stats.max[j] + rows->log[j]; });
   }
   for (int64_t j = 0; j < n; ++j) rows->is_void[j] = false;
 }
