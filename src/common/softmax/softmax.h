@@ -79,7 +79,7 @@ FASTACT_HD bool is_near(T max) {
   return magnitude(max) <= T(kNearMaximum);
 }
 
-// log(1 + s) for s >= 0: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For T double.
+// log(1 + s) for s >= 0, and NaN: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For T double.
 constexpr double kLog1pOfSumUlp = 2.5;
 template <class T>
 FASTACT_HD T log1p_of_sum(T s) {
@@ -95,7 +95,7 @@ FASTACT_HD T log1p_of_sum(T s) {
   const T u = s < T(1) ? s : above;
   const T log = log1p_of_unit(u);
   const T with_power = madd(k, C::kLn2High, madd(k, C::kLn2Low, log));
-  return s < T(1) ? log : with_power;
+  return unless_nan(s, s < T(1) ? log : with_power);
 }
 
 // What is kept of a block of a row, and of all blocks up to one.
