@@ -79,19 +79,23 @@ FASTACT_HD bool is_near(T max) {
   return magnitude(max) <= T(kNearMaximum);
 }
 
-// log(1 + s) for s >= 0: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For T double.
+// log(1 + s) for s >= 0, and NaN: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For T double.
 constexpr double kLog1pOfSumUlp = 2.5;
 template <class T>
 FASTACT_HD T log1p_of_sum(T s) {
   using C = ExpTraits<T>;
   const T whole = T(1) + s;
   const auto bits = bit_cast<typename C::Bits>(whole);
-  const T k = T(typename C::SignedBits(bits >> C::kMantissaBits) - C::kBias);
+  // as the last bits of a number that counts ones: not all instruction sets convert integers
+  constexpr auto counts = typename C::Bits(C::kBias + C::kMantissaBits) << C::kMantissaBits;
+  const T k = bit_cast<T>((bits >> C::kMantissaBits) | counts) - (bit_cast<T>(counts) + C::kBias);
   const T one_up = bit_cast<T>((bits & ((typename C::Bits(1) << C::kMantissaBits) - 1)) |
                                bit_cast<typename C::Bits>(T(1)));
-  const T u = s < T(1) ? s : one_up - T(1);
+  const T above = one_up - T(1);
+  const T u = s < T(1) ? s : above;
   const T log = log1p_of_unit(u);
-  return s < T(1) ? log : madd(k, C::kLn2High, madd(k, C::kLn2Low, log));
+  const T with_power = madd(k, C::kLn2High, madd(k, C::kLn2Low, log));
+  return unless_nan(s, s < T(1) ? log : with_power);
 }
 
 // What is kept of a block of a row, and of all blocks up to one.

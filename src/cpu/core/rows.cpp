@@ -94,10 +94,16 @@ void RowReader::for_pieces(const RowAxes& axes, int k, char* base, int64_t first
   }
   const int64_t length = axes.length[last], stride = axes.stride[k][last];
   while (n > 0) {
-    const int64_t m = std::min(n, length - first % length);
+    const int64_t m = std::min(n, axes.count == 1 ? length - first : length - first % length);
     visit(base + axes.offset(k, first), stride, m);
     first += m, n -= m;
   }
+}
+
+// visit(i, offset) for each of n steps along axes.
+template <class Visit>
+void for_steps(const RowAxes& axes, int k, int64_t first, int64_t n, Visit visit) {
+  for (int64_t i = 0; i < n; ++i) visit(i, axes.offset(k, first + i));
 }
 
 void RowReader::gather(const RowAxes& axes, int k, char* base, int64_t first, int64_t n,
@@ -174,6 +180,10 @@ void RowReader::store(int k, int64_t row, int64_t column, int64_t n, const char*
 
 void RowReader::load_tile(int k, int64_t row, int64_t width, int64_t column, int64_t n,
                           char* buffer) {
+  if (s.operand[k].dtype == s.compute_dtype) {
+    load_raw_tile(k, row, width, column, n, buffer);
+    return;
+  }
   for (int64_t i = 0; i < n; ++i)
     load_from(s.rows, k, s.operand[k].data + s.columns.offset(k, column + i), row, width,
               buffer + i * width * s.compute_item);
@@ -181,16 +191,41 @@ void RowReader::load_tile(int k, int64_t row, int64_t width, int64_t column, int
 
 void RowReader::load_raw_tile(int k, int64_t row, int64_t width, int64_t column, int64_t n,
                               char* buffer) {
-  for (int64_t i = 0; i < n; ++i)
-    gather(s.rows, k, s.operand[k].data + s.columns.offset(k, column + i), row, width,
-           buffer + i * width * s.operand[k].item);
+  const int64_t item = s.operand[k].item;
+  char* to = buffer;
+  for_pieces(s.rows, k, s.operand[k].data, row, width, [&](char* base, int64_t stride, int64_t m) {
+    const MoveRow move = gather_for(item);
+    for_steps(s.columns, k, column, n, [&](int64_t i, int64_t offset) {
+      char* at = to + i * width * item;
+      if (stride == item || m == 1)
+        memcpy(at, base + offset, m * item);
+      else
+        move(at, base + offset, stride, m);
+    });
+    to += m * item;
+  });
 }
 
 void RowReader::store_tile(int k, int64_t row, int64_t width, int64_t column, int64_t n,
                            const char* from, bool accumulate) {
-  for (int64_t i = 0; i < n; ++i)
-    store_to(s.rows, k, s.operand[k].data + s.columns.offset(k, column + i), row, width,
-             from + i * width * s.compute_item, accumulate);
+  const int64_t item = s.operand[k].item;
+  if (accumulate || s.operand[k].dtype != s.compute_dtype) {
+    for (int64_t i = 0; i < n; ++i)
+      store_to(s.rows, k, s.operand[k].data + s.columns.offset(k, column + i), row, width,
+               from + i * width * s.compute_item, accumulate);
+    return;
+  }
+  for_pieces(s.rows, k, s.operand[k].data, row, width, [&](char* base, int64_t stride, int64_t m) {
+    const MoveRow move = scatter_for(item);
+    for_steps(s.columns, k, column, n, [&](int64_t i, int64_t offset) {
+      const char* at = from + i * width * item;
+      if (stride == item || m == 1)
+        memcpy(base + offset, at, m * item);
+      else
+        move(base + offset, at, stride, m);
+    });
+    from += m * item;
+  });
 }
 
 }  // namespace fastact

@@ -39,8 +39,8 @@ int64_t index_at(const Rows& s, int64_t row) {
 struct Losses : RowBlocks {
   const bool by_tiles;
   const int64_t width;
-  SoftmaxStat stats[kTileWidth], block_stats[kTileWidth];
-  SoftmaxRow rows[kTileWidth];
+  TileStats stats, block_stats;
+  TileRows rows;
   double maxima[kTileWidth], factors[kTileWidth];
   alignas(64) char tile[kTileBytes];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
@@ -76,7 +76,7 @@ struct Losses : RowBlocks {
   }
 
   // The loss of a row, whose statistic is known, and the weight by which it counts.
-  void loss(int64_t row, const SoftmaxRow& found, double* value, double* counts) {
+  void loss(int64_t row, double max, double log, double* value, double* counts) {
     double total = 0.0;
     *counts = 1.0;
     if (job.has_indices) {
@@ -84,17 +84,17 @@ struct Losses : RowBlocks {
       *value = 0.0, *counts = target.weight;
       if (target.index < 0) return;
       const double z = element(Softmax::kLogits, row, target.index);
-      total = (1.0 - job.label_smoothing) * target.weight * ((found.max - z) + found.log);
+      total = (1.0 - job.label_smoothing) * target.weight * ((max - z) + log);
     }
     if (is_spread()) {
       double distance = 0.0, weight = 0.0;
       for_blocks([&](int64_t column, int64_t n) {
         double sums[2];
         const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
-        kernels.weigh(at, spread(row, column, n), n, found.max, sums);
+        kernels.weigh(at, spread(row, column, n), n, max, sums);
         distance += sums[0], weight += sums[1];
       });
-      total += distance + weight * found.log;
+      total += distance + weight * log;
     }
     *value = total;
   }
@@ -107,10 +107,10 @@ struct Losses : RowBlocks {
       by_tiles ? statistics_of_tile(row, n) : statistics(row);
       for (int64_t j = 0; j < n; ++j) {
         double value, counts;
-        loss(row + j, rows[j], &value, &counts);
+        loss(row + j, rows.max[j], rows.log[j], &value, &counts);
         sums[0] += value, sums[1] += counts;
         if (s.operand[Softmax::kOutLse].data)
-          reader.store_number(Softmax::kOutLse, row + j, rows[j].lse);
+          reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
         if (s.operand[Softmax::kLosses].data) reader.store_number(Softmax::kLosses, row + j, value);
       }
     }
@@ -122,19 +122,19 @@ struct Losses : RowBlocks {
   void statistics(int64_t row) {
     for_blocks([&](int64_t column, int64_t n) {
       const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
-      kernels.block[1](at, n, tile, block_stats);
-      kernels.merge(stats, block_stats, 1, column == 0);
+      kernels.block[1](at, n, tile, &block_stats);
+      kernels.merge(&stats, block_stats, 1, column == 0);
     });
-    kernels.finish(stats, 1, false, rows);
+    kernels.finish[1](stats, 1, false, &rows);
   }
 
   void statistics_of_tile(int64_t row, int64_t m) {
     for_blocks([&](int64_t column, int64_t n) {
       reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
-      kernels.tile_block[1](tile, n, m, tile, block_stats);
-      kernels.merge(stats, block_stats, m, column == 0);
+      kernels.tile_block[1](tile, n, m, tile, &block_stats);
+      kernels.merge(&stats, block_stats, m, column == 0);
     });
-    kernels.finish(stats, m, false, rows);
+    kernels.finish[1](stats, m, false, &rows);
   }
 
   // g of a row, and g sum t' w.

@@ -61,14 +61,19 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
 template <class T>
 FASTACT_HD T largest(const T* z, int64_t n) {
   constexpr int kWidth = 64;
-  T lanes[kWidth], max = T(-kInfinity);
+  alignas(64) T lanes[kWidth];
+  T max = T(-kInfinity);
   int64_t i = 0;
   if (n >= kWidth) {
-    memcpy(lanes, z, sizeof lanes);
-    for (i = kWidth; i + kWidth <= n; i += kWidth)
+    each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
+    for (i = 0; i + kWidth <= n; i += kWidth)
 #pragma omp simd
       for (int k = 0; k < kWidth; ++k) lanes[k] = z[i + k] > lanes[k] ? z[i + k] : lanes[k];
-    for (int k = 0; k < kWidth; ++k) max = lanes[k] > max ? lanes[k] : max;
+#pragma GCC unroll 8
+    for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k) lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+    max = lanes[0] > max ? lanes[0] : max;
   }
   for (; i < n; ++i) max = z[i] > max ? z[i] : max;
   return max;
@@ -122,13 +127,13 @@ struct Products {
 };
 
 template <class T, bool apart>
-void block(const char* z_, int64_t n, char* exponentials, void* stat_) {
+void block(const char* z_, int64_t n, char* exponentials, TileStats* stats) {
   const T* z = in<T>(z_);
   T* e = out<T>(exponentials);
-  SoftmaxStat& stat = *static_cast<SoftmaxStat*>(stat_);
   const T max = largest(z, n);
   if (!(magnitude(max) < T(kInfinity))) {
-    stat = {double(max), has_nan(z, n, 1) ? __builtin_nan("") : 0.0, apart ? 1.0 : 0.0};
+    stats->max[0] = double(max), stats->rest[0] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
+    stats->ones[0] = apart;
     each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
   }
@@ -149,7 +154,7 @@ void block(const char* z_, int64_t n, char* exponentials, void* stat_) {
       return apart && z[i] == max ? T(0) : value;
     });
   }
-  stat = {double(max), sum_of(e, n, Terms<T>{}), double(ones)};
+  stats->max[0] = double(max), stats->rest[0] = sum_of(e, n, Terms<T>{}), stats->ones[0] = ones;
 }
 
 // The lanes of a tile: kSoftmaxLanes of each of its rows.
@@ -206,10 +211,9 @@ struct TileReferences {
 };
 
 template <class T, bool apart>
-void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, void* stats_) {
+void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, TileStats* stats) {
   const T* z = in<T>(z_);
   T* e = out<T>(exponentials);
-  SoftmaxStat* stats = static_cast<SoftmaxStat*>(stats_);
   TileReferences<T> references;
   T* max = references.max;
   for (int64_t j = 0; j < width; ++j) max[j] = T(-kInfinity);
@@ -221,14 +225,13 @@ void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, vo
     for (int64_t i = 0; i < n; ++i)
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) ones[j] += z[i * width + j] == max[j] ? T(1) : T(0);
-  bool is_finite[kTileWidth];
+  bool are_finite = true;
   for (int64_t j = 0; j < width; ++j) {
-    is_finite[j] = magnitude(max[j]) < T(kInfinity);
-    stats[j].max = double(max[j]);
-    stats[j].ones = apart ? double(ones[j]) : 0.0;
-    if (!is_finite[j])
-      stats[j].rest = has_nan(z + j, n, width) ? __builtin_nan("") : 0.0, stats[j].ones = apart;
+    stats->max[j] = double(max[j]), stats->ones[j] = double(ones[j]);
+    are_finite &= magnitude(max[j]) < T(kInfinity);
   }
+  for (int64_t j = 0; !are_finite && j < width; ++j)  // before z may be written
+    stats->rest[j] = has_nan(z + j, n, width) ? __builtin_nan("") : 0.0;
   references.set(width);
   references.map(z, n, width, e, [=](T value, int64_t i, int64_t j) FASTACT_INLINED {
     return apart && z[i] == max[j] ? T(0) : value;
@@ -241,21 +244,58 @@ void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, vo
   }
   const double* sum = sums.fold();
   for (int64_t j = 0; j < width; ++j)
-    if (is_finite[j]) stats[j].rest = sum[j];
+    if (are_finite || is_finite(stats->max[j]))
+      stats->rest[j] = sum[j];
+    else
+      stats->ones[j] = apart;
+}
+
+FASTACT_HD SoftmaxStat stat_of(const TileStats& stats, int64_t j) {
+  return {stats.max[j], stats.rest[j], stats.ones[j]};
 }
 
 template <class T>
-void merge(void* total_, const void* block_, int64_t n, bool first) {
-  SoftmaxStat* total = static_cast<SoftmaxStat*>(total_);
-  const SoftmaxStat* block = static_cast<const SoftmaxStat*>(block_);
-  for (int64_t j = 0; j < n; ++j) total[j] = first ? block[j] : merged<T>(total[j], block[j]);
+void merge(TileStats* total, const TileStats& block, int64_t n, bool first) {
+  for (int64_t j = 0; j < n; ++j) {
+    const SoftmaxStat sum =
+        first ? stat_of(block, j) : merged<T>(stat_of(*total, j), stat_of(block, j));
+    total->max[j] = sum.max, total->rest[j] = sum.rest, total->ones[j] = sum.ones;
+  }
 }
 
-template <class T>
-void finish(const void* stats, int64_t n, bool has_mask, void* rows) {
-  for (int64_t j = 0; j < n; ++j)
-    static_cast<SoftmaxRow*>(rows)[j] =
-        finished<T>(static_cast<const SoftmaxStat*>(stats)[j], has_mask);
+// Without branches where all rows are as they mostly are.
+template <class T, bool apart>
+void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
+  bool are_near = true;
+  for (int64_t j = 0; j < n; ++j) are_near &= magnitude(stats.max[j]) <= kNearMaximum;
+  rows->has_void = false;
+  if (!are_near) {
+    for (int64_t j = 0; j < n; ++j) {
+      const SoftmaxRow row = finished<T>(stat_of(stats, j), has_mask);
+      rows->max[j] = row.max, rows->log[j] = row.log, rows->lse[j] = row.lse;
+      rows->factor[j] = row.factor, rows->is_void[j] = row.is_void;
+      rows->has_void |= row.is_void;
+    }
+    return;
+  }
+  alignas(64) T max[kTileWidth];
+  alignas(64) double one[kTileWidth];
+  const double *rest = stats.rest, *ones = stats.ones;
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return T(stats.max[j]); });
+  each(max, n,
+       [&](int64_t j) FASTACT_INLINED { return exp_near(max[j], reference_of(max[j])); });
+  each(one, n, [&](int64_t j) FASTACT_INLINED { return double(max[j]); });
+  each(rows->max, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j]; });
+  each(rows->factor, n,
+       [&](int64_t j) FASTACT_INLINED { return 1.0 / (rest[j] + ones[j] * one[j]); });
+  if (apart) {
+    each(rows->log, n, [&](int64_t j) FASTACT_INLINED {
+      return log1p_of_sum(rest[j] / one[j] + (ones[j] - 1.0));
+    });
+    each(rows->lse, n,
+         [&](int64_t j) FASTACT_INLINED { return stats.max[j] + rows->log[j]; });
+  }
+  for (int64_t j = 0; j < n; ++j) rows->is_void[j] = false;
 }
 
 template <class T>
@@ -428,7 +468,7 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
       {block<T, false>, block<T, true>},                            \
       {tile_block<T, false>, tile_block<T, true>},                  \
       merge<T>,                                                     \
-      finish<T>,                                                    \
+      {finish<T, false>, finish<T, true>},                                                    \
       lower<T>,                                                     \
       scale<T>,                                                     \
       tile_scale<T>,                                                \

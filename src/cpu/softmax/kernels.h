@@ -15,6 +15,16 @@ constexpr int64_t kSoftmaxBlock = 1024;  // elements of a row with a maximum of 
 constexpr int kSoftmaxLanes = 32;
 constexpr int64_t kTileWidth = 256;  // rows of a tile, at most
 
+// The statistics of the rows of a tile, or of one row (common/softmax/softmax.h, SoftmaxStat), and
+// what they say of them (SoftmaxRow).
+struct TileStats {
+  double max[kTileWidth], rest[kTileWidth], ones[kTileWidth];
+};
+struct TileRows {
+  double max[kTileWidth], log[kTileWidth], lse[kTileWidth], factor[kTileWidth];
+  bool is_void[kTileWidth], has_void;
+};
+
 // A target that is not one class: element i counts t_i = scale * target_i + floor, or floor alone,
 // times weight_i. What is null is not there.
 struct SoftmaxTarget {
@@ -27,18 +37,17 @@ struct SoftmaxKernels {
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
-  // stat: SoftmaxStat, rows: SoftmaxRow of common/softmax/softmax.h, which each instruction set has
-  // under a name of its own.
-  //
   // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT; [1]: the elements that
   // are the maximum are counted apart, and their exponentials left out.
-  void (*block[2])(const char* z, int64_t n, char* exponentials, void* stat);
-  void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials, void* stats);
+  void (*block[2])(const char* z, int64_t n, char* exponentials, TileStats* stats);
+  void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
+                        TileStats* stats);
 
   // total IN/OUT (n), each with one more block IN (n); whether it is the first.
-  void (*merge)(void* total, const void* block, int64_t n, bool first);
-  // rows OUT (n) of stats IN (n).
-  void (*finish)(const void* stats, int64_t n, bool has_mask, void* rows);
+  void (*merge)(TileStats* total, const TileStats& block, int64_t n, bool first);
+  // rows OUT (n) of stats IN (n); [1]: of maxima that are counted apart, else log and lse are not
+  // computed.
+  void (*finish[2])(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows);
   // By what the exponentials of a block are multiplied to be those beside the row's maximum; 0 or
   // less: they have to be computed anew.
   double (*lower)(double block_max, double max);

@@ -17,9 +17,8 @@ struct Forward : RowBlocks {
   const int64_t width;
   const bool fits;  // all exponentials of a row, or of a tile, are kept
   const bool is_nontemporal;
-  SoftmaxStat stats[kTileWidth], block_stats[kTileWidth];
-  SoftmaxRow rows[kTileWidth];
-  double maxima[kTileWidth], factors[kTileWidth];
+  TileStats stats, block_stats;
+  TileRows rows;
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
@@ -36,17 +35,16 @@ struct Forward : RowBlocks {
 
   void row(int64_t index) {
     const bool keeps = job.kind == kSoftmax && fits, apart = job.kind != kSoftmax;
-    SoftmaxStat blocks[kMostBlocks];
+    double blocks[kMostBlocks];  // their maxima
     for_blocks([&](int64_t column, int64_t n) {
       const char* at = z(Softmax::kX, index, column, n, buffer);
-      SoftmaxStat& stat = keeps ? blocks[column / kSoftmaxBlock] : block_stats[0];
-      kernels.block[apart](at, n, keeps ? in_tile(column) : buffer, &stat);
-      kernels.merge(stats, &stat, 1, column == 0);
+      kernels.block[apart](at, n, keeps ? in_tile(column) : buffer, &block_stats);
+      if (keeps) blocks[column / kSoftmaxBlock] = block_stats.max[0];
+      kernels.merge(&stats, block_stats, 1, column == 0);
     });
-    kernels.finish(stats, 1, job.mask_kind != 0, rows);
-    const SoftmaxRow& found = rows[0];
+    kernels.finish[apart](stats, 1, job.mask_kind != 0, &rows);
     if (job.kind == kLogSumExp) {
-      save(index, found);
+      save(index, 0);
       return;
     }
     for_blocks([&](int64_t column, int64_t n) {
@@ -54,13 +52,13 @@ struct Forward : RowBlocks {
                     ? reader.address(Softmax::kY, index) + column * s.compute_item
                     : buffer;
       const double lower =
-          keeps ? kernels.lower(blocks[column / kSoftmaxBlock].max, found.max) : 0.0;
-      if (found.is_void)
+          keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
+      if (rows.is_void[0])
         fill(y, n);
       else if (lower > 0)
-        kernels.scale(in_tile(column), n, found.factor * lower, y);
+        kernels.scale(in_tile(column), n, rows.factor[0] * lower, y);
       else
-        apply(found, z(Softmax::kX, index, column, n, buffer), n, y);
+        apply(z(Softmax::kX, index, column, n, buffer), n, y);
       if (is_nontemporal)
         job.store_nontemporal(y, reader.address(Softmax::kY, index) + column * s.compute_item,
                               n * s.compute_item);
@@ -69,11 +67,11 @@ struct Forward : RowBlocks {
     });
   }
 
-  void apply(const SoftmaxRow& found, const char* z, int64_t n, char* y) {
+  void apply(const char* z, int64_t n, char* y) {
     if (job.kind == kSoftmax)
-      kernels.exponentials(z, n, found.max, found.factor, y);
+      kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
     else
-      kernels.shift(z, n, found.max, found.log, y);
+      kernels.shift(z, n, rows.max[0], rows.log[0], y);
   }
 
   // Of a row in which nothing takes part.
@@ -82,9 +80,9 @@ struct Forward : RowBlocks {
     for (int64_t i = 0; i < n; ++i) store_as(s.compute_dtype, y + i * s.compute_item, value);
   }
 
-  void save(int64_t index, const SoftmaxRow& found) {
-    reader.store_number(Softmax::kY, index, found.lse);
-    if (s.operand[Softmax::kLse].data) reader.store_number(Softmax::kLse, index, found.lse);
+  void save(int64_t index, int64_t j) {
+    reader.store_number(Softmax::kY, index, rows.lse[j]);
+    if (s.operand[Softmax::kLse].data) reader.store_number(Softmax::kLse, index, rows.lse[j]);
   }
 
   // A tile of m rows.
@@ -92,30 +90,24 @@ struct Forward : RowBlocks {
     const bool apart = job.kind != kSoftmax, keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
     for_blocks([&](int64_t column, int64_t n) {
       z_tile(Softmax::kX, index, m, column, n, tile);
-      kernels.tile_block[apart](tile, n, m, tile, block_stats);
-      kernels.merge(stats, block_stats, m, column == 0);
+      kernels.tile_block[apart](tile, n, m, tile, &block_stats);
+      kernels.merge(&stats, block_stats, m, column == 0);
     });
-    kernels.finish(stats, m, job.mask_kind != 0, rows);
+    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
     if (job.kind == kLogSumExp) {
-      for (int64_t j = 0; j < m; ++j) save(index + j, rows[j]);
+      for (int64_t j = 0; j < m; ++j) save(index + j, j);
       return;
-    }
-    bool has_void = false;
-    for (int64_t j = 0; j < m; ++j) {
-      maxima[j] = rows[j].max;
-      factors[j] = job.kind == kSoftmax ? rows[j].factor : rows[j].log;
-      has_void |= rows[j].is_void;
     }
     for_blocks([&](int64_t column, int64_t n) {
       if (!keeps) z_tile(Softmax::kX, index, m, column, n, tile);
       if (keeps)
-        kernels.tile_scale(tile, n, m, factors, tile);
+        kernels.tile_scale(tile, n, m, rows.factor, tile);
       else if (job.kind == kSoftmax)
-        kernels.tile_exponentials(tile, n, m, maxima, factors, tile);
+        kernels.tile_exponentials(tile, n, m, rows.max, rows.factor, tile);
       else
-        kernels.tile_shift(tile, n, m, maxima, factors, tile);
-      for (int64_t j = 0; has_void && j < m; ++j)
-        for (int64_t i = 0; rows[j].is_void && i < n; ++i)
+        kernels.tile_shift(tile, n, m, rows.max, rows.log, tile);
+      for (int64_t j = 0; rows.has_void && j < m; ++j)
+        for (int64_t i = 0; rows.is_void[j] && i < n; ++i)
           fill(tile + (i * m + j) * s.compute_item, 1);
       reader.store_tile(Softmax::kY, index, m, column, n, tile, false);
     });
