@@ -7,6 +7,13 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 template <class T>
+constexpr int kDTypeOf = sizeof(T) == 8 ? kF64 : kF32;
+template <>
+constexpr int kDTypeOf<f16> = kF16;
+template <>
+constexpr int kDTypeOf<bf16> = kBF16;
+
+template <class T>
 FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype) {
   if (dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
   if (dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));

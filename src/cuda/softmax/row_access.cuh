@@ -184,10 +184,26 @@ FASTACT_DEVICE char* number_address(const Rows& rows, int role, int64_t row) {
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t element, int valid) {
   using C = Compute<T>;
+  constexpr int kSize = Vec<T>::kSize;
   Wide<T> mask;
   const char* p = element_address(rows, kMask, row, element);
+  if (Rows::kDense && !Rows::kColumns && valid == kSize) {  // whole vectors of masks that touch
+    const auto address = reinterpret_cast<uintptr_t>(p);
+    if (rows.mask_dtype == kBool && rows.step[kMask] == 1 && address % kSize == 0) {
+      using Flags = std::conditional_t<kSize == 8, uint64_t,
+                                       std::conditional_t<kSize == 4, uint32_t, uint16_t>>;
+      const Flags flags = load(reinterpret_cast<const Flags*>(p));
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) {
+      for (int j = 0; j < kSize; ++j)
+        mask.lane[j] = (flags >> (8 * j) & 0xff) ? C(0) : C(-__builtin_inf());
+      return mask;
+    }
+    if (rows.mask_dtype == kDTypeOf<T> && rows.step[kMask] == int64_t(sizeof(T)) &&
+        address % kVecBytes == 0)
+      return widen_vec(load_vec(reinterpret_cast<const T*>(p)));
+  }
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
     mask.lane[j] = C(-__builtin_inf());
     if (j >= valid) continue;
     if (j > 0 && Rows::kColumns)

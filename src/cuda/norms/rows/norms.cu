@@ -5,21 +5,15 @@
 // axes of the arrays into rows and the elements of a row. Arrays whose channels come last go to
 // norms/channels/channels_last.cu instead.
 //
-// A row is read by vectors of 16 bytes. Vector q of a row belongs to lane q % lanes, whatever the
-// memory layout. The lanes of a short row are 1 to 32 threads of a warp, so that several rows share
-// a block; those of a longer row are a block of up to 512 threads. The order of every addition is a
-// function of the row's length and dtype alone, so the bits depend on neither the device nor the
-// number of rows.
+// core/rows.cuh says how the kernels take rows: by vectors of 16 bytes, some lanes of a warp or a
+// block a row, long ones in chunks.
 //
 // Forward, three passes over one row:
 //   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
 //   2. squared distances from the mean (rms_norm leaves this pass out)
 //   3. y = f(z)
-// A thread reads back only what it has written to the cache itself: one barrier per sum, no bank
-// conflicts, and nothing wide is live across the call of the activation. Vectors beyond the
-// capacity of shared memory are read again from global memory: more traffic, the same bits. Rows of
-// more than kSplit vectors are cut into chunks, one block each: moments of the chunks, one kernel
-// that merges them, then y.
+// One barrier per sum, and nothing wide is live across the call of the activation. Rows of more than
+// kSplit vectors are cut into chunks: moments of the chunks, one kernel that merges them, then y.
 //
 //   Bytes moved: x, residual, total and y once; beyond kSplit vectors, pass 3 reads again.
 //

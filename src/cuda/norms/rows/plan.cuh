@@ -12,6 +12,7 @@
 // pixels.
 #pragma once
 
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_plan.cuh"
 #include "cuda/norms/rows/norms.h"
 #include "cuda/reductions/tile_loader.cuh"
@@ -20,13 +21,6 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
-template <class T>
-constexpr int kDTypeOf = sizeof(T) == 8 ? kF64 : kF32;
-template <>
-constexpr int kDTypeOf<f16> = kF16;
-template <>
-constexpr int kDTypeOf<bf16> = kBF16;
-
 // The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data; the pitch of
 // parameters is that from one to the next, and they are fast where they touch.
 struct NormRows : RowArrays<kNormRoles> {
