@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, table
-from . import activations, bias, gates, moments, norms, reductions
+from . import activations, bias, gates, moments, norms, reductions, softmax
 from .common import Check, Options, Report
 
 CHECKS = (
@@ -23,6 +23,7 @@ CHECKS = (
     bias.CHECK,
     norms.CHECK,
     gates.CHECK,
+    softmax.CHECK,
 )
 
 

@@ -584,7 +584,8 @@ def row_logits(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
 def softmax_row(kind: str, z: Any, axes: tuple[int, ...], masked: bool = False) -> Any:
     """softmax, log_softmax or logsumexp (with length 1 along the axes) of z.
 
-    By m + log1p(s), s the sum without one element that is the maximum, m: nothing cancels but these.
+    By m + log1p(s), s the sum without one element that is the maximum, m: nothing cancels but
+    these.
     """
     with np.errstate(all="ignore"):
         m = np.max(z, axes, keepdims=True, initial=-np.inf)
@@ -616,11 +617,9 @@ def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: f
 def cross_entropy(
     logits: Any, target: Any, weight: Any, axis: int, ignore_index: int, smoothing: float
 ) -> tuple[Any, Any, Any, Any]:
-    """Of each row: its loss, the sum of its terms' magnitudes, the weight by which it counts; t w."""
-    classes = logits.shape[axis]
-    w = np.ones(classes, logits.dtype) if weight is None else weight.astype(logits.dtype)
-    w = along(w, logits.ndim, axis)
-    if target.dtype.kind == "i":
+    """Of each row: its loss, the sum of its terms' magnitudes, the weight by which it counts; t
+    w.""" classes = logits.shape[axis] w = np.ones(classes, logits.dtype) if weight is None else
+    weight.astype(logits.dtype) w = along(w, logits.ndim, axis) if target.dtype.kind == "i":
         index = np.expand_dims(target, axis)
         counts = index != ignore_index
         of_class = np.arange(classes).reshape([-1 if a == axis else 1 for a in range(logits.ndim)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -24,17 +24,6 @@ _INDICES = ("int32", "int64")
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
-
-
-class BackwardOptions(TypedDict, total=False):
-    """What `backward` of a function of rows takes by keyword, of those that it has."""
-
-    axis: RowAxes
-    scale: float
-    keepdims: bool
-    out: Out[Array]
-    accumulate: bool
-    stream: Stream
 
 
 def _with_mask(call: Call, x: View) -> View | None:
@@ -178,12 +167,23 @@ class Softmax(RowFunction[P, R]):
 
     saves = ("y",)
 
-    def backward(self, dy: ArrayOrNumber, y: A, /, **options: Unpack[BackwardOptions]) -> A:
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        *,
+        axis: RowAxes = -1,
+        scale: float = 1.0,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
         """The gradient with respect to x, from the result alone.
 
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
-        exp(y) * sum(dy))``, with sums over the row; of log_softmax, 0 where y is -inf: there nothing
-        takes part. The mask has no gradient.
+        exp(y) * sum(dy))``, with sums over the row; of log_softmax, 0 where y is -inf: there
+        nothing takes part. The mask has no gradient.
 
         Parameters
         ----------
@@ -191,10 +191,14 @@ class Softmax(RowFunction[P, R]):
             The gradient of the loss with respect to y; shape and dtype of y.
         y : array
             What `forward` saved.
-        **options
-            `axis` and `scale`: as given to `forward`. `out`: where to write dx; it may be dy or y.
-            `accumulate`, a bool, by default False: add dx to `out` instead of overwriting it.
-            `stream`, for arrays on a GPU: the stream to work on.
+        axis, scale : optional
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be dy or y.
+        accumulate : bool, default False
+            Add the gradient to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
 
         Returns
         -------
@@ -205,8 +209,8 @@ class Softmax(RowFunction[P, R]):
         -----
         Sums are in double. The gradient is that of y as it was saved: with u = 2**-24 (float64:
         2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of log_softmax 4 u
-        abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for sums of n terms, and
-        the rounding to the dtype.
+        abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for sums of n terms,
+        and the rounding to the dtype.
 
         Examples
         --------
@@ -216,6 +220,13 @@ class Softmax(RowFunction[P, R]):
         array([ 0.5, -0.5])
         """
         entry = self.entry_points["backward"]
+        options = {
+            "axis": axis,
+            "scale": scale,
+            "out": out,
+            "accumulate": accumulate,
+            "stream": stream,
+        }
         taken, where = entry.bind((dy, y), options), entry.where
         scale = validate.number(where, "scale", taken.scale)
         with Call(where, taken.stream, y=taken.y, dy=taken.dy) as call:
@@ -271,12 +282,18 @@ class LogSumExp(RowFunction[P, R]):
         mask: Array | None,
         lse: Array,
         /,
-        **options: Unpack[BackwardOptions],
+        *,
+        axis: RowAxes = -1,
+        scale: float = 1.0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to x.
 
-        ``dx = scale * dy * exp(scale * x + mask - lse)``: the derivative of logsumexp is softmax. Of
-        a row in which nothing takes part it is 0. The mask has no gradient.
+        ``dx = scale * dy * exp(scale * x + mask - lse)``: the derivative of logsumexp is softmax.
+        Of a row in which nothing takes part it is 0. The mask has no gradient.
 
         Parameters
         ----------
@@ -284,10 +301,14 @@ class LogSumExp(RowFunction[P, R]):
             The gradient of the loss with respect to y; of y's shape and x's dtype.
         x, mask, lse : array
             What `forward` saved.
-        **options
-            `axis`, `scale` and `keepdims`: as given to `forward`. `out`: where to write dx; it may be
-            x. `accumulate`, a bool, by default False: add dx to `out` instead of overwriting it.
-            `stream`, for arrays on a GPU: the stream to work on.
+        axis, scale, keepdims : optional
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be x.
+        accumulate : bool, default False
+            Add the gradient to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
 
         Returns
         -------
@@ -297,8 +318,8 @@ class LogSumExp(RowFunction[P, R]):
         Notes
         -----
         The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53) an error
-        is at most (8 + abs(z)) u abs(dx), z = scale x + mask, without a scale and a mask 8 u abs(dx),
-        and the rounding to the dtype.
+        is at most (8 + abs(z)) u abs(dx), z = scale x + mask, without a scale and a mask 8 u
+        abs(dx), and the rounding to the dtype.
 
         Examples
         --------
@@ -308,6 +329,14 @@ class LogSumExp(RowFunction[P, R]):
         array([0.5, 0.5])
         """
         entry = self.entry_points["backward"]
+        options = {
+            "axis": axis,
+            "scale": scale,
+            "keepdims": keepdims,
+            "out": out,
+            "accumulate": accumulate,
+            "stream": stream,
+        }
         taken, where = entry.bind((dy, x, mask, lse), options), entry.where
         scale = validate.number(where, "scale", taken.scale)
         lse = np.asarray(taken.lse) if isinstance(taken.lse, np.generic) else taken.lse
@@ -336,18 +365,6 @@ class LogSumExp(RowFunction[P, R]):
                 call.stream,
             )
             return call.result(taken.out[0], made)
-
-
-class LossOptions(TypedDict, total=False):
-    """What `backward` of a loss takes by keyword."""
-
-    ignore_index: int
-    label_smoothing: float
-    reduction: str
-    axis: int | None
-    out: Out[Array]
-    accumulate: bool
-    stream: Stream
 
 
 class _LossPlan:
@@ -518,7 +535,14 @@ class CrossEntropy(CachedOp[P, R]):
         lse: Array,
         divisor: Array | None,
         /,
-        **options: Unpack[LossOptions],
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        axis: int | None = None,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 
@@ -532,11 +556,14 @@ class CrossEntropy(CachedOp[P, R]):
             The gradient with respect to the loss; of its shape and logits' dtype.
         logits, target, weight, lse, divisor : array
             What `forward` saved.
-        **options
-            `ignore_index`, `label_smoothing`, `reduction` and `axis`: as given to `forward`. `out`:
-            where to write dlogits; it may be logits itself. `accumulate`, a bool, by default False:
-            add to `out` instead of overwriting it. `stream`, for arrays on a GPU: the stream to work
-            on.
+        ignore_index, label_smoothing, reduction, axis : optional
+            As given to `forward`.
+        out : array, optional
+            Where to write dlogits; it may be logits itself.
+        accumulate : bool, default False
+            Add the gradient to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
 
         Returns
         -------
@@ -551,8 +578,8 @@ class CrossEntropy(CachedOp[P, R]):
         Notes
         -----
         The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53), g =
-        dloss / divisor and t the smoothed target, an error is at most 8 u abs(g) (p sum(t weight) + t
-        weight), and the rounding to the dtype.
+        dloss / divisor and t the smoothed target, an error is at most 8 u abs(g) (p sum(t weight) +
+        t weight), for float64 n / 32 u more for n classes, and the rounding to the dtype.
 
         Examples
         --------
@@ -565,6 +592,15 @@ class CrossEntropy(CachedOp[P, R]):
         """
         entry = self.entry_points["backward"]
         arrays = (dloss, logits, target, weight, lse, divisor)
+        options = {
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+            "reduction": reduction,
+            "axis": axis,
+            "out": out,
+            "accumulate": accumulate,
+            "stream": stream,
+        }
         taken, where = entry.bind(arrays, options), entry.where
         given = _given(where, taken, "logits", "target", "weight", "dloss")
         for name in ("lse", "divisor"):  # a number in NumPy's words, but an array of its own dtype

@@ -68,8 +68,8 @@ def softmax(
     a row of n elements, u = 2**-53. With a scale or a mask z is rounded, which adds 4 u max
     abs(z), relative to y. 16-bit data is rounded once more.
 
-    A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN without one. A NaN or
-    +inf that takes part makes all of its row NaN.
+    A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN without one. A NaN
+    or +inf that takes part makes all of its row NaN.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -152,8 +152,8 @@ def log_softmax(
     2**-53. With a scale or a mask z is rounded, which adds 4 u max abs(z). 16-bit data is rounded
     once more.
 
-    A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN without one. A NaN
-    or +inf that takes part makes all of its row NaN.
+    A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN without one. A
+    NaN or +inf that takes part makes all of its row NaN.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -164,7 +164,8 @@ def log_softmax(
     References
     ----------
     P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
-    functions", IMA Journal of Numerical Analysis 41(4), 2021, https://doi.org/10.1093/imanum/draa038
+    functions", IMA Journal of Numerical Analysis 41(4), 2021,
+    https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------
@@ -232,12 +233,12 @@ def logsumexp(
     Notes
     -----
     ``y = m + log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's own
-    term. y is within 4 ULP of the exact value or, near 0, where m and log1p(s) cancel, within 4 u, u
-    = 2**-24; float64 has n / 32 u more for a row of n elements, u = 2**-53. With a scale or a mask z
-    is rounded, which adds 4 u max abs(z). 16-bit data is rounded once more.
+    term. y is within 4 ULP of the exact value or, near 0, where m and log1p(s) cancel, within 4 u,
+    u = 2**-24; float64 has n / 32 u more for a row of n elements, u = 2**-53. With a scale or a
+    mask z is rounded, which adds 4 u max abs(z). 16-bit data is rounded once more.
 
-    Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf among
-    them it is +inf, and with a NaN NaN.
+    Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
+    among them it is +inf, and with a NaN NaN.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -248,7 +249,8 @@ def logsumexp(
     References
     ----------
     P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
-    functions", IMA Journal of Numerical Analysis 41(4), 2021, https://doi.org/10.1093/imanum/draa038
+    functions", IMA Journal of Numerical Analysis 41(4), 2021,
+    https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------
@@ -294,8 +296,8 @@ def cross_entropy(
     label_smoothing : float, default 0.0
         From 0 to 1: how much of the target is spread over all classes.
     reduction : str, default "mean"
-        "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the weights
-        of the targets that count; for probabilities, by the number of rows.
+        "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the
+        weights of the targets that count; for probabilities, by the number of rows.
     axis : int, optional
         Of the classes; by default 1, or 0 where logits have one axis. Language models have it last.
     out : array, optional
@@ -329,8 +331,8 @@ def cross_entropy(
     of threads; no loss depends on the other rows. No probability is stored: `backward` makes them
     again of logits and lse, and `out` of it may be the logits.
 
-    `cross_entropy.forward` saves ``(logits, target, weight, lse, divisor)``; `cross_entropy.backward`
-    gives dlogits. What all ops share is in docs/conventions.md.
+    `cross_entropy.forward` saves ``(logits, target, weight, lse, divisor)``;
+    `cross_entropy.backward` gives dlogits. What all ops share is in docs/conventions.md.
 
     References
     ----------
