@@ -157,7 +157,7 @@ def layer_norm(rows: int, columns: int) -> Native:
     def run(workspace: Any) -> None:
         _cpu.norm_backward(
             *(WHICH, dy, x, None, dx, mean, rstd, weight, weight, dweight, dbias, *axes),
-            *((), False, workspace, 0),
+            *(0.0, False, (), False, workspace, 0),
         )
 
     def size() -> int:

@@ -15,7 +15,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 kind=${1:-}
 shift || true
-isa=${ISA-$([[ $(uname -m) == x86_64 ]] && echo v3 || true)}
+isa=${ISA-$([[ $(uname -m) == x86_64 ]] && echo v3 || echo ALL)}
 work=$root/build/sanitize-${kind//,/-}
 
 # The tests that run native code on many layouts, dtypes and sizes, each on few ops of a family, in

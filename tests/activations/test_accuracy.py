@@ -1,6 +1,6 @@
 """Accuracy: each op against the oracle, on every backend; bounds are the ops' own."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -256,11 +256,40 @@ KINKS = {
 }
 
 
-@pytest.mark.parametrize("name", KINKS)
-def test_derivatives_at_kinks_are_torchs(name, backend):
-    x = torch.tensor(KINKS[name], requires_grad=True)
-    (theirs,) = torch.autograd.grad(getattr(torch.nn.functional, name)(x).sum(), x)
-    np.testing.assert_allclose(slope(fa.ops[name], backend, x.detach().numpy()), theirs, rtol=2e-7)
+# Other parameters, at which a kink is elsewhere, is another one or is none.
+MOVED_KINKS = [
+    ("leaky_relu", {"negative_slope": 2.0}, [0.0, -0.0]),
+    ("leaky_relu", {"negative_slope": -1.0}, [0.0, -0.0]),
+    ("elu", {"alpha": 2.5}, [0.0, -0.0]),
+    ("celu", {"alpha": 2.5}, [0.0, -0.0]),
+    ("hardtanh", {"min_val": 0.0, "max_val": 4.0}, [-0.0, 0.0, 4.0]),
+    ("softshrink", {"lambd": 0.0}, [-0.0, 0.0]),
+    ("hardshrink", {"lambd": 0.0}, [-0.0, 0.0]),
+    ("hardshrink", {"lambd": -0.5}, [-0.5, -0.0, 0.0, 0.25, 0.5, float("inf")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "kinks"), [*((n, {}, k) for n, k in KINKS.items()), *MOVED_KINKS]
+)
+def test_kinks_are_torchs(name, parameters, kinks, backend):
+    x = torch.tensor(kinks, requires_grad=True)
+    y = getattr(torch.nn.functional, name)(x, **parameters)
+    (theirs,) = torch.autograd.grad(y.sum(), x)
+    op, x, y = fa.ops[name], x.detach().numpy(), y.detach().numpy()
+    np.testing.assert_allclose(backend.run(partial(op, **parameters), x), y, rtol=2e-7)
+    ours = backend.run(partial(op.backward, **parameters), np.ones_like(x), x)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-7)
+
+
+def test_every_piecewise_op_has_its_kinks_tested():
+    """Those that torch has: whose derivative jumps somewhere, by the oracle on a fine grid."""
+    x = np.arange(-8 * 64, 8 * 64 + 1) / 64
+    for op in fa.ops.values():
+        if op.family != "activations" or not hasattr(torch.nn.functional, op.name):
+            continue
+        jumps = np.abs(np.diff(reference.derivative(op.name, x))).max() > 0.1
+        assert jumps <= (op.name in KINKS), op.name
 
 
 def test_flush_to_zero_is_nobodys_business(op):

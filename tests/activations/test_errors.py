@@ -130,7 +130,6 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("elu", {"alpha": float("nan")}, "alpha must be finite, got nan"),
     ("leaky_relu", {"negative_slope": float("inf")}, "negative_slope must be finite"),
     ("softshrink", {"lambd": -0.5}, "lambd must not be negative"),
-    ("hardshrink", {"lambd": -0.5}, "lambd must not be negative"),
     (
         "hardtanh", {"min_val": 2.0, "max_val": 1.0},
         r"min_val must not exceed max_val, got min_val=2\.0, max_val=1\.0",

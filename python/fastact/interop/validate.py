@@ -6,7 +6,7 @@ before anything is written.
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from .._cpu import View
 from . import foreign
 from .foreign import DTYPES
 from .foreign import describe as describe
+
+T = TypeVar("T")
 
 # How hard NumPy tries to tell whether two strided arrays meet (its stubs know only 0 and -1).
 _WORK: Any = 100_000
@@ -97,8 +99,8 @@ def holds(where: str, name: str, value: float, view: View) -> None:
         )
 
 
-def choice(where: str, name: str, value: Any, allowed: Mapping[str, str]) -> str:
-    """What a parameter that is one of a few strings stands for."""
+def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:
+    """What an option that is one of a few strings stands for."""
     if not isinstance(value, str) or value not in allowed:
         listed = " or ".join(map(repr, allowed))
         raise ValueError(f"{where}: {name} must be {listed}, got {describe(value)}")

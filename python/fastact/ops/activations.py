@@ -933,7 +933,7 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     """
 
 
-@activation(Bounds(0, 0, 0), rules=[("lambd must not be negative", lambda lambd: lambd >= 0)])
+@activation(Bounds(0, 0, 0))
 def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Hard shrinkage.
 
@@ -944,7 +944,7 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     x : array
         Of float16, bfloat16, float32 or float64; any shape and strides.
     lambd : float, default 0.5
-        Not below zero.
+        The threshold. Below zero nothing is shrunk: y = x.
     out : array, optional
         Where to write y; it may be x itself.
     stream : optional
@@ -954,11 +954,6 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     -------
     array
         The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For a negative lambd.
 
     Notes
     -----

@@ -15,9 +15,13 @@ from .bounds import NormBounds
 from .fused import bind
 from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results, sample_arrays
 from .op import CachedOp, EntryPoint, P, R, register, signature_of
-from .types import A, ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 
 Shape = tuple[int, ...]
+
+#: What `casting` stands for: what is added to the weight by default, and whether all that lies
+#: between the steps is rounded to x's dtype (src/common/norms/norms.h).
+CASTINGS = {"exact": (0.0, False), "llama": (0.0, True), "gemma": (1.0, False)}
 
 #: Where to write y; of `forward`, the statistics too, whose dtype may be another one.
 NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
@@ -120,6 +124,8 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     axis: int | tuple[int, ...]
     channel_axis: int
     eps: float
+    weight_offset: float | None
+    casting: Casting
     activation: ActivationLike
     dtotal: ArrayOrNumber | None
     out: Outs[A]
@@ -154,6 +160,7 @@ class Norm(CachedOp[P, R]):
         self.is_centred = "bias" in self.weights
         self.statistics = STATISTICS if self.is_centred else STATISTICS[1:]
         self.has_residual = len(inputs) > 1
+        self.has_casting = "casting" in call.parameters
         self.results = ("y", "total") if self.has_residual else ("y",)
         self.saves = ("x", *self.statistics, *self.weights)
         self.gradients = tuple(f"d{name}" for name in ("x", *self.weights))
@@ -229,6 +236,7 @@ class Norm(CachedOp[P, R]):
         _, which, parameters, options = bind(entry, args, kwargs)
         where, outs, count = entry.where, options.out, len(self.results)
         eps = validate.epsilon(where, options.eps)
+        weight_offset, casts = self._casting(where, options)
         given = present(where, options, (*entry.arrays, *self.weights))
         with Call(where, options.stream, **given) as call:
             views, x = call.views, call.views["x"]
@@ -266,6 +274,8 @@ class Norm(CachedOp[P, R]):
                 rows.of_parameter,
                 eps,
                 self.is_centred,
+                weight_offset,
+                casts,
                 parameters,
                 call.workspace(size),
                 call.stream,
@@ -299,7 +309,7 @@ class Norm(CachedOp[P, R]):
             The gradient of the loss with respect to y; shape and dtype of x.
         x, *saved : array
             What `forward` saved.
-        axis, channel_axis, eps, activation, **parameters : optional
+        axis, channel_axis, eps, weight_offset, casting, activation, **parameters : optional
             As given to `forward`, of those that the op has.
         dtotal : array, or Python scalar, optional
             Of ops that add a residual: the gradient with respect to the sum that they returned, by
@@ -342,6 +352,7 @@ class Norm(CachedOp[P, R]):
         _, which, parameters, taken = bind(entry, (dy, x, *saved), options)
         where = entry.where
         validate.epsilon(where, taken.eps)
+        weight_offset, casts = self._casting(where, taken)
         names = ["x", "dy", *self.statistics, *self.weights, *["dtotal"] * self.has_residual]
         with Call(where, taken.stream, **present(where, taken, names)) as call:
             views, data = call.views, call.views["x"]
@@ -375,12 +386,23 @@ class Norm(CachedOp[P, R]):
                 dbias,
                 rows.reduced,
                 rows.of_parameter,
+                weight_offset,
+                casts,
                 parameters,
                 taken.accumulate,
                 call.workspace(size),
                 call.stream,
             )
             return results(call, taken.out, made)
+
+    def _casting(self, where: str, options: SimpleNamespace) -> tuple[float, bool]:
+        """What is added to the weight, and whether what lies between the steps is rounded."""
+        if not self.has_casting:
+            return CASTINGS["exact"]
+        offset, casts = validate.choice(where, "casting", options.casting, CASTINGS)
+        if options.weight_offset is not None:
+            offset = validate.number(where, "weight_offset", options.weight_offset)
+        return offset, casts
 
     def _check_weights(self, call: Call, rows: Rows) -> None:
         for name in self.weights:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from .norm import AddNormOut, NormOut, groups_of_channels, named_axes, norm, single_channels
 from .op import names_of_ops
-from .types import A, ActivationLike, Array, ArrayOrNumber, Parameters, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Parameters, Stream
 
 
 @norm(over=named_axes)
@@ -117,6 +117,8 @@ def rms_norm(
     *,
     axis: int | tuple[int, ...] = -1,
     eps: float = 1e-6,
+    weight_offset: float | None = None,
+    casting: Casting = "exact",
     activation: ActivationLike = "identity",
     out: NormOut[A] = None,
     stream: Stream = None,
@@ -124,7 +126,8 @@ def rms_norm(
 ) -> A:
     """Root-mean-square normalization.
 
-    ``y = act(x / sqrt(mean(x**2) + eps) * weight)``, the mean over `axis`, in one pass over memory.
+    ``y = act(x / sqrt(mean(x**2) + eps) * (weight + weight_offset))``, the mean over `axis`, in one
+    pass over memory.
 
     Parameters
     ----------
@@ -136,6 +139,12 @@ def rms_norm(
         The axes whose elements share statistics, and along which the parameters lie.
     eps : float, default 1e-6
         Added to the mean of the squares; not negative.
+    weight_offset : float, optional
+        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
+    casting : {"exact", "llama", "gemma"}, default "exact"
+        Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype,
+        and then the product with the weight, as Llama's published code does. "gemma": as "exact",
+        with a weight that is learnt less 1, as Gemma's does.
     activation : str or op, default "identity"
         The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
     out : array or tuple, optional
@@ -156,7 +165,8 @@ def rms_norm(
     TypeError
         For a parameter of a dtype narrower than x's.
     ValueError
-        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
+        For a parameter of another shape, an axis out of range or named twice, a negative eps, or
+        another casting.
 
     See Also
     --------
@@ -176,6 +186,10 @@ def rms_norm(
     threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
     which memory holds the axes (channels last), but not on how they step.
 
+    With casting="llama" and 16-bit data, `rms_norm.backward` rounds where the derivative of that
+    code does: what reaches the normalised x, the terms of dweight, and with an activation what
+    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
+
     `rms_norm.forward` saves ``(x, rstd, weight)``; `rms_norm.backward` gives ``(dx, dweight)``.
     What all ops share is in docs/conventions.md.
 
@@ -183,6 +197,8 @@ def rms_norm(
     ----------
     B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
     https://arxiv.org/abs/1910.07467
+
+    `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers
 
     Examples
     --------
@@ -303,6 +319,8 @@ def add_rms_norm(
     *,
     axis: int | tuple[int, ...] = -1,
     eps: float = 1e-6,
+    weight_offset: float | None = None,
+    casting: Casting = "exact",
     activation: ActivationLike = "identity",
     out: AddNormOut[A] = None,
     stream: Stream = None,
@@ -310,8 +328,8 @@ def add_rms_norm(
 ) -> tuple[A, A]:
     """Sum of two arrays, and root-mean-square normalization of it.
 
-    ``total = x + residual`` and ``y = act(total / sqrt(mean(total**2) + eps) * weight)``, the mean
-    over `axis`, in one pass over memory.
+    ``total = x + residual`` and ``y = act(total / sqrt(mean(total**2) + eps) * (weight +
+    weight_offset))``, the mean over `axis`, in one pass over memory.
 
     Parameters
     ----------
@@ -325,6 +343,12 @@ def add_rms_norm(
         The axes whose elements share statistics, and along which the parameters lie.
     eps : float, default 1e-6
         Added to the mean of the squares; not negative.
+    weight_offset : float, optional
+        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
+    casting : {"exact", "llama", "gemma"}, default "exact"
+        Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype,
+        and then the product with the weight, as Llama's published code does. "gemma": as "exact",
+        with a weight that is learnt less 1, as Gemma's does.
     activation : str or op, default "identity"
         The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
     out : tuple of arrays or None, optional
@@ -347,7 +371,8 @@ def add_rms_norm(
     TypeError
         For a parameter of a dtype narrower than x's.
     ValueError
-        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
+        For a parameter of another shape, an axis out of range or named twice, a negative eps, or
+        another casting.
 
     See Also
     --------
@@ -367,6 +392,10 @@ def add_rms_norm(
     threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
     which memory holds the axes (channels last), but not on how they step.
 
+    With casting="llama" and 16-bit data, `add_rms_norm.backward` rounds where the derivative of
+    that code does: what reaches the normalised x, the terms of dweight, and with an activation what
+    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
+
     `add_rms_norm.forward` saves ``(x, rstd, weight)``, where x is the sum; `add_rms_norm.backward`
     gives ``(dx, dweight)``, of which dx is the residual's gradient too, and takes with `dtotal` the
     gradient with respect to the sum that was returned. What all ops share is in
@@ -376,6 +405,8 @@ def add_rms_norm(
     ----------
     B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
     https://arxiv.org/abs/1910.07467
+
+    `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from .activation import Activation
@@ -35,6 +35,10 @@ Stream: TypeAlias = Any
 
 #: An activation by its name or by its op; "identity" is none.
 ActivationLike: TypeAlias = "str | Activation[..., Any]"
+
+
+#: Where a root-mean-square norm rounds.
+Casting: TypeAlias = Literal["exact", "llama", "gemma"]
 
 
 class Parameters(TypedDict, total=False):

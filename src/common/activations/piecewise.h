@@ -118,7 +118,7 @@ struct SoftShrink {
   FASTACT_HD T derivative(T x) const { return unless_nan(x, magnitude(x) > lambda ? T(1) : T(0)); }
 };
 
-// hardshrink(x) = x for |x| > lambda, else 0, parameter lambda >= 0
+// hardshrink(x) = x for |x| > lambda, else 0, with any parameter lambda: below 0 it is x
 //
 // Derivative: 1 for |x| > lambda, else 0. Odd: the zeros inside have the sign of x.
 template <class T, bool approximate = false>

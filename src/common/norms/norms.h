@@ -33,6 +33,13 @@
 // and some u more of the mean distance from it (cpu/reductions/moment_kernels.h);
 // plus rounding to the storage type. What backward is given is a mean already rounded to T: its
 // xhat is that of those numbers, and differs from forward's by up to u |mean| rstd.
+//
+// Casts. The published code of Llama (LlamaRMSNorm of Hugging Face's transformers) rounds where a
+// tensor of 16 bits is written, and so do the root-mean-square norms where they are told to. With
+// r() the rounding to the data's dtype, which changes nothing of float and double,
+//
+//   h = r(xhat)   z = r(h w)   y = r(f(z))
+//   p = r(dy f'(z))   g = r(p w)   dL/dw = sum r(p h)      and dx from g as above.
 #pragma once
 
 #include "common/core/macros.h"

@@ -6,6 +6,7 @@ cdef extern from "cpu/norms/rows/plan.h" namespace "fastact" nogil:
         const double* parameters
         cpp_bool is_identity
         cpp_bool is_centred
+        cpp_bool casts
         cpp_bool accumulate
         double eps
         double* partial
@@ -23,6 +24,7 @@ cdef extern from "cpu/norms/rows/plan.h" namespace "fastact" nogil:
         Operand dbias
         int weight_dtype
         int bias_dtype
+        double weight_offset
 
     void prepare_norm "fastact::prepare"(
         Norm*, const KernelTable*, int, const NormArrays&

@@ -26,11 +26,22 @@ cdef int prepare_axes(
     return 0
 
 
-cdef void set_parameters(NormArrays* given, int dtype, View weight, View bias) noexcept:
+cdef void set_parameters(
+    NormArrays* given, int dtype, View weight, View bias, double weight_offset
+) noexcept:
     given.weight = operand_or_nothing(weight)
     given.bias = operand_or_nothing(bias)
     given.weight_dtype = dtype if weight is None else weight.dtype
     given.bias_dtype = dtype if bias is None else bias.dtype
+    given.weight_offset = weight_offset
+
+
+cdef int set_casts(Norm* norm, bint casts, int dtype, View bias, bint is_centred) except -1:
+    """Rounding between the steps, which only data of 16 bits can tell from none."""
+    if casts and (bias is not None or is_centred):
+        refuse("casts must be False with a bias or a mean")
+    norm.casts = casts and item_size(dtype) == 2
+    return 0
 
 
 def norm_forward_workspace(View x, tuple reduced, tuple of_parameter):
@@ -40,14 +51,15 @@ def norm_forward_workspace(View x, tuple reduced, tuple of_parameter):
 
 def norm_forward(
     int which, View x, View residual, View total, View y, View mean, View rstd, View weight,
-    View bias, tuple reduced, tuple of_parameter, double eps, bint is_centred, tuple parameters,
-    View workspace, int64_t stream
+    View bias, tuple reduced, tuple of_parameter, double eps, bint is_centred,
+    double weight_offset, bint casts, tuple parameters, View workspace, int64_t stream
 ):
     """y OUT = f((x IN - mean) rstd weight IN + bias IN), the statistics those of each row.
 
     residual IN, total OUT: if given, x + residual, rounded, is normalised in x's place. mean, rstd
     OUT: in the compute type, or None; weight, bias: or None. is_centred: False for rms_norm, which
-    has no mean. Of x, residual, total and y, each is another or disjoint from it, but y is not
+    has no mean. weight_offset is added to the weight, in the compute type. casts, of rms_norm: xhat
+    and what is made of it are rounded to x's dtype step by step (common/norms/norms.h). Of x, residual, total and y, each is another or disjoint from it, but y is not
     total. workspace, stream: of a GPU; unused here.
     """
     cdef double p[MAX_PARAMETERS]
@@ -65,6 +77,7 @@ def norm_forward(
         refuse("residual and total must both be arrays, or None")
     unpack(parameters, p)
     prepare_axes(&given, &axes, x.operand.ndim, reduced, of_parameter)
+    set_casts(&norm, casts, x.dtype, bias, is_centred)
     if rstd is None:
         if mean is not None:
             refuse("mean must be None without rstd")
@@ -87,7 +100,7 @@ def norm_forward(
     given.arrays, given.lead = arrays, 0
     given.mean, given.rstd = operand_or_nothing(mean), operand_or_nothing(rstd)
     given.dweight = given.dbias = operand_or_nothing(None)
-    set_parameters(&given, x.dtype, weight, bias)
+    set_parameters(&given, x.dtype, weight, bias, weight_offset)
     norm.accumulate = False
     prepare_norm(&norm, table, x.dtype, given)
     norm.activation = table.forward[which][computed_in(x.dtype)]
@@ -112,7 +125,7 @@ cdef int check_gradient(
 
 cdef int prepare_backward(
     Norm* norm, NormArrays* given, NormAxes* axes, View x, View weight, View bias, View dweight,
-    View dbias, tuple reduced, tuple of_parameter
+    View dbias, tuple reduced, tuple of_parameter, double weight_offset
 ) except -1:
     """x: checked, and not empty."""
     given.lead = 1
@@ -121,7 +134,7 @@ cdef int prepare_backward(
     check_beside(bias, x, "bias", False)
     check_gradient(dweight, weight, x, axes.of_parameter, "dweight")
     check_gradient(dbias, bias, x, axes.of_parameter, "dbias")
-    set_parameters(given, x.dtype, weight, bias)
+    set_parameters(given, x.dtype, weight, bias, weight_offset)
     given.dweight, given.dbias = operand_or_nothing(dweight), operand_or_nothing(dbias)
     prepare_norm(norm, table, x.dtype, given[0])
     return 0
@@ -144,20 +157,20 @@ def norm_workspace(
     given.mean = given.rstd = nothing
     norm.accumulate = False
     prepare_backward(
-        &norm, &given, &axes, x, weight, bias, dweight, dbias, reduced, of_parameter
+        &norm, &given, &axes, x, weight, bias, dweight, dbias, reduced, of_parameter, 0
     )
     return norm_workspace_size(&norm)
 
 
 def norm_backward(
     int which, View dy, View x, View dtotal, View dx, View mean, View rstd, View weight, View bias,
-    View dweight, View dbias, tuple reduced, tuple of_parameter, tuple parameters, bint accumulate,
-    View workspace, int64_t stream
+    View dweight, View dbias, tuple reduced, tuple of_parameter, double weight_offset, bint casts,
+    tuple parameters, bint accumulate, View workspace, int64_t stream
 ):
     """dx OUT, dweight OUT and dbias OUT from dy IN; each of them or None.
 
     accumulate: they are IN/OUT, added to. mean IN (None: rms_norm), rstd IN: of `norm_forward`.
-    dtotal IN: or None; added to dx. dweight has weight's dtype, dbias has bias's. dx is dy, x,
+    weight_offset, casts: as given to that. dtotal IN: or None; added to dx. dweight has weight's dtype, dbias has bias's. dx is dy, x,
     dtotal or disjoint from them. workspace: SCRATCH of `norm_workspace` bytes, or None for none.
     """
     cdef double p[MAX_PARAMETERS]
@@ -178,6 +191,7 @@ def norm_backward(
     check_dtype(rstd, computed_in(x.dtype), "rstd")
     check_beside(mean, x, "mean", False)
     check_dtype(mean, computed_in(x.dtype), "mean")
+    set_casts(&norm, casts, x.dtype, bias, mean is not None)
     unpack(parameters, p)
     if element_count(x) == 0:
         for gradient in (dweight, dbias):
@@ -192,7 +206,7 @@ def norm_backward(
     given.mean, given.rstd = operand_or_nothing(mean), rstd.operand
     norm.accumulate = accumulate
     prepare_backward(
-        &norm, &given, &axes, x, weight, bias, dweight, dbias, reduced, of_parameter
+        &norm, &given, &axes, x, weight, bias, dweight, dbias, reduced, of_parameter, weight_offset
     )
     norm.activation = table.backward[which][computed_in(x.dtype)][False]
     norm.parameters = p

@@ -18,7 +18,7 @@ struct Norm : NormCall {
     reduced = reduced_axes.axis;
     of_parameter = parameter_axes.axis;
     parameters = values.value;
-    eps = 0;
+    eps = weight_offset = 0;
     is_centred = true;
   }
   Norm(const Norm&) = delete;
@@ -35,6 +35,10 @@ struct Norm : NormCall {
     weight = of_weight.operand, bias = of_bias.operand;
     if (of_weight.given) weight_dtype = of_weight.dtype;
     if (of_bias.given) bias_dtype = of_bias.dtype;
+  }
+  void set_casts(double offset, bool rounds) {
+    if (rounds && (bias.data || is_centred)) refuse("casts must be False with a bias or a mean");
+    weight_offset = offset, casts = rounds;
   }
   // x is data[k]; the others are of its shape and dtype, or none.
   void check_data(int k, std::initializer_list<const py::object*> others) {
@@ -82,8 +86,9 @@ void py_norm_forward(int which, const py::object& x, const py::object& residual,
                      const py::object& total, const py::object& y, const py::object& mean,
                      const py::object& rstd, const py::object& weight, const py::object& bias,
                      const std::vector<int>& reduced, const std::vector<int>& of_parameter,
-                     double eps, bool is_centred, const std::vector<double>& parameters,
-                     const py::object& workspace, uintptr_t stream) {
+                     double eps, bool is_centred, double weight_offset, bool casts,
+                     const std::vector<double>& parameters, const py::object& workspace,
+                     uintptr_t stream) {
   Norm call(reduced, of_parameter, parameters);
   call.set_x(&call.data[NormCall::kX], x);
   call.data[NormCall::kResidual] = Optional(residual).operand;
@@ -92,6 +97,7 @@ void py_norm_forward(int which, const py::object& x, const py::object& residual,
   call.mean = Optional(mean).operand, call.rstd = Optional(rstd).operand;
   call.set_weights(weight, bias);
   call.which = which, call.eps = eps, call.is_centred = is_centred;
+  call.set_casts(weight_offset, casts);
   const Operand& of = call.data[NormCall::kX];
   call.check_data(NormCall::kX, {&residual, &total, &y});
   if (y.is_none() || residual.is_none() != total.is_none())
@@ -132,8 +138,8 @@ void py_norm_backward(int which, const py::object& dy, const py::object& x,
                       const py::object& rstd, const py::object& weight, const py::object& bias,
                       const py::object& dweight, const py::object& dbias,
                       const std::vector<int>& reduced, const std::vector<int>& of_parameter,
-                      const std::vector<double>& parameters, bool accumulate,
-                      const py::object& workspace, uintptr_t stream) {
+                      double weight_offset, bool casts, const std::vector<double>& parameters,
+                      bool accumulate, const py::object& workspace, uintptr_t stream) {
   Norm call(reduced, of_parameter, parameters);
   call.set_x(&call.data[NormCall::kIn], x);
   call.data[NormCall::kDy] = Optional(dy).operand;
@@ -143,6 +149,7 @@ void py_norm_backward(int which, const py::object& dy, const py::object& x,
   call.set_weights(weight, bias);
   call.set_gradients(dweight, dbias);
   call.which = which, call.accumulate = accumulate, call.is_centred = !mean.is_none();
+  call.set_casts(weight_offset, casts);
   const Operand& of = call.data[NormCall::kIn];
   call.check_data(NormCall::kIn, {&dy, &dtotal, &dx});
   if (dy.is_none() || rstd.is_none()) refuse("dy and rstd must be arrays");

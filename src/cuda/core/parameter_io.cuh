@@ -13,11 +13,16 @@ constexpr int kDTypeOf<f16> = kF16;
 template <>
 constexpr int kDTypeOf<bf16> = kBF16;
 
+// With an offset added, and rounded once. Without one, as it is: a zero keeps its sign.
 template <class T>
-FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype) {
-  if (dtype == kF64) return Compute<T>(load(reinterpret_cast<const double*>(p)));
-  if (dtype == kF32) return Compute<T>(load(reinterpret_cast<const float*>(p)));
-  return Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
+FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype, double offset = 0) {
+  if (dtype == kF64) {
+    const double value = load(reinterpret_cast<const double*>(p));
+    return Compute<T>(offset == 0 ? value : value + offset);
+  }
+  const Compute<T> value = dtype == kF32 ? Compute<T>(load(reinterpret_cast<const float*>(p)))
+                                         : Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
+  return offset == 0 ? value : value + Compute<T>(offset);
 }
 
 // y OUT = sum, or y IN/OUT += sum; rounded once.

@@ -78,6 +78,8 @@ class Norms(Adapter):
         name = r.choice(("identity", "identity", "mish", r.choice(list(reference.FORWARD))))
         if name != "identity":
             named["activation"] = r.choice((name, fa.ops[name]))
+        if "weight_offset" in op.entry_points["call"].defaults and draw.chance(0.3):
+            named["weight_offset"] = number(r, 1, 0, -0.75)
         training = kind.moves and (entry not in _USUAL or draw.chance(0.6))
         notes: dict[str, Any] = {
             "rows": rows, "activation": name, "made": made, "training": training,
@@ -223,6 +225,8 @@ class Norms(Adapter):
         return False
 
     def holds(self, request: Request, name: str, value: float) -> bool:
+        if name == "weight_offset":
+            return True
         return 0 <= value <= 1 if name == "momentum" else value >= 0
 
     # --- what is right ----------------------------------------------------------------------------
@@ -232,6 +236,9 @@ class Norms(Adapter):
         rows, made, name = notes["rows"], notes["made"], notes["activation"]
         arrays = {k: full(a, values) for k, a in made.items()}
         with np.errstate(all="ignore"):
+            if "weight" in made and "weight_offset" in request.named:
+                offset = request.named["weight_offset"].value
+                arrays["weight"] = arrays["weight"].astype(np.longdouble) + offset
             if "residual" in made:
                 compute = computed_in(dtype)
                 total = arrays["x"].astype(compute) + arrays["residual"].astype(compute)

@@ -57,7 +57,7 @@ struct NormBackward : NormChunks {
         // In place, dx may be where the gradient of the sum is yet to be read.
         is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
                   !a.operands.data[Norm::kDSum]),
-        caches_p((!a.is_identity || !a.operands.is_direct[Norm::kDy]) &&
+        caches_p((!a.is_identity || !a.operands.is_direct[Norm::kDy]) && !a.casts &&
                  band * a.operands.columns.size * a.operands.compute_item <= kCachedBytes),
         by_spans(is_plain && (is_direct || !has_dx) && has_short_spans()),
         reader(a.operands) {}
@@ -140,20 +140,48 @@ struct NormBackward : NormChunks {
     const char* gradient = reader.load(Norm::kDy, norm.is_identity ? own : dy);
     if (norm.is_identity) {
       *to_p = gradient;
-      return;
+    } else {
+      const NormRow one{*to_x, z, row.stats, {}};
+      if (norm.casts)
+        normalise_cast(*to_x, row.stats, c, z);
+      else
+        norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
+      char* const operands[] = {const_cast<char*>(gradient), z, own};
+      norm.activation(operands, c.n, norm.parameters);
+      if (norm.casts) cast(own, c.n);
     }
-    const NormRow one{*to_x, z, row.stats, {}};
-    norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
-    char* const operands[] = {const_cast<char*>(gradient), z, own};
-    norm.activation(operands, c.n, norm.parameters);
+  }
+
+  // The same for the kernels. Of a norm that casts they get g, rounded, in the place of p, and no
+  // weight.
+  NormChunk fetch_for_kernels(const BackwardRow& row, int64_t at, NormChunk c, bool is_second,
+                              const char** to_p, const char** to_x) {
+    fetch(row, at, c, is_second, to_p, to_x);
+    if (!norm.casts) return c;
+    char* const g = p[at % kQuad];
+    if (weight.is_there()) {
+      multiply_cast(*to_p, c.weight, c.n, g);
+      *to_p = g;
+    }
+    c.weight = kOne, c.weight_row = false;
+    return c;
+  }
+
+  // Of a norm that casts, sum IN/OUT (n) += p xhat, of which both and the product are rounded.
+  void add_cast_gradient(const BackwardRow& row, const NormChunk& c, char* sum) {
+    const char *from_p, *from_x;
+    fetch(row, 0, c, true, &from_p, &from_x);
+    normalised_cast(from_x, row.stats, c.n, z);
+    multiply_cast(from_p, z, c.n, z);
+    s.kernels->plus[false](sum, z, sum, c.n);
   }
 
   // The two sums of some of a row's elements, which are those of g if there is a row of weights.
   void add_up(const BackwardRow& row, int64_t at, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes];
-    for_chunks(row.index, first, end, [&](const NormChunk& c) {
+    for_chunks(row.index, first, end, [&](const NormChunk& chunk) {
       const char *from_p, *from_x;
-      fetch(row, at, c, false, &from_p, &from_x);
+      const NormChunk c = fetch_for_kernels(row, at, chunk, false, &from_p, &from_x);
       norm.kernels->add_sums[c.weight_row](from_p, from_x, c.n, row.stats, c.weight, lanes,
                                            c.column == first);
     });
@@ -161,12 +189,13 @@ struct NormBackward : NormChunks {
   }
 
   // Pass 1 of rows of one chunk.
-  void sum_whole(BackwardRow* rows, int count, const NormChunk& c) {
+  void sum_whole(BackwardRow* rows, int count, const NormChunk& chunk) {
     for (int first = 0, n; first < count; first += n) {
       n = std::min(kQuad, count - first);
       RowChunk chunks[kQuad];
+      NormChunk c = chunk;
       for (int i = 0; i < n; ++i) {
-        fetch(rows[first + i], first + i, c, false, &chunks[i].p, &chunks[i].x);
+        c = fetch_for_kernels(rows[first + i], first + i, chunk, false, &chunks[i].p, &chunks[i].x);
         chunks[i].stats = rows[first + i].stats;
       }
       norm.kernels->sum_rows[c.weight_row](chunks, n, c.n, c.weight);
@@ -176,15 +205,20 @@ struct NormBackward : NormChunks {
   }
 
   // Pass 2 of one chunk of some rows. sums IN/OUT: += those of their parameters; null: no sums.
-  void finish(const BackwardRow* rows, int64_t count, const NormChunk& c, double* const* sums) {
+  void finish(const BackwardRow* rows, int64_t count, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
+    NormChunk c = own;
+    if (sums && norm.casts) {  // first, for dx may be x or dy
+      for (int k = 0; k < 2; ++k) memset(made[k] = of_band[k], 0, c.n * s.compute_item);
+      for (int64_t i = 0; i < count; ++i) add_cast_gradient(rows[i], own, made[0]);
+    }
     for (int64_t first = 0, n; first < count; first += n) {
       n = std::min<int64_t>(kQuad, count - first);
       RowChunk chunks[kQuad];
       for (int64_t i = 0; i < n; ++i) {
         const BackwardRow& row = rows[first + i];
         RowChunk& chunk = chunks[i];
-        fetch(row, first + i, c, true, &chunk.p, &chunk.x);
+        c = fetch_for_kernels(row, first + i, own, true, &chunk.p, &chunk.x);
         chunk.stats = row.stats;
         chunk.next = next(row.index + ahead, c.column, Norm::kIn, Norm::kDy);
         std::copy(row.means, row.means + 2, chunk.means);
@@ -195,7 +229,9 @@ struct NormBackward : NormChunks {
           made[k] = of_band[k] + reinterpret_cast<uintptr_t>(chunks[0].dx) % kCacheLine;
           memset(made[k], 0, c.n * s.compute_item);
         }
-      norm.kernels->finish[c.weight_row][n - 1](chunks, c.n, c.weight, made[0], made[1]);
+      const bool adds = !norm.casts;
+      norm.kernels->finish[c.weight_row][n - 1](chunks, c.n, c.weight, adds ? made[0] : nullptr,
+                                                adds ? made[1] : nullptr);
       for (int64_t i = 0; has_dx && i < n; ++i) {
         if (chunks[i].dx != dx[i]) continue;
         reader.go(rows[first + i].index, c.column, c.n);

@@ -235,7 +235,10 @@ struct NormForward : NormChunks {
     char* y = s.is_direct[Norm::kY] ? row_address(s, Norm::kY, index) + offset : nullptr;
     row->z = y && !is_nontemporal ? y : z;
     row->next = after(index, c.column);
-    norm.kernels->normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
+    if (norm.casts)
+      normalise_cast(row->x, row->stats, c, row->z);
+    else
+      norm.kernels->normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
     char* const operands[] = {row->z, row->z};
     if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
     if (!y)

@@ -91,11 +91,20 @@ class NormParameterReader {
       gather(to, base + at, step, m);
       to += m * item;
     });
+    const bool is_double = p.dtype == kF64;
+    if (is_double) shift<double>(packed, n);  // before it is rounded
     if (compute_dtype(p.dtype) == s.compute_dtype)
       s.kernels->to_compute[p.dtype](packed, buffer, n);
     else
       s.kernels->round(packed, buffer, n);
+    if (!is_double) s.compute_item == sizeof(double) ? shift<double>(buffer, n) : shift<float>(buffer, n);
     read_base = base, read_column = column, read_count = n;
+  }
+
+  template <class T>
+  void shift(char* values, int64_t n) {
+    if (p.offset == 0) return;
+    for (T* value = reinterpret_cast<T*>(values); n-- > 0; ++value) *value += T(p.offset);
   }
 
   const StridedOperands& s;
@@ -145,6 +154,37 @@ struct NormChunks {
         found.at[count++] = row_address(s, k, row) + column * s.item;
     return found;
   }
+
+  // `casts` alone, so that the data are of 16 bits and there is no bias.
+  //
+  // z OUT (n) = xhat w, both rounded to the data's dtype, of x IN (n); z is not x.
+  void normalise_cast(const char* x, const RowStats& stats, const NormChunk& c, char* z) {
+    normalised_cast(x, stats, c.n, z);
+    if (weight.is_there()) multiply_cast(z, c.weight, c.n, z);
+  }
+  // xhat OUT (n), rounded.
+  void normalised_cast(const char* x, const RowStats& stats, int64_t n, char* xhat) {
+    const NormRow row{x, xhat, stats, {}};
+    norm.kernels->normalise[0][0](&row, 1, n, kOne, kNothing);
+    cast(xhat, n);
+  }
+  // product OUT (n) = a IN (n) times b IN (n), rounded; it may be either.
+  void multiply_cast(const char* a, const char* b, int64_t n, char* product) {
+    const NormRow row{a, product, {0.0, 1.0}, {}};
+    norm.kernels->normalise[1][0](&row, 1, n, b, kNothing);
+    cast(product, n);
+  }
+  // values IN/OUT (n), rounded.
+  void cast(char* values, int64_t n) {
+    const StridedOperands& s = norm.operands;
+    s.kernels->from_compute[s.dtype][false](values, narrow, n);
+    s.kernels->to_compute[s.dtype](narrow, values, n);
+  }
+
+  static inline const float kNumbers[] = {1.0F, -0.0F};  // what changes nothing
+  static inline const char* const kOne = reinterpret_cast<const char*>(&kNumbers[0]);
+  static inline const char* const kNothing = reinterpret_cast<const char*>(&kNumbers[1]);
+  alignas(64) char narrow[kPiece * sizeof(uint16_t)];
 
   int64_t spans_of_row() const { return norm.operands.columns.size / norm.span; }
 

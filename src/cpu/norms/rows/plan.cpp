@@ -80,6 +80,12 @@ void set_parameter(NormParameter* to, const char* data, int dtype, int compute_d
                 (p.along_row.size == 1 || last_stride(p.along_row) == item);
 }
 
+// Each is read through a buffer, where the offset is added.
+void set_offset(NormParameter* parameter, double offset) {
+  parameter->offset = offset;
+  if (offset != 0) parameter->is_wide = parameter->is_direct = false;
+}
+
 // Whether the channels lie inside the pixels. Then those come before the groups.
 bool move_channels_last(Axis* axes, int count, int lead) {
   Axis found[kMaxAxes];
@@ -198,6 +204,7 @@ void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& 
   norm->rstd = data[kRstd];
   set_parameter(&norm->weight, data[kWeight], given.weight_dtype, s->compute_dtype, axes, count,
                 kWeight);
+  set_offset(&norm->weight, given.weight_offset);
   set_parameter(&norm->bias, data[kBias], given.bias_dtype, s->compute_dtype, axes, count, kBias);
 
   // Elements share a parameter along the innermost axes that are not the parameter's.

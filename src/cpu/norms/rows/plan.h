@@ -49,6 +49,7 @@ struct NormParameter {
   bool is_wide = false;         // of the compute type, and aligned
   bool is_direct = false;       // along a row: side by side as well
   bool is_shared = true;        // by all rows
+  double offset = 0;            // what is added to each, in the compute type; then it is not wide
   Axes across_rows, along_row;  // byte strides along the rows and along their elements (x)
 };
 
@@ -64,6 +65,7 @@ struct Norm {
   const double* parameters;
   bool is_identity;  // the activation: neither its value nor its derivative is computed
   bool is_centred;   // else rms_norm
+  bool casts;        // what lies between the steps is rounded to the data's dtype (norms.h)
   bool accumulate;
   double eps;
 
@@ -96,10 +98,11 @@ struct NormArrays {
   // Of that rank, with stride 0 (or length 1) where they repeat; without data: not there.
   Operand mean, rstd, weight, bias, dweight, dbias;
   int weight_dtype, bias_dtype;
+  double weight_offset;
 };
 
-// Sets all but activation, parameters, is_identity, is_centred, eps and partial; accumulate is
-// read.
+// Sets all but activation, parameters, is_identity, is_centred, casts, eps and partial; accumulate
+// is read.
 void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& arrays);
 
 // Bytes of scratch that the parameters' sums need; 0 where there are none.

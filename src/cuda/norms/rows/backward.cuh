@@ -123,11 +123,9 @@ FASTACT_DEVICE void add_up(const Rows& rows, const Cache& cache, const Partition
     } else if constexpr (identity) {
       p = cache.p(r, i, mine);
     } else {
-      p = slope_of<T>(rows, cache.vec(cache.x_slot(r, i), mine), mean, rstd, partition.row, q,
-                      valid);
-      const Wide<T> dy = widen_vec(cache.vec(cache.x_slot(r, i) + 1, mine));
-#pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] *= dy.lane[j];
+      const Wide<T> slope = slope_of<T>(rows, cache.vec(cache.x_slot(r, i), mine), mean, rstd,
+                                        partition.row, q, valid);
+      p = p_of<T>(rows, cache.vec(cache.x_slot(r, i) + 1, mine), slope);
       if (valid < Vec<T>::kSize) zero_tail<T>(p, valid);
       cache.put_wide(cache.x_slot(r, i) + 1, mine, p);
     }
@@ -137,7 +135,7 @@ FASTACT_DEVICE void add_up(const Rows& rows, const Cache& cache, const Partition
         cached ? cache.vec(cache.x_slot(r, i), mine) : read<T>(rows, kIn, partition.row, q, valid),
         mean, rstd);
     if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
-    add_row_sums<T>(rows, p, xhat, weight, sums);
+    add_row_sums<T>(rows, p, xhat, weight, sums, rows.casts);
   }
 }
 
@@ -205,7 +203,7 @@ FASTACT_DEVICE void finish_tile(const Rows& rows, const Cache& cache, const Part
           stats.mean, stats.rstd);
       if (cache.plan.has_columns) {
         Wide<T> of_weight = cache.sums(i, 0, mine), of_bias = cache.sums(i, 1, mine);
-        add_column_sums<T>(p, xhat, of_weight, of_bias);
+        add_column_sums<T>(p, xhat, of_weight, of_bias, rows.casts);
         cache.put_sums(i, 0, mine, of_weight), cache.put_sums(i, 1, mine, of_bias);
       }
       if (rows.data[kDx])

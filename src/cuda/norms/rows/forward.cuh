@@ -237,11 +237,18 @@ FASTACT_DEVICE Normaliser<C> normaliser(double mean, C rstd) {
 
 template <class T, bool identity>
 FASTACT_DEVICE Vec<T> normalise(const NormRows& rows, const Normaliser<Compute<T>>& transform,
-                                const Vec<T>& vec, const Wide<T>& weight, const Wide<T>& bias) {
+                                const Vec<T>& vec, const Wide<T>& weight, const Wide<T>& bias,
+                                bool casts = false) {
   Wide<T> z = widen_vec(vec);
+  if (sizeof(T) == 2 && casts) {
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j)
-    z.lane[j] = affine(transform(z.lane[j]), weight.lane[j], bias.lane[j]);
+    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = transform(z.lane[j]);
+    z = cast_if<T>(true, product_of<T>(cast_if<T>(true, z), weight));
+  } else {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      z.lane[j] = affine(transform(z.lane[j]), weight.lane[j], bias.lane[j]);
+  }
   if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
   return narrow_vec<T>(z);
 }
@@ -294,13 +301,12 @@ FASTACT_DEVICE void finish(const Rows& rows, const Partition& partition, Shared&
   for (; i < partition.count; ++i) {
     const int valid = valid_of<T>(rows, partition, i);
     const int64_t q = partition.vec(i);
-    const Wide<T> weight =
-        parameters_of<T>(rows, kWeightRole, rows.weight_dtype, C(1), partition.row, q, valid);
+    const Wide<T> weight = weight_of<T>(rows, partition.row, q, valid);
     const Wide<T> bias =
         parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), partition.row, q, valid);
     const Vec<T> vec = normalised_input<T>(rows, partition, cache, i, valid);
     write(rows, kY, partition.row, q, valid,
-          normalise<T, identity>(rows, transform, vec, weight, bias));
+          normalise<T, identity>(rows, transform, vec, weight, bias, rows.casts));
   }
 }
 

@@ -20,8 +20,9 @@ struct NormCall {
   const bool* of_parameter;  // one flag per axis: weight and bias have it
   int which;                 // the activation
   const double* parameters;  // its
-  double eps;
+  double eps, weight_offset;  // the weight is weight + weight_offset
   bool is_centred, accumulate;
+  bool casts;  // of 16-bit data, what lies between the steps is rounded (common/norms/norms.h)
 };
 
 // y OUT = f((x IN - mean) rstd weight + bias), mean OUT and rstd OUT. With a residual IN, total OUT

@@ -24,7 +24,8 @@ enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
 // The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data; the pitch of
 // parameters is that from one to the next, and they are fast where they touch.
 struct NormRows : RowArrays<kNormRoles> {
-  bool quick;  // whole vectors of data are all fast, and so are their parameters
+  bool quick;  // whole vectors of data are all fast, and so are their parameters,
+               // which are taken as they are
   int weight_dtype, bias_dtype;
 
   int64_t batch, groups;
@@ -33,8 +34,8 @@ struct NormRows : RowArrays<kNormRoles> {
 
   int which;
   double parameters[kMaxParameters];
-  double eps;
-  bool is_centred, accumulate;
+  double eps, weight_offset;
+  bool is_centred, accumulate, casts;
 };
 
 struct NormStrided : NormRows {
@@ -127,6 +128,8 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
     const bool known = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == kF32);
     rows.quick &= !data[k] || (rows.fast[k] && known);
   }
+  rows.casts = sizeof(T) == 2 && call.casts, rows.weight_offset = call.weight_offset;
+  rows.quick &= !rows.casts && rows.weight_offset == 0;
   rows.which = call.which;
   if (call.parameters)
     std::copy(call.parameters, call.parameters + kMaxParameters, rows.parameters);

@@ -23,6 +23,7 @@ template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, const char* base,
                                                  int dtype, int64_t row, int64_t q, int valid) {
   constexpr int kSize = Vec<T>::kSize;
+  const double offset = role == kWeightRole ? rows.weight_offset : 0;
   Wide<T> wide{};
   if constexpr (Rows::kDense) {
     const int64_t first = q * kSize;
@@ -32,7 +33,7 @@ FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, con
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (j >= valid) break;
-      wide.lane[j] = load_parameter<T>(p, dtype);
+      wide.lane[j] = load_parameter<T>(p, dtype, offset);
       if (--left > 0) continue;
       left = rows.run;
       p += rows.pitch[role];
@@ -42,7 +43,7 @@ FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, con
     for (int j = 0; j < kSize; ++j) {
       if (j >= valid) break;
       const int64_t at = offset_of(rows.table, role, row, q * kSize + j);
-      wide.lane[j] = load_parameter<T>(rows.data[role] + at, dtype);
+      wide.lane[j] = load_parameter<T>(rows.data[role] + at, dtype, offset);
     }
   }
   return wide;
@@ -63,12 +64,14 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
     if (rows.run > 1) {
       const int64_t param = quotient(first, rows.run);
       if (rows.run - (first - param * rows.run) >= valid) {  // one for all
-        const Compute<T> one = load_parameter<T>(base + param * rows.pitch[role], dtype);
+        const double offset = role == kWeightRole ? rows.weight_offset : 0;
+        const Compute<T> one = load_parameter<T>(base + param * rows.pitch[role], dtype, offset);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
         return wide;
       }
-    } else if (rows.fast[role] && valid >= kSize) {
+    } else if (rows.fast[role] && valid >= kSize &&
+               (role != kWeightRole || rows.weight_offset == 0)) {
       if (dtype == kDTypeOf<T>)
         return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
       if (sizeof(T) == 2 && dtype == kF32) {
@@ -82,6 +85,26 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
     }
   }
   return parameters_slow_path<T>(rows, role, base, dtype, row, q, valid);
+}
+
+template <class T, class Rows>
+FASTACT_DEVICE Wide<T> weight_of(const Rows& rows, int64_t row, int64_t q, int valid) {
+  return parameters_of<T>(rows, kWeightRole, rows.weight_dtype, Compute<T>(1), row, q, valid);
+}
+
+// Rounded to 16 bits where the norm casts. Loops over quick rows, which do not, say false.
+template <class T>
+FASTACT_DEVICE Wide<T> cast_if(bool casts, const Wide<T>& wide) {
+  if constexpr (sizeof(T) == 2)
+    if (casts) return widen_vec(narrow_vec<T>(wide));
+  return wide;
+}
+template <class T>
+FASTACT_DEVICE Wide<T> product_of(const Wide<T>& a, const Wide<T>& b) {
+  Wide<T> product;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) product.lane[j] = a.lane[j] * b.lane[j];
+  return product;
 }
 
 // The parameters of a row's group, or null.

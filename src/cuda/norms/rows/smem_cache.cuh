@@ -120,11 +120,6 @@ FASTACT_DEVICE Wide<T> xhat_of(const Vec<T>& x, Compute<T> mean, Compute<T> rstd
   return xhat;
 }
 
-template <class T, class Rows>
-FASTACT_DEVICE Wide<T> weight_of(const Rows& rows, int64_t row, int64_t q, int valid) {
-  return parameters_of<T>(rows, kWeightRole, rows.weight_dtype, Compute<T>(1), row, q, valid);
-}
-
 // f'(z) of a vector.
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> slope_of(const Rows& rows, const Vec<T>& x, Compute<T> mean, Compute<T> rstd,
@@ -133,25 +128,33 @@ FASTACT_DEVICE Wide<T> slope_of(const Rows& rows, const Vec<T>& x, Compute<T> me
   const Wide<T> weight = weight_of<T>(rows, row, q, valid);
   const Wide<T> bias =
       parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), row, q, valid);
+  if (sizeof(T) == 2 && rows.casts) {
+    z = cast_if<T>(true, product_of<T>(cast_if<T>(true, z), weight));
+  } else {
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j)
-    z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
+  }
   return slope_at<T>(rows.which, rows.parameters, z);
 }
 
-// p = dy f'(z) of a vector that is not cached.
+// p = dy f'(z), from f'(z).
+template <class T, class Rows>
+FASTACT_DEVICE Wide<T> p_of(const Rows& rows, const Vec<T>& dy, const Wide<T>& slope) {
+  return cast_if<T>(rows.casts, product_of<T>(widen_vec(dy), slope));
+}
+
+// The same of a vector that is not cached.
 template <class T, bool identity, class Rows>
 FASTACT_DEVICE_CALL Wide<T> recompute_p(const Rows& rows, Compute<T> mean, Compute<T> rstd,
                                         int64_t row, int64_t q, int valid) {
-  Wide<T> slope;
-  if constexpr (!identity)
-    slope = slope_of<T>(rows, read<T>(rows, kIn, row, q, valid), mean, rstd, row, q, valid);
-  Wide<T> p = widen_vec(read<T>(rows, kDy, row, q, valid));
-  if constexpr (!identity) {
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] *= slope.lane[j];
+  if constexpr (identity) {
+    return widen_vec(read<T>(rows, kDy, row, q, valid));
+  } else {
+    const Wide<T> slope =
+        slope_of<T>(rows, read<T>(rows, kIn, row, q, valid), mean, rstd, row, q, valid);
+    return p_of<T>(rows, read<T>(rows, kDy, row, q, valid), slope);
   }
-  return p;
 }
 
 // Sets the lanes past the end of a row to zero.
@@ -180,18 +183,23 @@ FASTACT_DEVICE double lanes_of(const Wide<T>& a) {
 
 // Adds a vector to the sums of g = p w and of g xhat of its row.
 template <class T>
-FASTACT_DEVICE void add_row_sums(const NormRows& rows, Wide<T> p, const Wide<T>& xhat,
-                                 const Wide<T>& weight, double (&sums)[2]) {
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] *= weight.lane[j];
-  if (rows.is_centred) sums[0] += lanes_of<T>(p);
-  sums[1] += dot<T>(p, xhat);
+FASTACT_DEVICE void add_row_sums(const NormRows& rows, const Wide<T>& p, const Wide<T>& xhat,
+                                 const Wide<T>& weight, double (&sums)[2], bool casts = false) {
+  const Wide<T> g = cast_if<T>(casts, product_of<T>(p, weight));
+  if (rows.is_centred) sums[0] += lanes_of<T>(g);
+  sums[1] += dot<T>(g, xhat);
 }
 
 // And to those of its columns.
 template <class T>
 FASTACT_DEVICE void add_column_sums(const Wide<T>& p, const Wide<T>& xhat, Wide<T>& of_weight,
-                                    Wide<T>& of_bias) {
+                                    Wide<T>& of_bias, bool casts = false) {
+  if (sizeof(T) == 2 && casts) {  // and no bias
+    const Wide<T> terms = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat)));
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) of_weight.lane[j] += terms.lane[j];
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
     of_weight.lane[j] = madd(p.lane[j], xhat.lane[j], of_weight.lane[j]);
@@ -202,12 +210,16 @@ FASTACT_DEVICE void add_column_sums(const Wide<T>& p, const Wide<T>& xhat, Wide<
 // dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a vector.
 template <class T>
 FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, const Wide<T>& p,
-                                   const Wide<T>& xhat, const Wide<T>& weight) {
+                                   const Wide<T>& xhat, const Wide<T>& weight, bool casts = false) {
   Wide<T> dx;
+  const Wide<T> g = cast_if<T>(casts, product_of<T>(p, weight));
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j)
-    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat,
-                                   madd(p.lane[j], weight.lane[j], -stats.mean_g));
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
+    const Compute<T> centred = sizeof(T) == 2 && casts
+                                   ? g.lane[j] - stats.mean_g
+                                   : madd(p.lane[j], weight.lane[j], -stats.mean_g);
+    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat, centred);
+  }
   return dx;
 }
 
@@ -216,7 +228,7 @@ template <class T, class Rows>
 FASTACT_DEVICE void store_gradient(const Rows& rows, const RowStats<Compute<T>>& stats,
                                    const Wide<T>& p, const Wide<T>& xhat, const Wide<T>& weight,
                                    int64_t row, int64_t q, int valid) {
-  Wide<T> dx = gradient_of<T>(stats, p, xhat, weight);
+  Wide<T> dx = gradient_of<T>(stats, p, xhat, weight, rows.casts);
   if (rows.data[kDTotal]) {
     const Wide<T> more = widen_vec(read<T>(rows, kDTotal, row, q, valid));
 #pragma unroll

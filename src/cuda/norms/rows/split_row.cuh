@@ -79,7 +79,7 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const NormRows rows, const NormLong pl
       if (valid < kSize) zero_tail<T>(p, valid);
       Wide<T> xhat = xhat_of<T>(read<T>(rows, kIn, row, q, valid), stats.mean, stats.rstd);
       if (valid < kSize) zero_tail<T>(xhat, valid);
-      add_row_sums<T>(rows, p, xhat, weight_of<T>(rows, row, q, valid), sums);
+      add_row_sums<T>(rows, p, xhat, weight_of<T>(rows, row, q, valid), sums, rows.casts);
     }
     team_sum(sums, kRowSumThreads, sum_index);
     if (threadIdx.x > 0) continue;
@@ -205,7 +205,7 @@ void norm_long_gradients(FASTACT_GRID_CONSTANT const NormRows rows,
     const Wide<T> p = recompute_p<T, identity>(rows, stats.mean, stats.rstd, row, q, valid);
     const Wide<T> xhat = xhat_of<T>(read<T>(rows, kIn, row, q, valid), stats.mean, stats.rstd);
     if constexpr (!identity) each_sum([&](int at, C& sum) { sum = held[at]; });
-    if (has_columns) add_column_sums<T>(p, xhat, sums[0], sums[1]);
+    if (has_columns) add_column_sums<T>(p, xhat, sums[0], sums[1], rows.casts);
     if constexpr (!identity) each_sum([&](int at, C& sum) { held[at] = sum; });
     if (rows.data[kDx])
       store_gradient<T>(rows, stats, p, xhat, weight_of<T>(rows, group, q, valid), row, q, valid);
