@@ -617,7 +617,7 @@ def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: f
 def cross_entropy(
     logits: Any, target: Any, weight: Any, axis: int, ignore_index: int, smoothing: float
 ) -> tuple[Any, Any, Any, Any]:
-    """Of each row: its loss, the sum of its terms' magnitudes, the weight by which it counts; t w."""
+    """Of each row: its loss, its terms' magnitudes, the weight by which it counts; and t w."""
     classes = logits.shape[axis]
     w = np.ones(classes, logits.dtype) if weight is None else weight.astype(logits.dtype)
     w = along(w, logits.ndim, axis)
