@@ -606,7 +606,7 @@ def softmax_row(kind: str, z: Any, axes: tuple[int, ...], masked: bool = False) 
 
 
 def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float) -> Any:
-    """dx of softmax or log_softmax, of the y that was saved; and factor and total for its bound."""
+    """dx of softmax or log_softmax, of the y that was saved; factor and total for its bound."""
     factor = y if kind == "softmax" else np.where(np.isneginf(y), 0.0, 1.0)
     part = np.ones_like(y) if kind == "softmax" else np.exp(y)
     terms = dy * y if kind == "softmax" else dy
@@ -617,9 +617,11 @@ def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: f
 def cross_entropy(
     logits: Any, target: Any, weight: Any, axis: int, ignore_index: int, smoothing: float
 ) -> tuple[Any, Any, Any, Any]:
-    """Of each row: its loss, the sum of its terms' magnitudes, the weight by which it counts; t
-    w.""" classes = logits.shape[axis] w = np.ones(classes, logits.dtype) if weight is None else
-    weight.astype(logits.dtype) w = along(w, logits.ndim, axis) if target.dtype.kind == "i":
+    """Of each row: its loss, its terms' magnitudes, the weight by which it counts; and t w."""
+    classes = logits.shape[axis]
+    w = np.ones(classes, logits.dtype) if weight is None else weight.astype(logits.dtype)
+    w = along(w, logits.ndim, axis)
+    if target.dtype.kind == "i":
         index = np.expand_dims(target, axis)
         counts = index != ignore_index
         of_class = np.arange(classes).reshape([-1 if a == axis else 1 for a in range(logits.ndim)])

@@ -28,7 +28,7 @@ def _rows(dtype: np.dtype[Any], options: Options) -> Iterator[NDArray[Any]]:
         yield (spread * rng.standard_normal((count, columns))).astype(dtype)
 
 
-def _of_function(op: Any, x: NDArray[Any], oracle: Any) -> tuple[float, float]:
+def _of_function(op: Any, x: Any, oracle: Any) -> tuple[float, float]:
     """The worst errors of a function of rows and of its gradient."""
     wide, bounds, count = oracle.wide(x.dtype), op.bounds, x.shape[1]
     z = oracle.row_logits(x, 1.0, None, x.dtype)
@@ -38,6 +38,7 @@ def _of_function(op: Any, x: NDArray[Any], oracle: Any) -> tuple[float, float]:
     keeps = {"keepdims": True} if op.saves != ("y",) else {}
     dy = np.random.default_rng(1).standard_normal(exact.shape).astype(x.dtype)
     worst = [0.0, 0.0]
+    slope: Any
     for axis in _AXES:
         shown = x if axis == -1 else np.ascontiguousarray(x.T)
         y, saved = op.forward(shown, axis=axis, **keeps)
@@ -55,7 +56,7 @@ def _of_function(op: Any, x: NDArray[Any], oracle: Any) -> tuple[float, float]:
     return worst[0], worst[1]
 
 
-def _of_loss(op: Any, x: NDArray[Any], oracle: Any) -> tuple[float, float]:
+def _of_loss(op: Any, x: Any, oracle: Any) -> tuple[float, float]:
     """The worst errors of the losses and of their gradient, for classes and for probabilities."""
     rng, wide = np.random.default_rng(1), oracle.wide(x.dtype)
     weight = rng.uniform(0.5, 2, x.shape[1]).astype(np.promote_types(x.dtype, np.float32))

@@ -48,10 +48,11 @@ class Call:
         self,
         where: str,
         stream: Any = None,
-        also: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        also: Any = MappingProxyType({}),
         **values: Any,
     ) -> None:
-        self.where, self._also = where, also
+        self.where = where
+        self._also: Mapping[str, Sequence[str]] = also
         for name, value in values.items():
             foreign.plain(where, name, value)
         frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}

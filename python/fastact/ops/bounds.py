@@ -561,10 +561,14 @@ class SoftmaxBounds:
     def gradient(
         self, exact: Any, scale: float, factor: Any, dy: Any, total: Any, count: int, dtype: Any
     ) -> Any:
-        """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax. total: of the
-        magnitudes of that part.""" u = unit_roundoff(dtype) each = count / self.lanes if
-        _is_double(dtype) else 0.0 error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each)
-        * total) return error + rounding(exact, dtype, error) + _least(dtype)
+        """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
+
+        total : of the magnitudes of that part.
+        """
+        u = unit_roundoff(dtype)
+        each = count / self.lanes if _is_double(dtype) else 0.0
+        error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each) * total)
+        return error + rounding(exact, dtype, error) + _least(dtype)
 
     def through_lse(self, exact: Any, z: Any, dtype: Any) -> Any:
         """Of dx of logsumexp, for the lse that was saved."""

@@ -120,9 +120,9 @@ class RowFunction(CachedOp[P, R]):
         with Call(where, options.stream, {"mask": _BOOL}, **given) as call:
             x = call.views["x"]
             over = axes.axes(where, options.axis, x.ndim)
-            made = self._outputs(call, x, over, options, saves=name == "forward")
-            views = [view for view, _ in made]
-            y, lse = (*(self._of_rows(view, over, options) for view in views), None)[:2]
+            made: list[Made] = [*self._outputs(call, x, over, options, saves=name == "forward")]
+            y, *rest = (self._of_rows(view, over, options) for view, _ in made if view is not None)
+            lse = rest[0] if rest else None
             call.run(
                 call.native.softmax_forward,
                 self._which,
@@ -140,7 +140,7 @@ class RowFunction(CachedOp[P, R]):
 
     def _outputs(
         self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
-    ) -> list[Made]:
+    ) -> list[tuple[View, Any]]:
         (out,) = options.out
         made = call.output("out", out, "x")
         apart_from_mask(call, {"out": made[0]})
@@ -246,7 +246,8 @@ class Softmax(RowFunction[P, R]):
                 call.workspace(call.native.softmax_workspace(result, over)),
                 call.stream,
             )
-            return call.result(taken.out[0], made)
+            gradient: A = call.result(taken.out[0], made)
+            return gradient
 
 
 class LogSumExp(RowFunction[P, R]):
@@ -257,7 +258,7 @@ class LogSumExp(RowFunction[P, R]):
 
     def _outputs(
         self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
-    ) -> list[Made]:
+    ) -> list[tuple[View, Any]]:
         shape = axes.reduced(x.shape, over, options.keepdims)
         names = [f"out[{i}]" for i in range(len(options.out))] if saves else ["out"]
         made = [call.output(names[0], options.out[0], "x", shape=shape, in_place=False)]
@@ -364,7 +365,8 @@ class LogSumExp(RowFunction[P, R]):
                 taken.accumulate,
                 call.stream,
             )
-            return call.result(taken.out[0], made)
+            gradient: A = call.result(taken.out[0], made)
+            return gradient
 
 
 class _LossPlan:
@@ -645,7 +647,8 @@ class CrossEntropy(CachedOp[P, R]):
                 None,
                 call.stream,
             )
-            return call.result(taken.out[0], made)
+            gradient: A = call.result(taken.out[0], made)
+            return gradient
 
 
 def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:

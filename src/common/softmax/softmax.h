@@ -12,8 +12,8 @@
 // formed. With K = round(m / ln 2), near exponentials are those of z - K ln 2: z = k ln 2 + r is
 // reduced by itself, exactly but for r's last bit, and exp(z - K ln 2) = 2^(k - K) exp(r). The
 // references K ln 2 of two blocks differ by a power of two, by which their sums merge exactly. It
-// needs that k is small: a row with |m| > kNearMaximum takes exp(d) with d = z - m and the rest that
-// d's rounding left (Knuth's two-sum), which costs half as much again.
+// needs that k is small: a row with |m| > kNearMaximum takes exp(d) with d = z - m and the rest
+// that d's rounding left (Knuth's two-sum), which costs half as much again.
 //
 // Exponentials are scaled by 2^kScale: what is subnormal after the division keeps its bits until
 // then.
@@ -27,8 +27,8 @@ FASTACT_BEGIN_NAMESPACE
 constexpr double kNearMaximum = 1024;  // of |m|, for which k ln2_high is exact
 
 // Powers of two below a row's maximum, from which on an exponential is zero: of the biased exponent
-// of s in exp_scaled. For float exp(-115.8), for double exp(-797.8): after the division that is less
-// than half of the least subnormal number.
+// of s in exp_scaled. For float exp(-115.8), for double exp(-797.8): after the division that is
+// less than half of the least subnormal number.
 template <class T>
 constexpr T kZeroAt = T(ExpTraits<T>::kBias + Tail<T>::kScale);
 
@@ -47,8 +47,7 @@ FASTACT_HD T reference_exponent(T max) {  // K
 template <class T>
 FASTACT_HD SoftmaxReference<T> reference_of(T max) {
   const T k = reference_exponent(max);
-  return {(k - kZeroAt<T>)*T(0.69314718055994530942),
-          ExpTraits<T>::kRoundMagic + (kZeroAt<T> - k)};
+  return {(k - kZeroAt<T>)*T(0.69314718055994530942), ExpTraits<T>::kRoundMagic + (kZeroAt<T> - k)};
 }
 
 // exp(z - K ln 2) 2^kScale for z up to the maximum. A NaN stays.
@@ -79,7 +78,8 @@ FASTACT_HD bool is_near(T max) {
   return magnitude(max) <= T(kNearMaximum);
 }
 
-// log(1 + s) for s >= 0, and NaN: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For T double.
+// log(1 + s) for s >= 0, and NaN: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For
+// T double.
 constexpr double kLog1pOfSumUlp = 2.5;
 template <class T>
 FASTACT_HD T log1p_of_sum(T s) {
@@ -117,8 +117,8 @@ FASTACT_HD double power_of_two(int64_t n) {
   return n < -1022 ? 0.0 : bit_cast<double>(uint64_t(n + 1023) << 52);
 }
 
-// By what exponentials beside one maximum are multiplied to be those beside a larger one, where both
-// are finite.
+// By what exponentials beside one maximum are multiplied to be those beside a larger one, where
+// both are finite.
 template <class T>
 FASTACT_HD double lower_by(double max, double larger) {
   if (is_near(T(max)) && is_near(T(larger)))
@@ -149,8 +149,7 @@ template <class T>
 FASTACT_HD SoftmaxRow finished(const SoftmaxStat& stat, bool has_mask) {
   if (!is_finite(stat.max)) {
     const double nan = bit_cast<double>(uint64_t(0x7ff8) << 48);
-    return {stat.max, nan, stat.max + stat.rest, nan,
-            has_mask && stat.max < 0 && stat.rest == 0.0};
+    return {stat.max, nan, stat.max + stat.rest, nan, has_mask && stat.max < 0 && stat.rest == 0.0};
   }
   const double one = exp_of_maximum<T>(stat.max);
   if (stat.ones == 0.0) return {stat.max, 0.0, 0.0, 1.0 / stat.rest, false};

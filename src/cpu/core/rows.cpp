@@ -61,8 +61,8 @@ void plan_rows(Rows* s, const ConvertKernels* convert, int count, const Operand*
     operand.is_direct = operand.is_contiguous && operand.dtype == s->compute_dtype;
   }
   const int last = s->rows.count - 1;
-  s->are_neighbours = last >= 0 && s->rows.stride[0][last] == s->operand[0].item &&
-                      !s->operand[0].is_contiguous;
+  s->are_neighbours =
+      last >= 0 && s->rows.stride[0][last] == s->operand[0].item && !s->operand[0].is_contiguous;
 }
 
 void store_as(int dtype, char* at, double value) {
@@ -172,8 +172,8 @@ void RowReader::store(int k, int64_t row, int64_t column, int64_t n, const char*
                       bool accumulate) {
   const RowOperand& operand = s.operand[k];
   if (operand.is_contiguous)
-    s.convert->from_compute[operand.dtype][accumulate](
-        from, address(k, row) + column * operand.item, n);
+    s.convert->from_compute[operand.dtype][accumulate](from,
+                                                       address(k, row) + column * operand.item, n);
   else
     store_to(s.columns, k, address(k, row), column, n, from, accumulate);
 }

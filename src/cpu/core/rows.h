@@ -1,10 +1,10 @@
 // The rows engine: arrays of one shape, seen as rows of elements that are computed together.
 //
 // `columns` are the axes along a row, in the order of the caller's axes, so that the order of its
-// elements depends on no stride; `rows` are all others. A thread takes its rows one after the other,
-// in chunks, or, where neighbouring rows lie side by side in memory or are short, a tile of them at a
-// time: [element of the row][row], so that vectors run over the rows. Operands may differ in dtype;
-// one that has one element a row has strides of 0 along it.
+// elements depends on no stride; `rows` are all others. A thread takes its rows one after the
+// other, in chunks, or, where neighbouring rows lie side by side in memory or are short, a tile of
+// them at a time: [element of the row][row], so that vectors run over the rows. Operands may differ
+// in dtype; one that has one element a row has strides of 0 along it.
 //
 // A span of a row that is contiguous and needs no conversion is read where it lies, else it passes
 // through a buffer.
@@ -55,9 +55,9 @@ struct Rows {
   int64_t size() const { return rows.size * columns.size; }
 };
 
-// arrays, dtypes (count of each): the operands, the first of which has the shape. reduced: a flag an
-// axis, of those along a row. in_order: rows are numbered in the order of the caller's axes; else by
-// the first operand's strides, so that it is read as it lies.
+// arrays, dtypes (count of each): the operands, the first of which has the shape. reduced: a flag
+// an axis, of those along a row. in_order: rows are numbered in the order of the caller's axes;
+// else by the first operand's strides, so that it is read as it lies.
 void plan_rows(Rows* rows, const ConvertKernels* convert, int count, const Operand* arrays,
                const int* dtypes, const bool* reduced, bool in_order);
 
@@ -72,8 +72,8 @@ class RowReader {
 
   char* address(int k, int64_t row) const { return s.operand[k].data + s.rows.offset(k, row); }
 
-  // n elements, at most kRowChunk unless it is direct, of a row: in `buffer` unless they need not be
-  // copied.
+  // n elements, at most kRowChunk unless it is direct, of a row: in `buffer` unless they need not
+  // be copied.
   const char* load(int k, int64_t row, int64_t column, int64_t n, char* buffer);
   // Without conversion.
   const char* load_raw(int k, int64_t row, int64_t column, int64_t n, char* buffer);

@@ -6,8 +6,8 @@
 //   loss = sum t'_c w_c (lse - z_c) = sum t'_c w_c (m - z_c) + log1p(s) sum t'_c w_c
 //
 // All terms of the second form are positive: nothing cancels. For one class without smoothing it is
-// w_y ((m - z_y) + log1p(s)). The derivative of lse is p = softmax(z), so that, of the gradient g of
-// the loss,
+// w_y ((m - z_y) + log1p(s)). The derivative of lse is p = softmax(z), so that, of the gradient g
+// of the loss,
 //
 //   dz_i = g (p_i sum t'_c w_c - t'_i w_i),  p_i = exp(z_i - lse)
 //
@@ -69,7 +69,8 @@ struct Losses : RowBlocks {
   SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
     SoftmaxTarget found{nullptr, nullptr, 1.0 - job.label_smoothing,
                         job.label_smoothing / double(size)};
-    if (job.has_probabilities) found.target = reader.load(Softmax::kTarget, row, column, n, targets);
+    if (job.has_probabilities)
+      found.target = reader.load(Softmax::kTarget, row, column, n, targets);
     if (s.operand[Softmax::kWeight].data)
       found.weight = reader.load(Softmax::kWeight, row, column, n, weights);
     return found;
@@ -170,7 +171,8 @@ struct Losses : RowBlocks {
     const double factor = of_p * kernels.factor_of(lse);
     for_blocks([&](int64_t column, int64_t n) {
       const bool is_direct = s.operand[Softmax::kDLogits].is_direct && !job.accumulate;
-      char* dz = is_direct ? reader.address(Softmax::kDLogits, row) + column * s.compute_item : tile;
+      char* dz =
+          is_direct ? reader.address(Softmax::kDLogits, row) + column * s.compute_item : tile;
       if (is_ignored) {
         memset(dz, 0, n * s.compute_item);
       } else {

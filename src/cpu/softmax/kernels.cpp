@@ -72,7 +72,8 @@ FASTACT_HD T largest(const T* z, int64_t n) {
 #pragma GCC unroll 8
     for (int half = kWidth / 2; half > 0; half /= 2)
 #pragma omp simd
-      for (int k = 0; k < half; ++k) lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+      for (int k = 0; k < half; ++k)
+        lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
     max = lanes[0] > max ? lanes[0] : max;
   }
   for (; i < n; ++i) max = z[i] > max ? z[i] : max;
@@ -219,7 +220,8 @@ void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, Ti
   for (int64_t j = 0; j < width; ++j) max[j] = T(-kInfinity);
   for (int64_t i = 0; i < n; ++i)
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) max[j] = z[i * width + j] > max[j] ? z[i * width + j] : max[j];
+    for (int64_t j = 0; j < width; ++j)
+      max[j] = z[i * width + j] > max[j] ? z[i * width + j] : max[j];
   alignas(64) T ones[kTileWidth] = {};
   if (apart)
     for (int64_t i = 0; i < n; ++i)
@@ -282,8 +284,7 @@ void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
   alignas(64) double one[kTileWidth];
   const double *rest = stats.rest, *ones = stats.ones;
   each(max, n, [&](int64_t j) FASTACT_INLINED { return T(stats.max[j]); });
-  each(max, n,
-       [&](int64_t j) FASTACT_INLINED { return exp_near(max[j], reference_of(max[j])); });
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return exp_near(max[j], reference_of(max[j])); });
   each(one, n, [&](int64_t j) FASTACT_INLINED { return double(max[j]); });
   each(rows->max, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j]; });
   each(rows->factor, n,
@@ -292,8 +293,7 @@ void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
     each(rows->log, n, [&](int64_t j) FASTACT_INLINED {
       return log1p_of_sum(rest[j] / one[j] + (ones[j] - 1.0));
     });
-    each(rows->lse, n,
-         [&](int64_t j) FASTACT_INLINED { return stats.max[j] + rows->log[j]; });
+    each(rows->lse, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j] + rows->log[j]; });
   }
   for (int64_t j = 0; j < n; ++j) rows->is_void[j] = false;
 }
@@ -341,12 +341,10 @@ void tile_exponentials(const char* z, int64_t n, int64_t width, const double* ma
                        const double* factors, char* y) {
   TileReferences<T> references;
   T factor[kTileWidth];
-  for (int64_t j = 0; j < width; ++j)
-    references.max[j] = T(maxima[j]), factor[j] = T(factors[j]);
+  for (int64_t j = 0; j < width; ++j) references.max[j] = T(maxima[j]), factor[j] = T(factors[j]);
   references.set(width);
-  references.map(in<T>(z), n, width, out<T>(y), [&](T value, int64_t, int64_t j) FASTACT_INLINED {
-    return value * factor[j];
-  });
+  references.map(in<T>(z), n, width, out<T>(y),
+                 [&](T value, int64_t, int64_t j) FASTACT_INLINED { return value * factor[j]; });
 }
 
 // Of T(lse), as exp_near and exp_far take it.
@@ -400,8 +398,8 @@ void tile_sum(const char* a_, const char* b_, int64_t n, int64_t width, double* 
 }
 
 // softmax: y_j = exp(z_j) / S has dy_j / dz_i = y_j ([i = j] - y_i), so that dz_i = y_i (dy_i - sum
-// of dy y). log_softmax: y_j = z_j - log S has [i = j] - exp(y_i), so that dz_i = dy_i - exp(y_i) sum
-// of dy. z = scale x + mask: dx = scale dz. What takes no part moves nothing.
+// of dy y). log_softmax: y_j = z_j - log S has [i = j] - exp(y_i), so that dz_i = dy_i - exp(y_i)
+// sum of dy. z = scale x + mask: dx = scale dz. What takes no part moves nothing.
 template <class T, int kind>
 FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
   if constexpr (kind == 0) return scale * (y * (dy - sum));
@@ -457,32 +455,33 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
   T* dz = out<T>(dz_);
   double counts[kSoftmaxBlock];
   weights_of<T>(target, n, counts);
-  each(dz, n, [=, &counts](int64_t i) FASTACT_INLINED { return T(double(dz[i]) - factor * counts[i]); });
+  each(dz, n,
+       [=, &counts](int64_t i) FASTACT_INLINED { return T(double(dz[i]) - factor * counts[i]); });
 }
 
 }  // namespace
 
-#define FASTACT_SOFTMAX(T)                                          \
-  {                                                                 \
-      {prepare<T, 0>, prepare<T, 1>, prepare<T, 2>},                \
-      {block<T, false>, block<T, true>},                            \
-      {tile_block<T, false>, tile_block<T, true>},                  \
-      merge<T>,                                                     \
-      {finish<T, false>, finish<T, true>},                                                    \
-      lower<T>,                                                     \
-      scale<T>,                                                     \
-      tile_scale<T>,                                                \
-      exponentials<T>,                                              \
-      tile_exponentials<T>,                                         \
-      factor_of<T>,                                                 \
-      shift<T>,                                                     \
-      tile_shift<T>,                                                \
-      sum<T>,                                                       \
-      tile_sum<T>,                                                  \
-      {gradient<T, 0>, gradient<T, 1>},                             \
-      {tile_gradient<T, 0>, tile_gradient<T, 1>},                   \
-      weigh<T>,                                                     \
-      subtract<T>,                                                  \
+#define FASTACT_SOFTMAX(T)                           \
+  {                                                  \
+      {prepare<T, 0>, prepare<T, 1>, prepare<T, 2>}, \
+      {block<T, false>, block<T, true>},             \
+      {tile_block<T, false>, tile_block<T, true>},   \
+      merge<T>,                                      \
+      {finish<T, false>, finish<T, true>},           \
+      lower<T>,                                      \
+      scale<T>,                                      \
+      tile_scale<T>,                                 \
+      exponentials<T>,                               \
+      tile_exponentials<T>,                          \
+      factor_of<T>,                                  \
+      shift<T>,                                      \
+      tile_shift<T>,                                 \
+      sum<T>,                                        \
+      tile_sum<T>,                                   \
+      {gradient<T, 0>, gradient<T, 1>},              \
+      {tile_gradient<T, 0>, tile_gradient<T, 1>},    \
+      weigh<T>,                                      \
+      subtract<T>,                                   \
   }
 
 extern const SoftmaxTable softmax_table;

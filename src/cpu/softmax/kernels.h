@@ -37,8 +37,8 @@ struct SoftmaxKernels {
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
-  // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT; [1]: the elements that
-  // are the maximum are counted apart, and their exponentials left out.
+  // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT; [1]: the elements
+  // that are the maximum are counted apart, and their exponentials left out.
   void (*block[2])(const char* z, int64_t n, char* exponentials, TileStats* stats);
   void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
                         TileStats* stats);

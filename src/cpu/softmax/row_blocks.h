@@ -1,5 +1,5 @@
-// What the partitions of softmax/softmax.h share: the blocks of a row, and of a tile of rows, as z in
-// the compute type.
+// What the partitions of softmax/softmax.h share: the blocks of a row, and of a tile of rows, as z
+// in the compute type.
 #pragma once
 
 #include "common/softmax/softmax.h"

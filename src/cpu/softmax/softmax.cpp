@@ -51,8 +51,7 @@ struct Forward : RowBlocks {
       char* y = s.operand[Softmax::kY].is_direct && !is_nontemporal
                     ? reader.address(Softmax::kY, index) + column * s.compute_item
                     : buffer;
-      const double lower =
-          keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
+      const double lower = keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
       if (rows.is_void[0])
         fill(y, n);
       else if (lower > 0)
@@ -137,15 +136,15 @@ struct Backward : RowBlocks {
       const char* a = reader.load(Softmax::kDy, index, column, n, dy);
       const char* b = reader.load(Softmax::kOut, index, column, n, y);
       const bool is_direct = s.operand[Softmax::kDx].is_direct && !job.accumulate;
-      char* dx =
-          is_direct ? reader.address(Softmax::kDx, index) + column * s.compute_item : dy;
+      char* dx = is_direct ? reader.address(Softmax::kDx, index) + column * s.compute_item : dy;
       kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
       if (!is_direct) reader.store(Softmax::kDx, index, column, n, dx, job.accumulate);
     });
   }
 
   void rows_of_tile(int64_t index, int64_t m) {
-    // Blocks of a row are those of the sums' order; what the buffers hold of them is less or as much.
+    // Blocks of a row are those of the sums' order; what the buffers hold of them is less or as
+    // much.
     std::fill(sums, sums + m, 0.0);
     for_blocks([&](int64_t column, int64_t n) {
       load(index, m, column, n);
@@ -172,9 +171,7 @@ struct LseBackward : RowBlocks {
   alignas(64) char tile[kTileBytes];
 
   explicit LseBackward(const Softmax& a)
-      : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? tile_width(a.rows) : 1) {}
+      : RowBlocks(a), by_tiles(goes_by_tiles(a.rows)), width(by_tiles ? tile_width(a.rows) : 1) {}
 
   // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
   // exponentials beside 0 are 0.
@@ -191,8 +188,7 @@ struct LseBackward : RowBlocks {
     for_blocks([&](int64_t column, int64_t n) {
       const char* at = z(Softmax::kIn, index, column, n, tile);
       const bool is_direct = s.operand[Softmax::kDIn].is_direct && !job.accumulate;
-      char* dx =
-          is_direct ? reader.address(Softmax::kDIn, index) + column * s.compute_item : tile;
+      char* dx = is_direct ? reader.address(Softmax::kDIn, index) + column * s.compute_item : tile;
       kernels.exponentials(at, n, maxima[0], factors[0], dx);
       if (!is_direct) reader.store(Softmax::kDIn, index, column, n, dx, job.accumulate);
     });

@@ -1,12 +1,13 @@
 // softmax, log_softmax, logsumexp and cross_entropy on the rows engine (core/rows.h).
 //
-// A row is read in blocks of kSoftmaxBlock elements, each with a maximum of its own (common/softmax/
-// softmax.h), and the blocks' statistics are merged in their order. Blocks depend on nothing but the
-// row's length: neither do bits.
+// A row is read in blocks of kSoftmaxBlock elements, each with a maximum of its own
+// (common/softmax/ softmax.h), and the blocks' statistics are merged in their order. Blocks depend
+// on nothing but the row's length: neither do bits.
 //
-//   softmax      exponentials go to a buffer of the thread, of at most kTileBytes, and are scaled from
-//                there: one read of memory, one write. Those of longer rows are computed twice, once
-//                for the sum and once for y: two reads
+//   softmax      exponentials go to a buffer of the thread, of at most kTileBytes, and are scaled
+//   from
+//                there: one read of memory, one write. Those of longer rows are computed twice,
+//                once for the sum and once for y: two reads
 //   log_softmax  the statistic, then (z - max) - log1p(s), from the cache where the row fits
 //   logsumexp, cross_entropy   one read. No probability is ever stored
 //   backward     a sum over the row, then its gradient; of logsumexp and cross_entropy one pass
@@ -27,8 +28,8 @@ enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
 constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
 
 struct Softmax {
-  enum Forward { kX, kMask, kY, kLse };           // kLse: of logsumexp alone
-  enum Backward { kDy, kOut, kDx };               // softmax and log_softmax
+  enum Forward { kX, kMask, kY, kLse };  // kLse: of logsumexp alone
+  enum Backward { kDy, kOut, kDx };      // softmax and log_softmax
   enum LseBackward { kIn, kInMask, kDLse, kOfLse, kDIn };
   enum CrossEntropy { kLogits, kTarget, kWeight, kOutLse, kLosses, kDLoss, kCrossOperands };
   // Backward of cross_entropy writes dlogits in the place of kLosses.
@@ -46,9 +47,9 @@ struct Softmax {
   bool has_indices, has_probabilities;
   int64_t ignore_index;
   double label_smoothing;
-  double* partial;     // [ceil(rows / kLossRows)][2]: sums of losses and of their weights; null: none
-  double gradient;     // 1 / divisor
-  double weight_sum;   // of all classes
+  double* partial;  // [ceil(rows / kLossRows)][2]: sums of losses and of their weights; null: none
+  double gradient;  // 1 / divisor
+  double weight_sum;  // of all classes
 };
 
 enum LossReduction : int { kNone, kMean, kSum, kReductions };
