@@ -673,7 +673,7 @@ def test_other_functions_take_no_masks_and_indices(device):
     m = n.module
     x = n.of(np.ones((4, 6), np.float32))
     bias = n.of(np.ones(6, np.float32))
-    norm = (None, None, None, None, (1,), (1,), 1e-5, False, (), None, 0)
+    norm = (None, None, None, None, (1,), (1,), 1e-5, False, 0.0, False, (), None, 0)
     for dtype in (bool, np.int32, np.int64):
         wrong, short = n.of(np.ones((4, 6), dtype)), n.of(np.ones(6, dtype))
         calls = [
