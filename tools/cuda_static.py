@@ -47,6 +47,19 @@ GATES = {
     "reset": {"forward": (3, 2), "backward": (3, 2), "again": (4, 2)},
     "blend": {"forward": (5, 3), "backward": (4, 3), "again": (6, 3)},
 }
+# Of softmax, whose blocks have up to 512 threads along rows and 256 across them.
+SOFTMAX_ROWS = (
+    "softmax_forward_rows",
+    "softmax_peaks",
+    "softmax_apply",
+    "softmax_backward_rows",
+    "softmax_gradient_sums",
+    "softmax_gradients",
+    "logsumexp_gradient_rows",
+    "cross_entropy_rows",
+    "cross_entropy_peaks",
+    "cross_entropy_gradients",
+)
 # Whose blocks have up to 512 threads.
 NORM_ROWS = ("norm_forward_rows", "norm_backward_rows", "norm_moments", "norm_apply_chunks")
 
@@ -116,6 +129,8 @@ class Kernel:
         if self.kernel in NORM_ROWS:
             any_double = self.dtype == "float64" and self.what.endswith("any strides")
             return 256 if any_double and self.kernel == "norm_backward_rows" else 512
+        if self.kernel in SOFTMAX_ROWS:
+            return 256 if self.what.endswith("columns") else 512
         narrow = self.kernel.startswith(("finish_gate", "norm_long_gradients"))
         return 128 if sum(self.accesses) or narrow else 256
 

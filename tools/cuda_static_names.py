@@ -17,6 +17,13 @@ _NORM_WORDS = {
     "NormRows": "rows",
     "NormStrided": "any strides",
 }
+#: Of softmax: how the arrays lie; and what the constants say, by a kernel's first letters.
+_SOFTMAX_LAYOUTS = {
+    "SoftmaxRows": "rows",
+    "SoftmaxColumns": "columns",
+    "SoftmaxStrided": "any strides",
+}
+_SOFTMAX_CONSTANTS = {"softmax": "masked", "logsumexp": "masked", "cross_entropy": "shares"}
 GATE_KERNELS = {"gates_forward_kernel": "forward", "gates_backward_kernel": "backward"}
 
 
@@ -78,6 +85,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
     >>> identify("void gated_backward_sums<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
     ('gated_backward_sums', 'gated backward', 'bfloat16', 3, True)
+    >>> identify("void softmax_forward_rows<float, true, SoftmaxColumns>(SoftmaxColumns)")
+    ('softmax_forward_rows', 'masked, columns', 'float32', 1, False)
+    >>> identify("void cross_entropy_rows<double, false, SoftmaxRows>(SoftmaxRows, LossTotals)")
+    ('cross_entropy_rows', 'rows', 'float64', 1, False)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -104,6 +115,11 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         way = kernel.split("_")[1]
         backward = way == "backward"
         return kernel, f"gated {way}", dtype, 3 if backward else 2, backward
+    for first, constant in _SOFTMAX_CONSTANTS.items():
+        if kernel.startswith(first):
+            words = [constant] * ("true" in arguments)
+            words += [_SOFTMAX_LAYOUTS[one] for one in arguments if one in _SOFTMAX_LAYOUTS]
+            return kernel, ", ".join(words), dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]

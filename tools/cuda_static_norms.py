@@ -130,6 +130,7 @@ def constants(source: str) -> dict[str, int]:
 
 
 _CUDA = Path(__file__).resolve().parents[1] / "src/cuda/norms/rows"
+_CORE = _CUDA.parents[1] / "core"
 _OPTIN = 227 << 10  # bytes of shared memory that a block may have on sm_90
 
 
@@ -146,11 +147,12 @@ class Traffic:
 
 
 def traffic(length: int, dtype: str) -> Traffic:
-    """What a row of so many elements moves, by the plans of norms.cu on sm_90."""
+    """What a row of so many elements moves, by the plans of norms.cu and core/rows.cuh on sm_90."""
     known = constants((_CUDA / "norms.cu").read_text(encoding="utf-8"))
-    known |= constants((_CUDA / "row_io.cuh").read_text(encoding="utf-8"))
+    for name in ("rows.cuh", "row_io.cuh"):
+        known |= constants((_CORE / name).read_text(encoding="utf-8"))
     vectors = -(-length * ITEM[dtype] // 16)
-    threads = known["kNormThreads"] if vectors >= known["kWideRow"] else known["kThreadsOfNarrow"]
+    threads = known["kRowThreads"] if vectors >= known["kWideRow"] else known["kThreadsOfNarrow"]
     slots = (_OPTIN - known["kStaticShared"]) // (16 * threads)
     per_lane = -(-vectors // threads)
     # Forward: what is not kept is read again for the squares, and for y.

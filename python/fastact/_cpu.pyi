@@ -12,8 +12,11 @@ _A = TypeVar("_A", bound=Array)
 
 ACTIVATIONS: tuple[str, ...]
 DTYPE_NAMES: tuple[str, ...]
+VIEW_DTYPE_NAMES: tuple[str, ...]
 TERMS: tuple[str, ...]
 GATE_KINDS: tuple[str, ...]
+SOFTMAX_KINDS: tuple[str, ...]
+REDUCTIONS: tuple[str, ...]
 GATE_ULPS: tuple[float, float]
 ELEMENTARY: tuple[str, ...]
 
@@ -346,6 +349,71 @@ def batch_norm_backward(
     training: bool,
     accumulate: bool,
     scratch: View | None,
+    stream: int,
+) -> None: ...
+def softmax_workspace(x: View, axes: tuple[int, ...]) -> int: ...
+def softmax_forward(
+    kind: int,
+    x: View,
+    mask: View | None,
+    y: View,
+    lse: View | None,
+    axes: tuple[int, ...],
+    scale: float,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
+def softmax_backward(
+    kind: int,
+    dy: View,
+    y: View,
+    dx: View,
+    axes: tuple[int, ...],
+    scale: float,
+    accumulate: bool,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
+def logsumexp_backward(
+    dy: View,
+    x: View,
+    mask: View | None,
+    lse: View,
+    dx: View,
+    axes: tuple[int, ...],
+    scale: float,
+    accumulate: bool,
+    stream: int,
+) -> None: ...
+def cross_entropy_workspace(logits: View, axis: int) -> int: ...
+def cross_entropy_forward(
+    logits: View,
+    target: View,
+    weight: View | None,
+    lse: View | None,
+    losses: View | None,
+    loss: View | None,
+    divisor: View | None,
+    axis: int,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: int,
+    workspace: View | None,
+    stream: int,
+) -> None: ...
+def cross_entropy_backward(
+    dloss: View,
+    logits: View,
+    target: View,
+    weight: View | None,
+    lse: View,
+    divisor: View | None,
+    dlogits: View,
+    axis: int,
+    ignore_index: int,
+    label_smoothing: float,
+    accumulate: bool,
+    workspace: View | None,
     stream: int,
 ) -> None: ...
 def gates_forward(

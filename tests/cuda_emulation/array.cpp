@@ -20,7 +20,8 @@ namespace py = pybind11;
 
 constexpr Dtype kDtypes[] = {{"float16", {2, 16, 1}}, {"bfloat16", {4, 16, 1}},
                              {"float32", {2, 32, 1}}, {"float64", {2, 64, 1}},
-                             {"int32", {0, 32, 1}},   {"uint8", {1, 8, 1}}};
+                             {"int32", {0, 32, 1}},   {"int64", {0, 64, 1}},
+                             {"uint8", {1, 8, 1}},    {"bool", {6, 8, 1}}};
 
 const Dtype& dtype_named(const std::string& name) {
   for (const Dtype& dtype : kDtypes)

@@ -21,27 +21,29 @@ SHAPES = [(2, 2), (3, 4), (7, 34), (3, 1030), (140, 6)]
 
 
 def plain(a: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(a)
+    return a.copy()
 
 
 def transposed(a: np.ndarray) -> np.ndarray:
-    return np.asfortranarray(a)
+    return a.copy("F")
 
 
 def reversed_(a: np.ndarray) -> np.ndarray:
     every = (slice(None, None, -1),) * a.ndim
-    return np.ascontiguousarray(a[every])[every]
+    return a[every].copy()[every] if a.ndim else a
 
 
 def stepped(a: np.ndarray) -> np.ndarray:
     held = np.zeros([2 * n for n in a.shape], a.dtype)
-    made = held[(slice(1, None, 2),) * a.ndim]
+    made = held[(..., *(slice(1, None, 2),) * a.ndim)]
     made[...] = a
     return made
 
 
 def padded(a: np.ndarray) -> np.ndarray:
     """Rows with something between them."""
+    if a.ndim == 0:
+        return a
     held = np.zeros((*a.shape[:-1], a.shape[-1] + 3), a.dtype)
     held[..., : a.shape[-1]] = a
     return held[..., : a.shape[-1]]
@@ -70,8 +72,8 @@ def moved(call: Any, change: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
     """A partial call with its arrays changed."""
 
     def one(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return change(value)
+        if isinstance(value, np.ndarray | np.generic):  # NumPy's arrays without axes are numbers
+            return change(np.asarray(value))
         if isinstance(value, tuple) and any(isinstance(v, np.ndarray) for v in value):
             return tuple(map(one, value))
         return value

@@ -20,10 +20,12 @@ from fastact.ops.bounds import (
     Activation,
     BiasBounds,
     Bounds,
+    CrossEntropyBounds,
     GateBounds,
     GatedBounds,
     MomentBounds,
     NormBounds,
+    SoftmaxBounds,
     SumBounds,
     text,
 )
@@ -59,6 +61,11 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     if isinstance(bounds, GateBounds):
         states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
         return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]
+    if isinstance(bounds, SoftmaxBounds):
+        back = "8 u abs(dx)" if bounds.name == "logsumexp" else "4 u abs("
+        return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]
+    if isinstance(bounds, CrossEntropyBounds):
+        return [f"within {bounds.constant:g} u of"], [f"{bounds.constant:g} u abs(g)"]
     assert isinstance(bounds, NormBounds)
     z = f"{bounds.scaled:g} u abs(xhat weight) + u abs(z)"
     sums = f"{bounds.summed:g} u sum abs(p)"

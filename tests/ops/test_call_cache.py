@@ -140,7 +140,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
 def template(value: Any) -> Any:
     """An argument with its arrays as `made` has them."""
     if isinstance(value, np.ndarray):
-        return made(*value.shape)
+        return made(*value.shape) if value.dtype.kind == "f" else value  # indices stay
     return tuple(map(template, value)) if isinstance(value, tuple) else value
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, table
-from . import activations, bias, gated, gates, moments, norms, reductions
+from . import activations, bias, gated, gates, moments, norms, reductions, softmax
 from .common import Check, Options, Report
 
 CHECKS = (
@@ -24,6 +24,7 @@ CHECKS = (
     gated.CHECK,
     norms.CHECK,
     gates.CHECK,
+    softmax.CHECK,
 )
 
 

@@ -57,7 +57,7 @@ class Check:
         instruction set.
     header, left : of the table of its rows: names of the columns, of which so many are names.
     legend : what the columns mean.
-    of : the class of the bounds that ops of this kind state.
+    of : the class, or classes, of the bounds that ops of this kind state.
     summary : Markdown that says the gist of many rows.
     gist : the largest errors among an op's rows beside what is allowed, by what they are of.
     """
@@ -66,7 +66,7 @@ class Check:
     header: list[str]
     left: int
     legend: str
-    of: type
+    of: type | tuple[type, ...]
     summary: Callable[[list[list[str]]], str] | None = None
     gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
 

@@ -618,3 +618,71 @@ GATES = {
     "gru_reset": GateFormulas(lambda a, before: (a["r"] * before,), _back_of_reset),
     "gru_blend": GateFormulas(_blend, _back_of_blend),
 }
+
+
+# --- softmax --------------------------------------------------------------------------------------
+
+
+def row_logits(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
+    """z = scale x + mask; of a mask of bool, -inf where it is False."""
+    z = x.astype(wide(dtype)) * scale
+    if mask is None:
+        return z
+    mask = np.asarray(mask)
+    return np.where(mask, z, -np.inf) if mask.dtype == bool else z + mask.astype(z.dtype)
+
+
+def softmax_row(kind: str, z: Any, axes: tuple[int, ...], masked: bool = False) -> Any:
+    """softmax, log_softmax or logsumexp (with length 1 along the axes) of z.
+
+    By m + log1p(s), s the sum without one element that is the maximum, m: nothing cancels but
+    these.
+    """
+    with np.errstate(all="ignore"):
+        m = np.max(z, axes, keepdims=True, initial=-np.inf)
+        held = np.where(np.isfinite(m), m, 0)
+        terms = np.exp(z - held)
+        is_maximum = z == held
+        count = np.sum(is_maximum, axes, keepdims=True)
+        s = np.sum(np.where(is_maximum, 0, terms), axes, keepdims=True) + (count - 1)
+        lse = np.where(np.isfinite(m), m + np.log1p(s), m)
+        if kind == "logsumexp":
+            return lse
+        y = (z - held) - np.log1p(s)
+        bad = np.where(np.isneginf(m) & masked, -np.inf, np.nan)
+        y = np.where(np.isfinite(m), y, bad)
+        return (
+            y if kind == "log_softmax" else np.where(np.isfinite(m), terms / (s + 1), np.exp(bad))
+        )
+
+
+def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float) -> Any:
+    """dx of softmax or log_softmax, of the y that was saved; factor and total for its bound."""
+    factor = y if kind == "softmax" else np.where(np.isneginf(y), 0.0, 1.0)
+    part = np.ones_like(y) if kind == "softmax" else np.exp(y)
+    terms = dy * y if kind == "softmax" else dy
+    dx = scale * factor * (dy - part * np.sum(terms, axes, keepdims=True))
+    return dx, factor, part * np.sum(np.abs(terms), axes, keepdims=True)
+
+
+def cross_entropy(
+    logits: Any, target: Any, weight: Any, axis: int, ignore_index: int, smoothing: float
+) -> tuple[Any, Any, Any, Any]:
+    """Of each row: its loss, its terms' magnitudes, the weight by which it counts; and t w."""
+    classes = logits.shape[axis]
+    w = np.ones(classes, logits.dtype) if weight is None else weight.astype(logits.dtype)
+    w = along(w, logits.ndim, axis)
+    if target.dtype.kind == "i":
+        index = np.expand_dims(target, axis)
+        counts = index != ignore_index
+        of_class = np.arange(classes).reshape([-1 if a == axis else 1 for a in range(logits.ndim)])
+        t = (of_class == index).astype(logits.dtype)
+        weights = np.sum(t * w, axis) * counts.squeeze(axis)
+    else:
+        counts, t = np.bool_(True), target.astype(logits.dtype)
+        weights = np.ones(np.delete(logits.shape, axis), logits.dtype)
+    t = ((1 - smoothing) * t + smoothing / classes) * w * counts
+    distance = -softmax_row("log_softmax", logits, (axis,))
+    with np.errstate(invalid="ignore"):
+        terms = np.where(t == 0, 0, t * distance)
+    return np.sum(terms, axis), np.sum(np.abs(terms), axis), weights, t

@@ -1,10 +1,10 @@
 """One call: its arrays seen and checked against each other, its outputs found or made."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVarTuple, cast
 
 from .. import _cpu
@@ -19,6 +19,7 @@ from .frameworks import (
     repeated,
     see,
     to_numpy,
+    whole_numbers,
 )
 from .native import Device, Native
 
@@ -32,6 +33,8 @@ class Call:
 
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
+    also : dtypes that an array of that name may have beside those that are computed: of a mask, of
+    indices. No number stands for such an array.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
@@ -41,8 +44,15 @@ class Call:
     else.
     """
 
-    def __init__(self, where: str, stream: Any = None, **values: Any) -> None:
+    def __init__(
+        self,
+        where: str,
+        stream: Any = None,
+        also: Any = MappingProxyType({}),
+        **values: Any,
+    ) -> None:
         self.where = where
+        self._also: Mapping[str, Sequence[str]] = also
         for name, value in values.items():
             foreign.plain(where, name, value)
         frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}
@@ -113,8 +123,8 @@ class Call:
         return stream
 
     def _take(self, name: str, value: Any, leader: str) -> None:
-        given = value
-        if name != leader and isinstance(value, bool | int | float):
+        given, also = value, self._also.get(name, ())
+        if name != leader and isinstance(value, bool | int | float) and not also:
             validate.holds(self.where, name, value, self.views[leader])
             self.views[name] = self.repeated(value, self.views[leader])
             return
@@ -125,11 +135,13 @@ class Call:
                     f"arrays do, got {type(value).__name__}"
                 )
             dtype = None if name == leader else self.arrays[leader].dtype
-            value = to_numpy(self.where, name, value, dtype)
+            value = to_numpy(self.where, name, value, dtype, also)
         elif self.framework is NUMPY and name == leader:
             value = to_numpy(self.where, name, value)
+        elif self.framework is NUMPY and also:
+            value = whole_numbers(value, also)
         self.arrays[name] = value
-        self.views[name] = see(self.where, name, value, self.framework, self.place)
+        self.views[name] = see(self.where, name, value, self.framework, self.place, also)
         if self._draft is not None:
             self._draft.operand(self.views[name], given)
 

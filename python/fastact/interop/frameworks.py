@@ -6,7 +6,7 @@ goes out by `from_dlpack` of its own `__array_namespace__`. Lists, scalars and t
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -292,8 +292,18 @@ def _has_its_values(where: str, argument: str, array: Any) -> None:
             )
 
 
-def see(where: str, argument: str, array: Any, framework: Framework, place: Place) -> View:
-    """A view of an array, after the checks that depend on no other argument."""
+def see(
+    where: str,
+    argument: str,
+    array: Any,
+    framework: Framework,
+    place: Place,
+    also: Sequence[str] = (),
+) -> View:
+    """A view of an array, after the checks that depend on no other argument.
+
+    also : dtypes that it may have beside those that are computed.
+    """
     if framework is not NUMPY:
         _has_its_values(where, argument, array)
     validate.same_device(where, argument, framework.device(array), place.device)
@@ -304,14 +314,24 @@ def see(where: str, argument: str, array: Any, framework: Framework, place: Plac
             f"{validate.device_name(place.device)}, "
             f"got memory on {validate.device_name(view.device)}"
         )
-    validate.supported_dtype(where, argument, view)
+    validate.supported_dtype(where, argument, view, also)
     if place.device[0] != CPU:
         validate.aligned(where, argument, view)
     return view
 
 
-def to_numpy(where: str, argument: str, value: Any, dtype: Any = None) -> NDArray[Any]:
+def whole_numbers(array: NDArray[Any], also: Sequence[str]) -> NDArray[Any]:
+    """Integers of other sizes as int64, where indices are allowed."""
+    is_other = array.dtype.kind in "iu" and array.dtype.name not in also
+    return array.astype(np.int64) if is_other and "int64" in also else array
+
+
+def to_numpy(
+    where: str, argument: str, value: Any, dtype: Any = None, also: Sequence[str] = ()
+) -> NDArray[Any]:
     """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
+
+    also : dtypes that it may have beside those that are computed.
 
     Without a dtype, integers get the one that np.tanh would compute in. To a dtype real numbers are
     rounded, and no finite one to infinity.
@@ -327,6 +347,8 @@ def to_numpy(where: str, argument: str, value: Any, dtype: Any = None) -> NDArra
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything
+    if (kept := whole_numbers(array, also)).dtype.name in also:
+        return kept
     if dtype is None:
         if array.dtype.kind not in "biu":
             return array

@@ -269,6 +269,83 @@ class Native(Protocol):
         stream: int,
     ) -> None: ...
 
+    def softmax_workspace(self, x: View, axes: tuple[int, ...]) -> int: ...
+
+    def softmax_forward(
+        self,
+        kind: int,
+        x: View,
+        mask: View | None,
+        y: View,
+        lse: View | None,
+        axes: tuple[int, ...],
+        scale: float,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def softmax_backward(
+        self,
+        kind: int,
+        dy: View,
+        y: View,
+        dx: View,
+        axes: tuple[int, ...],
+        scale: float,
+        accumulate: bool,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def logsumexp_backward(
+        self,
+        dy: View,
+        x: View,
+        mask: View | None,
+        lse: View,
+        dx: View,
+        axes: tuple[int, ...],
+        scale: float,
+        accumulate: bool,
+        stream: int,
+    ) -> None: ...
+
+    def cross_entropy_workspace(self, logits: View, axis: int) -> int: ...
+
+    def cross_entropy_forward(
+        self,
+        logits: View,
+        target: View,
+        weight: View | None,
+        lse: View | None,
+        losses: View | None,
+        loss: View | None,
+        divisor: View | None,
+        axis: int,
+        ignore_index: int,
+        label_smoothing: float,
+        reduction: int,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
+    def cross_entropy_backward(
+        self,
+        dloss: View,
+        logits: View,
+        target: View,
+        weight: View | None,
+        lse: View,
+        divisor: View | None,
+        dlogits: View,
+        axis: int,
+        ignore_index: int,
+        label_smoothing: float,
+        accumulate: bool,
+        workspace: View | None,
+        stream: int,
+    ) -> None: ...
+
     def gates_sums_apart(self, kind: int, state: View) -> bool: ...
 
     def gates_forward(

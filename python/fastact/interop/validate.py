@@ -128,15 +128,16 @@ def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
         raise TypeError(f"{where}: all arrays must come from one framework, got {came}")
 
 
-def supported_dtype(where: str, name: str, view: View) -> None:
-    """A dtype that the kernels compute."""
-    if view.dtype < 0:
-        raise wrong_dtype(where, name, view.dtype_name)
+def supported_dtype(where: str, name: str, view: View, also: Sequence[str] = ()) -> None:
+    """A dtype that the kernels compute, or one of others that the argument may have."""
+    if not 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and view.dtype_name not in also:
+        raise wrong_dtype(where, name, view.dtype_name, also)
 
 
-def wrong_dtype(where: str, name: str, came: str) -> TypeError:
+def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> TypeError:
     """The error for a dtype that no kernel takes."""
-    return TypeError(f"{where}: {name} must have dtype {DTYPES}, got {came}")
+    allowed = "".join(f"{dtype}, " for dtype in also) + DTYPES
+    return TypeError(f"{where}: {name} must have dtype {allowed}, got {came}")
 
 
 def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[int, int]) -> None:

@@ -61,6 +61,12 @@ def ulp(exact: Any, dtype: Any) -> Any:
     return np.ldexp(1.0, exponents - 1 - bits)
 
 
+def _least(dtype: Any) -> float:
+    """The smallest subnormal number."""
+    bits, least, _ = _format(dtype)
+    return float(2.0 ** (least - bits))
+
+
 def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
     """What the last rounding costs, half a unit in the last place; error: of what is rounded."""
     return ulp(np.abs(exact) + error, dtype) / 2
@@ -576,3 +582,81 @@ class GateBounds:
         errors = self._of_gradient(sums, before, returned, dtype, reset) + 0.0 * np.abs(exact)
         magnitudes = np.sum(np.abs(exact), 0)
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
+
+
+@dataclass(frozen=True)
+class SoftmaxBounds:
+    """Stated accuracy of softmax, log_softmax and logsumexp, by the op's name.
+
+    Without a scale and a mask ulps units in the last place, and for logsumexp near 0 not less than
+    absolute u: m + log1p(s) cancels there, and s has relative errors of u. z = scale x + mask is
+    rounded once, twice without FMA, which moves a result by as much as z: of n elements of z, moved
+    u max|z| more, relative for softmax and absolute for the others. In the sums of float64, which
+    are added up in float64 as well, every term counts, and n / lanes u comes to the relative
+    errors.
+
+    Where it comes from. exp errs by 2 u and its sum by as much; the factor 1 / S is rounded, and so
+    is the product. log1p(s) is made in double of such an s, and rounded with the rest.
+    """
+
+    name: str
+    ulps: float = 4
+    absolute: float = 4
+    moved: float = 4
+    lanes: float = 32
+
+    def allowed(self, exact: Any, z: Any, count: int, dtype: Any, *, rounds: bool) -> Any:
+        """z : largest magnitude of the row's finite z. rounds: it has a scale or a mask."""
+        u, magnitude = unit_roundoff(dtype), np.abs(exact)
+        each = count / self.lanes + 1 if _is_double(dtype) else 0.0
+        shift = self.moved * u * np.asarray(z) if rounds else 0.0
+        in_dtype = computed_in(dtype)
+        if self.name == "softmax":
+            error = self.ulps * ulp(exact, in_dtype) + (shift + u * each) * magnitude
+        else:
+            error = self.ulps * ulp(exact, in_dtype) + shift + u * each * np.minimum(magnitude, 1)
+        if self.name == "logsumexp":
+            error = np.maximum(error, self.absolute * u * (1 + each) + shift)
+        return error + (rounding(exact, dtype, error) if is_narrow(dtype) else _least(dtype))
+
+    def gradient(
+        self, exact: Any, scale: float, factor: Any, dy: Any, total: Any, count: int, dtype: Any
+    ) -> Any:
+        """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
+
+        total : of the magnitudes of that part.
+        """
+        u = unit_roundoff(dtype)
+        each = count / self.lanes if _is_double(dtype) else 0.0
+        error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each) * total)
+        return error + rounding(exact, dtype, error) + _least(dtype)
+
+    def through_lse(self, exact: Any, z: Any, dtype: Any) -> Any:
+        """Of dx of logsumexp, for the lse that was saved."""
+        error = (8 + np.abs(z)) * unit_roundoff(dtype) * np.abs(exact)
+        return error + rounding(exact, dtype, error) + _least(dtype)
+
+
+@dataclass(frozen=True)
+class CrossEntropyBounds:
+    """Stated accuracy of cross_entropy: a loss is within constant u sum t w (max - z + 1).
+
+    The differences and their sum are of double; log1p(s) has the relative error of s, u. Means and
+    sums of losses are of double, in one order. dlogits: constant u |g| (p sum t w + t w), for the
+    lse that was saved.
+    """
+
+    constant: float = 8
+    lanes: float = 32
+
+    def allowed(self, exact: Any, magnitude: Any, count: int, dtype: Any) -> Any:
+        """magnitude : sum of t w (max - z + log1p(s))."""
+        each = count / self.lanes if _is_double(dtype) else 0.0
+        error = (self.constant + each) * unit_roundoff(dtype) * np.abs(magnitude)
+        return error + rounding(exact, dtype, error) + _least(dtype)
+
+    def gradient(self, exact: Any, magnitude: Any, count: int, dtype: Any) -> Any:
+        """magnitude : |g| (p sum t w + t w)."""
+        each = count / self.lanes if _is_double(dtype) else 0.0
+        error = (self.constant + each) * unit_roundoff(dtype) * np.abs(magnitude)
+        return error + rounding(exact, dtype, error) + _least(dtype)

@@ -10,7 +10,7 @@
 namespace fastact {
 
 enum : int32_t { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLExtDev = 12, kDLCUDAManaged = 13 };
-enum : uint8_t { kDLFloat = 2, kDLBfloat = 4 };
+enum : uint8_t { kDLInt = 0, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
 constexpr uint64_t kDLReadOnly = 1;
 
 struct DLDevice {

@@ -5,10 +5,12 @@
 
 namespace fastact {
 
-enum DType : int { kF16, kBF16, kF32, kF64, kDTypes };
+// The dtypes that are computed, of which there are kDTypes, and after them those of masks and of
+// indices.
+enum DType : int { kF16, kBF16, kF32, kF64, kDTypes, kBool = kDTypes, kI32, kI64, kViewDTypes };
 
 inline int64_t item_size(int dtype) {
-  constexpr int64_t sizes[kDTypes] = {2, 2, 4, 8};
+  constexpr int64_t sizes[kViewDTypes] = {2, 2, 4, 8, 1, 4, 8};
   return sizes[dtype];
 }
 

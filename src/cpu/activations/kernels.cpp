@@ -181,6 +181,7 @@ extern const ChannelsLastTable channels_last_table;
 extern const BatchNormTable batch_norm_table;
 extern const GateTable gate_table;
 extern const GatedKernels gated_kernels;
+extern const SoftmaxTable softmax_table;
 extern const ConvertKernels convert_kernels;
 extern const CompareKernel compare_kernel;
 extern const KernelTable table;
@@ -208,6 +209,7 @@ const KernelTable table = {
     &batch_norm_table,
     &gate_table,
     &gated_kernels,
+    &softmax_table,
     &convert_kernels,
     &compare_kernel,
 };

@@ -4,7 +4,9 @@
 # __dlpack_c_exchange_api__: a borrow costs some 60 ns and imports nothing), and DLPack capsules
 # from anyone else. One way leads out for foreign frameworks: a DLPack tensor with its own memory.
 
+# The dtypes that are computed, and those that a View has besides: of masks and of indices.
 DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64")
+VIEW_DTYPE_NAMES = (*DTYPE_NAMES, "bool", "int32", "int64")
 
 cdef int numpy_bfloat16 = -1  # type number of ml_dtypes.bfloat16, once an array of it was seen
 
@@ -20,6 +22,19 @@ cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
     if number == numpy_bfloat16:
         return kBF16
     return -1
+
+
+cdef int view_dtype_of_numpy(cnp.ndarray a) noexcept:
+    """Of a mask or of indices, too; -1: of none that a kernel reads."""
+    cdef int number = cnp.PyArray_TYPE(a)
+    if number == cnp.NPY_BOOL:
+        return kBool
+    if cnp.PyTypeNum_ISSIGNED(number) and cnp.PyTypeNum_ISINTEGER(number):
+        if cnp.PyArray_ITEMSIZE(a) == 4:
+            return kI32
+        if cnp.PyArray_ITEMSIZE(a) == 8:
+            return kI64
+    return dtype_of_numpy(a)
 
 
 cdef int numpy_type(int dtype) noexcept:
@@ -42,6 +57,18 @@ cdef int dtype_of_dlpack(DLDataType dtype) noexcept:
         elif dtype.code == kDLBfloat and dtype.bits == 16:
             return kBF16
     return -1
+
+
+cdef int view_dtype_of_dlpack(DLDataType dtype) noexcept:
+    """Of a mask or of indices, too; -1: of none that a kernel reads."""
+    if dtype.lanes == 1:
+        if dtype.code == kDLBool and dtype.bits == 8:
+            return kBool
+        if dtype.code == kDLInt and dtype.bits == 32:
+            return kI32
+        if dtype.code == kDLInt and dtype.bits == 64:
+            return kI64
+    return dtype_of_dlpack(dtype)
 
 
 def learn_bfloat16(dtype):
@@ -128,7 +155,7 @@ cdef int check_lengths(View view) except -1:
 cdef class View:
     """One array, of any framework, as the native code sees it. Holds the array alive.
 
-    dtype is an index into DTYPE_NAMES, or -1 for one that is not supported (then dtype_name
+    dtype is an index into VIEW_DTYPE_NAMES, or -1 for one that is not supported (then dtype_name
     tells it). device is DLPack's pair. Strides are in bytes.
     """
 
@@ -161,10 +188,10 @@ cdef class View:
         cdef const char* problem = problem_of(tensor[0])
         if problem is not NULL:
             raise ValueError((<bytes>problem).decode())
-        self.dtype = dtype_of_dlpack(d)
+        self.dtype = view_dtype_of_dlpack(d)
         self.itemsize = (d.bits * d.lanes + 7) // 8
         if self.dtype >= 0:
-            self.dtype_name = DTYPE_NAMES[self.dtype]
+            self.dtype_name = VIEW_DTYPE_NAMES[self.dtype]
         else:
             kinds = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
             kind = kinds[d.code] if d.code < 7 else f"dlpack-type-{d.code}-"
@@ -192,9 +219,9 @@ cdef class View:
         cdef View view = View.__new__(View)
         cdef int i
         check_axes(a.ndim)
-        view.dtype = dtype_of_numpy(a)
+        view.dtype = view_dtype_of_numpy(a)
         # the name of a dtype costs NumPy 4 us
-        view.dtype_name = DTYPE_NAMES[view.dtype] if view.dtype >= 0 else a.dtype.name
+        view.dtype_name = VIEW_DTYPE_NAMES[view.dtype] if view.dtype >= 0 else a.dtype.name
         view.itemsize = a.dtype.itemsize
         view.device, view.device_type = (kDLCPU, 0), kDLCPU
         view.readonly = not cnp.PyArray_ISWRITEABLE(a)

@@ -92,7 +92,7 @@ cdef bint put_array(
 
 
 cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
-    cdef int dtype = dtype_of_numpy(a)
+    cdef int dtype = view_dtype_of_numpy(a)
     cdef const int64_t* strides = NULL
     if not PyArray_IS_C_CONTIGUOUS(a):
         strides = <const int64_t*>cnp.PyArray_STRIDES(a)
@@ -117,7 +117,7 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
         kind.api.borrow(<void*>x, &tensor)
     except Exception:
         return False  # the Python layer finds out why
-    dtype = dtype_of_dlpack(tensor.dtype)
+    dtype = view_dtype_of_dlpack(tensor.dtype)
     if dtype < 0 or tensor.data is NULL or problem_of(tensor) is not NULL or (
         key.arrays and not same_device(key.device, tensor.device)
     ):

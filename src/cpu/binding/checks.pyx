@@ -84,7 +84,7 @@ cdef inline int check_along(View view, int64_t length, const char* name, bint wr
 cdef inline int check_dtype(View view, int dtype, const char* name) except -1:
     if view is not None and view.dtype != dtype:
         refuse(
-            f"{text(name)} must have dtype {DTYPE_NAMES[dtype]}, got {view.dtype_name}"
+            f"{text(name)} must have dtype {VIEW_DTYPE_NAMES[dtype]}, got {view.dtype_name}"
         )
     return 0
 

@@ -20,9 +20,16 @@ cdef void kept_order_strides(View like, int64_t* strides) noexcept:
 
 
 cdef DLDataType dlpack_dtype(int dtype) noexcept:
-    """Of an index into DTYPE_NAMES; -1 is a byte."""
+    """Of an index into VIEW_DTYPE_NAMES; -1 is a byte."""
     cdef DLDataType made
-    made.code = DL_UINT if dtype < 0 else kDLBfloat if dtype == kBF16 else kDLFloat
+    if dtype < 0:
+        made.code = DL_UINT
+    elif dtype == kBool:
+        made.code = kDLBool
+    elif dtype == kI32 or dtype == kI64:
+        made.code = kDLInt
+    else:
+        made.code = kDLBfloat if dtype == kBF16 else kDLFloat
     made.bits = <uint8_t>(8 * item_size(dtype)) if dtype >= 0 else 8
     made.lanes = 1
     return made

@@ -5,8 +5,10 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
     const int32_t kDLCUDA
     const int32_t kDLCUDAHost
     const int32_t kDLCUDAManaged
+    const uint8_t kDLInt
     const uint8_t kDLFloat
     const uint8_t kDLBfloat
+    const uint8_t kDLBool
     const uint64_t kDLReadOnly
 
     ctypedef struct DLDevice:
@@ -88,6 +90,9 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     const int kBF16
     const int kF32
     const int kF64
+    const int kBool
+    const int kI32
+    const int kI64
     int64_t item_size(int) noexcept
 
     ctypedef struct Operand:

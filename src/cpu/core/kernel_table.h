@@ -17,6 +17,7 @@
 #include "cpu/reductions/kernels.h"
 #include "cpu/reductions/moment_kernels.h"
 #include "cpu/simd/convert_kernels.h"
+#include "cpu/softmax/kernels.h"
 #include "cpu/testing/compare_kernels.h"
 
 namespace fastact {
@@ -63,6 +64,7 @@ struct KernelTable {
   const BatchNormTable* batch_norm;
   const GateTable* gate;
   const GatedKernels* gated;
+  const SoftmaxTable* softmax;
   const ConvertKernels* convert;
   const CompareKernel* compare;  // for the accuracy check alone
 };

@@ -40,12 +40,14 @@ void gather_pairs(char* to, const char* from, int64_t n) {
     Several low, high, even;
     memcpy(&low, from, kBytes);
     memcpy(&high, from + kBytes, kBytes);
-    if constexpr (sizeof(T) == 2)
-      even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
-    else if constexpr (sizeof(T) == 4)
-      even = __builtin_shufflevector(low, high, 0, 2, 4, 6);
-    else
-      even = __builtin_shufflevector(low, high, 0, 2);
+#if defined(__clang__)
+    for (int i = 0; i < kCount / 2; ++i)
+      even[i] = low[2 * i], even[kCount / 2 + i] = high[2 * i];
+#else
+    Several mask;  // a constant; of the loop above GCC makes insertions, one by one
+    for (int i = 0; i < kCount; ++i) mask[i] = T(2 * i);
+    even = __builtin_shuffle(low, high, mask);
+#endif
     memcpy(to, &even, kBytes);
   }
   for (; n > 0; --n, to += sizeof(T), from += 2 * sizeof(T)) memcpy(to, from, sizeof(T));
@@ -103,7 +105,10 @@ void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int
 }  // namespace
 
 MoveRow gather_for(int64_t item) {
-  return item == 2 ? gather_row<uint16_t> : item == 4 ? gather_row<uint32_t> : gather_row<uint64_t>;
+  return item == 1   ? gather_row<uint8_t>
+         : item == 2 ? gather_row<uint16_t>
+         : item == 4 ? gather_row<uint32_t>
+                     : gather_row<uint64_t>;
 }
 MoveRow scatter_for(int64_t item) {
   return item == 2   ? scatter_row<uint16_t>

@@ -69,11 +69,16 @@ inline bool is_empty(const Operand& a) {
   return false;
 }
 
-// An array must be given.
+inline void check_memory(const Operand& a, const char* name) {
+  check_rank(a, name);
+  if (!a.data && !is_empty(a)) refuse(std::string(name) + " must have memory");
+}
+
+// An array must be given, of a dtype that is computed: those of masks and of indices come after.
 inline void check(const Operand& a, int dtype, const char* name) {
   check_rank(a, name);
   check_index(dtype, kDTypes, (std::string("the dtype of ") + name).c_str());
-  if (!a.data && !is_empty(a)) refuse(std::string(name) + " must have memory");
+  check_memory(a, name);
 }
 inline void check(const Array& a, const char* name) { check(a.operand, a.dtype, name); }
 
@@ -95,15 +100,18 @@ inline void check_if_like(const py::object& view, const Array& of, const char* n
   if (!view.is_none()) check_like(array_of(view), of, name);
 }
 
-// None, or with the axes of x, each of its length or of length 1.
+// With the axes of x, each of its length or of length 1.
+inline void check_broadcast(const Operand& a, const Operand& x, const char* name) {
+  bool fits = a.ndim == x.ndim;
+  for (int i = 0; fits && i < x.ndim; ++i) fits = a.shape[i] == 1 || a.shape[i] == x.shape[i];
+  if (!fits) refuse(std::string(name) + " must broadcast to the shape of x");
+}
+// None, or so.
 inline void check_beside(const py::object& view, const Operand& x, const char* name) {
   if (view.is_none()) return;
   const Array a = array_of(view);
   check(a, name);
-  bool fits = a.operand.ndim == x.ndim;
-  for (int i = 0; fits && i < x.ndim; ++i)
-    fits = a.operand.shape[i] == 1 || a.operand.shape[i] == x.shape[i];
-  if (!fits) refuse(std::string(name) + " must broadcast to the shape of x");
+  check_broadcast(a.operand, x, name);
 }
 
 // Length 1 along the axes whose flag is `dropped`, else that of x.
@@ -180,5 +188,6 @@ void bind_gated(py::module_& m);
 void bind_gates(py::module_& m);
 void bind_moments(py::module_& m);
 void bind_norms(py::module_& m);
+void bind_softmax(py::module_& m);
 
 }  // namespace fastact

@@ -275,6 +275,7 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   bind_moments(m);
   bind_batch_norm(m);
   bind_norms(m);
+  bind_softmax(m);
 #if defined(FASTACT_CUDA_EMULATION)
   bind_emulation(m);
   bind_selftest(m);

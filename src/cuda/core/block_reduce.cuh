@@ -1,17 +1,22 @@
-// Sums within a warp and within a block, in an order fixed by the number of threads.
+// Sums and other folds within a warp and within a block, in an order fixed by the number of
+// threads.
 #pragma once
 
 #include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 
-// The sum over `width` neighbouring lanes, a power of two, given to all of them. Every lane of the
-// warp takes part.
+// merge(a, b) over `width` neighbouring lanes, a power of two, given to all of them. Every lane of
+// the warp takes part.
+template <class T, class Merge>
+FASTACT_DEVICE T warp_fold(T value, Merge merge, int width = kWarp) {
+  for (int step = width / 2; step > 0; step /= 2)
+    value = merge(value, __shfl_xor_sync(kAllLanes, value, step, width));
+  return value;
+}
 template <class T>
 FASTACT_DEVICE T warp_sum(T value, int width = kWarp) {
-  for (int step = width / 2; step > 0; step /= 2)
-    value += __shfl_xor_sync(kAllLanes, value, step, width);
-  return value;
+  return warp_fold(value, [](T a, T b) { return a + b; }, width);
 }
 
 // The sum over a block of `threads` threads, valid in its first warp. Every thread takes part; the

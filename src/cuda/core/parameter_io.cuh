@@ -6,6 +6,13 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+template <class T>
+constexpr int kDTypeOf = sizeof(T) == 8 ? kF64 : kF32;
+template <>
+constexpr int kDTypeOf<f16> = kF16;
+template <>
+constexpr int kDTypeOf<bf16> = kBF16;
+
 // With an offset added, and rounded once. Without one, as it is: a zero keeps its sign.
 template <class T>
 FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype, double offset = 0) {

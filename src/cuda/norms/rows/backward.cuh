@@ -215,7 +215,7 @@ FASTACT_DEVICE void finish_tile(const Rows& rows, const Cache& cache, const Part
 
 // Of a block, at most.
 template <class T, class Rows>
-constexpr int kBackwardThreads = Rows::kDense || sizeof(T) < 8 ? kNormThreads : kThreadsOfNarrow;
+constexpr int kBackwardThreads = Rows::kDense || sizeof(T) < 8 ? kRowThreads : kThreadsOfNarrow;
 
 template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF((kBackwardThreads<T, Rows>), 1)
@@ -229,7 +229,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   const int64_t chunk = quotient(task, rows.groups), group = task - chunk * rows.groups;
   const int64_t end = smaller((chunk + 1) * plan.size, rows.batch);
   const int64_t spilled = task * rows.per_lane * 2 * Vec<T>::kSize * int(blockDim.x);
-  const Cache cache{memory, rows, plan, plan.spilled + spilled * int64_t(sizeof(C))};
+  const Cache cache{{memory}, rows, plan, plan.spilled + spilled * int64_t(sizeof(C))};
   const Partition partition =
       partition_of(0, 0, vecs_of<T>(rows), mine % rows.lanes, rows.lanes, false);
   if (plan.has_columns) clear<T>(cache, partition);

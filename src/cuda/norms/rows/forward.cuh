@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "cuda/core/rows.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -67,8 +68,8 @@ FASTACT_DEVICE double collect(const Rows& rows, const Partition& partition, Shar
         }
       };
       using One = std::integral_constant<int, 1>;
-      using Two = std::integral_constant<int, kInFlight / 2>;
-      using Four = std::integral_constant<int, kInFlight>;
+      using Two = std::integral_constant<int, kLoadsInFlight / 2>;
+      using Four = std::integral_constant<int, kLoadsInFlight>;
       const std::true_type yes;
       const std::false_type no;
       const int whole = whole_of<T>(rows, partition);
@@ -318,71 +319,49 @@ FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t row, double mean,
 
 // A row belongs to some lanes of a warp, or to a block.
 template <class T, bool identity, class Rows>
-FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
   const auto cache = dynamic_shared<Vec<T>>();
   int sum_index = 0;
-  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.count;
-       first += int64_t(gridDim.x) * rows.teams) {
-    const int64_t row = first + int(threadIdx.x) / rows.lanes;
-    const bool idle = row >= rows.count;  // yet it takes part in shuffles and barriers
-    const Partition partition =
-        partition_of(row, 0, vecs_of<T>(rows), int(threadIdx.x) % rows.lanes, rows.lanes, idle);
+  for_each_row<T>(rows, [&](const Partition& partition, bool idle) {
     double mean, m2;
     find_moments<T>(rows, partition, cache, double(rows.length), sum_index, &mean, &m2);
-    if (idle) continue;
+    if (idle) return;
     const double rstd = rstd_of(m2, double(rows.length), rows.eps);
     if (partition.lane == 0) store_statistics<T>(rows, partition.row, mean, rstd);
     finish<T, identity, false>(rows, partition, cache, mean, Compute<T>(rstd));
-  }
+  });
 }
 
-// Rows of several blocks each: chunks of `size` vectors.
-struct NormChunks {
-  int64_t size, count;
+// Rows of several blocks each.
+struct NormChunks : RowChunks {
   double* moments;     // OUT of the first kernel: rows x count x [mean, m2]
   double* statistics;  // OUT of the second: rows x [mean, rstd]
 };
 
 template <class T, class Rows>
-FASTACT_DEVICE Partition partition_of_chunk(const Rows& rows, const NormChunks& chunks,
-                                            int64_t task) {
-  const int64_t row = quotient(task, chunks.count),
-                begin = (task - row * chunks.count) * chunks.size;
-  return partition_of(row, begin, smaller(begin + chunks.size, vecs_of<T>(rows)), int(threadIdx.x),
-                      rows.lanes, false);
-}
-
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
   const auto cache = dynamic_shared<Vec<T>>();
   int sum_index = 0;
-  for (int64_t task = blockIdx.x; task < rows.count * chunks.count; task += gridDim.x) {
-    const Partition partition = partition_of_chunk<T>(rows, chunks, task);
+  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
     const int64_t begin = (partition.first - partition.lane) * Vec<T>::kSize;
     const int64_t count = smaller(chunks.size * Vec<T>::kSize, rows.length - begin);
     double mean, m2;
     find_moments<T>(rows, partition, cache, double(count), sum_index, &mean, &m2);
-    if (partition.lane == 0) {
-      store(chunks.moments + 2 * task, mean);
-      store(chunks.moments + 2 * task + 1, m2);
-    }
-  }
+    if (partition.lane > 0) return;
+    store(chunks.moments + 2 * task, mean);
+    store(chunks.moments + 2 * task + 1, m2);
+  });
 }
 
-// One warp per row. mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c -
-// mean)^2: the moments of all chunks at once, from a shift amid them, or from 0 where the first
-// mean is infinite.
+// mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c - mean)^2: the moments
+// of all chunks at once, from a shift amid them, or from 0 where the first mean is infinite.
 template <class T, class Rows>
-FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  const int teams = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   const int64_t size = chunks.size * Vec<T>::kSize;
-  for (int64_t first = int64_t(blockIdx.x) * teams; first < rows.count;
-       first += int64_t(gridDim.x) * teams) {
-    const int64_t row = first + int(threadIdx.x) / kWarp;
-    const bool idle = row >= rows.count;
+  for_each_warp_row(rows, [&](int64_t row, int lane, bool idle) {
     const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : row);
     const double shift = finite_or_zero(load(moments));
     double sum = 0;
@@ -396,23 +375,22 @@ void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) 
                       load(moments + 2 * c + 1));
     }
     const double rstd = rstd_of(warp_sum(squares), double(rows.length), rows.eps);
-    if (idle || lane > 0) continue;
+    if (idle || lane > 0) return;
     store(chunks.statistics + 2 * row, mean);
     store(chunks.statistics + 2 * row + 1, rstd);
     store_statistics<T>(rows, row, mean, rstd);
-  }
+  });
 }
 
 template <class T, bool identity, class Rows>
-FASTACT_KERNEL_OF(kNormThreads, (kNormBlocks<T, Rows>))
+FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
   const auto cache = dynamic_shared<Vec<T>>();  // nothing is in it: rows.resident is 0
-  for (int64_t task = blockIdx.x; task < rows.count * chunks.count; task += gridDim.x) {
-    const Partition partition = partition_of_chunk<T>(rows, chunks, task);
+  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t) {
     const double mean = load(chunks.statistics + 2 * partition.row);
     const double rstd = load(chunks.statistics + 2 * partition.row + 1);
     finish<T, identity, true>(rows, partition, cache, mean, Compute<T>(rstd));
-  }
+  });
 }
 
 // statistic OUT = NaN.

@@ -5,21 +5,15 @@
 // axes of the arrays into rows and the elements of a row. Arrays whose channels come last go to
 // norms/channels/channels_last.cu instead.
 //
-// A row is read by vectors of 16 bytes. Vector q of a row belongs to lane q % lanes, whatever the
-// memory layout. The lanes of a short row are 1 to 32 threads of a warp, so that several rows share
-// a block; those of a longer row are a block of up to 512 threads. The order of every addition is a
-// function of the row's length and dtype alone, so the bits depend on neither the device nor the
-// number of rows.
+// core/rows.cuh says how the kernels take rows: by vectors of 16 bytes, some lanes of a warp or a
+// block a row, long ones in chunks.
 //
 // Forward, three passes over one row:
 //   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
 //   2. squared distances from the mean (rms_norm leaves this pass out)
 //   3. y = f(z)
-// A thread reads back only what it has written to the cache itself: one barrier per sum, no bank
-// conflicts, and nothing wide is live across the call of the activation. Vectors beyond the
-// capacity of shared memory are read again from global memory: more traffic, the same bits. Rows of
-// more than kSplit vectors are cut into chunks, one block each: moments of the chunks, one kernel
-// that merges them, then y.
+// One barrier per sum, and nothing wide is live across the call of the activation. Rows of more than
+// kSplit vectors are cut into chunks: moments of the chunks, one kernel that merges them, then y.
 //
 //   Bytes moved: x, residual, total and y once; beyond kSplit vectors, pass 3 reads again.
 //
@@ -60,64 +54,27 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kWarpRow = 256;        // vectors, at most, of a row that one warp takes
-constexpr int64_t kWideRow = 2048;       // vectors from which on a block has 512 threads
 constexpr int64_t kSplit = 16384;        // vectors of a row that one block takes
 constexpr int64_t kChunk = 4096;         // vectors of a part of a longer one
 constexpr int64_t kLongRow = 2048;       // vectors of a dense row that one block takes backward
 constexpr int64_t kLongChunk = 1024;     // vectors of a part of a longer one
 constexpr int64_t kLongRows = 4;         // at least, of the batch in a part of it
 constexpr int64_t kLongTasks = 512;      // parts of a batch of such rows: what an H200 runs at once
-constexpr int kStaticShared = 2 << 10;   // bytes, at most, of the kernels' own
-constexpr int kSharedOfAll = 46 << 10;   // dynamic bytes that every device has
 constexpr int64_t kMostSums = 16 << 20;  // bytes of partials
 constexpr int64_t kMostChunks = 256;     // of the batch
 constexpr int64_t kManyTasks = 1024;
 constexpr int kMostTile = 4;
-
-// Dynamic shared memory that a block may have, in bytes.
-int shared_of_device() {
-  int device, bytes;
-  FASTACT_CUDA_CHECK(cudaGetDevice(&device));
-  FASTACT_CUDA_CHECK(
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return bytes - kStaticShared;
-}
-
-// Queues a kernel with as much dynamic shared memory as it needs.
-template <class... Parameters, class... Arguments>
-void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
-                        const Arguments&... arguments) {
-  if (shape.shared > kSharedOfAll)
-    allow_shared(reinterpret_cast<const void*>(kernel), shape.shared, shared_of_device());
-  launch(kernel, shape, stream, arguments...);
-}
-
-int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
 
 template <class T>
 int64_t row_vecs(const NormPlan& plan) {
   return ceil_div(plan.rows.length, Vec<T>::kSize);
 }
 
-void set_lanes(NormPlan* plan, int64_t vecs, int lanes) {
-  plan->rows.lanes = lanes;
-  plan->threads = lanes <= kWarp ? kThreadsOfNarrow : lanes;
-  plan->rows.teams = plan->threads / lanes;
-  plan->rows.per_lane = int(ceil_div(vecs, lanes));
-}
-
 template <class T>
 NormPlan plan_forward(const NormCall& call, NormChunks* chunks) {
   const bool outputs[4] = {false, false, call.data[NormCall::kTotal].data != nullptr, true};
   NormPlan plan = plan_norm<T>(call, NormCall::kX, outputs);
-  const int64_t vecs = row_vecs<T>(plan);
-  *chunks = {vecs, 1, nullptr, nullptr};
-  if (vecs > kSplit) *chunks = {kChunk, ceil_div(vecs, kChunk), nullptr, nullptr};
-  if (vecs <= kWarpRow)
-    set_lanes(&plan, vecs, power_of_two_from(ceil_div(vecs, kInFlight), kWarp));
-  else
-    set_lanes(&plan, chunks->size, vecs < kWideRow ? kThreadsOfNarrow : kNormThreads);
+  plan.threads = set_forward_lanes(&plan.rows, row_vecs<T>(plan), kSplit, kChunk, chunks);
   return plan;
 }
 
@@ -137,9 +94,10 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward,
   const int most = plan.is_dense ? kBackwardThreads<T, NormRows> : kBackwardThreads<T, NormStrided>;
   const int most_lanes = vecs < kWideRow ? kThreadsOfNarrow : most;
   if (by_runs || vecs > 2 * kWarp)
-    set_lanes(&plan, vecs, std::max(2 * kWarp, power_of_two_from(vecs, most_lanes)));
+    plan.threads =
+        set_lanes(&plan.rows, vecs, std::max(2 * kWarp, power_of_two_from(vecs, most_lanes)));
   else
-    set_lanes(&plan, vecs, power_of_two_from(vecs, kWarp));
+    plan.threads = set_lanes(&plan.rows, vecs, power_of_two_from(vecs, kWarp));
 
   *backward = {};
   backward->is_long = plan.is_dense && !by_runs && vecs > kLongRow;
@@ -262,8 +220,8 @@ void finish_gradients(const NormPlan& plan, const NormBackward& backward, const 
     gradient.dtype = which == 0 ? call.weight_dtype : call.bias_dtype;
     gradient.accumulate = call.accumulate;
     gradient.axes = plan.param_axes;
-    std::copy(plan.param_length, plan.param_length + kNormAxes, gradient.length);
-    std::copy(plan.param_stride[which], plan.param_stride[which] + kNormAxes, gradient.stride);
+    std::copy(plan.param_length, plan.param_length + kRowAxes, gradient.length);
+    std::copy(plan.param_stride[which], plan.param_stride[which] + kRowAxes, gradient.stride);
     launch(norm_parameters<T>, {blocks_for(ceil_div(plan.param_count(), kWarp)), 256}, stream,
            gradient);
   }

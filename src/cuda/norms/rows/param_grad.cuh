@@ -107,7 +107,7 @@ struct NormGradient {
   int dtype;
   bool accumulate;
   int axes;
-  int64_t length[kNormAxes], stride[kNormAxes];  // of the parameters, bytes
+  int64_t length[kRowAxes], stride[kRowAxes];  // of the parameters, bytes
 };
 
 // 32 parameters a block, eight threads to the chunks of each.

@@ -1,146 +1,21 @@
-// What a thread of a norm's kernels reads and writes: vectors of a row, vectors of parameters, and
-// sums over the threads of a row.
-//
-// The threads of a row, its lanes, are 1 to 32 neighbours in a warp, or the whole block. Lane l has
-// the vectors l, l + lanes, ... of the row, wherever they lie in memory, so what it adds up depends
-// on the length of the row alone.
+// What a thread of a norm's kernels reads beside the vectors of core/row_io.cuh: vectors of
+// parameters. And the sums of vectors.
 #pragma once
 
 #include "common/norms/norms.h"
 #include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
-#include "cuda/core/block_reduce.cuh"
 #include "cuda/core/parameter_io.cuh"
+#include "cuda/core/row_io.cuh"
 #include "cuda/norms/rows/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kNormThreads = 512;      // of a block, at most
-constexpr int kThreadsOfNarrow = 256;  // of a block of one or several short rows
-// Resident blocks of kNormThreads on a multiprocessor, at least: kernels for any strides and those
+// Resident blocks of kRowThreads on a multiprocessor, at least: kernels for any strides and those
 // of float64 need more registers.
 template <class T, class Rows>
 constexpr int kNormBlocks = Rows::kDense && sizeof(T) < 8 ? 2 : 1;
-
-template <class T>
-FASTACT_HD int64_t vecs_of(const NormRows& rows) {
-  return (rows.length + Vec<T>::kSize - 1) / Vec<T>::kSize;
-}
-
-// Bytes from an array's base to an element of a row.
-FASTACT_DEVICE_CALL int64_t offset_of(const NormTable& table, int role, int64_t row,
-                                      int64_t element) {
-  int64_t at = 0;
-  int axis = table.count;
-  for (; axis-- > table.row_axes;) {
-    const int64_t rest = quotient(element, table.length[axis]);
-    at += (element - rest * table.length[axis]) * table.stride[role][axis];
-    element = rest;
-  }
-  for (axis = table.row_axes; axis-- > 0;) {
-    const int64_t rest = quotient(row, table.length[axis]);
-    at += (row - rest * table.length[axis]) * table.stride[role][axis];
-    row = rest;
-  }
-  return at;
-}
-
-// A thread's partition of the vectors of a row: `count` of them, the i-th being first + i lanes.
-struct Partition {
-  int64_t row, first;
-  int count, lanes, lane;
-  FASTACT_HD int64_t vec(int i) const { return first + int64_t(i) * lanes; }
-};
-
-// Of the vectors [begin, end); an idle thread has none.
-FASTACT_DEVICE Partition partition_of(int64_t row, int64_t begin, int64_t end, int lane, int lanes,
-                                      bool idle) {
-  const int64_t first = begin + lane;
-  const bool has = first < end && !idle;
-  return {row, first, has ? int(quotient(end - 1 - first, lanes)) + 1 : 0, lanes, lane};
-}
-
-// The elements of its i-th vector that are there.
-template <class T>
-FASTACT_DEVICE int valid_of(const NormRows& rows, const Partition& partition, int i) {
-  constexpr int kSize = Vec<T>::kSize;
-  return i + 1 < partition.count ? kSize
-                                 : int(smaller(rows.length - partition.vec(i) * kSize, kSize));
-}
-
-// Where a row begins in an array of data, and its number in an array of statistics.
-template <class T>
-FASTACT_DEVICE T* row_of(const NormRows& rows, int role, int64_t row) {
-  return reinterpret_cast<T*>(rows.data[role] + row * rows.pitch[role]);
-}
-template <class C, class Rows>
-FASTACT_DEVICE C* number_of(const Rows& rows, int role, int64_t row) {
-  if constexpr (Rows::kDense)
-    return row_of<C>(rows, role, row);
-  else
-    return reinterpret_cast<C*>(rows.data[role] + offset_of(rows.table, role, row, 0));
-}
-
-// The q-th vector of a row: `valid` elements, then zeros. Only the read of a whole aligned vector
-// is inlined: kernels read in many places and have no registers to spare.
-template <class T, class Rows>
-FASTACT_DEVICE_CALL Vec<T> read_slow_path(const Rows& rows, int role, int64_t row, int64_t q,
-                                          int valid) {
-  constexpr int kSize = Vec<T>::kSize;
-  Vec<T> vec{};
-  if constexpr (Rows::kDense) {
-    const T* base = row_of<T>(rows, role, row);
-    const T* p = base + q * kSize;
-    if (!rows.repeated[role]) {
-      if (valid < kSize || !rows.windows[role]) return load_some(p, valid);
-      return load_window(p, base, base + rows.length);
-    }
-    const T one = load(base);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j)
-      if (j < valid) vec.lane[j] = one;
-  } else {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      if (j >= valid) break;
-      const int64_t at = offset_of(rows.table, role, row, q * kSize + j);
-      vec.lane[j] = load(reinterpret_cast<const T*>(rows.data[role] + at));
-    }
-  }
-  return vec;
-}
-template <class T, class Rows>
-FASTACT_DEVICE Vec<T> read(const Rows& rows, int role, int64_t row, int64_t q, int valid) {
-  if constexpr (Rows::kDense)
-    if (rows.fast[role] && valid >= Vec<T>::kSize)
-      return load_vec(row_of<T>(rows, role, row) + q * Vec<T>::kSize);
-  return read_slow_path<T>(rows, role, row, q, valid);
-}
-
-template <class T, class Rows>
-FASTACT_DEVICE_CALL void write_slow_path(const Rows& rows, int role, int64_t row, int64_t q,
-                                         int valid, const Vec<T> vec) {
-  constexpr int kSize = Vec<T>::kSize;
-  if constexpr (Rows::kDense) {
-    store_some(row_of<T>(rows, role, row) + q * kSize, vec, valid);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      if (j >= valid) break;
-      const int64_t at = offset_of(rows.table, role, row, q * kSize + j);
-      store(reinterpret_cast<T*>(rows.data[role] + at), vec.lane[j]);
-    }
-  }
-}
-template <class T, class Rows>
-FASTACT_DEVICE void write(const Rows& rows, int role, int64_t row, int64_t q, int valid,
-                          const Vec<T>& vec) {
-  if constexpr (Rows::kDense)
-    if (rows.fast[role] && valid >= Vec<T>::kSize)
-      return store_vec(row_of<T>(rows, role, row) + q * Vec<T>::kSize, vec);
-  write_slow_path<T>(rows, role, row, q, valid, vec);
-}
 
 // The parameters of the q-th vector of a row; `none` where there are none. base: where those of the
 // row's group begin.
@@ -273,37 +148,6 @@ FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const ch
 #pragma unroll
   for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
   return wide;
-}
-
-// A thread's vectors that are whole: all, or all but its last.
-template <class T>
-FASTACT_DEVICE int whole_of(const NormRows& rows, const Partition& partition) {
-  const bool ends_early =
-      partition.count > 0 && valid_of<T>(rows, partition, partition.count - 1) < Vec<T>::kSize;
-  return partition.count - ends_early;
-}
-
-// Sums over the lanes of a row, given to all of them. Every thread of the block takes part.
-// sum_index: the number of the sum, whose parity picks one of two buffers, so that one barrier a
-// sum is enough: who writes to a buffer again has met all others at the barrier of the sum between.
-template <int n>
-FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& sum_index) {
-  constexpr int kMostWarps = kNormThreads / kWarp;
-  FASTACT_SHARED(double, warps, 2 * n * kMostWarps);
-  const int width = lanes < kWarp ? lanes : kWarp;
-#pragma unroll
-  for (int k = 0; k < n; ++k) value[k] = warp_sum(value[k], width);
-  if (lanes <= kWarp) return;
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int count = lanes / kWarp;  // a power of two
-  const int from = (sum_index++ & 1) * n * kMostWarps;
-#pragma unroll
-  for (int k = 0; k < n; ++k)
-    if (lane == 0) warps[from + k * kMostWarps + warp] = value[k];
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < n; ++k)
-    value[k] = warp_sum(double(warps[from + k * kMostWarps + (lane & (count - 1))]), count);
 }
 
 // The sum of eight 16-bit elements in float, by two chains: one conversion to double instead of

@@ -1,6 +1,7 @@
 // The shared-memory cache of a norm's backward kernel, and the arithmetic on one vector.
 #pragma once
 
+#include "cuda/core/row_cache.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -9,10 +10,6 @@ namespace {
 enum BackwardRole { kDy, kIn, kDTotal, kDx };
 
 constexpr int kSumRows = 16;  // rows of a column that are added up in the compute type
-
-// Vectors of storage that hold a vector in the compute type.
-template <class T>
-constexpr int kPlanes = int(sizeof(Compute<T>) / sizeof(T));
 
 // A block takes a group of a chunk of the batch, `tile` rows of each team at a time.
 struct NormBackward {
@@ -34,31 +31,26 @@ struct RowStats {
   C mean, rstd, mean_g, mean_g_xhat;
 };
 
-// A vector in the cache. nvcc 13.0 reads eight numbers of 16 bits by 8 bytes, four of 32 by 16.
-struct alignas(kVecBytes) Quad {
-  uint32_t word[4];
-};
-
-// The shared-memory cache. A slot holds one vector of storage of each thread, side by side with
-// those of the other threads, so that neither banks nor threads meet.
+// What is in the slots:
 //
 //   tile x resident x [x, dy: later p]    sums_resident x [dweight, dbias]
 //
 // and after the slots the statistics of the tile's rows, which the lanes of a row share.
 template <class T, bool identity, bool dense, class Shared>
-struct SmemCache {
+struct SmemCache : RowCache<T, Shared> {
+  using Slots = RowCache<T, Shared>;
+  using Slots::at, Slots::from, Slots::to, Slots::vec, Slots::put, Slots::wide_from, Slots::wide,
+      Slots::put_wide;
   using C = Compute<T>;
   static constexpr int kP = identity ? 1 : kPlanes<T>;  // the identity's p is dy
   static constexpr int kStats = int(4 * sizeof(C)) / kVecBytes;
 
-  Shared memory;
   const NormRows& rows;
   const NormBackward& plan;
   char* spilled;
 
   // Arrays of any strides are not cached: their tile is one row of each team.
   FASTACT_DEVICE int tile() const { return dense ? plan.tile : 1; }
-  FASTACT_DEVICE int at(int slot, int thread) const { return slot * int(blockDim.x) + thread; }
   FASTACT_DEVICE int x_slot(int r, int i) const { return (r * rows.resident + i) * (1 + kP); }
   FASTACT_DEVICE int sums_slot(int i) const { return x_slot(tile(), 0) + i * 2 * kPlanes<T>; }
   FASTACT_DEVICE int stats_at(int r, int team) const {
@@ -67,10 +59,10 @@ struct SmemCache {
   struct StatVecs {
     Vec<T> vec[kStats];
   };
-  FASTACT_DEVICE RowStats<C> stats_from(int at) const {
+  FASTACT_DEVICE RowStats<C> stats_from(int first) const {
     StatVecs vecs;
 #pragma unroll
-    for (int k = 0; k < kStats; ++k) vecs.vec[k] = from(at + k);
+    for (int k = 0; k < kStats; ++k) vecs.vec[k] = from(first + k);
     return bit_cast<RowStats<C>>(vecs);
   }
   FASTACT_DEVICE RowStats<C> stats(int r, int team) const { return stats_from(stats_at(r, team)); }
@@ -80,34 +72,11 @@ struct SmemCache {
     for (int k = 0; k < kStats; ++k) to(stats_at(r, team) + k, vecs.vec[k]);
   }
 
-  FASTACT_DEVICE Vec<T> from(int at) const { return bit_cast<Vec<T>>(Quad(memory[at])); }
-  FASTACT_DEVICE void to(int at, const Vec<T>& vec) const { memory[at] = bit_cast<Quad>(vec); }
-  FASTACT_DEVICE Vec<T> vec(int slot, int thread) const { return from(at(slot, thread)); }
-  FASTACT_DEVICE void put(int slot, int thread, const Vec<T>& vec) const {
-    to(at(slot, thread), vec);
-  }
-  FASTACT_DEVICE Wide<T> wide_from(int at) const {
-    struct {
-      Vec<T> plane[kPlanes<T>];
-    } planes;
-#pragma unroll
-    for (int k = 0; k < kPlanes<T>; ++k) planes.plane[k] = from(at + k * int(blockDim.x));
-    return bit_cast<Wide<T>>(planes);
-  }
-  FASTACT_DEVICE Wide<T> wide(int slot, int thread) const { return wide_from(at(slot, thread)); }
-  FASTACT_DEVICE void put_wide(int slot, int thread, const Wide<T>& value) const {
-    struct Planes {
-      Vec<T> plane[kPlanes<T>];
-    };
-    const Planes planes = bit_cast<Planes>(value);
-#pragma unroll
-    for (int k = 0; k < kPlanes<T>; ++k) put(slot + k, thread, planes.plane[k]);
-  }
-  FASTACT_DEVICE Wide<T> p_from(int at) const {
+  FASTACT_DEVICE Wide<T> p_from(int first) const {
     if constexpr (identity)
-      return widen_vec(from(at));
+      return widen_vec(from(first));
     else
-      return wide_from(at);
+      return wide_from(first);
   }
   FASTACT_DEVICE Wide<T> p(int r, int i, int thread) const {
     return p_from(at(x_slot(r, i) + 1, thread));

@@ -1,0 +1,666 @@
+"""The op objects of the softmax family: functions of rows of x, and the loss behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .. import _cpu
+from .._cpu import View
+from ..interop import validate
+from ..interop.call import Call
+from . import axes
+from .bounds import CrossEntropyBounds, SoftmaxBounds
+from .norm_arrays import Made, apart, results
+from .op import CachedOp, EntryPoint, P, R, register, signature_of
+from .types import A, Array, ArrayOrNumber, Out, Stream
+
+_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
+_BOOL = ("bool",)
+_INDICES = ("int32", "int64")
+
+#: Axes of a row: one of x's, or several.
+RowAxes = int | tuple[int, ...]
+
+
+def _with_mask(call: Call, x: View) -> View | None:
+    """The mask over x's shape, which it broadcasts to as NumPy has it; None where there is none."""
+    mask = call.views.get("mask")
+    if mask is None:
+        return None
+    if mask.dtype_name not in _BOOL:
+        validate.parameter_dtype(call.where, "mask", mask, "x", x)
+    if not axes.broadcasts(mask.shape, x.shape):
+        raise ValueError(
+            f"{call.where}: mask must broadcast to x's shape {x.shape}, got {mask.shape}"
+        )
+    return mask.with_axes(tuple(range(x.ndim - mask.ndim))).broadcast_to(x.shape)
+
+
+def _given(where: str, options: SimpleNamespace, *names: str) -> dict[str, Any]:
+    """The arrays of these names that are not None; a mask is no number."""
+    found = {name: getattr(options, name, None) for name in names}
+    for name in ("mask", "weight"):
+        if isinstance(found.get(name), bool | int | float):
+            came = validate.describe(found[name])
+            raise TypeError(f"{where}: {name} must be an array, got {came}")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _like(view: View, model: View) -> View:
+    """A gradient over a shape: of a number, which came as an array of x's shape, one element."""
+    return view.repeats(model) if view.shape != model.shape and not any(view.strides) else view
+
+
+class RowFunction(CachedOp[P, R]):
+    """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
+
+    reduces = False
+    backward: Callable[..., Any]
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function, "softmax")
+        self._which = _cpu.SOFTMAX_KINDS.index(self.name)
+        self.bounds = SoftmaxBounds(self.name)
+        self._enter(
+            call=EntryPoint(self._where(), call),
+            forward=EntryPoint(self._where("forward"), call, extra=int(self.reduces)),
+            backward=EntryPoint(
+                self._where("backward"),
+                signature_of(call, ("dy", *self.saves), but=("mask",)),
+            ),
+        )
+
+    @staticmethod
+    def sample(x: Any, dy: Any) -> dict[str, Any]:
+        return {"x": x}
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._map("call", args, kwargs)[0]
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """What calling the op gives, and the tuple that `backward` needs.
+
+        ``y, saved = op(x, ...), (y,)``; of `logsumexp`, ``(x, mask, lse)``.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for the call. Of `logsumexp`, `out` may be a tuple that goes on with an array for the
+            lse that is saved, in the dtype in which x is computed; one that is None is allocated.
+
+        Returns
+        -------
+        y : array
+            What calling the op returns.
+        saved : tuple
+            ``(y,)``; of `logsumexp` x, the mask or None, and y before it was rounded to x's dtype.
+            Arrays are not copied: do not change them before `backward`.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.softmax.forward(np.array([0.0, 0.0]))
+        >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
+        array([ 0.25, -0.25])
+        """
+        return self._map("forward", args, kwargs)
+
+    def _map(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The result, and what is saved."""
+        entry = self.entry_points[name]
+        options, where = entry.bind(args, kwargs), entry.where
+        scale = validate.number(where, "scale", options.scale)
+        given = _given(where, options, "x", "mask")
+        with Call(where, options.stream, {"mask": _BOOL}, **given) as call:
+            x = call.views["x"]
+            over = axes.axes(where, options.axis, x.ndim)
+            made: list[Made] = [*self._outputs(call, x, over, options, saves=name == "forward")]
+            y, *rest = (self._of_rows(view, over, options) for view, _ in made if view is not None)
+            lse = rest[0] if rest else None
+            call.run(
+                call.native.softmax_forward,
+                self._which,
+                x,
+                _with_mask(call, x),
+                y,
+                lse,
+                over,
+                scale,
+                call.workspace(call.native.softmax_workspace(x, over)),
+                call.stream,
+            )
+            found = results(call, options.out[: len(made)], made)
+            return found[0], self._saved(call, found)
+
+    def _outputs(
+        self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
+    ) -> list[tuple[View, Any]]:
+        (out,) = options.out
+        made = call.output("out", out, "x")
+        apart_from_mask(call, {"out": made[0]})
+        return [made]
+
+    def _of_rows(self, view: View, over: tuple[int, ...], options: SimpleNamespace) -> View:
+        """An output with the axes of x."""
+        return view
+
+    def _saved(self, call: Call, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        return found
+
+
+def apart_from_mask(call: Call, outs: dict[str, View]) -> None:
+    """No output is the mask: rows may read it again."""
+    others = {"mask": call.views["mask"]} if "mask" in call.arrays else {}
+    for name, view in outs.items():
+        validate.apart(call.where, name, view, others)
+        others[name] = view
+
+
+class Softmax(RowFunction[P, R]):
+    """softmax and log_softmax, which have the shape of x."""
+
+    saves = ("y",)
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        *,
+        axis: RowAxes = -1,
+        scale: float = 1.0,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x, from the result alone.
+
+        Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
+        exp(y) * sum(dy))``, with sums over the row; of log_softmax, 0 where y is -inf: there
+        nothing takes part. The mask has no gradient.
+
+        Parameters
+        ----------
+        dy : array, or Python scalar
+            The gradient of the loss with respect to y; shape and dtype of y.
+        y : array
+            What `forward` saved.
+        axis, scale : optional
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be dy or y.
+        accumulate : bool, default False
+            Add the gradient to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        array
+            The gradient dx, of y's shape, dtype and framework.
+
+        Notes
+        -----
+        Sums are in double. The gradient is that of y as it was saved: with u = 2**-24 (float64:
+        2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of log_softmax 4 u
+        abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for sums of n terms,
+        and the rounding to the dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.log_softmax.forward(np.array([0.0, 0.0]))
+        >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
+        array([ 0.5, -0.5])
+        """
+        entry = self.entry_points["backward"]
+        options = {
+            "axis": axis,
+            "scale": scale,
+            "out": out,
+            "accumulate": accumulate,
+            "stream": stream,
+        }
+        taken, where = entry.bind((dy, y), options), entry.where
+        scale = validate.number(where, "scale", taken.scale)
+        with Call(where, taken.stream, y=taken.y, dy=taken.dy) as call:
+            views, result = call.views, call.views["y"]
+            over = axes.axes(where, taken.axis, result.ndim)
+            validate.same_as(where, "dy", views["dy"], "y", result)
+            dx, made = call.output("out", taken.out[0], "y")
+            call.run(
+                call.native.softmax_backward,
+                self._which,
+                views["dy"],
+                result,
+                dx,
+                over,
+                scale,
+                taken.accumulate,
+                call.workspace(call.native.softmax_workspace(result, over)),
+                call.stream,
+            )
+            gradient: A = call.result(taken.out[0], made)
+            return gradient
+
+
+class LogSumExp(RowFunction[P, R]):
+    """logsumexp, which has one number a row."""
+
+    reduces = True
+    saves = ("x", "mask", "lse")
+
+    def _outputs(
+        self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
+    ) -> list[tuple[View, Any]]:
+        shape = axes.reduced(x.shape, over, options.keepdims)
+        names = [f"out[{i}]" for i in range(len(options.out))] if saves else ["out"]
+        made = [call.output(names[0], options.out[0], "x", shape=shape, in_place=False)]
+        if saves:
+            wide = validate.computed_in(x)
+            made.append(
+                call.output(names[1], options.out[1], "x", shape=shape, dtype=wide, in_place=False)
+            )
+        apart_from_mask(call, dict(zip(names, (view for view, _ in made), strict=True)))
+        return made
+
+    def _of_rows(self, view: View, over: tuple[int, ...], options: SimpleNamespace) -> View:
+        return view if options.keepdims else view.with_axes(over)
+
+    def _saved(self, call: Call, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (call.arrays["x"], call.arrays.get("mask"), found[-1])
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        mask: Array | None,
+        lse: Array,
+        /,
+        *,
+        axis: RowAxes = -1,
+        scale: float = 1.0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x.
+
+        ``dx = scale * dy * exp(scale * x + mask - lse)``: the derivative of logsumexp is softmax.
+        Of a row in which nothing takes part it is 0. The mask has no gradient.
+
+        Parameters
+        ----------
+        dy : array, or Python scalar
+            The gradient of the loss with respect to y; of y's shape and x's dtype.
+        x, mask, lse : array
+            What `forward` saved.
+        axis, scale, keepdims : optional
+            As given to `forward`.
+        out : array, optional
+            Where to write dx; it may be x.
+        accumulate : bool, default False
+            Add the gradient to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        array
+            The gradient dx, of x's shape, dtype and framework.
+
+        Notes
+        -----
+        The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53) an error
+        is at most (8 + abs(z)) u abs(dx), z = scale x + mask, without a scale and a mask 8 u
+        abs(dx), and the rounding to the dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.logsumexp.forward(np.array([0.0, 0.0]))
+        >>> fa.logsumexp.backward(1.0, *saved)
+        array([0.5, 0.5])
+        """
+        entry = self.entry_points["backward"]
+        options = {
+            "axis": axis,
+            "scale": scale,
+            "keepdims": keepdims,
+            "out": out,
+            "accumulate": accumulate,
+            "stream": stream,
+        }
+        taken, where = entry.bind((dy, x, mask, lse), options), entry.where
+        scale = validate.number(where, "scale", taken.scale)
+        lse = np.asarray(taken.lse) if isinstance(taken.lse, np.generic) else taken.lse
+        given = _given(where, taken, "x", "mask", "dy") | {"lse": lse}
+        with Call(where, taken.stream, {"mask": _BOOL}, **given) as call:
+            views, data = call.views, call.views["x"]
+            over = axes.axes(where, taken.axis, data.ndim)
+            model = data.shaped(axes.reduced(data.shape, over, taken.keepdims))
+            of_y = _like(views["dy"], model) if "dy" not in call.arrays else views["dy"]
+            validate.same_as(where, "dy", of_y, "y", model)
+            validate.computed_dtype(where, "lse", views["lse"], "x", data)
+            axes.has_shape(where, "lse", views["lse"], model.shape)
+            dx, made = call.output("out", taken.out[0], "x")
+            others = {n: v for n, v in views.items() if n in call.arrays and n != "x"}
+            validate.apart(where, "out", dx, others)
+            call.run(
+                call.native.logsumexp_backward,
+                self._of_rows(of_y, over, taken),
+                data,
+                _with_mask(call, data),
+                self._of_rows(views["lse"], over, taken),
+                dx,
+                over,
+                scale,
+                taken.accumulate,
+                call.stream,
+            )
+            gradient: A = call.result(taken.out[0], made)
+            return gradient
+
+
+class _LossPlan:
+    """The options of a call of a loss, understood."""
+
+    def __init__(self, where: str, options: SimpleNamespace, ndim: int) -> None:
+        default = 1 if ndim > 1 else 0
+        self.axis = axes.one(where, default if options.axis is None else options.axis, ndim)
+        self.ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
+        self.smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(
+                f"{where}: label_smoothing must be from 0 to 1, got {self.smoothing!r}"
+            )
+        allowed = {name: name for name in _cpu.REDUCTIONS}
+        chosen = validate.choice(where, "reduction", options.reduction, allowed)
+        self.reduction = _cpu.REDUCTIONS.index(chosen)
+        self.is_one = chosen != "none"
+
+
+class CrossEntropy(CachedOp[P, R]):
+    """The cross entropy of logits and a target, whose probabilities are never stored."""
+
+    bounds = CrossEntropyBounds()
+    results = ("loss",)
+    saves = ("logits", "target", "weight", "lse", "divisor")
+    gradients = ("dlogits",)
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function, "softmax")
+        self._enter(
+            call=EntryPoint(self._where(), call),
+            forward=EntryPoint(self._where("forward"), call, extra=1),
+            backward=EntryPoint(
+                self._where("backward"), signature_of(call, ("dloss", *self.saves))
+            ),
+        )
+
+    @staticmethod
+    def sample(x: Any, dy: Any) -> dict[str, Any]:
+        return {"logits": x, "target": np.arange(x.shape[0]) % x.shape[1]}
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._loss("call", args, kwargs)[0]
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """What calling the op gives, and the tuple that `backward` needs.
+
+        ``loss, saved = op(...), (logits, target, weight, lse, divisor)``.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for the call. `out` may be a tuple that goes on with an array for the lse that is
+            saved, of the losses' shape, in the dtype in which logits are computed; one that is None
+            is allocated.
+
+        Returns
+        -------
+        loss : array
+            What calling the op returns.
+        saved : tuple
+            The arrays of the call, weight in the dtype in which logits are computed; logsumexp of
+            the logits; and what the sum of the losses was divided by, None without a reduction.
+            Arrays are not copied: do not change them before `backward`.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> loss, saved = fa.cross_entropy.forward(np.zeros((1, 2)), np.array([0]))
+        >>> fa.cross_entropy.backward(1.0, *saved)
+        array([[-0.5,  0.5]])
+        """
+        return self._loss("forward", args, kwargs)
+
+    def _loss(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The loss, and what is saved."""
+        entry, saves = self.entry_points[name], name == "forward"
+        options, where = entry.bind(args, kwargs), entry.where
+        given = _given(where, options, "logits", "target", "weight")
+        with Call(where, options.stream, {"target": _INDICES}, **given) as call:
+            logits = call.views["logits"]
+            plan = _LossPlan(where, options, logits.ndim)
+            target, weight = self._arrays(call, plan)
+            shape = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
+            names = ["out[0]", "out[1]"] if saves else ["out"]
+            made = [
+                call.output(
+                    names[0],
+                    options.out[0],
+                    "logits",
+                    shape=() if plan.is_one else shape,
+                    in_place=False,
+                )
+            ]
+            if saves:
+                wide = validate.computed_in(logits)
+                made.append(
+                    call.output(
+                        names[1], options.out[1], "logits", shape=shape, dtype=wide, in_place=False
+                    )
+                )
+            apart(call, dict(zip(names, (view for view, _ in made), strict=True)))
+            divisor, of_divisor = self._divisor(call, plan, saves)
+            lse = made[1][0].with_axes((plan.axis,)) if saves else None
+            call.run(
+                call.native.cross_entropy_forward,
+                logits,
+                target,
+                weight,
+                lse,
+                None if plan.is_one else made[0][0].with_axes((plan.axis,)),
+                made[0][0] if plan.is_one else None,
+                divisor,
+                plan.axis,
+                plan.ignore_index,
+                plan.smoothing,
+                plan.reduction,
+                call.workspace(call.native.cross_entropy_workspace(logits, plan.axis)),
+                call.stream,
+            )
+            found = results(call, options.out[: len(made)], made)
+            if not saves:
+                return found[0], ()
+            kept = None if divisor is None else call.result(None, of_divisor)
+            arrays = call.arrays
+            return found[0], (
+                arrays["logits"],
+                arrays["target"],
+                arrays.get("weight"),
+                found[1],
+                kept,
+            )
+
+    def _divisor(self, call: Call, plan: _LossPlan, saves: bool) -> tuple[View | None, Any]:
+        if not plan.is_one:
+            return None, None
+        if saves:
+            return call.output("divisor", None, "logits", shape=(), dtype=_DOUBLE)
+        return call.temporary("logits", (), _DOUBLE), None
+
+    def _arrays(self, call: Call, plan: _LossPlan) -> tuple[View, View | None]:
+        """Target and weight, with the axes of the kernels."""
+        views, where = call.views, call.where
+        logits, target, weight = views["logits"], views["target"], views.get("weight")
+        classes = logits.shape[plan.axis]
+        if classes == 0:
+            raise ValueError(f"{where}: logits must have a class along axis {plan.axis}, got none")
+        if target.dtype_name in _INDICES:
+            kept = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
+            axes.has_shape(where, "target", target, kept)
+            target = target.with_axes((plan.axis,))
+        else:
+            validate.same_as(where, "target", target, "logits", logits)
+        if weight is not None:
+            validate.computed_dtype(where, "weight", weight, "logits", logits)
+            axes.has_shape(where, "weight", weight, (classes,))
+        return target, weight
+
+    def backward(
+        self,
+        dloss: ArrayOrNumber,
+        logits: A,
+        target: Array,
+        weight: Array | None,
+        lse: Array,
+        divisor: Array | None,
+        /,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        axis: int | None = None,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to the logits, in one pass over them.
+
+        ``dlogits = dloss / divisor * (p * sum(t * weight) - t * weight)``, with ``p = exp(logits -
+        lse)`` and the smoothed target t; 0 where the target is ignored. Target and weight have no
+        gradients.
+
+        Parameters
+        ----------
+        dloss : array, or Python scalar
+            The gradient with respect to the loss; of its shape and logits' dtype.
+        logits, target, weight, lse, divisor : array
+            What `forward` saved.
+        ignore_index, label_smoothing, reduction, axis : optional
+            As given to `forward`.
+        out : array, optional
+            Where to write dlogits; it may be logits itself.
+        accumulate : bool, default False
+            Add the gradient to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+
+        Returns
+        -------
+        array
+            The gradient dlogits, of logits' shape, dtype and framework.
+
+        Raises
+        ------
+        ValueError
+            For a class that logits have not.
+
+        Notes
+        -----
+        The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53), g =
+        dloss / divisor and t the smoothed target, an error is at most 8 u abs(g) (p sum(t weight) +
+        t weight), for float64 n / 32 u more for n classes, and the rounding to the dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> logits = np.zeros((2, 2))
+        >>> losses, saved = fa.cross_entropy.forward(logits, np.array([0, 1]), reduction="none")
+        >>> fa.cross_entropy.backward(np.array([1.0, 2.0]), *saved, reduction="none")
+        array([[-0.5,  0.5],
+               [ 1. , -1. ]])
+        """
+        entry = self.entry_points["backward"]
+        arrays = (dloss, logits, target, weight, lse, divisor)
+        options = {
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+            "reduction": reduction,
+            "axis": axis,
+            "out": out,
+            "accumulate": accumulate,
+            "stream": stream,
+        }
+        taken, where = entry.bind(arrays, options), entry.where
+        given = _given(where, taken, "logits", "target", "weight", "dloss")
+        for name in ("lse", "divisor"):  # a number in NumPy's words, but an array of its own dtype
+            value = getattr(taken, name)
+            if value is not None:
+                given[name] = np.asarray(value) if isinstance(value, np.generic) else value
+        with Call(where, taken.stream, {"target": _INDICES}, **given) as call:
+            views, data = call.views, call.views["logits"]
+            plan = _LossPlan(where, taken, data.ndim)
+            of_target, of_weight = self._arrays(call, plan)
+            kept = axes.reduced(data.shape, (plan.axis,), keepdims=False)
+            model = data.shaped(() if plan.is_one else kept)
+            dy = _like(views["dloss"], model) if "dloss" not in call.arrays else views["dloss"]
+            validate.same_as(where, "dloss", dy, "the loss", model)
+            validate.computed_dtype(where, "lse", views["lse"], "logits", data)
+            axes.has_shape(where, "lse", views["lse"], kept)
+            if (views.get("divisor") is None) == plan.is_one:
+                raise ValueError(
+                    f"{where}: divisor must be an array, but None for reduction='none'"
+                )
+            if plan.is_one:
+                axes.has_shape(where, "divisor", views["divisor"], ())
+                validate.same_dtype(
+                    where, "divisor", views["divisor"], "forward's", data.of_dtype(_DOUBLE)
+                )
+            dlogits, made = call.output("out", taken.out[0], "logits")
+            others = {n: v for n, v in views.items() if n in call.arrays and n != "logits"}
+            validate.apart(where, "out", dlogits, others)
+            call.run(
+                call.native.cross_entropy_backward,
+                dy if plan.is_one else dy.with_axes((plan.axis,)),
+                data,
+                of_target,
+                of_weight,
+                views["lse"].with_axes((plan.axis,)),
+                views.get("divisor"),
+                dlogits,
+                plan.axis,
+                plan.ignore_index,
+                plan.smoothing,
+                taken.accumulate,
+                None,
+                call.stream,
+            )
+            gradient: A = call.result(taken.out[0], made)
+            return gradient
+
+
+def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:
+    """softmax or log_softmax; the formulas are in src/common/softmax/softmax.h."""
+    return register(Softmax(function))
+
+
+def logsumexp_op(function: Callable[P, R]) -> LogSumExp[P, R]:
+    """logsumexp."""
+    return register(LogSumExp(function))
+
+
+def loss_op(function: Callable[P, R]) -> CrossEntropy[P, R]:
+    """cross_entropy."""
+    return register(CrossEntropy(function))

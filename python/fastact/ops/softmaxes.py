@@ -1,0 +1,356 @@
+"""softmax, log_softmax, logsumexp and cross_entropy.
+
+Each is declared by a function: signature, defaults and documentation; the decorator adds what the
+entry points do (`softmax.py`). The formulas are in `src/common/softmax/softmax.h`, the oracle in
+`check/reference.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from .op import names_of_ops
+from .softmax import RowAxes, logsumexp_op, loss_op, softmax_op
+from .types import A, Array, Out, Stream
+
+
+@softmax_op
+def softmax(
+    x: A,
+    /,
+    *,
+    axis: RowAxes = -1,
+    scale: float = 1.0,
+    mask: Array | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Softmax.
+
+    ``y = exp(z - logsumexp(z))`` over `axis`, with ``z = scale * x + mask``.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    axis : int or tuple of int, default -1
+        The axes of a row: y adds up to 1 over them.
+    scale : float, default 1.0
+        What x is multiplied by: of attention, 1 / sqrt(d).
+    mask : array, optional
+        What broadcasts to x's shape: of bool, True where an element takes part; else added to it,
+        of x's dtype or a wider one. It has no gradient.
+    out : array, optional
+        Where to write y; it may be x itself.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The result y, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a mask of a dtype narrower than x's.
+    ValueError
+        For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
+        scale that is not finite.
+
+    See Also
+    --------
+    fastact.log_softmax : Its logarithm.
+    fastact.logsumexp : The logarithm of what it divides by.
+
+    Notes
+    -----
+    Computed in float32 (float64 for float64), sums in double. y is within 4 ULP of the exact
+    value however far elements lie apart, also where it is subnormal; float64 has n / 32 u more for
+    a row of n elements, u = 2**-53. With a scale or a mask z is rounded, which adds 4 u max
+    abs(z), relative to y. 16-bit data is rounded once more.
+
+    A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN without one. A NaN
+    or +inf that takes part makes all of its row NaN.
+
+    The result for a row does not depend on the other rows, nor on strides, layout or the number of
+    threads; with several axes elements are in the order of the axes.
+
+    `softmax.forward` saves ``(y,)``; `softmax.backward` gives dx. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    M. Dukhan and A. Ablavatski, "The Two-Pass Softmax Algorithm", https://arxiv.org/abs/2001.04438
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.softmax(np.array([[0.0, 0.0], [1.0, -np.inf]]))
+    array([[0.5, 0.5],
+           [1. , 0. ]])
+    >>> fa.softmax(np.zeros(4), mask=np.array([True, True, False, False]))
+    array([0.5, 0.5, 0. , 0. ])
+    >>> y, saved = fa.softmax.forward(np.zeros(2))
+    >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
+    array([ 0.25, -0.25])
+    """
+
+
+@softmax_op
+def log_softmax(
+    x: A,
+    /,
+    *,
+    axis: RowAxes = -1,
+    scale: float = 1.0,
+    mask: Array | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """The logarithm of softmax.
+
+    ``y = z - logsumexp(z)`` over `axis`, with ``z = scale * x + mask``.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    axis : int or tuple of int, default -1
+        The axes of a row: exp(y) adds up to 1 over them.
+    scale : float, default 1.0
+        What x is multiplied by.
+    mask : array, optional
+        What broadcasts to x's shape: of bool, True where an element takes part; else added to it,
+        of x's dtype or a wider one. It has no gradient.
+    out : array, optional
+        Where to write y; it may be x itself.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The result y, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a mask of a dtype narrower than x's.
+    ValueError
+        For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
+        scale that is not finite.
+
+    See Also
+    --------
+    fastact.softmax : Its exponential.
+    fastact.cross_entropy : The loss that is made of it, without storing it.
+
+    Notes
+    -----
+    ``y = (z - m) - log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's
+    own term, so that also the y of an element far above all others has all its digits. y is within
+    4 ULP of the exact value; float64 has n / 32 u min(abs(y), 1) more for a row of n elements, u =
+    2**-53. With a scale or a mask z is rounded, which adds 4 u max abs(z). 16-bit data is rounded
+    once more.
+
+    A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN without one. A
+    NaN or +inf that takes part makes all of its row NaN.
+
+    The result for a row does not depend on the other rows, nor on strides, layout or the number of
+    threads; with several axes elements are in the order of the axes.
+
+    `log_softmax.forward` saves ``(y,)``; `log_softmax.backward` gives dx. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
+    functions", IMA Journal of Numerical Analysis 41(4), 2021,
+    https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.log_softmax(np.array([0.0, -40.0]))
+    array([-4.2483...e-18, -4.0000...e+01])
+    >>> y, saved = fa.log_softmax.forward(np.zeros(2))
+    >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
+    array([ 0.5, -0.5])
+    """
+
+
+@logsumexp_op
+def logsumexp(
+    x: A,
+    /,
+    *,
+    axis: RowAxes = -1,
+    scale: float = 1.0,
+    mask: Array | None = None,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """The logarithm of the sum of exponentials.
+
+    ``y = log(sum(exp(z)))`` over `axis`, with ``z = scale * x + mask``, without overflow.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    axis : int or tuple of int, default -1
+        The axes to reduce.
+    scale : float, default 1.0
+        What x is multiplied by.
+    mask : array, optional
+        What broadcasts to x's shape: of bool, True where an element takes part; else added to it,
+        of x's dtype or a wider one. It has no gradient.
+    keepdims : bool, default False
+        Leave the axes that were reduced in the result, with length 1.
+    out : array, optional
+        Where to write y, which may not share memory with x. Of `forward`, also a tuple that goes on
+        with an array for the lse that is saved.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The result y, of x's dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a mask of a dtype narrower than x's.
+    ValueError
+        For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
+        scale that is not finite.
+
+    See Also
+    --------
+    fastact.log_softmax : z less this.
+
+    Notes
+    -----
+    ``y = m + log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's own
+    term. y is within 4 ULP of the exact value or, near 0, where m and log1p(s) cancel, within 4 u,
+    u = 2**-24; float64 has n / 32 u more for a row of n elements, u = 2**-53. With a scale or a
+    mask z is rounded, which adds 4 u max abs(z). 16-bit data is rounded once more.
+
+    Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
+    among them it is +inf, and with a NaN NaN.
+
+    The result for a row does not depend on the other rows, nor on strides, layout or the number of
+    threads; with several axes elements are in the order of the axes.
+
+    `logsumexp.forward` saves ``(x, mask, lse)``; `logsumexp.backward` gives dx. What all ops share
+    is in docs/conventions.md.
+
+    References
+    ----------
+    P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
+    functions", IMA Journal of Numerical Analysis 41(4), 2021,
+    https://doi.org/10.1093/imanum/draa038
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.logsumexp(np.array([[1000.0, 1000.0], [0.0, -np.inf]]))
+    array([1000.6931...,    0.        ])
+    >>> y, saved = fa.logsumexp.forward(np.zeros(2))
+    >>> fa.logsumexp.backward(1.0, *saved)
+    array([0.5, 0.5])
+    """
+
+
+@loss_op
+def cross_entropy(
+    logits: A,
+    target: Array,
+    /,
+    *,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    axis: int | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Cross entropy of logits and a target, in one read of the logits.
+
+    ``loss = sum(t * weight * (logsumexp(logits) - logits))`` over `axis`, with the smoothed target
+    ``t = (1 - label_smoothing) * target + label_smoothing / C`` of C classes.
+
+    Parameters
+    ----------
+    logits : array
+        Of float16, bfloat16, float32 or float64; any shape and strides.
+    target : array
+        The class of each row, of int32 or int64 and the shape of logits without `axis`; or a
+        probability for each class, of logits' shape and dtype.
+    weight : array, optional
+        Of each class, in the dtype in which logits are computed.
+    ignore_index : int, default -100
+        A target that counts nothing, for targets that are classes.
+    label_smoothing : float, default 0.0
+        From 0 to 1: how much of the target is spread over all classes.
+    reduction : str, default "mean"
+        "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the
+        weights of the targets that count; for probabilities, by the number of rows.
+    axis : int, optional
+        Of the classes; by default 1, or 0 where logits have one axis. Language models have it last.
+    out : array, optional
+        Where to write the loss, which may share memory with no input. Of `forward`, also a tuple
+        that goes on with an array for the lse that is saved.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The loss, of logits' dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For a target of another dtype, or a weight of another dtype than logits are computed in.
+    ValueError
+        For a class that logits have not, before anything is written (on a GPU, which does not wait
+        for the answer, the loss of that row is NaN); for shapes that do not fit.
+
+    See Also
+    --------
+    fastact.log_softmax : What it is the mean of, negated.
+
+    Notes
+    -----
+    ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of what is not negative: nothing
+    cancels. A loss is within 8 u of the sum of t weight (m - z + log1p(s)), u = 2**-24 (float64:
+    2**-53 and n / 32 more of n classes). Losses are added up in double, in one order for any number
+    of threads; no loss depends on the other rows. No probability is stored: `backward` makes them
+    again of logits and lse, and `out` of it may be the logits.
+
+    `cross_entropy.forward` saves ``(logits, target, weight, lse, divisor)``;
+    `cross_entropy.backward` gives dlogits. What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015 (label
+    smoothing), https://arxiv.org/abs/1512.00567
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> logits, target = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([0, 1])
+    >>> fa.cross_entropy(logits, target, reduction="none")
+    array([0.1269..., 0.6931...])
+    >>> loss, saved = fa.cross_entropy.forward(logits, target)
+    >>> fa.cross_entropy.backward(1.0, *saved)
+    array([[-0.0596...,  0.0596...],
+           [ 0.25      , -0.25      ]])
+    """
+
+
+if not TYPE_CHECKING:  # a type checker reads the imports
+    __all__ = names_of_ops(globals())

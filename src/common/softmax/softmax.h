@@ -1,0 +1,160 @@
+// The formulas of softmax, log_softmax, logsumexp and cross_entropy: the exponential of a row's
+// elements beside its maximum, the statistic of a block of a row, and how two of them merge.
+//
+// Of a row z with maximum m, S = sum of exp(z - m), and s = S without the maximum's own term,
+//
+//   softmax = exp(z - m) / S      log_softmax = (z - m) - log1p(s)      logsumexp = m + log1p(s)
+//
+// s and not S - 1: where one element is far above all others, log(S) has lost every digit
+// (https://github.com/scipy/scipy/issues/19521).
+//
+// z - m is rounded, and exp multiplies that error by |z - m|: 16 ULP at z - m = -20. So it is never
+// formed. With K = round(m / ln 2), near exponentials are those of z - K ln 2: z = k ln 2 + r is
+// reduced by itself, exactly but for r's last bit, and exp(z - K ln 2) = 2^(k - K) exp(r). The
+// references K ln 2 of two blocks differ by a power of two, by which their sums merge exactly. It
+// needs that k is small: a row with |m| > kNearMaximum takes exp(d) with d = z - m and the rest
+// that d's rounding left (Knuth's two-sum), which costs half as much again.
+//
+// Exponentials are scaled by 2^kScale: what is subnormal after the division keeps its bits until
+// then.
+#pragma once
+
+#include "common/math/elementary.h"
+#include "common/reductions/moments.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+constexpr double kNearMaximum = 1024;  // of |m|, for which k ln2_high is exact
+
+// Powers of two below a row's maximum, from which on an exponential is zero: of the biased exponent
+// of s in exp_scaled. For float exp(-115.8), for double exp(-797.8): after the division that is
+// less than half of the least subnormal number.
+template <class T>
+constexpr T kZeroAt = T(ExpTraits<T>::kBias + Tail<T>::kScale);
+
+// What near exponentials of a row are relative to.
+template <class T>
+struct SoftmaxReference {
+  T limit;  // of z, at and below which they are zero
+  T magic;  // added to z / ln 2, it rounds it and makes the exponent of 2^(k - K + kScale)
+};
+
+template <class T>
+FASTACT_HD T reference_exponent(T max) {  // K
+  return madd(max, ExpTraits<T>::kLog2E, ExpTraits<T>::kRoundMagic) - ExpTraits<T>::kRoundMagic;
+}
+
+template <class T>
+FASTACT_HD SoftmaxReference<T> reference_of(T max) {
+  const T k = reference_exponent(max);
+  return {(k - kZeroAt<T>)*T(0.69314718055994530942), ExpTraits<T>::kRoundMagic + (kZeroAt<T> - k)};
+}
+
+// exp(z - K ln 2) 2^kScale for z up to the maximum. A NaN stays.
+constexpr double kSoftmaxExpUlp = 1.0;
+template <class T>
+FASTACT_HD T exp_near(T z, const SoftmaxReference<T>& reference) {
+  using C = ExpTraits<T>;
+  const T held = no_less(z, reference.limit);
+  const T shifted = madd(held, C::kLog2E, reference.magic);
+  const T k = shifted - reference.magic;
+  const T s = bit_cast<T>(bit_cast<typename C::Bits>(shifted) << C::kMantissaBits);
+  const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, held));
+  return madd(madd(C::template q<false>(r) * r, r, r), s, s);
+}
+
+// exp(z - max) 2^kScale for z up to the maximum. A NaN stays.
+template <class T>
+FASTACT_HD T exp_far(T z, T max) {
+  constexpr T zero = -kZeroAt<T> * T(0.69314718055994530942);
+  const T d = z - max, back = d - z;
+  const T rest = (z - (d - back)) - (max + back);
+  const bool is_zero = d < zero;
+  return exp_split<Tail<T>::kScale>(is_zero ? zero : d, is_zero ? T(0) : rest).value();
+}
+
+template <class T>
+FASTACT_HD bool is_near(T max) {
+  return magnitude(max) <= T(kNearMaximum);
+}
+
+// log(1 + s) for s >= 0, and NaN: of s up to 1 itself, else of 1 + s = 2^k (1 + u), 0 <= u < 1. For
+// T double.
+constexpr double kLog1pOfSumUlp = 2.5;
+template <class T>
+FASTACT_HD T log1p_of_sum(T s) {
+  using C = ExpTraits<T>;
+  const T whole = T(1) + s;
+  const auto bits = bit_cast<typename C::Bits>(whole);
+  // as the last bits of a number that counts ones: not all instruction sets convert integers
+  constexpr auto counts = typename C::Bits(C::kBias + C::kMantissaBits) << C::kMantissaBits;
+  const T k = bit_cast<T>((bits >> C::kMantissaBits) | counts) - (bit_cast<T>(counts) + C::kBias);
+  const T one_up = bit_cast<T>((bits & ((typename C::Bits(1) << C::kMantissaBits) - 1)) |
+                               bit_cast<typename C::Bits>(T(1)));
+  const T above = one_up - T(1);
+  const T u = s < T(1) ? s : above;
+  const T log = log1p_of_unit(u);
+  const T with_power = madd(k, C::kLn2High, madd(k, C::kLn2Low, log));
+  return unless_nan(s, s < T(1) ? log : with_power);
+}
+
+// What is kept of a block of a row, and of all blocks up to one.
+//
+// rest: the sum of the exponentials, without those of elements that are the maximum where these are
+// counted apart (ones; else 0). Of an infinite maximum: NaN if there is one in the row, else 0.
+struct SoftmaxStat {
+  double max, rest, ones;
+};
+
+// The exponential of the maximum itself: of 1 where it is far.
+template <class T>
+FASTACT_HD double exp_of_maximum(double max) {
+  constexpr double one = Tail<T>::kScale == 40 ? 0x1p40 : 0x1p128;
+  return is_near(T(max)) ? double(exp_near(T(max), reference_of(T(max)))) : one;
+}
+
+FASTACT_HD double power_of_two(int64_t n) {
+  return n < -1022 ? 0.0 : bit_cast<double>(uint64_t(n + 1023) << 52);
+}
+
+// By what exponentials beside one maximum are multiplied to be those beside a larger one, where
+// both are finite.
+template <class T>
+FASTACT_HD double lower_by(double max, double larger) {
+  if (is_near(T(max)) && is_near(T(larger)))
+    return power_of_two(int64_t(reference_exponent(T(max))) -
+                        int64_t(reference_exponent(T(larger))));
+  if (max - larger < -700.0) return 0.0;
+  return exp_scaled<0>(max - larger).value() * exp_of_maximum<T>(larger) / exp_of_maximum<T>(max);
+}
+
+// The statistic of a row so far, after one more block of it.
+template <class T>
+FASTACT_HD SoftmaxStat merged(const SoftmaxStat& a, const SoftmaxStat& b) {
+  if (a.max == b.max) return {a.max, a.rest + b.rest, a.ones + b.ones};
+  const SoftmaxStat &high = a.max > b.max ? a : b, &low = a.max > b.max ? b : a;
+  if (!is_finite(low.max) || !is_finite(high.max))  // rest of a minus infinity is 0, or NaN
+    return {high.max, high.rest + (is_finite(high.max) ? low.rest : 0.0 * low.rest), high.ones};
+  const double whole = low.rest + low.ones * exp_of_maximum<T>(low.max);
+  return {high.max, high.rest + whole * lower_by<T>(low.max, high.max), high.ones};
+}
+
+// What a row's elements become: softmax = exponential * factor, log_softmax = (z - max) - log.
+struct SoftmaxRow {
+  double max, log, lse, factor;
+  bool is_void;  // with a mask, nothing takes part: softmax is 0, log_softmax -inf
+};
+
+template <class T>
+FASTACT_HD SoftmaxRow finished(const SoftmaxStat& stat, bool has_mask) {
+  if (!is_finite(stat.max)) {
+    const double nan = bit_cast<double>(uint64_t(0x7ff8) << 48);
+    return {stat.max, nan, stat.max + stat.rest, nan, has_mask && stat.max < 0 && stat.rest == 0.0};
+  }
+  const double one = exp_of_maximum<T>(stat.max);
+  if (stat.ones == 0.0) return {stat.max, 0.0, 0.0, 1.0 / stat.rest, false};
+  const double log = log1p_of_sum(stat.rest / one + (stat.ones - 1.0));
+  return {stat.max, log, stat.max + log, 1.0 / (stat.rest + stat.ones * one), false};
+}
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,277 @@
+// cross_entropy on the rows engine (softmax/softmax.h).
+//
+// Of a row z of C logits, with class weights w and targets t (1 at the class y and 0 elsewhere, or
+// probabilities), smoothed to t' = (1 - eps) t + eps / C:
+//
+//   loss = sum t'_c w_c (lse - z_c) = sum t'_c w_c (m - z_c) + log1p(s) sum t'_c w_c
+//
+// All terms of the second form are positive: nothing cancels. For one class without smoothing it is
+// w_y ((m - z_y) + log1p(s)). The derivative of lse is p = softmax(z), so that, of the gradient g
+// of the loss,
+//
+//   dz_i = g (p_i sum t'_c w_c - t'_i w_i),  p_i = exp(z_i - lse)
+//
+// in one pass over the logits. The mean divides by the sum of w_y of the rows that count; for
+// probabilities, by their number. As torch.nn.functional.cross_entropy.
+#include <atomic>
+#include <limits>
+
+#include "cpu/softmax/row_blocks.h"
+
+namespace fastact {
+namespace {
+
+// What a row's target is: a class, or none that counts.
+struct Target {
+  int64_t index;
+  double weight;  // of the class; 0: it is ignored
+};
+
+int64_t index_at(const Rows& s, int64_t row) {
+  const RowOperand& target = s.operand[Softmax::kTarget];
+  const char* at = target.data + s.rows.offset(Softmax::kTarget, row);
+  int64_t wide;
+  int32_t narrow;
+  if (target.dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
+}
+
+struct Losses : RowBlocks {
+  const bool by_tiles;
+  const int64_t width;
+  TileStats stats, block_stats;
+  TileRows rows;
+  double maxima[kTileWidth], factors[kTileWidth];
+  alignas(64) char tile[kTileBytes];
+  alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
+  alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
+
+  explicit Losses(const Softmax& a)
+      : RowBlocks(a),
+        by_tiles(goes_by_tiles(a.rows)),
+        width(by_tiles ? std::min(tile_width(a.rows), kLossRows) : 1) {}
+
+  // Whether every class takes part in the loss of a row.
+  bool is_spread() const { return job.has_probabilities || job.label_smoothing != 0.0; }
+
+  Target target_of(int64_t row) const {
+    const int64_t index = index_at(s, row);
+    if (index == job.ignore_index) return {-1, 0.0};
+    return {index, s.operand[Softmax::kWeight].data ? element(Softmax::kWeight, row, index) : 1.0};
+  }
+
+  double element(int k, int64_t row, int64_t column) const {
+    const char* at = reader.address(k, row) + s.columns.offset(k, column);
+    return number_at(s.operand[k].dtype, at);
+  }
+
+  // t' w of n classes from `column` on.
+  SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
+    SoftmaxTarget found{nullptr, nullptr, 1.0 - job.label_smoothing,
+                        job.label_smoothing / double(size)};
+    if (job.has_probabilities)
+      found.target = reader.load(Softmax::kTarget, row, column, n, targets);
+    if (s.operand[Softmax::kWeight].data)
+      found.weight = reader.load(Softmax::kWeight, row, column, n, weights);
+    return found;
+  }
+
+  // The loss of a row, whose statistic is known, and the weight by which it counts.
+  void loss(int64_t row, double max, double log, double* value, double* counts) {
+    double total = 0.0;
+    *counts = 1.0;
+    if (job.has_indices) {
+      const Target target = target_of(row);
+      *value = 0.0, *counts = target.weight;
+      if (target.index < 0) return;
+      const double z = element(Softmax::kLogits, row, target.index);
+      total = (1.0 - job.label_smoothing) * target.weight * ((max - z) + log);
+    }
+    if (is_spread()) {
+      double distance = 0.0, weight = 0.0;
+      for_blocks([&](int64_t column, int64_t n) {
+        double sums[2];
+        const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+        kernels.weigh(at, spread(row, column, n), n, max, sums);
+        distance += sums[0], weight += sums[1];
+      });
+      total += distance + weight * log;
+    }
+    *value = total;
+  }
+
+  // Those of m rows, which begin where losses are added up anew; m is at most kLossRows.
+  void forward(int64_t first, int64_t m) {
+    double sums[2] = {0.0, 0.0};
+    for (int64_t row = first, n; row < first + m; row += n) {
+      n = std::min(width, first + m - row);
+      by_tiles ? statistics_of_tile(row, n) : statistics(row);
+      for (int64_t j = 0; j < n; ++j) {
+        double value, counts;
+        loss(row + j, rows.max[j], rows.log[j], &value, &counts);
+        sums[0] += value, sums[1] += counts;
+        if (s.operand[Softmax::kOutLse].data)
+          reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
+        if (s.operand[Softmax::kLosses].data) reader.store_number(Softmax::kLosses, row + j, value);
+      }
+    }
+    if (!job.partial) return;
+    double* to = job.partial + first / kLossRows * 2;
+    to[0] = sums[0], to[1] = sums[1];
+  }
+
+  void statistics(int64_t row) {
+    for_blocks([&](int64_t column, int64_t n) {
+      const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+      kernels.block[1](at, n, tile, &block_stats);
+      kernels.merge(&stats, block_stats, 1, column == 0);
+    });
+    kernels.finish[1](stats, 1, false, &rows);
+  }
+
+  void statistics_of_tile(int64_t row, int64_t m) {
+    for_blocks([&](int64_t column, int64_t n) {
+      reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
+      kernels.tile_block[1](tile, n, m, tile, &block_stats);
+      kernels.merge(&stats, block_stats, m, column == 0);
+    });
+    kernels.finish[1](stats, m, false, &rows);
+  }
+
+  // g of a row, and g sum t' w.
+  void gradient_of(int64_t row, double* g, double* of_p, Target* target) {
+    *g = reader.number(Softmax::kDLoss, row) * job.gradient;
+    double weight = 0.0;
+    if (job.has_indices) {
+      *target = target_of(row);
+      if (target->index < 0) {
+        *g = *of_p = 0.0;
+        return;
+      }
+      weight = (1.0 - job.label_smoothing) * target->weight +
+               job.label_smoothing / double(size) * job.weight_sum;
+    } else {
+      *target = {-1, 0.0};
+      for_blocks([&](int64_t column, int64_t n) {
+        double sums[2];
+        const char* z = reader.load(Softmax::kLogits, row, column, n, tile);
+        kernels.weigh(z, spread(row, column, n), n, 0.0, sums);
+        weight += sums[1];
+      });
+    }
+    *of_p = *g * weight;
+  }
+
+  void backward(int64_t row) {
+    double g, of_p;
+    Target target;
+    gradient_of(row, &g, &of_p, &target);
+    const bool is_ignored = job.has_indices && target.index < 0;
+    const double lse = reader.number(Softmax::kOutLse, row);
+    const double factor = of_p * kernels.factor_of(lse);
+    for_blocks([&](int64_t column, int64_t n) {
+      const bool is_direct = s.operand[Softmax::kDLogits].is_direct && !job.accumulate;
+      char* dz =
+          is_direct ? reader.address(Softmax::kDLogits, row) + column * s.compute_item : tile;
+      if (is_ignored) {
+        memset(dz, 0, n * s.compute_item);
+      } else {
+        const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+        kernels.exponentials(at, n, lse, factor, dz);
+        if (is_spread()) kernels.subtract(spread(row, column, n), n, g, dz);
+        if (target.index >= column && target.index < column + n)
+          add(dz + (target.index - column) * s.compute_item,
+              -g * (1.0 - job.label_smoothing) * target.weight);
+      }
+      if (!is_direct) reader.store(Softmax::kDLogits, row, column, n, dz, job.accumulate);
+    });
+  }
+
+  void add(char* to, double value) const {
+    store_as(s.compute_dtype, to, number_at(s.compute_dtype, to) + value);
+  }
+
+  void backward_tile(int64_t row, int64_t m) {
+    double g[kLossRows];
+    Target target[kLossRows];
+    for (int64_t j = 0; j < m; ++j) {
+      double of_p;
+      gradient_of(row + j, &g[j], &of_p, &target[j]);
+      maxima[j] = reader.number(Softmax::kOutLse, row + j);
+      factors[j] = of_p * kernels.factor_of(maxima[j]);
+    }
+    for_blocks([&](int64_t column, int64_t n) {
+      reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
+      kernels.tile_exponentials(tile, n, m, maxima, factors, tile);
+      for (int64_t j = 0; j < m; ++j) finish_in_tile(row, j, m, column, n, g[j], target[j]);
+      reader.store_tile(Softmax::kDLogits, row, m, column, n, tile, job.accumulate);
+    });
+  }
+
+  // What is taken from the exponentials of row j of a tile.
+  void finish_in_tile(int64_t row, int64_t j, int64_t m, int64_t column, int64_t n, double g,
+                      const Target& target) {
+    const int64_t item = s.compute_item, step = m * item;
+    char* at = tile + j * item;
+    if (job.has_indices && target.index < 0) {
+      for (int64_t i = 0; i < n; ++i) memset(at + i * step, 0, item);
+      return;
+    }
+    if (is_spread()) {
+      alignas(64) char one[kSoftmaxBlock * sizeof(double)];
+      for (int64_t i = 0; i < n; ++i) memcpy(one + i * item, at + i * step, item);
+      kernels.subtract(spread(row + j, column, n), n, g, one);
+      for (int64_t i = 0; i < n; ++i) memcpy(at + i * step, one + i * item, item);
+    }
+    if (target.index >= column && target.index < column + n)
+      add(at + (target.index - column) * step, -g * (1.0 - job.label_smoothing) * target.weight);
+  }
+};
+
+}  // namespace
+
+int64_t loss_partials(int64_t rows) { return (rows + kLossRows - 1) / kLossRows * 2; }
+
+bool has_valid_targets(const Softmax& job) {
+  for (int64_t row = 0; row < job.rows.rows.size; ++row) {
+    const int64_t index = index_at(job.rows, row);
+    if (index != job.ignore_index && !(index >= 0 && index < job.rows.columns.size)) return false;
+  }
+  return true;
+}
+
+void sum_weights(Softmax* job) {
+  const RowOperand& weight = job->rows.operand[Softmax::kWeight];
+  job->weight_sum = double(job->rows.columns.size);
+  if (!weight.data) return;
+  job->weight_sum = 0.0;
+  for (int64_t i = 0; i < job->rows.columns.size; ++i)
+    job->weight_sum +=
+        number_at(weight.dtype, weight.data + job->rows.columns.offset(Softmax::kWeight, i));
+}
+
+void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions) {
+  with_frame<Losses>(*job, [&](Losses& losses) {
+    for_rows(job->rows, kLossRows, kLossRows, index, partitions,
+             [&](int64_t row, int64_t n) { losses.forward(row, n); });
+  });
+}
+
+void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
+  with_frame<Losses>(*job, [&](Losses& losses) {
+    for_rows(job->rows, losses.width, losses.by_tiles ? 32 : 1, index, partitions,
+             [&](int64_t row, int64_t n) {
+               losses.by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
+             });
+  });
+}
+
+void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char* divisor) {
+  double sums[2] = {0.0, 0.0};
+  for (int64_t i = 0; i < loss_partials(job.rows.rows.size); ++i) sums[i % 2] += job.partial[i];
+  const double by = reduction == kMean ? sums[1] : 1.0;
+  store_as(dtype, loss, sums[0] / by);
+  store_as(kF64, divisor, by);
+}
+
+}  // namespace fastact

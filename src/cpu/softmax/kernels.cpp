@@ -1,0 +1,490 @@
+// The kernels of softmax/kernels.h. Each is a loop that the compiler vectorises, over the elements
+// of a row or, in a tile, over the rows; sums are a second loop over a block that lies in the
+// first-level cache, for their lanes are fixed.
+#include "cpu/softmax/kernels.h"
+
+#include "common/softmax/softmax.h"
+#include "cpu/core/kernel_table.h"
+#include "cpu/simd/accumulators.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+static_assert(kVectors * kVector == kSoftmaxLanes);
+constexpr double kInfinity = __builtin_inf();
+
+template <class T>
+FASTACT_HD const T* in(const char* at) {
+  return reinterpret_cast<const T*>(at);
+}
+template <class T>
+FASTACT_HD T* out(char* at) {
+  return reinterpret_cast<T*>(at);
+}
+
+// y[i] = f(i)
+template <class T, class F>
+FASTACT_HD void each(T* y, int64_t n, F f) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = f(i);
+}
+
+// y[i][j] = f(i * width + j, j)
+template <class T, class F>
+FASTACT_HD void each_of_tile(T* y, int64_t n, int64_t width, F f) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t first = i * width;
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) y[first + j] = f(first + j, j);
+  }
+}
+
+template <class T, int mask_kind>
+void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n) {
+  const T* x = in<T>(x_);
+  const T scale = T(scale_);
+  if constexpr (mask_kind == 1) {
+    const uint8_t* takes_part = in<uint8_t>(mask);
+    each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
+      const T value = scale * x[i];
+      return takes_part[i] ? value : T(-kInfinity);
+    });
+  } else {
+    const T* added = in<T>(mask);
+    each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
+      return mask_kind == 2 ? madd(scale, x[i], added[i]) : scale * x[i];
+    });
+  }
+}
+
+// The largest element, and -inf if there is none but NaNs.
+template <class T>
+FASTACT_HD T largest(const T* z, int64_t n) {
+  constexpr int kWidth = 64;
+  alignas(64) T lanes[kWidth];
+  T max = T(-kInfinity);
+  int64_t i = 0;
+  if (n >= kWidth) {
+    each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
+    for (i = 0; i + kWidth <= n; i += kWidth)
+#pragma omp simd
+      for (int k = 0; k < kWidth; ++k) lanes[k] = z[i + k] > lanes[k] ? z[i + k] : lanes[k];
+#pragma GCC unroll 8
+    for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k)
+        lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+    max = lanes[0] > max ? lanes[0] : max;
+  }
+  for (; i < n; ++i) max = z[i] > max ? z[i] : max;
+  return max;
+}
+
+template <class T>
+FASTACT_HD bool has_nan(const T* z, int64_t n, int64_t step) {
+  bool found = false;
+  for (int64_t i = 0; i < n; ++i) found |= z[i * step] != z[i * step];
+  return found;
+}
+
+// The sum of n terms, on fixed lanes.
+template <class T, class Load>
+FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms) {
+  Vector lanes[kVectors];
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) lanes[k] = Vector{};
+  int64_t i = 0;
+  for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes)
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) lanes[k] = load_terms(a, i + k * kVector, lanes[k]);
+  double rest[kSoftmaxLanes];
+  if (i < n) {
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) store(lanes[k], rest + k * kVector);
+    for (int lane = 0; i + lane < n; ++lane) rest[lane] = load_terms.one(a, i + lane, rest[lane]);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) lanes[k] = load(rest + k * kVector);
+  }
+  return fold_vectors(lanes);
+}
+
+template <class T>
+struct Terms {
+  FASTACT_HD Vector operator()(const T* a, int64_t i, Vector lane) const {
+    return lane + load(a + i);
+  }
+  FASTACT_HD double one(const T* a, int64_t i, double lane) const { return lane + double(a[i]); }
+};
+
+template <class T>
+struct Products {
+  const T* b;
+  FASTACT_HD Vector operator()(const T* a, int64_t i, Vector lane) const {
+    return madd(load(a + i), load(b + i), lane);
+  }
+  FASTACT_HD double one(const T* a, int64_t i, double lane) const {
+    return madd(double(a[i]), double(b[i]), lane);
+  }
+};
+
+template <class T, bool apart>
+void block(const char* z_, int64_t n, char* exponentials, TileStats* stats) {
+  const T* z = in<T>(z_);
+  T* e = out<T>(exponentials);
+  const T max = largest(z, n);
+  if (!(magnitude(max) < T(kInfinity))) {
+    stats->max[0] = double(max), stats->rest[0] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
+    stats->ones[0] = apart;
+    each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
+    return;
+  }
+  T ones = 0;
+  if (apart) {
+#pragma omp simd reduction(+ : ones)
+    for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
+  }
+  if (is_near(max)) {
+    const SoftmaxReference<T> reference = reference_of(max);
+    each(e, n, [=](int64_t i) FASTACT_INLINED {
+      const T value = exp_near(z[i], reference);
+      return apart && z[i] == max ? T(0) : value;
+    });
+  } else {
+    each(e, n, [=](int64_t i) FASTACT_INLINED {
+      const T value = exp_far(z[i], max);
+      return apart && z[i] == max ? T(0) : value;
+    });
+  }
+  stats->max[0] = double(max), stats->rest[0] = sum_of(e, n, Terms<T>{}), stats->ones[0] = ones;
+}
+
+// The lanes of a tile: kSoftmaxLanes of each of its rows.
+struct TileLanes {
+  alignas(64) double lanes[kSoftmaxLanes * kTileWidth];
+  int64_t used, width;
+
+  TileLanes(int64_t n, int64_t w) : used(n < kSoftmaxLanes ? n : kSoftmaxLanes), width(w) {
+    for (int64_t i = 0; i < used * width; ++i) lanes[i] = 0.0;
+  }
+  double* of(int64_t i) { return lanes + i % kSoftmaxLanes * width; }
+  // Those from `used` on are zero, which changes nothing that it is added to.
+  const double* fold() {
+    for (int64_t half = kSoftmaxLanes / 2; half > 0; half /= 2)
+      for (int64_t lane = 0; lane < half && half + lane < used; ++lane) {
+        double* to = lanes + lane * width;
+        const double* from = lanes + (half + lane) * width;
+#pragma omp simd
+        for (int64_t j = 0; j < width; ++j) to[j] += from[j];
+      }
+    return lanes;
+  }
+};
+
+// What exponentials of the rows of a tile are relative to.
+template <class T>
+struct TileReferences {
+  alignas(64) T max[kTileWidth], limit[kTileWidth], magic[kTileWidth];
+  bool are_near = true, are_far = true;
+
+  FASTACT_HD void set(int64_t width) {
+    for (int64_t j = 0; j < width; ++j) {
+      if (!(magnitude(max[j]) < T(kInfinity))) max[j] = 0;
+      const SoftmaxReference<T> reference = reference_of(is_near(max[j]) ? max[j] : T(0));
+      limit[j] = reference.limit, magic[j] = reference.magic;
+      (is_near(max[j]) ? are_far : are_near) = false;
+    }
+  }
+  // finish(exponential, at, row) of all of a tile.
+  template <class F>
+  FASTACT_HD void map(const T* z, int64_t n, int64_t width, T* y, F finish) const {
+    if (are_near) {
+      each_of_tile(y, n, width, [&](int64_t i, int64_t j) FASTACT_INLINED {
+        return finish(exp_near(z[i], SoftmaxReference<T>{limit[j], magic[j]}), i, j);
+      });
+    } else {
+      each_of_tile(y, n, width, [&](int64_t i, int64_t j) FASTACT_INLINED {
+        const T near = exp_near(z[i], SoftmaxReference<T>{limit[j], magic[j]});
+        const T far = exp_far(z[i], max[j]);
+        return finish(magnitude(max[j]) <= T(kNearMaximum) ? near : far, i, j);
+      });
+    }
+  }
+};
+
+template <class T, bool apart>
+void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, TileStats* stats) {
+  const T* z = in<T>(z_);
+  T* e = out<T>(exponentials);
+  TileReferences<T> references;
+  T* max = references.max;
+  for (int64_t j = 0; j < width; ++j) max[j] = T(-kInfinity);
+  for (int64_t i = 0; i < n; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j)
+      max[j] = z[i * width + j] > max[j] ? z[i * width + j] : max[j];
+  alignas(64) T ones[kTileWidth] = {};
+  if (apart)
+    for (int64_t i = 0; i < n; ++i)
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) ones[j] += z[i * width + j] == max[j] ? T(1) : T(0);
+  bool are_finite = true;
+  for (int64_t j = 0; j < width; ++j) {
+    stats->max[j] = double(max[j]), stats->ones[j] = double(ones[j]);
+    are_finite &= magnitude(max[j]) < T(kInfinity);
+  }
+  for (int64_t j = 0; !are_finite && j < width; ++j)  // before z may be written
+    stats->rest[j] = has_nan(z + j, n, width) ? __builtin_nan("") : 0.0;
+  references.set(width);
+  references.map(z, n, width, e, [=](T value, int64_t i, int64_t j) FASTACT_INLINED {
+    return apart && z[i] == max[j] ? T(0) : value;
+  });
+  TileLanes sums(n, width);
+  for (int64_t i = 0; i < n; ++i) {
+    double* lane = sums.of(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) lane[j] += double(e[i * width + j]);
+  }
+  const double* sum = sums.fold();
+  for (int64_t j = 0; j < width; ++j)
+    if (are_finite || is_finite(stats->max[j]))
+      stats->rest[j] = sum[j];
+    else
+      stats->ones[j] = apart;
+}
+
+FASTACT_HD SoftmaxStat stat_of(const TileStats& stats, int64_t j) {
+  return {stats.max[j], stats.rest[j], stats.ones[j]};
+}
+
+template <class T>
+void merge(TileStats* total, const TileStats& block, int64_t n, bool first) {
+  for (int64_t j = 0; j < n; ++j) {
+    const SoftmaxStat sum =
+        first ? stat_of(block, j) : merged<T>(stat_of(*total, j), stat_of(block, j));
+    total->max[j] = sum.max, total->rest[j] = sum.rest, total->ones[j] = sum.ones;
+  }
+}
+
+// Without branches where all rows are as they mostly are.
+template <class T, bool apart>
+void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
+  bool are_near = true;
+  for (int64_t j = 0; j < n; ++j) are_near &= magnitude(stats.max[j]) <= kNearMaximum;
+  rows->has_void = false;
+  if (!are_near) {
+    for (int64_t j = 0; j < n; ++j) {
+      const SoftmaxRow row = finished<T>(stat_of(stats, j), has_mask);
+      rows->max[j] = row.max, rows->log[j] = row.log, rows->lse[j] = row.lse;
+      rows->factor[j] = row.factor, rows->is_void[j] = row.is_void;
+      rows->has_void |= row.is_void;
+    }
+    return;
+  }
+  alignas(64) T max[kTileWidth];
+  alignas(64) double one[kTileWidth];
+  const double *rest = stats.rest, *ones = stats.ones;
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return T(stats.max[j]); });
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return exp_near(max[j], reference_of(max[j])); });
+  each(one, n, [&](int64_t j) FASTACT_INLINED { return double(max[j]); });
+  each(rows->max, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j]; });
+  each(rows->factor, n,
+       [&](int64_t j) FASTACT_INLINED { return 1.0 / (rest[j] + ones[j] * one[j]); });
+  if (apart) {
+    each(rows->log, n, [&](int64_t j) FASTACT_INLINED {
+      return log1p_of_sum(rest[j] / one[j] + (ones[j] - 1.0));
+    });
+    each(rows->lse, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j] + rows->log[j]; });
+  }
+  for (int64_t j = 0; j < n; ++j) rows->is_void[j] = false;
+}
+
+template <class T>
+double lower(double block_max, double max) {
+  if (block_max == max) return 1.0;
+  if (!is_finite(block_max) || !is_near(T(block_max)) || !is_near(T(max))) return 0.0;
+  const double factor = lower_by<T>(block_max, max);
+  return factor < 0x1p-60 ? 0.0 : factor;
+}
+
+template <class T>
+void scale(const char* exponentials, int64_t n, double factor_, char* y) {
+  const T* e = in<T>(exponentials);
+  const T factor = T(factor_);
+  each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return e[i] * factor; });
+}
+
+template <class T>
+void tile_scale(const char* exponentials, int64_t n, int64_t width, const double* factors,
+                char* y) {
+  const T* e = in<T>(exponentials);
+  T factor[kTileWidth];
+  for (int64_t j = 0; j < width; ++j) factor[j] = T(factors[j]);
+  each_of_tile(out<T>(y), n, width,
+               [=, &factor](int64_t i, int64_t j) FASTACT_INLINED { return e[i] * factor[j]; });
+}
+
+template <class T>
+void exponentials(const char* z_, int64_t n, double max_, double factor_, char* y) {
+  const T* z = in<T>(z_);
+  const T max = is_finite(max_) ? T(max_) : T(0), factor = T(factor_);
+  if (is_near(max)) {
+    const SoftmaxReference<T> reference = reference_of(max);
+    each(out<T>(y), n,
+         [=](int64_t i) FASTACT_INLINED { return exp_near(z[i], reference) * factor; });
+  } else {
+    each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return exp_far(z[i], max) * factor; });
+  }
+}
+
+template <class T>
+void tile_exponentials(const char* z, int64_t n, int64_t width, const double* maxima,
+                       const double* factors, char* y) {
+  TileReferences<T> references;
+  T factor[kTileWidth];
+  for (int64_t j = 0; j < width; ++j) references.max[j] = T(maxima[j]), factor[j] = T(factors[j]);
+  references.set(width);
+  references.map(in<T>(z), n, width, out<T>(y),
+                 [&](T value, int64_t, int64_t j) FASTACT_INLINED { return value * factor[j]; });
+}
+
+// Of T(lse), as exp_near and exp_far take it.
+template <class T>
+double factor_of(double lse) {
+  if (!is_finite(lse)) return __builtin_nan("");
+  return 1.0 / exp_of_maximum<T>(lse);
+}
+
+template <class T>
+void shift(const char* z_, int64_t n, double max_, double log_, char* y) {
+  const T* z = in<T>(z_);
+  const T max = T(max_), log = T(log_);
+  each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return (z[i] - max) - log; });
+}
+
+template <class T>
+void tile_shift(const char* z_, int64_t n, int64_t width, const double* maxima, const double* logs,
+                char* y) {
+  const T* z = in<T>(z_);
+  T max[kTileWidth], log[kTileWidth];
+  for (int64_t j = 0; j < width; ++j) max[j] = T(maxima[j]), log[j] = T(logs[j]);
+  each_of_tile(out<T>(y), n, width, [=, &max, &log](int64_t i, int64_t j) FASTACT_INLINED {
+    return (z[i] - max[j]) - log[j];
+  });
+}
+
+template <class T>
+double sum(const char* a, const char* b, int64_t n) {
+  return b ? sum_of(in<T>(a), n, Products<T>{in<T>(b)}) : sum_of(in<T>(a), n, Terms<T>{});
+}
+
+template <class T>
+void tile_sum(const char* a_, const char* b_, int64_t n, int64_t width, double* sums) {
+  const T *a = in<T>(a_), *b = in<T>(b_);
+  TileLanes lanes(n, width);
+  for (int64_t i = 0; i < n; ++i) {
+    double* lane = lanes.of(i);
+    const int64_t first = i * width;
+    if (b) {
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j)
+        lane[j] = madd(double(a[first + j]), double(b[first + j]), lane[j]);
+    } else {
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) lane[j] += double(a[first + j]);
+    }
+  }
+  const double* sum = lanes.fold();
+  for (int64_t j = 0; j < width; ++j) sums[j] += sum[j];
+}
+
+// softmax: y_j = exp(z_j) / S has dy_j / dz_i = y_j ([i = j] - y_i), so that dz_i = y_i (dy_i - sum
+// of dy y). log_softmax: y_j = z_j - log S has [i = j] - exp(y_i), so that dz_i = dy_i - exp(y_i)
+// sum of dy. z = scale x + mask: dx = scale dz. What takes no part moves nothing.
+template <class T, int kind>
+FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
+  if constexpr (kind == 0) return scale * (y * (dy - sum));
+  constexpr T down = Tail<T>::kDown;
+  constexpr SoftmaxReference<T> zero = {-kZeroAt<T> * T(0.69314718055994530942),
+                                        ExpTraits<T>::kRoundMagic + kZeroAt<T>};
+  const T dx = scale * madd(-(exp_near(y, zero) * down), sum, dy);
+  return y == T(-kInfinity) ? T(0) : dx;
+}
+
+template <class T, int kind>
+void gradient(const char* dy_, const char* y_, int64_t n, double sum_, double scale_, char* dx) {
+  const T *dy = in<T>(dy_), *y = in<T>(y_);
+  const T sum = T(sum_), scale = T(scale_);
+  each(out<T>(dx), n,
+       [=](int64_t i) FASTACT_INLINED { return gradient_of<T, kind>(dy[i], y[i], sum, scale); });
+}
+
+template <class T, int kind>
+void tile_gradient(const char* dy_, const char* y_, int64_t n, int64_t width, const double* sums,
+                   double scale_, char* dx) {
+  const T *dy = in<T>(dy_), *y = in<T>(y_);
+  const T scale = T(scale_);
+  T sum[kTileWidth];
+  for (int64_t j = 0; j < width; ++j) sum[j] = T(sums[j]);
+  each_of_tile(out<T>(dx), n, width, [=, &sum](int64_t i, int64_t j) FASTACT_INLINED {
+    return gradient_of<T, kind>(dy[i], y[i], sum[j], scale);
+  });
+}
+
+// t w of n elements, in double.
+template <class T>
+FASTACT_HD void weights_of(const SoftmaxTarget& target, int64_t n, double* counts) {
+  const T *t = in<T>(target.target), *w = in<T>(target.weight);
+  const double scale = target.scale, floor = target.floor;
+  each(counts, n, [=](int64_t) FASTACT_INLINED { return floor; });
+  if (t) each(counts, n, [=](int64_t i) FASTACT_INLINED { return scale * double(t[i]) + floor; });
+  if (w) each(counts, n, [=](int64_t i) FASTACT_INLINED { return counts[i] * double(w[i]); });
+}
+
+template <class T>
+void weigh(const char* z_, const SoftmaxTarget& target, int64_t n, double max, double* sums) {
+  const T* z = in<T>(z_);
+  double counts[kSoftmaxBlock], distance[kSoftmaxBlock];
+  weights_of<T>(target, n, counts);
+  each(distance, n, [&](int64_t i) FASTACT_INLINED { return max - double(z[i]); });
+  sums[0] = sum_of(distance, n, Products<double>{counts});
+  sums[1] = sum_of(counts, n, Terms<double>{});
+}
+
+template <class T>
+void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) {
+  T* dz = out<T>(dz_);
+  double counts[kSoftmaxBlock];
+  weights_of<T>(target, n, counts);
+  each(dz, n,
+       [=, &counts](int64_t i) FASTACT_INLINED { return T(double(dz[i]) - factor * counts[i]); });
+}
+
+}  // namespace
+
+#define FASTACT_SOFTMAX(T)                           \
+  {                                                  \
+      {prepare<T, 0>, prepare<T, 1>, prepare<T, 2>}, \
+      {block<T, false>, block<T, true>},             \
+      {tile_block<T, false>, tile_block<T, true>},   \
+      merge<T>,                                      \
+      {finish<T, false>, finish<T, true>},           \
+      lower<T>,                                      \
+      scale<T>,                                      \
+      tile_scale<T>,                                 \
+      exponentials<T>,                               \
+      tile_exponentials<T>,                          \
+      factor_of<T>,                                  \
+      shift<T>,                                      \
+      tile_shift<T>,                                 \
+      sum<T>,                                        \
+      tile_sum<T>,                                   \
+      {gradient<T, 0>, gradient<T, 1>},              \
+      {tile_gradient<T, 0>, tile_gradient<T, 1>},    \
+      weigh<T>,                                      \
+      subtract<T>,                                   \
+  }
+
+extern const SoftmaxTable softmax_table;
+const SoftmaxTable softmax_table = {{FASTACT_SOFTMAX(float), FASTACT_SOFTMAX(double)}};
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,92 @@
+// The kernels of the softmax family over one block of a row or of neighbouring rows, compiled once
+// per instruction set as core/kernel_table.h.
+//
+// All data are of the compute type and contiguous. Those of one row are n elements; those of a tile
+// of `width` rows lie row by row of the tile, [n][width], so that neighbours in memory are elements
+// of neighbouring rows. Both give the same bits: element i of a block is added to lane i mod
+// kSoftmaxLanes, lanes are of double, and fold in halves.
+#pragma once
+
+#include <cstdint>
+
+namespace fastact {
+
+constexpr int64_t kSoftmaxBlock = 1024;  // elements of a row with a maximum of their own
+constexpr int kSoftmaxLanes = 32;
+constexpr int64_t kTileWidth = 256;  // rows of a tile, at most
+
+// The statistics of the rows of a tile, or of one row (common/softmax/softmax.h, SoftmaxStat), and
+// what they say of them (SoftmaxRow).
+struct TileStats {
+  double max[kTileWidth], rest[kTileWidth], ones[kTileWidth];
+};
+struct TileRows {
+  double max[kTileWidth], log[kTileWidth], lse[kTileWidth], factor[kTileWidth];
+  bool is_void[kTileWidth], has_void;
+};
+
+// A target that is not one class: element i counts t_i = scale * target_i + floor, or floor alone,
+// times weight_i. What is null is not there.
+struct SoftmaxTarget {
+  const char *target, *weight;
+  double scale, floor;
+};
+
+struct SoftmaxKernels {
+  // z OUT (n) = scale x IN (n) + mask IN (n); z is x or disjoint from it. [0]: no mask, [1]: bool,
+  // -inf where it is false, [2]: of the compute type.
+  void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
+
+  // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT; [1]: the elements
+  // that are the maximum are counted apart, and their exponentials left out.
+  void (*block[2])(const char* z, int64_t n, char* exponentials, TileStats* stats);
+  void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
+                        TileStats* stats);
+
+  // total IN/OUT (n), each with one more block IN (n); whether it is the first.
+  void (*merge)(TileStats* total, const TileStats& block, int64_t n, bool first);
+  // rows OUT (n) of stats IN (n); [1]: of maxima that are counted apart, else log and lse are not
+  // computed.
+  void (*finish[2])(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows);
+  // By what the exponentials of a block are multiplied to be those beside the row's maximum; 0 or
+  // less: they have to be computed anew.
+  double (*lower)(double block_max, double max);
+
+  // y OUT = a factor times exponentials IN, one a row; y may be the exponentials.
+  void (*scale)(const char* exponentials, int64_t n, double factor, char* y);
+  void (*tile_scale)(const char* exponentials, int64_t n, int64_t width, const double* factors,
+                     char* y);
+
+  // y OUT = a factor times exp(z IN) beside `max`, which is of at least |z|; y may be z.
+  void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
+  void (*tile_exponentials)(const char* z, int64_t n, int64_t width, const double* maxima,
+                            const double* factors, char* y);
+  // What a factor of these is for exp(z - lse): exp(lse's reference - lse).
+  double (*factor_of)(double lse);
+
+  // y OUT = (z IN - max) - log; y may be z.
+  void (*shift)(const char* z, int64_t n, double max, double log, char* y);
+  void (*tile_shift)(const char* z, int64_t n, int64_t width, const double* maxima,
+                     const double* logs, char* y);
+
+  // The sum of a IN (n), or with b of a IN b IN; of a tile sums IN/OUT (width) += it.
+  double (*sum)(const char* a, const char* b, int64_t n);
+  void (*tile_sum)(const char* a, const char* b, int64_t n, int64_t width, double* sums);
+
+  // dx OUT of dy IN, y IN and their sum, one a row: [0] scale y (dy - sum), [1] scale (dy - exp(y)
+  // sum), 0 where y is -inf. dx may be dy or y.
+  void (*gradient[2])(const char* dy, const char* y, int64_t n, double sum, double scale, char* dx);
+  void (*tile_gradient[2])(const char* dy, const char* y, int64_t n, int64_t width,
+                           const double* sums, double scale, char* dx);
+
+  // sums OUT (2): of t w (max - z) and of t w, of z IN (n).
+  void (*weigh)(const char* z, const SoftmaxTarget& target, int64_t n, double max, double* sums);
+  // dz IN/OUT (n) -= factor t w.
+  void (*subtract)(const SoftmaxTarget& target, int64_t n, double factor, char* dz);
+};
+
+struct SoftmaxTable {
+  SoftmaxKernels kernels[2];  // float, double
+};
+
+}  // namespace fastact

@@ -1,0 +1,238 @@
+#include "cpu/softmax/softmax.h"
+
+#include <atomic>
+#include <limits>
+
+#include "cpu/softmax/row_blocks.h"
+
+namespace fastact {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
+constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
+
+struct Forward : RowBlocks {
+  const bool by_tiles;
+  const int64_t width;
+  const bool fits;  // all exponentials of a row, or of a tile, are kept
+  const bool is_nontemporal;
+  TileStats stats, block_stats;
+  TileRows rows;
+  alignas(64) char tile[kTileBytes];
+  alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
+
+  explicit Forward(const Softmax& a)
+      : RowBlocks(a),
+        by_tiles(goes_by_tiles(a.rows)),
+        width(by_tiles ? tile_width(a.rows) : 1),
+        fits(size * width * a.rows.compute_item <= kTileBytes),
+        is_nontemporal(a.kind != kLogSumExp && a.rows.operand[Softmax::kY].is_direct &&
+                       a.rows.operand[Softmax::kY].data != a.rows.operand[Softmax::kX].data &&
+                       a.rows.size() * a.rows.compute_item >= kNontemporalBytes) {}
+
+  char* in_tile(int64_t column) { return tile + column * s.compute_item; }
+
+  void row(int64_t index) {
+    const bool keeps = job.kind == kSoftmax && fits, apart = job.kind != kSoftmax;
+    double blocks[kMostBlocks];  // their maxima
+    for_blocks([&](int64_t column, int64_t n) {
+      const char* at = z(Softmax::kX, index, column, n, buffer);
+      kernels.block[apart](at, n, keeps ? in_tile(column) : buffer, &block_stats);
+      if (keeps) blocks[column / kSoftmaxBlock] = block_stats.max[0];
+      kernels.merge(&stats, block_stats, 1, column == 0);
+    });
+    kernels.finish[apart](stats, 1, job.mask_kind != 0, &rows);
+    if (job.kind == kLogSumExp) {
+      save(index, 0);
+      return;
+    }
+    for_blocks([&](int64_t column, int64_t n) {
+      char* y = s.operand[Softmax::kY].is_direct && !is_nontemporal
+                    ? reader.address(Softmax::kY, index) + column * s.compute_item
+                    : buffer;
+      const double lower = keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
+      if (rows.is_void[0])
+        fill(y, n);
+      else if (lower > 0)
+        kernels.scale(in_tile(column), n, rows.factor[0] * lower, y);
+      else
+        apply(z(Softmax::kX, index, column, n, buffer), n, y);
+      if (is_nontemporal)
+        job.store_nontemporal(y, reader.address(Softmax::kY, index) + column * s.compute_item,
+                              n * s.compute_item);
+      else if (y == buffer)
+        reader.store(Softmax::kY, index, column, n, y, false);
+    });
+  }
+
+  void apply(const char* z, int64_t n, char* y) {
+    if (job.kind == kSoftmax)
+      kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
+    else
+      kernels.shift(z, n, rows.max[0], rows.log[0], y);
+  }
+
+  // Of a row in which nothing takes part.
+  void fill(char* y, int64_t n) {
+    const double value = job.kind == kSoftmax ? 0.0 : -kInfinity;
+    for (int64_t i = 0; i < n; ++i) store_as(s.compute_dtype, y + i * s.compute_item, value);
+  }
+
+  void save(int64_t index, int64_t j) {
+    reader.store_number(Softmax::kY, index, rows.lse[j]);
+    if (s.operand[Softmax::kLse].data) reader.store_number(Softmax::kLse, index, rows.lse[j]);
+  }
+
+  // A tile of m rows.
+  void rows_of_tile(int64_t index, int64_t m) {
+    const bool apart = job.kind != kSoftmax, keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
+    for_blocks([&](int64_t column, int64_t n) {
+      z_tile(Softmax::kX, index, m, column, n, tile);
+      kernels.tile_block[apart](tile, n, m, tile, &block_stats);
+      kernels.merge(&stats, block_stats, m, column == 0);
+    });
+    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+    if (job.kind == kLogSumExp) {
+      for (int64_t j = 0; j < m; ++j) save(index + j, j);
+      return;
+    }
+    for_blocks([&](int64_t column, int64_t n) {
+      if (!keeps) z_tile(Softmax::kX, index, m, column, n, tile);
+      if (keeps)
+        kernels.tile_scale(tile, n, m, rows.factor, tile);
+      else if (job.kind == kSoftmax)
+        kernels.tile_exponentials(tile, n, m, rows.max, rows.factor, tile);
+      else
+        kernels.tile_shift(tile, n, m, rows.max, rows.log, tile);
+      for (int64_t j = 0; rows.has_void && j < m; ++j)
+        for (int64_t i = 0; rows.is_void[j] && i < n; ++i)
+          fill(tile + (i * m + j) * s.compute_item, 1);
+      reader.store_tile(Softmax::kY, index, m, column, n, tile, false);
+    });
+  }
+};
+
+struct Backward : RowBlocks {
+  const bool by_tiles;
+  const int64_t width;
+  double sums[kTileWidth];
+  alignas(64) char dy[kTileBytes / 2], y[kTileBytes / 2];
+
+  explicit Backward(const Softmax& a)
+      : RowBlocks(a),
+        by_tiles(goes_by_tiles(a.rows)),
+        width(by_tiles ? std::max<int64_t>(tile_width(a.rows) / 2, 1) : 1) {}
+
+  void row(int64_t index) {
+    double sum = 0.0;
+    for_blocks([&](int64_t column, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
+      const char* b =
+          job.kind == kSoftmax ? reader.load(Softmax::kOut, index, column, n, y) : nullptr;
+      sum += kernels.sum(a, b, n);
+    });
+    for_blocks([&](int64_t column, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
+      const char* b = reader.load(Softmax::kOut, index, column, n, y);
+      const bool is_direct = s.operand[Softmax::kDx].is_direct && !job.accumulate;
+      char* dx = is_direct ? reader.address(Softmax::kDx, index) + column * s.compute_item : dy;
+      kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
+      if (!is_direct) reader.store(Softmax::kDx, index, column, n, dx, job.accumulate);
+    });
+  }
+
+  void rows_of_tile(int64_t index, int64_t m) {
+    // Blocks of a row are those of the sums' order; what the buffers hold of them is less or as
+    // much.
+    std::fill(sums, sums + m, 0.0);
+    for_blocks([&](int64_t column, int64_t n) {
+      load(index, m, column, n);
+      kernels.tile_sum(dy, job.kind == kSoftmax ? y : nullptr, n, m, sums);
+    });
+    for_blocks([&](int64_t column, int64_t n) {
+      if (size > kSoftmaxBlock) load(index, m, column, n);
+      kernels.tile_gradient[job.kind](dy, y, n, m, sums, job.scale, dy);
+      reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
+    });
+  }
+
+  void load(int64_t index, int64_t m, int64_t column, int64_t n) {
+    reader.load_tile(Softmax::kDy, index, m, column, n, dy);
+    reader.load_tile(Softmax::kOut, index, m, column, n, y);
+  }
+};
+
+// dx = scale dy exp(z - lse), by the chain rule through logsumexp, whose derivative is softmax.
+struct LseBackward : RowBlocks {
+  const bool by_tiles;
+  const int64_t width;
+  double maxima[kTileWidth], factors[kTileWidth];
+  alignas(64) char tile[kTileBytes];
+
+  explicit LseBackward(const Softmax& a)
+      : RowBlocks(a), by_tiles(goes_by_tiles(a.rows)), width(by_tiles ? tile_width(a.rows) : 1) {}
+
+  // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
+  // exponentials beside 0 are 0.
+  void prepare(int64_t index, int64_t j) {
+    const double lse = reader.number(Softmax::kOfLse, index);
+    const double scaled = job.scale * reader.number(Softmax::kDLse, index);
+    const bool is_void = job.mask_kind != 0 && lse == -kInfinity;
+    maxima[j] = lse;
+    factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(lse);
+  }
+
+  void row(int64_t index) {
+    prepare(index, 0);
+    for_blocks([&](int64_t column, int64_t n) {
+      const char* at = z(Softmax::kIn, index, column, n, tile);
+      const bool is_direct = s.operand[Softmax::kDIn].is_direct && !job.accumulate;
+      char* dx = is_direct ? reader.address(Softmax::kDIn, index) + column * s.compute_item : tile;
+      kernels.exponentials(at, n, maxima[0], factors[0], dx);
+      if (!is_direct) reader.store(Softmax::kDIn, index, column, n, dx, job.accumulate);
+    });
+  }
+
+  void rows_of_tile(int64_t index, int64_t m) {
+    for (int64_t j = 0; j < m; ++j) prepare(index + j, j);
+    for_blocks([&](int64_t column, int64_t n) {
+      z_tile(Softmax::kIn, index, m, column, n, tile);
+      kernels.tile_exponentials(tile, n, m, maxima, factors, tile);
+      reader.store_tile(Softmax::kDIn, index, m, column, n, tile, job.accumulate);
+    });
+  }
+};
+
+template <class Frame>
+void run(const Softmax* job, int64_t index, int64_t partitions) {
+  with_frame<Frame>(*job, [&](Frame& frame) {
+    for_rows(job->rows, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
+             [&](int64_t row, int64_t n) {
+               frame.by_tiles ? frame.rows_of_tile(row, n) : frame.row(row);
+             });
+    // Before others read what has been streamed.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  });
+}
+
+}  // namespace
+
+void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
+                  const int* dtypes, const bool* reduced, bool in_order) {
+  plan_rows(&job->rows, table->convert, count, arrays, dtypes, reduced, in_order);
+  job->kernels = &table->softmax->kernels[job->rows.compute_dtype == kF64];
+  job->store_nontemporal = table->norm->kernels[0].store_nontemporal;
+}
+
+void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {
+  run<Forward>(job, index, partitions);
+}
+void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
+  run<Backward>(job, index, partitions);
+}
+void logsumexp_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
+  run<LseBackward>(job, index, partitions);
+}
+
+}  // namespace fastact

@@ -1,0 +1,75 @@
+// softmax, log_softmax, logsumexp and cross_entropy on the rows engine (core/rows.h).
+//
+// A row is read in blocks of kSoftmaxBlock elements, each with a maximum of its own
+// (common/softmax/ softmax.h), and the blocks' statistics are merged in their order. Blocks depend
+// on nothing but the row's length: neither do bits.
+//
+//   softmax      exponentials go to a buffer of the thread, of at most kTileBytes, and are scaled
+//   from
+//                there: one read of memory, one write. Those of longer rows are computed twice,
+//                once for the sum and once for y: two reads
+//   log_softmax  the statistic, then (z - max) - log1p(s), from the cache where the row fits
+//   logsumexp, cross_entropy   one read. No probability is ever stored
+//   backward     a sum over the row, then its gradient; of logsumexp and cross_entropy one pass
+//
+// A row belongs to one thread. Measurements: docs/design/softmax.md.
+#pragma once
+
+#include "cpu/core/kernel_table.h"
+#include "cpu/core/rows.h"
+
+namespace fastact {
+
+constexpr int64_t kTileBytes = 256 << 10;  // of a thread's buffer of exponentials
+constexpr int64_t kFewElements = 32;       // of a row: of shorter rows many are computed at a time
+constexpr int64_t kLossRows = 64;          // rows whose losses are added up before others
+
+enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
+constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
+
+struct Softmax {
+  enum Forward { kX, kMask, kY, kLse };  // kLse: of logsumexp alone
+  enum Backward { kDy, kOut, kDx };      // softmax and log_softmax
+  enum LseBackward { kIn, kInMask, kDLse, kOfLse, kDIn };
+  enum CrossEntropy { kLogits, kTarget, kWeight, kOutLse, kLosses, kDLoss, kCrossOperands };
+  // Backward of cross_entropy writes dlogits in the place of kLosses.
+  static constexpr int kDLogits = kLosses;
+
+  Rows rows;
+  const SoftmaxKernels* kernels;
+  void (*store_nontemporal)(const char* from, char* to, int64_t bytes);
+  int kind;
+  int mask_kind;  // of SoftmaxKernels::prepare
+  double scale;
+  bool accumulate;
+
+  // cross_entropy
+  bool has_indices, has_probabilities;
+  int64_t ignore_index;
+  double label_smoothing;
+  double* partial;  // [ceil(rows / kLossRows)][2]: sums of losses and of their weights; null: none
+  double gradient;  // 1 / divisor
+  double weight_sum;  // of all classes
+};
+
+enum LossReduction : int { kNone, kMean, kSum, kReductions };
+constexpr const char* kReductionNames[] = {"none", "mean", "sum"};
+
+// Operands as those of Softmax::Forward and so on; data null: not there.
+void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
+                  const int* dtypes, const bool* reduced, bool in_order);
+
+void softmax_partition(const Softmax* job, int64_t index, int64_t partitions);
+void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
+void logsumexp_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
+
+inline int64_t softmax_rows(const Softmax& job) { return job.rows.rows.size; }
+int64_t loss_partials(int64_t rows);  // doubles
+bool has_valid_targets(const Softmax& job);
+void sum_weights(Softmax* job);
+void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions);
+void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
+// loss OUT, of a dtype, and divisor OUT, double, of the partials.
+void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char* divisor);
+
+}  // namespace fastact

@@ -1,0 +1,114 @@
+// cross_entropy: the loss of rows of logits, and its gradient, without the probabilities.
+//
+// Forward, one pass over the logits: the peak of each row (statistic.cuh), from which lse and the
+// loss follow. Where label smoothing or a target of probabilities gives each class a share in the
+// loss, the sums of the shares are taken in the same pass. A reduction adds up the losses of each
+// block, then those of all blocks in a fixed order: no atomics.
+//
+//   Bytes moved: the logits (and probabilities) once; a row's lse.
+//
+// Backward, one pass: dz = factor (exp(z - lse) sum(a w) - a w). Where classes have shares, their
+// sum is taken first, which reads probabilities twice.
+//
+//   Bytes moved: logits and dlogits once; probabilities twice.
+//
+// An index that names no class gives NaN in its row: the host can't know it, and nothing waits.
+#include "cuda/softmax/cross_entropy.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// Whether classes other than the target's have a share in the loss.
+bool has_shares(const SoftmaxCall& call) {
+  return call.arrays[kDy].data || call.label_smoothing != 0;
+}
+
+// Runs visit(has_shares), a constant.
+template <class Visit>
+void for_shares(const SoftmaxCall& call, Visit visit) {
+  if (has_shares(call))
+    visit(std::true_type());
+  else
+    visit(std::false_type());
+}
+
+// Bytes of the peaks of chunks.
+template <class T>
+int64_t peak_bytes(const SoftmaxPlan& plan) {
+  const int64_t vecs = ceil_div(plan.rows.length, Vec<T>::kSize);
+  if (vecs <= kSoftmaxSplit) return 0;
+  return plan.rows.count * ceil_div(vecs, kSoftmaxChunk) * kLossFields * int64_t(sizeof(double));
+}
+
+}  // namespace
+
+template <class T>
+int64_t cross_entropy_workspace(const SoftmaxCall& call) {
+  const SoftmaxPlan plan = plan_softmax<T>(call);
+  if (call.reduction == kNone) return peak_bytes<T>(plan);
+  // Blocks that have losses: of columns each a row or more for a thread of kElementsOfLane.
+  const int64_t lanes = power_of_two_from(ceil_div(plan.rows.length, kElementsOfLane), kWarp);
+  RowChunks chunks;
+  SoftmaxRows rows{};
+  set_forward_lanes(&rows, ceil_div(plan.rows.length, Vec<T>::kSize), kSoftmaxSplit, kSoftmaxChunk,
+                    &chunks);
+  const int64_t tasks = std::max(ceil_div(plan.rows.count, kColumnBlock / lanes),
+                                 ceil_div(plan.rows.count, rows.teams));
+  return peak_bytes<T>(plan) + 2 * tasks * int64_t(sizeof(double));
+}
+
+template <class T>
+void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
+  const bool reduces = call.reduction != kNone;
+  LossTotals totals{nullptr};
+  int64_t tasks = 0, count = 0;
+  if (!is_empty(call.arrays[kX])) {
+    const SoftmaxPlan plan = plan_softmax<T>(call);
+    count = plan.rows.count;
+    if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
+    for_shares(call, [&](auto shares) {
+      constexpr bool kShares = decltype(shares)::value;
+      for_layout(plan, kCacheSlots<T, false>, [&](auto rows, Shape shape) {
+        using Rows = decltype(rows);
+        constexpr int kOwn = Rows::kColumns ? kColumnShared : kStaticShared;
+        if constexpr (!Rows::kColumns) {
+          if (plan.chunks.count > 1) {
+            const SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
+            shape.blocks = blocks_for(rows.count * chunks.count);
+            tasks = ceil_div(rows.count, 256 / kWarp);
+            launch_with_shared(cross_entropy_peaks<T, kShares, Rows>, shape, stream, rows, chunks);
+            launch(cross_entropy_merge<T, kShares, Rows>, {blocks_for(tasks), 256}, stream, rows,
+                   chunks, totals);
+            return;
+          }
+        }
+        tasks = plan.tasks;
+        launch_with_shared<kOwn>(cross_entropy_rows<T, kShares, Rows>, shape, stream, rows, totals);
+      });
+    });
+  }
+  if (!reduces) return;
+  launch(finish_loss<T>, {1, kThreadsOfNarrow}, stream, totals.totals, tasks,
+         call.reduction == kMean, call.arrays[kDy].data ? double(count) : -1.0, call.loss,
+         call.divisor);
+}
+
+template <class T>
+void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
+  const SoftmaxPlan plan = plan_softmax<T>(call);
+  for_shares(call, [&](auto shares) {
+    constexpr bool kShares = decltype(shares)::value;
+    for_layout(plan, 0, [&](auto rows, Shape shape) {
+      if (!kShares && plan.chunks.count > 1)
+        shape.blocks = blocks_for(rows.count * plan.chunks.count);
+      launch(cross_entropy_gradients<T, kShares, decltype(rows)>, shape, stream, rows, plan.chunks);
+    });
+  });
+}
+
+using Storage = FASTACT_STORAGE;
+template int64_t cross_entropy_workspace<Storage>(const SoftmaxCall&);
+template void cross_entropy_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
+template void cross_entropy_backward<Storage>(const SoftmaxCall&, cudaStream_t);
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,181 @@
+// The plan of a softmax, made on the host: from axes to rows and their elements.
+//
+// Three layouts are told apart:
+//
+//   rows      the elements of a row are neighbours in memory            read by vectors along a row
+//   columns   the elements of a row are a step apart, and neighbouring  read by vectors across rows
+//             rows are neighbours in memory (softmax over an outer axis)
+//   strided   anything else                                             element by element, as rows
+#pragma once
+
+#include <cstdlib>
+
+#include "cuda/core/rows.cuh"
+#include "cuda/softmax/softmax.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int64_t kSoftmaxSplit = 8192;  // vectors of a row that one block takes
+constexpr int64_t kSoftmaxChunk = 4096;  // vectors of a part of a longer one
+constexpr int kColumnBlock = 256;        // threads of a block of columns
+constexpr int64_t kElementsOfLane = 16;  // of a column, that are worth another lane
+constexpr int kColumnShared = 18 << 10;  // bytes, at most, of a columns kernel's own
+constexpr int kData = 3;                 // roles of x's shape and dtype: the first
+
+// The parameters of the kernels.
+struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
+  static constexpr bool kColumns = false;
+
+  int64_t step[kSoftmaxRoles];  // bytes from element to element; not of strided arrays
+  int mask_dtype, number_dtype, target_dtype;
+  // Rows of the mask, which repeats along some of their axes; not of strided arrays.
+  int mask_axes;
+  int64_t mask_length[kRowAxes], mask_stride[kRowAxes];
+  int64_t inner;     // columns: neighbouring rows; pitch is that from `inner` rows to the next
+  bool is_reversed;  // the first element is the last class
+
+  int kind;
+  double scale;
+  bool accumulate;
+  // Of cross_entropy: a class has share smooth + keep p, p its probability, 1 for the target's.
+  double keep, smooth;
+  int64_t ignore_index;
+  bool is_mean;
+  const double* divisor;
+};
+
+struct SoftmaxStrided : SoftmaxRows {
+  static constexpr bool kDense = false;
+  RowTable<kSoftmaxRoles> table;
+};
+
+struct SoftmaxColumns : SoftmaxRows {
+  static constexpr bool kColumns = true;
+};
+
+enum SoftmaxLayout { kRowLayout, kColumnLayout, kStridedLayout };
+
+struct SoftmaxPlan {
+  SoftmaxStrided rows;
+  SoftmaxLayout layout;
+  int threads;
+  RowChunks chunks;
+  int64_t tasks;  // blocks that take rows, or columns, once each
+
+  const SoftmaxRows& dense() const { return rows; }
+  SoftmaxColumns columns() const {
+    SoftmaxColumns made{};
+    static_cast<SoftmaxRows&>(made) = rows;
+    return made;
+  }
+};
+
+inline bool is_output(const SoftmaxCall& call, int role) {
+  return role == kY && call.arrays[kY].data;
+}
+
+template <class T>
+SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
+  SoftmaxPlan plan{};
+  SoftmaxRows& rows = plan.rows;
+  const Operand* operands[kSoftmaxRoles];
+  int64_t item[kSoftmaxRoles];
+  for (int k = 0; k < kSoftmaxRoles; ++k) {
+    operands[k] = &call.arrays[k];
+    item[k] = call.arrays[k].data ? item_size(call.dtypes[k]) : int64_t(sizeof(T));
+  }
+  const RowAxes<kSoftmaxRoles> axes(operands, item, kX,
+                                    [&](int i) { return call.reduced[i] ? 1 : 0; });
+  const int row_axes = axes.end_of(0), count = axes.count;
+  rows.count = axes.size_of(0), rows.length = axes.size_of(1);
+  axes.fill(&plan.rows.table, row_axes);
+  for (int i = 0; i < call.arrays[kX].ndim; ++i)
+    if (call.reduced[i]) rows.is_reversed |= byte_stride(call.arrays[kX], i, sizeof(T)) < 0;
+  rows.mask_axes = row_axes;
+  for (int i = 0; i < row_axes; ++i)
+    rows.mask_length[i] = axes.axes[i].length, rows.mask_stride[i] = axes.axes[i].stride[kMask];
+
+  // Columns: the innermost axis of rows steps by one element in all data.
+  bool is_dense = true, is_columns = row_axes > 0;
+  rows.inner = row_axes > 0 ? axes.axes[row_axes - 1].length : 1;
+  int64_t column_pitch[kSoftmaxRoles] = {};
+  for (int k = 0; k < kSoftmaxRoles; ++k) {
+    rows.data[k] = axes.data[k];
+    if (!rows.data[k]) continue;
+    const auto address = reinterpret_cast<uintptr_t>(rows.data[k]);
+    const bool is_linear = axes.is_linear(row_axes, count, k, &rows.step[k]);
+    if (k < kData || k == kWeight || k == kMask) is_dense &= is_linear, is_columns &= is_linear;
+    if (k == kMask || k == kWeight) continue;
+    const bool is_even = axes.is_linear(0, row_axes, k, &rows.pitch[k]);
+    is_dense &= is_even;
+    if (k >= kData) {
+      is_columns &= is_even;
+      continue;
+    }
+    rows.repeated[k] = k != kY && axes.repeats(k);
+    if (rows.length > 1) is_dense &= rows.repeated[k] || rows.step[k] == item[k];
+    is_columns &= axes.is_linear(0, row_axes - 1, k, &column_pitch[k]);
+    is_columns &=
+        rows.repeated[k] || (row_axes > 0 && axes.axes[row_axes - 1].stride[k] == item[k]);
+    rows.windows[k] = !call.arrays[kY].data || call.arrays[kY].data != call.arrays[k].data;
+    rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kVecBytes == 0;
+  }
+  // What is one element long goes by columns where it can: a row of it is no vector.
+  if (is_columns && rows.length == 1) is_dense = false;
+  plan.layout = is_dense ? kRowLayout : is_columns ? kColumnLayout : kStridedLayout;
+  if (plan.layout == kColumnLayout) {
+    for (int k = 0; k < kData; ++k) {
+      rows.pitch[k] = column_pitch[k];
+      const auto address = reinterpret_cast<uintptr_t>(rows.data[k]);
+      rows.fast[k] =
+          rows.data[k] && !rows.repeated[k] &&
+          (address | uintptr_t(rows.pitch[k]) | uintptr_t(rows.step[k])) % kVecBytes == 0;
+    }
+    const int lanes = power_of_two_from(ceil_div(rows.length, kElementsOfLane), kWarp);
+    rows.lanes = lanes, rows.teams = kColumnBlock / lanes;
+    rows.per_lane = int(ceil_div(rows.length, lanes));
+    plan.threads = kColumnBlock;
+    plan.chunks = {rows.length, 1};
+    const int64_t vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
+    plan.tasks = ceil_div(vecs, rows.teams);
+  } else {
+    plan.threads = set_forward_lanes(&rows, ceil_div(rows.length, Vec<T>::kSize), kSoftmaxSplit,
+                                     kSoftmaxChunk, &plan.chunks);
+    plan.tasks = ceil_div(rows.count, rows.teams);
+  }
+  rows.mask_dtype = call.dtypes[kMask];
+  rows.number_dtype = call.dtypes[kNumber];
+  rows.target_dtype = call.dtypes[kTarget];
+  rows.kind = call.kind;
+  rows.scale = call.scale;
+  rows.accumulate = call.accumulate;
+  rows.smooth = call.label_smoothing / double(rows.length);
+  rows.keep = 1 - call.label_smoothing;
+  rows.ignore_index = call.ignore_index;
+  rows.divisor = call.divisor;
+  return plan;
+}
+
+// Runs visit(rows) with the rows of the plan's layout, and shared memory for `slots` slots a
+// vector.
+template <class Visit>
+void for_layout(SoftmaxPlan plan, int slots, Visit visit) {
+  const int64_t slot = int64_t(kVecBytes) * plan.threads * slots;
+  const bool is_columns = plan.layout == kColumnLayout;
+  // Two blocks of columns share a multiprocessor: theirs are short.
+  const int64_t most =
+      is_columns ? shared_of_device(kColumnShared) / 2 - kColumnShared : shared_of_device();
+  const int64_t fit = slots > 0 ? most / slot : 0;
+  plan.rows.resident = int(std::min<int64_t>(plan.rows.per_lane, fit));
+  const Shape shape{blocks_for(plan.tasks), plan.threads, 1, 1, int(plan.rows.resident * slot)};
+  if (is_columns)
+    visit(plan.columns(), shape);
+  else if (plan.layout == kRowLayout)
+    visit(plan.dense(), shape);
+  else
+    visit(plan.rows, shape);
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

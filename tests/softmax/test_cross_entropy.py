@@ -1,0 +1,178 @@
+"""cross_entropy: against the oracle and torch, and what it refuses."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import DTYPES
+
+import fastact as fa
+from fastact.check import reference
+
+SHAPES: list[tuple[tuple[int, ...], int | None]] = [
+    ((5,), None),
+    ((70, 10), None),
+    ((4, 2100), -1),
+    ((3, 7, 4, 5), None),
+    ((2, 1100, 40), None),
+]
+
+
+def example(
+    shape: tuple[int, ...], axis: int | None, dtype: str, probable: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, target and weight."""
+    rng = np.random.default_rng(5)
+    at = (1 if len(shape) > 1 else 0) if axis is None else axis % len(shape)
+    x = (3 * rng.standard_normal(shape)).astype(DTYPES[dtype])
+    kept = tuple(n for i, n in enumerate(shape) if i != at)
+    weight = rng.uniform(0.5, 2, shape[at]).astype(np.promote_types(x.dtype, np.float32))
+    if probable:
+        target = np.exp(rng.standard_normal(shape))
+        target = (target / target.sum(at, keepdims=True)).astype(x.dtype)
+    else:
+        target = rng.integers(0, shape[at], kept, dtype=np.int64)
+        if len(kept) > 0:
+            target[(0,) * len(kept)] = -100
+    return x, target, weight
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("probable", [False, True], ids=["classes", "probabilities"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_and_gradients(
+    dtype: str,
+    shape: tuple[int, ...],
+    axis: int | None,
+    reduction: str,
+    probable: bool,
+    smoothing: float,
+) -> None:
+    x, target, weight = example(shape, axis, dtype, probable)
+    at = (1 if len(shape) > 1 else 0) if axis is None else axis % len(shape)
+    wide, bounds = reference.wide(x.dtype), fa.cross_entropy.bounds
+    for w in (None, weight):
+        options: dict[str, Any] = {
+            "axis": axis,
+            "reduction": reduction,
+            "label_smoothing": smoothing,
+        }
+        loss, saved = fa.cross_entropy.forward(x, target, weight=w, **options)
+        assert_same_bits(fa.cross_entropy(x, target, weight=w, **options), loss)
+        losses, terms, counts, tw = reference.cross_entropy(
+            x.astype(wide), target, w, at, -100, smoothing
+        )
+        total, divisor = np.asarray, wide(1)
+        if reduction != "none":
+            total = np.sum
+            divisor = counts.sum() if reduction == "mean" else divisor
+        allowed = bounds.allowed(
+            total(losses) / divisor, total(terms) / divisor, x.shape[at], x.dtype
+        )
+        assert reference.excess(loss, total(losses) / divisor, allowed) <= 1
+
+        dloss = np.random.default_rng(6).standard_normal(np.shape(loss)).astype(x.dtype)
+        dx = fa.cross_entropy.backward(dloss, *saved, **options)
+        g = np.expand_dims(dloss.astype(wide), at) if reduction == "none" else dloss.astype(wide)
+        g = g / divisor
+        lse = np.expand_dims(saved[3].astype(wide), at)
+        with np.errstate(invalid="ignore"):
+            p = np.exp(x.astype(wide) - lse) * tw.sum(at, keepdims=True)
+        exact = g * (p - tw)
+        allowed = bounds.gradient(exact, np.abs(g) * (p + tw), x.shape[at], x.dtype)
+        assert reference.excess(dx, exact, allowed) <= 1
+        into = x.copy()
+        kept = (into, *saved[1:])
+        assert_same_bits(fa.cross_entropy.backward(dloss, *kept, **options, out=into), dx)
+        assert into is not x
+
+
+def test_against_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for (shape, axis), smoothing, weighted, reduction, probable in product(
+        SHAPES[:4], (0.0, 0.1), (False, True), ("mean", "sum", "none"), (False, True)
+    ):
+        x, target, weight = map(torch.tensor, example(shape, axis, "float64", probable))
+        x.requires_grad_()
+        w = weight if weighted else None
+        last = axis == -1 and len(shape) > 2
+        exact = torch.nn.functional.cross_entropy(
+            x.movedim(-1, 1) if last else x,
+            target,
+            weight=w,
+            reduction=reduction,
+            label_smoothing=smoothing,
+        )
+        dloss = torch.ones_like(exact) * 1.5
+        exact.backward(dloss)
+        options = {"axis": axis, "reduction": reduction, "label_smoothing": smoothing}
+        loss, saved = fa.cross_entropy.forward(x.detach(), target, weight=w, **options)
+        torch.testing.assert_close(loss, exact.detach(), rtol=1e-13, atol=1e-14)
+        dx = fa.cross_entropy.backward(dloss, *saved, **options)
+        torch.testing.assert_close(dx, x.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_a_class_that_is_not_there_writes_nothing() -> None:
+    x, out = np.zeros((3, 4), np.float32), np.full(3, 7, np.float32)
+    good = np.array([0, 1, 3])
+    _, saved = fa.cross_entropy.forward(x, good, reduction="none")
+    for wrong in (4, -1, -(2**40)):
+        target = np.array([0, 1, wrong])
+        for _ in range(4):  # by a recorded plan, too
+            with pytest.raises(ValueError, match="target must hold classes from 0 to 3"):
+                fa.cross_entropy(x, target, reduction="none", out=out)
+        dx = np.full((3, 4), 7, np.float32)
+        with pytest.raises(ValueError, match="target must hold classes"):
+            fa.cross_entropy.backward(
+                np.ones(3, np.float32), x, target, *saved[2:], reduction="none", out=dx
+            )
+        assert np.all(out == 7)
+        assert np.all(dx == 7)
+    assert fa.cross_entropy(x, np.array([0, 1, 4]), ignore_index=4) > 0
+
+
+def test_integers_of_any_size() -> None:
+    x, target = np.float32([[1, 2, 3], [3, 2, 1]]), np.array([1, 2])
+    loss = fa.cross_entropy(x, target)
+    for dtype in (np.int32, np.uint8, np.int16):
+        assert fa.cross_entropy(x, target.astype(dtype)) == loss
+    assert fa.cross_entropy(x, [1, 2]) == loss
+
+
+def test_all_are_ignored() -> None:
+    x, target = np.zeros((2, 3), np.float32), np.array([-100, -100])
+    assert np.isnan(fa.cross_entropy(x, target))
+    assert fa.cross_entropy(x, target, reduction="sum") == 0
+    _, saved = fa.cross_entropy.forward(x, target)
+    assert np.all(fa.cross_entropy.backward(1.0, *saved) == 0)
+
+
+def test_threads_and_layout_do_not_matter() -> None:
+    x, target, _ = example((300, 500), None, "float32", False)
+    for a in (x, np.asfortranarray(x)):
+        loss, saved = fa.cross_entropy.forward(a, target)
+        dx = fa.cross_entropy.backward(1.0, *saved)
+        with fa.num_threads(1):
+            assert_same_bits(fa.cross_entropy(x, target), loss)
+            assert_same_bits(fa.cross_entropy.backward(1.0, x, *saved[1:]), dx)
+
+
+def test_refusals() -> None:
+    x, target = np.zeros((2, 3), np.float32), np.array([0, 1])
+    for error, message, options in (
+        (ValueError, "reduction must be", {"reduction": "max"}),
+        (ValueError, "label_smoothing must be from 0 to 1", {"label_smoothing": 1.5}),
+        (ValueError, "weight must have shape", {"weight": np.ones(2, np.float32)}),
+        (TypeError, "weight must have dtype float32", {"weight": np.ones(3)}),
+        (TypeError, "ignore_index must be an integer", {"ignore_index": 1.5}),
+    ):
+        with pytest.raises(error, match=message):
+            fa.cross_entropy(x, target, **options)
+    with pytest.raises(ValueError, match="target must have shape"):
+        fa.cross_entropy(x, np.array([0, 1, 2]))
+    with pytest.raises(ValueError, match="must have a class"):
+        fa.cross_entropy(np.zeros((2, 0), np.float32), target)

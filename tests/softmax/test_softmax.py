@@ -1,0 +1,280 @@
+"""softmax, log_softmax and logsumexp: values, gradients, masks, layouts and bits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import DTYPES
+
+import fastact as fa
+from fastact.check import reference
+
+OPS = [fa.softmax, fa.log_softmax, fa.logsumexp]
+by_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+by_dtype = pytest.mark.parametrize("dtype", list(DTYPES))
+
+# Rows of one element, of less than a tile's lanes, of a block, of several, and of more than the
+# buffer of a thread holds; along any axes.
+SHAPES: list[tuple[tuple[int, ...], Any]] = [
+    ((5,), -1),
+    ((3, 1), -1),
+    ((37, 10), -1),
+    ((3, 129), -1),
+    ((2, 1024), 1),
+    ((2, 4099), 1),
+    ((1, 70_001), 1),
+    ((129, 70), 0),
+    ((2500, 33), 0),
+    ((3, 21, 5, 7), 1),
+    ((4, 5, 6), (0, 2)),
+    ((2, 3, 40), (2, 1)),
+]
+
+
+def data(shape: tuple[int, ...], dtype: str, spread: float = 3.0, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).standard_normal(shape) * spread
+    return x.astype(DTYPES[dtype])
+
+
+def rows_of(op: Any, x: np.ndarray, axis: Any) -> tuple[int, ...]:
+    named = axis if isinstance(axis, tuple) else (axis,)
+    return tuple(sorted(a % x.ndim for a in named))
+
+
+def assert_right(op: Any, x: np.ndarray, axis: Any, **options: Any) -> np.ndarray:
+    """The call's result is within the stated bounds of the oracle's."""
+    scale, mask = options.get("scale", 1.0), options.get("mask")
+    axes = rows_of(op, x, axis)
+    keeps = {"keepdims": True} if op is fa.logsumexp else {}
+    y = op(x, axis=axis, **options, **keeps)
+    assert y.dtype == x.dtype
+    z = reference.row_logits(x, scale, mask, x.dtype)
+    exact = reference.softmax_row(op.name, z, axes, mask is not None)
+    magnitude = np.max(np.abs(np.where(np.isfinite(z), z, 0)), axes, keepdims=True, initial=0)
+    count = int(np.prod([x.shape[a] for a in axes]))
+    rounds = scale != 1 or mask is not None
+    allowed = op.bounds.allowed(exact, magnitude, count, x.dtype, rounds=rounds)
+    assert reference.excess(y, exact, allowed) <= 1
+    return y
+
+
+@by_op
+@by_dtype
+@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+def test_values(op: Any, dtype: str, shape: tuple[int, ...], axis: Any) -> None:
+    assert_right(op, data(shape, dtype), axis)
+
+
+@by_op
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spread", [1e-3, 20, 90, 1e3, 1e6, 1e30])
+def test_any_spread(op: Any, dtype: str, spread: float) -> None:
+    """Elements far apart, whose difference is rounded, and rows far from 0."""
+    for shift in (0.0, 700.0, -5000.0, 1e6):
+        x = (data((4, 200), dtype, spread).astype(np.float64) + shift).astype(dtype)
+        assert_right(op, x, -1)
+        assert_right(op, np.ascontiguousarray(x.T), 0)
+
+
+def test_one_far_above_all_others() -> None:
+    """log(S) would be 0 (https://github.com/scipy/scipy/issues/19521)."""
+    x = np.float32([[0, -20, -80, -87], [1000, 3, 2, 1]])
+    y = assert_right(fa.log_softmax, x, -1)
+    assert y[0, 0] < 0
+
+
+@by_op
+@by_dtype
+def test_scale_and_masks(op: Any, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    x = data((3, 4, 77), dtype)
+    takes_part = rng.random(x.shape) > 0.4
+    takes_part[..., 0] = True
+    takes_part[1, 2] = False  # nothing takes part
+    wide = np.promote_types(x.dtype, np.float32)
+    added = rng.standard_normal(x.shape).astype(wide)
+    infinite = np.where(takes_part, 0, -np.inf).astype(x.dtype)
+    masks = [takes_part, takes_part[0], takes_part[:1, :, :1], added, added[0, 0], infinite]
+    for mask in (None, *masks):
+        assert_right(op, x, -1, scale=0.37, mask=mask)
+        assert_right(op, x, 1, scale=-2.0, mask=mask)
+
+
+def test_nothing_takes_part() -> None:
+    x, mask = np.zeros((2, 40), np.float32), np.array([[True], [False]])
+    inf = np.full((2, 40), -np.inf, np.float32)
+    for shown in ({"mask": mask}, {"mask": np.where(mask, 0, inf)}):
+        assert np.all(fa.softmax(x, **shown)[1] == 0)
+        assert np.all(fa.log_softmax(x, **shown)[1] == -np.inf)
+        assert fa.logsumexp(x, **shown)[1] == -np.inf
+        for op in OPS:
+            _, saved = op.forward(x, **shown)
+            assert np.all(op.backward(1.0, *saved)[1] == 0)
+    with np.errstate(all="raise"):
+        assert np.all(np.isnan(fa.softmax(inf)))
+        assert np.all(np.isnan(fa.log_softmax(inf)))
+        assert np.all(fa.logsumexp(inf) == -np.inf)
+
+
+@pytest.mark.parametrize("n", [7, 40, 3000])
+def test_nan_and_infinity(n: int) -> None:
+    rows = np.zeros((5, n), np.float32)
+    rows[0, 1], rows[1, -1], rows[2, 2], rows[3, 0] = np.nan, np.inf, -np.inf, np.inf
+    rows[3, 1] = np.nan
+    for axis, x in ((1, rows), (0, np.ascontiguousarray(rows.T))):
+        for op in (fa.softmax, fa.log_softmax):
+            y = np.moveaxis(op(x, axis=axis), axis, 1)
+            assert np.isnan(y[[0, 1, 3]]).all()
+            assert not np.isnan(y[[2, 4]]).any()
+        lse = fa.logsumexp(x, axis=axis)
+        np.testing.assert_array_equal(np.isnan(lse), [True, False, False, True, False])
+        assert lse[1] == np.inf
+        assert np.isfinite(lse[[2, 4]]).all()
+    hidden = np.arange(n) != 1
+    assert not np.isnan(fa.softmax(rows[:1], mask=hidden)).any()
+
+
+@by_op
+@pytest.mark.parametrize("n", [5, 31, 33, 1023, 1025, 5000, 70_001])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_bits_depend_on_the_row_alone(op: Any, n: int, dtype: str, isa: str) -> None:
+    """Not on other rows, the position among them, strides or layout."""
+    for spread in (2.0, 4000.0):
+        x = data((40, n), dtype, spread)
+        whole = op(x)
+        assert_same_bits(op(np.ascontiguousarray(x.T), axis=0).T, whole)
+        assert_same_bits(op(np.asfortranarray(x)), whole)
+        assert_same_bits(op(x[3:4])[0], whole[3])
+        wide = np.repeat(x, 2, 1)
+        assert_same_bits(op(wide[:, ::2]), whole)
+        assert_same_bits(op(x[:, ::-1][:, ::-1]), whole)
+        backward = np.ascontiguousarray(x[:, ::-1])
+        assert_same_bits(op(backward[:, ::-1]), whole)
+
+
+@by_op
+def test_threads_do_not_matter(op: Any) -> None:
+    for shape, axis in (((301, 400), -1), ((70, 4000), 0)):
+        x = data(shape, "float32")
+        y, saved = op.forward(x, axis=axis)
+        dx = op.backward(y, *saved, axis=axis)
+        with fa.num_threads(1):
+            assert_same_bits(op(x, axis=axis), y)
+            assert_same_bits(op.backward(y, *saved, axis=axis), dx)
+
+
+@by_op
+@by_dtype
+@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+def test_gradients(op: Any, dtype: str, shape: tuple[int, ...], axis: Any) -> None:
+    """Of what was saved, within the stated bounds."""
+    x, scale = data(shape, dtype), 0.5
+    keeps = {"keepdims": True} if op is fa.logsumexp else {}
+    result, saved = op.forward(x, axis=axis, scale=scale, **keeps)
+    dy = data(result.shape, dtype, 1.0, seed=2)
+    dx = op.backward(dy, *saved, axis=axis, scale=scale, **keeps)
+    assert dx.dtype == x.dtype
+    assert dx.shape == x.shape
+    axes = rows_of(op, x, axis)
+    wide = reference.wide(x.dtype)
+    if op is fa.logsumexp:
+        z = reference.row_logits(x, scale, None, x.dtype)
+        exact = scale * dy.astype(wide) * np.exp(z - saved[2].astype(wide))
+        allowed = op.bounds.through_lse(exact, z, x.dtype)
+    else:
+        y, of_y = saved[0].astype(wide), dy.astype(wide)
+        exact, factor, total = reference.softmax_gradient(op.name, of_y, y, axes, scale)
+        count = int(np.prod([x.shape[a] for a in axes]))
+        allowed = op.bounds.gradient(exact, scale, factor, of_y, total, count, x.dtype)
+    assert reference.excess(dx, exact, allowed) <= 1
+    # added to what is there
+    into = np.ones_like(dx)
+    op.backward(dy, *saved, axis=axis, scale=scale, **keeps, out=into, accumulate=True)
+    np.testing.assert_allclose(
+        into.astype(np.float64), 1 + dx.astype(np.float64), rtol=2e-2 if x.itemsize == 2 else 1e-6
+    )
+
+
+@by_op
+def test_in_place(op: Any) -> None:
+    for shape, axis in (((40, 300), -1), ((300, 40), 0), ((2, 70_001), -1), ((50, 9), -1)):
+        x = data(shape, "float32")
+        y, saved = op.forward(x, axis=axis)
+        dy = data(y.shape, "float32", seed=3)
+        dx = op.backward(dy, *saved, axis=axis)
+        if op is fa.logsumexp:
+            with pytest.raises(ValueError, match="must not share memory with x"):
+                op(x, axis=axis, keepdims=True, out=x[:1] if axis == 0 else x[:, :1])
+            assert_same_bits(op.backward(dy, x, None, saved[2], axis=axis, out=x), dx)
+            continue
+        assert_same_bits(op(x, axis=axis, out=x), y)
+        assert_same_bits(op.backward(dy, y, axis=axis, out=dy), dx)
+        dy = data(y.shape, "float32", seed=3)
+        assert_same_bits(op.backward(dy, y, axis=axis, out=y), dx)
+
+
+def test_shared_memory_is_refused() -> None:
+    x = np.zeros((5, 8), np.float32)
+    with pytest.raises(ValueError, match="partial overlap"):
+        fa.softmax(x[:, :-1], out=x[:, 1:])
+    with pytest.raises(ValueError, match="mask"):
+        fa.softmax(x, mask=x[0], out=x)
+
+
+@by_op
+def test_empty(op: Any) -> None:
+    assert op(np.zeros((0, 3), np.float32)).size == 0
+    y = op(np.zeros((3, 0), np.float32))
+    if op is fa.logsumexp:
+        assert np.all(y == -np.inf)
+        assert y.shape == (3,)
+        assert op(np.zeros((3, 0)), keepdims=True).shape == (3, 1)
+    else:
+        assert y.shape == (3, 0)
+
+
+def test_refusals() -> None:
+    x = np.zeros((2, 3), np.float32)
+    for error, message, options in (
+        (ValueError, "mask must broadcast", {"mask": np.zeros(2, bool)}),
+        (TypeError, "mask must have dtype bool, ", {"mask": np.zeros(3, np.complex64)}),
+        (TypeError, "mask must have dtype float32", {"mask": np.zeros(3, np.float16)}),
+        (TypeError, "mask must be an array", {"mask": True}),
+        (ValueError, "scale must be finite", {"scale": np.inf}),
+        (ValueError, "axis", {"axis": 2}),
+    ):
+        with pytest.raises(error, match=message):
+            fa.softmax(x, **options)
+    for op in fa.ops.values():
+        if op.family == "activations":
+            for other in (np.zeros(3, bool), np.zeros(3, np.int64)):
+                with pytest.raises(TypeError, match="must have dtype float16"):
+                    op(np.zeros(3, np.float32), out=other)
+
+
+def test_the_cache_tells_calls_apart() -> None:
+    """Options are keys by their values, masks by their layout, and are read anew."""
+    x = data((4, 6), "float32")
+    masks = [np.random.default_rng(i).random((4, 6)) > 0.3 for i in range(3)]
+    for _ in range(4):
+        for scale in (1.0, 0.5):
+            assert_right(fa.softmax, x, -1, scale=scale)
+            for mask in masks:
+                assert_right(fa.softmax, x, -1, scale=scale, mask=mask)
+                _y, saved = fa.logsumexp.forward(x, scale=scale, mask=mask)
+                dx = fa.logsumexp.backward(1.0, *saved, scale=scale)
+                np.testing.assert_allclose(dx, scale * fa.softmax(x, scale=scale, mask=mask), 1e-5)
+
+
+@by_op
+def test_gradcheck_against_torch(op: Any) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(data((4, 5, 6), "float64"), requires_grad=True)
+    exact = getattr(torch, op.name)(0.7 * x, 1)
+    dy = torch.tensor(data(tuple(exact.shape), "float64", seed=4))
+    exact.backward(dy)
+    y, saved = op.forward(x.detach(), axis=1, scale=0.7)
+    torch.testing.assert_close(y, exact.detach(), rtol=1e-14, atol=1e-14)
+    dx = op.backward(dy, *saved, axis=1, scale=0.7)
+    torch.testing.assert_close(dx, x.grad, rtol=1e-13, atol=1e-14)
