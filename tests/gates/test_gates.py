@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_same_bits
-from gated import assert_all_same, backward, each_op, everywhere, forward, on, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recurrent import assert_all_same, backward, each_op, everywhere, forward, on, views
 
 import fastact as fa
 from fastact.check.gates import Step, errors, random_step

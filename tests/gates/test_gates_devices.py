@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from conftest import assert_same_bits
 from devices import DTYPES, EMULATED, KERNELS
-from gated import assert_all_same, backward, each_op, forward, on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import is_aligned
 from layouts import views as any_view
+from recurrent import assert_all_same, backward, each_op, forward, on
 from sums import assert_sums
 
 import fastact as fa

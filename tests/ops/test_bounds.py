@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
-from gated import GATES
 from normed import Arrays, Setting, assert_right, for_every_norm, run, run_on
+from recurrent import GATES
 
 import fastact as fa
 from fastact.check import reference

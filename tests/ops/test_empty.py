@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import ACTIVATIONS
 from devices import FRAMEWORKS, KERNELS, Framework
-from gated import GATES
 from normed import OF_ROWS
+from recurrent import GATES
 
 import fastact as fa
 from fastact.check.norm_rows import rows_of, traits

@@ -41,8 +41,7 @@ void gather_pairs(char* to, const char* from, int64_t n) {
     memcpy(&low, from, kBytes);
     memcpy(&high, from + kBytes, kBytes);
 #if defined(__clang__)
-    for (int i = 0; i < kCount / 2; ++i)
-      even[i] = low[2 * i], even[kCount / 2 + i] = high[2 * i];
+    for (int i = 0; i < kCount / 2; ++i) even[i] = low[2 * i], even[kCount / 2 + i] = high[2 * i];
 #else
     Several mask;  // a constant; of the loop above GCC makes insertions, one by one
     for (int i = 0; i < kCount; ++i) mask[i] = T(2 * i);

@@ -97,7 +97,8 @@ class NormParameterReader {
       s.kernels->to_compute[p.dtype](packed, buffer, n);
     else
       s.kernels->round(packed, buffer, n);
-    if (!is_double) s.compute_item == sizeof(double) ? shift<double>(buffer, n) : shift<float>(buffer, n);
+    if (!is_double)
+      s.compute_item == sizeof(double) ? shift<double>(buffer, n) : shift<float>(buffer, n);
     read_base = base, read_column = column, read_count = n;
   }
 

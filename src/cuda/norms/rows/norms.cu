@@ -12,8 +12,9 @@
 //   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
 //   2. squared distances from the mean (rms_norm leaves this pass out)
 //   3. y = f(z)
-// One barrier per sum, and nothing wide is live across the call of the activation. Rows of more than
-// kSplit vectors are cut into chunks: moments of the chunks, one kernel that merges them, then y.
+// One barrier per sum, and nothing wide is live across the call of the activation. Rows of more
+// than kSplit vectors are cut into chunks: moments of the chunks, one kernel that merges them, then
+// y.
 //
 //   Bytes moved: x, residual, total and y once; beyond kSplit vectors, pass 3 reads again.
 //

@@ -16,10 +16,10 @@ struct NormCall {
   Operand weight, bias;    // IN
   Operand dweight, dbias;  // OUT, or IN/OUT with accumulate; of the dtypes of weight and bias
   int weight_dtype, bias_dtype;
-  const bool* reduced;       // one flag per axis: is inside a row
-  const bool* of_parameter;  // one flag per axis: weight and bias have it
-  int which;                 // the activation
-  const double* parameters;  // its
+  const bool* reduced;        // one flag per axis: is inside a row
+  const bool* of_parameter;   // one flag per axis: weight and bias have it
+  int which;                  // the activation
+  const double* parameters;   // its
   double eps, weight_offset;  // the weight is weight + weight_offset
   bool is_centred, accumulate;
   bool casts;  // of 16-bit data, what lies between the steps is rounded (common/norms/norms.h)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import assert_agrees, assert_same_bits
 from devices import DTYPES, EMULATED, KERNELS
-from gated import On, assert_all_same
+from recurrent import On, assert_all_same
 from sums import assert_sums
 
 import fastact as fa
