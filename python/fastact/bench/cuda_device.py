@@ -68,6 +68,10 @@ class Gpu:
         kind = getattr(self.torch, dtype)
         return self.torch.randn(tuple(shape), dtype=kind, device=self.device)
 
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """A tensor of random int64 from 0 to below `end`."""
+        return self.torch.randint(end, tuple(shape), device=self.device)
+
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """A tensor to be written."""
         kind = getattr(self.torch, dtype)

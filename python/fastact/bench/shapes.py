@@ -90,6 +90,22 @@ BATCHED = (
     Layout("small-nhwc", (128, 24, 24, 6), channel=-1),
 )
 
+#: Softmax on the CPU: rows as those of norms, and along the other axis.
+SOFTMAX_ROWS = (
+    Layout(TINY, (8, 8), ((1,),), on_request=True),
+    Layout("matrix", (8192, 4096), ((1,),)),
+    Layout("linear", (4096, 768), ((1,), (0,))),
+    Layout("short", (1024, 64), ((1,),)),
+    Layout("long", (64, 65536), ((1,),)),
+)
+
+#: Losses of classes on the CPU: words of a vocabulary, and digits.
+CLASSES = (
+    Layout(TINY, (8, 8), ((1,),), on_request=True),
+    Layout("vocabulary", (512, 32000), ((1,),)),
+    Layout("digits", (1024, 10), ((1,),)),
+)
+
 #: Moments over an axis between others.
 MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
 
@@ -114,7 +130,17 @@ def pictures(sizes: Sequence[int] | None) -> list[tuple[Shape, int]]:
     ]
 
 
-_ALL = (*REDUCED, *BIASED, *WEIGHTS, *NORMED_ROWS, *NORMED_IMAGES, *BATCHED, *MIDDLE)
+_ALL = (
+    *REDUCED,
+    *BIASED,
+    *WEIGHTS,
+    *NORMED_ROWS,
+    *NORMED_IMAGES,
+    *BATCHED,
+    *MIDDLE,
+    *SOFTMAX_ROWS,
+    *CLASSES,
+)
 
 
 def names() -> list[str]:

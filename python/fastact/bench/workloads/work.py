@@ -137,6 +137,9 @@ class Maker(Protocol):
     def random(self, shape: Sequence[int], dtype: str) -> Any:
         """An array of normal random numbers."""
 
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """An array of random int64 from 0 to below `end`."""
+
 
 class InMemory:
     """Arrays of NumPy, each of other numbers."""
@@ -149,6 +152,11 @@ class InMemory:
         self._made += 1
         normal = np.random.default_rng(self._made).standard_normal(shape, dtype=np.float32)
         return np.asarray(normal).astype(dtype)
+
+    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
+        """An array of random int64 from 0 to below `end`."""
+        self._made += 1
+        return np.random.default_rng(self._made).integers(0, end, shape)
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

@@ -1,0 +1,152 @@
+"""The benchmark of the softmax family: functions of rows of x, and the loss of rows of logits.
+
+Forward reads x and writes y, or next to nothing where a row gives one number; backward reads dy and
+what was saved, and writes dx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import shapes
+from ..peers import LeftOut
+from ..shapes import Shape
+from .work import ELEMENTS, ITEM, Call, Case, Family, Maker, Options, Sizes, Work, unless_missing
+
+_WORDS = 32000  # of a vocabulary
+_LENGTH = 4096  # of a row
+
+
+def _is_loss(op: Any) -> bool:
+    return "target" in op.entry_points["call"].arrays
+
+
+def _case(op: Any, direction: str, dtype: str, on_gpu: bool, shape: Shape, axis: int = 1) -> Case:
+    gives_rows = op.results == ("y",) and "x" not in op.saves
+    forward = direction == "forward"
+    rows = prod(shape) // shape[axis]
+    return Case(
+        op,
+        direction,
+        dtype,
+        shape,
+        shapes.shape_label(shape) if axis == 1 else shapes.sum_label(shape, (axis,)),
+        (2 if forward else 3) if gives_rows else (1 if forward and on_gpu else 2),
+        {} if _is_loss(op) else {"axis": axis},
+        (axis,),
+        on_gpu=on_gpu,
+        span=shape[axis],
+        sums=forward and not gives_rows,
+        small=0 if gives_rows else 2 * rows * ITEM[dtype],
+    )
+
+
+def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+    case = partial(_case, op, direction, dtype, False)
+    layouts = shapes.CLASSES if _is_loss(op) else shapes.SOFTMAX_ROWS
+    return [
+        case(layout.shape, axis[0])
+        for layout in shapes.chosen(layouts, options.shapes)
+        for axis in layout.axes
+        if axis is not None
+    ]
+
+
+def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+    case, found = partial(_case, op, direction, dtype, True), []
+    for size in sizes or (ELEMENTS,):
+        length = min(size, _WORDS if _is_loss(op) else _LENGTH)
+        found.append(case((size // length, length)))
+        if not _is_loss(op):
+            found.append(case((length, size // length), 0))
+    return found
+
+
+def _inputs(case: Case, make: Maker) -> dict[str, Any]:
+    x = make.random(case.shape, case.dtype)
+    if not _is_loss(case.op):
+        return {"x": x}
+    rows, classes = case.shape
+    return {"logits": x, "target": make.integers((rows,), classes)}
+
+
+def _incoming(case: Case, make: Maker) -> dict[str, Any]:
+    name = case.op.entry_points["backward"].arrays[0]
+    if _is_loss(case.op):
+        return {name: make.random((), case.dtype)}
+    shape = shapes.kept(case.shape, case.axis) if "x" in case.op.saves else case.shape
+    return {name: make.random(shape, case.dtype)}
+
+
+# --- the same by torch and numpy ------------------------------------------------------------------
+
+_TORCH: dict[str, Callable[[Any, int], Callable[..., Any]]] = {
+    "softmax": lambda torch, axis: lambda x: torch.softmax(x, axis),
+    "log_softmax": lambda torch, axis: lambda x: torch.log_softmax(x, axis),
+    "logsumexp": lambda torch, axis: lambda x: torch.logsumexp(x, axis),
+    "cross_entropy": lambda torch, _: (
+        lambda logits, target: torch.nn.functional.cross_entropy(logits, target)
+    ),
+}
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    made = unless_missing(_TORCH.get(case.op.name), case.op.name)
+    function: Callable[..., Any] = made(torch, (case.axis or (1,))[0])
+    return function
+
+
+def _softmax(x: Any, axis: int) -> Any:
+    e = np.exp(x - np.max(x, axis, keepdims=True))
+    return e / np.sum(e, axis, keepdims=True)
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    d = x - np.max(x, axis, keepdims=True)
+    return d - np.log(np.sum(np.exp(d), axis, keepdims=True))
+
+
+def _logsumexp(x: Any, axis: int) -> Any:
+    top = np.max(x, axis, keepdims=True)
+    return np.squeeze(top, axis) + np.log(np.sum(np.exp(x - top), axis))
+
+
+def _cross_entropy(logits: Any, target: Any) -> Any:
+    return np.mean(_logsumexp(logits, 1) - logits[np.arange(len(target)), target])
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "logsumexp": _logsumexp,
+}
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    if case.direction != "forward":
+        raise LeftOut("its naive formula is for the forward pass")
+    if _is_loss(case.op):
+        return partial(_cross_entropy, work.inputs["logits"], work.inputs["target"])
+    function = unless_missing(_NUMPY.get(case.op.name), case.op.name)
+    return partial(function, work.inputs["x"], (case.axis or (1,))[0])
+
+
+NOTE = """\
+Functions that give one number a row are held against a copy of the array that they read: 0.5 is the
+speed of memory that is only read."""
+
+SOFTMAX = Family(
+    _on_cpu,
+    _on_gpu,
+    _inputs,
+    _incoming,
+    _torch,
+    constant=frozenset({"target"}),
+    others={"numpy": _numpy},
+    note=NOTE,
+)
