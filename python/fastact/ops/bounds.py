@@ -656,7 +656,7 @@ class CrossEntropyBounds:
         return error + rounding(exact, dtype, error) + _least(dtype)
 
     def gradient(self, exact: Any, magnitude: Any, count: int, dtype: Any) -> Any:
-        """magnitude : |g| (p sum t w + t w)."""
+        """Of dlogits. magnitude : |g| (p sum t w + t w)."""
         each = count / self.lanes if _is_double(dtype) else 0.0
         error = (self.constant + each) * unit_roundoff(dtype) * np.abs(magnitude)
         return error + rounding(exact, dtype, error) + _least(dtype)

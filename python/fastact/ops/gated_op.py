@@ -302,7 +302,7 @@ class Gated(CachedOp[P, R]):
         return axis, a, b, self._parts(bias, 0, options)
 
     def _parts(self, view: View, axis: int, options: SimpleNamespace) -> tuple[View, View]:
-        """a's part of a packed array, or of a bias, and b's."""
+        """The part of a packed array, or of a bias, that is a's, and the one that is b's."""
         length = view.shape[axis]
         a, b = self.halves(vars(options), length)
         return view.sliced(axis, *a, length // 2), view.sliced(axis, *b, length // 2)

@@ -163,7 +163,7 @@ def apart_from_mask(call: Call, outs: dict[str, View]) -> None:
 
 
 class Softmax(RowFunction[P, R]):
-    """softmax and log_softmax, which have the shape of x."""
+    """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
 
     saves = ("y",)
 
@@ -251,7 +251,7 @@ class Softmax(RowFunction[P, R]):
 
 
 class LogSumExp(RowFunction[P, R]):
-    """logsumexp, which has one number a row."""
+    """A function of rows that gives one number a row: `logsumexp`."""
 
     reduces = True
     saves = ("x", "mask", "lse")
@@ -652,15 +652,15 @@ class CrossEntropy(CachedOp[P, R]):
 
 
 def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:
-    """softmax or log_softmax; the formulas are in src/common/softmax/softmax.h."""
+    """Make the op of rows that a function declares; the formulas are in src/common/softmax."""
     return register(Softmax(function))
 
 
 def logsumexp_op(function: Callable[P, R]) -> LogSumExp[P, R]:
-    """logsumexp."""
+    """Make the op that gives one number a row."""
     return register(LogSumExp(function))
 
 
 def loss_op(function: Callable[P, R]) -> CrossEntropy[P, R]:
-    """cross_entropy."""
+    """Make the loss that a function declares."""
     return register(CrossEntropy(function))

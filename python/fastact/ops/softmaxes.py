@@ -1,4 +1,4 @@
-"""softmax, log_softmax, logsumexp and cross_entropy.
+"""Functions of rows, `softmax`, `log_softmax` and `logsumexp`, and the loss `cross_entropy`.
 
 Each is declared by a function: signature, defaults and documentation; the decorator adds what the
 entry points do (`softmax.py`). The formulas are in `src/common/softmax/softmax.h`, the oracle in
@@ -228,7 +228,7 @@ def logsumexp(
 
     See Also
     --------
-    fastact.log_softmax : z less this.
+    fastact.log_softmax : What z is, less this.
 
     Notes
     -----
