@@ -606,7 +606,7 @@ class SoftmaxBounds:
     lanes: float = 32
 
     def allowed(self, exact: Any, z: Any, count: int, dtype: Any, *, rounds: bool) -> Any:
-        """z : largest magnitude of the row's finite z. rounds: it has a scale or a mask."""
+        """Of y. z : largest magnitude of the row's finite z. rounds : it has a scale or a mask."""
         u, magnitude = unit_roundoff(dtype), np.abs(exact)
         each = count / self.lanes + 1 if _is_double(dtype) else 0.0
         shift = self.moved * u * np.asarray(z) if rounds else 0.0
@@ -650,7 +650,7 @@ class CrossEntropyBounds:
     lanes: float = 32
 
     def allowed(self, exact: Any, magnitude: Any, count: int, dtype: Any) -> Any:
-        """magnitude : sum of t w (max - z + log1p(s))."""
+        """Of a loss. magnitude : sum of t w (max - z + log1p(s))."""
         each = count / self.lanes if _is_double(dtype) else 0.0
         error = (self.constant + each) * unit_roundoff(dtype) * np.abs(magnitude)
         return error + rounding(exact, dtype, error) + _least(dtype)
