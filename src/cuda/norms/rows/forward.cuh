@@ -240,15 +240,13 @@ FASTACT_DEVICE Vec<T> normalise(const NormRows& rows, const Normaliser<Compute<T
                                 const Vec<T>& vec, const Wide<T>& weight, const Wide<T>& bias,
                                 bool casts = false) {
   Wide<T> z = widen_vec(vec);
-  if (sizeof(T) == 2 && casts) {
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = transform(z.lane[j]);
-    z = cast_if<T>(true, product_of<T>(cast_if<T>(true, z), weight));
-  } else {
+  for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = transform(z.lane[j]);
+  z = cast_if<T>(casts, z);
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j)
-      z.lane[j] = affine(transform(z.lane[j]), weight.lane[j], bias.lane[j]);
-  }
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
+  z = cast_if<T>(casts, z);
   if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
   return narrow_vec<T>(z);
 }

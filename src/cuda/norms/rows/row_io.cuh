@@ -106,6 +106,13 @@ FASTACT_DEVICE Wide<T> product_of(const Wide<T>& a, const Wide<T>& b) {
   for (int j = 0; j < Vec<T>::kSize; ++j) product.lane[j] = a.lane[j] * b.lane[j];
   return product;
 }
+template <class T>
+FASTACT_DEVICE Wide<T> ones() {
+  Wide<T> wide;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] = 1;
+  return wide;
+}
 
 // The parameters of a row's group, or null.
 FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t row) {

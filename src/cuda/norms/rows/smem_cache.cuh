@@ -128,13 +128,11 @@ FASTACT_DEVICE Wide<T> slope_of(const Rows& rows, const Vec<T>& x, Compute<T> me
   const Wide<T> weight = weight_of<T>(rows, row, q, valid);
   const Wide<T> bias =
       parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), row, q, valid);
-  if (sizeof(T) == 2 && rows.casts) {
-    z = cast_if<T>(true, product_of<T>(cast_if<T>(true, z), weight));
-  } else {
+  z = cast_if<T>(rows.casts, z);
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j)
-      z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
-  }
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
+  z = cast_if<T>(rows.casts, z);
   return slope_at<T>(rows.which, rows.parameters, z);
 }
 
@@ -192,14 +190,10 @@ FASTACT_DEVICE void add_row_sums(const NormRows& rows, const Wide<T>& p, const W
 
 // And to those of its columns.
 template <class T>
-FASTACT_DEVICE void add_column_sums(const Wide<T>& p, const Wide<T>& xhat, Wide<T>& of_weight,
-                                    Wide<T>& of_bias, bool casts = false) {
-  if (sizeof(T) == 2 && casts) {  // and no bias
-    const Wide<T> terms = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat)));
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) of_weight.lane[j] += terms.lane[j];
-    return;
-  }
+FASTACT_DEVICE void add_column_sums(Wide<T> p, Wide<T> xhat, Wide<T>& of_weight, Wide<T>& of_bias,
+                                    bool casts = false) {
+  if (sizeof(T) == 2 && casts)  // and there is no bias
+    p = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat))), xhat = ones<T>();
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
     of_weight.lane[j] = madd(p.lane[j], xhat.lane[j], of_weight.lane[j]);
@@ -210,25 +204,23 @@ FASTACT_DEVICE void add_column_sums(const Wide<T>& p, const Wide<T>& xhat, Wide<
 // dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a vector.
 template <class T>
 FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, const Wide<T>& p,
-                                   const Wide<T>& xhat, const Wide<T>& weight, bool casts = false) {
+                                   const Wide<T>& xhat, const Wide<T>& weight) {
   Wide<T> dx;
-  const Wide<T> g = cast_if<T>(casts, product_of<T>(p, weight));
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) {
-    const Compute<T> centred = sizeof(T) == 2 && casts
-                                   ? g.lane[j] - stats.mean_g
-                                   : madd(p.lane[j], weight.lane[j], -stats.mean_g);
-    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat, centred);
-  }
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat,
+                                   madd(p.lane[j], weight.lane[j], -stats.mean_g));
   return dx;
 }
 
 // The same stored, with what else is added to it.
 template <class T, class Rows>
-FASTACT_DEVICE void store_gradient(const Rows& rows, const RowStats<Compute<T>>& stats,
-                                   const Wide<T>& p, const Wide<T>& xhat, const Wide<T>& weight,
-                                   int64_t row, int64_t q, int valid) {
-  Wide<T> dx = gradient_of<T>(stats, p, xhat, weight, rows.casts);
+FASTACT_DEVICE void store_gradient(const Rows& rows, const RowStats<Compute<T>>& stats, Wide<T> p,
+                                   const Wide<T>& xhat, Wide<T> weight, int64_t row, int64_t q,
+                                   int valid) {
+  if (sizeof(T) == 2 && rows.casts)
+    p = cast_if<T>(true, product_of<T>(p, weight)), weight = ones<T>();
+  Wide<T> dx = gradient_of<T>(stats, p, xhat, weight);
   if (rows.data[kDTotal]) {
     const Wide<T> more = widen_vec(read<T>(rows, kDTotal, row, q, valid));
 #pragma unroll
