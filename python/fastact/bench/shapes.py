@@ -90,6 +90,20 @@ BATCHED = (
     Layout("small-nhwc", (128, 24, 24, 6), channel=-1),
 )
 
+#: Rows of softmax on the CPU: of a layer, and down its columns; long; of attention.
+SOFTMAXED = (
+    Layout(TINY, (8, 8), ((1,),), on_request=True),
+    Layout("linear", (4096, 768), ((1,), (0,))),
+    Layout("long", (64, 65536), ((1,),)),
+    Layout("attention", (1024, 64), ((1,),)),
+)
+
+#: Logits of a loss on the CPU: tokens, and a vocabulary.
+CLASSIFIED = (
+    Layout(TINY, (8, 8), ((1,),), on_request=True),
+    Layout("vocabulary", (512, 32000), ((1,),)),
+)
+
 #: Moments over an axis between others.
 MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
 
@@ -114,7 +128,17 @@ def pictures(sizes: Sequence[int] | None) -> list[tuple[Shape, int]]:
     ]
 
 
-_ALL = (*REDUCED, *BIASED, *WEIGHTS, *NORMED_ROWS, *NORMED_IMAGES, *BATCHED, *MIDDLE)
+_ALL = (
+    *REDUCED,
+    *BIASED,
+    *WEIGHTS,
+    *NORMED_ROWS,
+    *NORMED_IMAGES,
+    *BATCHED,
+    *SOFTMAXED,
+    *CLASSIFIED,
+    *MIDDLE,
+)
 
 
 def names() -> list[str]:

@@ -6,6 +6,7 @@ from .gated import GATED
 from .gates import GATES
 from .norms import NORMS
 from .reductions import REDUCTIONS
+from .softmax import SOFTMAX
 from .work import Family
 
 FAMILIES: dict[str, Family] = {
@@ -15,4 +16,5 @@ FAMILIES: dict[str, Family] = {
     "gates": GATES,
     "norms": NORMS,
     "reductions": REDUCTIONS,
+    "softmax": SOFTMAX,
 }
