@@ -41,13 +41,14 @@ def _with_mask(call: Call, x: View) -> View | None:
 
 
 def _given(where: str, options: SimpleNamespace, *names: str) -> dict[str, Any]:
-    """The arrays of these names that are not None; a mask is no number."""
+    """The arrays of these names; a mask and a weight may be None, and are no numbers."""
     found = {name: getattr(options, name, None) for name in names}
     for name in ("mask", "weight"):
         if isinstance(found.get(name), bool | int | float):
             came = validate.describe(found[name])
             raise TypeError(f"{where}: {name} must be an array, got {came}")
-    return {name: value for name, value in found.items() if value is not None}
+    optional = ("mask", "weight")
+    return {name: a for name, a in found.items() if a is not None or name not in optional}
 
 
 def _like(call: Call, name: str, value: Any, model: View) -> View:
@@ -367,6 +368,9 @@ class _LossPlan:
         default = 1 if ndim > 1 else 0
         self.axis = axes.one(where, default if options.axis is None else options.axis, ndim)
         self.ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
+        if not -(2**63) <= self.ignore_index < 2**63:
+            came = validate.describe(self.ignore_index)
+            raise ValueError(f"{where}: ignore_index must be of 64 bits, got {came}")
         self.smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
         if not 0 <= self.smoothing <= 1:
             raise ValueError(
@@ -590,7 +594,7 @@ class CrossEntropy(CachedOp[P, R]):
         given = _given(where, taken, "logits", "target", "weight", "dloss")
         for name in ("lse", "divisor"):  # a number in NumPy's words, but an array of its own dtype
             value = getattr(taken, name)
-            if value is not None:
+            if value is not None or name == "lse":
                 given[name] = np.asarray(value) if isinstance(value, np.generic) else value
         with Call(where, taken.stream, {"target": _INDICES}, **given) as call:
             views, data = call.views, call.views["logits"]
