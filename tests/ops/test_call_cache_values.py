@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import assert_same_bits
 
 import fastact as fa
 
@@ -96,3 +97,13 @@ def test_a_number_that_changes_in_place():
         expected = fa.layer_norm(x, eps=value)
         for _ in range(TIMES):
             assert (fa.layer_norm(x, eps=eps) == expected).all()
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int32, np.int64])
+def test_integers_are_converted_at_each_call(dtype):
+    """A plan would read their memory as if it held what they were converted to."""
+    x = (np.arange(12).reshape(3, 4) % 5).astype(dtype)
+    for op in (fa.mish, fa.softmax, fa.logsumexp, fa.layer_norm, fa.sum):
+        of_floats = np.asarray(op(x.astype(np.tanh(x[:1, :1]).dtype)))
+        for _ in range(5):
+            assert_same_bits(np.asarray(op(x)), of_floats)

@@ -278,3 +278,12 @@ def test_gradcheck_against_torch(op: Any) -> None:
     torch.testing.assert_close(y, exact.detach(), rtol=1e-14, atol=1e-14)
     dx = op.backward(dy, *saved, axis=1, scale=0.7)
     torch.testing.assert_close(dx, x.grad, rtol=1e-13, atol=1e-14)
+
+
+def test_a_gradient_that_is_a_number_of_no_elements() -> None:
+    x = np.zeros((0, 3, 2), np.float32)
+    for axis in (0, (0, 2), 1):
+        _, saved = fa.logsumexp.forward(x, axis=axis)
+        assert fa.logsumexp.backward(1.0, *saved, axis=axis).shape == x.shape
+    _, saved = fa.cross_entropy.forward(x[:, :, 0], np.zeros(0, np.int64))
+    assert fa.cross_entropy.backward(1.0, *saved).shape == (0, 3)

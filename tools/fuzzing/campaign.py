@@ -42,7 +42,9 @@ HANGS = 90  # seconds without a new case, after which a worker is killed
 CHUNK = 250  # cases that a worker is given at a time
 BATCH = 50  # cases that are compared with the other process at a time
 _FLIPS_FROM = 5000  # elements; smaller calls are over before another thread is awake
-_WEIGHTS = {"activations": 3, "bias": 3, "gated": 3, "reductions": 3, "norms": 5, "gates": 3}
+_WEIGHTS = {
+    "activations": 3, "bias": 3, "gated": 3, "reductions": 3, "norms": 5, "gates": 3, "softmax": 4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

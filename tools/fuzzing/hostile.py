@@ -194,7 +194,7 @@ class Exporter:
         return _PLAIN
 
 
-_ARRAYS = {"weight", "bias", "residual", "recurrent", "recurrent_bias", "dtotal"}
+_ARRAYS = {"weight", "bias", "residual", "recurrent", "recurrent_bias", "dtotal", "mask"}
 
 
 def _raise(error: Exception) -> Any:

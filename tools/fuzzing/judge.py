@@ -267,7 +267,7 @@ def _objects(value: Any) -> Any:
 def _refused(request: Request, live: Live, error: Exception) -> None:
     """A refusal says who refuses, and has written nothing."""
     text = str(error)
-    if not text.startswith(request.where):
+    if not text.startswith(request.notes.get("says", request.where)):
         raise Wrong("error words", f"{type(error).__name__}: {text}") from error
     for name in live.blocks:
         if not live.untouched(name):

@@ -123,7 +123,7 @@ class Call:
         return stream
 
     def _take(self, name: str, value: Any, leader: str) -> None:
-        given, also = value, self._also.get(name, ())
+        also = self._also.get(name, ())
         if name != leader and isinstance(value, bool | int | float) and not also:
             validate.holds(self.where, name, value, self.views[leader])
             self.views[name] = self.repeated(value, self.views[leader])
@@ -143,7 +143,7 @@ class Call:
         self.arrays[name] = value
         self.views[name] = see(self.where, name, value, self.framework, self.place, also)
         if self._draft is not None:
-            self._draft.operand(self.views[name], given)
+            self._draft.operand(self.views[name], value)
 
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""

@@ -584,6 +584,21 @@ class GateBounds:
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 
 
+#: Of a sum of rough exponentials beside its largest, in u: 8, and what is far and counts together.
+ROUGH_SUM = 24.0
+
+
+def _of_exponent(exponent: Any) -> Any:
+    """The relative error of a rough exponential, in u; None: it is not rough."""
+    return 0.0 if exponent is None else 8 + np.abs(exponent)
+
+
+def _times_log(share: Any) -> Any:
+    """What share |log(share)| is, 0 at 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(share > 0, -share * np.log(share), 0.0)
+
+
 @dataclass(frozen=True)
 class SoftmaxBounds:
     """Stated accuracy of softmax, log_softmax and logsumexp, by the op's name.
@@ -597,6 +612,9 @@ class SoftmaxBounds:
 
     Where it comes from. exp errs by 2 u and its sum by as much; the factor 1 / S is rounded, and so
     is the product. log1p(s) is made in double of such an s, and rounded with the rest.
+
+    Of 16-bit data on a GPU exponentials are rough: exp(d) has a relative error of (8 + |d|) u, and
+    so a sum of them one of rough u.
     """
 
     name: str
@@ -604,9 +622,16 @@ class SoftmaxBounds:
     absolute: float = 4
     moved: float = 4
     lanes: float = 32
+    rough: float = ROUGH_SUM
 
-    def allowed(self, exact: Any, z: Any, count: int, dtype: Any, *, rounds: bool) -> Any:
-        """Of y. z : largest magnitude of the row's finite z. rounds : it has a scale or a mask."""
+    def allowed(
+        self, exact: Any, z: Any, count: int, dtype: Any, *, rounds: bool, on_gpu: bool = False
+    ) -> Any:
+        """Of y.
+
+        z : largest magnitude of the row's finite z. rounds : it has a scale or a mask. on_gpu : for
+        16-bit data on a GPU, which dtype need not tell: lse is float32.
+        """
         u, magnitude = unit_roundoff(dtype), np.abs(exact)
         each = count / self.lanes + 1 if _is_double(dtype) else 0.0
         shift = self.moved * u * np.asarray(z) if rounds else 0.0
@@ -617,23 +642,38 @@ class SoftmaxBounds:
             error = self.ulps * ulp(exact, in_dtype) + shift + u * each * np.minimum(magnitude, 1)
         if self.name == "logsumexp":
             error = np.maximum(error, self.absolute * u * (1 + each) + shift)
+        if on_gpu:
+            small = (
+                np.ones_like(magnitude) if self.name == "logsumexp" else np.minimum(magnitude, 1)
+            )
+            error = error + u * (self.rough * small + _times_log(small))
         return error + (rounding(exact, dtype, error) if is_narrow(dtype) else _least(dtype))
 
     def gradient(
-        self, exact: Any, scale: float, factor: Any, dy: Any, total: Any, count: int, dtype: Any
+        self,
+        exact: Any,
+        scale: float,
+        factor: Any,
+        dy: Any,
+        total: Any,
+        count: int,
+        dtype: Any,
+        exponent: Any = None,
     ) -> Any:
         """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
 
-        total : of the magnitudes of that part.
+        total : of the magnitudes of that part. exponent : y of log_softmax, where that is rough.
         """
         u = unit_roundoff(dtype)
         each = count / self.lanes if _is_double(dtype) else 0.0
-        error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each) * total)
+        rough = _of_exponent(exponent)
+        error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each + rough) * total)
         return error + rounding(exact, dtype, error) + _least(dtype)
 
-    def through_lse(self, exact: Any, z: Any, dtype: Any) -> Any:
-        """Of dx of logsumexp, for the lse that was saved."""
-        error = (8 + np.abs(z)) * unit_roundoff(dtype) * np.abs(exact)
+    def through_lse(self, exact: Any, z: Any, dtype: Any, exponent: Any = None) -> Any:
+        """Of dx of logsumexp, for the lse that was saved. exponent: z - lse where it is rough."""
+        rough = _of_exponent(exponent)
+        error = (8 + np.abs(z) + rough) * unit_roundoff(dtype) * np.abs(exact)
         return error + rounding(exact, dtype, error) + _least(dtype)
 
 
@@ -642,21 +682,46 @@ class CrossEntropyBounds:
     """Stated accuracy of cross_entropy: a loss is within constant u sum t w (max - z + 1).
 
     The differences and their sum are of double; log1p(s) has the relative error of s, u. Means and
-    sums of losses are of double, in one order. dlogits: constant u |g| (p sum t w + t w), for the
-    lse that was saved.
+    sums of losses are of double, in one order: for float64 each row counts u. dlogits: constant u
+    |g| (p sum t w + t w), for the lse that was saved. Of 16-bit data on a GPU exponentials are
+    rough, as they are for `SoftmaxBounds`.
     """
 
     constant: float = 8
     lanes: float = 32
+    rough: float = ROUGH_SUM
 
-    def allowed(self, exact: Any, magnitude: Any, count: int, dtype: Any) -> Any:
-        """Of a loss. magnitude : sum of t w (max - z + log1p(s))."""
-        each = count / self.lanes if _is_double(dtype) else 0.0
-        error = (self.constant + each) * unit_roundoff(dtype) * np.abs(magnitude)
+    def allowed(
+        self,
+        exact: Any,
+        magnitude: Any,
+        count: int,
+        dtype: Any,
+        *,
+        rows: int = 1,
+        on_gpu: bool = False,
+    ) -> Any:
+        """Of a loss.
+
+        magnitude : sum of t w (max - z + log1p(s)). rows : that are added up. on_gpu : for 16-bit
+        data on a GPU.
+        """
+        each = count / self.lanes + rows - 1 if _is_double(dtype) else 0.0
+        size = np.abs(magnitude)
+        error = (self.constant + each) * unit_roundoff(dtype) * size
+        if on_gpu:
+            rough = self.rough * size + _times_log(np.minimum(size, 1))
+            error = error + unit_roundoff(dtype) * rough
         return error + rounding(exact, dtype, error) + _least(dtype)
 
-    def gradient(self, exact: Any, magnitude: Any, count: int, dtype: Any) -> Any:
-        """Of dlogits. magnitude : |g| (p sum t w + t w)."""
+    def gradient(
+        self, exact: Any, magnitude: Any, count: int, dtype: Any, exponent: Any = None
+    ) -> Any:
+        """Of dlogits.
+
+        magnitude : |g| (p sum t w + t w). exponent : logits - lse where it is rough.
+        """
         each = count / self.lanes if _is_double(dtype) else 0.0
-        error = (self.constant + each) * unit_roundoff(dtype) * np.abs(magnitude)
+        rough = _of_exponent(exponent)
+        error = (self.constant + each + rough) * unit_roundoff(dtype) * np.abs(magnitude)
         return error + rounding(exact, dtype, error) + _least(dtype)

@@ -41,18 +41,23 @@ def _with_mask(call: Call, x: View) -> View | None:
 
 
 def _given(where: str, options: SimpleNamespace, *names: str) -> dict[str, Any]:
-    """The arrays of these names that are not None; a mask is no number."""
+    """The arrays of these names; a mask and a weight may be None, and are no numbers."""
     found = {name: getattr(options, name, None) for name in names}
     for name in ("mask", "weight"):
         if isinstance(found.get(name), bool | int | float):
             came = validate.describe(found[name])
             raise TypeError(f"{where}: {name} must be an array, got {came}")
-    return {name: value for name, value in found.items() if value is not None}
+    optional = ("mask", "weight")
+    return {name: a for name, a in found.items() if a is not None or name not in optional}
 
 
-def _like(view: View, model: View) -> View:
-    """A gradient over a shape: of a number, which came as an array of x's shape, one element."""
-    return view.repeats(model) if view.shape != model.shape and not any(view.strides) else view
+def _like(call: Call, name: str, value: Any, model: View) -> View:
+    """A gradient over a shape: of a number, which came as an array of the first one's shape."""
+    view = call.views[name]
+    if name in call.arrays:
+        return view
+    # Of an array of no elements it has no memory.
+    return view.repeats(model) if view.size else call.repeated(value, model)
 
 
 class RowFunction(CachedOp[P, R]):
@@ -219,15 +224,10 @@ class Softmax(RowFunction[P, R]):
         >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
         array([ 0.5, -0.5])
         """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
-        options = {
-            "axis": axis,
-            "scale": scale,
-            "out": out,
-            "accumulate": accumulate,
-            "stream": stream,
-        }
-        taken, where = entry.bind((dy, y), options), entry.where
+        taken, where = entry.bind(args, kwargs), entry.where
         scale = validate.number(where, "scale", taken.scale)
         with Call(where, taken.stream, y=taken.y, dy=taken.dy) as call:
             views, result = call.views, call.views["y"]
@@ -246,8 +246,7 @@ class Softmax(RowFunction[P, R]):
                 call.workspace(call.native.softmax_workspace(result, over)),
                 call.stream,
             )
-            gradient: A = call.result(taken.out[0], made)
-            return gradient
+            return call.result(taken.out[0], made)
 
 
 class LogSumExp(RowFunction[P, R]):
@@ -329,16 +328,10 @@ class LogSumExp(RowFunction[P, R]):
         >>> fa.logsumexp.backward(1.0, *saved)
         array([0.5, 0.5])
         """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
-        options = {
-            "axis": axis,
-            "scale": scale,
-            "keepdims": keepdims,
-            "out": out,
-            "accumulate": accumulate,
-            "stream": stream,
-        }
-        taken, where = entry.bind((dy, x, mask, lse), options), entry.where
+        taken, where = entry.bind(args, kwargs), entry.where
         scale = validate.number(where, "scale", taken.scale)
         lse = np.asarray(taken.lse) if isinstance(taken.lse, np.generic) else taken.lse
         given = _given(where, taken, "x", "mask", "dy") | {"lse": lse}
@@ -346,7 +339,7 @@ class LogSumExp(RowFunction[P, R]):
             views, data = call.views, call.views["x"]
             over = axes.axes(where, taken.axis, data.ndim)
             model = data.shaped(axes.reduced(data.shape, over, taken.keepdims))
-            of_y = _like(views["dy"], model) if "dy" not in call.arrays else views["dy"]
+            of_y = _like(call, "dy", taken.dy, model)
             validate.same_as(where, "dy", of_y, "y", model)
             validate.computed_dtype(where, "lse", views["lse"], "x", data)
             axes.has_shape(where, "lse", views["lse"], model.shape)
@@ -365,8 +358,7 @@ class LogSumExp(RowFunction[P, R]):
                 taken.accumulate,
                 call.stream,
             )
-            gradient: A = call.result(taken.out[0], made)
-            return gradient
+            return call.result(taken.out[0], made)
 
 
 class _LossPlan:
@@ -376,6 +368,9 @@ class _LossPlan:
         default = 1 if ndim > 1 else 0
         self.axis = axes.one(where, default if options.axis is None else options.axis, ndim)
         self.ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
+        if not -(2**63) <= self.ignore_index < 2**63:
+            came = validate.describe(self.ignore_index)
+            raise ValueError(f"{where}: ignore_index must be of 64 bits, got {came}")
         self.smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
         if not 0 <= self.smoothing <= 1:
             raise ValueError(
@@ -592,22 +587,14 @@ class CrossEntropy(CachedOp[P, R]):
         array([[-0.5,  0.5],
                [ 1. , -1. ]])
         """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
-        arrays = (dloss, logits, target, weight, lse, divisor)
-        options = {
-            "ignore_index": ignore_index,
-            "label_smoothing": label_smoothing,
-            "reduction": reduction,
-            "axis": axis,
-            "out": out,
-            "accumulate": accumulate,
-            "stream": stream,
-        }
-        taken, where = entry.bind(arrays, options), entry.where
+        taken, where = entry.bind(args, kwargs), entry.where
         given = _given(where, taken, "logits", "target", "weight", "dloss")
         for name in ("lse", "divisor"):  # a number in NumPy's words, but an array of its own dtype
             value = getattr(taken, name)
-            if value is not None:
+            if value is not None or name == "lse":
                 given[name] = np.asarray(value) if isinstance(value, np.generic) else value
         with Call(where, taken.stream, {"target": _INDICES}, **given) as call:
             views, data = call.views, call.views["logits"]
@@ -615,7 +602,7 @@ class CrossEntropy(CachedOp[P, R]):
             of_target, of_weight = self._arrays(call, plan)
             kept = axes.reduced(data.shape, (plan.axis,), keepdims=False)
             model = data.shaped(() if plan.is_one else kept)
-            dy = _like(views["dloss"], model) if "dloss" not in call.arrays else views["dloss"]
+            dy = _like(call, "dloss", taken.dloss, model)
             validate.same_as(where, "dloss", dy, "the loss", model)
             validate.computed_dtype(where, "lse", views["lse"], "logits", data)
             axes.has_shape(where, "lse", views["lse"], kept)
@@ -647,8 +634,7 @@ class CrossEntropy(CachedOp[P, R]):
                 None,
                 call.stream,
             )
-            gradient: A = call.result(taken.out[0], made)
-            return gradient
+            return call.result(taken.out[0], made)
 
 
 def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import fastact as fa
 
-from . import activations, bias, gated, gates, norms, reductions
+from . import activations, bias, gated, gates, norms, reductions, softmax
 from .base import Adapter
 
 FAMILIES: dict[str, Adapter] = {
@@ -16,6 +16,7 @@ FAMILIES: dict[str, Adapter] = {
     "reductions": reductions.Reductions(),
     "norms": norms.Norms(),
     "gates": gates.Gates(),
+    "softmax": softmax.Softmax(),
 }
 
 
