@@ -632,6 +632,14 @@ def row_logits(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
     return np.where(mask, z, -np.inf) if mask.dtype == bool else z + mask.astype(z.dtype)
 
 
+def row_magnitudes(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
+    """What z = scale x + mask adds up, |scale x| + |mask|; of what is not finite 0."""
+    parts = [x.astype(wide(dtype)) * scale]
+    if mask is not None and np.asarray(mask).dtype != bool:
+        parts.append(np.asarray(mask).astype(parts[0].dtype))
+    return sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
+
+
 def softmax_row(kind: str, z: Any, axes: tuple[int, ...], masked: bool = False) -> Any:
     """softmax, log_softmax or logsumexp (with length 1 along the axes) of z.
 

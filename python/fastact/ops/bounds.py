@@ -606,9 +606,9 @@ class SoftmaxBounds:
     Without a scale and a mask ulps units in the last place, and for logsumexp near 0 not less than
     absolute u: m + log1p(s) cancels there, and s has relative errors of u. z = scale x + mask is
     rounded once, twice without FMA, which moves a result by as much as z: of n elements of z, moved
-    u max|z| more, relative for softmax and absolute for the others. In the sums of float64, which
-    are added up in float64 as well, every term counts, and n / lanes u comes to the relative
-    errors.
+    u max(|scale x| + |mask|) more, relative for softmax and absolute for the others. In the sums of
+    float64, which are added up in float64 as well, every term counts, and n / lanes u comes to the
+    relative errors.
 
     Where it comes from. exp errs by 2 u and its sum by as much; the factor 1 / S is rounded, and so
     is the product. log1p(s) is made in double of such an s, and rounded with the rest.
@@ -629,7 +629,7 @@ class SoftmaxBounds:
     ) -> Any:
         """Of y.
 
-        z : largest magnitude of the row's finite z. rounds : it has a scale or a mask. on_gpu : for
+        z : largest |scale x| + |mask| of the row. rounds : it has a scale or a mask. on_gpu : for
         16-bit data on a GPU, which dtype need not tell: lse is float32.
         """
         u, magnitude = unit_roundoff(dtype), np.abs(exact)

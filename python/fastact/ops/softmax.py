@@ -318,8 +318,8 @@ class LogSumExp(RowFunction[P, R]):
         Notes
         -----
         The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53) an error
-        is at most (8 + abs(z)) u abs(dx), z = scale x + mask, without a scale and a mask 8 u
-        abs(dx), and the rounding to the dtype.
+        is at most (8 + abs(scale x) + abs(mask)) u abs(dx), without a scale and a mask 8 u abs(dx),
+        and the rounding to the dtype.
 
         Examples
         --------

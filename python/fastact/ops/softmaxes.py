@@ -66,7 +66,7 @@ def softmax(
     Computed in float32 (float64 for float64), sums in double. y is within 4 ULP of the exact
     value however far elements lie apart, also where it is subnormal; float64 has n / 32 u more for
     a row of n elements, u = 2**-53. With a scale or a mask z is rounded, which adds 4 u max
-    abs(z), relative to y. 16-bit data is rounded once more.
+    (abs(scale x) + abs(mask)), relative to y. 16-bit data is rounded once more.
 
     A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN without one. A NaN
     or +inf that takes part makes all of its row NaN.
@@ -149,8 +149,8 @@ def log_softmax(
     ``y = (z - m) - log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's
     own term, so that also the y of an element far above all others has all its digits. y is within
     4 ULP of the exact value; float64 has n / 32 u min(abs(y), 1) more for a row of n elements, u =
-    2**-53. With a scale or a mask z is rounded, which adds 4 u max abs(z). 16-bit data is rounded
-    once more.
+    2**-53. With a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)).
+    16-bit data is rounded once more.
 
     A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN without one. A
     NaN or +inf that takes part makes all of its row NaN.
@@ -235,7 +235,8 @@ def logsumexp(
     ``y = m + log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's own
     term. y is within 4 ULP of the exact value or, near 0, where m and log1p(s) cancel, within 4 u,
     u = 2**-24; float64 has n / 32 u more for a row of n elements, u = 2**-53. With a scale or a
-    mask z is rounded, which adds 4 u max abs(z). 16-bit data is rounded once more.
+    mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)). 16-bit data is rounded once
+    more.
 
     Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
     among them it is +inf, and with a NaN NaN.

@@ -228,15 +228,8 @@ cdef void merge_norm(const Norm* norm, int threads) noexcept nogil:
 
 
 cdef void fill(View y, double value) noexcept:
-    """y OUT, or None, = one value; of any dtype."""
+    """y OUT, or None, = one value, rounded to its dtype."""
+    cdef double element  # room for one of any dtype
     if y is not None and y.size > 0:
-        if value == 0:
-            fill_with_zero(y)
-        elif y.dtype == kF64:
-            fill_with(y, <char*>&value)
-        else:
-            fill_float(y, <float>value)
-
-
-cdef void fill_float(View y, float value) noexcept:
-    fill_with(y, <char*>&value)
+        store_as(y.dtype, <char*>&element, value)
+        fill_with(y, <char*>&element)

@@ -179,14 +179,16 @@ def _scale(request: Request) -> float:
     return float(request.named.get("scale", Number(1.0)).value)
 
 
-def _logits(request: Request, values: dict[str, Any], name: str = "x") -> Any:
-    """z = scale x + mask."""
+def _logits(
+    request: Request, values: dict[str, Any], name: str = "x", of: Any = reference.row_logits
+) -> Any:
+    """z = scale x + mask, or another function of them."""
     made = request.notes["made"]
     mask = full(made["mask"], values) if "mask" in made else None
     if mask is not None and mask.dtype != _BOOL:  # read in the type that is computed in
         mask = mask.astype(computed_in(request.dtype))
     with np.errstate(all="ignore"):
-        return reference.row_logits(full(made[name], values), _scale(request), mask, request.dtype)
+        return of(full(made[name], values), _scale(request), mask, request.dtype)
 
 
 def _fits(request: Request, values: dict[str, Any], z: Any) -> Any:
@@ -203,7 +205,8 @@ def _rows(request: Request, values: dict[str, Any]) -> list[Expected | None]:
     over, made, z = notes["over"], notes["made"], _logits(request, values)
     masked = "mask" in made
     exact = reference.softmax_row(op.name, z, over, masked)
-    size = np.max(np.abs(np.where(np.isfinite(z), z, 0)), over, keepdims=True, initial=0)
+    added = _logits(request, values, of=reference.row_magnitudes)
+    size = np.max(np.broadcast_to(added, z.shape), over, keepdims=True, initial=0)
     rounds = masked or _scale(request) != 1
     count = math.prod(z.shape[a] for a in over)
     fits = np.broadcast_to(_fits(request, values, z), exact.shape)
@@ -247,7 +250,8 @@ def _lse_gradient(request: Request, values: dict[str, Any]) -> list[Expected | N
     exact = np.where(void, 0, exact)
     finite = np.where(np.isfinite(z), z, 0)
     exponent = finite - lse if _is_rough(request) else None
-    error = op.bounds.through_lse(exact, finite, dtype, exponent)
+    added = _logits(request, values, of=reference.row_magnitudes)
+    error = op.bounds.through_lse(exact, added, dtype, exponent)
     error = error + _tiny(request) * (1 + np.abs(_scale(request)) + np.abs(dy))
     return [_sum(request, values, exact, error, _fits(request, values, z))]
 
