@@ -54,7 +54,8 @@ template <class T, class Rows>
 FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, const Part& part, int s, int64_t element) {
   const char* p = rows.data[kX];
   if constexpr (Rows::kColumns)
-    p += part.outer * rows.pitch[kX] + element * rows.step[kX] + (part.at + s) * int(sizeof(T));
+    p += part.outer * rows.pitch[kX] + element * rows.step[kX] +
+         (rows.repeated[kX] ? 0 : (part.at + s) * int(sizeof(T)));
   else if constexpr (Rows::kDense)
     p += part.row * rows.pitch[kX] + element * rows.step[kX];
   else
