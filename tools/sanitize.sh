@@ -60,9 +60,11 @@ here = sysconfig.get_path("purelib", vars={"base": sys.argv[1]}, scheme="venv")
 theirs = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
 open(f"{here}/callers.pth", "w").write("\n".join(theirs) + "\n")
 PY
-"$python" -m pip --python "$work/venv/bin/python" install --quiet --no-deps --ignore-installed \
+# What the environment says of the instruction sets is meant for other builds, and would win.
+CMAKE_ARGS="${CMAKE_ARGS:-} -DFASTACT_BUILD_ISAS=$isa" \
+  "$python" -m pip --python "$work/venv/bin/python" install --quiet --no-deps --ignore-installed \
   "$root" -C build-dir="$work/build" -C install.strip=false -C cmake.define.FASTACT_SANITIZE="$kind" \
-  -C cmake.define.FASTACT_BUILD_ISAS="$isa" -C cmake.define.FASTACT_CUDA=OFF
+  -C cmake.define.FASTACT_CUDA=OFF
 
 library() { # library NAME: the file that the compiler would link
   local file
