@@ -95,6 +95,11 @@ class Gated(Adapter):
         bias = shaped.parts(given["bias"], 0) if "bias" in given else None
         dy = np.broadcast_to(given.get("dy", np.ones((), dtype)), a.shape).astype(dtype)
         case = Case(op, a, b, dy, {**options, "axis": axis}, bias, device)
+        activation = op.activation_of(options)[0]
+        by_digits = activation is not None and activation.name in reference.BY_DIGITS
+        if dtype == FLOAT64 and by_digits and a.size > 200:  # it would take minutes
+            saved, gradients = len(op.saves), (1 if op.packed else 2) + (bias is not None)
+            return [None] * {"call": 1, "forward": 1 + saved}.get(request.entry, gradients)
         with np.errstate(all="ignore"):
             judged = case.judged
             oracle = case.oracle
