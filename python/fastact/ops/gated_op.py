@@ -179,8 +179,8 @@ class Gated(CachedOp[P, R]):
         z and c err as for the call, and the activation and its derivative are within their own
         bounds; the products dy c, that with the derivative, and dy act(z) are rounded, and then to
         the dtype. dbias errs by what its terms do before they are rounded to the dtype, 0.5 ULP,
-        and 2**-46 of the sum of their magnitudes. For float32 and float64 it has the bits of
-        ``bias_grad`` of da and of db, where these lie in memory alike.
+        and 2**-46 of the sum of their magnitudes. On the CPU, for float32 and float64, it has the
+        bits of ``bias_grad`` of da and of db, where these lie in memory alike.
 
         Examples
         --------
