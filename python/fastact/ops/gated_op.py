@@ -114,9 +114,6 @@ class Gated(CachedOp[P, R]):
         """
         return self._map("forward", args, kwargs)
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        return self._map("forward", args, kwargs)
-
     def _map(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...]]:

@@ -36,20 +36,12 @@ int64_t index_at(const Rows& s, int64_t row) {
   return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
 }
 
-struct Losses : RowBlocks {
-  const bool by_tiles;
-  const int64_t width;
-  TileStats stats, block_stats;
-  TileRows rows;
+struct Losses : RowStatistics {
   double maxima[kTileWidth], factors[kTileWidth];
-  alignas(64) char tile[kTileBytes];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
-  explicit Losses(const Softmax& a)
-      : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? std::min(tile_width(a.rows), kLossRows) : 1) {}
+  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows) {}
 
   // Whether every class takes part in the loss of a row.
   bool is_spread() const { return job.has_probabilities || job.label_smoothing != 0.0; }
@@ -105,7 +97,8 @@ struct Losses : RowBlocks {
     double sums[2] = {0.0, 0.0};
     for (int64_t row = first, n; row < first + m; row += n) {
       n = std::min(width, first + m - row);
-      by_tiles ? statistics_of_tile(row, n) : statistics(row);
+      by_tiles ? find_in_tile(Softmax::kLogits, row, n, true)
+               : find(Softmax::kLogits, row, n, true, false);
       for (int64_t j = 0; j < n; ++j) {
         double value, counts;
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
@@ -118,24 +111,6 @@ struct Losses : RowBlocks {
     if (!job.partial) return;
     double* to = job.partial + first / kLossRows * 2;
     to[0] = sums[0], to[1] = sums[1];
-  }
-
-  void statistics(int64_t row) {
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
-      kernels.block[1](at, n, tile, &block_stats);
-      kernels.merge(&stats, block_stats, 1, column == 0);
-    });
-    kernels.finish[1](stats, 1, false, &rows);
-  }
-
-  void statistics_of_tile(int64_t row, int64_t m) {
-    for_blocks([&](int64_t column, int64_t n) {
-      reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
-      kernels.tile_block[1](tile, n, m, tile, &block_stats);
-      kernels.merge(&stats, block_stats, m, column == 0);
-    });
-    kernels.finish[1](stats, m, false, &rows);
   }
 
   // g of a row, and g sum t' w.
@@ -259,9 +234,10 @@ void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitio
 
 void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
-    for_rows(job->rows, losses.width, losses.by_tiles ? 32 : 1, index, partitions,
+    const bool by_tiles = losses.by_tiles;
+    for_rows(job->rows, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
-               losses.by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
+               by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
              });
   });
 }

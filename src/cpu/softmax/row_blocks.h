@@ -1,5 +1,5 @@
 // What the partitions of softmax/softmax.h share: the blocks of a row, and of a tile of rows, as z
-// in the compute type.
+// in the compute type, and their statistics.
 #pragma once
 
 #include "common/softmax/softmax.h"
@@ -18,6 +18,13 @@ inline int64_t tile_width(const Rows& rows) {
   const int64_t length = std::min(rows.columns.size, kSoftmaxBlock);
   return std::min(kTileBytes / rows.compute_item / length / 32 * 32, kTileWidth);
 }
+
+// Rows that are read one after the other, and whose statistics are finished together: a logarithm
+// and a division of many rows take little more time than those of one. A buffer of kTileBytes holds
+// a band.
+constexpr int64_t kBand = 32;
+static_assert(kBand * kSoftmaxBlock * sizeof(double) <= kTileBytes);
+inline int64_t band_of(const Rows& rows) { return rows.columns.size <= kSoftmaxBlock ? kBand : 1; }
 
 // visit(row, width) for the tiles of a partition, or for its rows one by one. Cuts are at multiples
 // of `step`.
@@ -71,6 +78,51 @@ struct RowBlocks {
       if (job.mask_kind == 2) reader.load_tile(x + 1, row, width, column + i, 1, mask);
       kernels.prepare[job.mask_kind](at, mask, job.scale, at, width);
     }
+  }
+};
+
+// The statistics of rows, and what they say of them.
+struct RowStatistics : RowBlocks {
+  static constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
+
+  const bool by_tiles;
+  const int64_t width;  // rows whose statistics are finished together
+  TileStats stats, block_stats;
+  TileRows rows;
+  double block_max[kMostBlocks];  // of the exponentials that are kept: of each block of a row, or
+                                  // of each row of a band
+  alignas(64) char tile[kTileBytes];
+  alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
+
+  RowStatistics(const Softmax& a, int64_t most)
+      : RowBlocks(a),
+        by_tiles(goes_by_tiles(a.rows)),
+        width(std::min(by_tiles ? tile_width(a.rows) : band_of(a.rows), most)) {}
+
+  // Where the exponentials of a row of a band are kept, from a column on.
+  char* kept(int64_t j, int64_t column) { return tile + (j * size + column) * s.compute_item; }
+
+  // Of a band of m rows. apart: as of SoftmaxKernels::block. keeps: their exponentials are kept.
+  void find(int x, int64_t first, int64_t m, bool apart, bool keeps) {
+    for (int64_t j = 0; j < m; ++j)
+      for_blocks([&](int64_t column, int64_t n) {
+        const char* at = z(x, first + j, column, n, buffer);
+        TileStats& found = column ? block_stats : stats;
+        kernels.block[apart](at, n, keeps ? kept(j, column) : buffer, &found, j);
+        if (keeps) block_max[j + column / kSoftmaxBlock] = found.max[j];
+        if (column) kernels.merge(&stats, block_stats, 1);
+      });
+    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+  }
+
+  // Of a tile of m rows, of which the last block's exponentials stay in `tile`.
+  void find_in_tile(int x, int64_t first, int64_t m, bool apart) {
+    for_blocks([&](int64_t column, int64_t n) {
+      z_tile(x, first, m, column, n, tile);
+      kernels.tile_block[apart](tile, n, m, tile, column ? &block_stats : &stats);
+      if (column) kernels.merge(&stats, block_stats, m);
+    });
+    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
   }
 };
 

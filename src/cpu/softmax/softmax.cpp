@@ -10,54 +10,43 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
-constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
 
-struct Forward : RowBlocks {
-  const bool by_tiles;
-  const int64_t width;
+struct Forward : RowStatistics {
   const bool fits;  // all exponentials of a row, or of a tile, are kept
   const bool is_nontemporal;
-  TileStats stats, block_stats;
-  TileRows rows;
-  alignas(64) char tile[kTileBytes];
-  alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
   explicit Forward(const Softmax& a)
-      : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? tile_width(a.rows) : 1),
+      : RowStatistics(a, kTileWidth),
         fits(size * width * a.rows.compute_item <= kTileBytes),
         is_nontemporal(a.kind != kLogSumExp && a.rows.operand[Softmax::kY].is_direct &&
                        a.rows.operand[Softmax::kY].data != a.rows.operand[Softmax::kX].data &&
                        a.rows.size() * a.rows.compute_item >= kNontemporalBytes) {}
 
-  char* in_tile(int64_t column) { return tile + column * s.compute_item; }
+  // A band of m rows.
+  void band(int64_t first, int64_t m) {
+    const bool keeps = job.kind == kSoftmax && fits;
+    find(Softmax::kX, first, m, job.kind != kSoftmax, keeps);
+    for (int64_t j = 0; j < m; ++j)
+      if (job.kind == kLogSumExp)
+        save(first + j, j);
+      else
+        row(first + j, j, keeps);
+  }
 
-  void row(int64_t index) {
-    const bool keeps = job.kind == kSoftmax && fits, apart = job.kind != kSoftmax;
-    double blocks[kMostBlocks];  // their maxima
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = z(Softmax::kX, index, column, n, buffer);
-      kernels.block[apart](at, n, keeps ? in_tile(column) : buffer, &block_stats);
-      if (keeps) blocks[column / kSoftmaxBlock] = block_stats.max[0];
-      kernels.merge(&stats, block_stats, 1, column == 0);
-    });
-    kernels.finish[apart](stats, 1, job.mask_kind != 0, &rows);
-    if (job.kind == kLogSumExp) {
-      save(index, 0);
-      return;
-    }
+  // The results of row j of a band.
+  void row(int64_t index, int64_t j, bool keeps) {
     for_blocks([&](int64_t column, int64_t n) {
       char* y = s.operand[Softmax::kY].is_direct && !is_nontemporal
                     ? reader.address(Softmax::kY, index) + column * s.compute_item
                     : buffer;
-      const double lower = keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
-      if (rows.is_void[0])
+      const double lower =
+          keeps ? kernels.lower(block_max[j + column / kSoftmaxBlock], rows.max[j]) : 0.0;
+      if (rows.is_void[j])
         fill(y, n);
       else if (lower > 0)
-        kernels.scale(in_tile(column), n, rows.factor[0] * lower, y);
+        kernels.scale(kept(j, column), n, rows.factor[j] * lower, y);
       else
-        apply(z(Softmax::kX, index, column, n, buffer), n, y);
+        apply(z(Softmax::kX, index, column, n, buffer), n, j, y);
       if (is_nontemporal)
         job.store_nontemporal(y, reader.address(Softmax::kY, index) + column * s.compute_item,
                               n * s.compute_item);
@@ -66,11 +55,11 @@ struct Forward : RowBlocks {
     });
   }
 
-  void apply(const char* z, int64_t n, char* y) {
+  void apply(const char* z, int64_t n, int64_t j, char* y) {
     if (job.kind == kSoftmax)
-      kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
+      kernels.exponentials(z, n, rows.max[j], rows.factor[j], y);
     else
-      kernels.shift(z, n, rows.max[0], rows.log[0], y);
+      kernels.shift(z, n, rows.max[j], rows.log[j], y);
   }
 
   // Of a row in which nothing takes part.
@@ -86,13 +75,8 @@ struct Forward : RowBlocks {
 
   // A tile of m rows.
   void rows_of_tile(int64_t index, int64_t m) {
-    const bool apart = job.kind != kSoftmax, keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
-    for_blocks([&](int64_t column, int64_t n) {
-      z_tile(Softmax::kX, index, m, column, n, tile);
-      kernels.tile_block[apart](tile, n, m, tile, &block_stats);
-      kernels.merge(&stats, block_stats, m, column == 0);
-    });
-    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+    const bool keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
+    find_in_tile(Softmax::kX, index, m, job.kind != kSoftmax);
     if (job.kind == kLogSumExp) {
       for (int64_t j = 0; j < m; ++j) save(index + j, j);
       return;
@@ -124,7 +108,7 @@ struct Backward : RowBlocks {
         by_tiles(goes_by_tiles(a.rows)),
         width(by_tiles ? std::max<int64_t>(tile_width(a.rows) / 2, 1) : 1) {}
 
-  void row(int64_t index) {
+  void band(int64_t index, int64_t) {
     double sum = 0.0;
     for_blocks([&](int64_t column, int64_t n) {
       const char* a = reader.load(Softmax::kDy, index, column, n, dy);
@@ -183,7 +167,7 @@ struct LseBackward : RowBlocks {
     factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(lse);
   }
 
-  void row(int64_t index) {
+  void band(int64_t index, int64_t) {
     prepare(index, 0);
     for_blocks([&](int64_t column, int64_t n) {
       const char* at = z(Softmax::kIn, index, column, n, tile);
@@ -209,7 +193,7 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Frame>(*job, [&](Frame& frame) {
     for_rows(job->rows, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
-               frame.by_tiles ? frame.rows_of_tile(row, n) : frame.row(row);
+               frame.by_tiles ? frame.rows_of_tile(row, n) : frame.band(row, n);
              });
     // Before others read what has been streamed.
     std::atomic_thread_fence(std::memory_order_seq_cst);
