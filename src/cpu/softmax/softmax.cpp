@@ -24,20 +24,20 @@ struct Forward : RowBlocks {
 
   explicit Forward(const Softmax& a)
       : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? tile_width(a.rows) : 1),
-        fits(size * width * a.rows.compute_item <= kTileBytes),
-        is_nontemporal(a.kind != kLogSumExp && a.rows.operand[Softmax::kY].is_direct &&
-                       a.rows.operand[Softmax::kY].data != a.rows.operand[Softmax::kX].data &&
-                       a.rows.size() * a.rows.compute_item >= kNontemporalBytes) {}
+        by_tiles(goes_by_tiles(s)),
+        width(by_tiles ? tile_width(s) : 1),
+        fits(size * width * s.compute_item <= kTileBytes),
+        is_nontemporal(a.kind != kLogSumExp && s.is_direct[Softmax::kY] &&
+                       s.data[Softmax::kY] != s.data[Softmax::kX] &&
+                       s.size() * s.compute_item >= kNontemporalBytes) {}
 
   char* in_tile(int64_t column) { return tile + column * s.compute_item; }
 
   void row(int64_t index) {
     const bool keeps = job.kind == kSoftmax && fits, apart = job.kind != kSoftmax;
     double blocks[kMostBlocks];  // their maxima
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = z(Softmax::kX, index, column, n, buffer);
+    for_blocks_of(index, [&](int64_t column, int64_t n) {
+      const char* at = z(Softmax::kX, n, buffer);
       kernels.block[apart](at, n, keeps ? in_tile(column) : buffer, &block_stats);
       if (keeps) blocks[column / kSoftmaxBlock] = block_stats.max[0];
       kernels.merge(&stats, block_stats, 1, column == 0);
@@ -47,22 +47,20 @@ struct Forward : RowBlocks {
       save(index, 0);
       return;
     }
-    for_blocks([&](int64_t column, int64_t n) {
-      char* y = s.operand[Softmax::kY].is_direct && !is_nontemporal
-                    ? reader.address(Softmax::kY, index) + column * s.compute_item
-                    : buffer;
+    for_blocks_of(index, [&](int64_t column, int64_t n) {
+      char* const direct = reader.direct(Softmax::kY);
+      char* const y = direct && !is_nontemporal ? direct : buffer;
       const double lower = keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
       if (rows.is_void[0])
         fill(y, n);
       else if (lower > 0)
         kernels.scale(in_tile(column), n, rows.factor[0] * lower, y);
       else
-        apply(z(Softmax::kX, index, column, n, buffer), n, y);
+        apply(z(Softmax::kX, n, buffer), n, y);
       if (is_nontemporal)
-        job.store_nontemporal(y, reader.address(Softmax::kY, index) + column * s.compute_item,
-                              n * s.compute_item);
-      else if (y == buffer)
-        reader.store(Softmax::kY, index, column, n, y, false);
+        job.store_nontemporal(y, direct, n * s.compute_item);
+      else if (!direct)
+        reader.store(Softmax::kY, y, false);
     });
   }
 
@@ -81,7 +79,7 @@ struct Forward : RowBlocks {
 
   void save(int64_t index, int64_t j) {
     reader.store_number(Softmax::kY, index, rows.lse[j]);
-    if (s.operand[Softmax::kLse].data) reader.store_number(Softmax::kLse, index, rows.lse[j]);
+    if (s.data[Softmax::kLse]) reader.store_number(Softmax::kLse, index, rows.lse[j]);
   }
 
   // A tile of m rows.
@@ -121,24 +119,22 @@ struct Backward : RowBlocks {
 
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? std::max<int64_t>(tile_width(a.rows) / 2, 1) : 1) {}
+        by_tiles(goes_by_tiles(s)),
+        width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1) : 1) {}
 
   void row(int64_t index) {
     double sum = 0.0;
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
-      const char* b =
-          job.kind == kSoftmax ? reader.load(Softmax::kOut, index, column, n, y) : nullptr;
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, dy);
+      const char* b = job.kind == kSoftmax ? reader.load(Softmax::kOut, y) : nullptr;
       sum += kernels.sum(a, b, n);
     });
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
-      const char* b = reader.load(Softmax::kOut, index, column, n, y);
-      const bool is_direct = s.operand[Softmax::kDx].is_direct && !job.accumulate;
-      char* dx = is_direct ? reader.address(Softmax::kDx, index) + column * s.compute_item : dy;
-      kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
-      if (!is_direct) reader.store(Softmax::kDx, index, column, n, dx, job.accumulate);
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, dy);
+      const char* b = reader.load(Softmax::kOut, y);
+      char* const direct = direct_gradient(Softmax::kDx);
+      kernels.gradient[job.kind](a, b, n, sum, job.scale, direct ? direct : dy);
+      if (!direct) reader.store(Softmax::kDx, dy, job.accumulate);
     });
   }
 
@@ -171,7 +167,7 @@ struct LseBackward : RowBlocks {
   alignas(64) char tile[kTileBytes];
 
   explicit LseBackward(const Softmax& a)
-      : RowBlocks(a), by_tiles(goes_by_tiles(a.rows)), width(by_tiles ? tile_width(a.rows) : 1) {}
+      : RowBlocks(a), by_tiles(goes_by_tiles(s)), width(by_tiles ? tile_width(s) : 1) {}
 
   // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
   // exponentials beside 0 are 0.
@@ -185,12 +181,11 @@ struct LseBackward : RowBlocks {
 
   void row(int64_t index) {
     prepare(index, 0);
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = z(Softmax::kIn, index, column, n, tile);
-      const bool is_direct = s.operand[Softmax::kDIn].is_direct && !job.accumulate;
-      char* dx = is_direct ? reader.address(Softmax::kDIn, index) + column * s.compute_item : tile;
-      kernels.exponentials(at, n, maxima[0], factors[0], dx);
-      if (!is_direct) reader.store(Softmax::kDIn, index, column, n, dx, job.accumulate);
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* at = z(Softmax::kIn, n, tile);
+      char* const direct = direct_gradient(Softmax::kDIn);
+      kernels.exponentials(at, n, maxima[0], factors[0], direct ? direct : tile);
+      if (!direct) reader.store(Softmax::kDIn, tile, job.accumulate);
     });
   }
 
@@ -207,7 +202,7 @@ struct LseBackward : RowBlocks {
 template <class Frame>
 void run(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Frame>(*job, [&](Frame& frame) {
-    for_rows(job->rows, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
+    for_rows(job->operands, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
                frame.by_tiles ? frame.rows_of_tile(row, n) : frame.row(row);
              });
@@ -220,8 +215,8 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
 
 void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
                   const int* dtypes, const bool* reduced, bool in_order) {
-  plan_rows(&job->rows, table->convert, count, arrays, dtypes, reduced, in_order);
-  job->kernels = &table->softmax->kernels[job->rows.compute_dtype == kF64];
+  plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
+  job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
   job->store_nontemporal = table->norm->kernels[0].store_nontemporal;
 }
 
