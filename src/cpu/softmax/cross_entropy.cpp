@@ -27,12 +27,11 @@ struct Target {
   double weight;  // of the class; 0: it is ignored
 };
 
-int64_t index_at(const Rows& s, int64_t row) {
-  const RowOperand& target = s.operand[Softmax::kTarget];
-  const char* at = target.data + s.rows.offset(Softmax::kTarget, row);
+int64_t index_at(const StridedOperands& s, int64_t row) {
+  const char* at = s.row(Softmax::kTarget, row);
   int64_t wide;
   int32_t narrow;
-  if (target.dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  if (s.dtypes[Softmax::kTarget] == kI64) return memcpy(&wide, at, sizeof wide), wide;
   return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
 }
 
@@ -49,22 +48,21 @@ struct Losses : RowStatistics {
   Target target_of(int64_t row) const {
     const int64_t index = index_at(s, row);
     if (index == job.ignore_index) return {-1, 0.0};
-    return {index, s.operand[Softmax::kWeight].data ? element(Softmax::kWeight, row, index) : 1.0};
+    return {index, s.data[Softmax::kWeight] ? element(Softmax::kWeight, row, index) : 1.0};
   }
 
   double element(int k, int64_t row, int64_t column) const {
-    const char* at = reader.address(k, row) + s.columns.offset(k, column);
-    return number_at(s.operand[k].dtype, at);
+    const char* at = s.row(k, row) + s.columns.offset(k, column);
+    return number_at(s.dtypes[k], at);
   }
 
   // t' w of n classes from `column` on.
   SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
+    reader.go(row, column, n);
     SoftmaxTarget found{nullptr, nullptr, 1.0 - job.label_smoothing,
                         job.label_smoothing / double(size)};
-    if (job.has_probabilities)
-      found.target = reader.load(Softmax::kTarget, row, column, n, targets);
-    if (s.operand[Softmax::kWeight].data)
-      found.weight = reader.load(Softmax::kWeight, row, column, n, weights);
+    if (job.has_probabilities) found.target = reader.load(Softmax::kTarget, targets);
+    if (s.data[Softmax::kWeight]) found.weight = reader.load(Softmax::kWeight, weights);
     return found;
   }
 
@@ -81,9 +79,9 @@ struct Losses : RowStatistics {
     }
     if (is_spread()) {
       double distance = 0.0, weight = 0.0;
-      for_blocks([&](int64_t column, int64_t n) {
+      for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
-        const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+        const char* at = reader.load(Softmax::kLogits, tile);
         kernels.weigh(at, spread(row, column, n), n, max, sums);
         distance += sums[0], weight += sums[1];
       });
@@ -103,9 +101,8 @@ struct Losses : RowStatistics {
         double value, counts;
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
         sums[0] += value, sums[1] += counts;
-        if (s.operand[Softmax::kOutLse].data)
-          reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
-        if (s.operand[Softmax::kLosses].data) reader.store_number(Softmax::kLosses, row + j, value);
+        if (s.data[Softmax::kOutLse]) reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
+        if (s.data[Softmax::kLosses]) reader.store_number(Softmax::kLosses, row + j, value);
       }
     }
     if (!job.partial) return;
@@ -127,9 +124,9 @@ struct Losses : RowStatistics {
                job.label_smoothing / double(size) * job.weight_sum;
     } else {
       *target = {-1, 0.0};
-      for_blocks([&](int64_t column, int64_t n) {
+      for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
-        const char* z = reader.load(Softmax::kLogits, row, column, n, tile);
+        const char* z = reader.load(Softmax::kLogits, tile);
         kernels.weigh(z, spread(row, column, n), n, 0.0, sums);
         weight += sums[1];
       });
@@ -144,21 +141,20 @@ struct Losses : RowStatistics {
     const bool is_ignored = job.has_indices && target.index < 0;
     const double lse = reader.number(Softmax::kOutLse, row);
     const double factor = of_p * kernels.factor_of(lse);
-    for_blocks([&](int64_t column, int64_t n) {
-      const bool is_direct = s.operand[Softmax::kDLogits].is_direct && !job.accumulate;
-      char* dz =
-          is_direct ? reader.address(Softmax::kDLogits, row) + column * s.compute_item : tile;
+    for_blocks_of(row, [&](int64_t column, int64_t n) {
+      char* const direct = direct_gradient(Softmax::kDLogits);
+      char* const dz = direct ? direct : tile;
       if (is_ignored) {
         memset(dz, 0, n * s.compute_item);
       } else {
-        const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+        const char* at = reader.load(Softmax::kLogits, tile);
         kernels.exponentials(at, n, lse, factor, dz);
         if (is_spread()) kernels.subtract(spread(row, column, n), n, g, dz);
         if (target.index >= column && target.index < column + n)
           add(dz + (target.index - column) * s.compute_item,
               -g * (1.0 - job.label_smoothing) * target.weight);
       }
-      if (!is_direct) reader.store(Softmax::kDLogits, row, column, n, dz, job.accumulate);
+      if (!direct) reader.store(Softmax::kDLogits, tile, job.accumulate);
     });
   }
 
@@ -208,26 +204,27 @@ struct Losses : RowStatistics {
 int64_t loss_partials(int64_t rows) { return (rows + kLossRows - 1) / kLossRows * 2; }
 
 bool has_valid_targets(const Softmax& job) {
-  for (int64_t row = 0; row < job.rows.rows.size; ++row) {
-    const int64_t index = index_at(job.rows, row);
-    if (index != job.ignore_index && !(index >= 0 && index < job.rows.columns.size)) return false;
+  for (int64_t row = 0; row < job.operands.rows.size; ++row) {
+    const int64_t index = index_at(job.operands, row);
+    if (index != job.ignore_index && !(index >= 0 && index < job.operands.columns.size))
+      return false;
   }
   return true;
 }
 
 void sum_weights(Softmax* job) {
-  const RowOperand& weight = job->rows.operand[Softmax::kWeight];
-  job->weight_sum = double(job->rows.columns.size);
-  if (!weight.data) return;
+  const StridedOperands& s = job->operands;
+  constexpr int k = Softmax::kWeight;
+  job->weight_sum = double(s.columns.size);
+  if (!s.data[k]) return;
   job->weight_sum = 0.0;
-  for (int64_t i = 0; i < job->rows.columns.size; ++i)
-    job->weight_sum +=
-        number_at(weight.dtype, weight.data + job->rows.columns.offset(Softmax::kWeight, i));
+  for (int64_t i = 0; i < s.columns.size; ++i)
+    job->weight_sum += number_at(s.dtypes[k], s.data[k] + s.columns.offset(k, i));
 }
 
 void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
-    for_rows(job->rows, kLossRows, kLossRows, index, partitions,
+    for_rows(job->operands, kLossRows, kLossRows, index, partitions,
              [&](int64_t row, int64_t n) { losses.forward(row, n); });
   });
 }
@@ -235,7 +232,7 @@ void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitio
 void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
     const bool by_tiles = losses.by_tiles;
-    for_rows(job->rows, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
+    for_rows(job->operands, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
                by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
              });
@@ -244,7 +241,7 @@ void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t
 
 void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char* divisor) {
   double sums[2] = {0.0, 0.0};
-  for (int64_t i = 0; i < loss_partials(job.rows.rows.size); ++i) sums[i % 2] += job.partial[i];
+  for (int64_t i = 0; i < loss_partials(job.operands.rows.size); ++i) sums[i % 2] += job.partial[i];
   const double by = reduction == kMean ? sums[1] : 1.0;
   store_as(dtype, loss, sums[0] / by);
   store_as(kF64, divisor, by);

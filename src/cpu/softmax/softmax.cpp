@@ -17,10 +17,10 @@ struct Forward : RowStatistics {
 
   explicit Forward(const Softmax& a)
       : RowStatistics(a, kTileWidth),
-        fits(size * width * a.rows.compute_item <= kTileBytes),
-        is_nontemporal(a.kind != kLogSumExp && a.rows.operand[Softmax::kY].is_direct &&
-                       a.rows.operand[Softmax::kY].data != a.rows.operand[Softmax::kX].data &&
-                       a.rows.size() * a.rows.compute_item >= kNontemporalBytes) {}
+        fits(size * width * s.compute_item <= kTileBytes),
+        is_nontemporal(a.kind != kLogSumExp && s.is_direct[Softmax::kY] &&
+                       s.data[Softmax::kY] != s.data[Softmax::kX] &&
+                       s.size() * s.compute_item >= kNontemporalBytes) {}
 
   // A band of m rows.
   void band(int64_t first, int64_t m) {
@@ -35,10 +35,9 @@ struct Forward : RowStatistics {
 
   // The results of row j of a band.
   void row(int64_t index, int64_t j, bool keeps) {
-    for_blocks([&](int64_t column, int64_t n) {
-      char* y = s.operand[Softmax::kY].is_direct && !is_nontemporal
-                    ? reader.address(Softmax::kY, index) + column * s.compute_item
-                    : buffer;
+    for_blocks_of(index, [&](int64_t column, int64_t n) {
+      char* const direct = reader.direct(Softmax::kY);
+      char* const y = direct && !is_nontemporal ? direct : buffer;
       const double lower =
           keeps ? kernels.lower(block_max[j + column / kSoftmaxBlock], rows.max[j]) : 0.0;
       if (rows.is_void[j])
@@ -46,12 +45,11 @@ struct Forward : RowStatistics {
       else if (lower > 0)
         kernels.scale(kept(j, column), n, rows.factor[j] * lower, y);
       else
-        apply(z(Softmax::kX, index, column, n, buffer), n, j, y);
+        apply(z(Softmax::kX, n, buffer), n, j, y);
       if (is_nontemporal)
-        job.store_nontemporal(y, reader.address(Softmax::kY, index) + column * s.compute_item,
-                              n * s.compute_item);
-      else if (y == buffer)
-        reader.store(Softmax::kY, index, column, n, y, false);
+        job.store_nontemporal(y, direct, n * s.compute_item);
+      else if (!direct)
+        reader.store(Softmax::kY, y, false);
     });
   }
 
@@ -70,7 +68,7 @@ struct Forward : RowStatistics {
 
   void save(int64_t index, int64_t j) {
     reader.store_number(Softmax::kY, index, rows.lse[j]);
-    if (s.operand[Softmax::kLse].data) reader.store_number(Softmax::kLse, index, rows.lse[j]);
+    if (s.data[Softmax::kLse]) reader.store_number(Softmax::kLse, index, rows.lse[j]);
   }
 
   // A tile of m rows.
@@ -105,24 +103,22 @@ struct Backward : RowBlocks {
 
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? std::max<int64_t>(tile_width(a.rows) / 2, 1) : 1) {}
+        by_tiles(goes_by_tiles(s)),
+        width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1) : 1) {}
 
   void band(int64_t index, int64_t) {
     double sum = 0.0;
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
-      const char* b =
-          job.kind == kSoftmax ? reader.load(Softmax::kOut, index, column, n, y) : nullptr;
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, dy);
+      const char* b = job.kind == kSoftmax ? reader.load(Softmax::kOut, y) : nullptr;
       sum += kernels.sum(a, b, n);
     });
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
-      const char* b = reader.load(Softmax::kOut, index, column, n, y);
-      const bool is_direct = s.operand[Softmax::kDx].is_direct && !job.accumulate;
-      char* dx = is_direct ? reader.address(Softmax::kDx, index) + column * s.compute_item : dy;
-      kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
-      if (!is_direct) reader.store(Softmax::kDx, index, column, n, dx, job.accumulate);
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, dy);
+      const char* b = reader.load(Softmax::kOut, y);
+      char* const direct = direct_gradient(Softmax::kDx);
+      kernels.gradient[job.kind](a, b, n, sum, job.scale, direct ? direct : dy);
+      if (!direct) reader.store(Softmax::kDx, dy, job.accumulate);
     });
   }
 
@@ -155,7 +151,7 @@ struct LseBackward : RowBlocks {
   alignas(64) char tile[kTileBytes];
 
   explicit LseBackward(const Softmax& a)
-      : RowBlocks(a), by_tiles(goes_by_tiles(a.rows)), width(by_tiles ? tile_width(a.rows) : 1) {}
+      : RowBlocks(a), by_tiles(goes_by_tiles(s)), width(by_tiles ? tile_width(s) : 1) {}
 
   // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
   // exponentials beside 0 are 0.
@@ -169,12 +165,11 @@ struct LseBackward : RowBlocks {
 
   void band(int64_t index, int64_t) {
     prepare(index, 0);
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = z(Softmax::kIn, index, column, n, tile);
-      const bool is_direct = s.operand[Softmax::kDIn].is_direct && !job.accumulate;
-      char* dx = is_direct ? reader.address(Softmax::kDIn, index) + column * s.compute_item : tile;
-      kernels.exponentials(at, n, maxima[0], factors[0], dx);
-      if (!is_direct) reader.store(Softmax::kDIn, index, column, n, dx, job.accumulate);
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* at = z(Softmax::kIn, n, tile);
+      char* const direct = direct_gradient(Softmax::kDIn);
+      kernels.exponentials(at, n, maxima[0], factors[0], direct ? direct : tile);
+      if (!direct) reader.store(Softmax::kDIn, tile, job.accumulate);
     });
   }
 
@@ -191,7 +186,7 @@ struct LseBackward : RowBlocks {
 template <class Frame>
 void run(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Frame>(*job, [&](Frame& frame) {
-    for_rows(job->rows, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
+    for_rows(job->operands, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
                frame.by_tiles ? frame.rows_of_tile(row, n) : frame.band(row, n);
              });
@@ -204,8 +199,8 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
 
 void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
                   const int* dtypes, const bool* reduced, bool in_order) {
-  plan_rows(&job->rows, table->convert, count, arrays, dtypes, reduced, in_order);
-  job->kernels = &table->softmax->kernels[job->rows.compute_dtype == kF64];
+  plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
+  job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
   job->store_nontemporal = table->norm->kernels[0].store_nontemporal;
 }
 
