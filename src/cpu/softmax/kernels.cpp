@@ -57,27 +57,41 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
   }
 }
 
-// The largest element, and -inf if there is none but NaNs.
+// The largest element, and -inf if there is none but NaNs. What is over of the last vectors is
+// covered by vectors that overlap.
 template <class T>
 FASTACT_HD T largest(const T* z, int64_t n) {
-  constexpr int kWidth = 64;
-  alignas(64) T lanes[kWidth];
+  constexpr int kWidth = 64, kShort = 16;
   T max = T(-kInfinity);
+  if (n < kShort) {
+    for (int64_t i = 0; i < n; ++i) max = z[i] > max ? z[i] : max;
+    return max;
+  }
+  alignas(64) T lanes[kWidth];
+  each(lanes, kShort, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
   int64_t i = 0;
   if (n >= kWidth) {
     each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
-    for (i = 0; i + kWidth <= n; i += kWidth)
+    for (; i + kWidth <= n; i += kWidth)
 #pragma omp simd
       for (int k = 0; k < kWidth; ++k) lanes[k] = z[i + k] > lanes[k] ? z[i + k] : lanes[k];
-#pragma GCC unroll 8
-    for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma GCC unroll 2
+    for (int half = kWidth / 2; half >= kShort; half /= 2)
 #pragma omp simd
       for (int k = 0; k < half; ++k)
         lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
-    max = lanes[0] > max ? lanes[0] : max;
   }
-  for (; i < n; ++i) max = z[i] > max ? z[i] : max;
-  return max;
+  for (; i < n; i += kShort) {
+    const T* at = z + (i + kShort <= n ? i : n - kShort);
+#pragma omp simd
+    for (int k = 0; k < kShort; ++k) lanes[k] = at[k] > lanes[k] ? at[k] : lanes[k];
+  }
+#pragma GCC unroll 4
+  for (int half = kShort / 2; half > 0; half /= 2)
+#pragma omp simd
+    for (int k = 0; k < half; ++k)
+      lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+  return lanes[0] > max ? lanes[0] : max;
 }
 
 template <class T>
@@ -97,14 +111,12 @@ FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms) {
   for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes)
 #pragma GCC unroll 16
     for (int k = 0; k < kVectors; ++k) lanes[k] = load_terms(a, i + k * kVector, lanes[k]);
-  double rest[kSoftmaxLanes];
-  if (i < n) {
 #pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) store(lanes[k], rest + k * kVector);
-    for (int lane = 0; i + lane < n; ++lane) rest[lane] = load_terms.one(a, i + lane, rest[lane]);
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) lanes[k] = load(rest + k * kVector);
-  }
+  for (int k = 0; k < kVectors; ++k, i += kVector)
+    if (i + kVector <= n)
+      lanes[k] = load_terms(a, i, lanes[k]);
+    else if (i < n)
+      lanes[k] = load_terms.some(a, i, n - i, lanes[k]);
   return fold_vectors(lanes);
 }
 
@@ -113,7 +125,9 @@ struct Terms {
   FASTACT_HD Vector operator()(const T* a, int64_t i, Vector lane) const {
     return lane + load(a + i);
   }
-  FASTACT_HD double one(const T* a, int64_t i, double lane) const { return lane + double(a[i]); }
+  FASTACT_HD Vector some(const T* a, int64_t i, int64_t n, Vector lane) const {
+    return lane + load_some(a + i, n);
+  }
 };
 
 template <class T>
@@ -122,40 +136,64 @@ struct Products {
   FASTACT_HD Vector operator()(const T* a, int64_t i, Vector lane) const {
     return madd(load(a + i), load(b + i), lane);
   }
-  FASTACT_HD double one(const T* a, int64_t i, double lane) const {
-    return madd(double(a[i]), double(b[i]), lane);
+  FASTACT_HD Vector some(const T* a, int64_t i, int64_t n, Vector lane) const {
+    return madd(load_some(a + i, n, Vector{}), load_some(b + i, n, Vector{}), lane);
   }
 };
 
+template <class T>
+FASTACT_HD T ones_of(const T* z, int64_t n, T max) {
+  T ones = 0;
+#pragma omp simd reduction(+ : ones)
+  for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
+  return ones;
+}
+
+// One row, whose maximum is known: infinite, or far.
 template <class T, bool apart>
-void block(const char* z_, int64_t n, char* exponentials, TileStats* stats, int64_t j) {
-  const T* z = in<T>(z_);
-  T* e = out<T>(exponentials);
-  const T max = largest(z, n);
+void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
+  const T max = T(stats->max[j]);
   if (!(magnitude(max) < T(kInfinity))) {
-    stats->max[j] = double(max), stats->rest[j] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
+    stats->rest[j] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
     stats->ones[j] = apart;
     each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
   }
-  T ones = 0;
-  if (apart) {
-#pragma omp simd reduction(+ : ones)
-    for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
-  }
-  if (is_near(max)) {
-    const SoftmaxReference<T> reference = reference_of(max);
-    each(e, n, [=](int64_t i) FASTACT_INLINED {
-      const T value = exp_near(z[i], reference);
-      return apart && z[i] == max ? T(0) : value;
+  stats->ones[j] = apart ? ones_of(z, n, max) : T(0);
+  each(e, n, [=](int64_t i) FASTACT_INLINED {
+    const T value = exp_far(z[i], max);
+    return apart && z[i] == max ? T(0) : value;
+  });
+  stats->rest[j] = sum_of(e, n, Terms<T>{});
+}
+
+// Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
+template <class T, bool apart>
+void block(const char* z, int64_t stride, int64_t m, int64_t n, char* exponentials,
+           TileStats* stats) {
+  const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z + j * stride); };
+  T* const e = out<T>(exponentials);
+  T max[kBand];
+  SoftmaxReference<T> reference[kBand];
+  for (int64_t j = 0; j < m; ++j) max[j] = largest(row(j), n);
+  for (int64_t j = 0; j < m; ++j) stats->max[j] = double(max[j]);
+  for (int64_t j = 0; j < m; ++j) reference[j] = reference_of(max[j]);
+  for (int64_t j = 0; j < m; ++j) {
+    const T* at = row(j);
+    if (!is_near(max[j])) {
+      far_block<T, apart>(at, n, e + j * n, stats, j);
+      continue;
+    }
+    const T top = max[j];
+    const SoftmaxReference<T> beside = reference[j];
+    stats->ones[j] = apart ? ones_of(at, n, top) : T(0);
+    each(e + j * n, n, [=](int64_t i) FASTACT_INLINED {
+      const T value = exp_near(at[i], beside);
+      return apart && at[i] == top ? T(0) : value;
     });
-  } else {
-    each(e, n, [=](int64_t i) FASTACT_INLINED {
-      const T value = exp_far(z[i], max);
-      return apart && z[i] == max ? T(0) : value;
-    });
   }
-  stats->max[j] = double(max), stats->rest[j] = sum_of(e, n, Terms<T>{}), stats->ones[j] = ones;
+  for (int64_t j = 0; j < m; ++j)
+    if (is_near(max[j])) stats->rest[j] = sum_of(e + j * n, n, Terms<T>{});
 }
 
 // The lanes of a tile: kSoftmaxLanes of each of its rows.

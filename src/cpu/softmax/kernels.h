@@ -14,6 +14,7 @@ namespace fastact {
 constexpr int64_t kSoftmaxBlock = 1024;  // elements of a row with a maximum of their own
 constexpr int kSoftmaxLanes = 32;
 constexpr int64_t kTileWidth = 256;  // rows of a tile, at most
+constexpr int64_t kBand = 32;        // rows of a band: read one after the other, finished together
 
 // The statistics of the rows of a tile, or of one row (common/softmax/softmax.h, SoftmaxStat), and
 // what they say of them (SoftmaxRow).
@@ -37,9 +38,11 @@ struct SoftmaxKernels {
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
-  // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT, the j-th of stats;
-  // [1]: the elements that are the maximum are counted apart, and their exponentials left out.
-  void (*block[2])(const char* z, int64_t n, char* exponentials, TileStats* stats, int64_t j);
+  // Of a block of each of m <= kBand rows, z IN (n), which begin `stride` bytes apart: exponentials
+  // OUT [m][n], which may be z, and the statistics OUT; [1]: the elements that are the maximum are
+  // counted apart, and their exponentials left out.
+  void (*block[2])(const char* z, int64_t stride, int64_t m, int64_t n, char* exponentials,
+                   TileStats* stats);
   void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
                         TileStats* stats);
 

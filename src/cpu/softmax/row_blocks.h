@@ -13,7 +13,8 @@ inline bool goes_by_tiles(const StridedOperands& s) {
   const int last = s.rows.count - 1;
   const bool are_neighbours =
       last >= 0 && s.rows.stride[0][last] == s.item && !s.has_unit_stride[0];
-  return s.rows.size > 1 && (are_neighbours || s.columns.size < kFewElements);
+  const bool is_short = s.columns.size < kFewElements && !s.has_unit_stride[0];
+  return s.rows.size > 1 && (are_neighbours || is_short);
 }
 
 // Rows of which a tile of kTileBytes holds a block, or all that there is.
@@ -22,10 +23,7 @@ inline int64_t tile_width(const StridedOperands& s) {
   return std::min(kTileBytes / s.compute_item / length / 32 * 32, kTileWidth);
 }
 
-// Rows that are read one after the other, and whose statistics are finished together: a logarithm
-// and a division of many rows take little more time than those of one. A buffer of kTileBytes holds
-// a band.
-constexpr int64_t kBand = 32;
+// Rows of a band, where each is one block. A buffer of kTileBytes holds one.
 static_assert(kBand * kSoftmaxBlock * sizeof(double) <= kTileBytes);
 inline int64_t band_of(const StridedOperands& s) {
   return s.columns.size <= kSoftmaxBlock ? kBand : 1;
@@ -43,6 +41,12 @@ void for_rows(const StridedOperands& s, int64_t width, int64_t step, int64_t ind
     visit(row, n);
   }
 }
+
+// The rows of a band, in the compute type: contiguous each, and `stride` bytes apart.
+struct Band {
+  char* at;
+  int64_t stride;
+};
 
 // A thread's blocks of z = scale x + mask.
 struct RowBlocks {
@@ -84,6 +88,36 @@ struct RowBlocks {
     return buffer;
   }
 
+  // The rows of operand k from `first` on, if they lie in memory as a band; else those of `buffer`,
+  // one after the other.
+  Band rows_at(int k, int64_t first, char* buffer) const {
+    if (!s.is_direct[k] || s.rows.count > 1) return {buffer, size * s.compute_item};
+    return {s.row(k, first), s.rows.count ? s.rows.stride[k][0] : 0};
+  }
+
+  // m rows of operand k, copied unless they lie as a band.
+  Band load_band(int k, int64_t first, int64_t m, char* buffer) {
+    const Band found = rows_at(k, first, buffer);
+    for (int64_t j = 0; found.at == buffer && j < m; ++j) {
+      char* const to = buffer + j * found.stride;
+      reader.go(first + j, 0, size);
+      const char* from = reader.load(k, to);
+      if (from != to) memcpy(to, from, found.stride);
+    }
+    return found;
+  }
+
+  // The same of z.
+  Band z_band(int x, int64_t first, int64_t m, char* buffer) {
+    if (job.mask_kind == 0 && job.scale == 1.0) return load_band(x, first, m, buffer);
+    const int64_t stride = size * s.compute_item;
+    for (int64_t j = 0; j < m; ++j) {
+      reader.go(first + j, 0, size);
+      z(x, size, buffer + j * stride);
+    }
+    return {buffer, stride};
+  }
+
   // In `buffer` [n][width].
   void z_tile(int x, int64_t row, int64_t width, int64_t column, int64_t n, char* buffer) {
     reader.load_tile(x, row, width, column, n, buffer);
@@ -105,8 +139,7 @@ struct RowStatistics : RowBlocks {
   const int64_t width;  // rows whose statistics are finished together
   TileStats stats, block_stats;
   TileRows rows;
-  double block_max[kMostBlocks];  // of the exponentials that are kept: of each block of a row, or
-                                  // of each row of a band
+  double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
@@ -118,16 +151,21 @@ struct RowStatistics : RowBlocks {
   // Where the exponentials of a row of a band are kept, from a column on.
   char* kept(int64_t j, int64_t column) { return tile + (j * size + column) * s.compute_item; }
 
-  // Of a band of m rows. apart: as of SoftmaxKernels::block. keeps: their exponentials are kept.
+  // Of a band of m rows, or of one row. apart: as of SoftmaxKernels::block. keeps: the exponentials
+  // are kept.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps) {
-    for (int64_t j = 0; j < m; ++j)
-      for_blocks_of(first + j, [&](int64_t column, int64_t n) {
+    if (size <= kSoftmaxBlock) {
+      const Band found = z_band(x, first, m, tile);
+      kernels.block[apart](found.at, found.stride, m, size, tile, &stats);
+    } else {
+      for_blocks_of(first, [&](int64_t column, int64_t n) {
         const char* at = z(x, n, buffer);
         TileStats& found = column ? block_stats : stats;
-        kernels.block[apart](at, n, keeps ? kept(j, column) : buffer, &found, j);
-        if (keeps) block_max[j + column / kSoftmaxBlock] = found.max[j];
+        kernels.block[apart](at, 0, 1, n, keeps ? kept(0, column) : buffer, &found);
+        if (keeps) block_max[column / kSoftmaxBlock] = found.max[0];
         if (column) kernels.merge(&stats, block_stats, 1);
       });
+    }
     kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
   }
 

@@ -22,7 +22,7 @@ struct Forward : RowStatistics {
                        s.data[Softmax::kY] != s.data[Softmax::kX] &&
                        s.size() * s.compute_item >= kNontemporalBytes) {}
 
-  // A band of m rows.
+  // A band of m rows, or one row.
   void band(int64_t first, int64_t m) {
     const bool keeps = job.kind == kSoftmax && fits;
     find(Softmax::kX, first, m, job.kind != kSoftmax, keeps);
@@ -38,8 +38,10 @@ struct Forward : RowStatistics {
     for_blocks_of(index, [&](int64_t column, int64_t n) {
       char* const direct = reader.direct(Softmax::kY);
       char* const y = direct && !is_nontemporal ? direct : buffer;
-      const double lower =
-          keeps ? kernels.lower(block_max[j + column / kSoftmaxBlock], rows.max[j]) : 0.0;
+      const double lower = !keeps ? 0.0
+                           : size <= kSoftmaxBlock
+                               ? 1.0
+                               : kernels.lower(block_max[column / kSoftmaxBlock], rows.max[j]);
       if (rows.is_void[j])
         fill(y, n);
       else if (lower > 0)
@@ -104,22 +106,43 @@ struct Backward : RowBlocks {
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
-        width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1) : 1) {}
+        width(std::max<int64_t>((by_tiles ? tile_width(s) : band_of(s)) / 2, 1)) {}
 
-  void band(int64_t index, int64_t) {
+  void band(int64_t first, int64_t m) {
+    if (size <= kSoftmaxBlock) {
+      short_rows(first, m);
+      return;
+    }
     double sum = 0.0;
-    for_blocks_of(index, [&](int64_t, int64_t n) {
+    for_blocks_of(first, [&](int64_t, int64_t n) {
       const char* a = reader.load(Softmax::kDy, dy);
       const char* b = job.kind == kSoftmax ? reader.load(Softmax::kOut, y) : nullptr;
       sum += kernels.sum(a, b, n);
     });
-    for_blocks_of(index, [&](int64_t, int64_t n) {
+    for_blocks_of(first, [&](int64_t, int64_t n) {
       const char* a = reader.load(Softmax::kDy, dy);
       const char* b = reader.load(Softmax::kOut, y);
       char* const direct = direct_gradient(Softmax::kDx);
       kernels.gradient[job.kind](a, b, n, sum, job.scale, direct ? direct : dy);
       if (!direct) reader.store(Softmax::kDx, dy, job.accumulate);
     });
+  }
+
+  void short_rows(int64_t first, int64_t m) {
+    const Band a = load_band(Softmax::kDy, first, m, dy), b = load_band(Softmax::kOut, first, m, y);
+    const Band to =
+        job.accumulate ? Band{dy, size * s.compute_item} : rows_at(Softmax::kDx, first, dy);
+    for (int64_t j = 0; j < m; ++j) {
+      const char* const of_y = b.at + j * b.stride;
+      sums[j] = kernels.sum(a.at + j * a.stride, job.kind == kSoftmax ? of_y : nullptr, size);
+    }
+    for (int64_t j = 0; j < m; ++j)
+      kernels.gradient[job.kind](a.at + j * a.stride, b.at + j * b.stride, size, sums[j], job.scale,
+                                 to.at + j * to.stride);
+    for (int64_t j = 0; to.at == dy && j < m; ++j) {
+      reader.go(first + j, 0, size);
+      reader.store(Softmax::kDx, dy + j * to.stride, job.accumulate);
+    }
   }
 
   void rows_of_tile(int64_t index, int64_t m) {
