@@ -33,9 +33,8 @@ FLAGS = ("-std=c++17", "-O3", "-fmad=false")
 VECTOR = 16  # bytes
 IN_FLIGHT = {
     "map_contiguous": {1: 4, 2: 2},
-    "sum_rows": {1: 4},
+    "reduce_rows": {1: 4},
     "sum_columns": {1: 4},
-    "moment_rows": {1: 4},
     "moment_columns": {1: 4},
 }
 
@@ -127,8 +126,7 @@ class Kernel:
     def threads(self) -> int:
         """Of a block."""
         if self.kernel in NORM_ROWS:
-            any_double = self.dtype == "float64" and self.what.endswith("any strides")
-            return 256 if any_double and self.kernel == "norm_backward_rows" else 512
+            return 512
         if self.kernel in SOFTMAX_ROWS:
             return 256 if self.what.endswith("columns") else 512
         narrow = self.kernel.startswith(("finish_gate", "norm_long_gradients"))
@@ -164,7 +162,7 @@ class Kernel:
         if self.kernel.startswith("sums_of"):
             return self.what == FAST_NORMS and self.kernel != "sums_of_any"
         if self.kernel in NORM_LONG:
-            return self.what == FAST_NORMS
+            return self.what == f"{FAST_NORMS}, rows"
         if self.kernel == "norm_moments":
             return self.what == "rows"
         return self.kernel in NORM_ROWS and self.what == f"{FAST_NORMS}, rows"

@@ -67,10 +67,12 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     --------
     >>> identify("void fastact::map_contiguous<float, 2, true, Backward<float, Mish> >(int)")
     ('map_contiguous', 'mish backward, accumulate', 'float32', 2, True)
-    >>> identify("void fastact::sum_rows<(fastact::Access)1, double>(fastact::RowSums)")
-    ('sum_rows', 'dense', 'float64', 1, False)
-    >>> identify("void sum_rows<(Access)0, Square, double>(RowSums)")
-    ('sum_rows', 'aligned, square', 'float64', 1, False)
+    >>> identify("void fastact::moment_columns<(fastact::Access)1, double>(fastact::RowSums)")
+    ('moment_columns', 'dense', 'float64', 1, False)
+    >>> identify("void reduce_rows<(Access)0, double, SumLane<Square, double>, SumResults>(Sums)")
+    ('reduce_rows', 'aligned, square', 'float64', 1, False)
+    >>> identify("void reduce_rows<(Access)2, f16, RowLane<f16>, MomentResults>(RowSums)")
+    ('reduce_rows', 'any, moments', 'float16', 1, False)
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
@@ -79,12 +81,16 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('norm_forward_rows', 'identity, rows', 'float32', 1, False)
     >>> identify("void map_contiguous<float, 2, true, NormBackward<float, (Statistics)1, true> >()")
     ('map_contiguous', 'norm backward, of channels, identity', 'float32', 2, False)
-    >>> identify("void sums_of_segments<float, false>(Tasks)")
+    >>> identify("void sums_of_segments<float, NormSums<float, false> >(SumTasks)")
     ('sums_of_segments', 'any activation', 'float32', 1, False)
+    >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
+    ('sums_of_segments', 'bias gradient', 'float32', 1, False)
+    >>> identify("void norm_long_sums<float, true, NormRows>(NormRows, NormLong)")
+    ('norm_long_sums', 'identity, rows', 'float32', 1, False)
     >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
-    >>> identify("void gated_backward_sums<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
-    ('gated_backward_sums', 'gated backward', 'bfloat16', 3, True)
+    >>> identify("void gated_backward_strided<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
+    ('gated_backward_strided', 'gated backward', 'bfloat16', 3, True)
     >>> identify("void softmax_forward_rows<float, true, SoftmaxColumns>(SoftmaxColumns)")
     ('softmax_forward_rows', 'masked, columns', 'float32', 1, False)
     >>> identify("void cross_entropy_rows<double, false, SoftmaxRows>(SoftmaxRows, LossTotals)")
@@ -108,7 +114,11 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
         apart = "" if arguments[2] == "true" else ", single columns"
         return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype, 1, False
-    if kernel.startswith(("norm_", "sums_of_")):
+    if kernel.startswith("sums_of_"):
+        functor, _, of = arguments[1].partition("<")
+        words = [_NORM_WORDS[one] for one in _arguments(of) if one in _NORM_WORDS]
+        return kernel, ", ".join(words) or _functor(functor), dtype, 1, False
+    if kernel.startswith("norm_"):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype, 1, False
     if kernel.startswith("gated_"):
@@ -122,6 +132,9 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
             return kernel, ", ".join(words), dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
+    if kernel == "reduce_rows":
+        functor, _, of = arguments[2].partition("<")
+        arguments += ["Moments"] if functor == "RowLane" else _arguments(of)
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
     words = [ACCESS[access], *(one for one in terms if one != "itself")] if access in ACCESS else []
     return kernel, ", ".join(words), dtype, 1, False

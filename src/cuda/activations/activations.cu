@@ -31,19 +31,10 @@ struct Backward : Lanewise<Backward<T, A>, T, 2> {
 
 // Any activation, for strided arrays.
 template <class T>
-struct Chosen {
-  int which;
-  double parameters[kMaxParameters];
-  Chosen(int activation, const double* given) : which(activation) {
-    std::copy(given, given + kMaxParameters, parameters);
-  }
-};
-
-template <class T>
-struct ChosenForward : Chosen<T> {
-  using Chosen<T>::Chosen;
+struct ChosenForward {
+  ChosenActivation activation;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[1], int64_t) const {
-    return activate<T>(this->which, this->parameters, in[0]);
+    return activation.template value<T>(in[0]);
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
     const Wide<T> wide[1] = {{{in[0]}}};
@@ -52,10 +43,10 @@ struct ChosenForward : Chosen<T> {
 };
 
 template <class T>
-struct ChosenBackward : Chosen<T> {
-  using Chosen<T>::Chosen;
+struct ChosenBackward {
+  ChosenActivation activation;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t) const {
-    Wide<T> result = slope_at<T>(this->which, this->parameters, in[1]);
+    Wide<T> result = activation.template slope<T>(in[1]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
     return result;
@@ -74,7 +65,8 @@ void activation_forward(int which, const Operand (&arrays)[2], const double* par
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 1, false>(plan, false, ChosenForward<T>(which, parameters), stream);
+    return run_strided<T, 1, false>(plan, false,
+                                    ChosenForward<T>{chosen_activation(which, parameters)}, stream);
   switch (which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
@@ -90,7 +82,8 @@ void activation_backward(int which, const Operand (&arrays)[3], const double* pa
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 3, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 2, true>(plan, accumulate, ChosenBackward<T>(which, parameters), stream);
+    return run_strided<T, 2, true>(plan, accumulate,
+                                   ChosenBackward<T>{chosen_activation(which, parameters)}, stream);
   switch (which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \

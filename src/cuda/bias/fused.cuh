@@ -1,61 +1,46 @@
-// What the kernels of bias.cu share: activation and bias as parameters, and the forward's functor.
+// The functors of bias.cu: the forward map, and the gradient whose sum is that of the bias.
 #pragma once
 
 #include "cuda/activations/activate.cuh"
-#include "cuda/core/api.h"
-#include "cuda/core/block_reduce.cuh"
+#include "cuda/core/channel_sums.cuh"
 #include "cuda/core/elementwise.cuh"
-#include "cuda/core/indexing.cuh"
 #include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kThreads = 256;
-
 // The activation, and the bias in its own dtype.
 struct Fused {
-  int which;
-  double parameters[kMaxParameters];
-  const char* bias;  // IN, channels
-  int bias_dtype;
-  int64_t bias_stride;  // bytes
+  ChosenActivation activation;
+  NumberVector bias;  // IN
   int64_t channels, inner;
 };
 
-template <class T>
-FASTACT_DEVICE Compute<T> bias_of(const Fused& fused, int64_t channel) {
-  return load_parameter<T>(fused.bias + channel * fused.bias_stride, fused.bias_dtype);
-}
-
 // Adds the bias to the elements [index, index + Vec<T>::kSize) of a whole array.
-template <class T, class B>
-FASTACT_DEVICE void add_bias_as(const Fused& fused, int64_t index, Wide<T>& z) {
-  const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);
-  int64_t left = fused.inner - (index - row * fused.inner);  // elements of the same channel
-  int64_t channel = row - quotient(row, fused.channels) * fused.channels;
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) {
-    const char* p = fused.bias + channel * fused.bias_stride;
-    z.lane[j] += Compute<T>(widen(load(reinterpret_cast<const B*>(p))));
-    if (--left > 0) continue;
-    left = fused.inner;
-    channel = channel + 1 == fused.channels ? 0 : channel + 1;
-  }
-}
 template <class T>
 FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
-  if (fused.bias_dtype == kF64)
-    add_bias_as<T, double>(fused, index, z);
-  else if (fused.bias_dtype == kF32)
-    add_bias_as<T, float>(fused, index, z);
-  else
-    add_bias_as<T, T>(fused, index, z);
+  const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);
+  const int64_t within = index - row * fused.inner;
+  const int64_t first = row - quotient(row, fused.channels) * fused.channels;
+  with_type<T>(fused.bias.data, fused.bias.dtype, [&](const auto* bias) {
+    int64_t left = fused.inner - within, channel = first;  // left: elements of the same channel
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      const auto* p =
+          reinterpret_cast<decltype(bias)>(fused.bias.data + channel * fused.bias.stride);
+      z.lane[j] += Compute<T>(widen(load(p)));
+      if (--left > 0) continue;
+      left = fused.inner;
+      channel = channel + 1 == fused.channels ? 0 : channel + 1;
+    }
+  });
 }
 
+// y = f(x + bias + residual); strided arrays tell the channel in place of the index, inner being 1.
 template <class T, int inputs>
 struct BiasForward : Fused {
   static constexpr int kUnroll = 1;  // a call leaves few registers to what would be in flight
+  static constexpr Indexed kIndexed = kIndexedElements;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index) const {
     Wide<T> z = in[0];
     add_bias<T>(*this, index, z);
@@ -63,20 +48,90 @@ struct BiasForward : Fused {
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += in[1].lane[j];
     }
-    return activate<T>(which, parameters, z);
+    return activation.value<T>(z);
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[inputs], int64_t index) const {
     Wide<T> z{};
-    z.lane[0] = in[0] + bias_of<T>(*this, index / inner % channels);
+    z.lane[0] = in[0] + parameter_at<T>(bias, quotient(index, inner) % channels);
     if constexpr (inputs == 2) z.lane[0] += in[1];
-    return activate<T>(which, parameters, z).lane[0];
+    return activation.value<T>(z).lane[0];
   }
 };
 
-struct Chunks {
-  int64_t size, count;  // of each, in elements, vectors or rows; and how many
-  double* partials;     // OUT, channels x count
-  bool accumulate;      // dx IN/OUT: added to
+// dx = dy f'(x + bias + residual), written; its sums are the gradient of the bias.
+template <class T>
+struct BiasGradient : Fused {
+  enum { kDy, kX, kResidual, kDx, kArrays };  // residual may be absent
+  static constexpr int kSums = 1, kTogether = 1, kNumbers = 1;
+  static constexpr int kBlocks[] = {sizeof(T) < sizeof(double) ? 4 : 3, 3, 1};
+  static constexpr bool kByRow = false;
+  SumArrays<kArrays> arrays;
+  // Windows may read what neighbours hold: not so where dx is an input, which they overwrite.
+  bool windows, accumulate;  // accumulate: dx is added to
+  using C = Compute<T>;
+
+  FASTACT_DEVICE C number(int, int64_t channel) const { return parameter_at<T>(bias, channel); }
+  FASTACT_DEVICE auto of_channel(int64_t channel) const {
+    return [one = number(0, channel)](int, int) { return one; };
+  }
+  template <class Staged>
+  FASTACT_DEVICE auto of_columns(const Staged& staged, int64_t) const {
+    Wide<T> all;
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) all.lane[j] = staged(0, j);
+    return [all](int, int j) { return all.lane[j]; };
+  }
+
+  template <class Numbers, class Add>
+  FASTACT_DEVICE void vecs(const int64_t (&index)[1], const int (&valid)[1], const Numbers& numbers,
+                           const Add& add) const {
+    const int count = valid[0];
+    if (count <= 0) return;
+    const bool whole = count >= Vec<T>::kSize;
+    const auto get = [&](int k) {
+      const T *begin = reinterpret_cast<const T*>(arrays.data[k]), *p = begin + index[0];
+      if (arrays.aligned && whole) return load_vec(p);
+      if (windows && whole) return load_window(p, begin, begin + arrays.n);
+      return load_some(p, count);
+    };
+    const Wide<T> dy = widen_vec(get(kDy));
+    Wide<T> z = widen_vec(get(kX));
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += numbers(0, j);
+    if (arrays.data[kResidual]) {
+      const Wide<T> residual = widen_vec(get(kResidual));
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += residual.lane[j];
+    }
+    Wide<T> dx[1] = {activation.slope<T>(z)};
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      dx[0].lane[j] = j < count ? dy.lane[j] * dx[0].lane[j] : 0;
+
+    T* const to = reinterpret_cast<T*>(arrays.data[kDx]) + index[0];
+    const bool fast = arrays.aligned && whole;
+    Wide<T> result = dx[0];
+    if (accumulate) accumulate_onto(fast ? load_vec(to) : load_some(to, count), result);
+    if (fast)
+      store_vec(to, narrow_vec<T>(result));
+    else
+      store_some(to, narrow_vec<T>(result), count);
+    add(dx);
+  }
+
+  template <class Numbers>
+  FASTACT_DEVICE void element(const int64_t (&at)[kArrays], const Numbers& numbers,
+                              C (&dx)[1]) const {
+    const auto get = [&](int k) {
+      return widen(load(reinterpret_cast<const T*>(arrays.data[k] + at[k])));
+    };
+    Wide<T> z{};
+    z.lane[0] = get(kX) + numbers(0, 0);
+    if (arrays.data[kResidual]) z.lane[0] += get(kResidual);
+    dx[0] = get(kDy) * activation.slope<T>(z).lane[0];
+    T* const to = reinterpret_cast<T*>(arrays.data[kDx] + at[kDx]);
+    store(to, narrow<T>(accumulate ? widen(load(to)) + dx[0] : dx[0]));
+  }
 };
 
 }  // namespace

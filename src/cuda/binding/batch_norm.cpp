@@ -7,23 +7,16 @@
 namespace fastact {
 namespace {
 
-struct Channels {
-  ChannelOperand array{};
-  explicit Channels(const py::object& view) {
-    const Optional given(view);
-    array = {given.operand, given.dtype};
-  }
-};
-
 // None, or one element a channel: of one axis, or with the axes of x.
-void check_channels(const py::object& view, const Array& x, int axis, const char* name) {
-  if (view.is_none()) return;
+NumberVector channels_of(const py::object& view, const Array& x, int axis, const char* name) {
+  if (view.is_none()) return {};
   const Array a = array_of(view);
   check(a, name);
   const int along = a.operand.ndim == 1 ? 0 : axis;
   if ((a.operand.ndim != 1 && a.operand.ndim != x.operand.ndim) ||
       a.operand.shape[along] != x.operand.shape[axis])
     refuse(std::string(name) + " must have an element for each channel");
+  return {a.operand.data, byte_stride(a.operand, along, item_size(a.dtype)), a.dtype};
 }
 
 void check_x(int which, const Array& x, int axis) {
@@ -46,12 +39,10 @@ template <class Call>
 Call call_of(int which, const Array& x, const py::object& weight, const py::object& bias, int axis,
              const Parameters& parameters) {
   check_x(which, x, axis);
-  check_channels(weight, x, axis, "weight");
-  check_channels(bias, x, axis, "bias");
   Call call{};
   call.x = x.operand;
-  call.weight = Channels(weight).array;
-  call.bias = Channels(bias).array;
+  call.weight = channels_of(weight, x, axis, "weight");
+  call.bias = channels_of(bias, x, axis, "bias");
   call.axis = axis;
   call.which = which;
   call.parameters = parameters.value;
@@ -61,9 +52,7 @@ Call call_of(int which, const Array& x, const py::object& weight, const py::obje
 void run_forward(const BatchForward& call, const Array& x, const py::object& scratch,
                  const py::object& workspace, uintptr_t stream) {
   const Workspace memory(scratch), more(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(x.device);
-  for_dtype(x.dtype, [&](auto element) {
+  on_device(x, [&](auto element) {
     using T = decltype(element);
     if (is_empty(x.operand)) {
       batch_norm_save<T>(call, stream_of(stream));
@@ -93,14 +82,12 @@ void py_forward(int which, const py::object& x, const py::object& y, const py::o
   const Parameters p(parameters);
   auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);
   check_like(array_of(y), a, "y");
-  for (const py::object* one : {&running_mean, &running_var, &mean, &rstd})
-    check_channels(*one, a, axis, "a statistic");
   call.y = array_of(y).operand;
-  call.mean = Channels(running_mean).array;
-  call.spread = Channels(running_var).array;
+  call.mean = channels_of(running_mean, a, axis, "running_mean");
+  call.spread = channels_of(running_var, a, axis, "running_var");
   call.by_moments = training;
-  call.saved_mean = Channels(mean).array;
-  call.saved_rstd = Channels(rstd).array;
+  call.saved_mean = channels_of(mean, a, axis, "mean");
+  call.saved_rstd = channels_of(rstd, a, axis, "rstd");
   call.momentum = momentum;
   call.eps = eps;
   run_forward(call, a, scratch, workspace, stream);
@@ -113,22 +100,18 @@ void py_apply(int which, const py::object& x, const py::object& y, const py::obj
   const Parameters p(parameters);
   auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);
   check_like(array_of(y), a, "y");
-  for (const py::object* one : {&mean, &rstd}) check_channels(*one, a, axis, "a statistic");
   call.y = array_of(y).operand;
-  call.mean = Channels(mean).array;
-  call.spread = Channels(rstd).array;
+  call.mean = channels_of(mean, a, axis, "mean");
+  call.spread = channels_of(rstd, a, axis, "rstd");
   call.is_rstd = true;
   run_forward(call, a, scratch, py::none(), stream);
 }
 
 // The sums of nothing.
-void set_to_zero(const ChannelOperand& to, int axis, cudaStream_t stream) {
-  const Operand& a = to.operand;
-  if (!a.data || is_empty(a)) return;
-  const int along = a.ndim == 1 ? 0 : axis;
+void set_to_zero(const NumberVector& to, int64_t channels, cudaStream_t stream) {
+  if (!to.data || channels == 0) return;
   for_dtype(to.dtype, [&](auto element) {
-    finish_partials<decltype(element)>(nullptr, a.shape[along], 0, a.data,
-                                       byte_stride(a, along, sizeof(element)), false, stream);
+    finish_partials<decltype(element)>(nullptr, channels, 0, to.data, to.stride, false, stream);
   });
 }
 
@@ -143,16 +126,14 @@ void py_backward(int which, const py::object& dy, const py::object& x, const py:
   auto call = call_of<BatchBackward>(which, a, weight, bias, axis, p);
   check_like(array_of(dy), a, "dy");
   check_if_like(dx, a, "dx");
-  for (const py::object* one : {&mean, &rstd, &sum_p, &sum_p_xhat, &dweight, &dbias})
-    check_channels(*one, a, axis, "a statistic, sum or gradient");
   call.dy = array_of(dy).operand;
   call.dx = Optional(dx).operand;
-  call.mean = Channels(mean).array;
-  call.rstd = Channels(rstd).array;
-  call.sum_p = Channels(sum_p).array;
-  call.sum_p_xhat = Channels(sum_p_xhat).array;
-  call.dweight = Channels(dweight).array;
-  call.dbias = Channels(dbias).array;
+  call.mean = channels_of(mean, a, axis, "mean");
+  call.rstd = channels_of(rstd, a, axis, "rstd");
+  call.sum_p = channels_of(sum_p, a, axis, "sum_p");
+  call.sum_p_xhat = channels_of(sum_p_xhat, a, axis, "sum_p_xhat");
+  call.dweight = channels_of(dweight, a, axis, "dweight");
+  call.dbias = channels_of(dbias, a, axis, "dbias");
   call.count = count;
   call.is_training = training;
   call.accumulate = accumulate;
@@ -161,8 +142,8 @@ void py_backward(int which, const py::object& dy, const py::object& x, const py:
   const DeviceGuard guard(a.device);
   if (is_empty(a.operand)) {
     if (accumulate) return;
-    set_to_zero(call.dweight, axis, stream_of(stream));
-    set_to_zero(call.dbias, axis, stream_of(stream));
+    for (const NumberVector& to : {call.dweight, call.dbias})
+      set_to_zero(to, a.operand.shape[axis], stream_of(stream));
     return;
   }
   for_dtype(a.dtype, [&](auto element) {

@@ -46,6 +46,13 @@ struct Optional {
   void* data() const { return operand.data; }
 };
 
+// None, or an array of one axis.
+inline NumberVector vector_of(const py::object& view) {
+  if (view.is_none()) return {};
+  const Array a = array_of(view);
+  return {a.operand.data, byte_stride(a.operand, 0, item_size(a.dtype)), a.dtype};
+}
+
 // The checks compare the arguments of a call with each other, as checks.pyx of the CPU module does,
 // and raise a ValueError before anything is queued. They keep wrong calls from touching memory; the
 // messages for users come from Python.
@@ -162,6 +169,14 @@ class Workspace {
 };
 
 inline cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+// Runs visit(T{}) for the dtype of an array, on its device and without the GIL.
+template <class Visit>
+void on_device(const Array& array, Visit visit) {
+  const py::gil_scoped_release release;
+  const DeviceGuard guard(array.device);
+  for_dtype(array.dtype, visit);
+}
 
 struct Parameters {
   double value[kMaxParameters] = {};

@@ -29,11 +29,6 @@ void check_dbias(const py::object& dbias, const py::object& bias, const char* na
   if (a.dtype != of.dtype) refuse(std::string(name) + " must have the dtype of its bias");
 }
 
-GatedBias bias_of(const py::object& view) {
-  const Array array = array_of(view);
-  return {array.operand.data, byte_stride(array.operand, 0, item_size(array.dtype))};
-}
-
 GatedArrays arrays_of(const Array& a, const py::object& b, const py::object& bias_a,
                       const py::object& bias_b, int axis) {
   GatedArrays arrays{};
@@ -41,10 +36,8 @@ GatedArrays arrays_of(const Array& a, const py::object& b, const py::object& bia
   arrays.b = array_of(b).operand;
   arrays.axis = axis;
   arrays.has_bias = !bias_a.is_none();
-  if (!arrays.has_bias) return arrays;
-  arrays.bias_dtype = array_of(bias_a).dtype;
-  arrays.bias[0] = bias_of(bias_a);
-  arrays.bias[1] = bias_of(bias_b);
+  arrays.bias[0] = vector_of(bias_a);
+  arrays.bias[1] = vector_of(bias_b);
   return arrays;
 }
 
@@ -59,9 +52,7 @@ void py_gated_forward(int which, const py::object& a, const py::object& b, const
   if (is_empty(first.operand)) return;
   GatedArrays arrays = arrays_of(first, b, bias_a, bias_b, axis);
   arrays.y = out.operand;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(first.device);
-  for_dtype(first.dtype, [&](auto element) {
+  on_device(first, [&](auto element) {
     gated_forward<decltype(element)>({which, p.value, limit, offset}, arrays, stream_of(stream));
   });
 }
@@ -94,8 +85,8 @@ void py_gated_backward(int which, const py::object& dy, const py::object& a, con
   if (arrays.has_dbias) {
     check_dbias(dbias_a, bias_a, "dbias_a");
     check_dbias(dbias_b, bias_b, "dbias_b");
-    arrays.dbias[0] = bias_of(dbias_a);
-    arrays.dbias[1] = bias_of(dbias_b);
+    arrays.dbias[0] = vector_of(dbias_a);
+    arrays.dbias[1] = vector_of(dbias_b);
   }
   const Parameters p(parameters);
   const Workspace scratch(workspace);
@@ -103,9 +94,7 @@ void py_gated_backward(int which, const py::object& dy, const py::object& a, con
                           ? first.operand.shape[axis] > 0
                           : !is_empty(first.operand) && !(da.is_none() && db.is_none());
   if (!writes) return;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(first.device);
-  for_dtype(first.dtype, [&](auto element) {
+  on_device(first, [&](auto element) {
     using T = decltype(element);
     void* memory = scratch.of(arrays.has_dbias ? gated_workspace<T>(first.operand, axis) : 0);
     gated_backward<T>({which, p.value, limit, offset}, arrays, accumulate, memory,

@@ -45,12 +45,6 @@ void check_inputs(int kind, const Array& state, const py::object& gates, int cou
   for (int place : places) check_index(place, kGatesOf[kind], "a place");
 }
 
-GateVector vector_of(const py::object& view) {
-  if (view.is_none()) return {};
-  const Array array = array_of(view);
-  return {array.operand.data, array.dtype, byte_stride(array.operand, 0, item_size(array.dtype))};
-}
-
 // What both directions take. The views hold what the arrays describe.
 GateArrays arrays_of(const std::array<const py::object*, kGateRoles>& roles, const py::object& bias,
                      const py::object& recurrent_bias, const std::vector<int>& places) {
@@ -81,11 +75,8 @@ void py_gates_forward(int kind, const py::object& gates, const py::object& recur
   roles[kGates] = &gates, roles[kRecurrent] = &recurrent, roles[kState] = &state;
   roles[kHidden] = &hidden, roles[kCell] = &cell, roles[kGatesOut] = &kept;
   const GateArrays arrays = arrays_of(roles, bias, recurrent_bias, places);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(a.device);
-  for_dtype(a.dtype, [&](auto element) {
-    gates_forward<decltype(element)>(kind, arrays, stream_of(stream));
-  });
+  on_device(
+      a, [&](auto element) { gates_forward<decltype(element)>(kind, arrays, stream_of(stream)); });
 }
 
 int64_t py_gates_workspace(int kind, const py::object& state) {
@@ -130,9 +121,7 @@ void py_gates_backward(int kind, const py::object& gates, const py::object& recu
   arrays.bias_gradient[1] = vector_of(recurrent_bias_gradient);
   const Workspace scratch(workspace);
   const bool has_sums = arrays.bias_gradient[0].data || arrays.bias_gradient[1].data;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(a.device);
-  for_dtype(a.dtype, [&](auto element) {
+  on_device(a, [&](auto element) {
     using T = decltype(element);
     const bool needs = has_sums && !is_empty(a.operand);
     void* memory = scratch.of(needs ? gates_workspace<T>(kind, a.operand) : 0);

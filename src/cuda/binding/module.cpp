@@ -98,9 +98,7 @@ void py_square_backward(const py::object& dy, const py::object& x, const py::obj
   check_like(a, b, "dy");
   check_like(c, b, "dx");
   if (is_empty(b.operand)) return;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(b.device);
-  for_dtype(b.dtype, [&](auto element) {
+  on_device(b, [&](auto element) {
     square_backward<decltype(element)>({a.operand, b.operand, c.operand}, accumulate,
                                        stream_of(stream));
   });
@@ -117,9 +115,7 @@ void py_square_value_and_grad(const py::object& x, const py::object& y, const py
   check_kept(b.operand, a.operand, all, true, "y");
   if (b.dtype != a.dtype) refuse("y must have the dtype of x");
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(a.device);
-  for_dtype(a.dtype, [&](auto element) {
+  on_device(a, [&](auto element) {
     using T = decltype(element);
     void* memory = scratch.of(sum_workspace<T>(kSquare, a.operand, b.operand, all));
     square_value_and_grad<T>(a.operand, b.operand, c.operand, memory, stream_of(stream));
@@ -139,9 +135,7 @@ void py_bias_act_forward(int which, const py::object& x, const py::object& bias,
   if (is_empty(a.operand)) return;
   const Optional r(residual);
   const Parameters p(parameters);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(a.device);
-  for_dtype(a.dtype, [&](auto element) {
+  on_device(a, [&](auto element) {
     bias_act_forward<decltype(element)>(which, a.operand, b.operand, b.dtype, r.pointer(),
                                         c.operand, axis, p.value, stream_of(stream));
   });
@@ -176,9 +170,7 @@ void py_bias_act_backward(int which, const py::object& dy, const py::object& x,
   const Parameters p(parameters);
   if (is_empty(e.operand)) return;
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(b.device);
-  for_dtype(b.dtype, [&](auto element) {
+  on_device(b, [&](auto element) {
     using T = decltype(element);
     void* memory = scratch.of(bias_act_workspace<T>(b.operand, axis));
     bias_act_backward<T>(which, a.operand, b.operand, c.operand, c.dtype, r.pointer(), d.operand,
@@ -192,9 +184,7 @@ void py_broadcast(const py::object& x, const py::object& y, bool accumulate, uin
   check(a, "x");
   check_like(b, a, "y");
   if (is_empty(b.operand)) return;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(b.device);
-  for_dtype(b.dtype, [&](auto element) {
+  on_device(b, [&](auto element) {
     broadcast<decltype(element)>({a.operand, b.operand}, accumulate, stream_of(stream));
   });
 }

@@ -41,9 +41,7 @@ void py_moments(const py::object& x, const py::object& mean, const py::object& l
   const MomentOutputs outputs{b.operand, c.operand, d.operand, b.given ? b.dtype : d.dtype,
                               divisor};
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(a.device);
-  for_dtype(a.dtype, [&](auto element) {
+  on_device(a, [&](auto element) {
     using T = decltype(element);
     void* memory = scratch.of(moments_workspace<T>(a.operand, y.operand, reduced.axis));
     moments<T>(a.operand, outputs, reduced.axis, memory, stream_of(stream));
@@ -69,9 +67,7 @@ void py_moments_backward(const py::object& dmean, const py::object& dsecond, con
   const Operand arrays[] = {
       array_of(dmean).operand, array_of(dsecond).operand, a.operand,
       array_of(mean).operand,  Optional(low).operand,     array_of(dx).operand};
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(a.device);
-  for_dtype(a.dtype, [&](auto element) {
+  on_device(a, [&](auto element) {
     moments_backward<decltype(element)>(arrays, share, scale, accumulate, stream_of(stream));
   });
 }

@@ -21,6 +21,7 @@ struct Norm : NormCall {
     eps = weight_offset = 0;
     is_centred = true;
   }
+  Array described(const Operand& x) const { return {x, dtype, device}; }
   Norm(const Norm&) = delete;
   Norm& operator=(const Norm&) = delete;
 
@@ -75,11 +76,10 @@ struct Norm : NormCall {
 };
 
 // Statistics of rows without elements.
+template <class T>
 void fill_statistics(const Norm& call, cudaStream_t stream) {
   for (const Operand* statistic : {&call.mean, &call.rstd})
-    if (statistic->data && !is_empty(*statistic))
-      for_dtype(call.dtype,
-                [&](auto element) { fill_with_nan<decltype(element)>(*statistic, stream); });
+    if (statistic->data && !is_empty(*statistic)) fill_with_nan<T>(*statistic, stream);
 }
 
 void py_norm_forward(int which, const py::object& x, const py::object& residual,
@@ -109,11 +109,9 @@ void py_norm_forward(int which, const py::object& x, const py::object& residual,
   check_beside(weight, of, "weight");
   check_beside(bias, of, "bias");
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  if (is_empty(call.data[NormCall::kX])) return fill_statistics(call, stream_of(stream));
-  for_dtype(call.dtype, [&](auto element) {
+  on_device(call.described(of), [&](auto element) {
     using T = decltype(element);
+    if (is_empty(of)) return fill_statistics<T>(call, stream_of(stream));
     NormCall sized = call;  // as norm_forward_workspace knows it
     for (int k = 0; k < 4; ++k)
       if (k != NormCall::kX) sized.data[k] = {};
@@ -160,9 +158,7 @@ void py_norm_backward(int which, const py::object& dy, const py::object& x,
   call.check_gradient(dweight, call.weight_dtype, of);
   call.check_gradient(dbias, call.bias_dtype, of);
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  for_dtype(call.dtype, [&](auto element) {
+  on_device(call.described(of), [&](auto element) {
     using T = decltype(element);
     NormCall sized = call;  // as norm_workspace knows it
     for (int k = 0; k < 4; ++k)

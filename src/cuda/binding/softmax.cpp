@@ -29,6 +29,7 @@ struct Softmax : SoftmaxCall {
   int dtype() const { return dtypes[kX]; }
   int compute_dtype() const { return std::max(dtypes[kX], int(kF32)); }
   const Operand& x() const { return arrays[kX]; }
+  Array array_of_x() const { return {x(), dtype(), device}; }
 
   void set(SoftmaxRole role, const py::object& view) {
     if (view.is_none()) return;
@@ -60,20 +61,13 @@ struct Softmax : SoftmaxCall {
       refuse(std::string(name) + " has another dtype than its rows");
     set(role, view);
   }
-
- private:
-  Array array_of_x() const { return {x(), dtype(), device}; }
 };
-
-template <class Visit>
-auto run(const Softmax& call, Visit visit) {
-  return for_dtype(call.dtype(), [&](auto element) { return visit(element); });
-}
 
 int64_t py_softmax_workspace(const py::object& x, const std::vector<int>& axes) {
   const Softmax call(x, axes);
   if (is_empty(call.x())) return 0;
-  return run(call, [&](auto element) { return softmax_workspace<decltype(element)>(call); });
+  return for_dtype(call.dtype(),
+                   [&](auto element) { return softmax_workspace<decltype(element)>(call); });
 }
 
 void py_softmax_forward(int kind, const py::object& x, const py::object& mask, const py::object& y,
@@ -90,9 +84,7 @@ void py_softmax_forward(int kind, const py::object& x, const py::object& mask, c
   if (kind == kLogSumExp && y.is_none()) refuse("y must be an array");
   call.kind = kind, call.scale = scale;
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  run(call, [&](auto element) {
+  on_device(call.array_of_x(), [&](auto element) {
     using T = decltype(element);
     if (is_empty(call.x())) return fill_logsumexp<T>(call, stream_of(stream));
     softmax_forward<T>(call, scratch.of(softmax_workspace<T>(call)), stream_of(stream));
@@ -109,9 +101,7 @@ void py_softmax_backward(int kind, const py::object& dy, const py::object& y, co
   call.kind = kind, call.scale = scale, call.accumulate = accumulate;
   const Workspace scratch(workspace);
   if (is_empty(call.x())) return;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  run(call, [&](auto element) {
+  on_device(call.array_of_x(), [&](auto element) {
     using T = decltype(element);
     softmax_backward<T>(call, scratch.of(softmax_workspace<T>(call)), stream_of(stream));
   });
@@ -129,9 +119,8 @@ void py_logsumexp_backward(const py::object& dy, const py::object& x, const py::
   if (dy.is_none() || lse.is_none()) refuse("dy and lse must be arrays");
   call.kind = kLogSumExp, call.scale = scale, call.accumulate = accumulate;
   if (is_empty(call.x())) return;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  run(call, [&](auto element) { logsumexp_backward<decltype(element)>(call, stream_of(stream)); });
+  on_device(call.array_of_x(),
+            [&](auto element) { logsumexp_backward<decltype(element)>(call, stream_of(stream)); });
 }
 
 // A call of cross_entropy. What has fewer axes than the logits gets as many, with strides of 0.
@@ -194,7 +183,8 @@ int64_t py_cross_entropy_workspace(const py::object& logits, int axis) {
   CrossEntropy call(logits, axis);
   call.reduction = kMean;
   if (is_empty(call.x())) return 0;
-  return run(call, [&](auto element) { return cross_entropy_workspace<decltype(element)>(call); });
+  return for_dtype(call.dtype(),
+                   [&](auto element) { return cross_entropy_workspace<decltype(element)>(call); });
 }
 
 void py_cross_entropy_forward(const py::object& logits, const py::object& target,
@@ -220,9 +210,7 @@ void py_cross_entropy_forward(const py::object& logits, const py::object& target
   }
   call.set_options(ignore_index, label_smoothing);
   const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  run(call, [&](auto element) {
+  on_device(call.array_of_x(), [&](auto element) {
     using T = decltype(element);
     const int64_t needed = is_empty(call.x()) ? 0 : cross_entropy_workspace<T>(call);
     cross_entropy_forward<T>(call, scratch.of(needed), stream_of(stream));
@@ -248,10 +236,9 @@ void py_cross_entropy_backward(const py::object& dloss, const py::object& logits
   call.accumulate = accumulate;
   const Workspace scratch(workspace);  // none is needed
   if (is_empty(call.x())) return;
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(call.device);
-  run(call,
-      [&](auto element) { cross_entropy_backward<decltype(element)>(call, stream_of(stream)); });
+  on_device(call.array_of_x(), [&](auto element) {
+    cross_entropy_backward<decltype(element)>(call, stream_of(stream));
+  });
 }
 
 }  // namespace

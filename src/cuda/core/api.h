@@ -3,12 +3,22 @@
 // (FASTACT_STORAGE), which keeps the build parallel and the object files small.
 #pragma once
 
+#include <algorithm>
+
 #include "common/core/operand.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 
 constexpr int kMaxParameters = 4;
+
+// Numbers along one axis, in a dtype of their own: parameters, their gradients, or statistics, one
+// a channel. Without data: there are none.
+struct NumberVector {
+  char* data = nullptr;
+  int64_t stride = 0;  // bytes
+  int dtype = kF64;
+};
 
 // arrays: the inputs in order, then the output; of one shape, dtype and device, not empty.
 // parameters: of the op, in the order of its signature.

@@ -33,6 +33,18 @@ FASTACT_DEVICE T block_sum(T value) {
   return warp_sum(value, kWarps);
 }
 
+// Calls body(index, lane, idle) for each of `count` indices, which a warp has. Warps that have none
+// take part in shuffles.
+template <class Body>
+FASTACT_DEVICE void for_each_of_warps(int64_t count, Body body) {
+  const int warps = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  for (int64_t first = int64_t(blockIdx.x) * warps; first < count;
+       first += int64_t(gridDim.x) * warps) {
+    const int64_t index = first + int(threadIdx.x) / kWarp;
+    body(index, lane, index >= count);
+  }
+}
+
 // The sum of `count` partial sums, given to every lane of a warp.
 FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
   double sum = 0;

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "common/core/elementwise_plan.h"
+#include "cuda/core/indexing.cuh"
 #include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -53,8 +54,18 @@ FASTACT_DEVICE Value& result_of(Results<Value, outputs>& results, int k) {
   return results.of[k];
 }
 
+// Whether the last operand that a strided map reads is no array, but an index: its address, which
+// the functor is given in place of 0. By elements alone, or by vectors too.
+enum Indexed : int { kNotIndexed, kIndexedElements, kIndexedVectors };
+template <class F, class = int>
+constexpr Indexed kIndexedBy = kNotIndexed;
+template <class F>
+constexpr Indexed kIndexedBy<F, decltype(F::kIndexed + 0)> = F::kIndexed;
+template <class F, int inputs>
+constexpr int kOperandsOf = inputs + (kIndexedBy<F> != kNotIndexed);
+
 // The interface of a map's functor. index: of the element, or of a vector's first one, in
-// contiguous arrays (0 for strided ones).
+// contiguous arrays (0 for strided ones, or what they read by kIndexed).
 //   kUnroll                                                            vectors in flight
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
@@ -147,11 +158,7 @@ FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* const (&out)[outputs]
   for (int k = 0; k < outputs; ++k) {
     if (outputs > 1 && !out[k]) continue;
     Wide<T>& result = result_of(results, k);
-    if (accumulates && accumulate) {
-#pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j)
-        result.lane[j] = widen(before[k].lane[j]) + result.lane[j];
-    }
+    if (accumulates && accumulate) accumulate_onto(before[k], result);
     store_vec(out[k], narrow_vec<T>(result));
   }
 }
@@ -233,66 +240,51 @@ struct StridedMap {
 
 // Offsets in bytes of the index-th task in each operand; of the first axes of the map alone, as
 // many as `ndim` says.
-template <class Index, int inputs, int outputs>
-FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, Index index,
+template <int inputs, int outputs>
+FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, int64_t index,
                            int64_t (&at)[inputs + outputs], int ndim) {
 #pragma unroll
   for (int k = 0; k < inputs + outputs; ++k) at[k] = 0;
-  for (int axis = ndim - 1; axis > 0; --axis) {
-    const Index length = Index(map.shape[axis]);
-    const Index outer = index / length;
-    const int64_t here = int64_t(index - outer * length);
+  const auto step = [&](int axis, int64_t here) {
 #pragma unroll
     for (int k = 0; k < inputs + outputs; ++k) at[k] += here * map.strides[k][axis];
-    index = outer;
-  }
-#pragma unroll
-  for (int k = 0; k < inputs + outputs; ++k) at[k] += int64_t(index) * map.strides[k][0];
-}
-template <class Index, int inputs, int outputs>
-FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, Index index,
-                           int64_t (&at)[inputs + outputs]) {
-  locate(map, index, at, map.ndim);
-}
-
-// A vector of an input whose innermost stride is one element, or zero: one element stands for all.
-template <class T>
-FASTACT_DEVICE Vec<T> load_or_repeat(const T* p, bool repeats) {
-  if (!repeats) return load_vec(p);
-  Vec<T> vec;
-  const T element = load(p);
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) vec.lane[j] = element;
-  return vec;
+  };
+  if (index <= int64_t(0xffffffff))
+    unravel(uint32_t(index), map.shape, 0, ndim, step);
+  else
+    unravel(index, map.shape, 0, ndim, step);
 }
 
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL(kMapThreads)
-void map_strided(FASTACT_GRID_CONSTANT const StridedMap<inputs> map, const F f) {
-  const int64_t index = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
-  if (index >= map.tasks) return;
-  int64_t at[inputs + 1];
-  if (map.tasks <= int64_t(0xffffffff))
-    locate(map, uint32_t(index), at);
-  else
-    locate(map, index, at);
-  T* const out[] = {reinterpret_cast<T*>(map.out[0] + at[inputs])};
-  if (map.task_size == 1) {
+void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> map,
+                 FASTACT_GRID_CONSTANT const F f) {
+  constexpr int kOut = kOperandsOf<F, inputs>;
+  const int64_t task = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
+  if (task >= map.tasks) return;
+  int64_t at[kOut + 1], index = 0;
+  locate(map, task, at, map.ndim);
+  if constexpr (kOut > inputs)
+    index = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
+  T* const out[] = {reinterpret_cast<T*>(map.out[0] + at[kOut])};
+  if (kIndexedBy<F> == kIndexedElements || map.task_size == 1) {
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k)
       element[k] = load(reinterpret_cast<const T*>(map.in[k] + at[k]));
-    map_element<T, inputs, accumulates>(element, out, 0, map.accumulate, f);
+    map_element<T, inputs, accumulates>(element, out, index, map.accumulate, f);
     return;
   }
-  Vec<T> in[inputs];
+  if constexpr (kIndexedBy<F> != kIndexedElements) {
+    Vec<T> in[inputs];
 #pragma unroll
-  for (int k = 0; k < inputs; ++k)
-    in[k] = load_or_repeat(reinterpret_cast<const T*>(map.in[k] + at[k]),
-                           map.strides[k][map.ndim - 1] == 0);
-  Prefetched<F> prefetched;
-  prefetched.prepare(f, 0);
-  map_vec<T, inputs, accumulates>(in, out, 0, map.accumulate, f, prefetched);
+    for (int k = 0; k < inputs; ++k)
+      in[k] = load_or_repeat(reinterpret_cast<const T*>(map.in[k] + at[k]),
+                             map.strides[k][map.ndim - 1] == 0);
+    Prefetched<F> prefetched;
+    prefetched.prepare(f, index);
+    map_vec<T, inputs, accumulates>(in, out, index, map.accumulate, f, prefetched);
+  }
 }
 
 // Whether a map's outputs are aligned alike, so that vectors can begin where all of them are
@@ -336,17 +328,17 @@ void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStrea
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// wide: the number of an input of doubles, whose rows need no alignment of their own; or -1.
-template <class T, int inputs>
-StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate, int wide = -1) {
+// An index by vectors is that of doubles, whose rows need no alignment of their own.
+template <class T, int inputs, Indexed indexed>
+StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
   constexpr int kSize = Vec<T>::kSize;
   StridedMap<inputs> map{};
   const int last = plan.ndim - 1;
-  bool vecs = plan.shape[last] % kSize == 0;
+  bool vecs = plan.shape[last] % kSize == 0 && indexed != kIndexedElements;
   for (int k = 0; k <= inputs; ++k) {
     const int64_t stride = plan.strides[k][last];
     const bool repeats = stride == 0 && k < inputs;
-    if (k == wide)
+    if (indexed != kNotIndexed && k == inputs - 1)
       vecs &= repeats || stride == int64_t(sizeof(double));
     else
       vecs &= repeats || (stride == plan.item && rows_aligned(plan, k, kVecBytes));
@@ -367,9 +359,23 @@ StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate, int
 
 template <class T, int inputs, bool accumulates, class F>
 void run_strided(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
-  const auto map = strided_map<T, inputs>(plan, accumulate);
+  const auto map = strided_map<T, kOperandsOf<F, inputs>, kIndexedBy<F>>(plan, accumulate);
   const int64_t blocks = (map.tasks + kMapThreads - 1) / kMapThreads;
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
+}
+
+// Of arrays of any strides, the inputs and then the output, whose functor is told where each
+// element is along the axes that `counts` has a flag for.
+template <class T, int inputs, bool accumulates, class F>
+void run_indexed(const Operand* arrays, const bool* counts, bool accumulate, F f,
+                 cudaStream_t stream) {
+  const IndexOperand index(arrays[inputs], counts);
+  Operand all[inputs + 2];
+  std::copy(arrays, arrays + inputs, all);
+  all[inputs] = index.operand, all[inputs + 1] = arrays[inputs];
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), inputs + 2, all);
+  run_strided<T, inputs, accumulates>(plan, accumulate, f, stream);
 }
 
 // Queues y = f(inputs), or y += f(inputs), over operands that are not empty.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/core/reduction_plan.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -13,6 +14,13 @@ inline bool is_empty(const Operand& a) {
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Of a kernel that goes on to further tasks.
+inline int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
+// Of one whose warps have a task each.
+inline Shape warps_for(int64_t tasks, int threads) {
+  return {blocks_for(ceil_div(tasks, threads / kWarp)), threads};
+}
 
 inline int power_of_two_from(int64_t n, int most) {
   int power = 1;
@@ -60,32 +68,65 @@ void cut(Chunks* chunks, int64_t n, int64_t least) {
   chunks->count = std::max<int64_t>(1, ceil_div(n, chunks->size));
 }
 
-// Axes along which two arrays step together, with their strides in bytes.
-struct PairAxes {
-  int count = 0;
-  int64_t size = 1, length[kMaxAxes] = {}, a[kMaxAxes] = {}, b[kMaxAxes] = {};
-
-  void append(int64_t n, int64_t of_a, int64_t of_b) {
-    length[count] = n, a[count] = of_a, b[count] = of_b;
-    ++count;
-    size *= n;
-  }
-};
-
-struct PairOffset {
-  int64_t a, b;
-};
-
-// at: what to add to.
-FASTACT_DEVICE PairOffset offset_of(const PairAxes& axes, int64_t index, PairOffset at = {0, 0}) {
-  for (int axis = axes.count - 1; axis >= 0; --axis) {
-    const int64_t rest = quotient(index, axes.length[axis]);
-    const int64_t here = index - rest * axes.length[axis];
-    at.a += here * axes.a[axis];
-    at.b += here * axes.b[axis];
+// Calls step(axis, here) for the axes [first, end) that `index` counts, innermost first; `here`
+// counts along the axis. The outermost takes no division.
+template <class Index, class Step>
+FASTACT_DEVICE void unravel(Index index, const int64_t* length, int first, int end,
+                            const Step& step) {
+#pragma unroll 1
+  for (int axis = end - 1; axis > first; --axis) {
+    const auto by = Index(length[axis]);
+    Index rest;
+    if constexpr (sizeof(Index) == 4)
+      rest = index / by;
+    else
+      rest = quotient(index, by);
+    step(axis, int64_t(index - rest * by));
     index = rest;
   }
+  if (end > first) step(first, int64_t(index));
+}
+
+// An array of x's shape that is none: its "address" counts along the axes of `counts`, the last one
+// fastest.
+struct IndexOperand {
+  int64_t count = 1, stride[kMaxAxes] = {};
+  Operand operand;
+
+  IndexOperand(const Operand& x, const bool* counts)
+      : operand{nullptr, x.ndim, x.shape, stride, 1} {
+    for (int i = x.ndim - 1; i >= 0; --i)
+      if (counts[i]) stride[i] = count, count *= x.shape[i];
+  }
+  IndexOperand(const IndexOperand&) = delete;
+  IndexOperand& operator=(const IndexOperand&) = delete;
+};
+
+// One flag an axis: that of `axis` alone.
+struct OneAxis {
+  bool flag[kMaxAxes] = {};
+  explicit OneAxis(int axis) { flag[axis] = true; }
+};
+
+// Bytes into the two arrays of Axes.
+struct Offset {
+  int64_t x = 0, y = 0;
+};
+FASTACT_DEVICE Offset locate(const Axes& axes, int64_t index) {
+  Offset at;
+  unravel(index, axes.length, 0, axes.count, [&](int axis, int64_t here) {
+    at.x += here * axes.x[axis];
+    at.y += here * axes.y[axis];
+  });
   return at;
+}
+
+// The axes of an array whose length is not 1, as y.
+inline Axes axes_of(const Operand& a, int64_t item) {
+  Axes axes;
+  for (int i = 0; i < a.ndim; ++i)
+    if (a.shape[i] != 1) axes.append(a.shape[i], 0, byte_stride(a, i, item));
+  return axes;
 }
 
 }  // namespace

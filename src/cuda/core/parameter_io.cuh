@@ -1,7 +1,7 @@
-// Single numbers of parameters and of sums, whose dtype is that of the data or a wider one.
+// Single numbers of parameters, statistics and sums, in a dtype of their own.
 #pragma once
 
-#include "cuda/core/launch.cuh"
+#include "cuda/core/api.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -13,16 +13,27 @@ constexpr int kDTypeOf<f16> = kF16;
 template <>
 constexpr int kDTypeOf<bf16> = kBF16;
 
+// Runs visit(p) with p as a pointer to numbers of a dtype, which is T's or a wider one.
+template <class T, class Visit>
+FASTACT_DEVICE auto with_type(const char* p, int dtype, const Visit& visit) {
+  char* at = const_cast<char*>(p);
+  if (dtype == kF64) return visit(reinterpret_cast<double*>(at));
+  if (dtype == kF32) return visit(reinterpret_cast<float*>(at));
+  return visit(reinterpret_cast<T*>(at));
+}
+
 // With an offset added, and rounded once. Without one, as it is: a zero keeps its sign.
 template <class T>
 FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype, double offset = 0) {
-  if (dtype == kF64) {
-    const double value = load(reinterpret_cast<const double*>(p));
-    return Compute<T>(offset == 0 ? value : value + offset);
-  }
-  const Compute<T> value = dtype == kF32 ? Compute<T>(load(reinterpret_cast<const float*>(p)))
-                                         : Compute<T>(widen(load(reinterpret_cast<const T*>(p))));
-  return offset == 0 ? value : value + Compute<T>(offset);
+  return with_type<T>(p, dtype, [&](const auto* at) {
+    const auto value = widen(load(at));
+    using Wider = decltype(value + Compute<T>(0));
+    return Compute<T>(offset == 0 ? Wider(value) : Wider(value) + Wider(offset));
+  });
+}
+template <class T>
+FASTACT_DEVICE Compute<T> parameter_at(const NumberVector& from, int64_t index) {
+  return load_parameter<T>(from.data + index * from.stride, from.dtype);
 }
 
 // y OUT = sum, or y IN/OUT += sum; rounded once.
@@ -34,12 +45,27 @@ FASTACT_DEVICE void put(T* y, double sum, bool accumulate) {
 // The same of a parameter's gradient.
 template <class T>
 FASTACT_DEVICE void put_parameter(char* p, int dtype, double sum, bool accumulate) {
-  if (dtype == kF64)
-    put(reinterpret_cast<double*>(p), sum, accumulate);
-  else if (dtype == kF32)
-    put(reinterpret_cast<float*>(p), sum, accumulate);
-  else
-    put(reinterpret_cast<T*>(p), sum, accumulate);
+  with_type<T>(p, dtype, [&](auto* y) { put(y, sum, accumulate); });
+}
+template <class T>
+FASTACT_DEVICE void put_parameter(const NumberVector& to, int64_t index, double sum,
+                                  bool accumulate) {
+  put_parameter<T>(to.data + index * to.stride, to.dtype, sum, accumulate);
+}
+
+// Of any dtype; `neutral` where there are no numbers.
+FASTACT_DEVICE double number_at(const NumberVector& from, int64_t index, double neutral) {
+  if (!from.data) return neutral;
+  const char* p = from.data + index * from.stride;
+  if (from.dtype == kF16) return widen(load(reinterpret_cast<const f16*>(p)));
+  return with_type<bf16>(p, from.dtype, [](const auto* at) { return double(widen(load(at))); });
+}
+FASTACT_DEVICE void put_number(const NumberVector& to, int64_t index, double value,
+                               bool accumulate = false) {
+  if (!to.data) return;
+  char* p = to.data + index * to.stride;
+  if (to.dtype == kF16) return put(reinterpret_cast<f16*>(p), value, accumulate);
+  put_parameter<bf16>(p, to.dtype, value, accumulate);
 }
 
 }  // namespace

@@ -24,18 +24,20 @@ template <int roles>
 FASTACT_DEVICE_CALL int64_t offset_of(const RowTable<roles>& table, int role, int64_t row,
                                       int64_t element) {
   int64_t at = 0;
-  int axis = table.count;
-  for (; axis-- > table.row_axes;) {
-    const int64_t rest = quotient(element, table.length[axis]);
-    at += (element - rest * table.length[axis]) * table.stride[role][axis];
-    element = rest;
-  }
-  for (axis = table.row_axes; axis-- > 0;) {
-    const int64_t rest = quotient(row, table.length[axis]);
-    at += (row - rest * table.length[axis]) * table.stride[role][axis];
-    row = rest;
-  }
+  const auto step = [&](int axis, int64_t here) { at += here * table.stride[role][axis]; };
+  unravel(element, table.length, table.row_axes, table.count, step);
+  unravel(row, table.length, 0, table.row_axes, step);
   return at;
+}
+
+// Adds to the offsets of all arrays what an index along the axes [first, end) comes to.
+template <int roles, int most>
+FASTACT_DEVICE void offset_all(const RowTable<roles, most>& table, int64_t index, int first,
+                               int end, int64_t (&at)[roles]) {
+  unravel(index, table.length, first, end, [&](int axis, int64_t here) {
+#pragma unroll
+    for (int k = 0; k < roles; ++k) at[k] += here * table.stride[k][axis];
+  });
 }
 
 // A thread's partition of the vectors of a row: `count` of them, the i-th being first + i lanes.
@@ -88,10 +90,10 @@ FASTACT_DEVICE_CALL Vec<T> read_slow_path(const Rows& rows, int role, int64_t ro
       if (valid < kSize || !rows.windows[role]) return load_some(p, valid);
       return load_window(p, base, base + rows.length);
     }
-    const T one = load(base);
+    vec = load_or_repeat(base, true);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      if (j < valid) vec.lane[j] = one;
+      if (j >= valid) vec.lane[j] = T{};
   } else {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 
 #include "cuda/core/indexing.cuh"
 
@@ -16,11 +15,11 @@ namespace {
 constexpr int kRowAxes = 32;  // that do not merge: more take over 2^32 elements
 
 // Where an element of a row is in arrays of any strides.
-template <int roles>
+template <int roles, int most = kRowAxes>
 struct RowTable {
   int row_axes, count;  // axes that count rows, and all axes
-  int64_t length[kRowAxes];
-  int64_t stride[roles][kRowAxes];  // bytes
+  int64_t length[most];
+  int64_t stride[roles][most];  // bytes
 };
 
 // The part of the kernels' parameters that all families over rows have.
@@ -42,65 +41,35 @@ struct RowArrays {
 };
 
 // The axes of several arrays of one rank: sorted, and merged where all of the arrays step as one.
-// Axes along which the leading array runs backwards are reversed in all.
 template <int roles>
 struct RowAxes {
-  struct Axis {
-    int64_t length;
-    int64_t stride[roles];  // bytes; 0 where an array has length 1
-    int kind;               // its class
-  };
-
   int count = 0;
   char* data[roles];  // null: an array that is not there
-  Axis axes[kMaxAxes];
+  Axis<roles> axes[kMaxAxes];
 
-  // kind_of(i): the class of the i-th axis.
+  // kind_of(i): the class of the i-th axis. reverses: axes along which the leading array runs
+  // backwards are reversed in all, so that more arrays are dense. Without that the order of the
+  // elements does not depend on the strides, but for which axis has the longer one.
   template <class Kind>
-  RowAxes(const Operand* const (&operands)[roles], const int64_t (&item)[roles], int lead,
+  RowAxes(const Operand (&operands)[roles], const int64_t (&item)[roles], int lead, bool reverses,
           Kind kind_of) {
-    for (int k = 0; k < roles; ++k) data[k] = operands[k]->data;
-    const Operand& shape = *operands[lead];
-    for (int i = 0; i < shape.ndim; ++i) {
-      if (shape.shape[i] == 1) continue;
-      Axis axis{shape.shape[i], {}, kind_of(i)};
-      for (int k = 0; k < roles; ++k)
-        if (data[k] && operands[k]->shape[i] != 1)
-          axis.stride[k] = byte_stride(*operands[k], i, item[k]);
-      if (axis.stride[lead] < 0) {
-        for (int k = 0; k < roles; ++k) {
-          if (data[k]) data[k] += (axis.length - 1) * axis.stride[k];
-          axis.stride[k] = -axis.stride[k];
-        }
-      }
-      axes[count++] = axis;
+    for (int k = 0; k < roles; ++k) data[k] = operands[k].data;
+    count = find_axes(axes, operands[lead], roles, operands, item, kind_of);
+    for (int i = 0; i < count; ++i)
+      if (reverses && axes[i].stride[lead] < 0) reverse_axis(&axes[i], roles, data);
+    sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
+    for (int first = 0, end = 0; first < count; first = end) {
+      end = end_of(axes[first].kind);
+      order_axes(axes + first, end - first, lead);
     }
-    const auto comes_before = [&](const Axis& a, const Axis& b) {
-      const int64_t x = a.stride[lead], y = b.stride[lead];
-      if (a.kind != b.kind) return a.kind < b.kind;
-      return (x == 0) != (y == 0) ? x == 0 : x > y;
-    };
-    for (int i = 1; i < count; ++i)
-      for (int j = i; j > 0 && comes_before(axes[j], axes[j - 1]); --j)
-        std::swap(axes[j], axes[j - 1]);
-    int merged = 0;
-    for (int i = 0; i < count; ++i) {
-      bool merge = merged > 0 && axes[merged - 1].kind == axes[i].kind;
-      for (int k = 0; k < roles && merge; ++k)
-        merge = axes[merged - 1].stride[k] == axes[i].stride[k] * axes[i].length;
-      const int64_t outer = merge ? axes[merged - 1].length : 1;
-      const int at = merge ? merged - 1 : merged++;
-      axes[at] = axes[i];
-      axes[at].length *= outer;
-    }
-    count = merged;
+    count = merge_axes(axes, count);
     if (count > kRowAxes)
       throw std::invalid_argument("fastact: the axes of rows are more than the kernels know");
   }
 
   // The end of a class, and how many elements its axes have.
   int end_of(int kind) const {
-    return int(std::count_if(axes, axes + count, [&](const Axis& a) { return a.kind <= kind; }));
+    return int(std::count_if(axes, axes + count, [&](const auto& a) { return a.kind <= kind; }));
   }
   int64_t size_of(int kind) const {
     int64_t size = 1;
@@ -117,7 +86,7 @@ struct RowAxes {
     return true;
   }
   bool repeats(int role) const {
-    return std::all_of(axes, axes + count, [&](const Axis& a) { return a.stride[role] == 0; });
+    return std::all_of(axes, axes + count, [&](const auto& a) { return a.stride[role] == 0; });
   }
   // Of the first roles.
   template <int of>

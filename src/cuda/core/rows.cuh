@@ -55,17 +55,6 @@ FASTACT_DEVICE void for_each_chunk(const Rows& rows, const RowChunks& chunks, Bo
   }
 }
 
-// Calls body(row, lane, idle) for each row, which a warp has.
-template <class Rows, class Body>
-FASTACT_DEVICE void for_each_warp_row(const Rows& rows, Body body) {
-  const int teams = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  for (int64_t first = int64_t(blockIdx.x) * teams; first < rows.count;
-       first += int64_t(gridDim.x) * teams) {
-    const int64_t row = first + int(threadIdx.x) / kWarp;
-    body(row, lane, row >= rows.count);
-  }
-}
-
 // Dynamic shared memory that a block may have, in bytes, beside `own` of the kernel.
 int shared_of_device(int own = kStaticShared) {
   int device, bytes;
@@ -83,8 +72,6 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
     allow_shared(reinterpret_cast<const void*>(kernel), shape.shared, shared_of_device(own));
   launch(kernel, shape, stream, arguments...);
 }
-
-inline int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
 
 // The lanes of rows, and the threads of a block.
 template <class Rows>

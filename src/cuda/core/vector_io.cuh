@@ -77,6 +77,23 @@ FASTACT_DEVICE Vec<T> narrow_vec(const Wide<T>& wide) {
   }
 }
 
+// One number in each lane.
+template <class T>
+FASTACT_DEVICE Wide<T> repeat(Compute<T> one) {
+  Wide<T> wide;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] = one;
+  return wide;
+}
+
+// values = before + values, where they are added to what an array holds.
+template <class T>
+FASTACT_DEVICE void accumulate_onto(const Vec<T>& before, Wide<T>& values) {
+  const Wide<T> held = widen_vec(before);
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) values.lane[j] = held.lane[j] + values.lane[j];
+}
+
 // Bytes by which an address misses a multiple of 16.
 FASTACT_DEVICE unsigned misalignment(const void* p) {
   return unsigned(reinterpret_cast<uintptr_t>(p)) % kVecBytes;
@@ -97,6 +114,17 @@ FASTACT_DEVICE void store_some(T* p, const Vec<T>& vec, int64_t n) {
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
     if (j < n) store(p + j, vec.lane[j]);
+}
+
+// A vector of an input whose innermost stride is one element, or zero: one element stands for all.
+template <class T>
+FASTACT_DEVICE Vec<T> load_or_repeat(const T* p, bool repeats) {
+  if (!repeats) return load_vec(p);
+  Vec<T> vec;
+  const T element = load(p);
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) vec.lane[j] = element;
+  return vec;
 }
 
 struct Words {

@@ -15,20 +15,17 @@ namespace {
 // The activation is chosen at run time, by one call a vector; backward's gives value and slope.
 template <class T>
 struct Gated {
-  int which;
+  ChosenActivation activation;
   bool is_limited;  // or else the clamps are left out, which change nothing
-  double parameters[kMaxParameters];
   Gating<Compute<T>> gating;
 
   explicit Gated(const GatedFunction& function)
-      : which(function.which),
+      : activation(chosen_activation(function.which, function.parameters)),
         is_limited(function.limit < std::numeric_limits<double>::infinity()),
-        gating(function.limit, function.offset) {
-    std::copy(function.parameters, function.parameters + kMaxParameters, parameters);
-  }
+        gating(function.limit, function.offset) {}
 
   FASTACT_DEVICE Wide<T> forward(const Wide<T>& a, const Wide<T>& b) const {
-    Wide<T> y = activate<T>(which, parameters, gate(a));
+    Wide<T> y = activation.template value<T>(gate(a));
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j)
       y.lane[j] *= is_limited ? gating.factor(b.lane[j]) : b.lane[j] + gating.offset;
@@ -38,7 +35,8 @@ struct Gated {
   // da, then db.
   FASTACT_DEVICE Results<Wide<T>, 2> backward(const Wide<T>& dy, const Wide<T>& a,
                                               const Wide<T>& b) const {
-    const ValueAndSlope<T> act = value_and_slope<T>(which, parameters, gate(a));
+    const ValueAndSlope<T> act =
+        value_and_slope<T>(activation.which, activation.parameters, gate(a));
     Results<Wide<T>, 2> gradients;
     if (is_limited) {
 #pragma unroll

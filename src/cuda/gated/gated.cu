@@ -17,9 +17,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kChunkRows = 64;
-constexpr int64_t kManyBlocks = 1024;
-
 // Base and strides, that along the last axis aside, are multiples of a vector.
 bool rows_at_vectors(const ElementwisePlan& plan, int k) {
   return rows_aligned(plan, k, kVecBytes);
@@ -92,37 +89,38 @@ GatedMap<inputs, outputs> map_of(const ElementwisePlan& plan, int first, bool ac
   return map;
 }
 
-// The channel as one array more: its "address" is the channel, where biases ask for it.
-struct Channel {
-  int64_t stride[kMaxAxes] = {};
-  Operand operand;
-  Channel(const GatedArrays& arrays) : operand{nullptr, arrays.a.ndim, arrays.a.shape, stride, 1} {
-    if (arrays.has_bias) stride[arrays.axis] = 1;
-  }
-};
-
-GatedBiases biases_of(const GatedArrays& arrays) {
-  GatedBiases biases{};
-  if (!arrays.has_bias) return biases;
-  biases.dtype = arrays.bias_dtype;
-  for (int k = 0; k < 2; ++k)
-    biases.data[k] = arrays.bias[k].data, biases.stride[k] = arrays.bias[k].stride;
-  return biases;
+// The channel as one array more, where biases ask for it: its "address" is the channel.
+IndexOperand channel_of(const GatedArrays& arrays) {
+  OneAxis axis(arrays.axis);
+  axis.flag[arrays.axis] = arrays.has_bias;
+  return {arrays.a, axis.flag};
 }
 
-// Of so many channels, and so many elements of each.
+GatedBiases biases_of(const GatedArrays& arrays) { return {{arrays.bias[0], arrays.bias[1]}}; }
+
+// The sums of so many channels, and so many elements of each.
 template <class T>
-GatedSums divide(int64_t channels, int64_t rows, bool channels_last) {
+Columns divide(int64_t channels, int64_t rows, bool channels_last, SumTasks* tasks) {
   const int64_t vecs = ceil_div(channels, Vec<T>::kSize);
-  GatedSums sums{};
-  sums.tx = channels_last ? power_of_two_from(vecs, kWarp) : 1;
-  sums.ty = kThreads / sums.tx;
-  sums.tiles = ceil_div(vecs, sums.tx);
-  const int64_t most = std::max<int64_t>(1, kManyBlocks / sums.tiles);
-  const int64_t least = std::max(kChunkRows * std::max(1, sums.ty / 8), rows / most);
-  sums.size = std::max(least, ceil_div(rows, kMaxChunks));
-  sums.count = std::max<int64_t>(1, ceil_div(rows, sums.size));
-  return sums;
+  Columns shape{};
+  shape.width = shape.channels = channels;
+  shape.rows = rows, shape.elements = rows * channels, shape.examples = 1;
+  shape.tx = channels_last ? power_of_two_from(vecs, kWarp) : 1;
+  shape.ty = kSumThreads / shape.tx;
+  shape.tiles = ceil_div(vecs, shape.tx);
+  cut_rows(shape, tasks);
+  return shape;
+}
+
+void finish_biases(const GatedArrays& arrays, const double* partials, int64_t chunks,
+                   bool accumulate, cudaStream_t stream) {
+  const int64_t channels = arrays.a.shape[arrays.axis];
+  for (int k = 0; k < 2; ++k)
+    for_dtype(arrays.dbias[k].dtype, [&](auto element) {
+      finish_partials<decltype(element)>(partials + k * channels * chunks, channels, chunks,
+                                         arrays.dbias[k].data, arrays.dbias[k].stride, accumulate,
+                                         stream);
+    });
 }
 
 template <class T>
@@ -143,16 +141,13 @@ void backward_with_sums(ElementwisePlan* plan, const GatedArrays& arrays, const 
     move_last(plan, axis);
   }
   const auto map = map_of<T, 3, 2>(*plan, 1, accumulate);
-  GatedSums sums = divide<T>(channels, map.rows, channels_last);
-  sums.partials = partials;
-  launch(gated_backward_sums<T>, {std::min(sums.tiles * sums.count, kMaxBlocks), kThreads}, stream,
-         map, biases_of(arrays), gated, sums);
-  for (int k = 0; k < 2; ++k)
-    for_dtype(arrays.bias_dtype, [&](auto element) {
-      finish_partials<decltype(element)>(partials + k * channels * sums.count, channels, sums.count,
-                                         arrays.dbias[k].data, arrays.dbias[k].stride, accumulate,
-                                         stream);
-    });
+  SumTasks tasks{};
+  const Columns shape = divide<T>(channels, map.rows, channels_last, &tasks);
+  tasks.coefs = channels, tasks.partials = partials;
+  tasks.first = reinterpret_cast<intptr_t>(map.in[kChannel]), tasks.step = map.step[kChannel];
+  launch(sums_of_columns<T, GatedSums<T>>, {blocks_for(shape.tiles * tasks.count), kSumThreads},
+         stream, GatedSums<T>{map, biases_of(arrays), gated}, tasks, shape);
+  finish_biases(arrays, partials, tasks.count, accumulate, stream);
 }
 
 }  // namespace
@@ -167,7 +162,7 @@ void gated_forward(const GatedFunction& function, const GatedArrays& arrays, cud
     if (plan.all_contiguous())
       return run_contiguous<T, 2, false>(plan, false, GatedForward<T>{gated}, stream);
   }
-  const Channel channel(arrays);
+  const IndexOperand channel = channel_of(arrays);
   const Operand operands[] = {arrays.a, arrays.b, channel.operand, arrays.y};
   plan_elementwise(&plan, sizeof(T), 4, operands);
   const auto map = map_of<T, 2, 1>(plan, 0, false);
@@ -182,21 +177,17 @@ int64_t gated_workspace(const Operand& a, int axis) {
   for (int i = 0; i < a.ndim; ++i)
     if (i != axis) rows *= a.shape[i];
   const int64_t channels = a.shape[axis];
-  const int64_t chunks =
-      std::max(divide<T>(channels, rows, true).count, divide<T>(channels, rows, false).count);
-  return 2 * channels * chunks * int64_t(sizeof(double));
+  SumTasks last{}, other{};
+  divide<T>(channels, rows, true, &last);
+  divide<T>(channels, rows, false, &other);
+  return 2 * channels * std::max(last.count, other.count) * int64_t(sizeof(double));
 }
 
 template <class T>
 void gated_backward(const GatedFunction& function, const GatedArrays& arrays, bool accumulate,
                     void* workspace, cudaStream_t stream) {
   if (is_empty(arrays.a)) {
-    for (int k = 0; arrays.has_dbias && k < 2; ++k)
-      for_dtype(arrays.bias_dtype, [&](auto element) {
-        finish_partials<decltype(element)>(nullptr, arrays.a.shape[arrays.axis], 0,
-                                           arrays.dbias[k].data, arrays.dbias[k].stride, accumulate,
-                                           stream);
-      });
+    if (arrays.has_dbias) finish_biases(arrays, nullptr, 0, accumulate, stream);
     return;
   }
   ElementwisePlan plan;
@@ -207,7 +198,7 @@ void gated_backward(const GatedFunction& function, const GatedArrays& arrays, bo
     if (plan.all_contiguous() && outputs_aligned_alike<3, 2>(plan))
       return run_contiguous<T, 3, true>(plan, accumulate, GatedBackward<T>{gated}, stream);
   }
-  const Channel channel(arrays);
+  const IndexOperand channel = channel_of(arrays);
   const Operand operands[] = {arrays.dy, arrays.a, arrays.b, channel.operand, arrays.da, arrays.db};
   const int leader = arrays.da.shape ? 4 : arrays.db.shape ? 5 : 1;
   plan_elementwise(&plan, sizeof(T), 6, operands, leader);

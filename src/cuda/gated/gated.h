@@ -5,12 +5,6 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// An array of one axis.
-struct GatedBias {
-  char* data;
-  int64_t stride;  // bytes
-};
-
 // What one call is about; arrays without a shape are not there. Those of several axes have one
 // shape and dtype. The biases and their gradients run along `axis`: both or neither, of one dtype.
 struct GatedArrays {
@@ -19,9 +13,8 @@ struct GatedArrays {
   Operand dy;      // backward IN
   Operand da, db;  // backward OUT, or IN/OUT with accumulate
   bool has_bias, has_dbias;
-  int bias_dtype;
-  GatedBias bias[2];   // IN: of a, of b
-  GatedBias dbias[2];  // OUT, or IN/OUT with accumulate
+  NumberVector bias[2];   // IN: of a, of b
+  NumberVector dbias[2];  // OUT, or IN/OUT with accumulate
   int axis;
 };
 

@@ -14,8 +14,7 @@
 // neighbours.
 #pragma once
 
-#include "cuda/core/block_reduce.cuh"
-#include "cuda/core/indexing.cuh"
+#include "cuda/core/channel_sums.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/gated/functors.cuh"
 
@@ -69,10 +68,7 @@ FASTACT_DEVICE auto place_at(const GatedMap<inputs, outputs>& map, int64_t row, 
       place.at[k] = times(row, map.pitch[k]) + times(vec, map.advance[k]);
     return place;
   }
-  if (row <= int64_t(0xffffffff))
-    locate(map, uint32_t(row), place.at, map.ndim - 1);
-  else
-    locate(map, row, place.at, map.ndim - 1);
+  locate(map, row, place.at, map.ndim - 1);
 #pragma unroll
   for (int k = 0; k < inputs + 1 + outputs; ++k) place.at[k] += vec * map.strides[k][map.ndim - 1];
   place.valid = int(smaller(map.columns - vec * kSize, kSize));
@@ -134,14 +130,6 @@ FASTACT_DEVICE void load_two(const Map& map, const Place& place, int k, Vec<T>& 
   }
 }
 
-// What the k-th array holds, where it is added to.
-template <class T>
-FASTACT_DEVICE void accumulate_into(Wide<T>& values, const Vec<T>& before) {
-  const Wide<T> held = widen_vec(before);
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) values.lane[j] = held.lane[j] + values.lane[j];
-}
-
 // To the array `p` points into; values are not accumulated yet.
 template <class T>
 FASTACT_DEVICE void store_one(char* p, Access access, int64_t step, int valid, Wide<T> values,
@@ -149,10 +137,10 @@ FASTACT_DEVICE void store_one(char* p, Access access, int64_t step, int valid, W
   if (access == kAbsent) return;
   if (access == kByVector && valid == Vec<T>::kSize) {
     T* out = reinterpret_cast<T*>(p);
-    if (accumulate) accumulate_into(values, load_vec(out));
+    if (accumulate) accumulate_onto(load_vec(out), values);
     return store_vec(out, narrow_vec<T>(values));
   }
-  if (accumulate) accumulate_into(values, load_by_element<T>(p, step, valid));
+  if (accumulate) accumulate_onto(load_by_element<T>(p, step, valid), values);
   const Vec<T> narrow = narrow_vec<T>(values);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
@@ -167,7 +155,7 @@ FASTACT_DEVICE void store_two(const GatedMap<inputs, 2>& map, const Place& place
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       T* out = reinterpret_cast<T*>(map.out[k] + place.at[kFirst + k]);
-      if (map.accumulate) accumulate_into(values.of[k], load_vec(out));
+      if (map.accumulate) accumulate_onto(load_vec(out), values.of[k]);
       store_vec(out, narrow_vec<T>(values.of[k]));
     }
     return;
@@ -192,38 +180,28 @@ FASTACT_DEVICE void store_two(const GatedMap<inputs, 2>& map, const Place& place
       mixed.lane[2 * j] = odd_first ? b : a;
       mixed.lane[2 * j + 1] = odd_first ? a : b;
     }
-    if (map.accumulate) accumulate_into(mixed, load_vec(out + half * kSize));
+    if (map.accumulate) accumulate_onto(load_vec(out + half * kSize), mixed);
     store_vec(out + half * kSize, narrow_vec<T>(mixed));
   }
 }
 
-// The biases, which may be absent.
+// The biases of a and of b, which may be absent.
 struct GatedBiases {
-  const char* data[2];  // IN: of a and of b
-  int64_t stride[2];    // bytes
-  int dtype;
+  NumberVector of[2];  // IN
 };
 
-template <class T, class B>
-FASTACT_DEVICE void add_bias_as(const char* p, int64_t stride, int valid, Wide<T>& z) {
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j)
-    if (j < valid) z.lane[j] += Compute<T>(widen(load(reinterpret_cast<const B*>(p + j * stride))));
-}
-
-// Adds the bias of a (0) or b (1) to elements whose channels begin at `channel` and are `step`
-// apart.
+// Adds a bias to elements whose channels begin at `channel` and are `step` apart.
 template <class T>
-FASTACT_DEVICE void add_bias(const GatedBiases& biases, int which, int64_t channel, int64_t step,
-                             int valid, Wide<T>& z) {
-  const int64_t stride = biases.stride[which];
-  const char* p = biases.data[which] + channel * stride;
-  if (biases.dtype == kF64)
-    add_bias_as<T, double>(p, step * stride, valid, z);
-  else if (biases.dtype == kF32)
-    add_bias_as<T, float>(p, step * stride, valid, z);
-  else
-    add_bias_as<T, T>(p, step * stride, valid, z);
+FASTACT_DEVICE void add_bias(const NumberVector& bias, int64_t channel, int64_t step, int valid,
+                             Wide<T>& z) {
+  with_type<T>(bias.data, bias.dtype, [&](const auto* typed) {
+    const char* p = bias.data + channel * bias.stride;
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      const auto* at = reinterpret_cast<decltype(typed)>(p + j * (step * bias.stride));
+      if (j < valid) z.lane[j] += Compute<T>(widen(load(at)));
+    }
+  });
 }
 
 // The arrays that are read, a and b last and without their biases.
@@ -243,10 +221,10 @@ FASTACT_DEVICE void load_all(const GatedMap<inputs, outputs>& map, const Place& 
 template <class T, int inputs, int outputs, class Place>
 FASTACT_DEVICE void add_biases(const GatedMap<inputs, outputs>& map, const GatedBiases& biases,
                                const Place& place, Wide<T>& a, Wide<T>& b) {
-  if (!biases.data[0]) return;
+  if (!biases.of[0].data) return;
   const int64_t channel = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + place.at[inputs];
-  add_bias(biases, 0, channel, map.step[inputs], place.valid, a);
-  add_bias(biases, 1, channel, map.step[inputs], place.valid, b);
+  add_bias(biases.of[0], channel, map.step[inputs], place.valid, a);
+  add_bias(biases.of[1], channel, map.step[inputs], place.valid, b);
 }
 
 template <class T>
@@ -295,52 +273,26 @@ void gated_backward_strided(FASTACT_GRID_CONSTANT const GatedMap<3, 2> map,
   gated_gradients(map, biases, gated, place);
 }
 
-// How a backward with sums is divided: tiles of tx vectors of channels, chunks of rows.
-struct GatedSums {
-  int tx, ty;
-  int64_t tiles;
-  int64_t size, count;  // of the chunks
-  double* partials;     // OUT: for a, then for b, channels x count
-};
-
+// da and db, written, whose sums are the gradients of the biases: rows of the map are those of
+// core/channel_sums.cuh.
 template <class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void gated_backward_sums(FASTACT_GRID_CONSTANT const GatedMap<3, 2> map,
-                         FASTACT_GRID_CONSTANT const GatedBiases biases,
-                         FASTACT_GRID_CONSTANT const Gated<T> gated, const GatedSums sums) {
-  constexpr int kSize = Vec<T>::kSize, kChannel = 3;
-  FASTACT_SHARED(double, buffer, kThreads* kSize);
-  const int x = int(threadIdx.x) % sums.tx, y = int(threadIdx.x) / sums.tx;
-  for (int64_t task = blockIdx.x; task < sums.tiles * sums.count; task += gridDim.x) {
-    const int64_t chunk = task / sums.tiles, tile = task - chunk * sums.tiles;
-    const int64_t vec = tile * sums.tx + x;
-    const int64_t end = smaller((chunk + 1) * sums.size, map.rows);
-    double total[2][kSize] = {};
-    if (vec * kSize < map.columns && y < sums.ty) {
-      for (int64_t row = chunk * sums.size + y; row < end; row += sums.ty) {
-        const auto place = place_at<T>(map, row, vec);
-        const Results<Wide<T>, 2> gradients = gated_gradients(map, biases, gated, place);
-#pragma unroll
-        for (int k = 0; k < 2; ++k)
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) total[k][j] += double(gradients.of[k].lane[j]);
-      }
-    }
-    const int64_t first = tile * sums.tx * kSize;  // column
-    const int columns = int(smaller(sums.tx * kSize, map.columns - first));
-    const int64_t channel =
-        int64_t(reinterpret_cast<intptr_t>(map.in[kChannel])) + first * map.step[kChannel];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      fold_rows(buffer, total[k], x, y, sums.tx, sums.ty);
-      for (int c = int(threadIdx.x); c < columns; c += kThreads)
-        store(sums.partials + (k * map.columns + channel + c * map.step[kChannel]) * sums.count +
-                  chunk,
-              double(buffer[c]));
-      __syncthreads();
-    }
+struct GatedSums {
+  static constexpr int kSums = 2, kTogether = 1, kNumbers = 0, kBlocks[] = {1, 2, 1};
+  static constexpr bool kByRow = true;
+  GatedMap<3, 2> map;
+  GatedBiases biases;
+  Gated<T> gated;
+
+  template <class Staged>
+  FASTACT_DEVICE int64_t of_columns(const Staged&, int64_t column) const {
+    return column / Vec<T>::kSize;
   }
-}
+  template <class Add>
+  FASTACT_DEVICE void vecs(const int64_t (&row)[1], const int (&)[1], int64_t vec,
+                           const Add& add) const {
+    add(gated_gradients(map, biases, gated, place_at<T>(map, row[0], vec)).of);
+  }
+};
 
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -73,24 +73,19 @@ int64_t rows_of(const Operand& state) {
 
 // Axes of the batch that every array steps through as one are one.
 void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
-  const Operand& state = arrays.role[kState];
-  task->axes = 0;
-  for (int axis = 0; axis + 1 < state.ndim; ++axis) {
-    const int64_t length = state.shape[axis];
-    if (length == 1) continue;
-    int64_t steps[kGateRoles] = {};
-    bool merges = task->axes > 0;
-    for (int role = 0; role < kGateRoles; ++role) {
-      if (!arrays.role[role].data) continue;
-      steps[role] = byte_stride(arrays.role[role], axis, item);
-      merges = merges && task->step[role][task->axes - 1] == steps[role] * length;
-    }
-    if (!merges && task->axes == kBatchAxes)
-      throw std::invalid_argument("fastact: more than " + std::to_string(kBatchAxes) +
-                                  " axes of a batch that cannot be merged");
-    if (!merges) task->length[task->axes++] = 1;
-    task->length[task->axes - 1] *= length;
-    for (int role = 0; role < kGateRoles; ++role) task->step[role][task->axes - 1] = steps[role];
+  Operand batch = arrays.role[kState];
+  --batch.ndim;
+  int64_t items[kGateRoles];
+  std::fill(items, items + kGateRoles, item);
+  Axis<kGateRoles> axes[kMaxAxes];
+  const int found = find_axes(axes, batch, kGateRoles, arrays.role, items, [](int) { return 0; });
+  task->axes = merge_axes(axes, found);
+  if (task->axes > kBatchAxes)
+    throw std::invalid_argument("fastact: more than " + std::to_string(kBatchAxes) +
+                                " axes of a batch that cannot be merged");
+  for (int i = 0; i < task->axes; ++i) {
+    task->length[i] = axes[i].length;
+    for (int role = 0; role < kGateRoles; ++role) task->step[role][i] = axes[i].stride[role];
   }
   if (task->axes == 0) task->axes = task->length[0] = 1;
 }
@@ -165,8 +160,8 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
     sums.accumulate = accumulate;
     sums.is_wanted = sums.to[0].data || sums.to[1].data;
     const auto finish = [&] {
-      const int64_t blocks = ceil_div(sums.saved * sums.columns, kFinishThreads / kWarp);
-      launch(finish_gate_sums<T>, {blocks, kFinishThreads}, stream, sums);
+      launch(finish_gate_sums<T>, warps_for(sums.saved * sums.columns, kFinishThreads), stream,
+             sums);
     };
     if (is_empty(state)) {  // sums of nothing
       if (sums.is_wanted && sums.columns > 0) finish();

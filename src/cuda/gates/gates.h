@@ -23,19 +23,12 @@ enum GateRole : int {
 
 constexpr int kMostGates = 4;
 
-// An array of one axis, or none.
-struct GateVector {
-  char* data = nullptr;
-  int dtype = 0;
-  int64_t stride = 0;  // bytes
-};
-
 // What one call is about; arrays without data are not there. All have the axes of the state.
 struct GateArrays {
   Operand role[kGateRoles];
-  GateVector bias[2];           // IN: of gates, of the recurrent projection
-  GateVector bias_gradient[2];  // OUT
-  int gate_order[kMostGates];   // of each gate of the kernels in packed arrays
+  NumberVector bias[2];           // IN: of gates, of the recurrent projection
+  NumberVector bias_gradient[2];  // OUT
+  int gate_order[kMostGates];     // of each gate of the kernels in packed arrays
 };
 
 template <class T>

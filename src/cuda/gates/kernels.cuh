@@ -31,7 +31,7 @@ struct GateTask {
   int64_t length[kBatchAxes];
   int axes;
   int64_t gate[kMostGates];  // where a gate of the kernels begins in packed arrays, in columns
-  GateVector bias[2];        // IN
+  NumberVector bias[2];      // IN
   int64_t rows, columns;
   int tx, ty;  // threads of a block: along columns, and rows
   int64_t tiles, chunk, chunks;
@@ -44,7 +44,7 @@ struct GateSums {
   int64_t chunks, columns;
   int gates, saved;
   int64_t gate[kMostGates];  // of a gate in a bias, in columns
-  GateVector to[2];          // OUT or IN/OUT: of bias, of recurrent_bias; without data: not wanted
+  NumberVector to[2];        // OUT or IN/OUT: of bias, of recurrent_bias; without data: not wanted
   bool accumulate;
   bool is_wanted;
 };
@@ -79,15 +79,10 @@ FASTACT_DEVICE GateOffsets locate(const GateTask& task, int64_t row) {
   GateOffsets offsets;
 #pragma unroll
   for (int role = 0; role < kGateRoles; ++role) offsets.at[role] = 0;
-  for (int axis = task.axes - 1; axis > 0; --axis) {
-    const int64_t outer = quotient(row, task.length[axis]);
-    const int64_t here = row - outer * task.length[axis];
+  unravel(row, task.length, 0, task.axes, [&](int axis, int64_t here) {
 #pragma unroll
     for (int role = 0; role < kGateRoles; ++role) offsets.at[role] += here * task.step[role][axis];
-    row = outer;
-  }
-#pragma unroll
-  for (int role = 0; role < kGateRoles; ++role) offsets.at[role] += row * task.step[role][0];
+  });
   return offsets;
 }
 
@@ -148,11 +143,6 @@ FASTACT_DEVICE Held<T, lanes> nothing() {
   return held;
 }
 
-template <class T>
-FASTACT_DEVICE Compute<T> bias_at(const GateVector& bias, int64_t index) {
-  return load_parameter<T>(bias.data + index * bias.stride, bias.dtype);
-}
-
 // The bias of a saved gate, one or the sum of both: of gru's q the recurrent one alone, of n the
 // other.
 template <class Kind, class T>
@@ -161,9 +151,9 @@ FASTACT_DEVICE Compute<T> bias_of(const GateTask& task, int k, int64_t column) {
   const int64_t index = (is_q ? task.gate[2] : task.gate[k]) + column;
   const bool takes = task.bias[0].data && !is_q, takes_other = task.bias[1].data && !is_n;
   if (takes && takes_other)
-    return bias_at<T>(task.bias[0], index) + bias_at<T>(task.bias[1], index);
-  if (takes) return bias_at<T>(task.bias[0], index);
-  if (takes_other) return bias_at<T>(task.bias[1], index);
+    return parameter_at<T>(task.bias[0], index) + parameter_at<T>(task.bias[1], index);
+  if (takes) return parameter_at<T>(task.bias[0], index);
+  if (takes_other) return parameter_at<T>(task.bias[1], index);
   return Compute<T>(-0.0);
 }
 
@@ -252,20 +242,14 @@ void gates_forward_kernel(FASTACT_GRID_CONSTANT const GateTask task) {
   }
 }
 
-// One bias's gradient, rounded.
-template <class T>
-FASTACT_DEVICE void put_element(const GateVector& to, int64_t index, double sum, bool accumulate) {
-  put_parameter<T>(to.data + index * to.stride, to.dtype, sum, accumulate);
-}
-
 // The sum over all rows of the k-th saved gate's gradient is that of one or both biases. Of gru,
 // n's belongs to the first, and that of q, at the same index, to the second.
 template <class T>
 FASTACT_DEVICE void put_sum(const GateSums& sums, int k, int64_t column, double sum) {
   const bool is_q = k == sums.gates, is_n = sums.saved > sums.gates && k == 2;
   const int64_t index = sums.gate[is_q ? 2 : k] + column;
-  if (sums.to[0].data && !is_q) put_element<T>(sums.to[0], index, sum, sums.accumulate);
-  if (sums.to[1].data && !is_n) put_element<T>(sums.to[1], index, sum, sums.accumulate);
+  if (sums.to[0].data && !is_q) put_parameter<T>(sums.to[0], index, sum, sums.accumulate);
+  if (sums.to[1].data && !is_n) put_parameter<T>(sums.to[1], index, sum, sums.accumulate);
 }
 
 // One warp per output.
@@ -273,13 +257,12 @@ constexpr int kFinishThreads = 128;
 template <class T>
 FASTACT_KERNEL(kFinishThreads)
 void finish_gate_sums(FASTACT_GRID_CONSTANT const GateSums sums) {
-  constexpr int kOutputs = kFinishThreads / kWarp;
-  const int64_t output = int64_t(blockIdx.x) * kOutputs + int(threadIdx.x) / kWarp;
-  if (output >= sums.saved * sums.columns) return;  // a whole warp
-  const double sum = sum_of_partials(sums.partials + output * sums.chunks, sums.chunks);
-  if (int(threadIdx.x) % kWarp > 0) return;
-  const int k = int(quotient(output, sums.columns));
-  put_sum<T>(sums, k, output - k * sums.columns, sum);
+  for_each_of_warps(sums.saved * sums.columns, [&](int64_t output, int lane, bool idle) {
+    if (idle) return;  // a whole warp
+    const double sum = sum_of_partials(sums.partials + output * sums.chunks, sums.chunks);
+    const int k = int(quotient(output, sums.columns));
+    if (lane == 0) put_sum<T>(sums, k, output - k * sums.columns, sum);
+  });
 }
 
 template <class Kind, class T, bool vectorized, bool recomputes>

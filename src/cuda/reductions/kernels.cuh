@@ -1,5 +1,12 @@
-// The kernels of sums: over rows, over columns, and over partial sums; reductions.cu explains the
-// plan.
+// The kernels of reductions: over rows, over columns, and over partial results; reductions.cu
+// explains the plan. What is reduced to is an accumulator's (`Lane`, a thread's part of a row) and
+// of the results it goes to (`To`):
+//
+//   Lane::add(count, vecs)    four vectors more; count: how many of their elements there are
+//   Lane::of_team(threads)    that of all threads of a row, valid in the first
+//   put<T>(to, at_y, all)     where it goes, `at_y` bytes into the results
+//   put_chunk(to, partials, all)  or, of a chunk, To::kNumbers numbers
+//   merge_chunks(to, partials, count)   of those of a warp, valid in its first lane
 //
 // Additions are all that a lane does with an element, so what counts is the cost of finding it: a
 // lane asks once for four vectors whether they lie in one segment and can be read by 16 bytes, and
@@ -98,18 +105,6 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   }
 }
 
-// A lane's part of the sum of a row.
-template <Access access, class F, class T>
-FASTACT_DEVICE double sum_row(const RowSums& sums, const char* x, int64_t begin, int64_t end,
-                              int lane) {
-  double total[kInFlight] = {};
-  visit_row<access, T>(sums, x, begin, end, lane, [&](const auto&, const Vec<T>(&vecs)[kInFlight]) {
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) total[u] += vec_sum<F>(vecs[u]);
-  });
-  return (total[0] + total[1]) + (total[2] + total[3]);
-}
-
 // A thread's part of a row: its vectors [begin, end). An idle one has none, yet it takes part in
 // shuffles and barriers.
 struct RowTask {
@@ -127,23 +122,31 @@ FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
   return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunks.size, sums.vecs)};
 }
 
-template <Access access, class F, class T>
+// One chunk's part of an output: the result itself where it is the only one.
+template <class T, class To, class All>
+FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t chunk,
+                         int64_t at_y, const All& all) {
+  if (sums.chunks.count > 1)
+    put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * To::kNumbers, all);
+  else
+    put<T>(to, at_y, all);
+}
+
+template <Access access, class T, class Lane, class To>
 FASTACT_KERNEL_OF(kThreads, 2)
-void sum_rows(FASTACT_GRID_CONSTANT const RowSums sums) {
+void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   const int tasks_here = kThreads / sums.team;
   const int lane = int(threadIdx.x) % sums.team;
   for (int64_t first = int64_t(blockIdx.x) * tasks_here; first < sums.tasks;
        first += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, first);
     const Offset at = locate(sums.kept, task.row);
-    double sum = sum_row<access, F, T>(sums, sums.x + at.x, task.begin, task.end, lane);
-    if (sums.team == kThreads) {
-      sum = block_sum<kThreads>(sum);
-      __syncthreads();
-    } else {
-      sum = warp_sum(sum, sums.team);
-    }
-    if (lane == 0 && !task.idle) emit<T>(sums, task.row, task.chunk, at.y, sum);
+    Lane mine;
+    visit_row<access, T>(
+        sums, sums.x + at.x, task.begin, task.end, lane,
+        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
+    const auto all = mine.of_team(sums.team);
+    if (lane == 0 && !task.idle) emit<T>(sums, to, task.row, task.chunk, at.y, all);
   }
 }
 
@@ -215,76 +218,128 @@ FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t 
   }
 }
 
-// A thread's part of the sums of a vector of columns.
-template <Access access, class F, class T>
-FASTACT_DEVICE void sum_column(const ColumnSums& sums, const char* x, int64_t column, int64_t begin,
-                               int64_t end, double (&total)[Vec<T>::kSize]) {
-  visit_column<access, T>(
-      sums, x, column, begin, end, [&](const auto&, const Vec<T>(&vecs)[kInFlight]) {
-#pragma unroll
-        for (int j = 0; j < Vec<T>::kSize; ++j) {
-          const auto term = [&](int u) { return F()(double(widen(vecs[u].lane[j]))); };
-          total[j] += (term(0) + term(1)) + (term(2) + term(3));
-        }
-      });
+// A tile of columns over a chunk of rows, and a thread's first column.
+struct ColumnTask {
+  int tx, ty;
+  int64_t outer, chunk, here, column, begin,
+      end;        // here: the tile's first column; rows [begin, end)
+  int columns;    // of the tile
+  bool is_there;  // the thread has some
+};
+template <class T>
+FASTACT_DEVICE ColumnTask column_task(const ColumnSums& sums, int64_t task) {
+  ColumnTask made;
+  made.tx = int(threadIdx.x) % sums.tx, made.ty = int(threadIdx.x) / sums.tx;
+  made.outer = task / sums.tiles / sums.chunks.count;
+  made.chunk = task / sums.tiles % sums.chunks.count;
+  made.here = task % sums.tiles * sums.tx * Vec<T>::kSize;
+  made.column = made.here + made.tx * Vec<T>::kSize;
+  made.begin = made.chunk * sums.chunks.size;
+  made.end = smaller(made.begin + sums.chunks.size, sums.rows);
+  made.columns = int(smaller(sums.tx * Vec<T>::kSize, sums.width - made.here));
+  made.is_there = made.column < sums.width && made.ty < sums.ty;
+  return made;
 }
+
+// Bytes into the results; `inner` outputs lie along the innermost axis.
+FASTACT_DEVICE int64_t offset_of_output(const Sums& sums, int64_t output, int64_t inner) {
+  const int64_t outer = quotient(output, inner);
+  return locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
+}
+
+// Each output's results from those of its chunks; one warp per output.
+template <class T, class To>
+FASTACT_KERNEL_OF(kThreads, 2)
+void finish_chunks(FASTACT_GRID_CONSTANT const Sums sums, FASTACT_GRID_CONSTANT const To to,
+                   const int64_t outputs, const int64_t inner) {
+  for_each_of_warps(outputs, [&](int64_t output, int lane, bool idle) {
+    if (idle) return;  // a whole warp
+    const auto all = merge_chunks(to, sums.partials + output * sums.chunks.count * To::kNumbers,
+                                  sums.chunks.count);
+    if (lane == 0) put<T>(to, offset_of_output(sums, output, inner), all);
+  });
+}
+
+// --- sums
+
+// Where they go.
+struct SumResults {
+  static constexpr int kNumbers = 1;
+  char* y;          // OUT, one element an output
+  bool accumulate;  // y IN/OUT: added to
+};
+template <class T>
+FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
+  put(reinterpret_cast<T*>(to.y + at_y), sum, to.accumulate);
+}
+FASTACT_DEVICE void put_chunk(const SumResults&, double* partial, double sum) {
+  store(partial, sum);
+}
+FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, int64_t count) {
+  return sum_of_partials(partials, count);
+}
+
+// Of f(element), in one chain for each of the vectors in flight.
+template <class F, class T>
+struct SumLane {
+  double total[kInFlight] = {};
+
+  template <class Count>
+  FASTACT_DEVICE void add(const Count&, const Vec<T> (&vecs)[kInFlight]) {
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) total[u] += vec_sum<F>(vecs[u]);
+  }
+  FASTACT_DEVICE double of_team(int team) const {
+    const double sum = (total[0] + total[1]) + (total[2] + total[3]);
+    if (team < kThreads) return warp_sum(sum, team);
+    const double all = block_sum<kThreads>(sum);
+    __syncthreads();
+    return all;
+  }
+};
 
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
-void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums) {
+void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
+                 FASTACT_GRID_CONSTANT const SumResults to) {
   constexpr int kSize = Vec<T>::kSize;
   FASTACT_SHARED(double, buffer, kThreads* kSize);
-  const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
-
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
-  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int64_t tile = task % sums.tiles;
-    const int64_t chunk = task / sums.tiles % sums.chunks.count;
-    const int64_t outer = task / sums.tiles / sums.chunks.count;
-    const Offset offset = locate(sums.kept, outer);
-    const int64_t column = (tile * sums.tx + tx) * kSize;
-    const int64_t end = smaller((chunk + 1) * sums.chunks.size, sums.rows);
-
+  for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
+    const ColumnTask task = column_task<T>(sums, i);
+    const Offset offset = locate(sums.kept, task.outer);
     double total[kSize] = {};
-    if (column < sums.width && ty < sums.ty)
-      sum_column<access, F, T>(sums, sums.x + offset.x, column, chunk * sums.chunks.size + ty, end,
-                               total);
-
-    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
+    if (task.is_there)
+      visit_column<access, T>(sums, sums.x + offset.x, task.column, task.begin + task.ty, task.end,
+                              [&](const auto&, const Vec<T>(&vecs)[kInFlight]) {
+#pragma unroll
+                                for (int j = 0; j < kSize; ++j) {
+                                  const auto term = [&](int u) {
+                                    return F()(double(widen(vecs[u].lane[j])));
+                                  };
+                                  total[j] += (term(0) + term(1)) + (term(2) + term(3));
+                                }
+                              });
+    fold_rows(buffer, total, task.tx, task.ty, sums.tx, sums.ty);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
-    const int64_t here = tile * sums.tx * kSize;
-    const int columns = int(smaller(sums.tx * kSize, sums.width - here));
-    const int outputs = int(smaller(columns, sums.inner));
+    const int outputs = int(smaller(task.columns, sums.inner));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;
-      for (int at = c; at < columns; at += outputs) sum += double(buffer[at]);
-      emit<T>(sums, outer * sums.inner + here + c, chunk, offset.y + (here + c) * sums.inner_y,
-              sum);
+      for (int at = c; at < task.columns; at += outputs) sum += double(buffer[at]);
+      emit<T>(sums, to, task.outer * sums.inner + task.here + c, task.chunk,
+              offset.y + (task.here + c) * sums.inner_y, sum);
     }
     __syncthreads();
   }
 }
 
-// y = the sum of each output's partials, rounded; one warp per output.
-template <class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void finish_sums(FASTACT_GRID_CONSTANT const Sums sums, const int64_t outputs,
-                 const int64_t inner) {
-  constexpr int kOutputs = kThreads / kWarp;
-  const int lane = int(threadIdx.x) % kWarp;
-  for (int64_t first = int64_t(blockIdx.x) * kOutputs; first < outputs;
-       first += int64_t(gridDim.x) * kOutputs) {
-    const int64_t output = first + int(threadIdx.x) / kWarp;
-    const bool idle = output >= outputs;
-    const double sum =
-        sum_of_partials(sums.partials + output * sums.chunks.count, idle ? 0 : sums.chunks.count);
-    if (idle || lane > 0) continue;
-    const int64_t outer = output / inner;
-    char* y = sums.y + locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
-    put(reinterpret_cast<T*>(y), sum, sums.accumulate);
-  }
-}
+template <class F, class T>
+struct SumKernels {
+  using Lane = SumLane<F, T>;
+  template <Access access>
+  static constexpr auto kColumns = sum_columns<access, F, T>;
+};
 
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -11,6 +11,7 @@ namespace {
 // Where mean, what its rounding lost, and m2 / divisor go; null: not wanted. Of one element an
 // output each, with the strides of Sums::y; `wide`: of double, else of x's type.
 struct MomentResults {
+  static constexpr int kNumbers = 3;
   char *mean, *low, *second;
   double divisor;
   bool wide;
@@ -35,15 +36,17 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
     put_as<T>(to, at, all);
 }
 
-// The part of one chunk of an output: the result itself where it is the only one.
-template <class T>
-FASTACT_DEVICE void emit(const Sums& sums, const MomentResults& to, int64_t output, int64_t chunk,
-                         int64_t at_y, const Growing& all) {
-  if (sums.chunks.count == 1) return put<T>(to, at_y, all);
-  double* partial = sums.partials + 3 * (output * sums.chunks.count + chunk);
+FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growing& all) {
   store(partial, all.of.mean + all.of.mean_low);
   store(partial + 1, all.of.m2 + all.of.m2_low);
   store(partial + 2, all.count);
+}
+FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials, int64_t count) {
+  Growing all{};
+  for (int64_t i = int(threadIdx.x) % kWarp; i < count; i += kWarp)
+    absorb(all,
+           Part{load(partials + 3 * i), load(partials + 3 * i + 1), load(partials + 3 * i + 2)});
+  return warp_merge(all);
 }
 
 // A lane's sums of a row.
@@ -74,27 +77,13 @@ struct RowLane {
     sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
     if (is_power_of_two(++rounds)) move_to_mean(sums, 1.0 / n, n);
   }
-};
 
-template <Access access, class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
-                 FASTACT_GRID_CONSTANT const MomentResults to) {
-  FASTACT_SHARED(double, first, 1);
-  const int tasks_here = kThreads / sums.team;
-  const int lane = int(threadIdx.x) % sums.team;
-  for (int64_t begin_task = int64_t(blockIdx.x) * tasks_here; begin_task < sums.tasks;
-       begin_task += int64_t(gridDim.x) * tasks_here) {
-    const RowTask task = task_of(sums, begin_task);
-    const Offset at = locate(sums.kept, task.row);
-    RowLane<T> mine;
-    visit_row<access, T>(
-        sums, sums.x + at.x, task.begin, task.end, lane,
-        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
+  FASTACT_DEVICE Growing of_team(int team) const {
+    FASTACT_SHARED(double, first, 1);
     Part part;
-    if (sums.team == kThreads) {
+    if (team == kThreads) {
       part = join(
-          mine.sums, mine.n,
+          sums, n,
           [&](double x) {
             x = block_sum<kThreads>(x);
             __syncthreads();
@@ -109,15 +98,14 @@ void moment_rows(FASTACT_GRID_CONSTANT const RowSums sums,
           });
     } else {
       part = join(
-          mine.sums, mine.n, [&](double x) { return warp_sum(x, sums.team); },
-          [&](double x) { return __shfl_sync(kAllLanes, x, 0, sums.team); });
+          sums, n, [&](double x) { return warp_sum(x, team); },
+          [&](double x) { return __shfl_sync(kAllLanes, x, 0, team); });
     }
-    if (lane > 0 || task.idle) continue;
     Growing all{};
     absorb(all, part);
-    emit<T>(sums, to, task.row, task.chunk, at.y, all);
+    return all;
   }
-}
+};
 
 // A shift need only be near the mean. For 16-bit data it is a float, because eight columns are
 // short of registers; it is exact while it is one of the data.
@@ -180,22 +168,18 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   static_assert(kWarp * kSize <= kThreads, "a thread for each column of a tile");
   FASTACT_SHARED(double, buffer, kThreads* kSize);
   FASTACT_SHARED(double, centre, kWarp* kSize);
-  const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column of the tile
 
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
-  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int tile = int(task % sums.tiles), chunk = int(task / sums.tiles % sums.chunks.count);
-    const int64_t outer = task / sums.tiles / sums.chunks.count;
-    const int64_t here = int64_t(tile) * sums.tx * kSize, column = here + tx * kSize;
-    const int64_t begin = chunk * sums.chunks.size;
-    const int64_t end = smaller(begin + sums.chunks.size, sums.rows);
-    const int columns = int(smaller(sums.tx * kSize, sums.width - here));
+  for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
+    const ColumnTask task = column_task<T>(sums, i);
+    const int tx = task.tx, ty = task.ty, columns = task.columns;
+    const int64_t here = task.here, end = task.end;
 
     ColumnLane<T> lane;
-    if (column < sums.width && ty < sums.ty)
+    if (task.is_there)
       visit_column<access, T>(
-          sums, sums.x + locate(sums.kept, outer).x, column, begin + ty, end,
+          sums, sums.x + locate(sums.kept, task.outer).x, task.column, task.begin + ty, end,
           [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { lane.add(count, vecs); });
 
     // The mean of each column, from the shift of its first row's thread.
@@ -213,7 +197,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
     const bool short_one = sums.elements > 0 && end == sums.rows &&
                            (sums.rows - 1) * sums.width + here + mine >= sums.elements;
-    const double count = double(int(end - begin) - (short_one ? 1 : 0));
+    const double count = double(int(end - task.begin) - (short_one ? 1 : 0));
     if (mine < columns && count > 0)
       centre[mine] = double(centre[mine]) + double(buffer[mine]) / count;
     __syncthreads();
@@ -249,36 +233,19 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       absorb(all, part);
       for (int at = mine + outputs; at < columns; at += outputs)
         absorb(all, Part{buffer[at], buffer[kWarp * kSize + at], centre[at]});
-      emit<T>(sums, to, outer * sums.inner + here + mine, chunk,
-              locate(sums.kept, outer).y + (here + mine) * sums.inner_y, all);
+      emit<T>(sums, to, task.outer * sums.inner + here + mine, task.chunk,
+              locate(sums.kept, task.outer).y + (here + mine) * sums.inner_y, all);
     }
     __syncthreads();
   }
 }
 
-// The results from each output's parts; one warp per output.
 template <class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void finish_moments(FASTACT_GRID_CONSTANT const Sums sums,
-                    FASTACT_GRID_CONSTANT const MomentResults to, const int64_t outputs,
-                    const int64_t inner) {
-  constexpr int kOutputs = kThreads / kWarp;
-  const int lane = int(threadIdx.x) % kWarp;
-  for (int64_t first = int64_t(blockIdx.x) * kOutputs; first < outputs;
-       first += int64_t(gridDim.x) * kOutputs) {
-    const int64_t output = first + int(threadIdx.x) / kWarp;
-    Growing all{};
-    if (output < outputs)
-      for (int64_t i = lane; i < sums.chunks.count; i += kWarp) {
-        const double* partial = sums.partials + 3 * (output * sums.chunks.count + i);
-        absorb(all, Part{load(partial), load(partial + 1), load(partial + 2)});
-      }
-    all = warp_merge(all);
-    if (lane > 0 || output >= outputs) continue;
-    const int64_t outer = output / inner;
-    put<T>(to, locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y, all);
-  }
-}
+struct MomentKernels {
+  using Lane = RowLane<T>;
+  template <Access access>
+  static constexpr auto kColumns = moment_columns<access, T>;
+};
 
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -13,13 +13,6 @@ constexpr int64_t kChunk = 4096;    // vectors of a row, 64 KiB
 constexpr int64_t kChunkRows = 64;  // rows of a column
 constexpr int64_t kManyBlocks = 1024;
 
-Outer outer_of(const Axes& axes) {
-  Outer outer{axes.count, axes.size, {}, {}, {}};
-  for (int i = 0; i < axes.count; ++i)
-    outer.length[i] = axes.length[i], outer.x[i] = axes.x[i], outer.y[i] = axes.y[i];
-  return outer;
-}
-
 bool has_aligned_base(const Reduction& plan) {
   auto bits = reinterpret_cast<uintptr_t>(plan.x);
   for (int i = 0; i < plan.kept.count; ++i) bits |= uintptr_t(plan.kept.x[i]);
@@ -30,9 +23,8 @@ template <class T>
 Sums describe(const Reduction& plan, double* partials) {
   Sums sums{};
   sums.x = plan.x;
-  sums.y = plan.y;
-  sums.kept = outer_of(plan.kept);
-  sums.segments = outer_of(plan.reduced);
+  sums.kept = plan.kept;
+  sums.segments = plan.reduced;
   sums.inner = plan.inner;
   sums.inner_x = plan.inner_x;
   sums.inner_y = plan.inner_y;
@@ -93,6 +85,45 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
   cut(&sums.chunks, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
   return sums;
+}
+
+// Bytes of the partial results that an x which is not empty needs.
+template <class T, class To>
+int64_t chunk_bytes(const Operand& x, const Operand& y, const bool* reduced) {
+  const Reduction plan = plan_reduction(x, y, reduced, sizeof(T), false);
+  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks.count
+                                            : plan_columns<T>(plan, nullptr).chunks.count;
+  return chunks > 1 ? To::kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
+}
+
+// Queues the kernel for the way that x is read, and the finishing one where there are chunks.
+// is_empty: rows have no elements.
+template <class T, class Kernels, class To>
+void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
+            cudaStream_t stream) {
+  auto* partials = static_cast<double*>(workspace);
+  const auto run = [&](const auto& sums, const auto& kernels, int64_t inner, int64_t blocks) {
+    launch(kernels[sums.access], {blocks_for(blocks), kThreads}, stream, sums, to);
+    if (sums.chunks.count > 1)
+      launch(finish_chunks<T, To>, warps_for(plan.outputs(), kThreads), stream, sums, to,
+             plan.outputs(), inner);
+  };
+  if (plan.inner_reduced) {
+    using Lane = typename Kernels::Lane;
+    static constexpr void (*kKernels[])(RowSums, To) = {reduce_rows<kAligned, T, Lane, To>,
+                                                        reduce_rows<kDense, T, Lane, To>,
+                                                        reduce_rows<kAnyhow, T, Lane, To>};
+    RowSums sums = plan_rows<T>(plan, partials);
+    if (is_empty) sums.vecs = 0;
+    run(sums, kKernels, 1, ceil_div(sums.tasks, kThreads / sums.team));
+  } else {
+    static constexpr void (*kKernels[])(ColumnSums, To) = {Kernels::template kColumns<kAligned>,
+                                                           Kernels::template kColumns<kDense>,
+                                                           Kernels::template kColumns<kAnyhow>};
+    ColumnSums sums = plan_columns<T>(plan, partials);
+    if (is_empty) sums.rows = 0;
+    run(sums, kKernels, plan.inner, sums.kept.size * sums.chunks.count * sums.tiles);
+  }
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 //
 // common/core/reduction_plan.h sorts the axes; what is innermost decides between two kernels.
 //
-// sum_rows (the innermost axis is reduced). An output is the sum of a row of vectors of 16 bytes,
-// gathered from one or more contiguous segments. A row of up to kWarpRow vectors belongs to a team
-// of 1 to 32 lanes of a warp, so that rows of a narrow array share a warp; a longer row belongs to
-// a block; one of more than kChunk vectors is cut into chunks, a block each, whose partial sums
-// finish_sums adds. A lane has four vectors in flight and four accumulators.
+// reduce_rows (the innermost axis is reduced). An output is the sum of a row of vectors of 16
+// bytes, gathered from one or more contiguous segments. A row of up to kWarpRow vectors belongs to
+// a team of 1 to 32 lanes of a warp, so that rows of a narrow array share a warp; a longer row
+// belongs to a block; one of more than kChunk vectors is cut into chunks, a block each, whose
+// partial sums finish_chunks adds. A lane has four vectors in flight and four accumulators.
 //
 // sum_columns (the innermost axis is kept). A block is tx vectors of columns wide and 256 / tx rows
 // high; a thread adds its vector of columns over every (256 / tx)-th row, four rows at a time, and
@@ -29,60 +29,20 @@ FASTACT_BEGIN_NAMESPACE
 
 template <class T>
 int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
-  if (is_empty(x)) return 0;
-  const Reduction plan = plan_reduction(x, y, reduced, sizeof(T), false);
-  const int64_t chunks = plan.inner_reduced ? plan_rows<T>(plan, nullptr).chunks.count
-                                            : plan_columns<T>(plan, nullptr).chunks.count;
-  return chunks > 1 ? plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
+  return is_empty(x) ? 0 : chunk_bytes<T, SumResults>(x, y, reduced);
 }
-
-namespace {
-
-// Queues the kernel for an access, and the finishing one where there are partials.
-template <class T, class Plan>
-void run_sums(const Plan& plan, int64_t outputs, int64_t inner, int64_t blocks,
-              void (*const (&kernels)[3])(Plan), cudaStream_t stream) {
-  launch(kernels[plan.access], {std::min(blocks, kMaxBlocks), kThreads}, stream, plan);
-  if (plan.chunks.count == 1) return;
-  const int64_t finishers = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
-  launch(finish_sums<T>, {finishers, kThreads}, stream, plan, outputs, inner);
-}
-
-template <class F, class T>
-void sum_of(const Operand& x, const Operand& y, const bool* reduced, double* partials,
-            bool accumulate, cudaStream_t stream) {
-  // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
-  const bool empty = is_empty(x);
-  const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
-  if (plan.inner_reduced) {
-    static constexpr void (*kKernels[3])(RowSums) = {
-        sum_rows<kAligned, F, T>, sum_rows<kDense, F, T>, sum_rows<kAnyhow, F, T>};
-    RowSums sums = plan_rows<T>(plan, partials);
-    if (empty) sums.vecs = 0;
-    sums.accumulate = accumulate;
-    const int64_t blocks = ceil_div(sums.tasks, kThreads / sums.team);
-    run_sums<T>(sums, plan.outputs(), 1, blocks, kKernels, stream);
-  } else {
-    static constexpr void (*kKernels[3])(ColumnSums) = {
-        sum_columns<kAligned, F, T>, sum_columns<kDense, F, T>, sum_columns<kAnyhow, F, T>};
-    ColumnSums sums = plan_columns<T>(plan, partials);
-    if (empty) sums.rows = 0;
-    sums.accumulate = accumulate;
-    const int64_t blocks = sums.kept.size * sums.chunks.count * sums.tiles;
-    run_sums<T>(sums, plan.outputs(), plan.inner, blocks, kKernels, stream);
-  }
-}
-
-}  // namespace
 
 template <class T>
 void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
          bool accumulate, cudaStream_t stream) {
-  auto* partials = static_cast<double*>(workspace);
+  // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
+  const bool empty = is_empty(x);
+  const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
+  const SumResults to{plan.y, accumulate};
   if (term == kSquare)
-    sum_of<Square, T>(x, y, reduced, partials, accumulate, stream);
+    reduce<T, SumKernels<Square, T>>(plan, to, workspace, empty, stream);
   else
-    sum_of<Itself, T>(x, y, reduced, partials, accumulate, stream);
+    reduce<T, SumKernels<Itself, T>>(plan, to, workspace, empty, stream);
 }
 
 namespace {
@@ -112,8 +72,8 @@ namespace {
 // grad OUT = 2 x IN, and the sum of x^2, of vectors of an array without gaps.
 template <class T>
 FASTACT_KERNEL(kThreads)
-void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const T* x, T* grad,
-                          const int64_t n, const bool aligned) {
+void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const SumResults to, const T* x,
+                          T* grad, const int64_t n, const bool aligned) {
   constexpr int kSize = Vec<T>::kSize;
   const int64_t vecs = (n + kSize - 1) / kSize;
   for (int64_t chunk = blockIdx.x; chunk < sums.chunks.count; chunk += gridDim.x) {
@@ -133,7 +93,7 @@ void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const T* x, T* 
         store_some(grad + i, narrow_vec<T>(twice), n - i);
     }
     total = block_sum<kThreads>(total);
-    if (threadIdx.x == 0) emit<T>(sums, 0, chunk, 0, total);
+    if (threadIdx.x == 0) emit<T>(sums, to, 0, chunk, 0, total);
     __syncthreads();
   }
 }
@@ -163,14 +123,13 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
     return;
   }
   Sums sums{};
-  sums.y = y.data;
   sums.partials = static_cast<double*>(workspace);
   cut(&sums.chunks, ceil_div(plan.size, Vec<T>::kSize), kChunk);
   const auto* from = reinterpret_cast<const T*>(plan.data[0]);
   auto* to = reinterpret_cast<T*>(plan.data[1]);
   const auto bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
-  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums, from, to, plan.size,
-         bits % kVecBytes == 0);
+  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums,
+         SumResults{y.data, false}, from, to, plan.size, bits % kVecBytes == 0);
   if (sums.chunks.count > 1)
     finish_partials<T>(sums.partials, 1, sums.chunks.count, y.data, 0, false, stream);
 }
@@ -188,11 +147,9 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
   Sums sums{};
   sums.partials = const_cast<double*>(partials);
   sums.chunks.count = chunks;
-  sums.y = y;
   sums.inner_y = stride;
-  sums.accumulate = accumulate;
-  const int64_t blocks = std::min(ceil_div(outputs, kThreads / kWarp), kMaxBlocks);
-  launch(finish_sums<T>, {blocks, kThreads}, stream, sums, outputs, outputs);
+  launch(finish_chunks<T, SumResults>, warps_for(outputs, kThreads), stream, sums,
+         SumResults{y, accumulate}, outputs, outputs);
 }
 
 using Storage = FASTACT_STORAGE;

@@ -14,27 +14,6 @@ namespace {
 
 constexpr int kInFlight = 4;  // vectors of a lane
 
-// Outer axes, and how x and y move along them, in bytes.
-struct Outer {
-  int count;
-  int64_t size, length[kMaxAxes], x[kMaxAxes], y[kMaxAxes];
-};
-
-struct Offset {
-  int64_t x, y;
-};
-
-FASTACT_DEVICE Offset locate(const Outer& outer, int64_t index) {
-  Offset at{0, 0};
-  for (int axis = outer.count - 1; axis > 0; --axis) {
-    const int64_t rest = index / outer.length[axis];
-    at.x += (index - rest * outer.length[axis]) * outer.x[axis];
-    at.y += (index - rest * outer.length[axis]) * outer.y[axis];
-    index = rest;
-  }
-  return {at.x + index * outer.x[0], at.y + index * outer.y[0]};
-}
-
 // How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
@@ -48,9 +27,8 @@ struct Chunks {
 
 struct Sums {
   const char* x;       // IN
-  char* y;             // OUT, one element an output
-  Outer kept;          // outputs, less the innermost axis where that is kept
-  Outer segments;      // reduced axes outside the innermost
+  Axes kept;           // outputs, less the innermost axis where that is kept
+  Axes segments;       // reduced axes outside the innermost
   int64_t inner;       // elements of the innermost axis
   int64_t inner_x;     // their distance in bytes, in x
   int64_t inner_y;     // and in y, if that axis is kept
@@ -59,19 +37,8 @@ struct Sums {
   const char* low;  // kDense: the array's ends
   const char* high;
   Chunks chunks;     // of the reduced index: of vectors, or of rows
-  double* partials;  // OUT where there is more than one chunk: outputs x chunks
-  bool accumulate;   // y IN/OUT: added to
+  double* partials;  // OUT where there is more than one chunk: outputs x chunks x their numbers
 };
-
-// One chunk's sum of an output, `at_y` bytes into y: the result itself where it is the only one.
-template <class T>
-FASTACT_DEVICE void emit(const Sums& sums, int64_t output, int64_t chunk, int64_t at_y,
-                         double sum) {
-  if (sums.chunks.count > 1)
-    store(sums.partials + output * sums.chunks.count + chunk, sum);
-  else
-    put(reinterpret_cast<T*>(sums.y + at_y), sum, sums.accumulate);
-}
 
 // One vector of x: where it begins, how many elements from there on belong to its row or segment
 // (at most kEnough of them count), and whether there is one such vector before it.
@@ -171,8 +138,8 @@ struct Parts {
   }
 };
 
-FASTACT_DEVICE_CALL int64_t divided_offset(const Outer& outer, int64_t index) {
-  return locate(outer, index).x;
+FASTACT_DEVICE_CALL int64_t divided_offset(const Axes& axes, int64_t index) {
+  return locate(axes, index).x;
 }
 
 // Whether segments are counted by several axes: finding their starts takes divisions and registers.

@@ -22,11 +22,7 @@ FASTACT_DEVICE Compute<T> exp_of(Compute<T> z, Compute<T> m) {
 
 template <class T, class Rows>
 FASTACT_DEVICE void put_gradient(const Rows& rows, const Part& part, int i, int valid, Wide<T> dx) {
-  if (rows.accumulate) {
-    const Wide<T> before = widen_vec(read_vec<T>(rows, kY, part, i, valid));
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] = before.lane[j] + dx.lane[j];
-  }
+  if (rows.accumulate) accumulate_onto(read_vec<T>(rows, kY, part, i, valid), dx);
   write_vec(rows, kY, part, i, valid, narrow_vec<T>(dx));
 }
 

@@ -23,15 +23,6 @@ bool has_shares(const SoftmaxCall& call) {
   return call.arrays[kDy].data || call.label_smoothing != 0;
 }
 
-// Runs visit(has_shares), a constant.
-template <class Visit>
-void for_shares(const SoftmaxCall& call, Visit visit) {
-  if (has_shares(call))
-    visit(std::true_type());
-  else
-    visit(std::false_type());
-}
-
 // Bytes of the peaks of chunks.
 template <class T>
 int64_t peak_bytes(const SoftmaxPlan& plan) {
@@ -66,7 +57,7 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
     const SoftmaxPlan plan = plan_softmax<T>(call);
     count = plan.rows.count;
     if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
-    for_shares(call, [&](auto shares) {
+    with_constant(has_shares(call), [&](auto shares) {
       constexpr bool kShares = decltype(shares)::value;
       for_layout(plan, kCacheSlots<T, false>, [&](auto rows, Shape shape) {
         using Rows = decltype(rows);
@@ -96,7 +87,7 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
 template <class T>
 void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_shares(call, [&](auto shares) {
+  with_constant(has_shares(call), [&](auto shares) {
     constexpr bool kShares = decltype(shares)::value;
     for_layout(plan, 0, [&](auto rows, Shape shape) {
       if (!kShares && plan.chunks.count > 1)

@@ -145,7 +145,7 @@ void cross_entropy_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChu
                          const LossTotals totals) {
   int total_index = 0;
   int64_t task = blockIdx.x;
-  for_each_warp_row(rows, [&](int64_t row, int lane, bool idle) {
+  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kLossFields;
     const Peak<1> peak = merge_peaks<kLossFields>(peaks, chunks.count);
     double total[2] = {};

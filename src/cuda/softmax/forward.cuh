@@ -1,7 +1,6 @@
 // The forward kernels of softmax, log_softmax and logsumexp; softmax.cu explains the passes.
 #pragma once
 
-#include "cuda/reductions/tile_loader.cuh"
 #include "cuda/softmax/statistic.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -125,7 +124,7 @@ void softmax_peaks(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks ch
 template <class T, class Rows>
 FASTACT_KERNEL(256)
 void softmax_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks chunks) {
-  for_each_warp_row(rows, [&](int64_t row, int lane, bool idle) {
+  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kPeakFields;
     const Peak<1> peak = merge_peaks<kPeakFields>(peaks, chunks.count);
     if (idle || lane > 0) return;
@@ -155,7 +154,7 @@ void softmax_apply(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks ch
 // number OUT = -infinity.
 template <class T>
 FASTACT_KERNEL(256)
-void fill_numbers(FASTACT_GRID_CONSTANT const Outer to, char* number, int dtype) {
+void fill_numbers(FASTACT_GRID_CONSTANT const Axes to, char* number, int dtype) {
   const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
   if (i < to.size) put_parameter<T>(number + locate(to, i).y, dtype, -infinity<double>(), false);
 }

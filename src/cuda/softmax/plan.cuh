@@ -79,13 +79,10 @@ template <class T>
 SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   SoftmaxPlan plan{};
   SoftmaxRows& rows = plan.rows;
-  const Operand* operands[kSoftmaxRoles];
   int64_t item[kSoftmaxRoles];
-  for (int k = 0; k < kSoftmaxRoles; ++k) {
-    operands[k] = &call.arrays[k];
+  for (int k = 0; k < kSoftmaxRoles; ++k)
     item[k] = call.arrays[k].data ? item_size(call.dtypes[k]) : int64_t(sizeof(T));
-  }
-  const RowAxes<kSoftmaxRoles> axes(operands, item, kX,
+  const RowAxes<kSoftmaxRoles> axes(call.arrays, item, kX, true,
                                     [&](int i) { return call.reduced[i] ? 1 : 0; });
   const int row_axes = axes.end_of(0), count = axes.count;
   rows.count = axes.size_of(0), rows.length = axes.size_of(1);
@@ -155,6 +152,15 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.ignore_index = call.ignore_index;
   rows.divisor = call.divisor;
   return plan;
+}
+
+// Runs visit(flag) with a flag that is a constant.
+template <class Visit>
+void with_constant(bool flag, Visit visit) {
+  if (flag)
+    visit(std::true_type());
+  else
+    visit(std::false_type());
 }
 
 // Runs visit(rows) with the rows of the plan's layout, and shared memory for `slots` slots a

@@ -97,11 +97,7 @@ template <class T>
 FASTACT_DEVICE_CALL Vec<T> read_column_slow_path(const SoftmaxColumns& rows, int role, const T* p,
                                                  int64_t at, int columns) {
   if (rows.repeated[role]) {
-    const T one = load(reinterpret_cast<const T*>(rows.data[role]));
-    Vec<T> vec;
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) vec.lane[j] = one;
-    return vec;
+    return load_or_repeat(reinterpret_cast<const T*>(rows.data[role]), true);
   }
   if (columns < Vec<T>::kSize || !rows.windows[role]) return load_some(p, columns);
   return load_window(p, p - at, p - at + rows.inner);
@@ -164,11 +160,8 @@ FASTACT_DEVICE const char* element_address(const Rows& rows, int role, int64_t r
   } else {
     const char* p = rows.data[role] + element * rows.step[role];
     if (role != kMask) return p;  // the weights are the same in each row
-    for (int axis = rows.mask_axes; axis-- > 0;) {
-      const int64_t rest = quotient(row, rows.mask_length[axis]);
-      p += (row - rest * rows.mask_length[axis]) * rows.mask_stride[axis];
-      row = rest;
-    }
+    unravel(row, rows.mask_length, 0, rows.mask_axes,
+            [&](int axis, int64_t here) { p += here * rows.mask_stride[axis]; });
     return p;
   }
 }

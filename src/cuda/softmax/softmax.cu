@@ -21,19 +21,6 @@
 #include "cuda/softmax/forward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
-namespace {
-
-// Runs visit(is_masked), a constant.
-template <class Visit>
-void for_mask(const SoftmaxCall& call, Visit visit) {
-  if (call.arrays[kMask].data)
-    visit(std::true_type());
-  else
-    visit(std::false_type());
-}
-
-}  // namespace
-
 template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call) {
   // Chunks depend on the length alone, whatever the other arrays are.
@@ -47,7 +34,7 @@ int64_t softmax_workspace(const SoftmaxCall& call) {
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_mask(call, [&](auto is_masked) {
+  with_constant(call.arrays[kMask].data, [&](auto is_masked) {
     constexpr bool kMasked = decltype(is_masked)::value;
     for_layout(plan, kCacheSlots<T, kMasked>, [&](auto rows, Shape shape) {
       using Rows = decltype(rows);
@@ -58,8 +45,7 @@ void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stre
           chunks.levels = chunks.peaks + rows.count * chunks.count * kPeakFields;
           shape.blocks = blocks_for(rows.count * chunks.count);
           launch_with_shared(softmax_peaks<T, kMasked, Rows>, shape, stream, rows, chunks);
-          launch(softmax_merge<T, Rows>, {blocks_for(ceil_div(rows.count, 256 / kWarp)), 256},
-                 stream, rows, chunks);
+          launch(softmax_merge<T, Rows>, warps_for(rows.count, 256), stream, rows, chunks);
           if (call.kind == kLogSumExp) return;
           rows.resident = 0;
           launch(softmax_apply<T, kMasked, Rows>, {shape.blocks, shape.threads}, stream, rows,
@@ -95,7 +81,7 @@ void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t str
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_mask(call, [&](auto is_masked) {
+  with_constant(call.arrays[kMask].data, [&](auto is_masked) {
     for_layout(plan, 0, [&](auto rows, Shape shape) {
       if (plan.chunks.count > 1) shape.blocks = blocks_for(rows.count * plan.chunks.count);
       launch(logsumexp_gradient_rows<T, decltype(is_masked)::value, decltype(rows)>, shape, stream,
@@ -109,14 +95,7 @@ void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
   for (const int role : {kLse, kNumber}) {
     const Operand& number = call.arrays[role];
     if (!number.data || is_empty(number)) continue;
-    Outer to{};
-    to.size = 1;
-    for (int i = 0; i < number.ndim; ++i) {
-      if (number.shape[i] == 1) continue;
-      to.length[to.count] = number.shape[i];
-      to.y[to.count++] = byte_stride(number, i, item_size(call.dtypes[role]));
-      to.size *= number.shape[i];
-    }
+    const Axes to = axes_of(number, item_size(call.dtypes[role]));
     launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
            call.dtypes[role]);
   }

@@ -6,8 +6,8 @@
 //                        (apply.cuh)
 //   forward, inference   the same without the moments
 //   backward             the sums of p = dy f'(z) and of p (x - mean) of each channel
-//                        (partial_sums.cuh); a small kernel for dweight, dbias and the coefficients
-//                        of dx; then the map dx
+//                        (reduction_inputs.cuh); a small kernel for dweight, dbias and the
+//                        coefficients of dx; then the map dx
 //
 // Threads: in a map a thread has one or two vectors of each input. In NCHW the coefficients of a
 // channel lie together, and come by one or two loads that do not wait for the vector; with channels
@@ -22,22 +22,20 @@
 // last".
 #include "cuda/norms/channels/apply.cuh"
 #include "cuda/norms/channels/batch_norm.h"
-#include "cuda/norms/channels/partial_sums.cuh"
+#include "cuda/norms/channels/reduction_inputs.cuh"
 #include "cuda/reductions/moments.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-ChannelArray channels_of(const ChannelOperand& from, int axis) {
-  const Operand& a = from.operand;
-  if (!a.data) return {nullptr, 0, 0};
-  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(from.dtype)), from.dtype};
-}
+constexpr int kChannelThreads = 256;
 
-// A single channel is one segment.
-ChannelLayout channel_layout(const Layout& layout) {
-  if (layout.channels == 1) return {layout.dense, 1, 1, 1, layout.outer * layout.inner};
-  return {layout.dense, 1, layout.channels, layout.outer, layout.inner};
+// Elements of a channel.
+int64_t count_of(const Operand& x, int axis) {
+  int64_t count = 1;
+  for (int i = 0; i < x.ndim; ++i)
+    if (i != axis) count *= x.shape[i];
+  return count;
 }
 
 // Scratch: mean and variance, or the partial sums of p and p (x - mean); and the coefficients.
@@ -74,90 +72,82 @@ Scratch<T> scratch_of(const Operand& x, int axis, const ChannelLayout& layout, v
 
 struct ChannelSources {
   const double *mean, *var;  // IN: of the batch; null: given by `running` and `spread`
-  ChannelArray running, spread;
+  NumberVector running, spread;
   bool is_rstd;
   double eps, momentum, unbiased;  // unbiased: by which var grows
-  ChannelArray weight, bias;
-  ChannelArray saved_mean, saved_rstd;  // OUT
-  ChannelArray sum_p, sum_p_xhat;       // IN: for the coefficients of dx
+  NumberVector weight, bias;
+  NumberVector saved_mean, saved_rstd;  // OUT
+  NumberVector sum_p, sum_p_xhat;       // IN: for the coefficients of dx
   double count;
 };
 
 // The coefficients of each channel; one thread per channel.
 template <class T>
-FASTACT_KERNEL(kThreads)
+FASTACT_KERNEL(kChannelThreads)
 void make_coefficients(const Coefficients<T> coefs, FASTACT_GRID_CONSTANT const ChannelSources of) {
-  const int64_t channel = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t channel = int64_t(blockIdx.x) * kChannelThreads + threadIdx.x;
   if (channel >= coefs.channels) return;
   double mean, rstd;
   if (of.mean) {
     const double var = load(of.var + channel);
     mean = load(of.mean + channel);
     rstd = 1.0 / __builtin_sqrt(var + of.eps);
-    const auto move = [&](const ChannelArray& to, double now) {
-      const double before = read_channel(to, channel, 0.0);
-      write_channel(to, channel, (1 - of.momentum) * before + of.momentum * now, false);
+    const auto move = [&](const NumberVector& to, double now) {
+      const double before = number_at(to, channel, 0.0);
+      put_number(to, channel, (1 - of.momentum) * before + of.momentum * now);
     };
     move(of.running, mean);
     move(of.spread, var * of.unbiased);
   } else {
-    mean = read_channel(of.running, channel, 0.0);
-    rstd = read_channel(of.spread, channel, 1.0);
+    mean = number_at(of.running, channel, 0.0);
+    rstd = number_at(of.spread, channel, 1.0);
     if (!of.is_rstd) rstd = 1.0 / __builtin_sqrt(rstd + of.eps);
   }
-  set_forward_coefs(coefs, channel, mean, rstd, read_channel(of.weight, channel, 1.0),
-                    read_channel(of.bias, channel, 0.0));
-  write_channel(of.saved_mean, channel, mean, false);
-  write_channel(of.saved_rstd, channel, rstd, false);
+  set_forward_coefs(coefs, channel, mean, rstd, number_at(of.weight, channel, 1.0),
+                    number_at(of.bias, channel, 0.0));
+  put_number(of.saved_mean, channel, mean);
+  put_number(of.saved_rstd, channel, rstd);
   if (!of.sum_p.data) return;
-  set_backward_coefs(coefs, channel, read_channel(of.sum_p, channel, 0.0) / of.count,
-                     read_channel(of.sum_p_xhat, channel, 0.0) / of.count * rstd);
+  set_backward_coefs(coefs, channel, number_at(of.sum_p, channel, 0.0) / of.count,
+                     number_at(of.sum_p_xhat, channel, 0.0) / of.count * rstd);
 }
 
 template <class T>
 void queue_coefficients(const Coefficients<T>& coefs, const ChannelSources& of,
                         cudaStream_t stream) {
-  launch(make_coefficients<T>, {ceil_div(coefs.channels, kThreads), kThreads}, stream, coefs, of);
+  launch(make_coefficients<T>, {ceil_div(coefs.channels, kChannelThreads), kChannelThreads}, stream,
+         coefs, of);
 }
 
 // dweight, dbias and the coefficients of dx, from the partial sums; one warp per channel.
 template <class T>
-FASTACT_KERNEL(kThreads)
+FASTACT_KERNEL(kChannelThreads)
 void finish_batch_sums(const Coefficients<T> coefs, const double* partials, const int64_t chunks,
-                       const double count, const ChannelArray rstd, const ChannelArray dweight,
-                       const ChannelArray dbias, const bool accumulate) {
-  const int64_t channel = int64_t(blockIdx.x) * (kThreads / kWarp) + int(threadIdx.x) / kWarp;
-  if (channel >= coefs.channels) return;  // a whole warp
-  const double p = total_of(partials, coefs.channels, chunks, 0, channel);
-  const double r = read_channel(rstd, channel, 1.0);
-  const double p_xhat = total_of(partials, coefs.channels, chunks, 1, channel) * r;
-  if (threadIdx.x % kWarp > 0) return;
-  write_channel(dbias, channel, p, accumulate);
-  write_channel(dweight, channel, p_xhat, accumulate);
-  set_backward_coefs(coefs, channel, p / count, p_xhat * (r / count));
+                       const double count, const NumberVector rstd, const NumberVector dweight,
+                       const NumberVector dbias, const bool accumulate) {
+  for_each_of_warps(coefs.channels, [&](int64_t channel, int lane, bool idle) {
+    if (idle) return;  // a whole warp
+    const auto total = [&](int k) {
+      return sum_of_partials(partials + (k * coefs.channels + channel) * chunks, chunks);
+    };
+    const double p = total(0), r = number_at(rstd, channel, 1.0), p_xhat = total(1) * r;
+    if (lane > 0) return;
+    put_number(dbias, channel, p, accumulate);
+    put_number(dweight, channel, p_xhat, accumulate);
+    set_backward_coefs(coefs, channel, p / count, p_xhat * (r / count));
+  });
 }
 
 // mean and rstd OUT of each channel, from running ones; one thread per channel.
 template <class T>
-FASTACT_KERNEL(kThreads)
-void save_running(const int64_t channels, const ChannelArray mean, const ChannelArray var,
-                  const double eps, const ChannelArray saved_mean, const ChannelArray saved_rstd) {
-  const int64_t channel = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+FASTACT_KERNEL(kChannelThreads)
+void save_running(const int64_t channels, const NumberVector mean, const NumberVector var,
+                  const double eps, const NumberVector saved_mean, const NumberVector saved_rstd) {
+  const int64_t channel = int64_t(blockIdx.x) * kChannelThreads + threadIdx.x;
   if (channel >= channels) return;
-  write_channel(saved_mean, channel, read_channel(mean, channel, 0.0), false);
-  const double rstd = 1.0 / __builtin_sqrt(read_channel(var, channel, 1.0) + eps);
-  write_channel(saved_rstd, channel, rstd, false);
-}
-
-struct OfCoef {
-  bool axis[kMaxAxes] = {};
-  explicit OfCoef(int channel) { axis[channel] = true; }
-};
-
-ChosenActivation chosen_activation(int which, const double* parameters) {
-  ChosenActivation made{which, {}};
-  std::copy(parameters, parameters + kMaxParameters, made.parameters);
-  return made;
+  put_number(saved_mean, channel, number_at(mean, channel, 0.0));
+  const double rstd = 1.0 / __builtin_sqrt(number_at(var, channel, 1.0) + eps);
+  put_number(saved_rstd, channel, rstd);
 }
 
 }  // namespace
@@ -176,17 +166,15 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
   const Operand arrays[] = {call.x, call.y};
   const ChannelLayout layout = channel_layout(layout_of(arrays, 2, axis, sizeof(T)));
   const Scratch<T> scratch = scratch_of<T>(call.x, axis, layout, memory);
-  int64_t count = 1;
-  for (int i = 0; i < call.x.ndim; ++i)
-    if (i != axis) count *= call.x.shape[i];
+  const int64_t count = count_of(call.x, axis);
 
   ChannelSources of{};
-  of.running = channels_of(call.mean, axis);
-  of.spread = channels_of(call.spread, axis);
-  of.weight = channels_of(call.weight, axis);
-  of.bias = channels_of(call.bias, axis);
-  of.saved_mean = channels_of(call.saved_mean, axis);
-  of.saved_rstd = channels_of(call.saved_rstd, axis);
+  of.running = call.mean;
+  of.spread = call.spread;
+  of.weight = call.weight;
+  of.bias = call.bias;
+  of.saved_mean = call.saved_mean;
+  of.saved_rstd = call.saved_rstd;
   of.is_rstd = call.is_rstd;
   of.eps = call.eps;
   if (call.by_moments) {
@@ -209,23 +197,16 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
   }
   queue_coefficients(scratch.coefs, of, stream);
 
-  const ChosenActivation activation = chosen_activation(call.which, call.parameters);
-  const OfCoef of_coef(axis);
-  if (call.which == k_identity)
-    apply<T, 1, false>(arrays, layout.dense, of_coef.axis, false,
-                       NormForward<T, true>{{scratch.coefs, {}, {}, {}}, activation}, stream);
-  else
-    apply<T, 1, false>(arrays, layout.dense, of_coef.axis, false,
-                       NormForward<T, false>{{scratch.coefs, {}, {}, {}}, activation}, stream);
+  apply_forward(arrays, layout.dense, OneAxis(axis).flag, scratch.coefs,
+                chosen_activation(call.which, call.parameters), stream);
 }
 
 template <class T>
 void batch_norm_save(const BatchForward& call, cudaStream_t stream) {
   const int64_t channels = call.x.shape[call.axis];
-  if (!call.saved_mean.operand.data || channels == 0) return;
-  launch(save_running<T>, {ceil_div(channels, kThreads), kThreads}, stream, channels,
-         channels_of(call.mean, call.axis), channels_of(call.spread, call.axis), call.eps,
-         channels_of(call.saved_mean, call.axis), channels_of(call.saved_rstd, call.axis));
+  if (!call.saved_mean.data || channels == 0) return;
+  launch(save_running<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream, channels,
+         call.mean, call.spread, call.eps, call.saved_mean, call.saved_rstd);
 }
 
 template <class T>
@@ -236,48 +217,31 @@ void batch_norm_backward(const BatchBackward& call, void* memory, cudaStream_t s
   const ChannelLayout layout = channel_layout(layout_of(arrays, 3, axis, sizeof(T)));
   const Scratch<T> scratch = scratch_of<T>(call.x, axis, layout, memory);
   const ChosenActivation activation = chosen_activation(call.which, call.parameters);
-  const bool is_identity = call.which == k_identity;
-  const OfCoef of_coef(axis);
+  const OneAxis of_coef(axis);
 
   ChannelSources of{};
-  of.running = channels_of(call.mean, axis);
-  of.spread = channels_of(call.rstd, axis);
+  of.running = call.mean;
+  of.spread = call.rstd;
   of.is_rstd = true;
-  of.weight = channels_of(call.weight, axis);
-  of.bias = channels_of(call.bias, axis);
-  of.sum_p = channels_of(call.sum_p, axis);
-  of.sum_p_xhat = channels_of(call.sum_p_xhat, axis);
+  of.weight = call.weight;
+  of.bias = call.bias;
+  of.sum_p = call.sum_p;
+  of.sum_p_xhat = call.sum_p_xhat;
   of.count = call.count;
   queue_coefficients(scratch.coefs, of, stream);
 
-  if (!call.sum_p.operand.data &&
-      (call.is_training || call.dweight.operand.data || call.dbias.operand.data)) {
+  if (!call.sum_p.data && (call.is_training || call.dweight.data || call.dbias.data)) {
     const ChannelLayout of_inputs = channel_layout(layout_of(arrays, 2, axis, sizeof(T)));
-    Coefficients<T> coefs = scratch.coefs;
-    coefs.inner = of_inputs.inner;
-    const int64_t chunks = run_sums<T>(call.dy, call.x, of_inputs, of_coef.axis, coefs, activation,
-                                       is_identity, scratch.partials, stream);
-    int64_t count = 1;
-    for (int i = 0; i < call.x.ndim; ++i)
-      if (i != axis) count *= call.x.shape[i];
-    launch(finish_batch_sums<T>, {ceil_div(layout.channels, kThreads / kWarp), kThreads}, stream,
-           coefs, scratch.partials, chunks, double(count), of.spread,
-           channels_of(call.dweight, axis), channels_of(call.dbias, axis), call.accumulate);
+    const int64_t chunks = run_norm_sums(call.dy, call.x, of_inputs, of_coef.flag, scratch.coefs,
+                                         activation, scratch.partials, stream);
+    launch(finish_batch_sums<T>, warps_for(layout.channels, kChannelThreads), stream, scratch.coefs,
+           scratch.partials, chunks, double(count_of(call.x, axis)), of.spread, call.dweight,
+           call.dbias, call.accumulate);
   }
   if (!has_dx) return;
-  const auto run = [&](auto f) {
-    f.coef_index.coefs = scratch.coefs;
-    f.activation = activation;
-    apply<T, 2, true>(arrays, layout.dense, of_coef.axis, call.accumulate, f, stream);
-  };
-  if (!call.is_training && is_identity)
-    run(NormBackward<T, kGiven, true>{});
-  else if (!call.is_training)
-    run(NormBackward<T, kGiven, false>{});
-  else if (is_identity)
-    run(NormBackward<T, kOfChannels, true>{});
-  else
-    run(NormBackward<T, kOfChannels, false>{});
+  const auto apply_dx =
+      call.is_training ? apply_backward<T, kOfChannels> : apply_backward<T, kGiven>;
+  apply_dx(arrays, layout.dense, of_coef.flag, scratch.coefs, activation, call.accumulate, stream);
 }
 
 using Storage = FASTACT_STORAGE;

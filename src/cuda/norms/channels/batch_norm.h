@@ -1,30 +1,22 @@
 // batch_norm and norm_apply for the bindings.
 #pragma once
 
-#include "common/core/operand.h"
-#include "cuda/core/launch.cuh"
+#include "cuda/core/api.h"
 
 FASTACT_BEGIN_NAMESPACE
-
-// An array of one number per channel: along its only axis, or along `axis` with length 1 along the
-// others. Without data: there is none.
-struct ChannelOperand {
-  Operand operand;
-  int dtype;
-};
 
 // Bytes of scratch for the functions below, aligned to 16.
 template <class T>
 int64_t batch_norm_scratch(const Operand& x, int axis);
 
-// y OUT = f((x IN - mean) rstd weight IN + bias IN).
+// y OUT = f((x IN - mean) rstd weight IN + bias IN); vectors have a number for each channel.
 struct BatchForward {
   Operand x, y;
   // moments: by the batch's own; else by `mean`, and by `spread`, a variance or an rstd.
   bool by_moments, is_rstd;
-  ChannelOperand mean, spread;            // IN; by_moments: IN/OUT, which move towards the batch's
-  ChannelOperand weight, bias;            // IN
-  ChannelOperand saved_mean, saved_rstd;  // OUT
+  NumberVector mean, spread;            // IN; by_moments: IN/OUT, which move towards the batch's
+  NumberVector weight, bias;            // IN
+  NumberVector saved_mean, saved_rstd;  // OUT
   int axis, which;
   const double* parameters;
   double momentum, eps;
@@ -40,9 +32,9 @@ void batch_norm_save(const BatchForward& call, cudaStream_t stream);
 // dx OUT, dweight OUT, dbias OUT, or IN/OUT += of the same; each of them or none. x is not empty.
 struct BatchBackward {
   Operand dy, x, dx;
-  ChannelOperand mean, rstd, weight, bias;  // IN
-  ChannelOperand sum_p, sum_p_xhat;         // IN, of `count` values a channel; or none: computed
-  ChannelOperand dweight, dbias;
+  NumberVector mean, rstd, weight, bias;  // IN
+  NumberVector sum_p, sum_p_xhat;         // IN, of `count` values a channel; or none: computed
+  NumberVector dweight, dbias;
   double count;
   int axis, which;
   const double* parameters;

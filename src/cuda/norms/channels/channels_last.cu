@@ -8,8 +8,8 @@
 //   forward    the moments of each channel of each example (reductions/moments.cu); one warp per
 //              group merges them and makes the coefficients; then the map y = f(z)
 //   backward   the sums of p = dy f'(z) and of p (x - mean) of each channel of each example
-//              (partial_sums.cuh); from them the means of g and g xhat of each group, and over the
-//              examples dweight and dbias; then the map dx
+//              (reduction_inputs.cuh); from them the means of g and g xhat of each group, and over
+//              the examples dweight and dbias; then the map dx
 //
 // Arrays that are not dense in the order example, pixel, channel go element by element.
 //
@@ -19,7 +19,7 @@
 #include "cuda/norms/channels/apply.cuh"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/channels/channels_last_rows.cuh"
-#include "cuda/norms/channels/partial_sums.cuh"
+#include "cuda/norms/channels/reduction_inputs.cuh"
 #include "cuda/reductions/moments.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -94,7 +94,7 @@ ChannelLayout layout_of(const ColumnShape& shape, bool dense) {
 struct ChannelMoments {
   int64_t shape[kMaxAxes], strides[kMaxAxes];
   ChannelMoments(const Operand& x, const ColumnShape& of) {
-    const CoefStrides coefs = coef_strides(x, of.of_coef);
+    const IndexOperand coefs(x, of.of_coef);
     for (int i = 0; i < x.ndim; ++i) {
       shape[i] = of.of_coef[i] ? x.shape[i] : 1;
       strides[i] = coefs.stride[i] * int64_t(sizeof(double));
@@ -109,7 +109,7 @@ int64_t padded(int64_t bytes) { return ceil_div(bytes, kVecBytes) * kVecBytes; }
 
 Pair pair_of(const Operand& a, int a_dtype, const Operand& b, int b_dtype, const Operand& x,
              const bool* reduced, const bool* of_parameter, bool by_group) {
-  Pair pair{a.data, b.data, a_dtype, b_dtype, {}};
+  Pair pair{{a.data, 1, a_dtype}, {b.data, 1, b_dtype}, {}};
   for (int i = 0; i < x.ndim; ++i) {
     if (x.shape[i] == 1 || !(by_group ? !reduced[i] : of_parameter[i])) continue;
     const auto stride = [&](const Operand& of, int dtype) {
@@ -126,12 +126,6 @@ Groups groups_of(const ColumnShape& shape, double eps) {
 
 template <class T>
 constexpr int kComputeType = sizeof(Compute<T>) == 8 ? kF64 : kF32;
-
-ChosenActivation chosen(const NormCall& call) {
-  ChosenActivation made{call.which, {}};
-  std::copy(call.parameters, call.parameters + kMaxParameters, made.parameters);
-  return made;
-}
 
 Pair statistics_of(const NormCall& call, const Operand& x, int dtype) {
   return pair_of(call.mean, dtype, call.rstd, dtype, x, call.reduced, call.of_parameter, true);
@@ -173,14 +167,8 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
          groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
 
   const Operand arrays[] = {x, y};
-  const bool dense = is_dense(arrays, 2, shape, sizeof(T));
-  const ChosenActivation activation = chosen(call);
-  if (call.which == k_identity)
-    apply<T, 1, false>(arrays, dense, shape.of_coef, false,
-                       NormForward<T, true>{{coefs, {}, {}, {}}, activation}, stream);
-  else
-    apply<T, 1, false>(arrays, dense, shape.of_coef, false,
-                       NormForward<T, false>{{coefs, {}, {}, {}}, activation}, stream);
+  apply_forward(arrays, is_dense(arrays, 2, shape, sizeof(T)), shape.of_coef, coefs,
+                chosen_activation(call.which, call.parameters), stream);
 }
 
 template <class T>
@@ -205,11 +193,10 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
          groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
 
   const Operand arrays[] = {dy, x, dx.data ? dx : x};
-  const bool is_identity = call.which == k_identity;
-  const ChosenActivation activation = chosen(call);
+  const ChosenActivation activation = chosen_activation(call.which, call.parameters);
   const int64_t chunks =
-      run_sums<T, false>(dy, x, layout_of(shape, is_dense(arrays, 2, shape, sizeof(T))),
-                         shape.of_coef, coefs, activation, is_identity, partials, stream);
+      run_norm_sums<T, false>(dy, x, layout_of(shape, is_dense(arrays, 2, shape, sizeof(T))),
+                              shape.of_coef, coefs, activation, partials, stream);
   launch(finish_groups<T>, {group_blocks(groups), kGroupThreads}, stream, coefs, partials, chunks,
          totals, groups);
   if (call.dweight.data || call.dbias.data)
@@ -219,13 +206,8 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
                    call.of_parameter, false),
            call.accumulate);
   if (!dx.data) return;
-  const bool dense = is_dense(arrays, 3, shape, sizeof(T));
-  if (is_identity)
-    apply<T, 2, true>(arrays, dense, shape.of_coef, call.accumulate,
-                      NormBackward<T, kOfGroups, true>{{coefs, {}, {}, {}}, activation}, stream);
-  else
-    apply<T, 2, true>(arrays, dense, shape.of_coef, call.accumulate,
-                      NormBackward<T, kOfGroups, false>{{coefs, {}, {}, {}}, activation}, stream);
+  apply_backward<T, kOfGroups>(arrays, is_dense(arrays, 3, shape, sizeof(T)), shape.of_coef, coefs,
+                               activation, call.accumulate, stream);
 }
 
 using Storage = FASTACT_STORAGE;

@@ -13,19 +13,12 @@ namespace {
 
 constexpr int kGroupThreads = 256;
 
-// Two arrays: mean and rstd by group, weight and bias (or their gradients) by channel.
+// Two arrays: mean and rstd by group, weight and bias (or their gradients) by channel. Their
+// stride is a byte: axes give offsets, x of a and y of b.
 struct Pair {
-  char *a, *b;  // null: there is none
-  int a_dtype, b_dtype;
-  PairAxes axes;
+  NumberVector a, b;
+  Axes axes;
 };
-
-FASTACT_DEVICE double read_at(const char* data, int64_t at, int dtype, double neutral) {
-  return read_channel({const_cast<char*>(data) + (data ? at : 0), 0, dtype}, 0, neutral);
-}
-FASTACT_DEVICE void write_at(char* data, int64_t at, int dtype, double value, bool accumulate) {
-  if (data) write_channel({data + at, 0, dtype}, 0, value, accumulate);
-}
 
 struct Groups {
   int64_t count, group_size;  // groups, and channels of each
@@ -52,17 +45,16 @@ void group_statistics(const Coefficients<T> coefs, const double* means, const do
   double mean = all.of.mean + all.of.mean_low;
   double rstd = rstd_of(all.of.m2 + all.of.m2_low, all.count, groups.eps);
   if (lane == 0) {
-    const PairOffset at = offset_of(statistics.axes, group);
-    write_at(statistics.a, at.a, statistics.a_dtype, mean, false);
-    write_at(statistics.b, at.b, statistics.b_dtype, rstd, false);
+    const Offset at = locate(statistics.axes, group);
+    put_number(statistics.a, at.x, mean);
+    put_number(statistics.b, at.y, rstd);
   }
   mean = __shfl_sync(kAllLanes, mean, 0, kWarp);
   rstd = __shfl_sync(kAllLanes, rstd, 0, kWarp);
   for (int64_t i = lane; i < groups.group_size; i += kWarp) {
-    const PairOffset at = offset_of(parameters.axes, (first + i) % groups.channels);
-    set_forward_coefs(coefs, first + i, mean, rstd,
-                      read_at(parameters.a, at.a, parameters.a_dtype, 1.0),
-                      read_at(parameters.b, at.b, parameters.b_dtype, 0.0));
+    const Offset at = locate(parameters.axes, (first + i) % groups.channels);
+    set_forward_coefs(coefs, first + i, mean, rstd, number_at(parameters.a, at.x, 1.0),
+                      number_at(parameters.b, at.y, 0.0));
   }
 }
 
@@ -75,12 +67,12 @@ void read_statistics(const Coefficients<T> coefs, const Groups groups,
   using C = Compute<T>;
   const int64_t coef = int64_t(blockIdx.x) * kGroupThreads + threadIdx.x;
   if (coef >= groups.count * groups.group_size) return;
-  const PairOffset at = offset_of(statistics.axes, coef / groups.group_size);
-  const PairOffset of_channel = offset_of(parameters.axes, coef % groups.channels);
-  const double rstd = read_at(statistics.b, at.b, statistics.b_dtype, 1.0);
-  const double weight = read_at(parameters.a, of_channel.a, parameters.a_dtype, 1.0);
-  set_forward_coefs(coefs, coef, read_at(statistics.a, at.a, statistics.a_dtype, 0.0), rstd, weight,
-                    read_at(parameters.b, of_channel.b, parameters.b_dtype, 0.0));
+  const Offset at = locate(statistics.axes, coef / groups.group_size);
+  const Offset of_channel = locate(parameters.axes, coef % groups.channels);
+  const double rstd = number_at(statistics.b, at.y, 1.0);
+  const double weight = number_at(parameters.a, of_channel.x, 1.0);
+  set_forward_coefs(coefs, coef, number_at(statistics.a, at.x, 0.0), rstd, weight,
+                    number_at(parameters.b, of_channel.y, 0.0));
   store(coefs.at(kRstd, coef), C(rstd));
   store(coefs.at(kWeight, coef), C(weight));
 }
@@ -137,9 +129,9 @@ void finish_parameters(const double* totals, const Groups groups,
     p += load(totals + coef);
     p_xhat += load(totals + all + coef);
   }
-  const PairOffset at = offset_of(gradients.axes, channel);
-  write_at(gradients.a, at.a, gradients.a_dtype, p_xhat, accumulate);
-  write_at(gradients.b, at.b, gradients.b_dtype, p, accumulate);
+  const Offset at = locate(gradients.axes, channel);
+  put_number(gradients.a, at.x, p_xhat, accumulate);
+  put_number(gradients.b, at.y, p, accumulate);
 }
 
 }  // namespace

@@ -21,7 +21,13 @@ namespace {
 
 // Powers of two: nvcc makes a jump table of a choice among consecutive numbers, which
 // tools/cuda_static.py cannot follow.
-enum Order : int { kOneChannel = 1, kTwoChannels = 2, kVecOfEach = 4, kLaneByLane = 8 };
+enum Order : int {
+  kOneChannel = 1,
+  kTwoChannels = 2,
+  kVecOfEach = 4,
+  kLaneByLane = 8,
+  kGivenIndex = 16,  // of strided arrays: it is an operand
+};
 
 template <int coefficient>
 constexpr unsigned kBit = 1u << coefficient;
@@ -184,6 +190,11 @@ struct CoefIndex {
     } else {
       order = kLaneByLane;
     }
+  }
+
+  // Of one element.
+  FASTACT_DEVICE OneElement<T> one(int64_t index) const {
+    return {coefs, order == kGivenIndex ? index : coefs.coef_of(index)};
   }
 
   // needs: the coefficients that a map uses. has_segments: channels need not come last. early:

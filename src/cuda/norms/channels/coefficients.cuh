@@ -71,42 +71,6 @@ FASTACT_DEVICE void with_coef(const Coefficients<T>& coefs, int64_t coef, const 
   use(0, n);
 }
 
-// One number per channel, in a dtype of its own.
-struct ChannelArray {
-  char* data;  // null: there is none
-  int64_t stride;
-  int dtype;
-};
-
-FASTACT_DEVICE double read_channel(const ChannelArray& from, int64_t channel, double neutral) {
-  if (!from.data) return neutral;
-  const char* p = from.data + channel * from.stride;
-  switch (from.dtype) {
-    case kF16:
-      return widen(load(reinterpret_cast<const f16*>(p)));
-    case kBF16:
-      return widen(load(reinterpret_cast<const bf16*>(p)));
-    case kF32:
-      return load(reinterpret_cast<const float*>(p));
-  }
-  return load(reinterpret_cast<const double*>(p));
-}
-
-FASTACT_DEVICE void write_channel(const ChannelArray& to, int64_t channel, double value,
-                                  bool accumulate) {
-  if (!to.data) return;
-  char* p = to.data + channel * to.stride;
-  switch (to.dtype) {
-    case kF16:
-      return put(reinterpret_cast<f16*>(p), value, accumulate);
-    case kBF16:
-      return put(reinterpret_cast<bf16*>(p), value, accumulate);
-    case kF32:
-      return put(reinterpret_cast<float*>(p), value, accumulate);
-  }
-  put(reinterpret_cast<double*>(p), value, accumulate);
-}
-
 // The coefficients that forward needs.
 template <class T>
 FASTACT_DEVICE void set_forward_coefs(const Coefficients<T>& coefs, int64_t coef, double mean,
@@ -129,12 +93,6 @@ FASTACT_DEVICE void set_backward_coefs(const Coefficients<T>& coefs, int64_t coe
   store(coefs.at(kRstd, coef), C(0));
   store(coefs.at(kWeight, coef), C(0));
 }
-
-// The activation behind the norm, chosen at run time.
-struct ChosenActivation {
-  int which;
-  double parameters[kMaxParameters];
-};
 
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -213,12 +213,8 @@ FASTACT_DEVICE void finish_tile(const Rows& rows, const Cache& cache, const Part
   }
 }
 
-// Of a block, at most.
-template <class T, class Rows>
-constexpr int kBackwardThreads = Rows::kDense || sizeof(T) < 8 ? kRowThreads : kThreadsOfNarrow;
-
 template <class T, bool identity, class Rows>
-FASTACT_KERNEL_OF((kBackwardThreads<T, Rows>), 1)
+FASTACT_KERNEL_OF(kRowThreads, 1)
 void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
                         FASTACT_GRID_CONSTANT const NormBackward plan) {
   using C = Compute<T>;

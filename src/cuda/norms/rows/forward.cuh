@@ -359,7 +359,7 @@ template <class T, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
   const int64_t size = chunks.size * Vec<T>::kSize;
-  for_each_warp_row(rows, [&](int64_t row, int lane, bool idle) {
+  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : row);
     const double shift = finite_or_zero(load(moments));
     double sum = 0;
@@ -394,7 +394,7 @@ void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks c
 // statistic OUT = NaN.
 template <class T>
 FASTACT_KERNEL(256)
-void fill_nan(FASTACT_GRID_CONSTANT const Outer to, T* statistic) {
+void fill_nan(FASTACT_GRID_CONSTANT const Axes to, T* statistic) {
   const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
   if (i >= to.size) return;
   char* p = reinterpret_cast<char*>(statistic) + locate(to, i).y;

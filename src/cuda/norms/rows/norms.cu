@@ -30,7 +30,7 @@
 //
 //   Bytes moved: dy, x (dtotal) and dx once, and the partial sums.
 //
-// Dense rows of more than kLongRow vectors, whose x, dy and column sums do not fit shared memory
+// Rows of more than kLongRow vectors, whose x, dy and column sums do not fit shared memory
 // together, go to split_row.cuh.
 //
 //   Bytes moved: dy and x twice, dx once; column sums of each part of the batch (kLongRows rows or
@@ -38,8 +38,8 @@
 //
 // In each pass, whole vectors of a quick row (plan.cuh) have a loop of their own without the tests
 // that misaligned or partial vectors need. Arrays of any other strides go element by element
-// through the same kernels in the same order; backward reads them three times and adds long rows up
-// in another order than dense ones.
+// through the same kernels in the same order, hence with the same bits; backward reads them three
+// times.
 //
 // Statistics are summed in double. Of 16-bit data a vector is first summed in float: its elements,
 // of 8 or 11 bits each, mostly exactly, and the squares of their distances from the mean as a
@@ -57,7 +57,7 @@ namespace {
 
 constexpr int64_t kSplit = 16384;        // vectors of a row that one block takes
 constexpr int64_t kChunk = 4096;         // vectors of a part of a longer one
-constexpr int64_t kLongRow = 2048;       // vectors of a dense row that one block takes backward
+constexpr int64_t kLongRow = 2048;       // vectors of a row that one block takes backward
 constexpr int64_t kLongChunk = 1024;     // vectors of a part of a longer one
 constexpr int64_t kLongRows = 4;         // at least, of the batch in a part of it
 constexpr int64_t kLongTasks = 512;      // parts of a batch of such rows: what an H200 runs at once
@@ -79,21 +79,17 @@ NormPlan plan_forward(const NormCall& call, NormChunks* chunks) {
   return plan;
 }
 
-// is_dense: overrides what follows from the arrays, for sizes of workspaces, when not all arrays
-// are known.
+// Lanes and chunks do not depend on the strides, on which no bit depends then.
 template <class T>
-NormPlan plan_backward(const NormCall& call, NormBackward* backward,
-                       const bool* is_dense = nullptr) {
+NormPlan plan_backward(const NormCall& call, NormBackward* backward) {
   const bool outputs[4] = {false, false, false, true};
   NormPlan plan = plan_norm<T>(call, NormCall::kIn, outputs);
-  if (is_dense) plan.is_dense = *is_dense;
   const NormRows& rows = plan.rows;
   const int64_t vecs = row_vecs<T>(plan);
   const bool has_parameters = call.weight.data || call.bias.data;
   const bool has_sums = call.dweight.data || call.dbias.data;
   const bool by_runs = has_parameters && rows.run > 1;
-  const int most = plan.is_dense ? kBackwardThreads<T, NormRows> : kBackwardThreads<T, NormStrided>;
-  const int most_lanes = vecs < kWideRow ? kThreadsOfNarrow : most;
+  const int most_lanes = vecs < kWideRow ? kThreadsOfNarrow : kRowThreads;
   if (by_runs || vecs > 2 * kWarp)
     plan.threads =
         set_lanes(&plan.rows, vecs, std::max(2 * kWarp, power_of_two_from(vecs, most_lanes)));
@@ -101,7 +97,7 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward,
     plan.threads = set_lanes(&plan.rows, vecs, power_of_two_from(vecs, kWarp));
 
   *backward = {};
-  backward->is_long = plan.is_dense && !by_runs && vecs > kLongRow;
+  backward->is_long = !by_runs && vecs > kLongRow;
   backward->has_runs = has_sums && by_runs;
   backward->has_columns = has_sums && !by_runs;
   const int64_t run_vecs = rows.run / Vec<T>::kSize + 1;
@@ -190,18 +186,17 @@ int64_t long_bytes(const NormPlan& plan, const NormBackward& backward) {
   return 2 * plan.rows.count * (chunks + 1) * int64_t(sizeof(double));
 }
 
-template <class T, bool identity>
-void launch_long(const NormRows& rows, const NormBackward& backward, const NormLong& parts,
+template <class T, bool identity, class Rows>
+void launch_long(const Rows& rows, const NormBackward& backward, const NormLong& parts,
                  cudaStream_t stream) {
   if (rows.data[kDx]) {
-    launch(norm_long_sums<T, identity>, {blocks_for(rows.count * parts.count), kRowSumThreads},
-           stream, rows, parts);
-    launch(norm_long_means<T>, {blocks_for(ceil_div(rows.count, 256 / kWarp)), 256}, stream, rows,
-           parts);
+    launch(norm_long_sums<T, identity, Rows>,
+           {blocks_for(rows.count * parts.count), kRowSumThreads}, stream, rows, parts);
+    launch(norm_long_means<T>, warps_for(rows.count, 256), stream, rows, parts);
   }
   const int64_t tiles = ceil_div(ceil_div(rows.length, Vec<T>::kSize), kColumnThreads);
-  launch(norm_long_gradients<T, identity>, {backward.count * rows.groups * tiles, kColumnThreads},
-         stream, rows, backward, parts);
+  launch(norm_long_gradients<T, identity, Rows>,
+         {backward.count * rows.groups * tiles, kColumnThreads}, stream, rows, backward, parts);
 }
 
 template <class T>
@@ -220,9 +215,7 @@ void finish_gradients(const NormPlan& plan, const NormBackward& backward, const 
     gradient.to = plan.param_data[which];
     gradient.dtype = which == 0 ? call.weight_dtype : call.bias_dtype;
     gradient.accumulate = call.accumulate;
-    gradient.axes = plan.param_axes;
-    std::copy(plan.param_length, plan.param_length + kRowAxes, gradient.length);
-    std::copy(plan.param_stride[which], plan.param_stride[which] + kRowAxes, gradient.stride);
+    gradient.axes = plan.param_axes[which];
     launch(norm_parameters<T>, {blocks_for(ceil_div(plan.param_count(), kWarp)), 256}, stream,
            gradient);
   }
@@ -235,16 +228,11 @@ void clear_gradients(const NormCall& call, cudaStream_t stream) {
     const Operand& to = which == 0 ? call.dweight : call.dbias;
     if (!to.data || is_empty(to)) continue;
     NormGradient gradient{};
-    gradient.groups = gradient.params = 1;
     gradient.to = to.data;
     gradient.dtype = which == 0 ? call.weight_dtype : call.bias_dtype;
     gradient.accumulate = call.accumulate;
-    for (int i = 0; i < to.ndim; ++i) {
-      if (to.shape[i] == 1) continue;
-      gradient.length[gradient.axes] = to.shape[i];
-      gradient.stride[gradient.axes++] = byte_stride(to, i, item_size(gradient.dtype));
-      gradient.params *= to.shape[i];
-    }
+    gradient.axes = axes_of(to, item_size(gradient.dtype));
+    gradient.groups = 1, gradient.params = gradient.axes.size;
     launch(norm_parameters<T>, {blocks_for(ceil_div(gradient.params, kWarp)), 256}, stream,
            gradient);
   }
@@ -298,9 +286,7 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
     const int64_t blocks = blocks_for(row_count * chunks.count);
     launch_with_shared(norm_moments<T, Rows>, {blocks, plan.threads, 1, 1, shared}, stream, rows,
                        chunks);
-    launch(norm_merge<T, Rows>,
-           {blocks_for(ceil_div(row_count, kThreadsOfNarrow / kWarp)), kThreadsOfNarrow}, stream,
-           rows, chunks);
+    launch(norm_merge<T, Rows>, warps_for(row_count, kThreadsOfNarrow), stream, rows, chunks);
     rows.resident = 0;
     launch(norm_apply_chunks<T, kIdentity, Rows>, {blocks, plan.threads}, stream, rows, chunks);
   });
@@ -311,14 +297,10 @@ int64_t norm_backward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kIn])) return 0;
   if (is_norm_columns(call, NormCall::kIn, sizeof(T)))
     return norm_columns_backward_workspace<T>(call);
-  int64_t most = 0;
-  for (const bool is_dense : {false, true}) {
-    NormBackward backward;
-    const NormPlan plan = plan_backward<T>(call, &backward, &is_dense);
-    most = std::max(most, partial_bytes(plan, backward) + spilled_bytes<T>(plan, backward) +
-                              long_bytes<T>(plan, backward));
-  }
-  return most;
+  NormBackward backward;
+  const NormPlan plan = plan_backward<T>(call, &backward);
+  return partial_bytes(plan, backward) + spilled_bytes<T>(plan, backward) +
+         long_bytes<T>(plan, backward);
 }
 
 template <class T>
@@ -333,8 +315,9 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
   const bool identity = call.which == k_identity;
   if (backward.is_long) {
     const NormLong parts = long_of<T>(plan, backward, workspace);
-    identity ? launch_long<T, true>(plan.rows, backward, parts, stream)
-             : launch_long<T, false>(plan.rows, backward, parts, stream);
+    for_layout(plan, identity, [&](const auto& rows, auto is_identity) {
+      launch_long<T, decltype(is_identity)::value>(rows, backward, parts, stream);
+    });
     return finish_gradients<T>(plan, backward, call, stream);
   }
   const int shared = allot_shared<T>(&plan, &backward, identity && plan.is_dense);
@@ -349,14 +332,7 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
 
 template <class T>
 void fill_with_nan(const Operand& statistic, cudaStream_t stream) {
-  Outer to{};
-  to.size = 1;
-  for (int i = 0; i < statistic.ndim; ++i) {
-    if (statistic.shape[i] == 1) continue;
-    to.length[to.count] = statistic.shape[i];
-    to.y[to.count++] = byte_stride(statistic, i, sizeof(Compute<T>));
-    to.size *= statistic.shape[i];
-  }
+  const Axes to = axes_of(statistic, sizeof(Compute<T>));
   launch(fill_nan<Compute<T>>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to,
          reinterpret_cast<Compute<T>*>(statistic.data));
 }

@@ -106,8 +106,7 @@ struct NormGradient {
   char* to;  // OUT, or IN/OUT with accumulate
   int dtype;
   bool accumulate;
-  int axes;
-  int64_t length[kRowAxes], stride[kRowAxes];  // of the parameters, bytes
+  Axes axes;  // of the parameters; y: of `to`
 };
 
 // 32 parameters a block, eight threads to the chunks of each.
@@ -133,14 +132,8 @@ void norm_parameters(FASTACT_GRID_CONSTANT const NormGradient gradient) {
     __syncthreads();
     if (part == 0 && param < all) {
       for (int k = 1; k < kParts; ++k) sum += double(parts[k * kWarp + lane]);
-      char* to = gradient.to;
-      int64_t index = param;
-      for (int axis = gradient.axes; axis-- > 0;) {
-        const int64_t rest = quotient(index, gradient.length[axis]);
-        to += (index - rest * gradient.length[axis]) * gradient.stride[axis];
-        index = rest;
-      }
-      put_parameter<T>(to, gradient.dtype, sum, gradient.accumulate);
+      put_parameter<T>(gradient.to + locate(gradient.axes, param).y, gradient.dtype, sum,
+                       gradient.accumulate);
     }
     __syncthreads();
   }

@@ -15,7 +15,6 @@
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_plan.cuh"
 #include "cuda/norms/rows/norms.h"
-#include "cuda/reductions/tile_loader.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -48,8 +47,7 @@ struct NormPlan {
   bool is_dense;
   int threads;
   // Of the gradients of weight and bias: their axes, groups and params.
-  int param_axes;
-  int64_t param_length[kRowAxes], param_stride[2][kRowAxes];
+  Axes param_axes[2];
   char* param_data[2];
   int64_t param_count() const { return rows.groups * rows.params; }
 };
@@ -59,9 +57,8 @@ template <class T>
 NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   NormPlan plan{};
   NormRows& rows = plan.rows;
-  const Operand* const operands[] = {&call.data[0], &call.data[1], &call.data[2], &call.data[3],
-                                     &call.mean,    &call.rstd,    &call.weight,  &call.bias,
-                                     &call.dweight, &call.dbias};
+  const Operand operands[] = {call.data[0], call.data[1], call.data[2], call.data[3], call.mean,
+                              call.rstd,    call.weight,  call.bias,    call.dweight, call.dbias};
   constexpr int kAll = kNormRoles + 2;
   int64_t item[kAll];
   for (int k = 0; k < kAll; ++k) {
@@ -70,7 +67,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
     if (k == kBiasRole || k == kNormRoles + 1) item[k] = item_size(call.bias_dtype);
   }
   const bool has_parameters = call.weight.data || call.bias.data;
-  const RowAxes<kAll> axes(operands, item, lead, [&](int i) {
+  const RowAxes<kAll> axes(operands, item, lead, false, [&](int i) {
     const bool of_parameter = has_parameters && call.of_parameter[i];
     return call.reduced[i] ? (of_parameter ? 2 : 3) : of_parameter ? 1 : 0;
   });
@@ -83,14 +80,11 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   rows.count = rows.batch * rows.groups, rows.length = rows.params * rows.run;
 
   axes.fill(&plan.rows.table, ends[1]);
-  for (int i = ends[0]; i < ends[2]; ++i) {
-    plan.param_length[plan.param_axes] = axes.axes[i].length;
-    for (int k = 0; k < 2; ++k)
-      plan.param_stride[k][plan.param_axes] = axes.axes[i].stride[kNormRoles + k];
-    ++plan.param_axes;
+  for (int k = 0; k < 2; ++k) {
+    plan.param_data[k] = data[kNormRoles + k];
+    for (int i = ends[0]; i < ends[2]; ++i)
+      plan.param_axes[k].append(axes.axes[i].length, 0, axes.axes[i].stride[kNormRoles + k]);
   }
-
-  plan.param_data[0] = data[kNormRoles], plan.param_data[1] = data[kNormRoles + 1];
 
   plan.is_dense = true;
   rows.weight_dtype = call.weight_dtype, rows.bias_dtype = call.bias_dtype;

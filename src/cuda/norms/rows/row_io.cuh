@@ -17,6 +17,18 @@ namespace {
 template <class T, class Rows>
 constexpr int kNormBlocks = Rows::kDense && sizeof(T) < 8 ? 2 : 1;
 
+// Eight floats from `first` on, for vectors of 16-bit data.
+template <class T>
+FASTACT_DEVICE Wide<T> floats_of(const char* base, int64_t first) {
+  const float* p = reinterpret_cast<const float*>(base) + first;
+  const Vec<float> low = load_vec(p), high = load_vec(p + 4);
+  Wide<T> wide;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    wide.lane[j] = Compute<T>(j < 4 ? low.lane[j % 4] : high.lane[j % 4]);
+  return wide;
+}
+
 // The parameters of the q-th vector of a row; `none` where there are none. base: where those of the
 // row's group begin.
 template <class T, class Rows>
@@ -52,10 +64,7 @@ template <class T, class Rows>
 FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Compute<T> none,
                                      int64_t row, int64_t q, int valid) {
   constexpr int kSize = Vec<T>::kSize;
-  Wide<T> wide;
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) wide.lane[j] = none;
-  if (!rows.data[role]) return wide;
+  if (!rows.data[role]) return repeat<T>(none);
   const char* base = rows.data[role];
   if constexpr (Rows::kDense) {
     if (rows.groups > 1)
@@ -65,22 +74,14 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
       const int64_t param = quotient(first, rows.run);
       if (rows.run - (first - param * rows.run) >= valid) {  // one for all
         const double offset = role == kWeightRole ? rows.weight_offset : 0;
-        const Compute<T> one = load_parameter<T>(base + param * rows.pitch[role], dtype, offset);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
-        return wide;
+        return repeat<T>(load_parameter<T>(base + param * rows.pitch[role], dtype, offset));
       }
     } else if (rows.fast[role] && valid >= kSize &&
                (role != kWeightRole || rows.weight_offset == 0)) {
       if (dtype == kDTypeOf<T>)
         return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
       if (sizeof(T) == 2 && dtype == kF32) {
-        const float* p = reinterpret_cast<const float*>(base) + first;
-        const Vec<float> low = load_vec(p), high = load_vec(p + 4);
-#pragma unroll
-        for (int j = 0; j < kSize; ++j)
-          wide.lane[j] = Compute<T>(j < 4 ? low.lane[j % 4] : high.lane[j % 4]);
-        return wide;
+        return floats_of<T>(base, first);
       }
     }
   }
@@ -106,13 +107,6 @@ FASTACT_DEVICE Wide<T> product_of(const Wide<T>& a, const Wide<T>& b) {
   for (int j = 0; j < Vec<T>::kSize; ++j) product.lane[j] = a.lane[j] * b.lane[j];
   return product;
 }
-template <class T>
-FASTACT_DEVICE Wide<T> ones() {
-  Wide<T> wide;
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] = 1;
-  return wide;
-}
 
 // The parameters of a row's group, or null.
 FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t row) {
@@ -136,25 +130,17 @@ FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const ch
   constexpr int kSize = Vec<T>::kSize;
   if constexpr (given == kVecs)
     return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
-  Wide<T> wide;
   if (given == kAnything && base && rows.run_vecs == 0) {
     if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
       return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
-    const float* p = reinterpret_cast<const float*>(base) + int64_t(q) * kSize;
-    const Vec<float> low = load_vec(p), high = load_vec(p + 4);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j)
-      wide.lane[j] = Compute<T>(j < 4 ? low.lane[j % 4] : high.lane[j % 4]);
-    return wide;
+    return floats_of<T>(base, int64_t(q) * kSize);
   }
   Compute<T> one = none;
   if (given == kAnything && base) {
     const unsigned param = rows.params > 1 ? unsigned(q) / unsigned(rows.run_vecs) : 0;
     one = load_parameter<T>(base + param * rows.pitch[role], dtype);
   }
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) wide.lane[j] = one;
-  return wide;
+  return repeat<T>(one);
 }
 
 // The sum of eight 16-bit elements in float, by two chains: one conversion to double instead of

@@ -193,7 +193,7 @@ template <class T>
 FASTACT_DEVICE void add_column_sums(Wide<T> p, Wide<T> xhat, Wide<T>& of_weight, Wide<T>& of_bias,
                                     bool casts = false) {
   if (sizeof(T) == 2 && casts)  // and there is no bias
-    p = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat))), xhat = ones<T>();
+    p = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat))), xhat = repeat<T>(1);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
     of_weight.lane[j] = madd(p.lane[j], xhat.lane[j], of_weight.lane[j]);
@@ -213,24 +213,17 @@ FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, const Wide
   return dx;
 }
 
-// The same stored, with what else is added to it.
+// The same stored, with what else is added to it. Vectors come by value: what is called by
+// reference goes to the stack.
 template <class T, class Rows>
-FASTACT_DEVICE void store_gradient(const Rows& rows, const RowStats<Compute<T>>& stats, Wide<T> p,
-                                   const Wide<T>& xhat, Wide<T> weight, int64_t row, int64_t q,
-                                   int valid) {
+FASTACT_DEVICE_CALL void store_gradient(const Rows& rows, const RowStats<Compute<T>> stats,
+                                        Wide<T> p, const Wide<T> xhat, Wide<T> weight, int64_t row,
+                                        int64_t q, int valid) {
   if (sizeof(T) == 2 && rows.casts)
-    p = cast_if<T>(true, product_of<T>(p, weight)), weight = ones<T>();
+    p = cast_if<T>(true, product_of<T>(p, weight)), weight = repeat<T>(1);
   Wide<T> dx = gradient_of<T>(stats, p, xhat, weight);
-  if (rows.data[kDTotal]) {
-    const Wide<T> more = widen_vec(read<T>(rows, kDTotal, row, q, valid));
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] += more.lane[j];
-  }
-  if (rows.accumulate) {
-    const Wide<T> before = widen_vec(read<T>(rows, kDx, row, q, valid));
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] = before.lane[j] + dx.lane[j];
-  }
+  if (rows.data[kDTotal]) accumulate_onto(read<T>(rows, kDTotal, row, q, valid), dx);
+  if (rows.accumulate) accumulate_onto(read<T>(rows, kDx, row, q, valid), dx);
   write(rows, kDx, row, q, valid, narrow_vec<T>(dx));
 }
 

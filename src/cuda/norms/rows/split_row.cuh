@@ -24,17 +24,17 @@ struct NormLong {
   double* means;        // OUT of the second, rows x [mean of g, of g xhat]
 };
 
-template <class C>
-FASTACT_DEVICE RowStats<C> statistics_of(const NormRows& rows, int64_t row) {
+template <class C, class Rows>
+FASTACT_DEVICE RowStats<C> statistics_of(const Rows& rows, int64_t row) {
   RowStats<C> stats{};
   if (rows.data[kMeanRole]) stats.mean = load(number_of<C>(rows, kMeanRole, row));
   stats.rstd = load(number_of<C>(rows, kRstdRole, row));
   return stats;
 }
 
-template <class T, bool identity>
+template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF(kRowSumThreads, 2)
-void norm_long_sums(FASTACT_GRID_CONSTANT const NormRows rows, const NormLong plan) {
+void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, const NormLong plan) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
   int sum_index = 0;
@@ -91,11 +91,7 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const NormRows rows, const NormLong pl
 template <class T>
 FASTACT_KERNEL(256)
 void norm_long_means(FASTACT_GRID_CONSTANT const NormRows rows, const NormLong plan) {
-  const int lane = int(threadIdx.x) % kWarp;
-  for (int64_t first = int64_t(blockIdx.x) * (256 / kWarp); first < rows.count;
-       first += int64_t(gridDim.x) * (256 / kWarp)) {
-    const int64_t row = first + int(threadIdx.x) / kWarp;
-    const bool idle = row >= rows.count;
+  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* chunk_sums = plan.chunk_sums + 2 * plan.count * (idle ? 0 : row);
     double sums[2] = {};
     for (int64_t c = lane; c < plan.count; c += kWarp) {
@@ -103,10 +99,10 @@ void norm_long_means(FASTACT_GRID_CONSTANT const NormRows rows, const NormLong p
       sums[1] += load(chunk_sums + 2 * c + 1);
     }
     sums[0] = warp_sum(sums[0]), sums[1] = warp_sum(sums[1]);
-    if (idle || lane > 0) continue;
+    if (idle || lane > 0) return;
     store(plan.means + 2 * row, sums[0] / double(rows.length));
     store(plan.means + 2 * row + 1, sums[1] / double(rows.length));
-  }
+  });
 }
 
 // Index of a thread's own sum in shared memory: [dweight, dbias] x elements of a vector x threads.
@@ -115,9 +111,9 @@ FASTACT_DEVICE int own_sum(int which, int j) {
   return (which * Vec<T>::kSize + j) * kColumnThreads + int(threadIdx.x);
 }
 
-template <class T, bool identity>
+template <class T, bool identity, class Rows>
 FASTACT_KERNEL_OF(kColumnThreads, 4)
-void norm_long_gradients(FASTACT_GRID_CONSTANT const NormRows rows,
+void norm_long_gradients(FASTACT_GRID_CONSTANT const Rows rows,
                          FASTACT_GRID_CONSTANT const NormBackward plan, const NormLong parts) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;

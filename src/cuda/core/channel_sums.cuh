@@ -1,0 +1,357 @@
+// Sums by channel, over all other axes: the engine of the gradients of biases and of batch_norm.
+//
+// What is added is a functor's. It reads its operands a vector at a time, writes what it makes of
+// them on the way (dx, where a bias's gradient is its sum), and gives the terms, which are added in
+// double:
+//
+//   kArrays, kSums                    operands, and sums of each channel
+//   kTogether                         vectors in flight
+//   kBlocks                           least blocks on a multiprocessor, of the kernels below
+//   kByRow                            columns: index is a row, and not that of an element
+//   kNumbers, number(k, coef)         what a channel has: its bias, its statistics
+//   of_channel(coef)                  (k, lane) -> a number, of one channel
+//   of_columns(staged, column)        the same of a vector of channels, from shared memory
+//   vecs(index, valid, numbers, add)  add(terms) for each vector that is there, in their order
+//   element(at, numbers, terms)       one element, of arrays of any strides
+//
+// What a kernel does not ask for may be left out.
+//
+//   sums_of_segments   dense, channels in segments of `inner` elements: a task is a chunk of the
+//                      vectors of one channel; its team of threads is a warp where a channel is
+//                      short, else a block
+//   sums_of_columns    dense, channels last: a task is a tile of channels over a chunk of rows,
+//                      added in shared memory by a tree; rows that are no whole number of vectors
+//                      are folded, as many as make one
+//   sums_of_any        any strides: a task is a chunk of the elements of one channel
+//
+// There may be one set of channels an example (norms whose channels come last); a coefficient index
+// counts them all. Partial sums lie [kSums][coefs][chunks]; their order depends on the shape and on
+// the order of the axes in memory alone.
+#pragma once
+
+#include "cuda/core/block_reduce.cuh"
+#include "cuda/core/layout.cuh"
+#include "cuda/core/row_io.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kSumThreads = 256;
+constexpr int64_t kSumVecs = 2048;      // of a channel, in a chunk
+constexpr int64_t kSumRows = 64;        // or rows
+constexpr int64_t kSumElements = 8192;  // or elements, of any strides
+constexpr int64_t kSumTasks = 1024;     // of columns
+constexpr int64_t kWarpVecs = 256;      // of a channel that a warp takes
+
+// Arrays of a functor, as run_channel_sums fills them in.
+template <int arrays>
+struct SumArrays {
+  char* data[arrays];
+  int64_t n;     // elements
+  bool aligned;  // every vector is a multiple of 16 bytes
+};
+
+struct SumTasks {
+  int64_t size, count;  // of a chunk (in vectors, rows or elements); chunks of a channel
+  int64_t coefs;
+  double* partials;             // OUT
+  int64_t first = 0, step = 1;  // the coefficient indices of columns, where they are not 0, 1, ...
+
+  template <int sums>
+  FASTACT_DEVICE void put(int64_t coef, int64_t chunk, const double (&sum)[sums]) const {
+#pragma unroll
+    for (int k = 0; k < sums; ++k)
+      store(partials + (k * coefs + first + coef * step) * count + chunk, sum[k]);
+  }
+};
+
+template <class T>
+FASTACT_DEVICE double lane_sum(const Wide<T>& wide) {
+  double sum[2] = {};
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) sum[j % 2] += double(wide.lane[j]);
+  return sum[0] + sum[1];
+}
+
+struct Segments {
+  int64_t channels, inner;
+  int64_t segment_vecs;  // of one segment
+  int64_t vecs;          // of a channel
+  int team;              // threads of a task
+  int64_t step_segments, step;
+};
+
+template <class T, class F>
+FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[0]))
+void sums_of_segments(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks,
+                      const Segments segments) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int here = kSumThreads / segments.team, lane = int(threadIdx.x) % segments.team;
+  const int64_t all = segments.channels * tasks.count;
+  for (int64_t first = int64_t(blockIdx.x) * here; first < all;
+       first += int64_t(gridDim.x) * here) {
+    const int64_t task = first + int(threadIdx.x) / segments.team;
+    const bool idle = task >= all;  // yet it takes part in shuffles and barriers
+    const int64_t channel = idle ? 0 : task / tasks.count;
+    const int64_t chunk = idle ? 0 : task - channel * tasks.count;
+    const int64_t end = idle ? 0 : smaller((chunk + 1) * tasks.size, segments.vecs);
+    const auto numbers = f.of_channel(channel);
+
+    double sum[F::kSums] = {};
+    int64_t q = chunk * tasks.size + lane;
+    const int64_t segment = q / segments.segment_vecs;
+    int64_t within = q - segment * segments.segment_vecs;
+    int64_t at = (segment * segments.channels + channel) * segments.inner + within * kSize;
+    const int64_t stride = segments.channels * segments.inner;
+    const int64_t step = segments.step_segments * stride + segments.step * kSize;
+    const int64_t wrap = stride - segments.segment_vecs * kSize;
+    while (q < end) {
+      int64_t index[F::kTogether];
+      int valid[F::kTogether];
+#pragma unroll
+      for (int u = 0; u < F::kTogether; ++u) {
+        index[u] = at;
+        const int64_t left = segments.inner - within * kSize;
+        valid[u] = q < end ? int(smaller(left, kSize)) : 0;
+        q += segments.team;
+        at += step;
+        within += segments.step;
+        if (within >= segments.segment_vecs) within -= segments.segment_vecs, at += wrap;
+      }
+      f.vecs(index, valid, numbers, [&](const Wide<T>(&terms)[F::kSums]) {
+#pragma unroll
+        for (int k = 0; k < F::kSums; ++k) sum[k] += lane_sum(terms[k]);
+      });
+    }
+#pragma unroll
+    for (int k = 0; k < F::kSums; ++k) {
+      if (segments.team == kSumThreads) {
+        sum[k] = block_sum<kSumThreads>(sum[k]);
+        __syncthreads();
+      } else {
+        sum[k] = warp_sum(sum[k]);
+      }
+    }
+    if (lane == 0 && !idle) tasks.put(channel, chunk, sum);
+  }
+}
+
+// Of an example.
+struct Columns : ChannelRows {
+  int64_t channels;
+  int64_t elements;  // of an example
+  int64_t examples;
+};
+
+template <class T, class F>
+FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[1]))
+void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, const Columns shape) {
+  constexpr int kSize = Vec<T>::kSize;
+  FASTACT_SHARED(double, buffer, kSumThreads* kSize);
+  FASTACT_SHARED(Compute<T>, staged, F::kNumbers > 0 ? F::kNumbers * kSize * kWarp : 1);
+  const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
+  const int64_t all = shape.examples * tasks.count * shape.tiles;
+  for (int64_t task = blockIdx.x; task < all; task += gridDim.x) {
+    const int64_t tile = task % shape.tiles;
+    const int64_t chunk = task / shape.tiles % tasks.count;
+    const int64_t example = task / shape.tiles / tasks.count;
+    const int64_t here = tile * shape.tx * kSize, column = here + tx * kSize;
+    const int64_t begin = chunk * tasks.size, end = smaller(begin + tasks.size, shape.rows);
+    const bool is_there = column < shape.width && ty < shape.ty;
+    if constexpr (F::kNumbers > 0) {  // [number][lane][tx]
+      if (is_there && ty == 0) {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          const bool has_coef = column + j < shape.width;
+          const int64_t coef = example * shape.channels + (column + j) % shape.channels;
+#pragma unroll
+          for (int k = 0; k < F::kNumbers; ++k)
+            staged[(k * kSize + j) * kWarp + tx] = has_coef ? f.number(k, coef) : Compute<T>(0);
+        }
+      }
+      __syncthreads();
+    }
+
+    double sum[F::kSums][kSize] = {};
+    if (is_there) {
+      const auto numbers = f.of_columns(
+          [&](int k, int j) { return Compute<T>(staged[(k * kSize + j) * kWarp + tx]); }, column);
+      const int64_t base = example * shape.elements;
+      const int width = int(smaller(shape.width - column, kSize));
+      int64_t row = begin + ty, in_example = row * shape.width + column;
+      const int64_t step = shape.ty * shape.width;
+      while (row < end) {
+        int64_t index[F::kTogether];
+        int valid[F::kTogether];
+#pragma unroll
+        for (int u = 0; u < F::kTogether; ++u) {
+          // The last row may be a part of a folded one.
+          index[u] = F::kByRow ? row : base + in_example;
+          valid[u] = row < end ? int(smaller(width, shape.elements - in_example)) : 0;
+          row += shape.ty;
+          in_example += step;
+        }
+        f.vecs(index, valid, numbers, [&](const Wide<T>(&terms)[F::kSums]) {
+#pragma unroll
+          for (int j = 0; j < kSize; ++j)
+#pragma unroll
+            for (int k = 0; k < F::kSums; ++k) sum[k][j] += double(terms[k].lane[j]);
+        });
+      }
+    }
+    const int columns = int(smaller(shape.tx * kSize, shape.width - here));
+    const int outputs = int(smaller(columns, shape.channels));
+    const int mine = int(threadIdx.x);  // a column
+    double total[F::kSums] = {};
+#pragma unroll
+    for (int k = 0; k < F::kSums; ++k) {
+      fold_rows(buffer, sum[k], tx, ty, shape.tx, shape.ty);
+      if (mine < outputs)
+        for (int at = mine; at < columns; at += outputs) total[k] += double(buffer[at]);
+      __syncthreads();
+    }
+    if (mine < outputs) tasks.put(example * shape.channels + here + mine, chunk, total);
+  }
+}
+
+// "Rows" of the table are coefficients.
+template <class T, class F>
+FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[2]))
+void sums_of_any(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks,
+                 FASTACT_GRID_CONSTANT const RowTable<F::kArrays, kMaxAxes> axes,
+                 const int64_t length) {
+  for (int64_t task = blockIdx.x; task < tasks.coefs * tasks.count; task += gridDim.x) {
+    const int64_t coef = task / tasks.count, chunk = task - coef * tasks.count;
+    const int64_t end = smaller((chunk + 1) * tasks.size, length);
+    const auto numbers = [&](int k, int) { return f.number(k, coef); };
+    int64_t base[F::kArrays] = {};
+    offset_all(axes, coef, 0, axes.row_axes, base);
+    double sum[F::kSums] = {};
+    for (int64_t i = chunk * tasks.size + threadIdx.x; i < end; i += kSumThreads) {
+      int64_t at[F::kArrays];
+#pragma unroll
+      for (int k = 0; k < F::kArrays; ++k) at[k] = base[k];
+      offset_all(axes, i, axes.row_axes, axes.count, at);
+      Compute<T> terms[F::kSums];
+      f.element(at, numbers, terms);
+#pragma unroll
+      for (int k = 0; k < F::kSums; ++k) sum[k] += double(terms[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < F::kSums; ++k) {
+      sum[k] = block_sum<kSumThreads>(sum[k]);
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) tasks.put(coef, chunk, sum);
+  }
+}
+
+// Arrays around their channels: examples x outer x channels x inner, or not dense.
+struct ChannelLayout {
+  bool dense;
+  int64_t examples, channels, outer, inner;  // outer: of an example
+};
+// A single channel is one segment.
+inline ChannelLayout channel_layout(const Layout& layout) {
+  if (layout.channels == 1) return {layout.dense, 1, 1, 1, layout.outer * layout.inner};
+  return {layout.dense, 1, layout.channels, layout.outer, layout.inner};
+}
+
+template <class T>
+Segments plan_segments(const ChannelLayout& layout, SumTasks* tasks) {
+  Segments segments{};
+  segments.channels = layout.channels, segments.inner = layout.inner;
+  segments.segment_vecs = ceil_div(layout.inner, Vec<T>::kSize);
+  segments.vecs = segments.segment_vecs * layout.outer;
+  segments.team = segments.vecs <= kWarpVecs ? kWarp : kSumThreads;
+  segments.step_segments = segments.team / segments.segment_vecs;
+  segments.step = segments.team % segments.segment_vecs;
+  cut(tasks, segments.vecs, kSumVecs);
+  return segments;
+}
+
+// Cuts the rows of columns.
+inline void cut_rows(const ChannelRows& shape, SumTasks* tasks) {
+  const int64_t most = std::max<int64_t>(1, kSumTasks / shape.tiles);
+  cut(tasks, shape.rows, std::max(kSumRows * std::max(1, shape.ty / 8), shape.rows / most));
+}
+
+template <class T>
+Columns plan_columns(const ChannelLayout& layout, SumTasks* tasks) {
+  const Columns shape{rows_of<T>(layout.channels, layout.outer, kSumThreads), layout.channels,
+                      layout.outer * layout.channels, layout.examples};
+  cut_rows(shape, tasks);
+  return shape;
+}
+
+// The most chunks of a channel that any layout of the other arrays makes.
+template <class T>
+int64_t most_chunks(const ChannelLayout& layout) {
+  SumTasks tasks{};
+  cut(&tasks, layout.outer * layout.inner, kSumElements);
+  const int64_t most = tasks.count;
+  if (layout.inner > 1)
+    plan_segments<T>(layout, &tasks);
+  else
+    plan_columns<T>(layout, &tasks);
+  return std::max(most, tasks.count);
+}
+
+// Queues the sums of every channel, and returns the number of chunks of each in `partials`.
+// arrays: those of the functor, null where one is absent, the last one's shape; f.arrays is filled.
+// of_coef: the axes that count coefficients. has_segments: channels need not come last, so the
+// kernels of segments are instantiated.
+template <class T, bool has_segments = true, class F>
+int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
+                         const ChannelLayout& layout, const bool* of_coef, double* partials,
+                         cudaStream_t stream) {
+  SumTasks tasks{};
+  tasks.partials = partials;
+  tasks.coefs = layout.examples * layout.channels;
+  const Operand& x = *arrays[F::kArrays - 1];
+  uintptr_t bits = 0;
+  for (int k = 0; k < F::kArrays; ++k) {
+    f.arrays.data[k] = arrays[k] ? arrays[k]->data : nullptr;
+    bits |= reinterpret_cast<uintptr_t>(f.arrays.data[k]);
+  }
+  if (!layout.dense) {
+    RowTable<F::kArrays, kMaxAxes> axes{};
+    int64_t length = 1;
+    for (const bool counts : {true, false}) {
+      for (int i = 0; i < x.ndim; ++i) {
+        if (x.shape[i] == 1 || of_coef[i] != counts) continue;
+        for (int k = 0; k < F::kArrays; ++k)
+          if (arrays[k]) axes.stride[k][axes.count] = byte_stride(*arrays[k], i, sizeof(T));
+        axes.length[axes.count++] = x.shape[i];
+        if (!counts) length *= x.shape[i];
+      }
+      if (counts) axes.row_axes = axes.count;
+    }
+    cut(&tasks, length, kSumElements);
+    launch(sums_of_any<T, F>, {blocks_for(tasks.coefs * tasks.count), kSumThreads}, stream, f,
+           tasks, axes, length);
+    return tasks.count;
+  }
+  f.arrays.n = tasks.coefs * layout.outer * layout.inner;
+  if constexpr (has_segments) {
+    if (layout.inner > 1) {
+      const Segments segments = plan_segments<T>(layout, &tasks);
+      const bool one_segment = layout.outer * layout.channels == 1;
+      f.arrays.aligned =
+          bits % kVecBytes == 0 && (one_segment || layout.inner % Vec<T>::kSize == 0);
+      const int64_t all = ceil_div(layout.channels * tasks.count, kSumThreads / segments.team);
+      launch(sums_of_segments<T, F>, {blocks_for(all), kSumThreads}, stream, f, tasks, segments);
+      return tasks.count;
+    }
+  }
+  const Columns shape = plan_columns<T>(layout, &tasks);
+  f.arrays.aligned = bits % kVecBytes == 0 && shape.width % Vec<T>::kSize == 0 &&
+                     (shape.examples == 1 || shape.elements % Vec<T>::kSize == 0);
+  launch(sums_of_columns<T, F>,
+         {blocks_for(shape.examples * tasks.count * shape.tiles), kSumThreads}, stream, f, tasks,
+         shape);
+  return tasks.count;
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE
