@@ -76,6 +76,7 @@ struct BlockMerger {
   const Reducer* reducers;
   const int count;
   const Reducer& r;  // the first: they have the same terms
+  const int sets;
   alignas(64) double memory[2][2][kMostColumns];
 
   struct Given {
@@ -83,12 +84,15 @@ struct BlockMerger {
     int count;
   };
   explicit BlockMerger(const Given& given)
-      : reducers(given.reducers), count(given.count), r(*given.reducers) {}
+      : reducers(given.reducers),
+        count(given.count),
+        r(*given.reducers),
+        sets(r.accumulator->sets) {}
 
   // Several sets share the columns: outputs of an array are kTile a task, at most.
   Results local(int i) {
     static_assert(kMostSets * kTile <= kMostColumns, "of all sets");
-    return {memory[i][0], memory[i][1], kMostColumns / r.accumulator->sets};
+    return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile};
   }
 
   // to OUT (count n): one chunk.
@@ -108,9 +112,9 @@ struct BlockMerger {
   }
 
   void all_chunks(BlockSource& source, int64_t first, int64_t n) {
-    const Results all = local(0), one = local(1);
-    if (r.terms.size <= kReduceBlock && r.accumulator->sets == 1)  // a sum without errors
+    if (r.terms.size <= kReduceBlock && sets == 1)  // a sum without errors
       return store(first, n, source.block(first, n, 0, r.terms.size));
+    const Results all = local(0), one = local(1);
     chunk(source, first, n, 0, all);
     for (int64_t c = 1; c < r.chunks; ++c) {
       chunk(source, first, n, c, one);

@@ -103,7 +103,7 @@ struct ArrayInputs : BlockSource {
         done += m;
       });
     };
-    offsets_of(r.terms, 0, terms, offsets);
+    if (a.has_shift || !r.has_dense_terms) offsets_of(r.terms, 0, terms, offsets);
     if (a.has_shift)
       for_outputs([&](const char* x, int64_t done, int64_t m) {
         r.table->widen[r.dtype](x + offsets[0], step, m, shift + done);
