@@ -229,8 +229,9 @@ void prepare(Reducer* r, const ReduceTable* table, Accumulation what, const Oper
   const bool is_wide = is_unit && !plan.inner_reduced &&
                        (plan.inner > kNarrowTile || (plan.inner == kNarrowTile && !is_joined));
 
-  // Enough tasks for many threads before they grow to what is best for one.
-  const int64_t even = ceil_div(r->outputs.size, kFewTasks);
+  // Enough tasks for many threads before they grow to what is best for one; but none smaller than
+  // a block.
+  const int64_t even = std::max(ceil_div(r->outputs.size, kFewTasks), kReduceBlock / r->terms.size);
   r->row = r->outputs.size;
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
   const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
