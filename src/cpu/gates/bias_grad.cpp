@@ -152,12 +152,7 @@ class GateBiasSums {
     for (int64_t row = begin; row < end; row += kReduceBlock) {
       const int64_t rows = std::min(kReduceBlock, end - row);
       whole_block(first, n, row, rows);
-      if (row > begin) {
-        r.table->merge_sums(lanes, nullptr, to, errors, width);
-      } else {
-        std::copy_n(lanes, width, to);
-        std::fill_n(errors, width, 0.0);
-      }
+      fastact::add_block(r, {lanes, nullptr, 0}, rows, {to, errors, 0}, row - begin, width);
     }
   }
 

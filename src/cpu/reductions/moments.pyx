@@ -22,9 +22,7 @@ cdef void prepare_moments_of(
         for i in range(y.operand.ndim):
             if y.shape_[i] != 1 and y.strides_[i] != other.strides_[i]:
                 refuse("mean, low and second must have the same strides")
-    prepare_moments(
-        reducer, table.reduce, x.operand, results, reduced, x.dtype, y.dtype, divisor
-    )
+    prepare_moments(reducer, table.reduce, x.operand, results, reduced, x.dtype, y.dtype, divisor)
 
 
 def moments_workspace(View x, View y, tuple axes):

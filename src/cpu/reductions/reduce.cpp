@@ -292,13 +292,22 @@ int64_t workspace_size(const Reducer* r) {
 
 void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,
                   int64_t partitions) {
+  const Reducer& r = *reducers;
+  const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
+  const int64_t tasks = r.tasks * chunks;
   with_frame<BlockMerger>(BlockMerger::Given{reducers, count}, [&](BlockMerger& merger) {
-    for_tasks(*reducers, index, partitions, [&](int64_t first, int64_t n, int64_t chunk) {
-      if (reducers->partial)
-        merger.one_chunk(source, first, n, chunk);
+    for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
+      // In memory's order: the tiles of a row, the chunks, the rows.
+      const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
+      const bool is_tile_inner = r.layout == Reducer::kColumns;
+      const int64_t tile = is_tile_inner ? within % tiles : within / chunks;
+      const int64_t first = row * r.row + tile * r.tile,
+                    n = std::min(r.tile, r.row - tile * r.tile);
+      if (r.partial)
+        merger.one_chunk(source, first, n, is_tile_inner ? within / tiles : within % chunks);
       else
         merger.all_chunks(source, first, n);
-    });
+    }
   });
 }
 

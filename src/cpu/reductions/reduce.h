@@ -115,22 +115,6 @@ void add_block(const Reducer& r, const Results& block, int64_t terms, const Resu
                int64_t before, int64_t n);
 void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Results& to, int64_t n);
 
-// Visits the tasks of the index-th of `partitions` parts, as first output, number of outputs, and
-// chunk (where chunks are tasks of their own), in memory's order: the tiles of a row, the chunks,
-// the rows.
-template <class Visit>
-void for_tasks(const Reducer& r, int64_t index, int64_t partitions, Visit visit) {
-  const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
-  const bool is_tile_inner = r.layout == Reducer::kColumns;
-  const int64_t count = r.tasks * chunks;
-  for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i) {
-    const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
-    const int64_t tile = is_tile_inner ? within % tiles : within / chunks;
-    const int64_t chunk = is_tile_inner ? within / tiles : within % chunks;
-    visit(row * r.row + tile * r.tile, std::min(r.tile, r.row - tile * r.tile), chunk);
-  }
-}
-
 // The results of outputs first .. first + n, of which it makes what it needs, to where they go;
 // n <= kMostColumns.
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all);

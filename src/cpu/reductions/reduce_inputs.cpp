@@ -146,7 +146,9 @@ struct ArrayInputs : BlockSource {
       for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
         std::copy(shift, shift + done, shift + done);
       if (!is_narrow)
-        in_place(x, n, terms);
+        for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
+          add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, lanes + lane * n,
+                   true);
       else if (!is_dense)
         gathered(x, n, terms);
       else
@@ -158,12 +160,6 @@ struct ArrayInputs : BlockSource {
   void add_rows(const char* x, const int64_t* at, int64_t step, int64_t rows, int64_t width,
                 double* to, bool fresh) {
     r.kernels->add_rows(x, at, step, rows, width, shift, to, kPitch, fresh);
-  }
-
-  void in_place(const char* x, int64_t n, int64_t terms) {
-    for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
-      add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, lanes + lane * n,
-               true);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {

@@ -74,11 +74,6 @@ void map_some(const T* a, const T* b, const char* const* all, T* to, int64_t n) 
 }
 
 template <class Map, class T>
-void map_row(const char* a, const char* b, const char* const* all, char* to, int64_t n) {
-  map_some<Map, 1>(elements<T>(a), elements<T>(b), all, reinterpret_cast<T*>(to), n);
-}
-
-template <class Map, class T>
 void map_segments(const char* from_a, const char* from_b, const char* const* all, char* to,
                   int64_t segments, int64_t n) {
   const T *a = elements<T>(from_a), *b = elements<T>(from_b);
@@ -293,9 +288,9 @@ void flush(char* from, double* sums, int64_t n) {
 
 }  // namespace
 
-#define FASTACT_MAP(Map, T)                                                                      \
-  {                                                                                              \
-    {map_chunk<Map<T>, T>, map_row<Map<T>, T>}, { map_segments<Map<T>, T>, map_rows<Map<T>, T> } \
+#define FASTACT_MAP(Map, T)                                                \
+  {                                                                        \
+    map_chunk<Map<T>, T>, { map_segments<Map<T>, T>, map_rows<Map<T>, T> } \
   }
 #define FASTACT_BATCH(T)      \
   {FASTACT_MAP(Normalise, T), \

@@ -19,9 +19,8 @@ constexpr int64_t kLeastSegment = 16;  // elements: a cache line of every comput
 
 // to OUT = f(a IN, b IN), of which it is one or disjoint from both; f takes one of them or both.
 struct BatchNormMap {
-  // n elements. [0]: of one channel; [1]: one coefficient an element.
-  void (*chunk[2])(const char* a, const char* b, const char* const* coefficients, char* to,
-                   int64_t n);
+  // n elements, of one channel.
+  void (*chunk)(const char* a, const char* b, const char* const* coefficients, char* to, int64_t n);
 
   // [rows][n] elements. [0]: one coefficient a row, n at least kLeastSegment; [1]: of all rows the
   // same, one an element.

@@ -136,9 +136,9 @@ struct BatchNormChunks {
   }
 
   void map(const BatchNormMap& kernels, const char* a, const char* b, char* to, int64_t n) {
-    if (row_count == 1) return kernels.chunk[is_row](a, b, coefficients, to, n);
+    if (row_count == 1 && !is_row) return kernels.chunk(a, b, coefficients, to, n);
     for_rows(n, [&](int64_t at, int64_t rows) {
-      kernels.rows[is_row](a + at, b + at, coefficients, to + at, rows, s.columns.size);
+      kernels.rows[is_row](a + at, b + at, coefficients, to + at, rows, width_of(n));
     });
   }
 
