@@ -13,7 +13,6 @@
 #include "cpu/core/tensor_iterator.h"
 #include "cpu/norms/channels/batch_norm.h"
 #include "cpu/norms/rows/plan.h"
-#include "cpu/reductions/moments.h"
 #include "cpu/reductions/reduce.h"
 
 using namespace fastact;
@@ -220,8 +219,8 @@ void reductions() {
         for (int term = 0; term < kReduceInputs; ++term) {
           Array y(kept, dtype, kPlain);
           auto reducer = std::make_unique<Reducer>();
-          prepare(reducer.get(), table->reduce, &table->reduce->kernels[term][dtype], x.operand,
-                  y.operand, reduced, dtype, dtype, false);
+          prepare(reducer.get(), table->reduce, Accumulation(term), x.operand, y.operand, reduced,
+                  dtype, dtype, false);
           reduce_partition(reducer.get(), 0, 1);
           Hash hash;
           y.add_to(&hash);
@@ -229,8 +228,9 @@ void reductions() {
         }
         Array mean(kept, kF64, kPlain), low(kept, kF64, kPlain), second(kept, kF64, kPlain);
         const Operand results[] = {mean.operand, low.operand, second.operand};
-        auto moments = std::make_unique<MomentReducer>();
-        prepare(moments.get(), table, x.operand, results, reduced, dtype, kF64, 3.0);
+        auto moments = std::make_unique<Reducer>();
+        prepare_moments(moments.get(), table->reduce, x.operand, results, reduced, dtype, kF64,
+                        3.0);
         reduce_partition(moments.get(), 0, 1);
         Hash hash;
         for (const Array* part : {&mean, &low, &second}) part->add_to(&hash);

@@ -30,7 +30,7 @@
 //                  + |w| rstd |error of mean|
 //
 // where the mean's error is 2^-48 |mean| for float, and for double that of the moments: u |mean|,
-// and some u more of the mean distance from it (cpu/reductions/moment_kernels.h);
+// and some u more of the mean distance from it (cpu/reductions/kernels.h);
 // plus rounding to the storage type. What backward is given is a mean already rounded to T: its
 // xhat is that of those numbers, and differs from forward's by up to u |mean| rstd.
 //

@@ -175,7 +175,6 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 #define FASTACT_QUOTE(text) FASTACT_QUOTE_(text)
 
 extern const ReduceTable reduce_table;
-extern const MomentTable moment_table;
 extern const NormTable norm_table;
 extern const ChannelsLastTable channels_last_table;
 extern const BatchNormTable batch_norm_table;
@@ -203,7 +202,6 @@ const KernelTable table = {
      {moments_backward<double, false>, moments_backward<double, true>}},
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
     &reduce_table,
-    &moment_table,
     &norm_table,
     &channels_last_table,
     &batch_norm_table,

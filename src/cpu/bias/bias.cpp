@@ -67,7 +67,7 @@ struct BiasBackward : BiasChunks {
       add_all(reader.load(BiasAct::kX, x), values, z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
       act.kernel(operands, count, act.parameters);
-      if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, *lanes);
+      if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
     }
     if (!y) reader.store(BiasAct::kOut, to, plan.accumulate);
     made[0] = to;

@@ -109,14 +109,13 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
         ) except +
 
 cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
+    ctypedef enum Accumulation:
+        pass
     enum: kReduceInputs
     const char* const kReduceInputNames[1]
 
-    ctypedef struct ReduceKernels:
-        pass
-
     ctypedef struct ReduceTable:
-        ReduceKernels kernels[1][4]
+        pass
 
 cdef extern from "cpu/testing/compare_kernels.h" namespace "fastact" nogil:
     const int kErrorEdges

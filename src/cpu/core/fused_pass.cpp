@@ -25,12 +25,10 @@ void add_sum(FusedPlan* plan, const ReduceTable* table, const ChannelArray& resu
   Reducer* r = &plan->sums[plan->sum_count++];
   const StridedOperands& s = plan->operands;
   const int64_t channels = plan->channels, item = item_size(result.dtype);
-  r->table = table;
-  r->kernels = &table->kernels[kIdentity][s.compute_dtype];
+  set_accumulator(r, table, kIdentity, s.compute_dtype);
   r->outputs = r->terms = Axes();
   r->outputs.append(channels, 0, result.stride);
   r->terms.size = s.size() / channels;
-  r->partial = nullptr;
   r->accumulate = accumulate;
   const auto bits = reinterpret_cast<uintptr_t>(result.data) | uintptr_t(result.stride);
   set_output(r, result.data, result.dtype, bits % uintptr_t(item) == 0);

@@ -133,7 +133,7 @@ void run_pass(const FusedPlan& plan, const Argument& argument, int64_t index, in
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
 // adds them, the first onto lane `phase`; null: it does not.
 template <class Op>
-struct SummingPass : Op, BlockSums {
+struct SummingPass : Op, BlockSource {
   static constexpr int kSums = Op::kSums;
   static constexpr int64_t kMost = kMostColumns / kSums;
   static constexpr int64_t kL2Share = kL2Bytes / kSums;
@@ -147,16 +147,16 @@ struct SummingPass : Op, BlockSums {
   const ReduceKernels& kernels() const { return *plan.sums[0].kernels; }
   const ReduceTable& table() const { return *plan.sums[0].table; }
 
-  const double* sums(int64_t first, int64_t n, int64_t term, int64_t terms) override {
+  Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
     if (s.is_channel_outer) {
       channel_rows(first, n, term, terms);
-      return totals;
+      return {totals, nullptr, 0};
     }
     plan.channels <= kShortRow ? joined(term, terms) : column_tile(first, n, term, terms);
     for (int k = 0; k < kSums; ++k) table().fold(lanes[k], terms, n);
-    if (kSums == 1) return lanes[0];
+    if (kSums == 1) return {lanes[0], nullptr, 0};
     for (int k = 0; k < kSums; ++k) std::copy(lanes[k], lanes[k] + n, totals + k * n);
-    return totals;
+    return {totals, nullptr, 0};
   }
 
  private:
@@ -211,7 +211,7 @@ struct SummingPass : Op, BlockSums {
       this->compute(0, nullptr);
       for (int k = 0; k < kSums; ++k)
         for (int64_t i = 0; i < m; ++i)
-          kernels().add_terms(made[k] + i * columns * s.compute_item, columns, phase % kLanes,
+          kernels().add_terms(made[k] + i * columns * s.compute_item, columns, phase % kLanes, 0,
                               lanes[k] + (done + i) * kLanes);
     }
   }
@@ -244,10 +244,10 @@ struct SummingPass : Op, BlockSums {
       const int64_t whole = is_read_back ? n / width : 0, rest = n - whole * width;
       for (int64_t i = 0; i < whole; ++i) at[i] = i * width * s.compute_item;
       for (int k = 0; k < kSums; ++k) {
-        kernels().add_rows(start[k], at, 1, whole, width, lanes[k], done == 0);
+        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0);
         if (rest)
-          kernels().add_rows(start[k] + whole * width * s.compute_item, at, 1, 1, rest,
-                             lanes[k] + done % width, done + whole * width < width);
+          kernels().add_rows(start[k] + whole * width * s.compute_item, at, 1, 1, rest, nullptr,
+                             lanes[k] + done % width, 0, done + whole * width < width);
       }
     }
   }
@@ -272,8 +272,8 @@ struct SummingPass : Op, BlockSums {
       }
       for (int k = 0; k < kSums; ++k)
         for (int64_t i = 0; i < std::min<int64_t>(m, kLanes); ++i)
-          kernels().add_rows(start[k], at[k] + i, kLanes, ceil_div(m - i, kLanes), n,
-                             lanes[k] + (done + i) % kLanes * n, done + i < kLanes);
+          kernels().add_rows(start[k], at[k] + i, kLanes, ceil_div(m - i, kLanes), n, nullptr,
+                             lanes[k] + (done + i) % kLanes * n, 0, done + i < kLanes);
     }
   }
 };

@@ -15,7 +15,6 @@
 #include "cpu/norms/channels/channels_last_kernels.h"
 #include "cpu/norms/rows/kernels.h"
 #include "cpu/reductions/kernels.h"
-#include "cpu/reductions/moment_kernels.h"
 #include "cpu/simd/convert_kernels.h"
 #include "cpu/softmax/kernels.h"
 #include "cpu/testing/compare_kernels.h"
@@ -58,7 +57,6 @@ struct KernelTable {
   ElementwiseKernel elementary[kElementaries]
                               [2];  // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;
-  const MomentTable* moments;
   const NormTable* norm;
   const ChannelsLastTable* channels_last;
   const BatchNormTable* batch_norm;

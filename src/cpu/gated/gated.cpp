@@ -98,7 +98,7 @@ struct GatedBackward : GatedChunks {
     compute();
     if (!lanes) return;
     for (int k = 0; k < kSums; ++k)
-      plan.sums[k].kernels->add_terms(made[k], count, phase, lanes[k]);
+      plan.sums[k].kernels->add_terms(made[k], count, phase, 0, lanes[k]);
   }
 
   // As target and finish, in the compute type.

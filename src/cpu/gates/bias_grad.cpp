@@ -140,7 +140,7 @@ class GateBiasSums {
     chunk(first, n, 0, hi, lo);
     for (int64_t c = 1; c < r.chunks; ++c) {
       chunk(first, n, c, chunk_hi, chunk_lo);
-      r.table->merge(chunk_hi, chunk_lo, hi, lo, width);
+      r.table->merge_sums(chunk_hi, chunk_lo, hi, lo, width);
     }
     store(g, first, n, hi, lo, n);
   }
@@ -152,12 +152,7 @@ class GateBiasSums {
     for (int64_t row = begin; row < end; row += kReduceBlock) {
       const int64_t rows = std::min(kReduceBlock, end - row);
       whole_block(first, n, row, rows);
-      if (row > begin) {
-        r.table->merge(lanes, nullptr, to, errors, width);
-      } else {
-        std::copy_n(lanes, width, to);
-        std::fill_n(errors, width, 0.0);
-      }
+      fastact::add_block(r, {lanes, nullptr, 0}, rows, {to, errors, 0}, row - begin, width);
     }
   }
 
@@ -221,8 +216,8 @@ class GateBiasSums {
       if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
       for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
       r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
-                          is_whole && is_gate ? n * kGatesOf[g.kind] : n, lane + position * n,
-                          fresh);
+                          is_whole && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
+                          lane + position * n, 0, fresh);
     }
   }
 
@@ -239,8 +234,9 @@ class GateBiasSums {
               tiles.is_direct(index) ? tiles.offset(s, row + i + j) : j * n * g.compute_item;
           const char* start =
               tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
-          r.kernels->add_rows(start, &at, 1, 1, n,
-                              lane + ((i + j) % kLanes * g.biases + position) * n, i + j < kLanes);
+          r.kernels->add_rows(start, &at, 1, 1, n, nullptr,
+                              lane + ((i + j) % kLanes * g.biases + position) * n, 0,
+                              i + j < kLanes);
         }
       }
     }
@@ -259,11 +255,9 @@ class GateBiasSums {
 void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, const int* dtypes) {
   for (int i = 0; i < 2; ++i) {
     Reducer* r = &g->sums[i];
-    r->table = table;
-    r->kernels = &table->kernels[kIdentity][g->compute_dtype];
+    set_accumulator(r, table, kIdentity, g->compute_dtype);
     r->outputs = r->terms = Axes();
     r->terms.size = g->rows;
-    r->partial = nullptr;
     r->accumulate = g->accumulate;
     r->y = nullptr;
     cut_terms(r);
@@ -339,7 +333,7 @@ void merge_gate_sums(const Gates* gates) {
   const int64_t width = g.biases * g.columns;
   double *hi = r.partial, *lo = hi + width;
   for (int64_t c = 1; c < r.chunks; ++c)
-    r.table->merge(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
+    r.table->merge_sums(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
   for (int64_t first = 0; first < g.columns; first += kMostColumns)
     GateBiasSums::store(g, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
                         g.columns);

@@ -81,7 +81,7 @@ def batch_norm_forward(
     """
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm
-    cdef MomentReducer moments
+    cdef Reducer moments
     cdef Operand[3] results
     cdef int64_t[kMaxAxes] shape
     cdef int64_t[kMaxAxes] strides
@@ -122,11 +122,11 @@ def batch_norm_forward(
         results[1].data = NULL
         results[2].data = <char*>norm.sums
         prepare_moments(
-            &moments, table, x.operand, results, reduced, x.dtype, kF64, norm.count
+            &moments, table.reduce, x.operand, results, reduced, x.dtype, kF64, norm.count
         )
-        use_moment_workspace(&moments, workspace, threads)
+        use_workspace(&moments, 1, workspace, threads)
         with nogil:
-            run_moments(&moments, threads)
+            run_reduction(&moments, threads)
             take_moments(&norm, eps)
     else:
         take_statistics(

@@ -1,189 +1,328 @@
 // The kernels of the reductions: reductions/kernels.h says what they compute, and
-// docs/design/reductions.md how fast.
+// docs/design/reductions.md how fast. The accumulators come first, then the loops over each layout,
+// which are the same for all of them.
 #include "cpu/reductions/kernels.h"
 
 #include <type_traits>
 #include <utility>
 
+#include "common/reductions/moments.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The terms of each reduction: f(value) in double, of a vector or of one; and sum + f(value) for
-// terms of T. Squares of float and narrower are exact in double, so that a multiply-add is the sum.
-struct Plain {
-  template <class V>
-  V operator()(V x) const {
-    return x;
-  }
+// An accumulator: the numbers of a lane, in vectors of lanes (V) or in one, and how terms that were
+// of T come to them.
+//   Adder       adds terms to a lane. It is made of 1, which the compiler must not know
+//               (hidden_one), and of the shift. A neutral term changes nothing.
+//   first       a lane of one term
+//   settle      the results of n terms from their folded lanes
+//   merge       as in Accumulator
+struct Sum {
+  static constexpr int kSets = 1;
+  static constexpr bool kHasShift = false;
+  template <class T>
+  static constexpr int kPasses = 1;
+
   template <class T, class V>
-  static FASTACT_HD V add(V x, V one, V sum) {
-    return is_converted<T> ? add_converted(x, one, sum) : sum + x;
-  }
-};
-struct Squared {
+  struct Adder {
+    V one;
+    FASTACT_HD Adder(V hidden, V) : one(hidden) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      lane[0] = is_converted<T> ? add_converted(x, one, lane[0]) : lane[0] + x;
+    }
+    FASTACT_HD V neutral() const { return -V{}; }
+  };
   template <class V>
-  V operator()(V x) const {
-    return x * x;
+  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
+    lane[0] = x;
   }
-  template <class T, class V>
-  static FASTACT_HD V add(V x, V, V sum) {
-    return is_converted<T> ? madd(x, x, sum) : sum + x * x;
+  static FASTACT_HD void settle(double, const double* lane, int64_t, int64_t, double* result,
+                                int64_t) {
+    *result = *lane;
+  }
+
+  template <bool has_errors>
+  static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
+                               int64_t n) {
+    const double *values = from.values, *errors = from.errors;
+    double *hi = to.values, *lo = to.errors;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      double error = 0;
+      hi[i] = add_exactly(hi[i], values[i], &error);
+      lo[i] += error + (has_errors ? errors[i] : 0.0);
+    }
   }
 };
 
+// Squares of float and narrower are exact in double, so that a multiply-add is the sum.
+struct SumOfSquares : Sum {
+  template <class T, class V>
+  struct Adder {
+    FASTACT_HD Adder(V, V) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      lane[0] = is_converted<T> ? madd(x, x, lane[0]) : lane[0] + x * x;
+    }
+    FASTACT_HD V neutral() const { return -V{}; }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
+    lane[0] = x * x;
+  }
+};
+
+// Sums of d = x - shift and of d^2. Of converted terms d is a multiply-add, in the pipes that
+// conversion and addition leave idle (simd/accumulators.h): with 1 and -shift.
+struct ShiftedMoments {
+  static constexpr int kSets = 2;
+  static constexpr bool kHasShift = true;
+  template <class T>
+  static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
+
+  template <class T, class V>
+  struct Adder {
+    V one, minus;
+    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      const V d = is_converted<T> ? add_converted(x, one, minus) : x + minus;
+      lane[0] += d;
+      lane[1] = madd(d, d, lane[1]);
+    }
+    FASTACT_HD V neutral() const { return -minus; }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
+    lane[0] = x - shift;
+    lane[1] = lane[0] * lane[0];
+  }
+  static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t n,
+                                double* result, int64_t to_pitch) {
+    moments_of_sums(shift, lane[0], lane[pitch], double(n), result, result + to_pitch);
+  }
+
+  template <bool has_errors>
+  static FASTACT_HD void merge(const Results& from, int64_t k, const Results& to, int64_t count,
+                               int64_t n) {
+    const double fraction = double(k) / double(count + k), weight = double(count) * fraction;
+    const double *mean = from.values, *m2 = mean + from.pitch;
+    const double *low = from.errors, *m2_low = low + (has_errors ? from.pitch : 0);
+    double *to_mean = to.values, *to_m2 = to_mean + to.pitch;
+    double *to_low = to.errors, *to_m2_low = to_low + to.pitch;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      const Moments one = {mean[i], m2[i], has_errors ? low[i] : 0.0, has_errors ? m2_low[i] : 0.0};
+      Moments all = {to_mean[i], to_m2[i], to_low[i], to_m2_low[i]};
+      merge_moments(one, fraction, weight, &all);
+      to_mean[i] = all.mean, to_low[i] = all.mean_low;
+      to_m2[i] = all.m2, to_m2_low[i] = all.m2_low;
+    }
+  }
+};
+
+// A vector of lanes as it lies in memory, or one lane.
+template <class V, int kSets>
+FASTACT_HD void read_lane(V (&lane)[kSets], const double* lanes, int64_t pitch) {
+#pragma GCC unroll 2
+  for (int s = 0; s < kSets; ++s) load_to(lane[s], lanes + s * pitch);
+}
+template <class V, int kSets>
+FASTACT_HD void write_lane(const V (&lane)[kSets], double* lanes, int64_t pitch) {
+#pragma GCC unroll 2
+  for (int s = 0; s < kSets; ++s) store(lane[s], lanes + s * pitch);
+}
+
+// One term, or one vector of them, onto lanes in memory.
+template <class A, class V, class T>
+FASTACT_HD void add_at(const T* x, const typename A::template Adder<T, V>& add, double* lanes,
+                       int64_t pitch) {
+  V lane[A::kSets], term;
+  read_lane(lane, lanes, pitch);
+  load_to(term, x);
+  add(term, lane);
+  write_lane(lane, lanes, pitch);
+}
+
 // The lanes of a block in registers.
-template <class T, class F>
+template <class A, class T>
 struct Lanes {
   using V = typename LanesOf<T>::type;
+  using Adder = typename A::template Adder<T, V>;
+  static constexpr int kSets = A::kSets;
   static constexpr int kWidth = sizeof(V) / sizeof(double), kCount = kLanes / kWidth;
-  V v[kCount];
+  // Vectors at a time: all their sets fill half of the registers.
+  static constexpr int kGroup = kSets == 1 || kVector == 8 ? kCount : 4;
+  V v[kCount][kSets];
 
   FASTACT_HD void clear() {
 #pragma GCC unroll 16
-    for (int k = 0; k < kCount; ++k) v[k] = -V{};
+    for (int k = 0; k < kCount; ++k)
+#pragma GCC unroll 2
+      for (int s = 0; s < kSets; ++s) v[k][s] = -V{};
   }
   FASTACT_HD void read(const double* lanes) {
 #pragma GCC unroll 16
-    for (int k = 0; k < kCount; ++k) load_to(v[k], lanes + k * kWidth);
+    for (int k = 0; k < kCount; ++k) read_lane(v[k], lanes + k * kWidth, kLanes);
   }
   FASTACT_HD void write(double* lanes) const {
 #pragma GCC unroll 16
-    for (int k = 0; k < kCount; ++k) store(v[k], lanes + k * kWidth);
+    for (int k = 0; k < kCount; ++k) write_lane(v[k], lanes + k * kWidth, kLanes);
   }
 
-  // So many times kLanes terms, of which the next one lies before x: lane 0 is the last of `v`.
-  FASTACT_HD void add_backward(const T* x, int64_t times) {
-    const V one = V{} + hidden_one();
-    x -= kLanes - 1;
-    for (const T* const end = x - times * kLanes; x != end; x -= kLanes) {
+  // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
+  // alone, and lane 0 is the last of `v`. The hardware prefetches them; software prefetches here
+  // are slower.
+  template <bool backward>
+  FASTACT_HD void add(const T* x, int64_t n, double shift) {
+    constexpr int64_t kStep = backward ? -kLanes : kLanes;
+    const Adder add_terms(V{} + hidden_one(), V{} + shift);
+    const int64_t rest = backward ? 0 : n % kLanes;
+    if (backward) x -= kLanes - 1;
+    const T* const end = x + n / kLanes * kStep;
+#pragma GCC unroll 4
+    for (int group = 0; group < kCount; group += kGroup) {
+      V lane[kGroup][kSets], terms;
 #pragma GCC unroll 16
-      for (int k = 0; k < kCount; ++k) {
-        V terms;
-        load_to(terms, x + k * kWidth);
-        v[k] = F::template add<T>(terms, one, v[k]);
+      for (int k = 0; k < kGroup; ++k)
+#pragma GCC unroll 2
+        for (int s = 0; s < kSets; ++s) lane[k][s] = v[group + k][s];
+      for (const T* at = x; at != end; at += kStep) {
+#pragma GCC unroll 16
+        for (int k = 0; k < kGroup; ++k) {
+          load_to(terms, at + (group + k) * kWidth);
+          add_terms(terms, lane[k]);
+        }
       }
+      if (rest > 0) {
+#pragma GCC unroll 16
+        for (int k = 0; k < kGroup; ++k) {
+          const int64_t left = rest - (group + k) * kWidth;
+          if (left >= kWidth)
+            load_to(terms, end + (group + k) * kWidth);
+          else if (left > 0)
+            load_some_to(terms, end + (group + k) * kWidth, left, add_terms.neutral());
+          else
+            break;
+          add_terms(terms, lane[k]);
+        }
+      }
+#pragma GCC unroll 16
+      for (int k = 0; k < kGroup; ++k)
+#pragma GCC unroll 2
+        for (int s = 0; s < kSets; ++s) v[group + k][s] = lane[k][s];
     }
   }
 
-  // n terms, from lane 0 on. The hardware prefetches them; software prefetches here are slower.
-  FASTACT_HD void add(const T* x, int64_t n) {
-    const V one = V{} + hidden_one();
-    const T* const end = x + n / kLanes * kLanes;
-    for (; x != end; x += kLanes) {
+  // Each set of lanes, as vectors.
+  template <class Visit>
+  FASTACT_HD void for_sets(Visit visit) {
+#pragma GCC unroll 2
+    for (int s = 0; s < kSets; ++s) {
+      V set[kCount];
 #pragma GCC unroll 16
-      for (int k = 0; k < kCount; ++k) {
-        V terms;
-        load_to(terms, x + k * kWidth);
-        v[k] = F::template add<T>(terms, one, v[k]);
-      }
-    }
-    const int64_t rest = n % kLanes;
-    if (rest == 0) return;
+      for (int k = 0; k < kCount; ++k) set[k] = v[k][s];
+      visit(s, set);
 #pragma GCC unroll 16
-    for (int k = 0; k < kCount; ++k) {
-      const int64_t left = rest - k * kWidth;
-      V terms;
-      if (left >= kWidth)
-        load_to(terms, x + k * kWidth);
-      else if (left > 0)
-        load_some_to(terms, x + k * kWidth, left, -V{});
-      else
-        break;
-      v[k] = F::template add<T>(terms, one, v[k]);
+      for (int k = 0; k < kCount; ++k) v[k][s] = set[k];
     }
+  }
+
+  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) {
+    double folded[kSets];
+    for_sets([&](int s, V(&set)[kCount]) FASTACT_INLINED { folded[s] = fold_vectors(set); });
+    A::settle(shift, folded, 1, n, result, pitch);
   }
 };
 
 // The first of n terms, up to lane 0, where lane `phase` is next: onto lanes in memory.
-template <class T, class F>
-FASTACT_HD int64_t add_head(const T* x, int64_t n, int64_t phase, double* memory) {
+template <class A, class T>
+FASTACT_HD int64_t add_head(const T* x, int64_t n, int64_t phase, double shift, double* memory) {
   using V = typename LanesOf<T>::type;
-  constexpr int64_t kWidth = Lanes<T, F>::kWidth;
+  constexpr int64_t kWidth = Lanes<A, T>::kWidth;
   const int64_t head = phase == 0 ? 0 : n < kLanes - phase ? n : kLanes - phase;
-  const V one = V{} + hidden_one();
+  const double one = hidden_one();
+  const typename A::template Adder<T, V> add(V{} + one, V{} + shift);
+  const typename A::template Adder<T, double> add_one(one, shift);
   int64_t i = 0;
-  for (; i + kWidth <= head; i += kWidth) {
-    V sum, terms;
-    load_to(sum, memory + phase + i);
-    load_to(terms, x + i);
-    store(F::template add<T>(terms, one, sum), memory + phase + i);
-  }
-  for (; i < head; ++i) memory[phase + i] += F()(to_double(x[i]));
+  for (; i + kWidth <= head; i += kWidth) add_at<A, V>(x + i, add, memory + phase + i, kLanes);
+  for (; i < head; ++i) add_at<A, double>(x + i, add_one, memory + phase + i, kLanes);
   return head;
 }
 
-template <class T, class F>
-void add_terms(const char* from, int64_t n, int64_t phase, double* memory) {
+template <class A, class T>
+void add_terms(const char* from, int64_t n, int64_t phase, double shift, double* memory) {
   const T* x = reinterpret_cast<const T*>(from);
-  const int64_t head = add_head<T, F>(x, n, phase, memory);
+  const int64_t head = add_head<A>(x, n, phase, shift, memory);
   if (head == n) return;
-  Lanes<T, F> lanes;
+  Lanes<A, T> lanes;
   lanes.read(memory);
-  lanes.add(x + head, n - head);
+  lanes.template add<false>(x + head, n - head, shift);
   lanes.write(memory);
 }
 
-template <class T, class F>
-FASTACT_HD double sum_block(const T* x, int64_t n) {
-  Lanes<T, F> lanes;
-  lanes.clear();
-  lanes.add(x, n);
-  return fold_vectors(lanes.v);
+template <class A, class T>
+FASTACT_HD double first_shift(const T* x) {
+  return A::kHasShift ? finite_or_zero(to_double(*x)) : 0.0;
 }
 
-template <class T, class F>
-void sum_blocks(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* sums) {
-  for (int64_t i = 0; i < count; ++i)
-    sums[i] = sum_block<T, F>(reinterpret_cast<const T*>(x + offsets[i]), n);
-}
-
-// Read from its end, as it lies in memory; the lanes are reversed once a block. (To gather the
-// terms in the other direction first is slower.)
-template <class T, class F>
-FASTACT_HD double sum_block_backward(const T* x, int64_t n) {
-  Lanes<T, F> lanes;
-  lanes.clear();
-  lanes.add_backward(x, n / kLanes);
-  reverse_vectors(lanes.v);
-  if (const int64_t rest = n % kLanes) {
-    double memory[kLanes];
-    lanes.write(memory);
-    for (int64_t i = 0; i < rest; ++i) memory[i] += F()(to_double(x[rest - n - i]));
-    lanes.read(memory);
+// A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
+// once. (To gather the terms in the other direction first is slower.)
+template <class A, bool backward, class T>
+FASTACT_HD void one_block(const T* x, int64_t n, double* result, int64_t pitch) {
+  double shift = first_shift<A>(x);
+#pragma GCC unroll 2
+  for (int pass = 0; pass < A::template kPasses<T>; ++pass) {
+    Lanes<A, T> lanes;
+    lanes.clear();
+    lanes.template add<backward>(x, n, shift);
+    if (backward) {
+      lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
+      if (const int64_t rest = n % kLanes) {
+        const typename A::template Adder<T, double> add_one(1, shift);
+        double memory[A::kSets * kLanes];
+        lanes.write(memory);
+        for (int64_t i = 0; i < rest; ++i)
+          add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
+        lanes.read(memory);
+      }
+    }
+    lanes.settle(shift, n, result, pitch);
+    shift = finite_or_zero(*result);
   }
-  return fold_vectors(lanes.v);
 }
 
-template <class T, class F>
-void sum_blocks_backward(const char* x, const int64_t* offsets, int64_t count, int64_t n,
-                         double* sums) {
+template <class A, bool backward, class T>
+void blocks(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* results,
+            int64_t pitch) {
   for (int64_t i = 0; i < count; ++i)
-    sums[i] = sum_block_backward<T, F>(reinterpret_cast<const T*>(x + offsets[i]), n);
+    one_block<A, backward>(reinterpret_cast<const T*>(x + offsets[i]), n, results + i, pitch);
 }
 
-template <class T, class F>
-void add_segment(const char* from, int64_t n, int64_t at, double* memory, double* sums,
-                 int64_t stride) {
+template <class A, class T>
+void add_segment(const char* from, int64_t n, int64_t at, OpenBlock* open, double* results,
+                 int64_t pitch, int64_t stride) {
   const T* x = reinterpret_cast<const T*>(from);
-  for (int64_t left; n > 0; x += left, n -= left) {
-    left = n < kReduceBlock - at ? n : kReduceBlock - at;
-    if (at == 0 && left == kReduceBlock) {
-      *sums = sum_block<T, F>(x, left);
-      sums += stride;
+  double* const memory = open->lanes[0];
+  for (int64_t m; n > 0; x += m, n -= m) {
+    m = n < kReduceBlock - at ? n : kReduceBlock - at;
+    if (m == kReduceBlock) {
+      one_block<A, false>(x, m, results, pitch);
+      results += stride;
       continue;
     }
-    const int64_t head = add_head<T, F>(x, left, at % kLanes, memory);
-    at += left;
-    if (head == left && at < kReduceBlock) return;
-    Lanes<T, F> lanes;
+    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x);
+    const double shift = A::kHasShift ? open->shift : 0.0;
+    const int64_t head = add_head<A>(x, m, at % kLanes, shift, memory);
+    at += m;
+    if (head == m && at < kReduceBlock) return;
+    Lanes<A, T> lanes;
     lanes.read(memory);
-    lanes.add(x + head, left - head);
+    lanes.template add<false>(x + head, m - head, shift);
     if (at == kReduceBlock) {
-      *sums = fold_vectors(lanes.v);
-      sums += stride;
+      lanes.settle(shift, at, results, pitch);
+      results += stride;
       at = 0;
       lanes.clear();
     }
@@ -212,45 +351,49 @@ void fold_each(const double* lanes, int64_t step, int64_t count, double* sums) {
   }
 }
 
-// lane[c] = (lane[c] + x[0][c]) + x[1][c] ...: kRows rows at once, so that a lane is read and
-// written once for all of them.
-template <int kRows, bool fresh, class T, class F>
-FASTACT_HD void add_some(const T* const* x, int64_t columns, double* lane, int64_t ahead, F f) {
+// Column c, or a vector of columns, of kRows rows: lane[c] = (lane[c] + x[0][c]) + x[1][c] ...
+template <class A, class V, int kRows, bool fresh, class T>
+FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const double* shift,
+                           double* lanes, int64_t pitch) {
+  V lane[A::kSets], from = V{};
+#pragma GCC unroll 2
+  for (int s = 0; s < A::kSets; ++s) lane[s] = -V{};
+  if (!fresh) read_lane(lane, lanes + c, pitch);
+  if (A::kHasShift) load_to(from, shift + c);
+  const typename A::template Adder<T, V> add(V{} + one, from);
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    V terms;
+    load_to(terms, x[i] + c);
+    add(terms, lane);
+  }
+  write_lane(lane, lanes + c, pitch);
+}
+
+// kRows rows at once, so that a lane is read and written once for all of them.
+template <class A, int kRows, bool fresh, class T>
+FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
+                         int64_t pitch, int64_t ahead) {
   using V = typename LanesOf<T>::type;
   constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = sizeof(V) / sizeof(double);
-  const V one = V{} + hidden_one();
-  const auto add_vector = [&](int64_t c) FASTACT_INLINED {
-    V sum = -V{};
-    if (!fresh) load_to(sum, lane + c);
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      V terms;
-      load_to(terms, x[i] + c);
-      sum = F::template add<T>(terms, one, sum);
-    }
-    store(sum, lane + c);
-  };
+  const double one = hidden_one();
   int64_t c = 0;
   if (ahead) {
     for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) prefetch<1>(x[i] + c, ahead);
-      for (int64_t k = 0; k < kPerCacheLine; k += kWidth) add_vector(c + k);
+      for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
+        add_column<A, V, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
     }
   }
-  for (; c + kWidth <= columns; c += kWidth) add_vector(c);
-  for (; c < columns; ++c) {
-    double sum = fresh ? -0.0 : lane[c];
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) sum += f(to_double(x[i][c]));
-    lane[c] = sum;
-  }
+  for (; c + kWidth <= columns; c += kWidth)
+    add_column<A, V, kRows, fresh>(x, c, one, shift, lanes, pitch);
+  for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
-template <class T, class F>
+template <class A, class T>
 void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
-              double* lane, bool fresh) {
-  const F f;
+              const double* shift, double* lanes, int64_t pitch, bool fresh) {
   const T* row[8];
   const auto add = [&](auto count) {
     constexpr int kRows = decltype(count)::value;
@@ -258,9 +401,9 @@ void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
       for (int k = 0; k < kRows; ++k) row[k] = reinterpret_cast<const T*>(x + offsets[k * step]);
       const int64_t ahead = rows >= 2 * kRows ? offsets[kRows * step] - offsets[0] : 0;
       if (fresh)
-        add_some<kRows, true>(row, columns, lane, ahead, f);
+        add_some<A, kRows, true>(row, columns, shift, lanes, pitch, ahead);
       else
-        add_some<kRows, false>(row, columns, lane, ahead, f);
+        add_some<A, kRows, false>(row, columns, shift, lanes, pitch, ahead);
     }
   };
   add(std::integral_constant<int, 8>());
@@ -268,9 +411,27 @@ void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
   add(std::integral_constant<int, 1>());
 }
 
-template <int n, class T, class F>
-void sum_rows(const char* x, const int64_t* offsets, int64_t columns, double* sums) {
-  const F f;
+// Output i, or a vector of outputs, of n terms: each in a lane of its own, folded.
+template <class A, int n, class V>
+FASTACT_HD void fold_few(const V (&x)[n], int64_t i, const double* shift, double* lanes,
+                         int64_t pitch) {
+  V from = V{}, sets[A::kSets][n], folded[A::kSets];
+  if (A::kHasShift) load_to(from, shift + i);
+#pragma GCC unroll 8
+  for (int k = 0; k < n; ++k) {
+    V lane[A::kSets];
+    A::first(x[k], from, lane);
+#pragma GCC unroll 2
+    for (int s = 0; s < A::kSets; ++s) sets[s][k] = lane[s];
+  }
+#pragma GCC unroll 2
+  for (int s = 0; s < A::kSets; ++s) folded[s] = fold_terms(sets[s]);
+  write_lane(folded, lanes + i, pitch);
+}
+
+template <int n, class A, class T>
+void few_rows(const char* x, const int64_t* offsets, int64_t columns, const double* shift,
+              double* lanes, int64_t pitch) {
   const T* row[n];
   for (int i = 0; i < n; ++i) row[i] = reinterpret_cast<const T*>(x + offsets[i]);
   int64_t c = 0;
@@ -279,68 +440,75 @@ void sum_rows(const char* x, const int64_t* offsets, int64_t columns, double* su
 #pragma GCC unroll 8
     for (int i = 0; i < n; ++i) {
       prefetch<1>(row[i] + c, kAhead);
-      terms[i] = f(load(row[i] + c));
+      terms[i] = load(row[i] + c);
     }
-    store(fold_terms(terms), sums + c);
+    fold_few<A>(terms, c, shift, lanes, pitch);
   }
   for (; c < columns; ++c) {
     double terms[n];
 #pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) terms[i] = f(to_double(row[i][c]));
-    sums[c] = fold_terms(terms);
+    for (int i = 0; i < n; ++i) terms[i] = to_double(row[i][c]);
+    fold_few<A>(terms, c, shift, lanes, pitch);
   }
 }
 
-template <int n, class F, size_t... k>
-FASTACT_HD Vector sum_every_row(const Vector (&rows)[n], F f, std::index_sequence<k...>) {
-  Vector terms[n] = {f(every_nth<n, k>(rows))...};
-  return fold_terms(terms);
+template <class A, int n, size_t... k>
+FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double* shift,
+                               double* lanes, int64_t pitch, std::index_sequence<k...>) {
+  const Vector terms[n] = {every_nth<n, k>(rows)...};
+  fold_few<A>(terms, i, shift, lanes, pitch);
 }
 
 // By whole vectors and shuffles, which is faster than what GCC 12 makes of a loop over the rows.
-template <int n, class T, class F>
-void sum_short(const char* from, const int64_t*, int64_t count, double* sums) {
+template <int n, class A, class T>
+void short_rows(const char* from, const int64_t*, int64_t count, const double* shift, double* lanes,
+                int64_t pitch) {
   const T* x = reinterpret_cast<const T*>(from);
-  const F f;
   int64_t i = 0;
   for (; i + kVector <= count; i += kVector, x += n * kVector) {
     Vector rows[n];
 #pragma GCC unroll 8
     for (int m = 0; m < n; ++m) rows[m] = load(x + m * kVector);
     prefetch<n * kVector>(x, kAhead);
-    store(sum_every_row(rows, f, std::make_index_sequence<n>()), sums + i);
+    fold_every_row<A>(rows, i, shift, lanes, pitch, std::make_index_sequence<n>());
   }
   for (; i < count; ++i, x += n) {
     double terms[n];
 #pragma GCC unroll 8
-    for (int k = 0; k < n; ++k) terms[k] = f(to_double(x[k]));
-    sums[i] = fold_terms(terms);
+    for (int k = 0; k < n; ++k) terms[k] = to_double(x[k]);
+    fold_few<A>(terms, i, shift, lanes, pitch);
   }
 }
 
-template <class T, class F>
-void spread(const char* x, int64_t stride, int64_t n, double* lane) {
-  const F f;
-  for (int64_t i = 0; i < n; ++i)
-    lane[i] = f(to_double(*reinterpret_cast<const T*>(x + i * stride)));
-}
-
-// Knuth's two-sum. Where it meets an infinity the error is dropped, and hi is what a plain sum is.
-template <bool has_errors>
-FASTACT_HD void merge_some(const double* sums, const double* errors, double* hi, double* lo,
-                           int64_t n) {
-  constexpr double kLargest = 0x1.fffffffffffffp1023;
-#pragma omp simd
+template <class A, class T>
+void spread(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
+            int64_t pitch) {
   for (int64_t i = 0; i < n; ++i) {
-    const double a = hi[i], b = sums[i], s = a + b;
-    const double b_part = s - a;
-    const double error = (a - (s - b_part)) + (b - b_part);
-    hi[i] = s;
-    lo[i] += (__builtin_fabs(error) <= kLargest ? error : 0.0) + (has_errors ? errors[i] : 0.0);
+    double lane[A::kSets];
+    A::first(to_double(*reinterpret_cast<const T*>(x + i * step)), A::kHasShift ? shift[i] : 0.0,
+             lane);
+    write_lane(lane, lanes + i, pitch);
   }
 }
-void merge(const double* sums, const double* errors, double* hi, double* lo, int64_t n) {
-  errors ? merge_some<true>(sums, errors, hi, lo, n) : merge_some<false>(sums, errors, hi, lo, n);
+
+template <class A>
+void settle(const double* shift, const double* lanes, int64_t pitch, int64_t n, int64_t columns,
+            double* results, int64_t to_pitch) {
+#pragma omp simd
+  for (int64_t i = 0; i < columns; ++i)
+    A::settle(shift[i], lanes + i, pitch, n, results + i, to_pitch);
+}
+
+template <class A>
+void merge(const Results& from, int64_t from_terms, const Results& to, int64_t to_terms,
+           int64_t n) {
+  from.errors ? A::template merge<true>(from, from_terms, to, to_terms, n)
+              : A::template merge<false>(from, from_terms, to, to_terms, n);
+}
+
+template <class T>
+void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
+  for (int64_t i = 0; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
 }
 
 template <class T>
@@ -355,27 +523,86 @@ void finish(const double* hi, const double* lo, char* to, int64_t n) {
   }
 }
 
+template <class T>
+void lose(const double* hi, double* lo, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const double rounded = to_double(narrow_once<T>(hi[i] + lo[i]));
+    lo[i] = finite_or_zero((hi[i] - rounded) + lo[i]);
+  }
+}
+
+void make_finite(double* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] = finite_or_zero(x[i]);
+}
+
+FASTACT_HD void merge_counts(const Moments& from, int64_t k, Moments* to, int64_t n) {
+  const double fraction = double(k) / double(n + k);
+  merge_moments(from, fraction, double(n) * fraction, to);
+}
+
+template <class T>
+void row_moments(const char* from, int64_t n, double* mean, double* m2) {
+  const T* x = reinterpret_cast<const T*>(from);
+  const int64_t chunk_terms = blocks_a_chunk(n) * kReduceBlock;
+  Moments all{};
+  for (int64_t begin = 0; begin < n; begin += chunk_terms) {
+    const int64_t end = n - begin < chunk_terms ? n : begin + chunk_terms;
+    Moments chunk{};
+    for (int64_t term = begin; term < end; term += kReduceBlock) {
+      const int64_t m = end - term < kReduceBlock ? end - term : kReduceBlock;
+      double block[2];
+      one_block<ShiftedMoments, false>(x + term, m, block, 1);
+      const Moments one = {block[0], block[1], 0, 0};
+      if (term > begin)
+        merge_counts(one, m, &chunk, term - begin);
+      else
+        chunk = one;
+    }
+    if (begin > 0)
+      merge_counts(chunk, end - begin, &all, begin);
+    else
+      all = chunk;
+  }
+  *mean = all.mean + all.mean_low;
+  *m2 = all.m2 + all.m2_low;
+}
+
 }  // namespace
 
-#define FASTACT_FEW(f, T, F) \
-  {f<1, T, F>, f<2, T, F>, f<3, T, F>, f<4, T, F>, f<5, T, F>, f<6, T, F>, f<7, T, F>, f<8, T, F>}
-#define FASTACT_REDUCE(T, F)     \
-  {sum_blocks<T, F>,             \
-   sum_blocks_backward<T, F>,    \
-   add_terms<T, F>,              \
-   add_segment<T, F>,            \
-   add_rows<T, F>,               \
-   FASTACT_FEW(sum_rows, T, F),  \
-   FASTACT_FEW(sum_short, T, F), \
-   spread<T, F>}
-#define FASTACT_REDUCES(F)                                                    \
-  {FASTACT_REDUCE(f16, F), FASTACT_REDUCE(bf16, F), FASTACT_REDUCE(float, F), \
-   FASTACT_REDUCE(double, F)}
+#define FASTACT_FEW(f, A, T) \
+  {f<1, A, T>, f<2, A, T>, f<3, A, T>, f<4, A, T>, f<5, A, T>, f<6, A, T>, f<7, A, T>, f<8, A, T>}
+#define FASTACT_REDUCE(A, T)      \
+  {blocks<A, false, T>,           \
+   blocks<A, true, T>,            \
+   add_terms<A, T>,               \
+   add_segment<A, T>,             \
+   add_rows<A, T>,                \
+   FASTACT_FEW(few_rows, A, T),   \
+   FASTACT_FEW(short_rows, A, T), \
+   spread<A, T>}
+#define FASTACT_ACCUMULATOR(A)                                                 \
+  {{FASTACT_REDUCE(A, f16), FASTACT_REDUCE(A, bf16), FASTACT_REDUCE(A, float), \
+    FASTACT_REDUCE(A, double)},                                                \
+   A::kSets,                                                                   \
+   A::kHasShift,                                                               \
+   {A::kPasses<f16>, A::kPasses<bf16>, A::kPasses<float>, A::kPasses<double>}, \
+   A::kHasShift ? settle<A> : nullptr,                                         \
+   merge<A>}
+#define FASTACT_EACH(f) {f<f16>, f<bf16>, f<float>, f<double>}
 
 extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
-    {FASTACT_REDUCES(Plain), FASTACT_REDUCES(Squared)},         fold, fold_each, merge,
-    {finish<f16>, finish<bf16>, finish<float>, finish<double>},
+    {FASTACT_ACCUMULATOR(Sum), FASTACT_ACCUMULATOR(SumOfSquares),
+     FASTACT_ACCUMULATOR(ShiftedMoments)},
+    fold,
+    fold_each,
+    FASTACT_EACH(widen_each),
+    FASTACT_EACH(finish),
+    FASTACT_EACH(lose),
+    make_finite,
+    FASTACT_EACH(row_moments),
 };
 
 FASTACT_END_NAMESPACE

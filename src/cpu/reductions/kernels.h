@@ -1,20 +1,21 @@
 // The kernels of the reductions, compiled once per instruction set as core/kernel_table.h.
 //
-// There is one order of addition, whatever the layout. The reduced index r runs from 0 to the
-// product of the reduced lengths, and
+// A reduction is an accumulator over elements x: their sum, the sum of their squares, or their
+// moments, mean and m2 (common/reductions/moments.h). There is one order, whatever the accumulator
+// and the layout. The reduced index r runs from 0 to the product of the reduced lengths, and
 //
 //   - term r of a block belongs to lane r % kLanes, and a lane adds its terms one after the other,
 //     in double;
 //   - the lanes of a block are folded in halves: lane i += lane i + 16, then + 8, + 4, + 2, + 1;
-//   - the sums of the blocks, of kReduceBlock terms each, are added one after the other,
-//     compensated (`merge`).
+//   - the results of the blocks, of kReduceBlock terms each, are joined one after the other,
+//     compensated (`merge`): within a chunk in turn, and the chunks in turn.
 //
-// A sum over contiguous terms has its lanes in vector registers; a sum of rows has them in memory,
-// `lanes[lane][column]`. Both add the same numbers in the same order, so that the bits of a column
-// do not depend on the number of columns beside it. Missing lanes hold -0, which changes nothing
-// that it is added to: the sum of -0 is -0, as in NumPy.
+// A reduction over contiguous terms has its lanes in vector registers; one of rows has them in
+// memory, `lanes[lane][column]`. Both add the same numbers in the same order, so that the bits of a
+// column do not depend on the number of columns beside it. Missing lanes hold -0, which changes
+// nothing that it is added to: the sum of -0 is -0, as in NumPy.
 //
-// Error. A term passes through at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5
+// Sums. A term passes through at most kReduceBlock / kLanes - 1 = 63 additions in its lane and 5
 // in the fold. `merge` is the compensated summation of Ogita, Rump and Oishi (Sum2: Knuth's
 // two-sum, with the errors added up), which rounds once, and n blocks contribute in the second
 // order only. With u = 2^-53
@@ -23,6 +24,23 @@
 //
 // and the last rounding to the array's dtype adds half a ULP. (16-bit results go through float
 // rounded to odd, so that there is only one rounding.)
+//
+// Moments. Each lane sums d = x - shift and d^2 in one pass; a block's shift is its first term, or
+// 0 where that is no number. Let c be the shift and m2 that of the block; the sums of n <= 2048
+// terms err by at most 69 u sum|d| and 70 u Q, and each d by u |d|. c is one of the data, so
+// (c - mean)^2 <= m2 and
+//
+//   Q = m2 + n (c - mean)^2 <= (n + 1) m2          at most 11 of 53 bits can cancel
+//   |m2 - exact| <= 212 u Q < 2^-34 m2             and for data near the mean, Q ~ 2 m2: 2^-44 m2
+//   |mean - exact| <= u |mean| + 71 u avg|d|      and avg|d| <= avg|x| + |c|, |c| <= max|x|
+//
+// For float32, which has 24 bits, one rounding follows and little else is to be seen. float64
+// keeps no such reserve: the block, still in the cache, is passed over again with the mean as
+// shift. Then n (c - mean)^2 is of the order of rounding, and |m2 - exact| <= 212 u m2 < 2^-45 m2.
+//
+// Constant data have d = 0: m2 is exactly 0, and the mean is the constant. d^2 of float and
+// narrower does not overflow in double. Merging is compensated: each of k merges adds to m2 and to
+// mean one rounding of what it adds, not of what is there.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +54,7 @@ constexpr int kLanes = 32;
 constexpr int64_t kReduceBlock = 2048;
 constexpr int64_t kMostChunks = 64;
 constexpr int kFewTerms = 8;
+constexpr int kMostSets = 2;
 
 // Many terms are cut into chunks of so many blocks, a function of their number alone.
 FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
@@ -43,46 +62,83 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
   return (blocks + kMostChunks - 1) / kMostChunks;
 }
 
-// What is summed of an element x: x, or x^2 (of float and narrower exactly).
-enum ReduceInput : int { kIdentity, kSquare, kReduceInputs };
-constexpr const char* kReduceInputNames[] = {"identity", "square"};
+// What is accumulated of the elements: the sum of x, or of x^2 (of float and narrower exactly);
+// mean and m2.
+enum Accumulation : int { kIdentity, kSquare, kMoments, kAccumulations };
+constexpr int kReduceInputs = kSquare + 1;
+constexpr const char* kReduceInputNames[kReduceInputs] = {"identity", "square"};
 
-// What one reduction does to one dtype; x points to elements of that dtype, offsets are bytes.
-struct ReduceKernels {
-  // sums OUT (count): of blocks of n <= kReduceBlock contiguous terms, each at x + offsets[i].
-  void (*sum_blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* sums);
-
-  // The same of terms each of which lies before the one that comes before it.
-  void (*sum_blocks_backward)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
-                              double* sums);
-
-  // n contiguous terms onto lanes IN/OUT (kLanes), the first of them onto lane `phase`.
-  void (*add_terms)(const char* x, int64_t n, int64_t phase, double* lanes);
-
-  // n contiguous terms onto lanes IN/OUT (kLanes), which hold the first `at` of their block
-  // already. Where a block ends its sum goes to sums OUT, one `stride` after the other, and the
-  // lanes begin anew.
-  void (*add_segment)(const char* x, int64_t n, int64_t at, double* lanes, double* sums,
-                      int64_t stride);
-
-  // lane IN/OUT (columns): the terms of `rows` rows of contiguous columns, one after the other.
-  // Row i lies at x + offsets[i * step]. fresh: the lane is written, not read.
-  void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                   int64_t columns, double* lane, bool fresh);
-
-  // sums OUT (n): whole sums of 1 to kFewTerms terms, which never leave the registers.
-  //   sum_rows    down columns: row i is contiguous at x + offsets[i]
-  //   sum_short   along short rows that touch each other
-  using Few = void (*)(const char* x, const int64_t* offsets, int64_t n, double* sums);
-  Few sum_rows[kFewTerms], sum_short[kFewTerms];
-
-  // lane OUT (n): one term each, `stride` bytes apart.
-  void (*spread)(const char* x, int64_t stride, int64_t n, double* lane);
+// The unfinished block of one output.
+struct OpenBlock {
+  alignas(64) double lanes[kMostSets][kLanes];
+  double shift;
 };
 
-// The kernels that do not depend on the dtype, and those that do.
+// The results of many outputs: number s of output i at values[s * pitch + i], and what its rounding
+// lost at errors[s * pitch + i]. errors: null for none.
+struct Results {
+  double *values, *errors;
+  int64_t pitch;
+};
+
+// What one accumulator does to one dtype; x points to elements of that dtype, offsets are bytes.
+// Lanes are [sets][pitch], where a function has no pitch [sets][kLanes], and so are results. The
+// shift of an output is read where the accumulator has one.
+struct ReduceKernels {
+  // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
+  // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes
+  // before it.
+  using Blocks = void (*)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
+                          double* results, int64_t pitch);
+  Blocks blocks, blocks_backward;
+
+  // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`.
+  void (*add_terms)(const char* x, int64_t n, int64_t phase, double shift, double* lanes);
+
+  // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of its terms
+  // already. Where a block ends, its results go to results OUT [sets][pitch], one `stride` after
+  // the other, and it begins anew. Not of blocks that are passed over twice.
+  void (*add_segment)(const char* x, int64_t n, int64_t at, OpenBlock* open, double* results,
+                      int64_t pitch, int64_t stride);
+
+  // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
+  // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,
+  // not read.
+  void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
+                   int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
+
+  // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
+  // registers. shift IN (n).
+  //   few_rows     down columns: row i is contiguous at x + offsets[i]
+  //   short_rows   along short rows that touch each other
+  using Few = void (*)(const char* x, const int64_t* offsets, int64_t n, const double* shift,
+                       double* lanes, int64_t pitch);
+  Few few_rows[kFewTerms], short_rows[kFewTerms];
+
+  // lanes OUT [sets][pitch]: of one term each, `step` bytes apart. shift IN (n).
+  void (*spread)(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
+                 int64_t pitch);
+};
+
+struct Accumulator {
+  ReduceKernels kernels[kDTypes];
+
+  int sets;        // numbers of a lane, and of a result
+  bool has_shift;  // terms count from a number amid them, at first the first one of their block
+  int passes[kDTypes];  // over a block; the second has the first result of the one before as shift
+
+  // results OUT [sets][to_pitch] of n terms, from their folded lanes IN [sets][pitch], of each of
+  // `columns` outputs. Null: the lanes are the results.
+  void (*settle)(const double* shift, const double* lanes, int64_t pitch, int64_t n,
+                 int64_t columns, double* results, int64_t to_pitch);
+
+  // to IN/OUT (n outputs), of to_terms terms each, become those of to_terms + from_terms.
+  void (*merge)(const Results& from, int64_t from_terms, const Results& to, int64_t to_terms,
+                int64_t n);
+};
+
 struct ReduceTable {
-  ReduceKernels kernels[kReduceInputs][kDTypes];
+  Accumulator accumulators[kAccumulations];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);
@@ -90,11 +146,27 @@ struct ReduceTable {
   // sums OUT (count): of kLanes lanes each, those of the next one `step` doubles on.
   void (*fold_each)(const double* lanes, int64_t step, int64_t count, double* sums);
 
-  // (hi, lo) IN/OUT (n) += (sums, errors); errors: null for none.
-  void (*merge)(const double* sums, const double* errors, double* hi, double* lo, int64_t n);
+  // numbers OUT (n) = x, `step` bytes apart.
+  void (*widen[kDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
 
   // y OUT (n) = hi + lo, rounded to the dtype. lo: null for none.
   void (*finish[kDTypes])(const double* hi, const double* lo, char* y, int64_t n);
+
+  // lo IN/OUT (n) becomes what hi + lo loses when it is rounded to the dtype. hi IN (n).
+  void (*lose[kDTypes])(const double* hi, double* lo, int64_t n);
+
+  // x IN/OUT (n): what is no number becomes 0.
+  void (*make_finite)(double* x, int64_t n);
+
+  // mean, m2 OUT (one): of a whole row of n contiguous terms.
+  void (*row_moments[kDTypes])(const char* x, int64_t n, double* mean, double* m2);
+
+  // (hi, lo) IN/OUT (n) += (sums, errors); errors: null for none.
+  void merge_sums(const double* sums, const double* errors, double* hi, double* lo,
+                  int64_t n) const {
+    const Results from = {const_cast<double*>(sums), const_cast<double*>(errors), 0};
+    accumulators[kIdentity].merge(from, 0, {hi, lo, 0}, 0, n);
+  }
 };
 
 }  // namespace fastact

@@ -2,7 +2,7 @@
 
 
 cdef void prepare_moments_of(
-    MomentReducer* moments, View x, View mean, View low, View second, tuple axes, double divisor
+    Reducer* reducer, View x, View mean, View low, View second, tuple axes, double divisor
 ) except *:
     """x: checked. All of the results go by the strides of one of them."""
     cdef cpp_bool[kMaxAxes] reduced
@@ -22,9 +22,7 @@ cdef void prepare_moments_of(
         for i in range(y.operand.ndim):
             if y.shape_[i] != 1 and y.strides_[i] != other.strides_[i]:
                 refuse("mean, low and second must have the same strides")
-    prepare_moments(
-        moments, table, x.operand, results, reduced, x.dtype, y.dtype, divisor
-    )
+    prepare_moments(reducer, table.reduce, x.operand, results, reduced, x.dtype, y.dtype, divisor)
 
 
 def moments_workspace(View x, View y, tuple axes):
@@ -32,14 +30,14 @@ def moments_workspace(View x, View y, tuple axes):
 
     y: mean or second.
     """
-    cdef MomentReducer reducer
+    cdef Reducer reducer
     check(x, "x", False)
     if y is None:
         refuse("y must be an array, got None")
     if element_count(x) == 0 or element_count(y) == 0 or resolve_threads(element_count(x)) == 1:
         return 0
     prepare_moments_of(&reducer, x, y, None, None, axes, 1)
-    return moment_workspace_size(&reducer)
+    return workspace_size(&reducer)
 
 
 def moments(
@@ -53,7 +51,7 @@ def moments(
     others may be None. workspace: SCRATCH of `moments_workspace` bytes, or None. stream: of a GPU;
     unused here.
     """
-    cdef MomentReducer reducer
+    cdef Reducer reducer
     cdef int threads
     check(x, "x", False)
     if element_count(x) == 0:
@@ -61,26 +59,9 @@ def moments(
     check(second if mean is None else mean, "mean or second", True)
     threads = resolve_threads(element_count(x))
     prepare_moments_of(&reducer, x, mean, low, second, axes, divisor)
-    use_moment_workspace(&reducer, workspace, threads)
+    use_workspace(&reducer, 1, workspace, threads)
     with nogil:
-        run_moments(&reducer, threads)
-
-
-cdef int use_moment_workspace(MomentReducer* reducer, View workspace, int threads) except -1:
-    """As `use_workspace` of sums."""
-    cdef int64_t bytes
-    cdef char* memory = memory_of(workspace, &bytes)
-    if threads > 1 and 0 < moment_workspace_size(reducer) <= bytes:
-        reducer.reducer.partial = <double*>memory
-    return 0
-
-
-cdef void run_moments(const MomentReducer* reducer, int threads) noexcept nogil:
-    run_partitions(threads, partitions_of(moment_partition, reducer))
-    if reducer.reducer.partial is not NULL:
-        run_partitions(
-            threads_for(moment_workspace_size(reducer) // 8, threads), partitions_of(merge_moment_partition, reducer)
-        )
+        run_reduction(&reducer, threads)
 
 
 def moments_backward(

@@ -1,4 +1,4 @@
-// The plan of a reduction, its tasks, and the way from the sums of blocks to the results. How the
+// The plan of a reduction, its tasks, and the way from the results of blocks to the arrays. How the
 // blocks of an array are read is in reduce_inputs.cpp.
 #include "cpu/reductions/reduce.h"
 
@@ -18,64 +18,117 @@ int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
 }
 
-// A task: some outputs over some chunks, from the sums of their blocks to y. Of several reducers,
-// one after the other.
-struct SumMerger {
+// The terms of chunks 0 .. chunk.
+int64_t terms_until(const Reducer& r, int64_t chunk) {
+  return std::min((chunk + 1) * r.chunk_blocks * kReduceBlock, r.terms.size);
+}
+
+// to OUT (n outputs)
+void copy_results(const Reducer& r, const Results& from, const Results& to, int64_t n) {
+  for (int s = 0; s < r.accumulator->sets; ++s) {
+    std::copy_n(from.values + s * from.pitch, n, to.values + s * to.pitch);
+    if (from.errors)
+      std::copy_n(from.errors + s * from.pitch, n, to.errors + s * to.pitch);
+    else
+      std::fill_n(to.errors + s * to.pitch, n, 0.0);
+  }
+}
+
+// Outputs first .. first + n of an array with the strides of r.y = hi + lo (null: 0), rounded;
+// n <= kMostColumns.
+void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
+                   const double* lo) {
+  const auto finish = r.table->finish[r.y_dtype];
+  const int64_t step = output_stride(r);
+  int64_t done = 0;
+  if (step == r.y_item && r.is_y_aligned) {
+    for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
+      finish(hi + done, lo ? lo + done : nullptr, y + at, m);
+      done += m;
+    });
+    return;
+  }
+  const MoveRow scatter = scatter_for(r.y_item);
+  alignas(64) char stage[kMostColumns * sizeof(double)];
+  finish(hi, lo, stage, n);
+  for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
+    scatter(y + at, stage + done * r.y_item, step, m);
+    done += m;
+  });
+}
+
+void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  double *mean = all.values, *mean_low = all.errors;
+  double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
+  if (r.y) store_outputs(r, r.y, first, n, mean, mean_low);
+  if (r.low) {
+    r.table->lose[r.y_dtype](mean, mean_low, n);
+    store_outputs(r, r.low, first, n, mean_low, nullptr);
+  }
+  if (!r.second) return;
+  for (int64_t i = 0; i < n; ++i) m2[i] = (m2[i] + m2_low[i]) / r.divisor;
+  store_outputs(r, r.second, first, n, m2, nullptr);
+}
+
+// A task: some outputs over some chunks, from the results of their blocks to y. Of several
+// reducers, one after the other.
+struct BlockMerger {
   const Reducer* reducers;
   const int count;
   const Reducer& r;  // the first: they have the same terms
-  alignas(64) double hi[kMostColumns], lo[kMostColumns];
-  alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
+  const int sets;
+  alignas(64) double memory[2][2][kMostColumns];
 
   struct Given {
     const Reducer* reducers;
     int count;
   };
-  explicit SumMerger(const Given& given)
-      : reducers(given.reducers), count(given.count), r(*given.reducers) {}
+  explicit BlockMerger(const Given& given)
+      : reducers(given.reducers),
+        count(given.count),
+        r(*given.reducers),
+        sets(r.accumulator->sets) {}
 
-  // (to, errors) OUT (count n): one chunk. What comes first is copied: merged into nothing, it is
-  // the same.
-  void chunk(BlockSums& source, int64_t first, int64_t n, int64_t index, double* to,
-             double* errors) {
-    const int64_t begin = index * r.chunk_blocks * kReduceBlock, all = count * n;
-    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, r.terms.size);
-    for (int64_t term = begin; term < end; term += kReduceBlock) {
-      const double* sums = source.sums(first, n, term, std::min(kReduceBlock, end - term));
-      if (term > begin) {
-        r.table->merge(sums, nullptr, to, errors, all);
-      } else {
-        std::copy(sums, sums + all, to);
-        std::fill(errors, errors + all, 0.0);
-      }
+  // Several sets share the columns: outputs of an array are kTile a task, at most.
+  Results local(int i) {
+    static_assert(kMostSets * kTile <= kMostColumns, "of all sets");
+    return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile};
+  }
+
+  // to OUT (count n): one chunk.
+  void chunk(BlockSource& source, int64_t first, int64_t n, int64_t index, const Results& to) {
+    const int64_t begin = index * r.chunk_blocks * kReduceBlock, end = terms_until(r, index);
+    for (int64_t term = begin, terms; term < end; term += terms) {
+      terms = std::min(kReduceBlock, end - term);
+      add_block(r, source.block(first, n, term, terms), terms, to, term - begin, count * n);
     }
   }
 
-  void one_chunk(BlockSums& source, int64_t first, int64_t n, int64_t index) {
-    chunk(source, first, n, index, hi, lo);
-    for (int k = 0; k < count; ++k) {
-      double* to = partial_of(reducers[k], index, first);
-      std::copy(hi + k * n, hi + (k + 1) * n, to);
-      std::copy(lo + k * n, lo + (k + 1) * n, to + r.outputs.size);
-    }
-  }
-
-  void all_chunks(BlockSums& source, int64_t first, int64_t n) {
-    if (r.terms.size <= kReduceBlock) {
-      store(first, n, source.sums(first, n, 0, r.terms.size), nullptr);
-      return;
-    }
-    chunk(source, first, n, 0, hi, lo);
-    for (int64_t c = 1; c < r.chunks; ++c) {
-      chunk(source, first, n, c, chunk_hi, chunk_lo);
-      r.table->merge(chunk_hi, chunk_lo, hi, lo, count * n);
-    }
-    store(first, n, hi, lo);
-  }
-
-  void store(int64_t first, int64_t n, const double* sums, const double* errors) {
+  void one_chunk(BlockSource& source, int64_t first, int64_t n, int64_t index) {
+    const Results all = local(0);
+    chunk(source, first, n, index, all);
     for (int k = 0; k < count; ++k)
-      store_sums(reducers[k], first, n, sums + k * n, errors ? errors + k * n : nullptr);
+      copy_results(r, of(all, k * n), partial_of(reducers[k], index, first), n);
+  }
+
+  void all_chunks(BlockSource& source, int64_t first, int64_t n) {
+    if (r.terms.size <= kReduceBlock && sets == 1)  // a sum without errors
+      return store(first, n, source.block(first, n, 0, r.terms.size));
+    const Results all = local(0), one = local(1);
+    chunk(source, first, n, 0, all);
+    for (int64_t c = 1; c < r.chunks; ++c) {
+      chunk(source, first, n, c, one);
+      add_chunk(r, one, c, all, count * n);
+    }
+    store(first, n, all);
+  }
+
+  void store(int64_t first, int64_t n, const Results& all) {
+    for (int k = 0; k < count; ++k) store_results(reducers[k], first, n, of(all, k * n));
+  }
+
+  static Results of(const Results& all, int64_t i) {
+    return {all.values + i, all.errors ? all.errors + i : nullptr, all.pitch};
   }
 };
 
@@ -98,25 +151,17 @@ void move_longest_last(Axes* axes) {
 
 }  // namespace
 
-void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
-                   const double* lo) {
-  const auto finish = r.table->finish[r.y_dtype];
-  const int64_t step = output_stride(r);
-  int64_t done = 0;
-  if (step == r.y_item && r.is_y_aligned) {
-    for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
-      finish(hi + done, lo ? lo + done : nullptr, y + at, m);
-      done += m;
-    });
-    return;
-  }
-  const MoveRow scatter = scatter_for(r.y_item);
-  alignas(64) char stage[kMostColumns * sizeof(double)];
-  finish(hi, lo, stage, n);
-  for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
-    scatter(y + at, stage + done * r.y_item, step, m);
-    done += m;
-  });
+void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
+               int64_t before, int64_t n) {
+  if (before > 0)
+    r.accumulator->merge(block, terms, to, before, n);
+  else
+    copy_results(r, block, to, n);  // merged into nothing, it is the same
+}
+
+void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Results& to, int64_t n) {
+  const int64_t before = terms_until(r, chunk - 1);
+  r.accumulator->merge(one, terms_until(r, chunk) - before, to, before, n);
 }
 
 void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
@@ -132,10 +177,26 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
     gather(stage + done * r.y_item, r.y + y, step, m);
     done += m;
   });
-  r.table->kernels[0][r.y_dtype].spread(stage, r.y_item, n, held);
+  r.table->widen[r.y_dtype](stage, r.y_item, n, held);
   std::fill(held_errors, held_errors + n, 0.0);
-  r.table->merge(sums, errors, held, held_errors, n);
+  r.table->merge_sums(sums, errors, held, held_errors, n);
   store_outputs(r, r.y, first, n, held, held_errors);
+}
+
+void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  if (r.accumulator == &r.table->accumulators[kMoments])
+    store_moments(r, first, n, all);
+  else
+    store_sums(r, first, n, all.values, all.errors);
+}
+
+void set_accumulator(Reducer* r, const ReduceTable* table, Accumulation what, int dtype) {
+  r->table = table;
+  r->accumulator = &table->accumulators[what];
+  r->kernels = &r->accumulator->kernels[dtype];
+  r->dtype = dtype;
+  r->item = item_size(dtype);
+  r->partial = nullptr;
 }
 
 void set_output(Reducer* r, char* y, int dtype, bool is_aligned_y) {
@@ -150,20 +211,16 @@ void cut_terms(Reducer* r) {
   r->chunks = ceil_div(r->terms.size, r->chunk_blocks * kReduceBlock);
 }
 
-void prepare(Reducer* r, const ReduceTable* table, const ReduceKernels* kernels, const Operand& x,
+void prepare(Reducer* r, const ReduceTable* table, Accumulation what, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate) {
   const int64_t item = item_size(dtype);
   const Reduction plan = plan_reduction(x, y, reduced, item, true);
-  r->table = table;
-  r->kernels = kernels;
-  r->dtype = dtype;
-  r->item = item;
+  set_accumulator(r, table, what, dtype);
   r->accumulate = accumulate;
   r->x = plan.x;
   r->outputs = plan.kept;
   set_output(r, plan.y, y_dtype, is_aligned(y, item_size(y_dtype)));
   r->terms = plan.reduced;
-  r->partial = nullptr;
   r->has_segments = false;
   (plan.inner_reduced ? r->terms : r->outputs)
       .append(plan.inner, plan.inner_x, plan.inner_reduced ? 0 : plan.inner_y);
@@ -172,8 +229,9 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceKernels* kernels,
   const bool is_wide = is_unit && !plan.inner_reduced &&
                        (plan.inner > kNarrowTile || (plan.inner == kNarrowTile && !is_joined));
 
-  // Enough tasks for many threads before they grow to what is best for one.
-  const int64_t even = ceil_div(r->outputs.size, kFewTasks);
+  // Enough tasks for many threads before they grow to what is best for one; but none smaller than
+  // a block.
+  const int64_t even = std::max(ceil_div(r->outputs.size, kFewTasks), kReduceBlock / r->terms.size);
   r->row = r->outputs.size;
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
   const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
@@ -208,20 +266,48 @@ void prepare(Reducer* r, const ReduceTable* table, const ReduceKernels* kernels,
   cut_terms(r);
 }
 
-int64_t workspace_size(const Reducer* r) {
-  if (r->tasks >= kFewTasks || r->chunks == 1) return 0;
-  return r->chunks * r->outputs.size * 2 * int64_t(sizeof(double));
+void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, const Operand* results,
+                     const bool* reduced, int dtype, int y_dtype, double divisor) {
+  constexpr int kResults = 3;
+  char** const outputs[kResults] = {&r->y, &r->low, &r->second};
+  // All have the strides of those that are there; none is, but in shape, where only the size of the
+  // workspace is asked for.
+  const Operand* const there =
+      std::find_if(results, results + kResults, [](const Operand& one) { return one.data; });
+  const Operand* const y = there == results + kResults ? results : there;
+  prepare(r, table, kMoments, x, *y, reduced, dtype, y_dtype, false);
+  const int64_t origin_shift = r->y - y->data;
+  for (int k = 0; k < kResults; ++k) {
+    char* const data = results[k].data;
+    *outputs[k] = data ? data + origin_shift : nullptr;
+    r->is_y_aligned &= reinterpret_cast<uintptr_t>(data) % uintptr_t(r->y_item) == 0;
+  }
+  r->divisor = divisor;
 }
 
-void reduce_tasks(const Reducer* reducers, int count, BlockSums& source, int64_t index,
+int64_t workspace_size(const Reducer* r) {
+  if (r->tasks >= kFewTasks || r->chunks == 1) return 0;
+  return r->chunks * r->outputs.size * 2 * r->accumulator->sets * int64_t(sizeof(double));
+}
+
+void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,
                   int64_t partitions) {
-  with_frame<SumMerger>(SumMerger::Given{reducers, count}, [&](SumMerger& merger) {
-    for_tasks(*reducers, index, partitions, [&](int64_t first, int64_t n, int64_t chunk) {
-      if (reducers->partial)
-        merger.one_chunk(source, first, n, chunk);
+  const Reducer& r = *reducers;
+  const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
+  const int64_t tasks = r.tasks * chunks;
+  with_frame<BlockMerger>(BlockMerger::Given{reducers, count}, [&](BlockMerger& merger) {
+    for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
+      // In memory's order: the tiles of a row, the chunks, the rows.
+      const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
+      const bool is_tile_inner = r.layout == Reducer::kColumns;
+      const int64_t tile = is_tile_inner ? within % tiles : within / chunks;
+      const int64_t first = row * r.row + tile * r.tile,
+                    n = std::min(r.tile, r.row - tile * r.tile);
+      if (r.partial)
+        merger.one_chunk(source, first, n, is_tile_inner ? within / tiles : within % chunks);
       else
         merger.all_chunks(source, first, n);
-    });
+    }
   });
 }
 
@@ -230,12 +316,9 @@ void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions) 
   const int64_t end = r.outputs.size * (index + 1) / partitions;
   for (int64_t first = r.outputs.size * index / partitions; first < end; first += kTile) {
     const int64_t n = std::min(kTile, end - first);
-    double *hi = partial_of(r, 0, first), *lo = hi + r.outputs.size;
-    for (int64_t c = 1; c < r.chunks; ++c) {
-      const double* part = partial_of(r, c, first);
-      r.table->merge(part, part + r.outputs.size, hi, lo, n);
-    }
-    store_sums(r, first, n, hi, lo);
+    const Results all = partial_of(r, 0, first);
+    for (int64_t c = 1; c < r.chunks; ++c) add_chunk(r, partial_of(r, c, first), c, all, n);
+    store_results(r, first, n, all);
   }
 }
 

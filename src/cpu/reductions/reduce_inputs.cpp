@@ -1,4 +1,4 @@
-// The inputs of a sum: reads the blocks of an array x in each layout (reduce.h).
+// The inputs of a reduction: reads the blocks of an array x in each layout (reduce.h).
 #include <algorithm>
 #include <cstring>
 
@@ -10,43 +10,77 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kOutputs = 256;    // outputs a task, where they are not columns, at most
 constexpr int64_t kGathered = 2048;  // elements gathered at a time
 
-struct ArrayInputs : BlockSums {
+struct ArrayInputs : BlockSource {
+  static constexpr int64_t kPitch = kLanes * kTile;
   const Reducer& r;
-  alignas(64) double lanes[kLanes * kTile];
-  alignas(64) double own_sums[kTile];
+  const Accumulator& a;
+  const int passes;
+  alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
+  alignas(64) double shift[kLanes * kNarrowTile];
   alignas(64) char stage[kGathered * sizeof(double)];
   int64_t offsets[kReduceBlock];
 
-  explicit ArrayInputs(const Reducer& reducer) : r(reducer) {}
+  explicit ArrayInputs(const Reducer& reducer)
+      : r(reducer), a(*reducer.accumulator), passes(a.passes[reducer.dtype]) {}
 
-  const double* sums(int64_t first, int64_t n, int64_t term, int64_t terms) override {
-    switch (r.layout) {
-      case Reducer::kRows:
-        return rows(first, n, term, terms);
-      case Reducer::kSpread:
-        return spread(first, n, terms);
-      default:
-        return columns(first, n, term, terms);
+  Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
+    if (r.layout == Reducer::kRows)
+      rows(first, n, term, terms);
+    else if (r.layout == Reducer::kSpread)
+      spread(first, n, terms);
+    else
+      columns(first, n, term, terms);
+    return {lanes, nullptr, kPitch};
+  }
+
+  // The passes over one block of n columns, the first with `shift` as it stands. add: the terms, to
+  // lanes, of which it says how many there are.
+  template <class Add>
+  void settle(int64_t terms, int64_t n, Add add) {
+    for (int pass = 0; pass < passes; ++pass) {
+      if (pass > 0) std::copy(lanes, lanes + n, shift);
+      if (a.has_shift) r.table->make_finite(shift, n);
+      const int64_t count = add();
+      for (int s = 0; s < a.sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
+      if (a.settle) a.settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
     }
   }
 
-  const double* rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    int64_t at[kOutputs];
+  void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
-    if (r.has_dense_terms) {
-      r.kernels->sum_blocks(r.x + term * r.item, at, n, terms, own_sums);
-    } else if (r.is_backward) {
-      r.kernels->sum_blocks_backward(r.x - term * r.item, at, n, terms, own_sums);
-    } else {
-      for (int64_t k = 0; k < n; ++k) gathered_row(r.x + at[k], term, terms, &own_sums[k]);
-    }
-    return own_sums;
+    if (r.is_backward)
+      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, lanes, kPitch);
+    if (r.has_dense_terms && r.terms.count == 1)
+      return r.kernels->blocks(r.x + term * r.item, at, n, terms, lanes, kPitch);
+    for (int64_t k = 0; k < n; ++k)
+      r.has_dense_terms ? pieces(r.x + at[k], term, terms, lanes + k)
+                        : gathered_row(r.x + at[k], term, terms, lanes + k);
   }
 
-  void gathered_row(const char* x, int64_t term, int64_t terms, double* sum) {
+  // Of an accumulator that does not go by segments.
+  void pieces(const char* x, int64_t term, int64_t terms, double* results) {
+    alignas(64) double row[kMostSets * kLanes];
+    double from, folded[kMostSets];
+    for_spans(r.terms, term, 1, [&](int64_t offset, int64_t, int64_t) {
+      r.table->widen[r.dtype](x + offset, r.item, 1, &from);
+    });
+    for (int pass = 0; pass < passes; ++pass, from = *results) {
+      r.table->make_finite(&from, 1);
+      std::fill_n(row, a.sets * kLanes, -0.0);
+      int64_t phase = 0;
+      for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
+        r.kernels->add_terms(x + offset, m, phase, from, row);
+        phase = (phase + m) % kLanes;
+      });
+      r.table->fold_each(row, kLanes, a.sets, folded);
+      a.settle(&from, folded, 1, terms, 1, results, kPitch);
+    }
+  }
+
+  void gathered_row(const char* x, int64_t term, int64_t terms, double* results) {
     const MoveRow gather = gather_for(r.item);
     const int64_t step = last_stride(r.terms), start = 0;
     char* to = stage;
@@ -57,59 +91,82 @@ struct ArrayInputs : BlockSums {
         gather(to, x + offset, step, m);
       to += m * r.item;
     });
-    r.kernels->sum_blocks(stage, &start, 1, terms, sum);
+    r.kernels->blocks(stage, &start, 1, terms, results, kPitch);
   }
 
-  const double* spread(int64_t first, int64_t n, int64_t terms) {
+  void spread(int64_t first, int64_t n, int64_t terms) {
     const int64_t step = last_stride(r.outputs);
-    int64_t done = 0;
-    if (r.has_dense_terms) {
-      const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
+    const auto for_outputs = [&](auto visit) {
+      int64_t done = 0;
       for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
-        r.kernels->sum_short[terms - 1](r.x + low + offset, nullptr, m, own_sums + done);
+        visit(r.x + offset, done, m);
         done += m;
       });
-      return own_sums;
-    }
-    offsets_of(r.terms, 0, terms, offsets);
-    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
-      for (int64_t i = 0; i < terms; ++i)
-        r.kernels->spread(r.x + offset + offsets[i], step, m, lanes + i * n + done);
-      done += m;
+    };
+    if (a.has_shift || !r.has_dense_terms) offsets_of(r.terms, 0, terms, offsets);
+    if (a.has_shift)
+      for_outputs([&](const char* x, int64_t done, int64_t m) {
+        r.table->widen[r.dtype](x + offsets[0], step, m, shift + done);
+      });
+    settle(terms, n, [&] {
+      if (r.has_dense_terms) {
+        const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
+        for_outputs([&](const char* x, int64_t done, int64_t m) {
+          r.kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
+        });
+        return int64_t{1};
+      }
+      for_outputs([&](const char* x, int64_t done, int64_t m) {
+        for (int64_t i = 0; i < terms; ++i)
+          r.kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+      });
+      return terms;
     });
-    r.table->fold(lanes, terms, n);
-    return lanes;
   }
 
-  const double* columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
+  void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const char* x = r.x;
     for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
-    if (r.layout == Reducer::kNarrow && r.has_dense_rows) {
-      r.is_backward ? dense_backward(x - term * n * r.item, n, terms)
-                    : dense(x + term * n * r.item, n, terms, true);
+    const bool is_narrow = r.layout == Reducer::kNarrow, is_dense = is_narrow && r.has_dense_rows;
+    if (is_dense) {
+      x += (r.is_backward ? -term : term) * n * r.item;
+      offsets[0] = 0;
     } else {
       offsets_of(r.terms, term, terms, offsets);
-      if (r.layout == Reducer::kColumns && terms <= kFewTerms) {
-        r.kernels->sum_rows[terms - 1](x, offsets, n, own_sums);
-        return own_sums;
-      }
-      r.layout == Reducer::kNarrow ? gathered(x, n, terms) : in_place(x, n, terms);
     }
-    r.table->fold(lanes, terms, n);
-    return lanes;
+    if (a.has_shift) {
+      gather_for(r.item)(stage, x + offsets[0], last_stride(r.outputs), n);
+      r.table->widen[r.dtype](stage, r.item, n, shift);
+    }
+    settle(terms, n, [&] {
+      if (!is_narrow && terms <= kFewTerms) {
+        r.kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
+        return int64_t{1};
+      }
+      for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
+        std::copy(shift, shift + done, shift + done);
+      if (!is_narrow)
+        for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
+          add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, lanes + lane * n,
+                   true);
+      else if (!is_dense)
+        gathered(x, n, terms);
+      else
+        r.is_backward ? dense_backward(x, n, terms) : dense(x, n, terms, true);
+      return terms;
+    });
   }
 
-  void in_place(const char* x, int64_t n, int64_t terms) {
-    for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
-      r.kernels->add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n,
-                          lanes + lane * n, true);
+  void add_rows(const char* x, const int64_t* at, int64_t step, int64_t rows, int64_t width,
+                double* to, bool fresh) {
+    r.kernels->add_rows(x, at, step, rows, width, shift, to, kPitch, fresh);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {
     const MoveRow gather = gather_for(r.item);
-    const int64_t rows = kGathered / n / kLanes * kLanes, step = last_stride(r.outputs);
-    for (int64_t done = 0; done < terms; done += rows) {
-      const int64_t m = std::min(rows, terms - done);
+    const int64_t most = kGathered / n / kLanes * kLanes, step = last_stride(r.outputs);
+    for (int64_t done = 0, m; done < terms; done += m) {
+      m = std::min(most, terms - done);
       for (int64_t i = 0; i < m; ++i)
         gather(stage + i * n * r.item, x + offsets[done + i], step, n);
       dense(stage, n, m, done == 0);
@@ -118,14 +175,12 @@ struct ArrayInputs : BlockSums {
 
   // Dense rows of n columns: kLanes of them are one row that holds every lane.
   void dense(const char* x, int64_t n, int64_t terms, bool fresh) {
-    const int64_t whole = terms / kLanes, rest = terms % kLanes;
+    const int64_t whole = terms / kLanes, rest = terms % kLanes, end = 0;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = i * kLanes * n * r.item;
-    if (whole) r.kernels->add_rows(x, at, 1, whole, kLanes * n, lanes, fresh);
-    const int64_t end = 0;
+    if (whole) add_rows(x, at, 1, whole, kLanes * n, lanes, fresh);
     if (rest)
-      r.kernels->add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, lanes,
-                          fresh && whole == 0);
+      add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, lanes, fresh && whole == 0);
   }
 
   // The same of rows of which each touches the one before: in memory lane 31 comes first. What is
@@ -134,22 +189,25 @@ struct ArrayInputs : BlockSums {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
-    if (whole)
-      r.kernels->add_rows(x, at, 1, whole, kLanes * n, lanes, true);
-    else
-      std::fill(lanes, lanes + kLanes * n, -0.0);
+    if (whole) add_rows(x, at, 1, whole, kLanes * n, lanes, true);
+    for (int s = 0; s < a.sets && !whole; ++s) std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
     const int64_t end = -(terms - 1) * row;
-    if (rest) r.kernels->add_rows(x, &end, 1, 1, rest * n, lanes + (kLanes - rest) * n, false);
-    reverse_lanes(lanes, n);
+    if (rest) add_rows(x, &end, 1, 1, rest * n, lanes + (kLanes - rest) * n, false);
+    for (int s = 0; s < a.sets; ++s)
+      for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
+        std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
+                         lanes + s * kPitch + (kLanes - 1 - i) * n);
   }
 };
 
 }  // namespace
 
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
-  if (reducer->has_segments) return reduce_segmented(*reducer, index, partitions);
+  const Reducer& r = *reducer;
+  if (r.has_segments && r.accumulator->passes[r.dtype] == 1)
+    return reduce_segmented(r, index, partitions);
   with_frame<ArrayInputs>(
-      *reducer, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
+      r, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
 }
 
 }  // namespace fastact

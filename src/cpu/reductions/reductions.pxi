@@ -5,8 +5,12 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
         double* partial
 
     void prepare_reduction "fastact::prepare"(
-        Reducer*, const ReduceTable*, const ReduceKernels*, const Operand&, const Operand&,
-        const cpp_bool*, int, int, cpp_bool
+        Reducer*, const ReduceTable*, Accumulation, const Operand&, const Operand&, const cpp_bool*,
+        int, int, cpp_bool
+    ) noexcept
+    void prepare_moments(
+        Reducer*, const ReduceTable*, const Operand&, const Operand*, const cpp_bool*, int, int,
+        double
     ) noexcept
     int64_t workspace_size(const Reducer*) noexcept
     void reduce_partition(const Reducer*, int64_t, int64_t) noexcept
@@ -21,20 +25,6 @@ cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
         int sum_count
 
     int64_t sum_workspace_size(int64_t, int64_t) noexcept
-
-cdef extern from "cpu/reductions/moments.h" namespace "fastact" nogil:
-    ctypedef struct MomentReducer:
-        Reducer reducer
-
-    void prepare_moments "fastact::prepare"(
-        MomentReducer*, const KernelTable*, const Operand&, const Operand*, const cpp_bool*, int, int,
-        double
-    ) noexcept
-    int64_t moment_workspace_size "fastact::workspace_size"(const MomentReducer*) noexcept
-    void moment_partition "fastact::reduce_partition"(const MomentReducer*, int64_t, int64_t) noexcept
-    void merge_moment_partition "fastact::merge_partition"(
-        const MomentReducer*, int64_t, int64_t
-    ) noexcept
 
 cdef extern from "cpu/reductions/squares.h" namespace "fastact" nogil:
     ctypedef struct SquareGrad:

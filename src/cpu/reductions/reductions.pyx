@@ -11,8 +11,8 @@ cdef void prepare_sum(
     set_axes(&reduced[0], axes, x.operand.ndim)
     check_kept(y, x, reduced, False, "y")
     prepare_reduction(
-        reducer, table.reduce, &table.reduce.kernels[term][x.dtype], x.operand, y.operand, reduced,
-        x.dtype, y.dtype, accumulate,
+        reducer, table.reduce, <Accumulation>term, x.operand, y.operand, reduced, x.dtype, y.dtype,
+        accumulate,
     )
 
 
@@ -52,8 +52,12 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     prepare_sum(&reducer, term, x, y, axes, accumulate)
     use_workspace(&reducer, 1, workspace, threads)
     with nogil:
-        run_partitions(threads, partitions_of(reduce_partition, &reducer))
-        merge_chunks(&reducer, 1, threads)
+        run_reduction(&reducer, threads)
+
+
+cdef void run_reduction(const Reducer* reducer, int threads) noexcept nogil:
+    run_partitions(threads, partitions_of(reduce_partition, reducer))
+    merge_chunks(reducer, 1, threads)
 
 
 cdef int use_workspace(Reducer* reducers, int count, View workspace, int threads) except -1:

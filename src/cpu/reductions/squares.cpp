@@ -5,7 +5,7 @@
 namespace fastact {
 namespace {
 
-struct Squares : BlockSums {
+struct Squares : BlockSource {
   const StridedOperands& s;
   const Reducer& r;
   ChunkReader reader;
@@ -15,19 +15,19 @@ struct Squares : BlockSums {
 
   explicit Squares(const SquareGrad& a) : s(a.operands), r(a.reducer), reader(a.operands) {}
 
-  const double* sums(int64_t, int64_t, int64_t term, int64_t terms) override {
+  Results block(int64_t, int64_t, int64_t term, int64_t terms) override {
     std::fill(lanes, lanes + kLanes, -0.0);
     for (int64_t done = 0, n; done < terms; done += n) {
       n = std::min(kPiece, terms - done);
       reader.go(0, term + done, n);
       const char* from = reader.load(SquareGrad::kX, x);
-      r.kernels->add_terms(from, n, done % kLanes, lanes);
+      r.kernels->add_terms(from, n, done % kLanes, 0, lanes);
       char* to = reader.direct(SquareGrad::kGrad);
       s.kernels->twice[s.compute_item == sizeof(double)](from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
     r.table->fold(lanes, kLanes, 1);
-    return lanes;
+    return {lanes, nullptr, 1};
   }
 };
 
@@ -38,11 +38,9 @@ void prepare(SquareGrad* square, const KernelTable* table, int dtype, const Oper
   const Operand arrays[] = {x, grad};
   plan_operands(&square->operands, table->convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
   Reducer* r = &square->reducer;
-  r->table = table->reduce;
-  r->kernels = &table->reduce->kernels[kSquare][square->operands.compute_dtype];
+  set_accumulator(r, table->reduce, kSquare, square->operands.compute_dtype);
   r->outputs = r->terms = Axes();
   r->terms.size = square->operands.size();
-  r->partial = nullptr;
   r->accumulate = false;
   set_output(r, value.data, dtype,
              reinterpret_cast<uintptr_t>(value.data) % uintptr_t(item_size(dtype)) == 0);

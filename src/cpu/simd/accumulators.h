@@ -54,6 +54,13 @@ FASTACT_HD void load_some_to(Vector& v, const T* x, int64_t n, Vector rest) {
   v = load_some(x, n, rest);
 }
 
+// One lane, by the same names.
+FASTACT_HD void store(double v, double* to) { *to = v; }
+template <class T>
+FASTACT_HD void load_to(double& v, const T* x) {
+  v = to_double(*x);
+}
+
 // Terms that a sum converts to double: of all dtypes but double itself.
 template <class T>
 constexpr bool is_converted = sizeof(T) < sizeof(double);

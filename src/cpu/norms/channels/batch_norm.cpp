@@ -67,7 +67,7 @@ void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutr
   for (int64_t first = 0; first < norm.channels; first += kPiece) {
     const int64_t n = std::min(kPiece, norm.channels - first);
     gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
-    norm.table->reduce->kernels[kIdentity][from.dtype].spread(packed, item, n, to + first);
+    norm.table->reduce->widen[from.dtype](packed, item, n, to + first);
   }
   if (norm.operands.is_channel_reversed) std::reverse(to, to + norm.channels);
 }
@@ -85,7 +85,7 @@ void write_channels(const BatchNorm& norm, const double* from, const ChannelArra
       numbers[i] = from[norm.operands.is_channel_reversed ? last - first - i : first + i];
     if (accumulate) {
       gather_for(item)(packed, at, to.stride, n);
-      norm.table->reduce->kernels[kIdentity][to.dtype].spread(packed, item, n, before);
+      norm.table->reduce->widen[to.dtype](packed, item, n, before);
       for (int64_t i = 0; i < n; ++i) numbers[i] += before[i];
     }
     norm.table->reduce->finish[to.dtype](numbers, nullptr, packed, n);

@@ -1,6 +1,6 @@
 // batch_norm: z = (x - mean) rstd w + b for each channel, f(z), and the backward pass.
 //
-// The statistics are moments (reductions/moments.h) over every axis but the channels'. Everything
+// The statistics are moments (reductions/reduce.h) over every axis but the channels'. Everything
 // after them goes chunk by chunk in the compute type (core/chunk_reader.h), with the activation's
 // kernel on a chunk that lies in the first-level cache. The channel coefficients, a few numbers a
 // channel, are computed once a call. Where the channels are rows (NCHW) a coefficient is one number
@@ -22,7 +22,8 @@
 #pragma once
 
 #include "cpu/core/chunk_reader.h"
-#include "cpu/reductions/moments.h"
+#include "cpu/core/kernel_table.h"
+#include "cpu/reductions/reduce.h"
 
 namespace fastact {
 

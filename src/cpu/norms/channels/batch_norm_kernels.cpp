@@ -8,45 +8,91 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// One coefficient of element i.
-template <class T, bool row>
-struct Coefficient {
-  const T* at;
-  T one;
-  Coefficient(const char* const* all, int k) : at(reinterpret_cast<const T*>(all[k])), one(*at) {}
-  FASTACT_HD T operator()(int64_t i) const { return row ? at[i] : one; }
+// The coefficients of a channel.
+template <class T>
+struct OfChannel {
+  const char* const* all;
+  int64_t channel;
+  FASTACT_HD T operator()(int k) const { return reinterpret_cast<const T*>(all[k])[channel]; }
 };
 
-template <class T, bool row>
-void normalise(const char* from, const char* const* all, char* to, int64_t n) {
-  const Coefficient<T, row> high(all, kHigh), low(all, kLow), factor(all, kScale),
-      offset(all, kOffset);
-  const T* x = reinterpret_cast<const T*>(from);
-  T* z = reinterpret_cast<T*>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i)
-    z[i] = batch_normalised(x[i], high(i), low(i), factor(i), offset(i));
+// What becomes of an element by them.
+template <class T>
+struct Normalise {
+  T high, low, factor, offset;
+  FASTACT_HD explicit Normalise(OfChannel<T> of)
+      : high(of(kHigh)), low(of(kLow)), factor(of(kScale)), offset(of(kOffset)) {}
+  FASTACT_HD T operator()(T x, T) const { return batch_normalised(x, high, low, factor, offset); }
+};
+template <class T>
+struct Gradient {
+  T high, low, factor, mean_p, slope;
+  FASTACT_HD explicit Gradient(OfChannel<T> of)
+      : high(of(kHigh)), low(of(kLow)), factor(of(kScale)), mean_p(of(kMeanP)), slope(of(kSlope)) {}
+  FASTACT_HD T operator()(T p, T x) const {
+    return batch_gradient(p, centred(x, high, low), factor, mean_p, slope);
+  }
+};
+template <class T>
+struct Scale {
+  T factor;
+  FASTACT_HD explicit Scale(OfChannel<T> of) : factor(of(kScale)) {}
+  FASTACT_HD T operator()(T p, T) const { return p * factor; }
+};
+
+// As many calls with 8 rows as there are, the others one by one.
+template <class Visit8, class Visit1>
+FASTACT_HD void for_rows(int64_t rows, Visit8 eight, Visit1 one) {
+  int64_t r = 0;
+  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) eight(r);
+  for (; r < rows; ++r) one(r);
 }
 
-template <class T, bool row>
-void gradient(const char* p_, const char* x_, const char* const* all, char* to, int64_t n) {
-  const Coefficient<T, row> high(all, kHigh), low(all, kLow), factor(all, kScale),
-      mean_p(all, kMeanP), slope(all, kSlope);
-  const T* p = reinterpret_cast<const T*>(p_);
-  const T* x = reinterpret_cast<const T*>(x_);
-  T* dx = reinterpret_cast<T*>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i)
-    dx[i] = batch_gradient(p[i], centred(x[i], high(i), low(i)), factor(i), mean_p(i), slope(i));
+template <class T>
+const T* elements(const char* at) {
+  return reinterpret_cast<const T*>(at);
 }
 
-template <class T, bool row>
-void scale(const char* from, const char* const* all, char* to, int64_t n) {
-  const Coefficient<T, row> factor(all, kScale);
-  const T* p = reinterpret_cast<const T*>(from);
-  T* dx = reinterpret_cast<T*>(to);
+template <class Map, class T>
+void map_chunk(const char* from_a, const char* from_b, const char* const* all, char* to,
+               int64_t n) {
+  const Map map(OfChannel<T>{all, 0});
+  const T *a = elements<T>(from_a), *b = elements<T>(from_b);
+  T* made = reinterpret_cast<T*>(to);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = p[i] * factor(i);
+  for (int64_t i = 0; i < n; ++i) made[i] = map(a[i], b[i]);
+}
+
+template <class Map, int64_t kRows, class T>
+void map_some(const T* a, const T* b, const char* const* all, T* to, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const Map map(OfChannel<T>{all, i});
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows; ++k) to[k * n + i] = map(a[k * n + i], b[k * n + i]);
+  }
+}
+
+template <class Map, class T>
+void map_segments(const char* from_a, const char* from_b, const char* const* all, char* to,
+                  int64_t segments, int64_t n) {
+  const T *a = elements<T>(from_a), *b = elements<T>(from_b);
+  T* made = reinterpret_cast<T*>(to);
+  for (int64_t r = 0; r < segments; ++r, a += n, b += n, made += n) {
+    const Map map(OfChannel<T>{all, r});
+    map_span(a, b, made, n, [=](T x, T y) FASTACT_INLINED { return map(x, y); });
+  }
+}
+
+template <class Map, class T>
+void map_rows(const char* from_a, const char* from_b, const char* const* all, char* to,
+              int64_t rows, int64_t n) {
+  const T *a = elements<T>(from_a), *b = elements<T>(from_b);
+  T* made = reinterpret_cast<T*>(to);
+  for_rows(
+      rows,
+      [&](int64_t r) { map_some<Map, kRowsAtOnce>(a + r * n, b + r * n, all, made + r * n, n); },
+      [&](int64_t r) { map_some<Map, 1>(a + r * n, b + r * n, all, made + r * n, n); });
 }
 
 // The number of a lane.
@@ -171,12 +217,6 @@ void add_piece(const char* p, const char* x, const char* const* all, int64_t n, 
   }
 }
 
-void fold_lanes(const double* lanes, double* sums) {
-  Vector total[2][kVectors];
-  set_lanes(total, lanes);
-  for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
-}
-
 // Elements of a segment from which on the next one is prefetched, and of that, at most.
 constexpr int64_t kLeastPrefetched = 64, kPrefetchedSegment = 1024;
 
@@ -209,66 +249,9 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
   }
 }
 
-template <class T>
-struct OfSegment {
-  const char* const* all;
-  FASTACT_HD T operator()(int k, int64_t segment) const {
-    return reinterpret_cast<const T*>(all[k])[segment];
-  }
-};
-
-template <class T>
-void normalise_segments(const char* from, const char* const* all, char* to, int64_t segments,
-                        int64_t n) {
-  const OfSegment<T> of{all};
-  const T* x = reinterpret_cast<const T*>(from);
-  T* z = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < segments; ++r, x += n, z += n) {
-    const T high = of(kHigh, r), low = of(kLow, r), factor = of(kScale, r), offset = of(kOffset, r);
-    map_span(x, x, z, n, [=](T v, T) FASTACT_INLINED {
-      return batch_normalised(v, high, low, factor, offset);
-    });
-  }
-}
-
-template <class T>
-void gradient_segments(const char* p_, const char* x_, const char* const* all, char* to,
-                       int64_t segments, int64_t n) {
-  const OfSegment<T> of{all};
-  const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
-  T* dx = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < segments; ++r, p += n, x += n, dx += n) {
-    const T high = of(kHigh, r), low = of(kLow, r), factor = of(kScale, r), mean_p = of(kMeanP, r),
-            slope = of(kSlope, r);
-    map_span(p, x, dx, n, [=](T term, T v) FASTACT_INLINED {
-      return batch_gradient(term, centred(v, high, low), factor, mean_p, slope);
-    });
-  }
-}
-
-template <class T>
-void scale_segments(const char* from, const char* const* all, char* to, int64_t segments,
-                    int64_t n) {
-  const OfSegment<T> of{all};
-  const T* p = reinterpret_cast<const T*>(from);
-  T* dx = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < segments; ++r, p += n, dx += n) {
-    const T factor = of(kScale, r);
-    map_span(p, p, dx, n, [=](T term, T) FASTACT_INLINED { return term * factor; });
-  }
-}
-
-// As many calls with 8 rows as there are, the others one by one.
-template <class Visit8, class Visit1>
-FASTACT_HD void for_rows(int64_t rows, Visit8 eight, Visit1 one) {
-  int64_t r = 0;
-  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) eight(r);
-  for (; r < rows; ++r) one(r);
-}
-
 template <class T, int kRows>
 void add_some(const T* p, const T* x, const char* const* all, int64_t n, T* sum, T* product) {
-  const Coefficient<T, true> high(all, kHigh), low(all, kLow);
+  const T *high = elements<T>(all[kHigh]), *low = elements<T>(all[kLow]);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     T s = sum[i], q = product[i];
@@ -276,7 +259,7 @@ void add_some(const T* p, const T* x, const char* const* all, int64_t n, T* sum,
     for (int k = 0; k < kRows; ++k) {
       const T term = p[k * n + i];
       s += term;
-      q += term * centred(x[k * n + i], high(i), low(i));
+      q += term * centred(x[k * n + i], high[i], low[i]);
     }
     sum[i] = s, product[i] = q;
   }
@@ -293,51 +276,6 @@ void add_rows(const char* p_, const char* x_, const char* const* all, int64_t ro
       [&](int64_t r) { add_some<T, 1>(p + r * n, x + r * n, all, n, sum, product); });
 }
 
-template <class T, int kRows>
-void normalise_some(const T* x, const char* const* all, T* z, int64_t n) {
-  const Coefficient<T, true> high(all, kHigh), low(all, kLow), factor(all, kScale),
-      offset(all, kOffset);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-#pragma GCC unroll 8
-    for (int k = 0; k < kRows; ++k)
-      z[k * n + i] = batch_normalised(x[k * n + i], high(i), low(i), factor(i), offset(i));
-  }
-}
-
-template <class T>
-void normalise_rows(const char* from, const char* const* all, char* to, int64_t rows, int64_t n) {
-  const T* x = reinterpret_cast<const T*>(from);
-  T* z = reinterpret_cast<T*>(to);
-  for_rows(
-      rows, [&](int64_t r) { normalise_some<T, kRowsAtOnce>(x + r * n, all, z + r * n, n); },
-      [&](int64_t r) { normalise_some<T, 1>(x + r * n, all, z + r * n, n); });
-}
-
-template <class T, int kRows>
-void gradient_some(const T* p, const T* x, const char* const* all, T* dx, int64_t n) {
-  const Coefficient<T, true> high(all, kHigh), low(all, kLow), factor(all, kScale),
-      mean_p(all, kMeanP), slope(all, kSlope);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-#pragma GCC unroll 8
-    for (int k = 0; k < kRows; ++k)
-      dx[k * n + i] = batch_gradient(p[k * n + i], centred(x[k * n + i], high(i), low(i)),
-                                     factor(i), mean_p(i), slope(i));
-  }
-}
-
-template <class T>
-void gradient_rows(const char* p_, const char* x_, const char* const* all, char* to, int64_t rows,
-                   int64_t n) {
-  const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
-  T* dx = reinterpret_cast<T*>(to);
-  for_rows(
-      rows,
-      [&](int64_t r) { gradient_some<T, kRowsAtOnce>(p + r * n, x + r * n, all, dx + r * n, n); },
-      [&](int64_t r) { gradient_some<T, 1>(p + r * n, x + r * n, all, dx + r * n, n); });
-}
-
 template <class T>
 void flush(char* from, double* sums, int64_t n) {
   T* lanes = reinterpret_cast<T*>(from);
@@ -350,21 +288,19 @@ void flush(char* from, double* sums, int64_t n) {
 
 }  // namespace
 
-#define FASTACT_BATCH(T)                          \
-  {                                               \
-      {normalise<T, false>, normalise<T, true>},  \
-      add_segment<T>,                             \
-      add_piece<T>,                               \
-      fold_lanes,                                 \
-      add_channels<T>,                            \
-      add_rows<T>,                                \
-      flush<T>,                                   \
-      {gradient<T, false>, gradient<T, true>},    \
-      {normalise_segments<T>, normalise_rows<T>}, \
-      {gradient_segments<T>, gradient_rows<T>},   \
-      {scale<T, false>, scale<T, true>},          \
-      scale_segments<T>,                          \
+#define FASTACT_MAP(Map, T)                                                \
+  {                                                                        \
+    map_chunk<Map<T>, T>, { map_segments<Map<T>, T>, map_rows<Map<T>, T> } \
   }
+#define FASTACT_BATCH(T)      \
+  {FASTACT_MAP(Normalise, T), \
+   FASTACT_MAP(Gradient, T),  \
+   FASTACT_MAP(Scale, T),     \
+   add_segment<T>,            \
+   add_piece<T>,              \
+   add_channels<T>,           \
+   add_rows<T>,               \
+   flush<T>}
 
 extern const BatchNormTable batch_norm_table;
 const BatchNormTable batch_norm_table = {{FASTACT_BATCH(float), FASTACT_BATCH(double)}};

@@ -17,19 +17,29 @@ constexpr int kTermsOfLane = 8;
 constexpr int64_t kRowsAtOnce = 8;     // whose coefficients are read once
 constexpr int64_t kLeastSegment = 16;  // elements: a cache line of every compute type
 
+// to OUT = f(a IN, b IN), of which it is one or disjoint from both; f takes one of them or both.
+struct BatchNormMap {
+  // n elements, of one channel.
+  void (*chunk)(const char* a, const char* b, const char* const* coefficients, char* to, int64_t n);
+
+  // [rows][n] elements. [0]: one coefficient a row, n at least kLeastSegment; [1]: of all rows the
+  // same, one an element.
+  void (*rows[2])(const char* a, const char* b, const char* const* coefficients, char* to,
+                  int64_t rows, int64_t n);
+};
+
 struct BatchNormKernels {
-  // z OUT (n) = (x IN (n) - mean) scale + offset; z is x or disjoint from it.
-  void (*normalise[2])(const char* x, const char* const* coefficients, char* z, int64_t n);
+  BatchNormMap normalise;  // z = (x - mean) scale + offset of a = x
+  BatchNormMap gradient;   // dx of a = p and b = x
+  BatchNormMap scale;      // dx = p scale of a = p
 
   // sums IN/OUT (2) += p and p (x - mean) of n elements, all of one channel.
   void (*add_segment)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                       double* sums);
 
-  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a segment; sums OUT (2) = what they
-  // hold.
+  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a segment.
   void (*add_piece)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                     double* lanes);
-  void (*fold_lanes)(const double* lanes, double* sums);
 
   // sums, products OUT (channels) = those of the segments of each channel, as whole pieces on the
   // same lanes: `segments` segments of n elements, `pitch` elements apart; of channels side by
@@ -45,22 +55,6 @@ struct BatchNormKernels {
 
   // sums IN/OUT (n) += lanes IN/OUT (n), which become 0.
   void (*flush)(char* lanes, double* sums, int64_t n);
-
-  // dx OUT (n) from p and x IN (n); dx is one of them or disjoint from both. [1]: as of rows.
-  void (*gradient[2])(const char* p, const char* x, const char* const* coefficients, char* dx,
-                      int64_t n);
-
-  // Both of these of `rows` rows at once; x, z, p, dx [rows][n]. [0]: one coefficient a row, n at
-  // least kLeastSegment; [1]: of all rows the same, one an element.
-  void (*normalise_rows[2])(const char* x, const char* const* coefficients, char* z, int64_t rows,
-                            int64_t n);
-  void (*gradient_rows[2])(const char* p, const char* x, const char* const* coefficients, char* dx,
-                           int64_t rows, int64_t n);
-
-  // dx OUT (n) = p IN (n) scale; of rows with one coefficient a row.
-  void (*scale[2])(const char* p, const char* const* coefficients, char* dx, int64_t n);
-  void (*scale_rows)(const char* p, const char* const* coefficients, char* dx, int64_t rows,
-                     int64_t n);
 };
 
 struct BatchNormTable {

@@ -135,14 +135,14 @@ struct BatchNormChunks {
     for (int64_t at = 0, width = s.columns.size; at < n; at += width) visit(at * s.compute_item, 1);
   }
 
-  void normalise(const char* x, char* to, int64_t n) {
-    if (row_count > 1)
-      for_rows(n, [&](int64_t at, int64_t rows) {
-        norm.kernels->normalise_rows[is_row](x + at, coefficients, to + at, rows, s.columns.size);
-      });
-    else
-      norm.kernels->normalise[is_row](x, coefficients, to, n);
+  void map(const BatchNormMap& kernels, const char* a, const char* b, char* to, int64_t n) {
+    if (row_count == 1 && !is_row) return kernels.chunk(a, b, coefficients, to, n);
+    for_rows(n, [&](int64_t at, int64_t rows) {
+      kernels.rows[is_row](a + at, b + at, coefficients, to + at, rows, width_of(n));
+    });
   }
+
+  void normalise(const char* x, char* to, int64_t n) { map(norm.kernels->normalise, x, x, to, n); }
 
   void forward(int64_t n) {
     char* y = reader.direct(BatchNorm::kOut);
@@ -169,19 +169,10 @@ struct BatchNormChunks {
     const char* p = gradient_of_z(x, n);
     char* dx = norm.accumulate ? nullptr : reader.direct(BatchNorm::kOut);
     char* to = dx ? dx : out;
-    const int64_t m = width_of(n);
-    if (norm.is_training && row_count > 1)
-      for_rows(n, [&](int64_t at, int64_t rows) {
-        norm.kernels->gradient_rows[is_row](p + at, x + at, coefficients, to + at, rows, m);
-      });
-    else if (norm.is_training)
-      norm.kernels->gradient[is_row](p, x, coefficients, to, n);
-    else if (row_count > 1 && !is_row)
-      norm.kernels->scale_rows(p, coefficients, to, row_count, m);
+    if (norm.is_training)
+      map(norm.kernels->gradient, p, x, to, n);
     else
-      for (int64_t at = 0; at < n; at += m)
-        norm.kernels->scale[is_row](p + at * s.compute_item, coefficients, to + at * s.compute_item,
-                                    m);
+      map(norm.kernels->scale, p, p, to, n);
     if (!dx) reader.store(BatchNorm::kOut, out, norm.accumulate);
   }
 
@@ -284,7 +275,7 @@ struct BatchNormSums : BatchNormChunks {
         norm.kernels->add_piece(gradient_of_z(x, m), x, coefficients, m, double_lanes);
       }
     }
-    norm.kernels->fold_lanes(double_lanes, sums);
+    norm.table->reduce->fold_each(double_lanes, kLanes, 2, sums);
   }
 
   // Chunk `chunk` of rows, n columns of them; few columns: several rows are joined to one.

@@ -14,14 +14,17 @@ namespace {
 constexpr int64_t kMomentRows = 256;  // rows whose moments are taken at once
 
 struct ChannelsLastForward : ChannelsLastPass {
-  const MomentTable& table;
-  alignas(64) double mean[2][kTile], m2[2][kTile];  // of all blocks of a tile's columns, and of one
-  alignas(64) double mean_low[kTile], m2_low[kTile];
-  alignas(64) double shift[kTile], sums[kTile], squares[kTile];
+  const ReduceTable& table;
+  const Accumulator& accumulator;
+  // Mean and m2 of all blocks of a tile's columns, what they lost, and of one block; the sums of d
+  // and d^2 of that.
+  alignas(64) double all_blocks[2][kTile], low[2][kTile], one_block[2][kTile];
+  alignas(64) double shift[kTile], sums[2][kTile];
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
 
-  explicit ChannelsLastForward(const Norm& a) : ChannelsLastPass(a), table(*a.table->moments) {}
+  explicit ChannelsLastForward(const Norm& a)
+      : ChannelsLastPass(a), table(*a.table->reduce), accumulator(table.accumulators[kMoments]) {}
 
   void normalise_example(int64_t index) {
     example = index;
@@ -42,7 +45,7 @@ struct ChannelsLastForward : ChannelsLastPass {
       moments(first, n);
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         for (int64_t i = at; i < at + m; ++i) {
-          const Moments one = {mean[0][i], m2[0][i], mean_low[i], m2_low[i]};
+          const Moments one = {all_blocks[0][i], all_blocks[1][i], low[0][i], low[1][i]};
           double& before = counts[which];
           if (before > 0) {
             const double fraction = count / (before + count);
@@ -59,36 +62,34 @@ struct ChannelsLastForward : ChannelsLastPass {
                   rstd_of(all[g].m2 + all[g].m2_low, counts[g], norm.eps)};
   }
 
-  // Those of a tile's columns, into the first of the arrays.
+  // Those of a tile's columns, into all_blocks and low.
   void moments(int64_t first, int64_t n) {
-    const MomentArrays all = {mean[0], m2[0], mean_low, m2_low};
-    const MomentArrays one = {mean[1], m2[1], nullptr, nullptr};
+    const Results all = {all_blocks[0], low[0], kTile}, one = {one_block[0], nullptr, kTile};
     const int64_t most = kMomentRows * joined;
     block(0, std::min(most, pixels), first, n, all);
-    std::fill(mean_low, mean_low + n, 0.0);
-    std::fill(m2_low, m2_low + n, 0.0);
+    for (double (&lost)[kTile] : low) std::fill_n(lost, n, 0.0);
     for (int64_t pixel = most; pixel < pixels; pixel += most) {
       const int64_t terms = std::min(most, pixels - pixel);
       block(pixel, terms, first, n, one);
-      table.merge(one, terms, all, pixel, n);
+      accumulator.merge(one, terms, all, pixel, n);
     }
   }
 
   // Of some pixels, about the first of them; all pixels of a row about the same.
-  void block(int64_t pixel, int64_t terms, int64_t first, int64_t n, const MomentArrays& to) {
+  void block(int64_t pixel, int64_t terms, int64_t first, int64_t n, const Results& to) {
     reader.go(example * pixels + pixel, first, n);
     const char* at = reader.load(Norm::kX, x);
-    norm.table->reduce->kernels[kIdentity][s.compute_dtype].spread(at, s.compute_item, n, shift);
-    for (int pass = 0; pass < moment_passes(s.dtype); ++pass) {
-      if (pass > 0) std::copy(to.mean, to.mean + n, shift);
+    table.widen[s.compute_dtype](at, s.compute_item, n, shift);
+    for (int pass = 0; pass < accumulator.passes[s.dtype]; ++pass) {
+      if (pass > 0) std::copy_n(to.values, n, shift);
       table.make_finite(shift, n);
       if (joined > 1) repeat(shift);
-      std::fill(sums, sums + joined * n, 0.0);
-      std::fill(squares, squares + joined * n, 0.0);
+      for (double (&lanes)[kTile] : sums) std::fill_n(lanes, joined * n, 0.0);
       add_rows(pixel, terms, first, n);
       for (int64_t i = n; i < joined * n; i += n)
-        for (int64_t c = 0; c < n; ++c) sums[c] += sums[i + c], squares[c] += squares[i + c];
-      table.settle(shift, sums, squares, terms, n, to.mean, to.m2);
+        for (double (&lanes)[kTile] : sums)
+          for (int64_t c = 0; c < n; ++c) lanes[c] += lanes[i + c];
+      accumulator.settle(shift, sums[0], kTile, terms, n, to.values, to.pitch);
     }
   }
 
@@ -114,20 +115,20 @@ struct ChannelsLastForward : ChannelsLastPass {
         offsets_of(base, pixel, rows, first, offsets);
       else
         for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
-      const auto add = table.dtypes[s.dtype].add_rows;
+      const auto add = accumulator.kernels[s.dtype].add_rows;
       const int64_t step = is_far ? 1 : kMomentRows;
       for (int64_t r = 0; r < rows; r += step)
-        add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums, squares, false);
+        add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums[0], kTile, false);
       const int64_t end = (pixel * n + rows * width) * s.item;
-      if (rest) add(base, &end, 1, 1, rest * n, shift, sums, squares, false);
+      if (rest) add(base, &end, 1, 1, rest * n, shift, sums[0], kTile, false);
       return;
     }
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(joined, terms - done);
       reader.go(example * pixels + pixel + done, first, m * n);
       offsets[0] = 0;
-      table.dtypes[s.compute_dtype].add_rows(reader.load(Norm::kX, x), offsets, 1, 1, m * n, shift,
-                                             sums, squares, false);
+      accumulator.kernels[s.compute_dtype].add_rows(reader.load(Norm::kX, x), offsets, 1, 1, m * n,
+                                                    shift, sums[0], kTile, false);
     }
   }
 

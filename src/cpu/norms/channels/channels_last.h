@@ -6,7 +6,7 @@
 // batch, which fills one row of the parameters' sums). Its channels are the columns, in tiles of at
 // most kTile, and eight pixels are computed at a time (norms/channels/channels_last_kernels.h):
 //
-//   forward    the moments of each column (reductions/moment_kernels.h), merged over the columns of
+//   forward    the moments of each column (reductions/kernels.h), merged over the columns of
 //              a group; then z = xhat w + b, f in place and the store, from the cache where that
 //              holds the example
 //   backward   p = dy f'(z), and the sums of p and of p xhat of each column, which are those of its
@@ -19,7 +19,7 @@
 // divided between groups for the threads without a change of bits. (Where pixels are joined they
 // are not divided.)
 //
-// Error. The moments are those of reductions/moment_kernels.h but for their lanes: one lane takes
+// Error. The moments are those of reductions/kernels.h but for their lanes: one lane takes
 // 256 rows, and at most 63 others, of pixels of the same row, are added to it; the next rows are
 // merged to those by Chan's formula. With u = 2^-53 and Q as there |m2 - exact| <= 470 u Q, where Q
 // <= 2^15 m2 (float64, of two passes: Q ~ m2). The sums of backward are of the compute type over

@@ -70,9 +70,9 @@ struct NormForward : NormChunks {
   // Up to `together` rows. Between a short row's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
   void rows(int64_t first, int64_t n) {
-    double mean[kRoots] = {}, squares[kRoots];
+    double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
-    statistics(first, n, mean, squares);
+    statistics(first, n, numbers);
     norm.kernels->roots(squares, n, double(s.columns.size), norm.eps);
     NormRow some[kRoots];
     for (int64_t i = 0; i < n; ++i) {
@@ -112,8 +112,9 @@ struct NormForward : NormChunks {
     return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
   }
 
-  // mean OUT (n; untouched if not centred), squares OUT (n). Units of one block in one call.
-  void statistics(int64_t first, int64_t n, double* mean, double* squares) {
+  // OUT (n): the mean (untouched if not centred), and the squares. Units of one block in one call.
+  void statistics(int64_t first, int64_t n, double (&numbers)[2][kRoots]) {
+    double *mean = numbers[0], *squares = numbers[1];
     const int64_t size = s.columns.size;
     if (!s.has_unit_stride[source] || size > kReduceBlock) {
       for (int64_t i = 0; i < n; ++i)
@@ -124,10 +125,13 @@ struct NormForward : NormChunks {
     int64_t at[kRoots];
     for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
     if (norm.is_centred)
-      norm.table->moments->dtypes[s.dtype].along(s.data[source], at, n, size, mean, squares);
+      kernels_of(kMoments, s.dtype).blocks(s.data[source], at, n, size, mean, kRoots);
     else
-      norm.table->reduce->kernels[kSquare][s.dtype].sum_blocks(s.data[source], at, n, size,
-                                                               squares);
+      kernels_of(kSquare, s.dtype).blocks(s.data[source], at, n, size, squares, 0);
+  }
+
+  const ReduceKernels& kernels_of(Accumulation what, int dtype) const {
+    return norm.table->reduce->accumulators[what].kernels[dtype];
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -171,13 +175,12 @@ struct NormForward : NormChunks {
     const int64_t size = s.columns.size;
     if (s.has_unit_stride[source]) {
       const char* at = s.row(source, index);
-      norm.table->moments->dtypes[s.dtype].row(at, size, mean, squares);
+      norm.table->reduce->row_moments[s.dtype](at, size, mean, squares);
       return;
     }
     const int64_t chunk_terms = blocks_a_chunk(size) * kReduceBlock, start = 0;
-    const auto arrays = [](Moments& m) {
-      return MomentArrays{&m.mean, &m.m2, &m.mean_low, &m.m2_low};
-    };
+    const auto merge = norm.table->reduce->accumulators[kMoments].merge;
+    const auto results = [](Moments& m) { return Results{&m.mean, &m.mean_low, 1}; };
     Moments all{};
     for (int64_t begin = 0; begin < size; begin += chunk_terms) {
       const int64_t end = std::min(begin + chunk_terms, size);
@@ -187,14 +190,14 @@ struct NormForward : NormChunks {
         Moments one{};
         int dtype;
         const char* at = block(index, term, n, &dtype);
-        norm.table->moments->dtypes[dtype].along(at, &start, 1, n, &one.mean, &one.m2);
+        kernels_of(kMoments, dtype).blocks(at, &start, 1, n, &one.mean, 1);
         if (term > begin)
-          norm.table->moments->merge(arrays(one), n, arrays(chunk), term - begin, 1);
+          merge(results(one), n, results(chunk), term - begin, 1);
         else
           chunk = one;
       }
       if (begin > 0)
-        norm.table->moments->merge(arrays(chunk), end - begin, arrays(all), begin, 1);
+        merge(results(chunk), end - begin, results(all), begin, 1);
       else
         all = chunk;
     }
@@ -210,9 +213,9 @@ struct NormForward : NormChunks {
       int dtype;
       const char* at = block(index, term, n, &dtype);
       double sum;
-      norm.table->reduce->kernels[kSquare][dtype].sum_blocks(at, &start, 1, n, &sum);
+      kernels_of(kSquare, dtype).blocks(at, &start, 1, n, &sum, 0);
       if (term > 0)
-        norm.table->reduce->merge(&sum, nullptr, &hi, &lo, 1);
+        norm.table->reduce->merge_sums(&sum, nullptr, &hi, &lo, 1);
       else
         hi = sum;
     }

@@ -5,7 +5,7 @@
 // its elements are the columns. The work is done chunk by chunk in the compute type, with the
 // activation's kernel on a chunk that lies in the first-level cache: no norm knows any activation.
 //
-//   forward    pass 1 over the row: its moments (reductions/moment_kernels.h), or sum of squares
+//   forward    pass 1 over the row: its moments (reductions/kernels.h), or sum of squares
 //              pass 2, from the cache: z = xhat w + b, then f in place, then the store
 //   backward   pass 1: p = dy f'(z), and the sums of p w and of p w xhat
 //              pass 2, from the cache: dx, and the sums of the parameters' gradients
