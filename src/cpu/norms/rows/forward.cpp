@@ -11,12 +11,45 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
-constexpr int64_t kTogether = kRoots;            // rows, at most, whose divisions overlap,
+constexpr int64_t kTogether = kRoots;     // rows, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
+
+// A statistic of a row: what it takes of blocks of elements, as sums and moments do
+// (reductions/reduce.h), and how what it has of two sets of elements is merged. What comes of it is
+// a mean, or 0, and m2, the sum of the squares of the distances from that.
+struct RowStatistic {
+  int64_t (*terms_at_once)(int64_t size);  // of a row of that size: merged before others are
+  // mean OUT (n), m2 OUT (n) of n blocks of `size` elements, from x + at on. mean may be left
+  // alone.
+  void (*of_blocks)(const KernelTable& table, int dtype, const char* x, const int64_t* at,
+                    int64_t n, int64_t size, double* mean, double* m2);
+  // all IN/OUT, of `before` elements, become those of n more.
+  void (*merge)(const KernelTable& table, Moments* more, int64_t n, Moments* all, int64_t before);
+};
+
+MomentArrays arrays_of(Moments* m) { return {&m->mean, &m->m2, &m->mean_low, &m->m2_low}; }
+
+// With the bits of `moments` and of `sum_squares` over these axes.
+constexpr RowStatistic kRowMoments = {
+    [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; },
+    [](const KernelTable& table, int dtype, const char* x, const int64_t* at, int64_t n,
+       int64_t size, double* mean,
+       double* m2) { table.moments->dtypes[dtype].along(x, at, n, size, mean, m2); },
+    [](const KernelTable& table, Moments* more, int64_t n, Moments* all, int64_t before) {
+      table.moments->merge(arrays_of(more), n, arrays_of(all), before, 1);
+    }};
+constexpr RowStatistic kRowSquares = {
+    [](int64_t size) { return size; },
+    [](const KernelTable& table, int dtype, const char* x, const int64_t* at, int64_t n,
+       int64_t size, double*,
+       double* m2) { table.reduce->kernels[kSquare][dtype].sum_blocks(x, at, n, size, m2); },
+    [](const KernelTable& table, Moments* more, int64_t, Moments* all, int64_t) {
+      table.reduce->merge(&more->m2, nullptr, &all->m2, &all->m2_low, 1);
+    }};
 
 struct NormForward : NormChunks {
   const StridedOperands& s;
+  const RowStatistic& statistic;
   const int source;  // what is normalised: x, or the sum of x and the residual
   const bool is_nontemporal;
   const bool are_alike;  // rows of which one call takes many
@@ -30,25 +63,19 @@ struct NormForward : NormChunks {
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
         s(a.operands),
+        statistic(a.is_centred ? kRowMoments : kRowSquares),
         source(a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX),
-        is_nontemporal(bypasses_caches(a.operands)),
+        is_nontemporal(bypasses_caches(a.operands, Norm::kY)),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
         together(std::clamp<int64_t>(
             kTogetherBytes / (a.operands.columns.size * a.operands.compute_item), 1, kTogether)),
         reader(a.operands) {}
 
-  // y goes past the caches: it is no operand's memory, and too big to stay there.
-  static bool bypasses_caches(const StridedOperands& s) {
-    bool is_another = s.is_direct[Norm::kY];
-    for (int k = 0; k < Norm::kY; ++k) is_another &= s.data[k] != s.data[Norm::kY];
-    return is_another && s.size() * s.item >= kNontemporalBytes;
-  }
-
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
     const StridedOperands& s = a.operands;
-    return a.is_identity && s.is_direct[Norm::kY] && !bypasses_caches(s) &&
+    return a.is_identity && s.is_direct[Norm::kY] && !bypasses_caches(s, Norm::kY) &&
            s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
   }
 
@@ -112,22 +139,16 @@ struct NormForward : NormChunks {
     return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
   }
 
-  // mean OUT (n; untouched if not centred), squares OUT (n). Units of one block in one call.
+  // mean OUT (n; untouched without one), squares OUT (n). Units of one block in one call.
   void statistics(int64_t first, int64_t n, double* mean, double* squares) {
     const int64_t size = s.columns.size;
     if (!s.has_unit_stride[source] || size > kReduceBlock) {
-      for (int64_t i = 0; i < n; ++i)
-        norm.is_centred ? moments(first + i, &mean[i], &squares[i])
-                        : sum_of_squares(first + i, &squares[i]);
+      for (int64_t i = 0; i < n; ++i) long_row(first + i, &mean[i], &squares[i]);
       return;
     }
     int64_t at[kRoots];
     for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
-    if (norm.is_centred)
-      norm.table->moments->dtypes[s.dtype].along(s.data[source], at, n, size, mean, squares);
-    else
-      norm.table->reduce->kernels[kSquare][s.dtype].sum_blocks(s.data[source], at, n, size,
-                                                               squares);
+    statistic.of_blocks(*norm.table, s.dtype, s.data[source], at, n, size, mean, squares);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -137,9 +158,9 @@ struct NormForward : NormChunks {
       reader.go(index, column, n);
       const char* a = reader.load(Norm::kX, x);
       const char* b = reader.load(Norm::kResidual, z);
-      char* sum = reader.direct(Norm::kSum);
-      s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum ? sum : z, n);
-      if (!sum) reader.store(Norm::kSum, z, false);
+      char* const sum = reader.target(Norm::kSum, z, false);
+      s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum, n);
+      reader.finish(Norm::kSum, sum, z, false);
     }
   }
 
@@ -166,57 +187,34 @@ struct NormForward : NormChunks {
     return gathered;
   }
 
-  // With the bits of `moments` over these axes, whether they lie in one piece or not.
-  void moments(int64_t index, double* mean, double* squares) {
-    const int64_t size = s.columns.size;
-    if (s.has_unit_stride[source]) {
-      const char* at = s.row(source, index);
-      norm.table->moments->dtypes[s.dtype].row(at, size, mean, squares);
-      return;
-    }
-    const int64_t chunk_terms = blocks_a_chunk(size) * kReduceBlock, start = 0;
-    const auto arrays = [](Moments& m) {
-      return MomentArrays{&m.mean, &m.m2, &m.mean_low, &m.m2_low};
+  // Block by block, whether they lie in one piece or not.
+  void long_row(int64_t index, double* mean, double* squares) {
+    const int64_t size = s.columns.size, start = 0;
+    if (norm.is_centred && s.has_unit_stride[source])
+      return norm.table->moments->dtypes[s.dtype].row(s.row(source, index), size, mean, squares);
+    const int64_t step = statistic.terms_at_once(size);
+    const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {
+      if (before == 0)
+        *all = *more;
+      else
+        statistic.merge(*norm.table, more, n, all, before);
     };
     Moments all{};
-    for (int64_t begin = 0; begin < size; begin += chunk_terms) {
-      const int64_t end = std::min(begin + chunk_terms, size);
-      Moments chunk{};
+    for (int64_t begin = 0, end; begin < size; begin = end) {
+      end = std::min(begin + step, size);
+      Moments some{};
       for (int64_t term = begin, n; term < end; term += n) {
         n = std::min(kReduceBlock, end - term);
         Moments one{};
         int dtype;
         const char* at = block(index, term, n, &dtype);
-        norm.table->moments->dtypes[dtype].along(at, &start, 1, n, &one.mean, &one.m2);
-        if (term > begin)
-          norm.table->moments->merge(arrays(one), n, arrays(chunk), term - begin, 1);
-        else
-          chunk = one;
+        statistic.of_blocks(*norm.table, dtype, at, &start, 1, n, &one.mean, &one.m2);
+        merge(&one, n, &some, term - begin);
       }
-      if (begin > 0)
-        norm.table->moments->merge(arrays(chunk), end - begin, arrays(all), begin, 1);
-      else
-        all = chunk;
+      merge(&some, end - begin, &all, begin);
     }
     *mean = all.mean + all.mean_low;
     *squares = all.m2 + all.m2_low;
-  }
-
-  void sum_of_squares(int64_t index, double* squares) {
-    const int64_t size = s.columns.size, start = 0;
-    double hi = 0.0, lo = 0.0;
-    for (int64_t term = 0, n; term < size; term += n) {
-      n = std::min(kReduceBlock, size - term);
-      int dtype;
-      const char* at = block(index, term, n, &dtype);
-      double sum;
-      norm.table->reduce->kernels[kSquare][dtype].sum_blocks(at, &start, 1, n, &sum);
-      if (term > 0)
-        norm.table->reduce->merge(&sum, nullptr, &hi, &lo, 1);
-      else
-        hi = sum;
-    }
-    *squares = lo == 0.0 ? hi : hi + lo;
   }
 
   void normalise(int64_t index, const NormChunk& c, NormRow* row) {
@@ -245,11 +243,8 @@ void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions)
   if (norm->kind == Norm::kChannelsLast)
     return channels_last_forward_partition(norm, index, partitions);
   with_frame<NormForward>(*norm, [&](NormForward& forward) {
-    const int64_t rows = norm->rows(), end = rows * (index + 1) / partitions;
-    for (int64_t i = rows * index / partitions, n; i < end; i += n) {
-      n = std::min(forward.together, end - i);
-      forward.rows(i, n);
-    }
+    for_rows(norm->operands, forward.together, 1, index, partitions,
+             [&](int64_t first, int64_t n) { forward.rows(first, n); });
     // Before others read what has been streamed.
     if (forward.is_nontemporal) std::atomic_thread_fence(std::memory_order_seq_cst);
   });
