@@ -37,9 +37,11 @@ bool is_dense(const char* at, int64_t stride, int64_t n, int64_t item) {
 
 // Every step is a multiple of the item, the inner ones as long as what they step over.
 void find_contiguous(StridedOperands* s, int k) {
+  s->has_unit_stride[k] = s->is_flat[k] = s->is_direct[k] = false;
+  if (!s->data[k]) return;
   auto bits = reinterpret_cast<uintptr_t>(s->data[k]);
   int64_t expected = s->items[k];
-  bool dense = s->data[k];
+  bool dense = true;
   const auto follow = [&](const OperandAxes& axes) {
     for (int axis = axes.count; axis-- > 0; expected *= axes.length[axis]) {
       bits |= uintptr_t(axes.stride[k][axis]);
@@ -63,6 +65,16 @@ void OperandAxes::append(const Axis<kReaderOperands>& axis) {
   reciprocal[count] = UINT64_MAX / uint64_t(axis.length) + 1;
   ++count;
   size *= axis.length;
+}
+
+int64_t OperandAxes::offset_of_many(int k, int64_t index) const {
+  int64_t bytes = 0;
+  for (int axis = count; axis-- > 1;) {
+    const int64_t outer = divide(index, axis);
+    bytes += (index - outer * length[axis]) * stride[k][axis];
+    index = outer;
+  }
+  return count ? bytes + index * stride[k][0] : 0;
 }
 
 void begin_operands(StridedOperands* s, const ConvertKernels* kernels, int count,

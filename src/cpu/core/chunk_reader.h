@@ -49,14 +49,11 @@ struct OperandAxes {
                                         : int64_t(Wide(reciprocal[axis]) * uint64_t(index) >> 64);
   }
   int64_t offset(int k, int64_t index) const {
-    int64_t bytes = 0;
-    for (int axis = count; axis-- > 1;) {
-      const int64_t outer = divide(index, axis);
-      bytes += (index - outer * length[axis]) * stride[k][axis];
-      index = outer;
-    }
-    return count ? bytes + index * stride[k][0] : 0;
+    return count == 1 ? index * stride[k][0] : offset_of_many(k, index);
   }
+
+ private:
+  int64_t offset_of_many(int k, int64_t index) const;
 };
 
 // Visits the indices first .. first + n of operand k as pieces along the last axis: address,
