@@ -30,8 +30,7 @@ struct BiasForward : BiasChunks {
   void compute() {
     const char* values = values_of(bias);
     const char* from = reader.load(BiasAct::kX, x);
-    char* y = reader.direct(BiasAct::kOut);
-    char* to = y ? y : z;
+    char* to = reader.target(BiasAct::kOut, z, false);
     if (has_residual) {
       add_all(from, values, to);
       char* const operands[] = {to, to};
@@ -40,7 +39,7 @@ struct BiasForward : BiasChunks {
       s.kernels->bias->forward[act.activation][plan.is_double](from, values, to, count, ahead,
                                                                act.parameters);
     }
-    if (!y) reader.store(BiasAct::kOut, z, false);
+    reader.finish(BiasAct::kOut, to, z, false);
   }
 };
 
@@ -55,8 +54,7 @@ struct BiasBackward : BiasChunks {
   void compute(int64_t phase, double* const* lanes) {
     const char* values = values_of(bias);
     const char* gradient = reader.load(BiasAct::kDy, dy);
-    char* y = plan.accumulate ? nullptr : reader.direct(BiasAct::kOut);
-    char* to = y ? y : product;
+    char* to = reader.target(BiasAct::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
       const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
@@ -69,7 +67,7 @@ struct BiasBackward : BiasChunks {
       act.kernel(operands, count, act.parameters);
       if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
     }
-    if (!y) reader.store(BiasAct::kOut, to, plan.accumulate);
+    reader.finish(BiasAct::kOut, to, product, plan.accumulate);
     made[0] = to;
   }
 };

@@ -30,11 +30,18 @@ void scatter_to(char* to, int64_t stride, const char* from, int64_t n, int64_t i
     scatter_for(item)(to, from, stride, n);
 }
 
+// Side by side, and aligned.
+bool is_dense(const char* at, int64_t stride, int64_t n, int64_t item) {
+  return (stride == item || n == 1) && reinterpret_cast<uintptr_t>(at) % uintptr_t(item) == 0;
+}
+
 // Every step is a multiple of the item, the inner ones as long as what they step over.
 void find_contiguous(StridedOperands* s, int k) {
+  s->has_unit_stride[k] = s->is_flat[k] = s->is_direct[k] = false;
+  if (!s->data[k]) return;
   auto bits = reinterpret_cast<uintptr_t>(s->data[k]);
   int64_t expected = s->items[k];
-  bool dense = s->data[k];
+  bool dense = true;
   const auto follow = [&](const OperandAxes& axes) {
     for (int axis = axes.count; axis-- > 0; expected *= axes.length[axis]) {
       bits |= uintptr_t(axes.stride[k][axis]);
@@ -55,8 +62,19 @@ void find_contiguous(StridedOperands* s, int k) {
 void OperandAxes::append(const Axis<kReaderOperands>& axis) {
   length[count] = axis.length;
   for (int k = 0; k < kReaderOperands; ++k) stride[k][count] = axis.stride[k];
+  reciprocal[count] = UINT64_MAX / uint64_t(axis.length) + 1;
   ++count;
   size *= axis.length;
+}
+
+int64_t OperandAxes::offset_of_many(int k, int64_t index) const {
+  int64_t bytes = 0;
+  for (int axis = count; axis-- > 1;) {
+    const int64_t outer = divide(index, axis);
+    bytes += (index - outer * length[axis]) * stride[k][axis];
+    index = outer;
+  }
+  return count ? bytes + index * stride[k][0] : 0;
 }
 
 void begin_operands(StridedOperands* s, const ConvertKernels* kernels, int count,
@@ -138,9 +156,32 @@ void plan_rows(StridedOperands* s, const ConvertKernels* kernels, int count, con
 
 void read_strided(const ConvertKernels& kernels, int dtype, int compute, const char* from,
                   int64_t stride, int64_t n, char* to) {
+  const int64_t item = item_size(dtype);
+  if (dtype == compute) return gather(to, from, stride, n, item);
+  if (is_dense(from, stride, n, item)) return convert(kernels, dtype, compute, from, to, n);
   alignas(64) char packed[kPiece * sizeof(double)];
-  gather(packed, from, stride, n, item_size(dtype));
+  gather(packed, from, stride, n, item);
   convert(kernels, dtype, compute, packed, to, n);
+}
+
+void write_strided(const ConvertKernels& kernels, int dtype, const char* from, char* to,
+                   int64_t stride, int64_t n, bool accumulate) {
+  const int64_t item = item_size(dtype);
+  if (dtype == compute_dtype(dtype) && !accumulate) return scatter_to(to, stride, from, n, item);
+  const auto from_compute = kernels.from_compute[dtype][accumulate];
+  if (is_dense(to, stride, n, item)) return from_compute(from, to, n);
+  alignas(64) char packed[kPiece * sizeof(double)];
+  if (accumulate) gather(packed, to, stride, n, item);
+  from_compute(from, packed, n);
+  scatter_to(to, stride, packed, n, item);
+}
+
+bool bypasses_caches(const StridedOperands& s, int k) {
+  constexpr int64_t kNontemporalBytes = 32 << 20;  // of which a cache keeps little
+  bool is_another = s.is_direct[k];
+  for (int other = 0; other < s.count; ++other)
+    is_another &= other == k || s.data[other] != s.data[k];
+  return is_another && s.size() * s.items[k] >= kNontemporalBytes;
 }
 
 void store_as(int dtype, char* at, double value) {
@@ -196,7 +237,7 @@ const char* ChunkReader::load_stored(int k, char* buffer) {
   return buffer;
 }
 
-const char* ChunkReader::load(int k, char* buffer) {
+const char* ChunkReader::load_converted(int k, char* buffer) {
   if (s.dtypes[k] == s.compute_dtype) return load_stored(k, buffer);
   to_compute(k, load_stored(k, stage), buffer, count);
   return buffer;

@@ -37,18 +37,23 @@ struct OperandAxes {
   int64_t size = 1;
   int64_t length[kMaxAxes], stride[kReaderOperands][kMaxAxes];
 
+  uint64_t reciprocal[kMaxAxes];  // ceil(2^64 / length)
+
   void append(const Axis<kReaderOperands>& axis);
-  int64_t offset(int k, int64_t index) const {
-    int64_t bytes = 0;
-    for (int axis = count; axis-- > 1;) {
-      const bool is_narrow = (index | length[axis]) >> 32 == 0;  // which divides faster
-      const int64_t outer =
-          is_narrow ? uint32_t(index) / uint32_t(length[axis]) : index / length[axis];
-      bytes += (index - outer * length[axis]) * stride[k][axis];
-      index = outer;
-    }
-    return count ? bytes + index * stride[k][0] : 0;
+  // index / length[axis]. A division takes longer than all else that an offset does: below 2^32 it
+  // is a product, exactly (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019,
+  // https://arxiv.org/abs/1902.01961).
+  int64_t divide(int64_t index, int axis) const {
+    __extension__ typedef unsigned __int128 Wide;
+    return (index | length[axis]) >> 32 ? index / length[axis]
+                                        : int64_t(Wide(reciprocal[axis]) * uint64_t(index) >> 64);
   }
+  int64_t offset(int k, int64_t index) const {
+    return count == 1 ? index * stride[k][0] : offset_of_many(k, index);
+  }
+
+ private:
+  int64_t offset_of_many(int k, int64_t index) const;
 };
 
 // Visits the indices first .. first + n of operand k as pieces along the last axis: address,
@@ -59,7 +64,7 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
   if (last < 0) return visit(base, 0, n);
   const int64_t length = axes.length[last], stride = axes.stride[k][last];
   for (int64_t m; n > 0; first += m, n -= m) {
-    m = std::min(n, last == 0 ? n : length - first % length);
+    m = last == 0 ? n : std::min(n, length - first + axes.divide(first, last) * length);
     visit(base + axes.offset(k, first), stride, m);
   }
 }
@@ -106,9 +111,29 @@ void begin_operands(StridedOperands* operands, const ConvertKernels* kernels, in
                     const Operand* arrays, const int* dtypes);
 void find_contiguous(StridedOperands* operands);
 
-// to OUT (n <= kPiece), of the compute type = n numbers of a dtype, `stride` bytes apart.
+// to OUT (n <= kPiece), of the compute type = n numbers of a dtype, `stride` bytes apart; and back,
+// or added to what is there.
 void read_strided(const ConvertKernels& kernels, int dtype, int compute_dtype, const char* from,
                   int64_t stride, int64_t n, char* to);
+void write_strided(const ConvertKernels& kernels, int dtype, const char* from, char* to,
+                   int64_t stride, int64_t n, bool accumulate);
+
+// visit(row, how many) for the rows of the index-th of `partitions` parts, `width` of them at a
+// time. Parts are cut at multiples of `step`.
+template <class Visit>
+void for_rows(const StridedOperands& s, int64_t width, int64_t step, int64_t index,
+              int64_t partitions, Visit visit) {
+  const int64_t steps = (s.rows.size + step - 1) / step;
+  const int64_t end = std::min(steps * (index + 1) / partitions * step, s.rows.size);
+  for (int64_t row = steps * index / partitions * step, n; row < end; row += n) {
+    n = std::min(width, end - row);
+    visit(row, n);
+  }
+}
+
+// Operand k, which is written, goes past the caches: it is written where it lies, is no other
+// operand's memory, and too big to stay there.
+bool bypasses_caches(const StridedOperands& s, int k);
 
 // One number at any address, of a dtype that is computed; rounded once.
 void store_as(int dtype, char* at, double value);
@@ -125,7 +150,10 @@ class ChunkReader {
   }
 
   // The span of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
-  const char* load(int k, char* buffer);
+  const char* load(int k, char* buffer) {
+    const char* at = direct(k);
+    return at ? at : load_converted(k, buffer);
+  }
 
   // The span of operand k where it lies in one piece, in its own dtype; else null. Of any length.
   char* stored(int k) const { return is_one_piece(k) ? piece(k) : nullptr; }
@@ -139,6 +167,16 @@ class ChunkReader {
   char* direct(int k) const { return s.is_direct[k] && is_one_piece(k) ? piece(k) : nullptr; }
   // Operand k OUT, or IN/OUT += with accumulate, = from IN.
   void store(int k, const char* from, bool accumulate);
+
+  // Where the span of operand k is made: where it lies, or in `buffer`, from which `finish` stores
+  // it. One that is not there is only made.
+  char* target(int k, char* buffer, bool accumulate) const {
+    char* const at = accumulate ? nullptr : direct(k);
+    return at ? at : buffer;
+  }
+  void finish(int k, const char* at, const char* buffer, bool accumulate) {
+    if (at == buffer && s.data[k]) store(k, at, accumulate);
+  }
 
   // to OUT = n elements of operand k's dtype.
   void to_compute(int k, const char* from, char* to, int64_t n) const;
@@ -164,6 +202,7 @@ class ChunkReader {
     return (s.is_flat[k] ? s.data[k] + row * s.columns.size * s.items[k] : s.row(k, row)) +
            column * s.items[k];
   }
+  const char* load_converted(int k, char* buffer);
   template <class Move>
   void for_span(int k, Move move) const;
   template <class Move>

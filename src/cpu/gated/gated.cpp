@@ -30,8 +30,7 @@ struct GatedChunks : Chunks {
     gated.value(operands, count, gated.parameters);
   }
 
-  // Where operand k is written in its own dtype: where it lies, or in a buffer, from which `finish`
-  // stores it.
+  // As the reader's, of operand k in its own dtype.
   char* target(int k, char* buffer) {
     char* stored = reader.stored(k);
     return stored ? stored : buffer;
@@ -80,16 +79,18 @@ struct GatedBackward : GatedChunks {
       gated.kernels->to_gate[s.dtype](dy, a, along_a, b, along_b, g, count, gated.numbers);
     if (needs_b) {
       char* const buffer = needs_wide_b ? value : dy_buffer;
-      char* db = needs_wide_b ? wide_target(Gated::kOutB, buffer) : target(Gated::kOutB, buffer);
+      char* db = needs_wide_b ? reader.target(Gated::kOutB, buffer, plan.accumulate)
+                              : target(Gated::kOutB, buffer);
       gated.kernels->to_b[s.dtype][needs_wide_b](dy, value, b, along_b, db, count, gated.numbers);
-      needs_wide_b ? finish_wide(Gated::kOutB, db, buffer) : finish(Gated::kOutB, db, buffer);
+      needs_wide_b ? reader.finish(Gated::kOutB, db, buffer, plan.accumulate)
+                   : finish(Gated::kOutB, db, buffer);
       made[1] = db;
     }
     if (needs_a) {
-      char* da = wide_target(Gated::kOutA, g);
+      char* da = reader.target(Gated::kOutA, g, plan.accumulate);
       char* const operands[] = {g, const_cast<char*>(gate), da};
       gated.slope(operands, count, gated.parameters);
-      finish_wide(Gated::kOutA, da, g);
+      reader.finish(Gated::kOutA, da, g, plan.accumulate);
       made[0] = da;
     }
   }
@@ -99,15 +100,6 @@ struct GatedBackward : GatedChunks {
     if (!lanes) return;
     for (int k = 0; k < kSums; ++k)
       plan.sums[k].kernels->add_terms(made[k], count, phase, 0, lanes[k]);
-  }
-
-  // As target and finish, in the compute type.
-  char* wide_target(int k, char* buffer) {
-    char* direct = is_written_through(k) ? reader.direct(k) : nullptr;
-    return direct ? direct : buffer;
-  }
-  void finish_wide(int k, const char* at, const char* buffer) {
-    if (at == buffer && s.data[k]) reader.store(k, at, plan.accumulate);
   }
 };
 

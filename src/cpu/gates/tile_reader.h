@@ -7,7 +7,6 @@
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/span_iterator.h"
-#include "cpu/core/tensor_iterator.h"
 #include "cpu/gates/gates.h"
 
 namespace fastact {
@@ -96,34 +95,16 @@ class GateTiles {
 
   void load(int index, int64_t n, int64_t columns) {
     const Gates::GateOperand& s = g.operands[index];
-    const MoveRow gather = gather_for(g.item);
-    const auto to_compute = g.kernels->to_compute[g.dtype];
-    for (int64_t row = 0; row < n; ++row) {
-      const char* from = at[index] + row * row_step(s);
-      char* to = buffers[index] + row * columns * g.compute_item;
-      if (!s.is_dense) {
-        char* packed = g.item == g.compute_item ? to : stage;
-        gather(packed, from, s.column, columns);
-        from = packed;
-      }
-      if (from != to) to_compute(from, to, columns);
-    }
+    for (int64_t row = 0; row < n; ++row)
+      read_strided(*g.kernels, g.dtype, g.compute_dtype, at[index] + row * row_step(s), s.column,
+                   columns, buffers[index] + row * columns * g.compute_item);
   }
 
   void store(int index, int64_t n, int64_t columns) {
     const Gates::GateOperand& s = g.operands[index];
-    const auto from_compute = g.kernels->from_compute[g.dtype][g.accumulate];
-    for (int64_t row = 0; row < n; ++row) {
-      const char* from = buffers[index] + row * columns * g.compute_item;
-      char* to = at[index] + row * row_step(s);
-      if (s.is_dense) {
-        from_compute(from, to, columns);
-        continue;
-      }
-      if (g.accumulate) gather_for(g.item)(stage, to, s.column, columns);
-      from_compute(from, stage, columns);
-      scatter_for(g.item)(to, stage, s.column, columns);
-    }
+    for (int64_t row = 0; row < n; ++row)
+      write_strided(*g.kernels, g.dtype, buffers[index] + row * columns * g.compute_item,
+                    at[index] + row * row_step(s), s.column, columns, g.accumulate);
   }
 
   // The biases of these columns (kPiece at most) in the compute type, `times` times.

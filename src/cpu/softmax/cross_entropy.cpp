@@ -142,8 +142,7 @@ struct Losses : RowStatistics {
     const double lse = reader.number(Softmax::kOutLse, row);
     const double factor = of_p * kernels.factor_of(lse);
     for_blocks_of(row, [&](int64_t column, int64_t n) {
-      char* const direct = direct_gradient(Softmax::kDLogits);
-      char* const dz = direct ? direct : tile;
+      char* const dz = reader.target(Softmax::kDLogits, tile, job.accumulate);
       if (is_ignored) {
         memset(dz, 0, n * s.compute_item);
       } else {
@@ -154,7 +153,7 @@ struct Losses : RowStatistics {
           add(dz + (target.index - column) * s.compute_item,
               -g * (1.0 - job.label_smoothing) * target.weight);
       }
-      if (!direct) reader.store(Softmax::kDLogits, tile, job.accumulate);
+      reader.finish(Softmax::kDLogits, dz, tile, job.accumulate);
     });
   }
 

@@ -29,19 +29,6 @@ inline int64_t band_of(const StridedOperands& s) {
   return s.columns.size <= kSoftmaxBlock ? kBand : 1;
 }
 
-// visit(row, width) for the tiles of a partition, or for its rows one by one. Cuts are at multiples
-// of `step`.
-template <class Visit>
-void for_rows(const StridedOperands& s, int64_t width, int64_t step, int64_t index,
-              int64_t partitions, Visit visit) {
-  const int64_t steps = (s.rows.size + step - 1) / step;
-  const int64_t end = std::min(steps * (index + 1) / partitions * step, s.rows.size);
-  for (int64_t row = steps * index / partitions * step, n; row < end; row += n) {
-    n = std::min(width, end - row);
-    visit(row, n);
-  }
-}
-
 // The rows of a band, in the compute type: contiguous each, and `stride` bytes apart.
 struct Band {
   char* at;
@@ -73,9 +60,6 @@ struct RowBlocks {
       visit(column, n);
     });
   }
-
-  // Where a gradient can be written directly, if it can.
-  char* direct_gradient(int k) const { return job.accumulate ? nullptr : reader.direct(k); }
 
   // Of operand `x`, followed by the mask where there is one; in `buffer`, or where x lies.
   const char* z(int x, int64_t n, char* buffer) {

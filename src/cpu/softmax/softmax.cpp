@@ -9,7 +9,6 @@ namespace fastact {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
 
 struct Forward : RowStatistics {
   const bool fits;  // all exponentials of a row, or of a tile, are kept
@@ -18,9 +17,7 @@ struct Forward : RowStatistics {
   explicit Forward(const Softmax& a)
       : RowStatistics(a, kTileWidth),
         fits(size * width * s.compute_item <= kTileBytes),
-        is_nontemporal(a.kind != kLogSumExp && s.is_direct[Softmax::kY] &&
-                       s.data[Softmax::kY] != s.data[Softmax::kX] &&
-                       s.size() * s.compute_item >= kNontemporalBytes) {}
+        is_nontemporal(a.kind != kLogSumExp && bypasses_caches(s, Softmax::kY)) {}
 
   // A band of m rows, or one row.
   void band(int64_t first, int64_t m) {
@@ -122,9 +119,9 @@ struct Backward : RowBlocks {
     for_blocks_of(first, [&](int64_t, int64_t n) {
       const char* a = reader.load(Softmax::kDy, dy);
       const char* b = reader.load(Softmax::kOut, y);
-      char* const direct = direct_gradient(Softmax::kDx);
-      kernels.gradient[job.kind](a, b, n, sum, job.scale, direct ? direct : dy);
-      if (!direct) reader.store(Softmax::kDx, dy, job.accumulate);
+      char* const dx = reader.target(Softmax::kDx, dy, job.accumulate);
+      kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
+      reader.finish(Softmax::kDx, dx, dy, job.accumulate);
     });
   }
 
@@ -190,9 +187,9 @@ struct LseBackward : RowBlocks {
     prepare(index, 0);
     for_blocks_of(index, [&](int64_t, int64_t n) {
       const char* at = z(Softmax::kIn, n, tile);
-      char* const direct = direct_gradient(Softmax::kDIn);
-      kernels.exponentials(at, n, maxima[0], factors[0], direct ? direct : tile);
-      if (!direct) reader.store(Softmax::kDIn, tile, job.accumulate);
+      char* const dx = reader.target(Softmax::kDIn, tile, job.accumulate);
+      kernels.exponentials(at, n, maxima[0], factors[0], dx);
+      reader.finish(Softmax::kDIn, dx, tile, job.accumulate);
     });
   }
 

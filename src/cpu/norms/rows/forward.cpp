@@ -11,12 +11,26 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
-constexpr int64_t kTogether = kRoots;            // rows, at most, whose divisions overlap,
+constexpr int64_t kTogether = kRoots;     // rows, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
+
+// A statistic of a row: an accumulation (reductions/kernels.h) of which a mean, or 0, and m2 come,
+// the sum of the squares of the distances from that. With the bits of `moments` and of
+// `sum_squares` over these axes.
+struct RowStatistic {
+  Accumulation what;
+  int first;                               // of {mean, m2}, that it gives
+  int64_t (*terms_at_once)(int64_t size);  // of a row of that size: merged before others are
+
+  Results results(Moments* m) const { return {&m->mean + first, &m->mean_low + first, 1}; }
+};
+constexpr RowStatistic kRowMoments = {
+    kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
+constexpr RowStatistic kRowSquares = {kSquare, 1, [](int64_t size) { return size; }};
 
 struct NormForward : NormChunks {
   const StridedOperands& s;
+  const RowStatistic& statistic;
   const int source;  // what is normalised: x, or the sum of x and the residual
   const bool is_nontemporal;
   const bool are_alike;  // rows of which one call takes many
@@ -30,25 +44,19 @@ struct NormForward : NormChunks {
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
         s(a.operands),
+        statistic(a.is_centred ? kRowMoments : kRowSquares),
         source(a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX),
-        is_nontemporal(bypasses_caches(a.operands)),
+        is_nontemporal(bypasses_caches(a.operands, Norm::kY)),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
         together(std::clamp<int64_t>(
             kTogetherBytes / (a.operands.columns.size * a.operands.compute_item), 1, kTogether)),
         reader(a.operands) {}
 
-  // y goes past the caches: it is no operand's memory, and too big to stay there.
-  static bool bypasses_caches(const StridedOperands& s) {
-    bool is_another = s.is_direct[Norm::kY];
-    for (int k = 0; k < Norm::kY; ++k) is_another &= s.data[k] != s.data[Norm::kY];
-    return is_another && s.size() * s.item >= kNontemporalBytes;
-  }
-
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
     const StridedOperands& s = a.operands;
-    return a.is_identity && s.is_direct[Norm::kY] && !bypasses_caches(s) &&
+    return a.is_identity && s.is_direct[Norm::kY] && !bypasses_caches(s, Norm::kY) &&
            s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
   }
 
@@ -112,26 +120,18 @@ struct NormForward : NormChunks {
     return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
   }
 
-  // OUT (n): the mean (untouched if not centred), and the squares. Units of one block in one call.
+  // numbers OUT (n): the mean (untouched without one), and the squares. Rows of one block in one
+  // call.
   void statistics(int64_t first, int64_t n, double (&numbers)[2][kRoots]) {
-    double *mean = numbers[0], *squares = numbers[1];
     const int64_t size = s.columns.size;
     if (!s.has_unit_stride[source] || size > kReduceBlock) {
-      for (int64_t i = 0; i < n; ++i)
-        norm.is_centred ? moments(first + i, &mean[i], &squares[i])
-                        : sum_of_squares(first + i, &squares[i]);
+      for (int64_t i = 0; i < n; ++i) long_row(first + i, &numbers[0][i], &numbers[1][i]);
       return;
     }
     int64_t at[kRoots];
     for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
-    if (norm.is_centred)
-      kernels_of(kMoments, s.dtype).blocks(s.data[source], at, n, size, mean, kRoots);
-    else
-      kernels_of(kSquare, s.dtype).blocks(s.data[source], at, n, size, squares, 0);
-  }
-
-  const ReduceKernels& kernels_of(Accumulation what, int dtype) const {
-    return norm.table->reduce->accumulators[what].kernels[dtype];
+    accumulator().kernels[s.dtype].blocks(s.data[source], at, n, size, numbers[statistic.first],
+                                          kRoots);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -141,9 +141,9 @@ struct NormForward : NormChunks {
       reader.go(index, column, n);
       const char* a = reader.load(Norm::kX, x);
       const char* b = reader.load(Norm::kResidual, z);
-      char* sum = reader.direct(Norm::kSum);
-      s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum ? sum : z, n);
-      if (!sum) reader.store(Norm::kSum, z, false);
+      char* const sum = reader.target(Norm::kSum, z, false);
+      s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum, n);
+      reader.finish(Norm::kSum, sum, z, false);
     }
   }
 
@@ -170,56 +170,38 @@ struct NormForward : NormChunks {
     return gathered;
   }
 
-  // With the bits of `moments` over these axes, whether they lie in one piece or not.
-  void moments(int64_t index, double* mean, double* squares) {
-    const int64_t size = s.columns.size;
-    if (s.has_unit_stride[source]) {
-      const char* at = s.row(source, index);
-      norm.table->reduce->row_moments[s.dtype](at, size, mean, squares);
-      return;
-    }
-    const int64_t chunk_terms = blocks_a_chunk(size) * kReduceBlock, start = 0;
-    const auto merge = norm.table->reduce->accumulators[kMoments].merge;
-    const auto results = [](Moments& m) { return Results{&m.mean, &m.mean_low, 1}; };
+  const Accumulator& accumulator() const {
+    return norm.table->reduce->accumulators[statistic.what];
+  }
+
+  // Block by block, whether they lie in one piece or not.
+  void long_row(int64_t index, double* mean, double* squares) {
+    const int64_t size = s.columns.size, start = 0;
+    if (norm.is_centred && s.has_unit_stride[source])
+      return norm.table->reduce->row_moments[s.dtype](s.row(source, index), size, mean, squares);
+    const int64_t step = statistic.terms_at_once(size);
+    const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {
+      if (before == 0)
+        *all = *more;
+      else
+        accumulator().merge(statistic.results(more), n, statistic.results(all), before, 1);
+    };
     Moments all{};
-    for (int64_t begin = 0; begin < size; begin += chunk_terms) {
-      const int64_t end = std::min(begin + chunk_terms, size);
-      Moments chunk{};
+    for (int64_t begin = 0, end; begin < size; begin = end) {
+      end = std::min(begin + step, size);
+      Moments some{};
       for (int64_t term = begin, n; term < end; term += n) {
         n = std::min(kReduceBlock, end - term);
         Moments one{};
         int dtype;
         const char* at = block(index, term, n, &dtype);
-        kernels_of(kMoments, dtype).blocks(at, &start, 1, n, &one.mean, 1);
-        if (term > begin)
-          merge(results(one), n, results(chunk), term - begin, 1);
-        else
-          chunk = one;
+        accumulator().kernels[dtype].blocks(at, &start, 1, n, statistic.results(&one).values, 1);
+        merge(&one, n, &some, term - begin);
       }
-      if (begin > 0)
-        merge(results(chunk), end - begin, results(all), begin, 1);
-      else
-        all = chunk;
+      merge(&some, end - begin, &all, begin);
     }
     *mean = all.mean + all.mean_low;
     *squares = all.m2 + all.m2_low;
-  }
-
-  void sum_of_squares(int64_t index, double* squares) {
-    const int64_t size = s.columns.size, start = 0;
-    double hi = 0.0, lo = 0.0;
-    for (int64_t term = 0, n; term < size; term += n) {
-      n = std::min(kReduceBlock, size - term);
-      int dtype;
-      const char* at = block(index, term, n, &dtype);
-      double sum;
-      kernels_of(kSquare, dtype).blocks(at, &start, 1, n, &sum, 0);
-      if (term > 0)
-        norm.table->reduce->merge_sums(&sum, nullptr, &hi, &lo, 1);
-      else
-        hi = sum;
-    }
-    *squares = lo == 0.0 ? hi : hi + lo;
   }
 
   void normalise(int64_t index, const NormChunk& c, NormRow* row) {
@@ -248,11 +230,8 @@ void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions)
   if (norm->kind == Norm::kChannelsLast)
     return channels_last_forward_partition(norm, index, partitions);
   with_frame<NormForward>(*norm, [&](NormForward& forward) {
-    const int64_t rows = norm->rows(), end = rows * (index + 1) / partitions;
-    for (int64_t i = rows * index / partitions, n; i < end; i += n) {
-      n = std::min(forward.together, end - i);
-      forward.rows(i, n);
-    }
+    for_rows(norm->operands, forward.together, 1, index, partitions,
+             [&](int64_t first, int64_t n) { forward.rows(first, n); });
     // Before others read what has been streamed.
     if (forward.is_nontemporal) std::atomic_thread_fence(std::memory_order_seq_cst);
   });

@@ -44,6 +44,8 @@ bool has_channels_last(const NormAxis* axes, int count, int lead) {
 // Where a gradient of a parameter goes.
 void set_gradient(Reducer* r, const Norm& norm, int k, const NormAxis* axes, int count) {
   const StridedOperands& s = norm.operands;
+  r->y = nullptr;
+  if (!s.data[k]) return;
   r->table = norm.table->reduce;
   r->accumulate = norm.accumulate;
   Axis<2> found[kMaxAxes];
