@@ -1,5 +1,8 @@
 """With `out=` given no call allocates memory that grows with the array; without, one output."""
 
+import platform
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import by_representatives, sample
@@ -49,3 +52,36 @@ print(peak() - before)
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < SIZE  # a quarter of one float32 array
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other habits")
+def test_fresh_tensors_take_no_new_pages():
+    """What a loop makes and drops comes from memory that the process has, as torch's own does.
+
+    From 32 MB on glibc takes memory from the system each time: huge pages then keep the faults few.
+    """
+    huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    has_huge_pages = huge.exists() and "[never]" not in huge.read_text()
+    done = run_python(f"""
+import resource, torch, fastact as fa
+def faults(call):
+    for _ in range(12):  # until malloc has learnt the size
+        call()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        call()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+for megabytes in (2, 5, 7, 15, 30, *{[64] * has_huge_pages}):
+    x = torch.ones(megabytes * 1_000_000 // 512, 64, dtype=torch.float64)
+    for call in (
+        lambda: fa.relu(x),              # the fast path
+        lambda: fa.leaky_relu(x, 0.1),   # the call cache
+        lambda: fa.relu(x.t()),          # Python
+    ):
+        print(megabytes, faults(call))
+""")
+    assert done.returncode == 0, done.stderr
+    counted = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    page = 4096
+    for megabytes, faults in counted:
+        assert faults < (10 if megabytes < 32 else megabytes * 1_000_000 // page), counted

@@ -131,7 +131,7 @@ class _Exchange(_OnCPU):
         return view
 
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
-        memory = _cpu.Memory(model, None if place.device[0] == CPU else self.api)
+        memory = _cpu.Memory(model, self.api)
         return memory.view(), memory
 
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:

@@ -2,8 +2,12 @@
 // instruction set (FASTACT_ISA).
 //
 // There is one loop for each number of operands, which takes the functor. GCC vectorises all of
-// them (-fopt-info-vec reports it) and computes the loop's tail with the same IEEE operations: the
-// bits of an element do not depend on its position.
+// them (tests/activations/test_vectorised.py) and computes the loop's tail with the same IEEE
+// operations: the bits of an element do not depend on its position.
+//
+// The loops are inlined into each kernel, parameters and all. In a function of its own a loop reads
+// the parameters through a pointer, and one that is needed on one side of a choice alone is a load
+// that GCC won't do on both: a branch stays in the loop, and it is not vectorised.
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/vector.h"
 
@@ -27,7 +31,7 @@ FASTACT_HD void for_chunks(int64_t n, Piece piece) {
 
 // y[i] = f(x[i])
 template <class T, class F>
-void map1(const T* x, T* y, int64_t n, F f) {
+FASTACT_HD void map1(const T* x, T* y, int64_t n, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
     each(y, n, [&](int64_t i) FASTACT_INLINED { return f(x[i]); });
   } else {
@@ -43,7 +47,7 @@ void map1(const T* x, T* y, int64_t n, F f) {
 
 // dx[i] = f(dy[i], x[i]), or dx[i] += of the same
 template <bool accumulate, class T, class F>
-void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
+FASTACT_HD void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
     each(dx, n, [&](int64_t i) FASTACT_INLINED {
       const T product = f(dy[i], x[i]);
@@ -124,9 +128,9 @@ void moments_backward(char* const* operands, int64_t n, const double* parameters
   const T inverse_count = T(parameters[0]), scale = T(parameters[1]);
   T* y = reinterpret_cast<T*>(operands[kInputs]);
   T sum[kChunk];
-  for (int64_t i = 0; i < n; i += kChunk) {
-    const int64_t m = n - i < kChunk ? n - i : kChunk;
-    const auto from = [&](int k) { return reinterpret_cast<const T*>(operands[k]) + i; };
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const auto from = [&](int k)
+                          FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]) + i; };
     const T *x = from(0), *high = from(1), *low = from(2), *dmean = from(3), *dsecond = from(4);
     if (accumulate) memcpy(sum, y + i, m * sizeof(T));
 #pragma omp simd
@@ -135,7 +139,7 @@ void moments_backward(char* const* operands, int64_t n, const double* parameters
       sum[k] = accumulate ? sum[k] + dx : dx;
     }
     memcpy(y + i, sum, m * sizeof(T));
-  }
+  });
 }
 
 // The same bits, whatever a NaN carries.

@@ -1,8 +1,9 @@
 # New arrays for other frameworks than NumPy, as DLPack tensors that they take over.
 #
-# On the CPU the memory is ours: it asks for huge pages, which torch does not. On any other device
-# the caller's framework allocates, so that its pools, streams and graphs know of it: through its C
-# exchange API, contiguous, and given the wanted axes here.
+# The caller's framework allocates, so that its pools, streams, graphs and profiler know of it: through
+# its C exchange API, contiguous, and given the wanted axes here. On the CPU what is big asks for huge
+# pages, which torch does not do; what is not big, and what belongs to a framework without that API,
+# is ours.
 
 cdef enum:
     DL_UINT = 1
@@ -57,18 +58,35 @@ cdef DLManagedTensorVersioned* allocate_by(
     if api.allocate(&prototype, &made, <void*>errors, set_error) or made is NULL:
         reason = "; ".join(message for _, message in errors) or "the framework gave no memory"
         raise MemoryError(f"fastact: {reason}")
+    if device.device_type == kDLCPU:
+        advise_huge_pages(
+            <char*>made.dl_tensor.data + made.dl_tensor.byte_offset, bytes_of(dtype, ndim, shape)
+        )
     return made
+
+
+cdef int64_t bytes_of(DLDataType dtype, int ndim, const int64_t* shape) noexcept:
+    cdef int64_t bytes = dtype.bits // 8
+    cdef int axis
+    for axis in range(ndim):
+        bytes *= shape[axis]
+    return bytes
+
+
+cdef bint is_ours(DLDevice device, DLDataType dtype, int ndim, const int64_t* shape) noexcept:
+    """Small memory on the CPU: a framework's allocator takes longer than a small kernel."""
+    return device.device_type == kDLCPU and bytes_of(dtype, ndim, shape) < kBigMemory
 
 
 cdef DLManagedTensorVersioned* new_tensor(
     DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape
 ) except NULL:
-    """A contiguous tensor: ours on the CPU, from the framework anywhere else."""
+    """A contiguous tensor."""
     cdef int64_t[kMaxAxes] strides
     cdef int64_t step = 1
     cdef int axis
     cdef DLManagedTensorVersioned* made
-    if device.device_type != kDLCPU:
+    if not is_ours(device, dlpack_dtype(dtype), ndim, shape):
         return allocate_by(api, device, dlpack_dtype(dtype), ndim, shape)
     for axis in range(ndim - 1, -1, -1):
         strides[axis] = step
@@ -132,13 +150,13 @@ cdef class Memory:
         cdef int i, n = model.operand.ndim
         cdef DLDevice device
         kept_order_strides(model, strides)
-        if api_capsule is None:
+        device.device_type, device.device_id = model.device
+        if api_capsule is None or is_ours(device, dlpack_dtype(model.dtype), n, model.shape_):
             self.tensor = make_tensor(n, model.shape_, strides, dlpack_dtype(model.dtype))
         else:
             axes_in_order(model, order)
             for i in range(n):
                 inside[i] = model.shape_[order[i]]
-            device.device_type, device.device_id = model.device
             self.tensor = with_strides(
                 allocate_by(
                     exchange_api(api_capsule), device, dlpack_dtype(model.dtype), n, inside

@@ -1,5 +1,5 @@
 # For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
-# and the copy ceiling.
+# the copy ceiling, and where kernels lie.
 
 def level_of_features(
     uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t extended_ecx, uint64_t xcr0
@@ -93,3 +93,29 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     job.size = source.nbytes
     with nogil:
         run_partitions(threads, partitions_of(copy_partition, &job))
+
+
+def kernel_addresses(str isa):
+    """The addresses of an instruction set's element-wise kernels, by name and dtype.
+
+    It need not be one that this processor has: who disassembles the kernels does not run them.
+    """
+    cdef const KernelTable* of = NULL
+    cdef int i, k
+    for i in range(built_isas().count):
+        if built_isas().tables[i].isa == isa.encode():
+            of = built_isas().tables[i]
+    if of is NULL:
+        raise ValueError(isa)
+    found = {}
+    for k, dtype in enumerate(("float16", "bfloat16", "float32", "float64")):
+        for i, name in enumerate(ACTIVATIONS):
+            found[f"{name} forward", dtype] = <intptr_t>of.forward[i][k]
+            found[f"{name} backward", dtype] = <intptr_t>of.backward[i][k][0]
+            found[f"{name} backward, accumulated", dtype] = <intptr_t>of.backward[i][k][1]
+        found["added", dtype] = <intptr_t>of.identity[k][1]
+        found["square backward", dtype] = <intptr_t>of.square_backward[k][0]
+        found["square backward, accumulated", dtype] = <intptr_t>of.square_backward[k][1]
+        found["moments backward", dtype] = <intptr_t>of.moments_backward[k][0]
+        found["moments backward, accumulated", dtype] = <intptr_t>of.moments_backward[k][1]
+    return found

@@ -82,6 +82,8 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
         DLManagedTensorVersioned*, int, const int64_t*, const int64_t*
     ) noexcept
     DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
+    const int64_t kBigMemory
+    void advise_huge_pages(void*, int64_t) noexcept
     DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
 
 cdef extern from "common/core/operand.h" namespace "fastact" nogil:

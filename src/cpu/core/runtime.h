@@ -113,17 +113,32 @@ Partitions partitions_of(void (*function)(const Job*, int64_t, int64_t), const J
   return Partitions(function, job);
 }
 
-// Memory for an output that another framework will own, aligned to 64 bytes. Big outputs ask for
-// huge pages, as NumPy does: their first touch is otherwise dominated by page faults.
+// From here on memory is worth asking for huge pages, as NumPy does: its first touch is otherwise
+// dominated by page faults.
+constexpr int64_t kBigMemory = int64_t{4} << 20;
+constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+
+// For memory that is about to be written. Where it had huge pages before, nothing changes.
+inline void advise_huge_pages(void* memory, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (bytes < kBigMemory) return;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t begin = (first + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (first + bytes) / kHugePage * kHugePage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
+// Memory for an output that another framework will own, aligned to a cache line and no more: what
+// malloc aligns to a huge page it gives back to the system each time, and takes with new faults.
 inline void* allocate(size_t bytes) {
-  constexpr size_t kCacheLine = 64, kHuge = size_t{2} << 20, kBig = size_t{4} << 20;
-  const size_t alignment = bytes >= kBig ? kHuge : kCacheLine;
+  constexpr size_t kCacheLine = 64;
   const size_t rounded = (bytes / kCacheLine + 1) * kCacheLine;
   void* memory = nullptr;
-  if (posix_memalign(&memory, alignment, rounded)) return nullptr;
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (bytes >= kBig) madvise(memory, rounded, MADV_HUGEPAGE);
-#endif
+  if (posix_memalign(&memory, kCacheLine, rounded)) return nullptr;
+  advise_huge_pages(memory, int64_t(rounded));
   return memory;
 }
 

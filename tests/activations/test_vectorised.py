@@ -1,0 +1,123 @@
+"""Every element-wise kernel is a loop over the instruction set's whole vectors.
+
+A functor with a branch, or a parameter that the compiler reads under a condition, leaves a loop
+over single elements: right, and 25 times slower. What is read here is the compiled module itself.
+"""
+
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+from assembly import REGISTERS, disassemble, parse, problems
+
+from fastact import _cpu
+
+BUILT = [isa for isa in _cpu.build_info()["isas"] if isa in REGISTERS]
+
+readable = pytest.mark.skipif(
+    platform.system() != "Linux" or platform.machine() != "x86_64" or not shutil.which("objdump"),
+    reason="reads x86-64 code of an ELF file by objdump",
+)
+
+
+def module_and_base():
+    """The file of the compiled module, and where it lies in this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, offset, _, _, *path = line.split(maxsplit=5)
+        if path == [_cpu.__file__] and int(offset, 16) == 0:
+            return Path(_cpu.__file__), int(addresses.partition("-")[0], 16)
+    raise LookupError(f"{_cpu.__file__} is not mapped")
+
+
+def code_of(addresses):
+    """The instructions of the translation unit around these kernels."""
+    module, base = module_and_base()
+    entries = {key: address - base for key, address in addresses.items()}
+    margin = 1 << 16  # the last kernel's code, and functions that the compiler set apart
+    start, stop = min(entries.values()), max(entries.values())
+    return disassemble(module, max(start - margin, 0), stop + margin), entries
+
+
+@readable
+@pytest.mark.parametrize("isa", BUILT)
+def test_kernels_are_vectorised(isa):
+    code, entries = code_of(_cpu.kernel_addresses(isa))
+    found = {key: problems(code, entry, isa) for key, entry in entries.items()}
+    assert {key: why for key, why in found.items() if why} == {}
+
+
+# --- the reader -----------------------------------------------------------------------------------
+
+# A loop over whole vectors, and the rest one by one.
+VECTORS_AND_REST = """
+  1000:	xor    %eax,%eax
+  1004:	vmovups (%rdi,%rax,1),%zmm0
+  1008:	vpminsd %zmm1,%zmm0,%zmm0
+  100c:	vbroadcastss 0x20(%rip),%zmm2        # 2000
+  1010:	vmulps %zmm2,%zmm0,%zmm0
+  1014:	vmovups %zmm0,(%rsi,%rax,1)
+  1018:	add    $0x40,%rax
+  101c:	cmp    %rax,%rdx
+  1020:	jne    1004 <kernel+0x4>
+  1024:	vmovss (%rdi,%rax,1),%xmm0
+  1028:	vmulss %xmm2,%xmm0,%xmm0
+  102c:	vmovss %xmm0,(%rsi,%rax,1)
+  1030:	inc    %rax
+  1034:	jne    1024 <kernel+0x24>
+  1038:	ret
+"""
+
+# 16-bit data, converted by vectors and computed one by one, with a branch to code apart.
+SCALAR_IN_CHUNKS = """
+  0ff0:	push   %rbp
+  1000:	vcvtph2ps (%rdx),%zmm0
+  1004:	vmovaps %zmm0,0x80(%rsp)
+  1008:	vmovss (%rax),%xmm0
+  100c:	vucomiss %xmm1,%xmm0
+  1010:	ja     1030 <kernel+0x30>
+  1014:	vmulss (%rbx),%xmm0,%xmm0
+  1018:	add    $0x4,%rax
+  101c:	cmp    %rax,%rsi
+  1020:	jne    1008 <kernel+0x8>
+  1024:	cmp    %rdx,%r10
+  1028:	jne    1000 <kernel>
+  102c:	ret
+  1030:	vmovaps %xmm0,%xmm2
+  1034:	jmp    1018 <kernel+0x18>
+"""
+
+
+def changed(listing, address, instruction):
+    """The listing with another instruction at an address."""
+    head, _, tail = listing.partition(f"  {address:x}:")
+    return f"{head}  {address:x}:	{instruction}{tail[tail.index(chr(10)) :]}"
+
+
+def test_a_loop_over_vectors_and_its_rest():
+    assert problems(parse(VECTORS_AND_REST), 0x1000, "v4") == []
+
+
+@pytest.mark.parametrize(
+    ("listing", "said"),
+    [
+        (VECTORS_AND_REST.replace("%zmm", "%ymm"), "no loop over %zmm"),
+        (changed(VECTORS_AND_REST, 0x1010, "vdivss %xmm2,%xmm0,%xmm0"), "vdivss"),
+        (changed(VECTORS_AND_REST, 0x1010, "vcvtss2sd %xmm2,%xmm0,%xmm0"), "vcvtss2sd"),
+        (changed(VECTORS_AND_REST, 0x1010, "vcvttss2si %xmm2,%eax"), "vcvttss2si"),
+        (changed(VECTORS_AND_REST, 0x1010, "vpextrw $0x1,%xmm2,%eax"), "vpextrw"),
+        (changed(VECTORS_AND_REST, 0x1010, "call   3000 <expf@plt>"), "call"),
+        (changed(VECTORS_AND_REST, 0x100C, "jp     1014 <kernel+0x14>"), "a branch"),
+        (SCALAR_IN_CHUNKS, "vmulss"),
+        (SCALAR_IN_CHUNKS, "instructions without %zmm"),
+    ],
+)
+def test_what_is_no_loop_over_vectors(listing, said):
+    assert said in " ".join(problems(parse(listing), min(parse(listing)), "v4"))
+
+
+def test_a_function_that_the_compiler_set_apart():
+    """It is part of the kernel that calls it."""
+    kernel = "  0800:	call   {:x} <map>\n  0804:	ret\n"
+    assert problems(parse(kernel.format(0x1000) + VECTORS_AND_REST), 0x800, "v4") == []
+    assert problems(parse(kernel.format(0xFF0) + SCALAR_IN_CHUNKS), 0x800, "v4") != []
