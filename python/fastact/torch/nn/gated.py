@@ -1,0 +1,16 @@
+"""Gated activations as modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._standin import fa
+from .module import Module
+
+
+class GLU(Module, torch.nn.GLU):
+    """`torch.nn.GLU` by `fastact.glu`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.glu(input, axis=self.dim)  # type: ignore[no-any-return]

@@ -1,0 +1,353 @@
+"""Recurrent cells and layers.
+
+A layer in one direction is one node of autograd over a whole sequence, whatever its length: the
+projections of all inputs are one product ahead of it, each step is one product and one pass of the
+gates, and in backward the gradients of the recurrent weight and of the biases are one product and
+one sum over all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence
+
+import fastact
+
+from .._standin import fa
+from .module import Module
+
+
+class LSTMCell(Module, torch.nn.LSTMCell):
+    """`torch.nn.LSTMCell` by `fastact.lstm_gates`."""
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        h, c = _states_of_cell(self, input, hx)
+        h, c = fa.lstm_gates(
+            functional.linear(input, self.weight_ih),
+            c,
+            recurrent=functional.linear(h, self.weight_hh),
+            bias=self.bias_ih,
+            recurrent_bias=self.bias_hh,
+        )
+        return h, c
+
+
+class GRUCell(Module, torch.nn.GRUCell):
+    """`torch.nn.GRUCell` by `fastact.gru_gates`."""
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        (h,) = _states_of_cell(self, input, None if hx is None else (hx,), count=1)
+        return fa.gru_gates(  # type: ignore[no-any-return]
+            functional.linear(input, self.weight_ih),
+            functional.linear(h, self.weight_hh),
+            h,
+            bias=self.bias_ih,
+            recurrent_bias=self.bias_hh,
+        )
+
+
+def _states_of_cell(
+    cell: Any, input: Tensor, states: tuple[Tensor, ...] | None, count: int = 2
+) -> tuple[Tensor, ...]:
+    """The states before the step: as given, or zeros; all shapes are checked."""
+    if input.ndim not in (1, 2) or input.shape[-1] != cell.input_size:
+        raise ValueError(
+            f"{cell.where()}: input must have shape ({cell.input_size},) or (batch, "
+            f"{cell.input_size}), got {tuple(input.shape)}"
+        )
+    shape = (*input.shape[:-1], cell.hidden_size)
+    if states is None:
+        return (input.new_zeros(shape),) * count
+    for state in states:
+        if tuple(state.shape) != shape:
+            raise ValueError(
+                f"{cell.where()}: hx must have shape {shape}, got {tuple(state.shape)}"
+            )
+    return states
+
+
+Steps = list[slice]
+
+
+def _steps(sizes: list[int], *, backwards: bool) -> Steps:
+    """The rows of each step in the order in which a direction takes them.
+
+    The rows of all steps lie one behind the other, as in a packed sequence: each step has as many
+    as the one before it, or the first of them.
+    """
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    steps = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return steps[::-1] if backwards else steps
+
+
+def _rows(step: slice) -> int:
+    return int(step.stop - step.start)
+
+
+def _before(after: Tensor, initial: Tensor, steps: Steps) -> Iterator[Tensor]:
+    """The state before each step, of those after all steps, which may be written as this goes on.
+
+    Backwards in time sequences come in: they begin with their initial state.
+    """
+    state = initial[:0]
+    for step in steps:
+        count = _rows(step)
+        if count > len(state):
+            state = torch.cat((state, initial[len(state) : count])) if len(state) else initial[:count]
+        yield state[:count]
+        state = after[step]
+
+
+def _last(after: Tensor, steps: Steps) -> Tensor:
+    """The state of each sequence after its last step."""
+    following = [*map(_rows, steps[1:]), 0]
+    ending = [after[step][rows:] for step, rows in zip(steps, following, strict=True)]
+    return torch.cat(ending[::-1])
+
+
+class _Layer(NamedTuple):
+    """What a direction of a layer computes with, and the rows of its steps."""
+
+    op: Any
+    steps: Steps
+    recurrent_weight: Tensor
+    biases: tuple[Tensor | None, Tensor | None]
+
+    def run(
+        self, gates: Tensor, initial: tuple[Tensor, ...], *, saves: bool
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """The states after each step, and the activated gates where they are to be saved.
+
+        gates : the projections of the inputs.
+        """
+        op, weight = self.op, self.recurrent_weight.t()
+        rows, columns = len(gates), weight.shape[0]
+        states = tuple(gates.new_empty((rows, columns)) for _ in initial)
+        kept = gates.new_empty((rows, len(op.kept) * columns)) if saves else None
+        before = [_before(*pair, self.steps) for pair in zip(states, initial, strict=True)]
+        bias, recurrent_bias = self.biases
+        function = op.forward if saves else op
+        for step, *previous in zip(self.steps, *before, strict=True):
+            recurrent = previous[0] @ weight
+            out = tuple(state[step] for state in states)
+            if kept is not None:
+                out = (*out, kept[step])
+            if op.takes_recurrent:
+                arrays, options = (gates[step], recurrent, previous[-1]), {}
+            else:
+                arrays, options = (gates[step], previous[-1]), {"recurrent": recurrent}
+            function(
+                *arrays,
+                **options,
+                bias=bias,
+                recurrent_bias=recurrent_bias,
+                out=out if len(out) > 1 else out[0],
+            )
+        return states, kept
+
+
+class _Recurrence(torch.autograd.Function):
+    """A layer in one direction.
+
+    Of gates that are saved as they were activated, backward goes through the steps in the other
+    order, with dh and dc for all sequences: those whose steps are over have in it the gradient of
+    their last state before their last step, and of their initial one after the first.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, op, steps, weight, bias, recurrent_bias, gates, *initial
+    ) -> tuple[Tensor, ...]:
+        layer = _Layer(op, steps, weight, (bias, recurrent_bias))
+        states, kept = layer.run(gates, initial, saves=True)
+        ctx.op, ctx.steps = op, steps
+        ctx.save_for_backward(weight, bias, recurrent_bias, kept, *states, *initial)
+        last = tuple(_last(state, steps) for state in states)
+        return states[0], *last
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx, dh_all, *dlast):  # type: ignore[no-untyped-def]
+        weight, bias, recurrent_bias, kept, *states_and_initial = ctx.saved_tensors
+        op, steps, half = ctx.op, ctx.steps, len(states_and_initial) // 2
+        states, initial = states_and_initial[:half], states_and_initial[half:]
+        before = [
+            list(_before(*pair, steps)) for pair in zip(states, initial, strict=True)
+        ]
+        dgates = kept.new_empty((len(kept), weight.shape[0]))
+        drecurrent = torch.empty_like(dgates) if op.takes_recurrent else dgates
+        carried = [d.clone() for d in dlast]
+        for i in reversed(range(len(steps))):
+            step, count = steps[i], _rows(steps[i])
+            dh = carried[0][:count].add_(dh_all[step])
+            if op.takes_recurrent:
+                # dh_prev: what does not go through the product, and then what does.
+                saved = (kept[step], None, before[0][i], None, None)
+                op.backward(dh, *saved, out=(dgates[step], drecurrent[step], dh, None, None))
+                dh.addmm_(drecurrent[step], weight)
+            else:
+                dc = carried[1][:count]
+                saved = (kept[step], before[1][i], states[1][step], None, None, None)
+                op.backward(dh, dc, *saved, out=(dgates[step], dc, None))
+                torch.mm(dgates[step], weight, out=dh)
+        # recurrent = h_prev @ weight.T + recurrent_bias, at all steps
+        h_prev = torch.cat(before[0] if steps[0].start == 0 else before[0][::-1])
+        dweight = drecurrent.t() @ h_prev if ctx.needs_input_grad[2] else None
+        dbiases = [
+            fastact.bias_grad(d).to(b.dtype) if b is not None else None
+            for b, d in ((bias, dgates), (recurrent_bias, drecurrent))
+        ]
+        return None, None, dweight, *dbiases, dgates, *carried
+
+
+class _Recurrent(Module, torch.nn.RNNBase):
+    """What LSTM and GRU share.
+
+    op : the gates of a step. single : there is one state, and hx is no tuple.
+    """
+
+    op: Any
+    single: bool
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if reason := self.refuses(self):
+            raise ValueError(f"{self.where()}: {reason}")
+
+    @classmethod
+    def refuses(cls, module: torch.nn.Module) -> str:
+        size = getattr(module, "proj_size", 0)
+        return f"proj_size must be 0, got {size}" if size else ""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        data, sizes, order, back = _packed(self, input)
+        states = self._initial(input, hx, data, sizes[0], order)
+        out, last = self._layers(data, sizes, states)
+        if back is not None:
+            last = [state.index_select(1, back) for state in last]
+        if isinstance(input, PackedSequence):
+            packed = PackedSequence(out, input.batch_sizes, order, back)
+            return packed, (last[0] if self.single else tuple(last))
+        out = out.unflatten(0, (len(sizes), sizes[0]))
+        if input.ndim == 2:
+            out, last = out.squeeze(1), [state.squeeze(1) for state in last]
+        elif self.batch_first:
+            out = out.transpose(0, 1)
+        return out, (last[0] if self.single else tuple(last))
+
+    def _initial(
+        self, input: Any, hx: Any, data: Tensor, batch: int, order: Tensor | None
+    ) -> list[Tensor]:
+        """The states before the first step, of shape (layers * directions, batch, hidden)."""
+        shape = (self.num_layers * (1 + self.bidirectional), batch, self.hidden_size)
+        if hx is None:
+            return [data.new_zeros(shape) for _ in range(1 if self.single else 2)]
+        states = [hx] if self.single else list(hx)
+        unbatched = not isinstance(input, PackedSequence) and input.ndim == 2
+        expected = (shape[0], shape[2]) if unbatched else shape
+        for state in states:
+            if tuple(state.shape) != expected:
+                raise ValueError(
+                    f"{self.where()}: hx must have shape {expected}, got {tuple(state.shape)}"
+                )
+        if unbatched:
+            return [state.unsqueeze(1) for state in states]
+        return states if order is None else [state.index_select(1, order) for state in states]
+
+    def _layers(
+        self, data: Tensor, sizes: list[int], states: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The result of the last layer, and the last states of all."""
+        cast = _autocast(data)
+        directions = [("", _steps(sizes, backwards=False))]
+        if self.bidirectional:
+            directions.append(("_reverse", _steps(sizes, backwards=True)))
+        data, states = cast(data), [cast(state) for state in states]
+        lasts: list[tuple[Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            outs = []
+            for suffix, steps in directions:
+                names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * self.bias
+                weights = [cast(getattr(self, f"{name}_l{layer}{suffix}")) for name in names]
+                initial = tuple(state[len(lasts)] for state in states)
+                out, *last = self._direction(data, steps, initial, *weights)
+                outs.append(out)
+                lasts.append(tuple(last))
+            data = outs[0] if len(outs) == 1 else torch.cat(outs, 1)
+            if self.dropout and layer < self.num_layers - 1:
+                data = functional.dropout(data, self.dropout, self.training)
+        return data, [torch.stack(state) for state in zip(*lasts, strict=True)]
+
+    def _direction(
+        self,
+        data: Tensor,
+        steps: Steps,
+        initial: tuple[Tensor, ...],
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias: Tensor | None = None,
+        recurrent_bias: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        gates = functional.linear(data, weight_ih)
+        arrays = (weight_hh, bias, recurrent_bias, gates, *initial)
+        if torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays):
+            return _Recurrence.apply(self.op, steps, *arrays)  # type: ignore[no-any-return, no-untyped-call]
+        layer = _Layer(self.op, steps, weight_hh, (bias, recurrent_bias))
+        states, _ = layer.run(gates, initial, saves=False)
+        return states[0], *(_last(state, steps) for state in states)
+
+
+class LSTM(_Recurrent, torch.nn.LSTM):
+    """`torch.nn.LSTM` by `fastact.lstm_gates`; without `proj_size`."""
+
+    op, single = fastact.lstm_gates, False
+
+
+class GRU(_Recurrent, torch.nn.GRU):
+    """`torch.nn.GRU` by `fastact.gru_gates`."""
+
+    op, single = fastact.gru_gates, True
+
+
+def _packed(
+    module: Any, input: Any
+) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
+    """Rows of all steps one behind the other, how many each step has, and the sequences' order."""
+    if isinstance(input, PackedSequence):
+        data, order, back = input.data, input.sorted_indices, input.unsorted_indices
+        sizes = input.batch_sizes.tolist()
+    else:
+        if input.ndim not in (2, 3):
+            raise ValueError(
+                f"{module.where()}: input must have two axes or three, got shape "
+                f"{tuple(input.shape)}"
+            )
+        by_step = input.unsqueeze(1) if input.ndim == 2 else input
+        if module.batch_first and input.ndim == 3:
+            by_step = by_step.transpose(0, 1)
+        data, order, back = by_step.flatten(0, 1), None, None
+        sizes = [by_step.shape[1]] * by_step.shape[0]
+    if data.shape[-1] != module.input_size:
+        raise ValueError(
+            f"{module.where()}: input must have {module.input_size} features, got shape "
+            f"{tuple(data.shape if isinstance(input, PackedSequence) else input.shape)}"
+        )
+    if not sizes:
+        raise ValueError(f"{module.where()}: input must have at least one step, got none")
+    return data, sizes, order, back
+
+
+def _autocast(data: Tensor) -> Any:
+    """What autocast makes of a tensor that goes into a matrix product."""
+    device = data.device.type
+    if not torch.is_autocast_enabled(device):
+        return lambda tensor: tensor
+    dtype = torch.get_autocast_dtype(device)
+    return lambda tensor: tensor.to(dtype)
