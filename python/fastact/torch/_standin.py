@@ -59,7 +59,11 @@ class _Differentiable:
             if "out" in named or not (
                 torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
             ):
-                return _run(op, "call", named | {k: t.detach() for k, t in tensors.items()})
+                return _run(
+                    op,
+                    "call",
+                    named | {k: t.detach() if t.requires_grad else t for k, t in tensors.items()},
+                )
             rest = {k: v for k, v in named.items() if k not in tensors}
             return _Call.apply(op, tuple(tensors), rest, *tensors.values())
 

@@ -40,7 +40,7 @@ class ActivationModule(Module):
             return op(input, **options)  # type: ignore[no-any-return]
         if torch.is_grad_enabled() and input.requires_grad:
             # The op's derivative is one of the input, which would be gone. torch has some of y.
-            return super().forward(input)  # type: ignore[no-any-return, misc]
+            return super().forward(input)  # type: ignore[no-any-return]
         return op(input, **options, out=input)  # type: ignore[no-any-return]
 
 
@@ -89,9 +89,7 @@ def _class_for(op: Any) -> type[ActivationModule]:
         return type("".join(map(str.capitalize, op.name.split("_"))), (_Own,), members)
     torch_class = getattr(torch.nn, names[0])
     defaults = {n: p.default for n, p in signature(torch_class).parameters.items()}
-    members["takes"] = {
-        n: v for n, v in defaults.items() if n not in (*op.parameters, "inplace")
-    }
+    members["takes"] = {n: v for n, v in defaults.items() if n not in (*op.parameters, "inplace")}
     return type(names[0], (_OfTorch, torch_class), members)
 
 

@@ -13,9 +13,7 @@ from .._standin import fa
 from .module import WithActivation
 
 
-def _bias_act(
-    product: Tensor, bias: Tensor | None, axis: int, fused: Any
-) -> Tensor:
+def _bias_act(product: Tensor, bias: Tensor | None, axis: int, fused: Any) -> Tensor:
     """The activation of a product and a bias, if there is one."""
     if bias is not None:
         return fa.bias_act(product, bias, axis=axis, **fused)  # type: ignore[no-any-return]

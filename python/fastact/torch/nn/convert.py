@@ -31,6 +31,7 @@ REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
     for base in cls.__bases__
     if vars(torch.nn).get(base.__name__) is base and base is not torch.nn.Module
 }
+REPLACEMENTS[torch.nn.SyncBatchNorm] = sync_batch_norm.SyncBatchNorm
 
 _CLASSES = frozenset(REPLACEMENTS.values())
 
@@ -97,9 +98,7 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     for name, module in model.named_modules():
         if chosen(name, module):
             _convert(name, module, report)
-    places = Counter(
-        id(child) for module in model.modules() for child in module._modules.values()
-    )
+    places = Counter(id(child) for module in model.modules() for child in module._modules.values())
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Sequential):
             _fuse_neighbours(name, module, places, chosen, report)
@@ -158,6 +157,7 @@ def _fuse_neighbours(
         else:
             if type(layer) in _LAYERS:
                 layer.__class__ = REPLACEMENTS[type(layer)]
+            assert isinstance(layer, WithActivation)
             layer.fuse(ACTIVATIONS[activation.op], activation.options(activation))
             sequence._modules[following] = torch.nn.Identity().train(activation.training)
             report.converted.pop(names[1], None)

@@ -100,7 +100,9 @@ def _before(after: Tensor, initial: Tensor, steps: Steps) -> Iterator[Tensor]:
     for step in steps:
         count = _rows(step)
         if count > len(state):
-            state = torch.cat((state, initial[len(state) : count])) if len(state) else initial[:count]
+            state = (
+                torch.cat((state, initial[len(state) : count])) if len(state) else initial[:count]
+            )
         yield state[:count]
         state = after[step]
 
@@ -136,20 +138,15 @@ class _Layer(NamedTuple):
         function = op.forward if saves else op
         for step, *previous in zip(self.steps, *before, strict=True):
             recurrent = previous[0] @ weight
-            out = tuple(state[step] for state in states)
+            options: dict[str, Any] = {"bias": bias, "recurrent_bias": recurrent_bias}
+            out = [state[step] for state in states]
             if kept is not None:
-                out = (*out, kept[step])
+                out.append(kept[step])
+            options["out"] = tuple(out) if len(out) > 1 else out[0]
             if op.takes_recurrent:
-                arrays, options = (gates[step], recurrent, previous[-1]), {}
+                function(gates[step], recurrent, previous[-1], **options)
             else:
-                arrays, options = (gates[step], previous[-1]), {"recurrent": recurrent}
-            function(
-                *arrays,
-                **options,
-                bias=bias,
-                recurrent_bias=recurrent_bias,
-                out=out if len(out) > 1 else out[0],
-            )
+                function(gates[step], previous[-1], recurrent=recurrent, **options)
         return states, kept
 
 
@@ -173,14 +170,12 @@ class _Recurrence(torch.autograd.Function):
         return states[0], *last
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx, dh_all, *dlast):  # type: ignore[no-untyped-def]
         weight, bias, recurrent_bias, kept, *states_and_initial = ctx.saved_tensors
         op, steps, half = ctx.op, ctx.steps, len(states_and_initial) // 2
         states, initial = states_and_initial[:half], states_and_initial[half:]
-        before = [
-            list(_before(*pair, steps)) for pair in zip(states, initial, strict=True)
-        ]
+        before = [list(_before(*pair, steps)) for pair in zip(states, initial, strict=True)]
         dgates = kept.new_empty((len(kept), weight.shape[0]))
         drecurrent = torch.empty_like(dgates) if op.takes_recurrent else dgates
         carried = [d.clone() for d in dlast]
@@ -189,12 +184,12 @@ class _Recurrence(torch.autograd.Function):
             dh = carried[0][:count].add_(dh_all[step])
             if op.takes_recurrent:
                 # dh_prev: what does not go through the product, and then what does.
-                saved = (kept[step], None, before[0][i], None, None)
-                op.backward(dh, *saved, out=(dgates[step], drecurrent[step], dh, None, None))
+                out = (dgates[step], drecurrent[step], dh, None, None)
+                op.backward(dh, kept[step], None, before[0][i], out=out)
                 dh.addmm_(drecurrent[step], weight)
             else:
                 dc = carried[1][:count]
-                saved = (kept[step], before[1][i], states[1][step], None, None, None)
+                saved = (kept[step], before[1][i], states[1][step])
                 op.backward(dh, dc, *saved, out=(dgates[step], dc, None))
                 torch.mm(dgates[step], weight, out=dh)
         # recurrent = h_prev @ weight.T + recurrent_bias, at all steps
@@ -235,7 +230,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
         if isinstance(input, PackedSequence):
             packed = PackedSequence(out, input.batch_sizes, order, back)
             return packed, (last[0] if self.single else tuple(last))
-        out = out.unflatten(0, (len(sizes), sizes[0]))
+        out = out.reshape(len(sizes), sizes[0], -1)
         if input.ndim == 2:
             out, last = out.squeeze(1), [state.squeeze(1) for state in last]
         elif self.batch_first:
@@ -316,9 +311,7 @@ class GRU(_Recurrent, torch.nn.GRU):
     op, single = fastact.gru_gates, True
 
 
-def _packed(
-    module: Any, input: Any
-) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
+def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
     """Rows of all steps one behind the other, how many each step has, and the sequences' order."""
     if isinstance(input, PackedSequence):
         data, order, back = input.data, input.sorted_indices, input.unsorted_indices

@@ -38,9 +38,7 @@ class WithActivation(Module):
 
     fused: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(
-        self, *args: Any, activation: ActivationLike = "identity", **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, activation: ActivationLike = "identity", **kwargs: Any) -> None:
         op = activation_op(self.where(), activation)
         own = () if op is None else op.parameters
         parameters = {name: kwargs.pop(name) for name in own if name in kwargs}

@@ -90,7 +90,7 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
     """What the batch norms of any number of axes share."""
 
     def forward(self, input: Tensor) -> Tensor:
-        self._check_input_dim(input)
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
         uses_batch = self.training or (self.running_mean is None and self.running_var is None)
         tracks = self.training and self.track_running_stats
         momentum, before = self.momentum, None
@@ -100,10 +100,9 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
             self.num_batches_tracked.add_(1)
         elif momentum is None:
             momentum = 0.0
-        running = (None, None)
-        if tracks or not self.training:
-            running = (self.running_mean, self.running_var)
-        return self._normalize(input, *running, uses_batch, momentum, before)
+        is_used = tracks or not self.training
+        mean, var = (self.running_mean, self.running_var) if is_used else (None, None)
+        return self._normalize(input, mean, var, uses_batch, momentum, before)
 
     def _normalize(
         self,

@@ -21,11 +21,34 @@ from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 _WHERE = "fastact.torch.nn.SyncBatchNorm"
 
 
-class SyncBatchNorm(BatchNorm, torch.nn.SyncBatchNorm):
+class SyncBatchNorm(BatchNorm):
     """`torch.nn.SyncBatchNorm` by `fastact.moments` and `fastact.batch_norm`, on any device.
 
-    As there, statistics are shared in training alone.
+    As there, statistics are shared in training alone. It is not derived from torch's class, which
+    `DistributedDataParallel` takes on a GPU only.
     """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        **options: Any,
+    ) -> None:
+        of_batch_norm = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(*of_batch_norm, **options)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(
+                f"{_WHERE}: input must have two axes or more, got shape {tuple(input.shape)}"
+            )
 
     def _normalize(
         self,
@@ -87,10 +110,11 @@ class _SyncBatchNorm(torch.autograd.Function):
                 statistic.copy_((1 - share) * statistic.double() + share * new)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
         ctx.group, ctx.count, ctx.fused = group, whole.count, fused
-        return fastact.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
+        y: Tensor = fastact.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
+        return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         x, mean, rstd, weight, bias = saved = ctx.saved_tensors
         # sum(p) and sum(p xhat), which are this process's dbias and dweight as well
