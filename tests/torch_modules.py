@@ -1,6 +1,8 @@
 """How each module of torch.nn that fastact has is made and called in tests."""
 
+from collections.abc import Mapping
 from inspect import signature
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ class Case(NamedTuple):
 
     torch_class: type[nn.Module]
     args: tuple[Any, ...] = ()
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
     shapes: tuple[tuple[int, ...], ...] = ((4, 6),)
     classes: int = 0
 

@@ -1,4 +1,4 @@
-"""`convert`: which modules it swaps, which it joins, what it leaves, and that nothing else changes."""
+"""`convert`: which modules it swaps, which it joins, and what it leaves as it was."""
 
 import copy
 from typing import Any

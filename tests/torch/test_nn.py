@@ -99,7 +99,7 @@ def test_without_gradients_the_same_bits(case):
 def test_is_torchs_but_for_forward(case):
     """Constructor, repr, state, copies: an exchange of states goes both ways, strictly."""
     theirs, ours = case.torch_class(*case.args, **case.options), pair(case, torch.float32)[1]
-    # DistributedDataParallel refuses torch's SyncBatchNorm, and what is derived from it, on the CPU.
+    # DistributedDataParallel refuses what is derived from torch's SyncBatchNorm on the CPU.
     assert isinstance(ours, case.torch_class) or case.torch_class is torch.nn.SyncBatchNorm
     assert repr(ours) == repr(theirs)
     assert list(ours.state_dict()) == list(theirs.state_dict())

@@ -3,6 +3,7 @@
 import copy
 import time
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,8 @@ def step(module: nn.Module, x: torch.Tensor, dy: torch.Tensor) -> list[list[torc
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Mish(), nn.Linear(6, 2))
-    return layers.double()
+    norm = nn.BatchNorm1d(6)
+    return nn.Sequential(nn.Linear(4, 6, bias=False), norm, nn.Mish(), nn.Linear(6, 2)).double()
 
 
 def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -82,7 +83,7 @@ def process(rank: int, folder: str) -> None:
         time.sleep(0.05 * rank)  # now the other one is first
         again = step(norm(fnn.SyncBatchNorm, options, dtype), x, dy)
         time.sleep(0.05 * (1 - rank))
-        pairs = zip(sum(found[name], []), sum(again, []), strict=True)
+        pairs = zip(chain(*found[name]), chain(*again), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
     module = norm(fnn.SyncBatchNorm, {"process_group": distributed.group.WORLD}, torch.float32)
@@ -203,4 +204,4 @@ def test_without_a_group_it_is_a_batch_norm():
     one, other = (
         step(norm(cls, {}, torch.float32), x, dy) for cls in (fnn.SyncBatchNorm, fnn.BatchNorm1d)
     )
-    assert all(torch.equal(a, b) for a, b in zip(sum(one, []), sum(other, []), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(chain(*one), chain(*other), strict=True))

@@ -1,12 +1,11 @@
 """The modules of torch.nn that fastact computes, under their names, and `convert`.
 
-Each is derived from torch's class: constructor, `state_dict` and repr are torch's own. Norms, linear
-and convolutional layers take an activation behind them: ``LayerNorm(768, activation="gelu")``.
+Each is derived from torch's class: constructor, `state_dict` and repr are torch's own. Norms,
+linear and convolutional layers take an activation as well: ``LayerNorm(768, activation="gelu")``.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from . import activations as _activations
 from .activations import *  # noqa: F403
 from .bias import Conv1d as Conv1d
 from .bias import Conv2d as Conv2d

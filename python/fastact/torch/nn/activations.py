@@ -95,4 +95,4 @@ def _class_for(op: Any) -> type[ActivationModule]:
 
 _CLASSES = {cls.__name__: cls for cls in map(_class_for, ACTIVATIONS.values())}
 globals().update(_CLASSES)
-__all__ = list(_CLASSES)  # noqa: PLE0605
+__all__ = list(_CLASSES)

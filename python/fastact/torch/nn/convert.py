@@ -117,7 +117,7 @@ def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
 def _convert(name: str, module: torch.nn.Module, report: Report) -> None:
     """Give the module the class that stands for its own, if one does."""
     cls = REPLACEMENTS.get(type(module))
-    if isinstance(module, Module) or isinstance(module, _LAYERS):
+    if isinstance(module, (Module, *_LAYERS)):
         return
     if cls is None:
         base = next((base for base in REPLACEMENTS if isinstance(module, base)), None)
