@@ -73,81 +73,76 @@ def _states_of_cell(
     return states
 
 
-Steps = list[slice]
-
-
-def _steps(sizes: list[int], *, backwards: bool) -> Steps:
-    """The rows of each step in the order in which a direction takes them.
+class _Steps(NamedTuple):
+    """The rows of each step, and the order in which a direction takes the steps.
 
     The rows of all steps lie one behind the other, as in a packed sequence: each step has as many
     as the one before it, or the first of them.
     """
-    ends = torch.tensor(sizes).cumsum(0).tolist()
-    steps = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    return steps[::-1] if backwards else steps
+
+    sizes: list[int]
+    order: range
+
+    def of(self, rows: Tensor) -> list[Tensor]:
+        """The rows of each step, in the direction's order."""
+        views = rows.split(self.sizes)  # type: ignore[no-untyped-call]
+        return [views[i] for i in self.order]
 
 
-def _rows(step: slice) -> int:
-    return int(step.stop - step.start)
-
-
-def _before(after: Tensor, initial: Tensor, steps: Steps) -> Iterator[Tensor]:
+def _before(after: list[Tensor], initial: Tensor) -> Iterator[Tensor]:
     """The state before each step, of those after all steps, which may be written as this goes on.
 
-    Backwards in time sequences come in: they begin with their initial state.
+    Backwards in time sequences come in as it goes on: they begin with their initial state.
     """
-    state = initial[:0]
-    for step in steps:
-        count = _rows(step)
-        if count > len(state):
-            state = (
-                torch.cat((state, initial[len(state) : count])) if len(state) else initial[:count]
-            )
-        yield state[:count]
-        state = after[step]
+    state = initial[: len(after[0])]
+    for following in after:
+        known, count = len(state), len(following)
+        if count > known:
+            state = torch.cat((state, initial[known:count]))
+        yield state if count == len(state) else state[:count]
+        state = following
 
 
-def _last(after: Tensor, steps: Steps) -> Tensor:
+def _last(after: list[Tensor]) -> Tensor:
     """The state of each sequence after its last step."""
-    following = [*map(_rows, steps[1:]), 0]
-    ending = [after[step][rows:] for step, rows in zip(steps, following, strict=True)]
+    following = [*map(len, after[1:]), 0]
+    ending = [state[rows:] for state, rows in zip(after, following, strict=True)]
     return torch.cat(ending[::-1])
 
 
-class _Layer(NamedTuple):
-    """What a direction of a layer computes with, and the rows of its steps."""
+def _run(
+    op: Any,
+    steps: _Steps,
+    weight: Tensor,
+    biases: tuple[Tensor | None, Tensor | None],
+    gates: Tensor,
+    initial: tuple[Tensor, ...],
+    *,
+    saves: bool,
+) -> tuple[list[Tensor], Tensor | None]:
+    """The states after all steps, and the activated gates where they are to be saved.
 
-    op: Any
-    steps: Steps
-    recurrent_weight: Tensor
-    biases: tuple[Tensor | None, Tensor | None]
-
-    def run(
-        self, gates: Tensor, initial: tuple[Tensor, ...], *, saves: bool
-    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """The states after each step, and the activated gates where they are to be saved.
-
-        gates : the projections of the inputs.
-        """
-        op, weight = self.op, self.recurrent_weight.t()
-        rows, columns = len(gates), weight.shape[0]
-        states = tuple(gates.new_empty((rows, columns)) for _ in initial)
-        kept = gates.new_empty((rows, len(op.kept) * columns)) if saves else None
-        before = [_before(*pair, self.steps) for pair in zip(states, initial, strict=True)]
-        bias, recurrent_bias = self.biases
-        function = op.forward if saves else op
-        for step, *previous in zip(self.steps, *before, strict=True):
-            recurrent = previous[0] @ weight
-            options: dict[str, Any] = {"bias": bias, "recurrent_bias": recurrent_bias}
-            out = [state[step] for state in states]
-            if kept is not None:
-                out.append(kept[step])
-            options["out"] = tuple(out) if len(out) > 1 else out[0]
-            if op.takes_recurrent:
-                function(gates[step], recurrent, previous[-1], **options)
-            else:
-                function(gates[step], previous[-1], recurrent=recurrent, **options)
-        return states, kept
+    gates : the projections of the inputs.
+    """
+    rows, columns = len(gates), weight.shape[1]
+    states = [gates.new_empty((rows, columns)) for _ in initial]
+    kept = gates.new_empty((rows, len(op.kept) * columns)) if saves else None
+    outs = [steps.of(array) for array in (*states, kept) if array is not None]
+    before = [_before(after, first) for after, first in zip(outs, initial, strict=False)]
+    # A copy the other way round: of so few rows a product takes much of its time to do that.
+    weight, product = weight.t().contiguous(), gates.new_empty((steps.sizes[0], len(weight)))
+    options = dict(zip(("bias", "recurrent_bias"), biases, strict=True))
+    function = op.forward if saves else op
+    for projected, out, *previous in zip(
+        steps.of(gates), zip(*outs, strict=True), *before, strict=True
+    ):
+        recurrent = torch.mm(previous[0], weight, out=product[: len(projected)])
+        out = out if len(out) > 1 else out[0]
+        if op.takes_recurrent:
+            function(projected, recurrent, previous[0], **options, out=out)
+        else:
+            function(projected, previous[1], recurrent=recurrent, **options, out=out)
+    return states, kept
 
 
 class _Recurrence(torch.autograd.Function):
@@ -162,38 +157,39 @@ class _Recurrence(torch.autograd.Function):
     def forward(  # type: ignore[no-untyped-def]
         ctx, op, steps, weight, bias, recurrent_bias, gates, *initial
     ) -> tuple[Tensor, ...]:
-        layer = _Layer(op, steps, weight, (bias, recurrent_bias))
-        states, kept = layer.run(gates, initial, saves=True)
+        arrays = (weight, (bias, recurrent_bias), gates, initial)
+        states, kept = _run(op, steps, *arrays, saves=True)
         ctx.op, ctx.steps = op, steps
         ctx.save_for_backward(weight, bias, recurrent_bias, kept, *states, *initial)
-        last = tuple(_last(state, steps) for state in states)
-        return states[0], *last
+        return states[0], *(_last(steps.of(state)) for state in states)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dh_all, *dlast):  # type: ignore[no-untyped-def]
         weight, bias, recurrent_bias, kept, *states_and_initial = ctx.saved_tensors
         op, steps, half = ctx.op, ctx.steps, len(states_and_initial) // 2
-        states, initial = states_and_initial[:half], states_and_initial[half:]
-        before = [list(_before(*pair, steps)) for pair in zip(states, initial, strict=True)]
-        dgates = kept.new_empty((len(kept), weight.shape[0]))
+        after = [steps.of(state) for state in states_and_initial[:half]]
+        before = [
+            list(_before(*pair)) for pair in zip(after, states_and_initial[half:], strict=True)
+        ]
+        dgates = kept.new_empty((len(kept), len(weight)))
         drecurrent = torch.empty_like(dgates) if op.takes_recurrent else dgates
         carried = [d.clone() for d in dlast]
-        for i in reversed(range(len(steps))):
-            step, count = steps[i], _rows(steps[i])
-            dh = carried[0][:count].add_(dh_all[step])
+        arrays = (kept, dgates, drecurrent, dh_all)
+        each = zip(*map(steps.of, arrays), *before, *after[1:], strict=True)
+        for kept_here, dx, dproduct, dh_here, *states in reversed(list(each)):
+            dh = carried[0][: len(dx)].add_(dh_here)
             if op.takes_recurrent:
                 # dh_prev: what does not go through the product, and then what does.
-                out = (dgates[step], drecurrent[step], dh, None, None)
-                op.backward(dh, kept[step], None, before[0][i], out=out)
-                dh.addmm_(drecurrent[step], weight)
+                out = (dx, dproduct, dh, None, None)
+                op.backward(dh, kept_here, None, states[0], out=out)
+                dh.addmm_(dproduct, weight)
             else:
-                dc = carried[1][:count]
-                saved = (kept[step], before[1][i], states[1][step])
-                op.backward(dh, dc, *saved, out=(dgates[step], dc, None))
-                torch.mm(dgates[step], weight, out=dh)
+                dc = carried[1][: len(dx)]
+                op.backward(dh, dc, kept_here, *states[1:], out=(dx, dc, None))
+                torch.mm(dx, weight, out=dh)
         # recurrent = h_prev @ weight.T + recurrent_bias, at all steps
-        h_prev = torch.cat(before[0] if steps[0].start == 0 else before[0][::-1])
+        h_prev = torch.cat([before[0][i] for i in steps.order])
         dweight = drecurrent.t() @ h_prev if ctx.needs_input_grad[2] else None
         dbiases = [
             fastact.bias_grad(d).to(b.dtype) if b is not None else None
@@ -261,14 +257,15 @@ class _Recurrent(Module, torch.nn.RNNBase):
     ) -> tuple[Tensor, list[Tensor]]:
         """The result of the last layer, and the last states of all."""
         cast = _autocast(data)
-        directions = [("", _steps(sizes, backwards=False))]
+        order = range(len(sizes))
+        directions = {"": _Steps(sizes, order)}
         if self.bidirectional:
-            directions.append(("_reverse", _steps(sizes, backwards=True)))
+            directions["_reverse"] = _Steps(sizes, order[::-1])
         data, states = cast(data), [cast(state) for state in states]
         lasts: list[tuple[Tensor, ...]] = []
         for layer in range(self.num_layers):
             outs = []
-            for suffix, steps in directions:
+            for suffix, steps in directions.items():
                 names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * self.bias
                 weights = [cast(getattr(self, f"{name}_l{layer}{suffix}")) for name in names]
                 initial = tuple(state[len(lasts)] for state in states)
@@ -283,7 +280,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
     def _direction(
         self,
         data: Tensor,
-        steps: Steps,
+        steps: _Steps,
         initial: tuple[Tensor, ...],
         weight_ih: Tensor,
         weight_hh: Tensor,
@@ -294,9 +291,9 @@ class _Recurrent(Module, torch.nn.RNNBase):
         arrays = (weight_hh, bias, recurrent_bias, gates, *initial)
         if torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays):
             return _Recurrence.apply(self.op, steps, *arrays)  # type: ignore[no-any-return, no-untyped-call]
-        layer = _Layer(self.op, steps, weight_hh, (bias, recurrent_bias))
-        states, _ = layer.run(gates, initial, saves=False)
-        return states[0], *(_last(state, steps) for state in states)
+        biases = (bias, recurrent_bias)
+        states, _ = _run(self.op, steps, weight_hh, biases, gates, initial, saves=False)
+        return states[0], *(_last(steps.of(state)) for state in states)
 
 
 class LSTM(_Recurrent, torch.nn.LSTM):
