@@ -84,7 +84,7 @@ def test_each_module_alone(case):
     torch.manual_seed(0)
     theirs = case.torch_class(*case.args, **case.options).eval()
     ours: Any = copy.deepcopy(theirs)
-    report = fnn.convert(ours)
+    report = fnn.convert(ours, only=case.torch_class)
     # A layer without an activation behind it is torch's.
     is_layer = case.torch_class.__name__.startswith(("Linear", "Conv"))
     assert type(ours) is (case.torch_class if is_layer else REPLACEMENTS[case.torch_class])
@@ -162,6 +162,7 @@ def test_what_is_not_torchs_own_is_left():
             "normed": nn.Sequential(normed, nn.ReLU()),
             "orthogonal": orthogonal,
             "projected": nn.LSTM(3, 4, proj_size=2),
+            "lstm": nn.LSTM(3, 4),
             "early": nn.Softplus(threshold=3),
             "prelu": nn.PReLU(),
         }
@@ -173,6 +174,7 @@ def test_what_is_not_torchs_own_is_left():
         "own": "Own is a class of its own",
         "orthogonal": "ParametrizedLSTM is a class of its own",
         "projected": "LSTM: proj_size must be 0, got 2",
+        "lstm": f"LSTM: {fnn.LSTM.unasked_for}",
         "early": "Softplus: threshold must be 20.0, got 3",
     }
     assert type(model["own"]) is Own

@@ -82,7 +82,8 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     Notes
     -----
     Left are subclasses of torch's classes, for what they compute is their own, among them
-    parametrized modules; and modules with an option that fastact lacks. An activation is not taken
+    parametrized modules; modules with an option that fastact lacks; and, unless `only` asks for it,
+    `torch.nn.LSTM`, which is faster in torch. An activation is not taken
     into the layer before it where anybody could see what lies between: where one of the two has
     hooks or another place in the model, or where the sequence's own `forward` is another one. A
     layer that is called past its sequence, as ``model.layers[0](x)``, has the activation with it;
@@ -97,7 +98,7 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     chosen, report = _chosen(only), Report()
     for name, module in model.named_modules():
         if chosen(name, module):
-            _convert(name, module, report)
+            _convert(name, module, report, asked_for=only is not None)
     places = Counter(id(child) for module in model.modules() for child in module._modules.values())
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Sequential):
@@ -114,7 +115,7 @@ def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
     return only
 
 
-def _convert(name: str, module: torch.nn.Module, report: Report) -> None:
+def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: bool) -> None:
     """Give the module the class that stands for its own, if one does."""
     cls = REPLACEMENTS.get(type(module))
     if isinstance(module, (Module, *_LAYERS)):
@@ -124,7 +125,7 @@ def _convert(name: str, module: torch.nn.Module, report: Report) -> None:
         if base is not None:
             report.left[name] = f"{type(module).__name__} is a class of its own"
         return
-    if reason := cls.refuses(module):
+    if reason := cls.refuses(module) or (not asked_for and cls.unasked_for):
         report.left[name] = f"{cls.__name__}: {reason}"
         return
     module.__class__ = cls

@@ -300,6 +300,9 @@ class LSTM(_Recurrent, torch.nn.LSTM):
     """`torch.nn.LSTM` by `fastact.lstm_gates`; without `proj_size`."""
 
     op, single = fastact.lstm_gates, False
+    unasked_for = (
+        "oneDNN has it in one piece, and is faster in float32; only=torch.nn.LSTM takes it"
+    )
 
 
 class GRU(_Recurrent, torch.nn.GRU):

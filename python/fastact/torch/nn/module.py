@@ -17,7 +17,11 @@ class Module(torch.nn.Module):
 
     It has no state of its own that a module of torch's does not have, so that `convert` can make
     one of a module of torch's by giving it this class.
+
+    unasked_for : why `convert` leaves it to torch unless it is told which modules; "" to take it.
     """
+
+    unasked_for = ""
 
     @classmethod
     def refuses(cls, module: torch.nn.Module) -> str:
