@@ -48,9 +48,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     ),
     "out for a tensor": (t3, {"out": f32(3)}, TypeError, "array of torch.* got numpy"),
     "out is no array": (f32(3), {"out": [0.0] * 3}, TypeError, "array of numpy.* got list"),
-    "out on another device": (
-        t3, {"out": torch.ones(3, device="meta")}, TypeError, "out must be a dense array",
-    ),
     "out for promoted integers": (
         np.arange(3), {"out": f32(3)}, TypeError, "out must have dtype float64.* got float32",
     ),
@@ -60,9 +57,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "reversed overlap": (held, {"out": held[::-1]}, ValueError, OVERLAP),
     "self-overlapping out": (
         f32(3), {"out": self_overlapping()}, ValueError, "out must not overlap itself",
-    ),
-    "requires grad": (
-        torch.ones(3, requires_grad=True), {}, TypeError, r"not require grad; use x\.detach\(\)",
     ),
     "out requires grad": (
         t3, {"out": torch.ones(3, requires_grad=True)}, TypeError, r"use out\.detach\(\)",
@@ -76,7 +70,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "complex tensor": (torch.ones(3, dtype=torch.complex64), {}, TypeError, "got complex64"),
     "integer tensor": (torch.ones(3, dtype=torch.int32), {}, TypeError, "got int32"),
     "sparse": (torch.eye(3).to_sparse(), {}, TypeError, "x must be a dense array"),
-    "meta": (torch.ones(3, device="meta"), {}, TypeError, "x must be a dense array"),
     "unknown keyword": (f32(3), {"slope": 1}, TypeError, "unknown keyword 'slope'; allowed are"),
     "misspelt keyword": (f32(3), {"outt": 1}, TypeError, "did you mean 'out'"),
 }  # fmt: skip
@@ -105,7 +98,7 @@ BACKWARD: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], str]] = {
     "out overlaps dy": (held, f32(8), {"out": shifted}, ValueError, "dy itself or share no memory"),
     "out overlaps x": (f32(8), held, {"out": shifted}, ValueError, "x itself or share no memory"),
     "read-only out": (f32(3), f32(3), {"out": read_only(3)}, ValueError, "must be writable"),
-    "dy requires grad": (torch.ones(3, requires_grad=True), t3, {}, TypeError, r"dy\.detach"),
+    "meta dy": (torch.ones(3, device="meta"), t3, {}, TypeError, "dy must be a dense array"),
     "complex dy": (np.ones(3, complex), f32(3), {}, TypeError, "dy must have dtype"),
     "unknown keyword": (f32(3), f32(3), {"acc": True}, TypeError, "unknown keyword 'acc'"),
     "bfloat16 with float16": (

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 import fastact as fa
 from fastact import _cpu
 from fastact.interop import call as _call
+from fastact.interop.foreign import is_for_dispatcher
 
 TIMES = 5  # the Python layer, noted, written down, and then as a plan
 
@@ -188,12 +189,22 @@ def learnt(*shape: int) -> Any:
     return torch.nn.Parameter(ones(*shape))
 
 
-GRAD: dict[str, Callable[[], Any]] = {
+RECORDED: dict[str, Callable[[], Any]] = {
     "x": lambda: fa.mish(learnt(2, 3)),
     "x of a norm": lambda: fa.layer_norm(learnt(2, 3)),
     "weight": lambda: fa.layer_norm(X, learnt(3)),
     "bias": lambda: fa.bias_act(X, learnt(3), "relu"),
+}
+
+RAW: dict[str, Callable[[], Any]] = {
+    "forward": lambda: fa.mish.forward(learnt(2, 3))[0],
+    "forward of a norm": lambda: fa.layer_norm.forward(X, learnt(3))[0],
+    "a number of forward": lambda: fa.leaky_relu.forward(X, learnt())[0],
     "dy": lambda: fa.mish.backward(learnt(2, 3), X),
+    "saved": lambda: fa.layer_norm.backward(X, *fa.layer_norm.forward(learnt(2, 3))[1])[0],
+}
+
+REFUSED: dict[str, Callable[[], Any]] = {
     "out": lambda: fa.relu(X, out=learnt(2, 3)),
     "out of a norm": lambda: fa.layer_norm(X, out=learnt(2, 3)),
     "running_mean": lambda: fa.batch_norm(X, learnt(3), learnt(3), training=True),
@@ -202,22 +213,26 @@ GRAD: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", GRAD)
+@pytest.mark.parametrize("case", [*RECORDED, *RAW, *REFUSED])
 def test_what_requires_grad_is_ordinary_where_nothing_is_recorded(case):
-    call = GRAD[case]
+    call = {**RECORDED, **RAW, **REFUSED}[case]
 
-    def refused() -> None:
+    def where_gradients_are_recorded() -> None:
         for _ in range(TIMES):
-            with pytest.raises(TypeError, match=r"not require grad; use \w+\.detach\(\)"):
-                call()
+            if case in REFUSED:
+                with pytest.raises(TypeError, match=r"not require grad; use \w+\.detach\(\)"):
+                    call()
+            else:
+                assert call().requires_grad == (case in RECORDED)
 
-    refused()
+    where_gradients_are_recorded()
     for quiet in (torch.no_grad, torch.inference_mode):
         with quiet():
             for _ in range(TIMES):
                 result = call()
         assert isinstance(result, torch.Tensor)
-        refused()  # no call that was recorded there serves here
+        assert result.requires_grad == case.startswith("out")  # which is returned
+        where_gradients_are_recorded()  # no call that was noted there serves here
 
 
 def test_parameters_give_tensors_and_the_same_bits():
@@ -315,6 +330,8 @@ def test_transforms_are_refused(case):
     for _ in range(TIMES):
         call(ones(2, 3))
     words = r"must be a dense array whose memory can be shared, got a tensor .* torch\.func\."
+    if not case.startswith(("forward", "dy", "saved")):  # entry points are raw, the call is not
+        return
     refused(words + "vmap", torch.func.vmap(call), ones(4, 2, 3))
     refused(words + "grad", torch.func.grad(lambda x: call(x).sum()), ones(2, 3))
     refused(words + "grad, jvp", lambda x: torch.func.jvp(call, (x,), (x,)), ones(2, 3))
@@ -385,11 +402,14 @@ def test_tensors_of_other_kinds_are_refused_by_name(case):
     make, words = SPECIAL[case]
     tensor = make()
     words = "must be a dense array whose memory can be shared, got " + words
-    refused(words, fa.mish, tensor)
+    refused(words, fa.mish.forward, tensor)
     refused(words, fa.mish.backward, tensor, ones(3))
-    refused(words, lambda: fa.mish(ones(3), out=tensor))
-    refused(words, fa.layer_norm, tensor)
-    refused(words, fa.layer_norm, ones(2, 3), tensor)
+    refused(words, fa.layer_norm.forward, tensor)
+    refused(words, fa.layer_norm.forward, ones(2, 3), tensor)
+    if not is_for_dispatcher(tensor):
+        refused(words, fa.mish, tensor)
+        with torch.no_grad():
+            refused(words, lambda: fa.mish(ones(3), out=tensor))
 
 
 def test_subclasses_with_nothing_of_their_own_are_tensors():

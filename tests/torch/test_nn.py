@@ -23,6 +23,9 @@ TOLERANCE = {
     torch.bfloat16: 3e-2,
 }
 
+# torch's derivative has one sixth rounded to float32.
+ROUGH = {torch.nn.Hardsigmoid: 1e-7}
+
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).rpartition(".")[2])
 
@@ -39,12 +42,15 @@ def pair(case: Case, dtype: torch.dtype) -> tuple[torch.nn.Module, torch.nn.Modu
     return theirs, ours
 
 
-def assert_close(ours: Any, exact: Any, dtype: torch.dtype) -> None:
+def assert_close(ours: Any, exact: Any, dtype: torch.dtype, theirs_is_off: float = 0) -> None:
     assert ours.shape == exact.shape
     if exact.numel():
         ours, exact = ours.detach(), exact.detach()
         scale = max(float(exact.abs().max()), 1e-3)
-        assert float((ours.double() - exact).abs().max()) <= TOLERANCE[dtype] * scale
+        assert (
+            float((ours.double() - exact).abs().max())
+            <= max(TOLERANCE[dtype], theirs_is_off) * scale
+        )
 
 
 def gradients(results: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -76,7 +82,7 @@ def test_computes_as_torch(case, training, dtype):
             assert mine.dtype == dtype
             assert_close(mine, exact, dtype)
         for mine, exact in zip(*found, strict=True):
-            assert_close(mine, exact, dtype)
+            assert_close(mine, exact, dtype, ROUGH.get(case.torch_class, 0))
         for mine, exact in zip(ours.buffers(), theirs.buffers(), strict=True):
             assert_close(mine, exact, dtype)
 

@@ -208,11 +208,13 @@ class Call:
         validate.writable(self.where, name, view)
         inputs = {n: v for n, v in self.views.items() if n in self.arrays}
         validate.may_write(self.where, name, view, inputs, in_place=in_place)
-        self.writes(view, out)
+        self.writes(name, view, out)
         return view, None
 
-    def writes(self, view: View, array: Any) -> None:
+    def writes(self, name: str, view: View, array: Any) -> None:
         """The kernels write this array of the caller's."""
+        if foreign.requires_grad(array):
+            raise foreign.gets_no_gradient(self.where, name)
         self._targets.append(array)
         if self._draft is not None:
             self._draft.writes(view, array)

@@ -6,7 +6,7 @@ caller has imported it.
 """
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from numbers import Real
@@ -195,6 +195,44 @@ def requires_grad(array: Any) -> bool:
     return not is_tensor(array) or bool(sys.modules["torch"].is_grad_enabled())
 
 
+def gets_no_gradient(where: str, argument: str) -> TypeError:
+    """The error for an array that requires grad, of which no gradient is recorded."""
+    return TypeError(
+        f"{where}: {argument} gets no gradient and must not require grad; use {argument}.detach(), "
+        f"or call it under torch.no_grad()"
+    )
+
+
+def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is torch's to carry out: it records gradients, or a tensor has no memory."""
+    torch = _torch()
+    if torch is None:
+        return False
+    for value in (*args, *kwargs.values()):
+        for one in value if type(value) is tuple else (value,):
+            if isinstance(one, torch.Tensor) and (requires_grad(one) or is_for_dispatcher(one)):
+                return True
+    return False
+
+
+def is_for_dispatcher(tensor: Any) -> bool:
+    """Whether torch's dispatcher is to carry out what is done to a tensor.
+
+    That is one without memory of its own: a fake tensor or one of the meta device, one that a
+    transform of torch.func works on, or of a class that answers operations by itself.
+    """
+    cls: Any = type(tensor)
+    wrapped = sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor
+    return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor))
+
+
+@lru_cache(maxsize=64)
+def _dispatches(cls: Any) -> bool:
+    """A class of tensors that answers operations itself."""
+    ordinary = sys.modules["torch"].Tensor.__torch_dispatch__
+    return cls.__torch_dispatch__ is not ordinary
+
+
 def mark_written(array: Any) -> None:
     """Tell torch, if the array is its, that the values have changed: autograd may have saved them.
 
@@ -321,10 +359,6 @@ def real(where: str, name: str, value: Any) -> Any:
         dtype = _dtype_name(value) if hasattr(value, "dtype") else ""
         if prod(value.shape) != 1 or not dtype.startswith(("bool", "int", "uint", "float", "bfl")):
             raise wrong
-        if requires_grad(value):
-            raise TypeError(
-                f"{where}: {name} must be a number that does not require grad; use {name}.detach()"
-            )
         return value.item() if hasattr(cls, "item") else value
     plain(where, name, value)
     if not hasattr(cls, "__float__"):

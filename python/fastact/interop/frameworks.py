@@ -279,11 +279,8 @@ _LAZY = (
 
 
 def _has_its_values(where: str, argument: str, array: Any) -> None:
-    if foreign.requires_grad(array):
-        raise TypeError(
-            f"{where}: {argument} must be an array that does not require grad; use "
-            f"{argument}.detach(), or call it under torch.no_grad()"
-        )
+    if foreign.requires_grad(array) and not foreign.is_tensor(array):
+        raise foreign.gets_no_gradient(where, argument)
     for attribute, words, cure in _LAZY:
         state = getattr(array, attribute, False)
         if state is True or (callable(state) and state()):

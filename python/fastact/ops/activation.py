@@ -54,7 +54,7 @@ class Activation(Op[P, R], _cpu.FastActivation):
         _cpu.FastActivation.__init__(
             self, native[0] if native else self.name, len(self.parameters), numbers
         )
-        entries = ("_call", "_forward", "_backward")  # what the fast path does not serve
+        entries = ("_plain_call", "_forward", "_backward")  # what the fast path does not serve
         self._cache_calls(*(_cpu.CachedCall(getattr(self, name), self, name) for name in entries))
 
     if TYPE_CHECKING:

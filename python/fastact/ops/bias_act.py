@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..interop import validate
 from ..interop.call import Call
 from . import axes
 from .bounds import BiasBounds
-from .fused import bind
+from .fused import activation_op, bind
 from .op import CachedOp, EntryPoint, P, R, register, untyped
 from .reduction import SUM_BOUNDS
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
@@ -24,6 +25,7 @@ class BiasAct(CachedOp[P, R]):
     bounds = BiasBounds(sums=3, dbias=SUM_BOUNDS)
     saves = ("x", "bias", "residual")
     gradients = ("dx", "dbias")
+    shares = MappingProxyType({"residual": "x"})
 
     def __init__(self, function: Callable[P, R]) -> None:
         call, backward = self._declare(function, "bias"), untyped(self.backward)
@@ -37,6 +39,10 @@ class BiasAct(CachedOp[P, R]):
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         bias = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype) - x.dtype.type(1)
         return {"x": x, "bias": bias, "activation": "mish", "residual": dy}
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        op = activation_op(self._where(), self._options(named).activation)
+        return super().saved(named) if op is not None else (None, named["bias"], None)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._map("call", args, kwargs, saves=False)[0]

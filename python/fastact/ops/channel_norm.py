@@ -8,7 +8,7 @@ elsewhere. The formulas, their gradients and the error bound are in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any, Generic, Required, Unpack
@@ -30,7 +30,7 @@ from .norm_arrays import (
     results,
     sample_arrays,
 )
-from .op import CachedOp, EntryPoint, P, R, signature_of
+from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, signature_of
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
@@ -176,6 +176,7 @@ class BatchNorm(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
+    written = _RUNNING
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
@@ -199,6 +200,12 @@ class BatchNorm(ChannelNorm[P, R]):
         named = sample_arrays(x, dy)
         running = dict.fromkeys(_RUNNING)
         return {"x": x, **running, **{w: named[w] for w in WEIGHTS}, "training": True}
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        x = named["x"]
+        axis = axes.one(self._where(), self._options(named).channel_axis, x.ndim)
+        results, _ = super().models(named)
+        return results, {name: Model(_one_a_channel(x, axis), COMPUTED) for name in STATISTICS}
 
     def _map(
         self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
@@ -614,7 +621,7 @@ def _may_train(call: Call, axis: int) -> None:
             view = call.views[name]
             validate.writable(where, name, view)
             validate.apart(where, name, view, {n: v for n, v in call.views.items() if n != name})
-            call.writes(view, call.arrays[name])
+            call.writes(name, view, call.arrays[name])
 
 
 def _momentum(where: str, options: SimpleNamespace) -> float:

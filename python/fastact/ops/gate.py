@@ -14,7 +14,7 @@ from .._cpu import View
 from ..interop import validate
 from ..interop.call import Call
 from .bounds import GateBounds
-from .op import CachedOp, EntryPoint, P, R, register, signature_of
+from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .reduction import IDENTITY, SUM_BOUNDS, add_up
 from .types import Array, ArrayOrNumber, Outs, Stream
 
@@ -97,8 +97,10 @@ class Gates(CachedOp[P, R]):
         options = tuple(name for name in _PACKED if name not in arrays)
         self.state, self.takes_recurrent = arrays[-1], "recurrent" in arrays
         self.saves = (*arrays, *results[1:], *options)
-        self._differentiated = (*arrays, *(_BIASES if self.takes_recurrent else _BIASES[:1]))
-        self.gradients = tuple(f"d{name}" for name in self._differentiated)
+        of_biases = _BIASES if self.takes_recurrent else _BIASES[:1]
+        self.gradients = tuple(f"d{name}" for name in (*arrays, *of_biases))
+        if not self.takes_recurrent:
+            self.shares = {"recurrent": "gates", "recurrent_bias": "bias"}
         forward = signature_of(call, arrays, recompute=False, accumulates=False)
         incoming = tuple(f"d{name}" for name in results)
         backward = signature_of(call, incoming, self.saves, recompute=False)
@@ -122,6 +124,21 @@ class Gates(CachedOp[P, R]):
         if self.takes_recurrent:
             named |= {"recurrent": np.tile(dy, self.count), "recurrent_bias": bias}
         return named
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        *batch, packed = named["gates"].shape
+        length = packed // self.count
+        state, kept = (*batch, length), (*batch, len(self.kept) * length)
+        return [Model(state) for _ in self.results], {"gates": Model(kept)}
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        return super().saved({**named, "recurrent": None})
+
+    def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
+        if name not in ("gates", "recurrent"):
+            return None
+        *batch, kept = named["gates"].shape
+        return (*batch, kept // len(self.kept) * self.count)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._step("call", args, kwargs)[0]
@@ -233,7 +250,7 @@ class Gates(CachedOp[P, R]):
             made = self._make_gradients(call, shapes, values)
             views = [view for view, _ in made]
             _keep_apart(call, views)
-            gradients = dict(zip(self._differentiated, views, strict=True))
+            gradients = dict(zip(self.differentiated, views, strict=True))
             sums = self._bias_sums(gradients)
             apart = not values.accumulate and self._sums_apart(call, sums)
             self._run_backward(call, gradients, positions, values, bool(sums) and not apart)
@@ -368,7 +385,7 @@ class Gates(CachedOp[P, R]):
     def _make_gradients(self, call: Call, shapes: Shapes, options: SimpleNamespace) -> list[Made]:
         """The gradients that are wanted, of what there is."""
         made: list[Made] = []
-        for i, name in enumerate(self._differentiated):
+        for i, name in enumerate(self.differentiated):
             label, out, wanted = f"out[{i}]", options.out[i], options.wanted[i]
             if name in _BIASES:
                 made.append(self._make_bias_gradient(call, name, label, out, wanted))

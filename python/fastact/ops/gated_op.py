@@ -20,7 +20,7 @@ from ..interop.call import Call
 from . import axes
 from .bounds import GatedBounds
 from .fused import activation_op, bind
-from .op import CachedOp, EntryPoint, P, R, register, signature_of
+from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .reduction import SUM_BOUNDS
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
@@ -78,6 +78,14 @@ class Gated(CachedOp[P, R]):
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
         return (second, first) if named["gate"] == "second" else (first, second)
 
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        if not self.packed:
+            return super().models(named)
+        shape = list(named["x"].shape)
+        axis = axes.one(self._where(), self._options(named).axis, len(shape))
+        shape[axis] = shape[axis] // 2
+        return [Model(tuple(shape))], {}
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._map("call", args, kwargs)[0]
 
@@ -112,9 +120,6 @@ class Gated(CachedOp[P, R]):
         >>> y
         array([-0.2689...,  0.        ,  2.1931...])
         """
-        return self._map("forward", args, kwargs)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         return self._map("forward", args, kwargs)
 
     def _map(

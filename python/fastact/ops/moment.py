@@ -8,7 +8,7 @@ merge by Chan's formula; order, error bound and derivation are in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _cpu
@@ -18,7 +18,7 @@ from ..interop.call import Call
 from . import axes as _axes
 from .bounds import MomentBounds
 from .moments import Moments
-from .op import CachedOp, EntryPoint, P, R, untyped
+from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
 from .types import A, ArrayOrNumber, Axes, Out, Stream
 
 #: Their derivation is in src/cpu/reductions/moment_kernels.h.
@@ -69,6 +69,11 @@ class AxisMoments(CachedOp[P, R]):
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x, "axis": 0}
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        shape = _over(self._where(), self._options(named), named["x"]).shape
+        model = Model(shape, DATA if self.dtype is None else DOUBLE)
+        return [model, model], {}
 
     def _divisor(self, count: int, options: Any) -> float:
         """What m2 of so many elements is divided by; 0 where nothing is left."""
@@ -293,6 +298,11 @@ class MomentsOp(AxisMoments[P, R]):
 
     results = ("mean", "m2")
     dtype = _DOUBLE
+
+    def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
+        shape, axis = named["x"].shape, named.get("axis")
+        axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        return Moments.of_checked(math.prod([shape[a] for a in axes]), *arrays)
 
     def _divisor(self, count: int, options: Any) -> float:
         return 1.0

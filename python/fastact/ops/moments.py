@@ -60,6 +60,14 @@ class Moments:
             )
         _one_framework(where, mean=self.mean, m2=self.m2)
 
+    @classmethod
+    def of_checked(cls, count: int, mean: Any, m2: Any) -> Moments:
+        """Of arrays that an op has made, or will: torch's tracers have none with values."""
+        made = cls.__new__(cls)
+        for name, value in (("count", count), ("mean", mean), ("m2", m2)):
+            object.__setattr__(made, name, value)
+        return made
+
     def var(self, correction: float = 0) -> Any:
         """The variance m2 / (count - correction); where that is not positive, as NumPy has it."""
         left = max(self.count - validate.number("fastact.Moments.var", "correction", correction), 0)

@@ -14,7 +14,7 @@ from . import axes
 from .bounds import NormBounds
 from .fused import bind
 from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results, sample_arrays
-from .op import CachedOp, EntryPoint, P, R, register, signature_of
+from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 
 Shape = tuple[int, ...]
@@ -164,6 +164,7 @@ class Norm(CachedOp[P, R]):
         self.results = ("y", "total") if self.has_residual else ("y",)
         self.saves = ("x", *self.statistics, *self.weights)
         self.gradients = tuple(f"d{name}" for name in ("x", *self.weights))
+        self.shares = {"residual": "x"} if self.has_residual else {}
         count = len(self.results)
         more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
         backward = signature_of(
@@ -188,6 +189,15 @@ class Norm(CachedOp[P, R]):
         """The arguments by name for an example of a call."""
         named = {**sample_arrays(x, dy), **self._example}
         return {name: named[name] for name in self.__signature__.parameters if name in named}
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        call: Any = SimpleNamespace(where=self._where(), views={"x": named["x"]})
+        shape = self._over(call, self._options(named)).statistics
+        results, _ = super().models(named)
+        return results, {name: Model(shape, COMPUTED) for name in self.statistics}
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        return super().saved({**named, "x": named["total"]} if self.has_residual else named)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]

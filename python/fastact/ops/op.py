@@ -15,14 +15,14 @@ says the rest and makes the op of it. The signatures of `forward` and `backward`
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, update_wrapper
+from functools import cache, partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from .. import _cpu
-from ..interop import validate
+from ..interop import foreign, validate
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -165,11 +165,28 @@ def untyped(function: Callable[..., Any]) -> Signature:
     return Signature(plain)
 
 
+# What an array that an op makes is like beside the data: of a statistic, say.
+DATA, COMPUTED, DOUBLE = "data", "computed", "double"
+
+
+class Model(NamedTuple):
+    """Shape and dtype of an array that an op makes.
+
+    shape : None: as the first array, whose order in memory it has too.
+    dtype : that of the data, that in which they are computed, or float64.
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: str = DATA
+
+
 class Op(Generic[P, R]):
     """Name, family, signatures, documentation and pickling.
 
     results : what a call gives, by name. saves : what `forward` keeps for `backward`, in its order.
     gradients : what `backward` gives.
+    differentiated : the arguments that these are of.
+    shares : arguments whose gradient is that of another one, and of which.
     parameters : an activation's own, with their defaults.
     entry_points : what each takes; that of calling the op is named "call".
     sample : arguments by name for an example of a call, from two arrays of one shape with two axes,
@@ -183,6 +200,7 @@ class Op(Generic[P, R]):
     results: tuple[str, ...] = ("y",)
     saves: tuple[str, ...] = ("x",)
     gradients: tuple[str, ...] = ("dx",)
+    shares: Mapping[str, str] = MappingProxyType({})
     parameters: Mapping[str, float | str] = MappingProxyType({})
     entry_points: Mapping[str, EntryPoint]
     sample: Callable[[Any, Any], dict[str, Any]]
@@ -196,13 +214,63 @@ class Op(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self.__signature__ = untyped(function)
+        _cpu.keep_compiled_call(type(self))
         return self.__signature__
+
+    @property
+    def differentiated(self) -> tuple[str, ...]:
+        return tuple(name.removeprefix("d") for name in self.gradients)
+
+    # What follows says without memory, of shapes alone, what a call gives, for torch's tracers.
+
+    #: Arguments that a call may write.
+    written: tuple[str, ...] = ()
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        """The results of a call, and what `forward` makes besides, by its name in `saves`."""
+        return [Model() for _ in self.results], {}
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What `forward` saves, of the arguments, the results and what it makes besides."""
+        return tuple(map(named.get, self.saves))
+
+    def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """The shape of an argument's gradient, by what is saved and the gradients of the results.
+
+        None: of what is saved under its name, or else of the result's gradient.
+        """
+        return None
+
+    def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """What calling the op gives, of the arrays in it."""
+        return arrays if len(arrays) > 1 else arrays[0]
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        """What calling the op does where compiled code does not serve it."""
+        if foreign.is_for_torch(args, kwargs):
+            return _bridge().call(self, args, kwargs)
+        return self._call(*args, **kwargs)
 
     if TYPE_CHECKING:
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
         def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
+
+    else:
+
+        def __call__(self, *args, **kwargs):
+            """What torch.compile traces; other calls begin in compiled code, or `_plain_call`."""
+            from ..torch import dispatch
+
+            return dispatch.traced(self, args, kwargs)
+
+    def _options(self, named: Mapping[str, Any]) -> SimpleNamespace:
+        """The arguments of a call, and the defaults of those that were not given."""
+        return SimpleNamespace(**{**self.entry_points["call"].defaults, **named})
 
     def bound(self, entry: str, named: Mapping[str, Any]) -> partial[Any]:
         """A call of an entry point, with those of some arguments by name that it takes.
@@ -245,11 +313,26 @@ class Op(Generic[P, R]):
         return f"<fastact op {self.name!r}>"
 
 
+@cache
+def _bridge() -> Any:
+    """The bridge to torch, once there is a tensor that needs it."""
+    from ..torch import bridge
+
+    return bridge
+
+
 def arrays_of(result: Any) -> tuple[Any, ...]:
     """The arrays of a result."""
     if hasattr(result, "m2"):  # Moments
         return result.mean, result.m2
     return result if isinstance(result, tuple) else (result,)
+
+
+def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
+    """The result that has these arrays, in the place of another one's: `arrays_of` backwards."""
+    if hasattr(like, "m2"):
+        return type(like)(like.count, *arrays)
+    return arrays if isinstance(like, tuple) else arrays[0]
 
 
 class CachedOp(Op[P, R], _cpu.CachedOp):
@@ -265,7 +348,7 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
         self.entry_points = MappingProxyType(entry_points)
         for name, point in entry_points.items():
             if name == "call":
-                self._cache_calls(_cpu.CachedCall(self._call, self, "__call__"))
+                self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__"))
                 continue
             method = getattr(self, name)
             function = getattr(self, f"_{name}", method)
@@ -278,9 +361,6 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
     def _where(self, entry: str = "") -> str:
         """How messages name an entry point."""
         return f"fastact.{self.name}.{entry}" if entry else f"fastact.{self.name}"
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
 
 
 AnyOp = TypeVar("AnyOp", bound=Op[..., Any])

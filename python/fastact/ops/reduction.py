@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from .. import _cpu
@@ -11,7 +11,7 @@ from ..interop import validate
 from ..interop.call import Call
 from . import axes as _axes
 from .bounds import SumBounds
-from .op import CachedOp, EntryPoint, P, R, register, signature_of, untyped
+from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of, untyped
 from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 
 #: Of every sum, those of gradients among them.
@@ -79,6 +79,14 @@ class AxisSum(CachedOp[P, R]):
             **others,
         )
 
+    @property
+    def differentiated(self) -> tuple[str, ...]:
+        return self.entry_points["call"].arrays
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        shape = named[self.differentiated[0]].shape
+        return [Model(self._over(self._where(), self._options(named), shape).shape)], {}
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._reduce("call", args, kwargs)[0]
 
@@ -121,6 +129,12 @@ class PlainSum(AxisSum[P, R]):
         of_backward = signature_of(untyped(function), ("dy", "shape"))
         backward = EntryPoint(f"fastact.{function.__name__}.backward", of_backward)
         super().__init__(function, family, over, sample, backward=backward)
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        return (tuple(named[self.differentiated[0]].shape),)
+
+    def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
+        return tuple(named["shape"])
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs of the array.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..interop.call import Call
 from . import axes
 from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .norm_arrays import Made, apart, results
-from .op import CachedOp, EntryPoint, P, R, register, signature_of
+from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
@@ -255,6 +255,12 @@ class LogSumExp(RowFunction[P, R]):
     reduces = True
     saves = ("x", "mask", "lse")
 
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        x, options = named["x"], self._options(named)
+        over = axes.axes(self._where(), options.axis, x.ndim)
+        shape = axes.reduced(x.shape, over, options.keepdims)
+        return [Model(shape)], {"lse": Model(shape, COMPUTED)}
+
     def _outputs(
         self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
     ) -> list[tuple[View, Any]]:
@@ -403,6 +409,15 @@ class CrossEntropy(CachedOp[P, R]):
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"logits": x, "target": np.arange(x.shape[0]) % x.shape[1]}
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        logits = named["logits"]
+        plan = _LossPlan(self._where(), self._options(named), logits.ndim)
+        shape = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
+        lse = Model(shape, COMPUTED)
+        if not plan.is_one:
+            return [Model(shape)], {"lse": lse}
+        return [Model(())], {"lse": lse, "divisor": Model((), DOUBLE)}
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._loss("call", args, kwargs)[0]

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "common/core/operand.h"
+#include "common/core/axes.h"
 
 namespace fastact {
 
@@ -45,44 +45,22 @@ inline void plan_elementwise(ElementwisePlan* plan, int64_t item, int operands,
   plan->item = item;
   plan->operands = operands;
   plan->size = 1;
-  plan->ndim = 0;
-  for (int k = 0; k < operands; ++k) plan->data[k] = arrays[k].data;
+  for (int axis = 0; axis < arrays[leader].ndim; ++axis) plan->size *= arrays[leader].shape[axis];
+  int64_t items[kMaxOperands];
+  for (int k = 0; k < operands; ++k) items[k] = item, plan->data[k] = arrays[k].data;
 
-  for (int axis = 0; axis < arrays[leader].ndim; ++axis) {
-    const int64_t length = arrays[leader].shape[axis];
-    plan->size *= length;
-    if (length == 1) continue;
-    const int to = plan->ndim++;
-    plan->shape[to] = length;
-    for (int k = 0; k < operands; ++k)
-      plan->strides[k][to] = arrays[k].shape ? byte_stride(arrays[k], axis, item) : 0;
-    if (plan->strides[leader][to] >= 0) continue;
-    for (int k = 0; k < operands; ++k) {
-      plan->data[k] += (length - 1) * plan->strides[k][to];
-      plan->strides[k][to] = -plan->strides[k][to];
-    }
+  Axis<kMaxOperands> axes[kMaxAxes];
+  const int count = find_axes(axes, arrays[leader], operands, arrays, items, [](int) { return 0; });
+  for (int i = 0; i < count; ++i)
+    if (axes[i].stride[leader] < 0) reverse_axis(&axes[i], operands, plan->data);
+  // The leader's largest stride outermost.
+  sort_axes(axes, count,
+            [&](const auto& a, const auto& b) { return a.stride[leader] > b.stride[leader]; });
+  plan->ndim = merge_axes(axes, count);
+  for (int i = 0; i < plan->ndim; ++i) {
+    plan->shape[i] = axes[i].length;
+    for (int k = 0; k < operands; ++k) plan->strides[k][i] = axes[i].stride[k];
   }
-
-  // The leader's largest stride outermost; axes keep their order where it does not tell them apart.
-  for (int i = 1; i < plan->ndim; ++i)
-    for (int j = i; j > 0 && plan->strides[leader][j - 1] < plan->strides[leader][j]; --j) {
-      std::swap(plan->shape[j - 1], plan->shape[j]);
-      for (int k = 0; k < operands; ++k) std::swap(plan->strides[k][j - 1], plan->strides[k][j]);
-    }
-
-  int outer = 0;
-  for (int axis = 1; axis < plan->ndim; ++axis) {
-    bool merge = true;
-    for (int k = 0; k < operands; ++k)
-      merge &= plan->strides[k][outer] == plan->strides[k][axis] * plan->shape[axis];
-    if (merge) {
-      plan->shape[outer] *= plan->shape[axis];
-    } else {
-      plan->shape[++outer] = plan->shape[axis];
-    }
-    for (int k = 0; k < operands; ++k) plan->strides[k][outer] = plan->strides[k][axis];
-  }
-  plan->ndim = std::min(plan->ndim, outer + 1);
 
   if (plan->ndim == 0) {  // one element: an axis of length 1 serves every case
     plan->ndim = 1;

@@ -15,10 +15,7 @@
 // of the base address, of the threads, or of how far and which way the axes step.
 #pragma once
 
-#include <cstdlib>
-#include <utility>
-
-#include "common/core/operand.h"
+#include "common/core/axes.h"
 
 namespace fastact {
 
@@ -34,22 +31,6 @@ struct Axes {
     size *= n;
   }
 };
-
-// The order in which the elements of several axes are added up: that of the caller's axes or, where
-// memory holds them in another, memory's. What counts is which of two axes has the longer step.
-// Which way it goes does not, so that a reversed array has the bits of its copy, and an axis along
-// which the array repeats itself (stride 0), which lies nowhere in memory, keeps its place.
-template <class Axis, class Stride>
-inline void order_axes(Axis* axes, int count, Stride stride) {
-  const auto step = [&](int i) { return std::abs(stride(axes[i])); };
-  for (int i = 1; i < count; ++i)
-    for (int j = i, k = i - 1; k >= 0 && step(j) != 0; --k) {
-      if (step(k) == 0) continue;
-      if (step(k) >= step(j)) break;
-      std::swap(axes[k], axes[j]);
-      j = k;
-    }
-}
 
 struct Reduction {
   const char* x;
@@ -72,70 +53,45 @@ struct Reduction {
 inline Reduction plan_reduction(const Operand& x, const Operand& y, const bool* reduced,
                                 int64_t item, bool in_order) {
   Reduction plan{};
-  plan.x = x.data;
-  plan.y = y.data;
-
-  struct Axis {
-    int64_t length, x, y;
-    bool reduced;
-  } axes[kMaxAxes];
-  int count = 0;
-  bool has_repeated_terms = false;
-  for (int i = 0; i < x.ndim; ++i) {
-    if (x.shape[i] == 1) continue;
-    Axis axis{x.shape[i], byte_stride(x, i, item), reduced[i] ? 0 : byte_stride(y, i, item),
-              reduced[i]};
-    if (axis.x < 0 && !(in_order && axis.reduced)) {
-      plan.x += (axis.length - 1) * axis.x;
-      if (plan.y) plan.y += (axis.length - 1) * axis.y;  // none: y is a shape alone
-      axis.x = -axis.x;
-      axis.y = -axis.y;
-    }
-    has_repeated_terms |= axis.reduced && axis.x == 0;
-    axes[count++] = axis;
-  }
-
-  Axis terms[kMaxAxes];
+  const Operand arrays[] = {x, y};
+  const int64_t items[] = {item, item};
+  char* data[] = {x.data, y.data};
+  Axis<2> axes[kMaxAxes], terms[kMaxAxes];
+  int count = find_axes(axes, x, 2, arrays, items, [&](int i) { return int(reduced[i]); });
   int term_axes = 0;
+  bool has_repeated_terms = false;
+  for (int i = 0; i < count; ++i) {
+    Axis<2>& axis = axes[i];
+    if (axis.stride[0] < 0 && !(in_order && axis.kind)) reverse_axis(&axis, 2, data);
+    has_repeated_terms |= axis.kind && axis.stride[0] == 0;
+  }
+  plan.x = data[0], plan.y = data[1];
+
   if (in_order && has_repeated_terms) {
     for (int i = 0; i < count; ++i)
-      if (axes[i].reduced) terms[term_axes++] = axes[i];
-    order_axes(terms, term_axes, [](const Axis& a) { return a.x; });
+      if (axes[i].kind) terms[term_axes++] = axes[i];
+    order_axes(terms, term_axes, 0);
   }
-  const auto comes_before = [](const Axis& a, const Axis& b) {
-    const int64_t step = std::abs(a.x), other = std::abs(b.x);
+  sort_axes(axes, count, [](const Axis<2>& a, const Axis<2>& b) {
+    const int64_t step = std::abs(a.stride[0]), other = std::abs(b.stride[0]);
     return (step == 0) != (other == 0) ? step == 0 : step > other;
-  };
-  for (int i = 1; i < count; ++i)
-    for (int j = i; j > 0 && comes_before(axes[j], axes[j - 1]); --j)
-      std::swap(axes[j], axes[j - 1]);
+  });
   for (int i = 0, next = 0; next < term_axes; ++i)
-    if (axes[i].reduced) axes[i] = terms[next++];
+    if (axes[i].kind) axes[i] = terms[next++];
 
-  int merged = 0;
-  for (int i = 0; i < count; ++i) {
-    const Axis& inner = axes[i];
-    if (merged > 0) {
-      Axis& outer = axes[merged - 1];
-      if (outer.reduced == inner.reduced && outer.x == inner.x * inner.length &&
-          outer.y == inner.y * inner.length) {
-        outer = {outer.length * inner.length, inner.x, inner.y, inner.reduced};
-        continue;
-      }
-    }
-    axes[merged++] = inner;
-  }
-  if (merged == 0) axes[merged++] = {1, item, item, true};
+  count = merge_axes(axes, count);
+  if (count == 0) axes[count++] = {1, {item, item}, true};
 
-  const Axis& last = axes[merged - 1];
-  for (int i = 0; i + 1 < merged; ++i)
-    (axes[i].reduced ? plan.reduced : plan.kept).append(axes[i].length, axes[i].x, axes[i].y);
-  plan.inner_reduced = last.reduced;
+  const Axis<2>& last = axes[count - 1];
+  for (int i = 0; i + 1 < count; ++i)
+    (axes[i].kind ? plan.reduced : plan.kept)
+        .append(axes[i].length, axes[i].stride[0], axes[i].stride[1]);
+  plan.inner_reduced = last.kind;
   plan.inner = last.length;
-  plan.inner_x = last.x;
-  plan.inner_y = last.y;
-  plan.has_unit_inner = last.x == item;
-  plan.has_dense_rows = plan.reduced.count > 0 && plan.has_unit_inner && !last.reduced &&
+  plan.inner_x = last.stride[0];
+  plan.inner_y = last.stride[1];
+  plan.has_unit_inner = last.stride[0] == item;
+  plan.has_dense_rows = plan.reduced.count > 0 && plan.has_unit_inner && !last.kind &&
                         std::abs(plan.reduced.x[plan.reduced.count - 1]) == item * last.length;
   return plan;
 }

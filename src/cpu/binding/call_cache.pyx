@@ -517,3 +517,13 @@ cdef class CachedOp:
 
     def __call__(self, *args, **kwargs):
         return self.entry.enter(args, kwargs)
+
+
+def keep_compiled_call(cls):
+    """Let a call of an op of this class begin in compiled code, as that of its base does.
+
+    The class has a `__call__` in Python too, which would take its place: torch.compile traces Python
+    and nothing else.
+    """
+    base = FastActivation if issubclass(cls, FastActivation) else CachedOp
+    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call

@@ -1,32 +1,40 @@
 #include "cpu/core/chunk_reader.h"
 
 #include <cstring>
-#include <utility>
 
+#include "common/core/dtypes.h"
 #include "cpu/core/tensor_iterator.h"
 
 namespace fastact {
 namespace {
 
-struct Axis {
-  int64_t length, stride[kReaderOperands];
-  bool channel;
-};
-
-void append(OperandAxes* axes, const Axis& axis) {
-  axes->length[axes->count] = axis.length;
-  for (int k = 0; k < kReaderOperands; ++k) axes->stride[k][axes->count] = axis.stride[k];
-  ++axes->count;
-  axes->size *= axis.length;
+void convert(const ConvertKernels& kernels, int dtype, int compute, const char* from, char* to,
+             int64_t n) {
+  if (compute_dtype(dtype) == compute)
+    kernels.to_compute[dtype](from, to, n);
+  else
+    kernels.round(from, to, n);
 }
 
-}  // namespace
+// to OUT, dense = from IN, or the other way round.
+void gather(char* to, const char* from, int64_t stride, int64_t n, int64_t item) {
+  if (stride == item || n == 1)
+    memcpy(to, from, n * item);
+  else
+    gather_for(item)(to, from, stride, n);
+}
+void scatter_to(char* to, int64_t stride, const char* from, int64_t n, int64_t item) {
+  if (stride == item || n == 1)
+    memcpy(to, from, n * item);
+  else
+    scatter_for(item)(to, from, stride, n);
+}
 
 // Every step is a multiple of the item, the inner ones as long as what they step over.
 void find_contiguous(StridedOperands* s, int k) {
   auto bits = reinterpret_cast<uintptr_t>(s->data[k]);
-  int64_t expected = s->item;
-  bool dense = true;
+  int64_t expected = s->items[k];
+  bool dense = s->data[k];
   const auto follow = [&](const OperandAxes& axes) {
     for (int axis = axes.count; axis-- > 0; expected *= axes.length[axis]) {
       bits |= uintptr_t(axes.stride[k][axis]);
@@ -36,184 +44,218 @@ void find_contiguous(StridedOperands* s, int k) {
   follow(s->columns);
   const bool dense_row = dense;
   follow(s->rows);
-  const bool aligned = bits % uintptr_t(s->item) == 0;
+  const bool aligned = bits % uintptr_t(s->items[k]) == 0;
   s->has_unit_stride[k] = dense_row && aligned;
   s->is_flat[k] = dense && aligned;
-  s->is_direct[k] = s->has_unit_stride[k] && s->item == s->compute_item;
+  s->is_direct[k] = s->has_unit_stride[k] && s->dtypes[k] == s->compute_dtype;
 }
 
-int64_t OperandAxes::offset(int k, int64_t index) const {
-  int64_t bytes = 0;
-  for (int axis = count; axis-- > 1;) {
-    bytes += index % length[axis] * stride[k][axis];
-    index /= length[axis];
+}  // namespace
+
+void OperandAxes::append(const Axis<kReaderOperands>& axis) {
+  length[count] = axis.length;
+  for (int k = 0; k < kReaderOperands; ++k) stride[k][count] = axis.stride[k];
+  ++count;
+  size *= axis.length;
+}
+
+void begin_operands(StridedOperands* s, const ConvertKernels* kernels, int count,
+                    const Operand* arrays, const int* dtypes) {
+  s->kernels = kernels;
+  s->count = count;
+  s->dtype = dtypes[0];
+  s->compute_dtype = compute_dtype(s->dtype);
+  s->item = item_size(s->dtype);
+  s->compute_item = item_size(s->compute_dtype);
+  for (int k = 0; k < count; ++k) {
+    s->data[k] = arrays[k].data;
+    s->dtypes[k] = dtypes[k];
+    s->items[k] = item_size(dtypes[k]);
   }
-  return count ? bytes + index * stride[k][0] : 0;
+  s->is_channel_outer = s->is_channel_reversed = false;
+  // Assigning empty ones would copy all of the axes that they could hold.
+  for (OperandAxes* axes : {&s->rows, &s->columns}) axes->count = 0, axes->size = 1;
+}
+
+void find_contiguous(StridedOperands* s) {
+  for (int k = 0; k < s->count; ++k) find_contiguous(s, k);
 }
 
 void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype, int count,
                    const Operand* arrays, int leader, int channel, bool in_order) {
-  s->kernels = kernels;
-  s->count = count;
-  s->dtype = dtype;
-  s->compute_dtype = compute_dtype(dtype);
-  s->item = item_size(dtype);
-  s->compute_item = item_size(s->compute_dtype);
-  for (int k = 0; k < count; ++k) s->data[k] = arrays[k].data;
+  int dtypes[kReaderOperands];
+  std::fill_n(dtypes, count, dtype);
+  begin_operands(s, kernels, count, arrays, dtypes);
 
   // In the order of plan_reduction, so that a sum over these axes meets its terms in the same
   // order.
-  Axis axes[kMaxAxes];
-  int found = 0;
-  s->is_channel_reversed = false;
-  const Operand& shape = arrays[leader];
-  for (int i = 0; i < shape.ndim; ++i) {
-    if (shape.shape[i] == 1) continue;
-    Axis axis{shape.shape[i], {}, i == channel};
-    for (int k = 0; k < count; ++k)
-      if (arrays[k].data) axis.stride[k] = byte_stride(arrays[k], i, s->item);
-    if (axis.stride[leader] < 0 && (axis.channel || !in_order)) {
-      s->is_channel_reversed |= axis.channel;
-      for (int k = 0; k < count; ++k) {
-        s->data[k] += (axis.length - 1) * axis.stride[k];
-        axis.stride[k] = -axis.stride[k];
-      }
-    }
-    axes[found++] = axis;
-  }
-  order_axes(axes, found, [leader](const Axis& a) { return a.stride[leader]; });
-
-  int merged = 0;
+  Axis<kReaderOperands> axes[kMaxAxes];
+  int found = find_axes(axes, arrays[leader], count, arrays, s->items,
+                        [=](int i) { return int(i == channel); });
   for (int i = 0; i < found; ++i) {
-    const Axis& inner = axes[i];
-    if (merged > 0 && !inner.channel && !axes[merged - 1].channel) {
-      Axis& outer = axes[merged - 1];
-      bool merge = true;
-      for (int k = 0; k < count; ++k) merge &= outer.stride[k] == inner.stride[k] * inner.length;
-      if (merge) {
-        const int64_t length = outer.length * inner.length;
-        outer = inner;
-        outer.length = length;
-        continue;
-      }
-    }
-    axes[merged++] = inner;
+    if (axes[i].stride[leader] >= 0 || (in_order && !axes[i].kind)) continue;
+    s->is_channel_reversed |= axes[i].kind;
+    reverse_axis(&axes[i], count, s->data);
   }
+  order_axes(axes, found, leader);
+  found = merge_axes(axes, found);
 
   int at = -1;
-  for (int i = 0; i < merged; ++i)
-    if (axes[i].channel) at = i;
-  const int first_column = at < 0 ? 0 : at == merged - 1 ? at : at + 1;
-  s->is_channel_outer = at < 0 || at != merged - 1;
-  s->rows = s->columns = OperandAxes();
-  for (int i = 0; i < merged; ++i) append(i < first_column ? &s->rows : &s->columns, axes[i]);
-  for (int k = 0; k < count; ++k) find_contiguous(s, k);
+  for (int i = 0; i < found; ++i)
+    if (axes[i].kind) at = i;
+  s->is_channel_outer = at < 0 || at != found - 1;
+  const int first_column = at >= 0 && s->is_channel_outer ? at + 1 : std::max(at, 0);
+  for (int i = 0; i < found; ++i) (i < first_column ? s->rows : s->columns).append(axes[i]);
+  find_contiguous(s);
 }
 
 void keep_last_column(StridedOperands* s) {
   OperandAxes& from = s->columns;
   if (from.count < 2) return;
-  Axis axis{};
-  for (int i = 0; i < from.count; ++i) {
-    axis.length = from.length[i];
-    for (int k = 0; k < kReaderOperands; ++k) axis.stride[k] = from.stride[k][i];
-    if (i + 1 < from.count) append(&s->rows, axis);
-  }
+  const int count = from.count;
   from.count = 0, from.size = 1;
-  append(&from, axis);
-  for (int k = 0; k < s->count; ++k) find_contiguous(s, k);
-}
-
-void ChunkReader::go(int64_t to_row, int64_t to_column, int64_t n) {
-  row = to_row;
-  column = to_column;
-  count = n;
-}
-
-bool ChunkReader::is_one_piece(int k) const {
-  return s.is_flat[k] || (s.has_unit_stride[k] && column + count <= s.columns.size);
-}
-
-char* ChunkReader::piece(int k) const {
-  return s.data[k] + (s.is_flat[k] ? row * s.columns.size * s.item : s.rows.offset(k, row)) +
-         column * s.item;
-}
-
-// Visits the span as pieces along the last axis: address, stride, how many.
-template <class Visit>
-void ChunkReader::for_pieces(int k, Visit visit) const {
-  const OperandAxes& axes = s.columns;
-  const int last = axes.count - 1;
-  const int64_t length = last < 0 ? 1 : axes.length[last];
-  const int64_t stride = last < 0 ? s.item : axes.stride[k][last];
-  int64_t current = row, at = column;
-  char* base = s.data[k] + s.rows.offset(k, current);
-  for (int64_t left = count; left > 0;) {
-    const int64_t within = at % length, m = std::min(left, length - within);
-    visit(base + axes.offset(k, at), stride, m);
-    left -= m;
-    at += m;
-    if (at == axes.size && left > 0) {
-      at = 0;
-      base = s.data[k] + s.rows.offset(k, ++current);
-    }
+  for (int i = 0; i < count; ++i) {
+    Axis<kReaderOperands> axis{from.length[i], {}, 0};
+    for (int k = 0; k < kReaderOperands; ++k) axis.stride[k] = from.stride[k][i];
+    (i + 1 < count ? s->rows : from).append(axis);
   }
+  find_contiguous(s);
 }
 
-void ChunkReader::gather(int k, char* to) const {
-  const MoveRow move = gather_for(s.item);
-  for_pieces(k, [&](char* from, int64_t stride, int64_t m) {
-    if (stride == s.item)
-      memcpy(to, from, m * s.item);
-    else
-      move(to, from, stride, m);
-    to += m * s.item;
-  });
+void plan_rows(StridedOperands* s, const ConvertKernels* kernels, int count, const Operand* arrays,
+               const int* dtypes, const bool* reduced, bool in_order) {
+  begin_operands(s, kernels, count, arrays, dtypes);
+  Axis<kReaderOperands> axes[kMaxAxes];
+  int found =
+      find_axes(axes, arrays[0], count, arrays, s->items, [=](int i) { return int(reduced[i]); });
+  sort_axes(axes, found, [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  const auto columns = std::find_if(axes, axes + found, [](const auto& a) { return a.kind; });
+  if (!in_order) order_axes(axes, int(columns - axes), 0);
+  found = merge_axes(axes, found);
+  for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
+  find_contiguous(s);
+}
+
+void read_strided(const ConvertKernels& kernels, int dtype, int compute, const char* from,
+                  int64_t stride, int64_t n, char* to) {
+  alignas(64) char packed[kPiece * sizeof(double)];
+  gather(packed, from, stride, n, item_size(dtype));
+  convert(kernels, dtype, compute, packed, to, n);
+}
+
+void store_as(int dtype, char* at, double value) {
+  // By memcpy: what the caller gives may lie at any address.
+  const float narrow = float(value);
+  if (dtype == kF64) return void(memcpy(at, &value, sizeof value));
+  if (dtype == kF32) return void(memcpy(at, &narrow, sizeof narrow));
+  const uint16_t bits =
+      dtype == kF16 ? narrow_once<f16>(value).bits : narrow_once<bf16>(value).bits;
+  memcpy(at, &bits, sizeof bits);
+}
+
+double number_at(int dtype, const char* at) {
+  double wide;
+  float narrow;
+  uint16_t bits;
+  if (dtype == kF64) return memcpy(&wide, at, sizeof wide), wide;
+  if (dtype == kF32) return memcpy(&narrow, at, sizeof narrow), double(narrow);
+  memcpy(&bits, at, sizeof bits);
+  return double(dtype == kF16 ? widen(f16{bits}) : widen(bf16{bits}));
+}
+
+void ChunkReader::to_compute(int k, const char* from, char* to, int64_t n) const {
+  convert(*s.kernels, s.dtypes[k], s.compute_dtype, from, to, n);
+}
+
+// move(address, stride, elements before, how many) for the pieces of the span.
+template <class Move>
+void ChunkReader::for_span(int k, Move move) const {
+  int64_t done = 0;
+  for (int64_t r = row, at = column; done < count; ++r, at = 0) {
+    const int64_t n = std::min(count - done, s.columns.size - at);
+    for_pieces(s.columns, k, s.row(k, r), at, n, [&](char* from, int64_t stride, int64_t m) {
+      move(from, stride, done, m);
+      done += m;
+    });
+  }
 }
 
 void ChunkReader::scatter(int k, const char* from) {
-  const MoveRow move = scatter_for(s.item);
-  for_pieces(k, [&](char* to, int64_t stride, int64_t m) {
-    move(to, from, stride, m);
-    from += m * s.item;
+  const int64_t item = s.items[k];
+  for_span(k, [&](char* to, int64_t stride, int64_t done, int64_t m) {
+    scatter_to(to, stride, from + done * item, m, item);
   });
 }
 
 const char* ChunkReader::load_stored(int k, char* buffer) {
   if (is_one_piece(k)) return piece(k);
-  gather(k, buffer);
+  const int64_t item = s.items[k];
+  for_span(k, [&](char* from, int64_t stride, int64_t done, int64_t m) {
+    gather(buffer + done * item, from, stride, m, item);
+  });
   return buffer;
 }
 
 const char* ChunkReader::load(int k, char* buffer) {
-  if (is_one_piece(k)) {
-    char* at = piece(k);
-    if (s.is_direct[k]) return at;
-    s.kernels->to_compute[s.dtype](at, buffer, count);
-    return buffer;
-  }
-  if (s.item == s.compute_item) {
-    gather(k, buffer);
-  } else {
-    gather(k, stage);
-    s.kernels->to_compute[s.dtype](stage, buffer, count);
-  }
+  if (s.dtypes[k] == s.compute_dtype) return load_stored(k, buffer);
+  to_compute(k, load_stored(k, stage), buffer, count);
   return buffer;
 }
 
-char* ChunkReader::direct(int k) const {
-  return s.is_direct[k] && is_one_piece(k) ? piece(k) : nullptr;
-}
-
 void ChunkReader::store(int k, const char* from, bool accumulate) {
-  const auto from_compute = s.kernels->from_compute[s.dtype][accumulate];
-  if (is_one_piece(k)) {
-    from_compute(from, piece(k), count);
-    return;
-  }
-  if (accumulate) gather(k, stage);
+  const auto from_compute = s.kernels->from_compute[s.dtypes[k]][accumulate];
+  if (is_one_piece(k)) return from_compute(from, piece(k), count);
+  if (accumulate) load_stored(k, stage);
   from_compute(from, stage, count);
   scatter(k, stage);
+}
+
+// move(address, stride, elements of the tile before, how many) for the pieces of a tile, of which
+// all lie along the rows.
+template <class Move>
+void ChunkReader::for_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
+                           Move move) const {
+  int64_t done = 0;
+  for_pieces(s.rows, k, s.data[k], first, width, [&](char* base, int64_t stride, int64_t m) {
+    for (int64_t i = 0; i < n; ++i)
+      move(base + s.columns.offset(k, from_column + i), stride, i * width + done, m);
+    done += m;
+  });
+}
+
+void ChunkReader::load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column,
+                                   int64_t n, char* buffer) {
+  const int64_t item = s.items[k];
+  for_tile(k, first, width, from_column, n, [&](char* at, int64_t stride, int64_t done, int64_t m) {
+    gather(buffer + done * item, at, stride, m, item);
+  });
+}
+
+void ChunkReader::load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
+                            char* buffer) {
+  if (s.dtypes[k] == s.compute_dtype)
+    return load_stored_tile(k, first, width, from_column, n, buffer);
+  for (int64_t i = 0; i < n; ++i) {
+    load_stored_tile(k, first, width, from_column + i, 1, stage);
+    to_compute(k, stage, buffer + i * width * s.compute_item, width);
+  }
+}
+
+void ChunkReader::store_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
+                             const char* from, bool accumulate) {
+  const int64_t item = s.items[k];
+  const auto scatter_tile = [&](const char* values, int64_t at, int64_t columns) {
+    for_tile(k, first, width, at, columns, [&](char* to, int64_t stride, int64_t done, int64_t m) {
+      scatter_to(to, stride, values + done * item, m, item);
+    });
+  };
+  if (!accumulate && s.dtypes[k] == s.compute_dtype) return scatter_tile(from, from_column, n);
+  for (int64_t i = 0; i < n; ++i) {
+    if (accumulate) load_stored_tile(k, first, width, from_column + i, 1, stage);
+    s.kernels->from_compute[s.dtypes[k]][accumulate](from + i * width * s.compute_item, stage,
+                                                     width);
+    scatter_tile(stage, from_column + i, 1);
+  }
 }
 
 }  // namespace fastact

@@ -1,23 +1,28 @@
-// Reads and writes strided operands as chunks of the compute type, for fused kernels
-// (simd/convert_kernels.h).
+// Reads and writes strided operands as chunks of the compute type, for every kernel that is not
+// element by element over one dtype (simd/convert_kernels.h).
 //
-// The axes of all operands are sorted by the strides of one of them and split in two: `columns` are
-// the innermost axes and `rows` all others. An element is a row and a column, and elements are
-// counted row after row. A kernel asks for a span of elements, at most one chunk. Where the span is
-// contiguous and needs no conversion, the kernel gets the array's own memory; otherwise the span
-// passes through a buffer.
+// The axes of all operands are split in two, rows and columns. An element is a row and a column,
+// and elements are counted row after row. Two plans say which axes are which: `plan_operands`, for
+// fused element-wise kernels, makes the innermost axes columns; `plan_rows`, for statistics of
+// rows, those that the statistic is over. Operands may differ in dtype; one that has one element a
+// row has strides of 0 along it.
+//
+// A kernel asks for a span of elements, at most one chunk. Where the span is contiguous and needs
+// no conversion, the kernel gets the array's own memory; otherwise the span passes through a
+// buffer. Where neighbouring rows lie side by side in memory, or are short, it asks for a tile
+// instead, [element of the row][row], so that its vectors run over the rows.
 #pragma once
 
 #include <algorithm>
 
-#include "common/core/reduction_plan.h"
+#include "common/core/axes.h"
 #include "cpu/simd/convert_kernels.h"
 
 namespace fastact {
 
-constexpr int64_t kPiece = 1024;    // elements of a chunk: of double, five buffers fill 40 KiB
-constexpr int64_t kShortRow = 64;   // columns: below, rows share a chunk
-constexpr int kReaderOperands = 5;  // operands, at most
+constexpr int64_t kPiece = 1024;     // elements of a chunk: of double, five buffers fill 40 KiB
+constexpr int64_t kShortRow = 64;    // columns: below, rows share a chunk
+constexpr int kReaderOperands = 10;  // at most: of the norms backward
 
 // One number a channel.
 struct ChannelArray {
@@ -32,15 +37,41 @@ struct OperandAxes {
   int64_t size = 1;
   int64_t length[kMaxAxes], stride[kReaderOperands][kMaxAxes];
 
-  int64_t offset(int k, int64_t index) const;
+  void append(const Axis<kReaderOperands>& axis);
+  int64_t offset(int k, int64_t index) const {
+    int64_t bytes = 0;
+    for (int axis = count; axis-- > 1;) {
+      const bool is_narrow = (index | length[axis]) >> 32 == 0;  // which divides faster
+      const int64_t outer =
+          is_narrow ? uint32_t(index) / uint32_t(length[axis]) : index / length[axis];
+      bytes += (index - outer * length[axis]) * stride[k][axis];
+      index = outer;
+    }
+    return count ? bytes + index * stride[k][0] : 0;
+  }
 };
+
+// Visits the indices first .. first + n of operand k as pieces along the last axis: address,
+// stride, how many.
+template <class Visit>
+void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64_t n, Visit visit) {
+  const int last = axes.count - 1;
+  if (last < 0) return visit(base, 0, n);
+  const int64_t length = axes.length[last], stride = axes.stride[k][last];
+  for (int64_t m; n > 0; first += m, n -= m) {
+    m = std::min(n, last == 0 ? n : length - first % length);
+    visit(base + axes.offset(k, first), stride, m);
+  }
+}
 
 struct StridedOperands {
   const ConvertKernels* kernels;
   int count;
-  int dtype, compute_dtype;
-  int64_t item, compute_item;  // bytes of an element, and of one in the compute type
-  char* data[kReaderOperands];
+  int dtype, compute_dtype;        // of the first operand
+  int64_t item, compute_item;      // bytes of an element of it, and of one in the compute type
+  char* data[kReaderOperands];     // null: not there
+  int dtypes[kReaderOperands];     // of each,
+  int64_t items[kReaderOperands];  // and bytes of its elements
   OperandAxes rows, columns;
   bool is_channel_outer;     // the channel axis is the last of `rows`; else it is `columns`
   bool is_channel_reversed;  // the channels are read from their end: the leader runs backwards
@@ -48,6 +79,7 @@ struct StridedOperands {
   bool is_flat[kReaderOperands];          // as are rows and columns together
   bool is_direct[kReaderOperands];        // has_unit_stride, and the dtype is the compute type
   int64_t size() const { return rows.size * columns.size; }
+  char* row(int k, int64_t index) const { return data[k] + rows.offset(k, index); }
 };
 
 // arrays: of one shape and dtype, inputs and outputs; those with null data are absent.
@@ -62,8 +94,25 @@ void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int
 // are not as a whole.
 void keep_last_column(StridedOperands* operands);
 
-// Sets has_unit_stride, is_flat and is_direct of operand k, for plans that set the axes themselves.
-void find_contiguous(StridedOperands* operands, int k);
+// arrays, dtypes (count of each): the first has the shape. reduced: a flag an axis, of those that
+// are columns, in the order of the caller's axes, so that the order of a row's elements depends on
+// no stride. in_order: so are rows; else they are sorted by the first operand's strides, so that it
+// is read as it lies.
+void plan_rows(StridedOperands* operands, const ConvertKernels* kernels, int count,
+               const Operand* arrays, const int* dtypes, const bool* reduced, bool in_order);
+
+// The parts of a plan: no axes yet; and, once rows and columns have theirs, what is contiguous.
+void begin_operands(StridedOperands* operands, const ConvertKernels* kernels, int count,
+                    const Operand* arrays, const int* dtypes);
+void find_contiguous(StridedOperands* operands);
+
+// to OUT (n <= kPiece), of the compute type = n numbers of a dtype, `stride` bytes apart.
+void read_strided(const ConvertKernels& kernels, int dtype, int compute_dtype, const char* from,
+                  int64_t stride, int64_t n, char* to);
+
+// One number at any address, of a dtype that is computed; rounded once.
+void store_as(int dtype, char* at, double value);
+double number_at(int dtype, const char* at);
 
 // A span of elements of all operands, and a thread's means to read and write it.
 class ChunkReader {
@@ -71,7 +120,9 @@ class ChunkReader {
   explicit ChunkReader(const StridedOperands& operands) : s(operands) {}
 
   // Moves to the n elements from (row, column) on.
-  void go(int64_t to_row, int64_t to_column, int64_t n);
+  void go(int64_t to_row, int64_t to_column, int64_t n) {
+    row = to_row, column = to_column, count = n;
+  }
 
   // The span of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
   const char* load(int k, char* buffer);
@@ -85,16 +136,39 @@ class ChunkReader {
   void scatter(int k, const char* from);
 
   // Where the span of operand k can be written in the compute type; null: by `store`.
-  char* direct(int k) const;
+  char* direct(int k) const { return s.is_direct[k] && is_one_piece(k) ? piece(k) : nullptr; }
   // Operand k OUT, or IN/OUT += with accumulate, = from IN.
   void store(int k, const char* from, bool accumulate);
 
+  // to OUT = n elements of operand k's dtype.
+  void to_compute(int k, const char* from, char* to, int64_t n) const;
+
+  // n elements of each of `width` rows, as [n][width]; width <= kPiece.
+  void load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n, char* buffer);
+  void load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
+                        char* buffer);
+  void store_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
+                  const char* from, bool accumulate);
+
+  // One number a row, of a dtype that is computed.
+  double number(int k, int64_t index) const { return number_at(s.dtypes[k], s.row(k, index)); }
+  void store_number(int k, int64_t index, double value) const {
+    store_as(s.dtypes[k], s.row(k, index), value);
+  }
+
  private:
-  bool is_one_piece(int k) const;
-  char* piece(int k) const;
-  void gather(int k, char* to) const;
-  template <class Visit>
-  void for_pieces(int k, Visit visit) const;
+  bool is_one_piece(int k) const {
+    return s.is_flat[k] || (s.has_unit_stride[k] && column + count <= s.columns.size);
+  }
+  char* piece(int k) const {
+    return (s.is_flat[k] ? s.data[k] + row * s.columns.size * s.items[k] : s.row(k, row)) +
+           column * s.items[k];
+  }
+  template <class Move>
+  void for_span(int k, Move move) const;
+  template <class Move>
+  void for_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
+                Move move) const;
 
   const StridedOperands& s;
   int64_t row = 0, column = 0, count = 0;

@@ -163,7 +163,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     const KernelTable* best_supported_isa() noexcept
     const char* const kActivationNames[1]
 
-cdef extern from "cpu/core/rows.h" namespace "fastact" nogil:
+cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     void store_as(int dtype, char* at, double value) noexcept
 
 cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:

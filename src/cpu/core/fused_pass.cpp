@@ -3,8 +3,6 @@
 
 #include <cstring>
 
-#include "cpu/core/tensor_iterator.h"
-
 namespace fastact {
 
 void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int count,
@@ -107,13 +105,8 @@ const char* ChannelValues::spread(int64_t row, int64_t column, int64_t n) {
 
 void ChannelValues::read(int64_t first, int64_t n) {
   const StridedOperands& s = plan.operands;
-  const int64_t item = item_size(array.dtype);
-  alignas(64) char packed[kPiece * sizeof(double)];
-  gather_for(item)(packed, array.data + first * array.stride, array.stride, n);
-  if (compute_dtype(array.dtype) == s.compute_dtype)
-    s.kernels->to_compute[array.dtype](packed, values, n);
-  else
-    s.kernels->round(packed, values, n);
+  read_strided(*s.kernels, array.dtype, s.compute_dtype, array.data + first * array.stride,
+               array.stride, n, values);
   read_first = first, read_count = n;
 }
 

@@ -5,7 +5,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kShortRow = 32;  // below, rows are joined
+constexpr int64_t kFewColumns = 32;  // below, rows are joined
 constexpr int64_t kCut = 64;       // elements: whole cache lines of every dtype
 
 Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool takes,
@@ -64,29 +64,19 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
       {a.state_out, kStateOut, 1, false},
   };
 
-  // Axes of the batch that every array steps through as one are one.
+  constexpr int kArrays = sizeof(all) / sizeof(all[0]);
+  Operand arrays[kArrays], batch = a.state;
+  int64_t items[kArrays];
+  batch.ndim = last;
+  for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, items[k] = g->item;
+  Axis<kArrays> axes[kMaxAxes];
+  g->axes = find_axes(axes, batch, kArrays, arrays, items, [](int) { return 0; });
+  g->axes = merge_axes(axes, g->axes);
   g->rows = 1;
-  g->axes = 0;
-  int axes[kMaxAxes];  // the innermost of those that were merged
-  for (int axis = 0; axis < last; ++axis) {
-    const int64_t length = a.state.shape[axis];
-    g->rows *= length;
-    if (length == 1) continue;
-    bool merge = g->axes > 0;
-    for (const Array& array : all)
-      merge =
-          merge && (!array.operand.data || byte_stride(array.operand, axes[g->axes - 1], g->item) ==
-                                               byte_stride(array.operand, axis, g->item) * length);
-    if (merge) {
-      g->length[g->axes - 1] *= length;
-    } else {
-      g->length[g->axes++] = length;
-    }
-    axes[g->axes - 1] = axis;
-  }
+  for (int i = 0; i < g->axes; ++i) g->rows *= g->length[i] = axes[i].length;
 
   for (Gates::GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
-  g->is_joined = g->columns < kShortRow && g->rows > 1;
+  g->is_joined = g->columns < kFewColumns && g->rows > 1;
   g->moves = g->is_joined;
   g->lacks = false;
   for (const Array& array : all) {
@@ -102,7 +92,7 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
     Gates::GateOperand s;
     s.column = column;
     for (int axis = 0; axis < g->axes; ++axis) {
-      s.step[axis] = byte_stride(x, axes[axis], g->item);
+      s.step[axis] = axes[axis].stride[&array - all];
       bits |= uintptr_t(s.step[axis]);
     }
     // Sums of biases read all gates of a row as one span: one column of each is no exception there.

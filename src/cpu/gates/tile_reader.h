@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/core/chunk_reader.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
 #include "cpu/gates/gates.h"
@@ -88,7 +89,7 @@ class GateTiles {
   }
 
  private:
-  static constexpr int64_t kColumns = 1024;      // columns of a tile, at most
+  static constexpr int64_t kColumns = kPiece;    // columns of a tile, at most
   static constexpr int kStates = kStateOut + 1;  // operands
 
   int64_t row_step(const Gates::GateOperand& s) const { return g.axes ? s.step[g.axes - 1] : 0; }
@@ -125,7 +126,7 @@ class GateTiles {
     }
   }
 
-  // The biases of these columns in the compute type, `times` times.
+  // The biases of these columns (kPiece at most) in the compute type, `times` times.
   void make_bias(int64_t column, int64_t columns, int64_t times) {
     if (column == bias_column && columns == bias_columns && times <= bias_times) return;
     bias_column = column, bias_columns = columns, bias_times = times;
@@ -136,7 +137,8 @@ class GateTiles {
       for (int i = 0; i < 2; ++i) {
         if (!b.data[i]) continue;
         char* to = found++ ? stage : bias[k];
-        read_bias(b, i, column, columns, to);
+        read_strided(*g.kernels, b.dtype[i], g.compute_dtype, b.data[i] + column * b.stride[i],
+                     b.stride[i], columns, to);
         if (to == stage) g.kernels->plus[is_double](bias[k], stage, bias[k], columns);
       }
       if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);
@@ -144,16 +146,6 @@ class GateTiles {
       for (int64_t i = 1; i < times; ++i)
         memcpy(bias[k] + i * columns * g.compute_item, bias[k], columns * g.compute_item);
     }
-  }
-
-  void read_bias(const Gates::Bias& b, int i, int64_t column, int64_t columns, char* to) {
-    const int64_t item = item_size(b.dtype[i]);
-    alignas(64) char packed[kColumns * sizeof(double)];
-    gather_for(item)(packed, b.data[i] + column * b.stride[i], b.stride[i], columns);
-    if (compute_dtype(b.dtype[i]) == g.compute_dtype)
-      g.kernels->to_compute[b.dtype[i]](packed, to, columns);
-    else
-      g.kernels->round(packed, to, columns);
   }
 
   const Gates& g;

@@ -12,23 +12,14 @@ cdef extern from "cpu/norms/rows/plan.h" namespace "fastact" nogil:
         double* partial
 
     ctypedef struct NormArrays:
-        const Operand* arrays
+        Operand[10] arrays
+        int[10] dtypes
         int lead
         const cpp_bool* reduced
         const cpp_bool* of_parameter
-        Operand mean
-        Operand rstd
-        Operand weight
-        Operand bias
-        Operand dweight
-        Operand dbias
-        int weight_dtype
-        int bias_dtype
         double weight_offset
 
-    void prepare_norm "fastact::prepare"(
-        Norm*, const KernelTable*, int, const NormArrays&
-    ) noexcept
+    void prepare_norm "fastact::prepare"(Norm*, const KernelTable*, const NormArrays&) noexcept
     int64_t norm_workspace_size(const Norm*) noexcept
     void norm_forward_partition(const Norm*, int64_t, int64_t) noexcept
     void norm_backward_partition(const Norm*, int64_t, int64_t) noexcept

@@ -26,14 +26,14 @@ cdef int prepare_axes(
     return 0
 
 
-cdef void set_parameters(
-    NormArrays* given, int dtype, View weight, View bias, double weight_offset
-) noexcept:
-    given.weight = operand_or_nothing(weight)
-    given.bias = operand_or_nothing(bias)
-    given.weight_dtype = dtype if weight is None else weight.dtype
-    given.bias_dtype = dtype if bias is None else bias.dtype
-    given.weight_offset = weight_offset
+cdef int set_arrays(NormArrays* given, View x, tuple views) except -1:
+    """views: the operands in the order of Norm, each a View or None."""
+    cdef View view
+    cdef int i
+    for i, view in enumerate(views):
+        given.arrays[i] = operand_or_nothing(view)
+        given.dtypes[i] = x.dtype if view is None else view.dtype
+    return 0
 
 
 cdef int set_casts(Norm* norm, bint casts, int dtype, View bias, bint is_centred) except -1:
@@ -66,7 +66,6 @@ def norm_forward(
     cdef Norm norm
     cdef NormArrays given
     cdef NormAxes axes
-    cdef Operand[4] arrays
     cdef int threads
     check_index(which, kActivations, "which")
     check(x, "x", False)
@@ -96,13 +95,10 @@ def norm_forward(
             fill(mean, NAN)
             fill(rstd, NAN)
         return
-    arrays = [x.operand, operand_or_nothing(residual), operand_or_nothing(total), y.operand]
-    given.arrays, given.lead = arrays, 0
-    given.mean, given.rstd = operand_or_nothing(mean), operand_or_nothing(rstd)
-    given.dweight = given.dbias = operand_or_nothing(None)
-    set_parameters(&given, x.dtype, weight, bias, weight_offset)
+    set_arrays(&given, x, (x, residual, total, y, mean, rstd, weight, bias, None, None))
+    given.lead, given.weight_offset = 0, weight_offset
     norm.accumulate = False
-    prepare_norm(&norm, table, x.dtype, given)
+    prepare_norm(&norm, table, given)
     norm.activation = table.forward[which][computed_in(x.dtype)]
     norm.parameters = p
     norm.is_identity, norm.is_centred = which == IDENTITY, is_centred
@@ -124,19 +120,20 @@ cdef int check_gradient(
 
 
 cdef int prepare_backward(
-    Norm* norm, NormArrays* given, NormAxes* axes, View x, View weight, View bias, View dweight,
-    View dbias, tuple reduced, tuple of_parameter, double weight_offset
+    Norm* norm, NormAxes* axes, tuple views, tuple reduced, tuple of_parameter,
+    double weight_offset
 ) except -1:
-    """x: checked, and not empty."""
-    given.lead = 1
-    prepare_axes(given, axes, x.operand.ndim, reduced, of_parameter)
-    check_beside(weight, x, "weight", False)
-    check_beside(bias, x, "bias", False)
-    check_gradient(dweight, weight, x, axes.of_parameter, "dweight")
-    check_gradient(dbias, bias, x, axes.of_parameter, "dbias")
-    set_parameters(given, x.dtype, weight, bias, weight_offset)
-    given.dweight, given.dbias = operand_or_nothing(dweight), operand_or_nothing(dbias)
-    prepare_norm(norm, table, x.dtype, given[0])
+    """views: dy, x (checked, and not empty), dtotal, dx, mean, rstd, weight, bias, dweight, dbias."""
+    cdef NormArrays given
+    cdef View x = views[1]
+    given.lead, given.weight_offset = 1, weight_offset
+    prepare_axes(&given, axes, x.operand.ndim, reduced, of_parameter)
+    check_beside(views[6], x, "weight", False)
+    check_beside(views[7], x, "bias", False)
+    check_gradient(views[8], views[6], x, axes.of_parameter, "dweight")
+    check_gradient(views[9], views[7], x, axes.of_parameter, "dbias")
+    set_arrays(&given, x, views)
+    prepare_norm(norm, table, given)
     return 0
 
 
@@ -145,19 +142,14 @@ def norm_workspace(
 ):
     """Bytes of scratch that `norm_backward` needs."""
     cdef Norm norm
-    cdef NormArrays given
     cdef NormAxes axes
-    cdef Operand nothing = operand_or_nothing(None)
-    cdef Operand[4] arrays
     check(x, "x", False)
     if element_count(x) == 0:
         return 0
-    arrays = [nothing, x.operand, nothing, nothing]
-    given.arrays = arrays
-    given.mean = given.rstd = nothing
     norm.accumulate = False
     prepare_backward(
-        &norm, &given, &axes, x, weight, bias, dweight, dbias, reduced, of_parameter, 0
+        &norm, &axes, (None, x, None, None, None, None, weight, bias, dweight, dbias), reduced,
+        of_parameter, 0
     )
     return norm_workspace_size(&norm)
 
@@ -175,9 +167,7 @@ def norm_backward(
     """
     cdef double p[MAX_PARAMETERS]
     cdef Norm norm
-    cdef NormArrays given
     cdef NormAxes axes
-    cdef Operand[4] arrays
     cdef int threads
     cdef char* memory
     check_index(which, kActivations, "which")
@@ -201,12 +191,10 @@ def norm_backward(
             fill(dweight, 0)
             fill(dbias, 0)
         return
-    arrays = [dy.operand, x.operand, operand_or_nothing(dtotal), operand_or_nothing(dx)]
-    given.arrays = arrays
-    given.mean, given.rstd = operand_or_nothing(mean), rstd.operand
     norm.accumulate = accumulate
     prepare_backward(
-        &norm, &given, &axes, x, weight, bias, dweight, dbias, reduced, of_parameter, weight_offset
+        &norm, &axes, (dy, x, dtotal, dx, mean, rstd, weight, bias, dweight, dbias), reduced,
+        of_parameter, weight_offset
     )
     norm.activation = table.backward[which][computed_in(x.dtype)][False]
     norm.parameters = p

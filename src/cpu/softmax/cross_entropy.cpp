@@ -27,29 +27,20 @@ struct Target {
   double weight;  // of the class; 0: it is ignored
 };
 
-int64_t index_at(const Rows& s, int64_t row) {
-  const RowOperand& target = s.operand[Softmax::kTarget];
-  const char* at = target.data + s.rows.offset(Softmax::kTarget, row);
+int64_t index_at(const StridedOperands& s, int64_t row) {
+  const char* at = s.row(Softmax::kTarget, row);
   int64_t wide;
   int32_t narrow;
-  if (target.dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  if (s.dtypes[Softmax::kTarget] == kI64) return memcpy(&wide, at, sizeof wide), wide;
   return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
 }
 
-struct Losses : RowBlocks {
-  const bool by_tiles;
-  const int64_t width;
-  TileStats stats, block_stats;
-  TileRows rows;
+struct Losses : RowStatistics {
   double maxima[kTileWidth], factors[kTileWidth];
-  alignas(64) char tile[kTileBytes];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
-  explicit Losses(const Softmax& a)
-      : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? std::min(tile_width(a.rows), kLossRows) : 1) {}
+  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows) {}
 
   // Whether every class takes part in the loss of a row.
   bool is_spread() const { return job.has_probabilities || job.label_smoothing != 0.0; }
@@ -57,22 +48,21 @@ struct Losses : RowBlocks {
   Target target_of(int64_t row) const {
     const int64_t index = index_at(s, row);
     if (index == job.ignore_index) return {-1, 0.0};
-    return {index, s.operand[Softmax::kWeight].data ? element(Softmax::kWeight, row, index) : 1.0};
+    return {index, s.data[Softmax::kWeight] ? element(Softmax::kWeight, row, index) : 1.0};
   }
 
   double element(int k, int64_t row, int64_t column) const {
-    const char* at = reader.address(k, row) + s.columns.offset(k, column);
-    return number_at(s.operand[k].dtype, at);
+    const char* at = s.row(k, row) + s.columns.offset(k, column);
+    return number_at(s.dtypes[k], at);
   }
 
   // t' w of n classes from `column` on.
   SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
+    reader.go(row, column, n);
     SoftmaxTarget found{nullptr, nullptr, 1.0 - job.label_smoothing,
                         job.label_smoothing / double(size)};
-    if (job.has_probabilities)
-      found.target = reader.load(Softmax::kTarget, row, column, n, targets);
-    if (s.operand[Softmax::kWeight].data)
-      found.weight = reader.load(Softmax::kWeight, row, column, n, weights);
+    if (job.has_probabilities) found.target = reader.load(Softmax::kTarget, targets);
+    if (s.data[Softmax::kWeight]) found.weight = reader.load(Softmax::kWeight, weights);
     return found;
   }
 
@@ -89,9 +79,9 @@ struct Losses : RowBlocks {
     }
     if (is_spread()) {
       double distance = 0.0, weight = 0.0;
-      for_blocks([&](int64_t column, int64_t n) {
+      for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
-        const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+        const char* at = reader.load(Softmax::kLogits, tile);
         kernels.weigh(at, spread(row, column, n), n, max, sums);
         distance += sums[0], weight += sums[1];
       });
@@ -105,37 +95,19 @@ struct Losses : RowBlocks {
     double sums[2] = {0.0, 0.0};
     for (int64_t row = first, n; row < first + m; row += n) {
       n = std::min(width, first + m - row);
-      by_tiles ? statistics_of_tile(row, n) : statistics(row);
+      by_tiles ? find_in_tile(Softmax::kLogits, row, n, true)
+               : find(Softmax::kLogits, row, n, true, false);
       for (int64_t j = 0; j < n; ++j) {
         double value, counts;
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
         sums[0] += value, sums[1] += counts;
-        if (s.operand[Softmax::kOutLse].data)
-          reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
-        if (s.operand[Softmax::kLosses].data) reader.store_number(Softmax::kLosses, row + j, value);
+        if (s.data[Softmax::kOutLse]) reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
+        if (s.data[Softmax::kLosses]) reader.store_number(Softmax::kLosses, row + j, value);
       }
     }
     if (!job.partial) return;
     double* to = job.partial + first / kLossRows * 2;
     to[0] = sums[0], to[1] = sums[1];
-  }
-
-  void statistics(int64_t row) {
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
-      kernels.block[1](at, n, tile, &block_stats);
-      kernels.merge(&stats, block_stats, 1, column == 0);
-    });
-    kernels.finish[1](stats, 1, false, &rows);
-  }
-
-  void statistics_of_tile(int64_t row, int64_t m) {
-    for_blocks([&](int64_t column, int64_t n) {
-      reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
-      kernels.tile_block[1](tile, n, m, tile, &block_stats);
-      kernels.merge(&stats, block_stats, m, column == 0);
-    });
-    kernels.finish[1](stats, m, false, &rows);
   }
 
   // g of a row, and g sum t' w.
@@ -152,9 +124,9 @@ struct Losses : RowBlocks {
                job.label_smoothing / double(size) * job.weight_sum;
     } else {
       *target = {-1, 0.0};
-      for_blocks([&](int64_t column, int64_t n) {
+      for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
-        const char* z = reader.load(Softmax::kLogits, row, column, n, tile);
+        const char* z = reader.load(Softmax::kLogits, tile);
         kernels.weigh(z, spread(row, column, n), n, 0.0, sums);
         weight += sums[1];
       });
@@ -169,21 +141,20 @@ struct Losses : RowBlocks {
     const bool is_ignored = job.has_indices && target.index < 0;
     const double lse = reader.number(Softmax::kOutLse, row);
     const double factor = of_p * kernels.factor_of(lse);
-    for_blocks([&](int64_t column, int64_t n) {
-      const bool is_direct = s.operand[Softmax::kDLogits].is_direct && !job.accumulate;
-      char* dz =
-          is_direct ? reader.address(Softmax::kDLogits, row) + column * s.compute_item : tile;
+    for_blocks_of(row, [&](int64_t column, int64_t n) {
+      char* const direct = direct_gradient(Softmax::kDLogits);
+      char* const dz = direct ? direct : tile;
       if (is_ignored) {
         memset(dz, 0, n * s.compute_item);
       } else {
-        const char* at = reader.load(Softmax::kLogits, row, column, n, tile);
+        const char* at = reader.load(Softmax::kLogits, tile);
         kernels.exponentials(at, n, lse, factor, dz);
         if (is_spread()) kernels.subtract(spread(row, column, n), n, g, dz);
         if (target.index >= column && target.index < column + n)
           add(dz + (target.index - column) * s.compute_item,
               -g * (1.0 - job.label_smoothing) * target.weight);
       }
-      if (!is_direct) reader.store(Softmax::kDLogits, row, column, n, dz, job.accumulate);
+      if (!direct) reader.store(Softmax::kDLogits, tile, job.accumulate);
     });
   }
 
@@ -233,42 +204,44 @@ struct Losses : RowBlocks {
 int64_t loss_partials(int64_t rows) { return (rows + kLossRows - 1) / kLossRows * 2; }
 
 bool has_valid_targets(const Softmax& job) {
-  for (int64_t row = 0; row < job.rows.rows.size; ++row) {
-    const int64_t index = index_at(job.rows, row);
-    if (index != job.ignore_index && !(index >= 0 && index < job.rows.columns.size)) return false;
+  for (int64_t row = 0; row < job.operands.rows.size; ++row) {
+    const int64_t index = index_at(job.operands, row);
+    if (index != job.ignore_index && !(index >= 0 && index < job.operands.columns.size))
+      return false;
   }
   return true;
 }
 
 void sum_weights(Softmax* job) {
-  const RowOperand& weight = job->rows.operand[Softmax::kWeight];
-  job->weight_sum = double(job->rows.columns.size);
-  if (!weight.data) return;
+  const StridedOperands& s = job->operands;
+  constexpr int k = Softmax::kWeight;
+  job->weight_sum = double(s.columns.size);
+  if (!s.data[k]) return;
   job->weight_sum = 0.0;
-  for (int64_t i = 0; i < job->rows.columns.size; ++i)
-    job->weight_sum +=
-        number_at(weight.dtype, weight.data + job->rows.columns.offset(Softmax::kWeight, i));
+  for (int64_t i = 0; i < s.columns.size; ++i)
+    job->weight_sum += number_at(s.dtypes[k], s.data[k] + s.columns.offset(k, i));
 }
 
 void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
-    for_rows(job->rows, kLossRows, kLossRows, index, partitions,
+    for_rows(job->operands, kLossRows, kLossRows, index, partitions,
              [&](int64_t row, int64_t n) { losses.forward(row, n); });
   });
 }
 
 void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
-    for_rows(job->rows, losses.width, losses.by_tiles ? 32 : 1, index, partitions,
+    const bool by_tiles = losses.by_tiles;
+    for_rows(job->operands, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
-               losses.by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
+               by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
              });
   });
 }
 
 void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char* divisor) {
   double sums[2] = {0.0, 0.0};
-  for (int64_t i = 0; i < loss_partials(job.rows.rows.size); ++i) sums[i % 2] += job.partial[i];
+  for (int64_t i = 0; i < loss_partials(job.operands.rows.size); ++i) sums[i % 2] += job.partial[i];
   const double by = reduction == kMean ? sums[1] : 1.0;
   store_as(dtype, loss, sums[0] / by);
   store_as(kF64, divisor, by);

@@ -128,13 +128,13 @@ struct Products {
 };
 
 template <class T, bool apart>
-void block(const char* z_, int64_t n, char* exponentials, TileStats* stats) {
+void block(const char* z_, int64_t n, char* exponentials, TileStats* stats, int64_t j) {
   const T* z = in<T>(z_);
   T* e = out<T>(exponentials);
   const T max = largest(z, n);
   if (!(magnitude(max) < T(kInfinity))) {
-    stats->max[0] = double(max), stats->rest[0] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
-    stats->ones[0] = apart;
+    stats->max[j] = double(max), stats->rest[j] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
+    stats->ones[j] = apart;
     each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
   }
@@ -155,7 +155,7 @@ void block(const char* z_, int64_t n, char* exponentials, TileStats* stats) {
       return apart && z[i] == max ? T(0) : value;
     });
   }
-  stats->max[0] = double(max), stats->rest[0] = sum_of(e, n, Terms<T>{}), stats->ones[0] = ones;
+  stats->max[j] = double(max), stats->rest[j] = sum_of(e, n, Terms<T>{}), stats->ones[j] = ones;
 }
 
 // The lanes of a tile: kSoftmaxLanes of each of its rows.
@@ -257,10 +257,9 @@ FASTACT_HD SoftmaxStat stat_of(const TileStats& stats, int64_t j) {
 }
 
 template <class T>
-void merge(TileStats* total, const TileStats& block, int64_t n, bool first) {
+void merge(TileStats* total, const TileStats& block, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const SoftmaxStat sum =
-        first ? stat_of(block, j) : merged<T>(stat_of(*total, j), stat_of(block, j));
+    const SoftmaxStat sum = merged<T>(stat_of(*total, j), stat_of(block, j));
     total->max[j] = sum.max, total->rest[j] = sum.rest, total->ones[j] = sum.ones;
   }
 }

@@ -37,14 +37,14 @@ struct SoftmaxKernels {
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
-  // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT; [1]: the elements
-  // that are the maximum are counted apart, and their exponentials left out.
-  void (*block[2])(const char* z, int64_t n, char* exponentials, TileStats* stats);
+  // Of z IN (n): exponentials OUT (n), which may be z, and the statistic OUT, the j-th of stats;
+  // [1]: the elements that are the maximum are counted apart, and their exponentials left out.
+  void (*block[2])(const char* z, int64_t n, char* exponentials, TileStats* stats, int64_t j);
   void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
                         TileStats* stats);
 
-  // total IN/OUT (n), each with one more block IN (n); whether it is the first.
-  void (*merge)(TileStats* total, const TileStats& block, int64_t n, bool first);
+  // total IN/OUT (n), each with one more block IN (n).
+  void (*merge)(TileStats* total, const TileStats& block, int64_t n);
   // rows OUT (n) of stats IN (n); [1]: of maxima that are counted apart, else log and lse are not
   // computed.
   void (*finish[2])(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows);

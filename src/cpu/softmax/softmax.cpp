@@ -10,67 +10,54 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kNontemporalBytes = 32 << 20;  // bytes of y, of which a cache keeps little
-constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
 
-struct Forward : RowBlocks {
-  const bool by_tiles;
-  const int64_t width;
+struct Forward : RowStatistics {
   const bool fits;  // all exponentials of a row, or of a tile, are kept
   const bool is_nontemporal;
-  TileStats stats, block_stats;
-  TileRows rows;
-  alignas(64) char tile[kTileBytes];
-  alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
   explicit Forward(const Softmax& a)
-      : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? tile_width(a.rows) : 1),
-        fits(size * width * a.rows.compute_item <= kTileBytes),
-        is_nontemporal(a.kind != kLogSumExp && a.rows.operand[Softmax::kY].is_direct &&
-                       a.rows.operand[Softmax::kY].data != a.rows.operand[Softmax::kX].data &&
-                       a.rows.size() * a.rows.compute_item >= kNontemporalBytes) {}
+      : RowStatistics(a, kTileWidth),
+        fits(size * width * s.compute_item <= kTileBytes),
+        is_nontemporal(a.kind != kLogSumExp && s.is_direct[Softmax::kY] &&
+                       s.data[Softmax::kY] != s.data[Softmax::kX] &&
+                       s.size() * s.compute_item >= kNontemporalBytes) {}
 
-  char* in_tile(int64_t column) { return tile + column * s.compute_item; }
+  // A band of m rows.
+  void band(int64_t first, int64_t m) {
+    const bool keeps = job.kind == kSoftmax && fits;
+    find(Softmax::kX, first, m, job.kind != kSoftmax, keeps);
+    for (int64_t j = 0; j < m; ++j)
+      if (job.kind == kLogSumExp)
+        save(first + j, j);
+      else
+        row(first + j, j, keeps);
+  }
 
-  void row(int64_t index) {
-    const bool keeps = job.kind == kSoftmax && fits, apart = job.kind != kSoftmax;
-    double blocks[kMostBlocks];  // their maxima
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = z(Softmax::kX, index, column, n, buffer);
-      kernels.block[apart](at, n, keeps ? in_tile(column) : buffer, &block_stats);
-      if (keeps) blocks[column / kSoftmaxBlock] = block_stats.max[0];
-      kernels.merge(&stats, block_stats, 1, column == 0);
-    });
-    kernels.finish[apart](stats, 1, job.mask_kind != 0, &rows);
-    if (job.kind == kLogSumExp) {
-      save(index, 0);
-      return;
-    }
-    for_blocks([&](int64_t column, int64_t n) {
-      char* y = s.operand[Softmax::kY].is_direct && !is_nontemporal
-                    ? reader.address(Softmax::kY, index) + column * s.compute_item
-                    : buffer;
-      const double lower = keeps ? kernels.lower(blocks[column / kSoftmaxBlock], rows.max[0]) : 0.0;
-      if (rows.is_void[0])
+  // The results of row j of a band.
+  void row(int64_t index, int64_t j, bool keeps) {
+    for_blocks_of(index, [&](int64_t column, int64_t n) {
+      char* const direct = reader.direct(Softmax::kY);
+      char* const y = direct && !is_nontemporal ? direct : buffer;
+      const double lower =
+          keeps ? kernels.lower(block_max[j + column / kSoftmaxBlock], rows.max[j]) : 0.0;
+      if (rows.is_void[j])
         fill(y, n);
       else if (lower > 0)
-        kernels.scale(in_tile(column), n, rows.factor[0] * lower, y);
+        kernels.scale(kept(j, column), n, rows.factor[j] * lower, y);
       else
-        apply(z(Softmax::kX, index, column, n, buffer), n, y);
+        apply(z(Softmax::kX, n, buffer), n, j, y);
       if (is_nontemporal)
-        job.store_nontemporal(y, reader.address(Softmax::kY, index) + column * s.compute_item,
-                              n * s.compute_item);
-      else if (y == buffer)
-        reader.store(Softmax::kY, index, column, n, y, false);
+        job.store_nontemporal(y, direct, n * s.compute_item);
+      else if (!direct)
+        reader.store(Softmax::kY, y, false);
     });
   }
 
-  void apply(const char* z, int64_t n, char* y) {
+  void apply(const char* z, int64_t n, int64_t j, char* y) {
     if (job.kind == kSoftmax)
-      kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
+      kernels.exponentials(z, n, rows.max[j], rows.factor[j], y);
     else
-      kernels.shift(z, n, rows.max[0], rows.log[0], y);
+      kernels.shift(z, n, rows.max[j], rows.log[j], y);
   }
 
   // Of a row in which nothing takes part.
@@ -81,18 +68,13 @@ struct Forward : RowBlocks {
 
   void save(int64_t index, int64_t j) {
     reader.store_number(Softmax::kY, index, rows.lse[j]);
-    if (s.operand[Softmax::kLse].data) reader.store_number(Softmax::kLse, index, rows.lse[j]);
+    if (s.data[Softmax::kLse]) reader.store_number(Softmax::kLse, index, rows.lse[j]);
   }
 
   // A tile of m rows.
   void rows_of_tile(int64_t index, int64_t m) {
-    const bool apart = job.kind != kSoftmax, keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
-    for_blocks([&](int64_t column, int64_t n) {
-      z_tile(Softmax::kX, index, m, column, n, tile);
-      kernels.tile_block[apart](tile, n, m, tile, &block_stats);
-      kernels.merge(&stats, block_stats, m, column == 0);
-    });
-    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+    const bool keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
+    find_in_tile(Softmax::kX, index, m, job.kind != kSoftmax);
     if (job.kind == kLogSumExp) {
       for (int64_t j = 0; j < m; ++j) save(index + j, j);
       return;
@@ -121,24 +103,22 @@ struct Backward : RowBlocks {
 
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
-        by_tiles(goes_by_tiles(a.rows)),
-        width(by_tiles ? std::max<int64_t>(tile_width(a.rows) / 2, 1) : 1) {}
+        by_tiles(goes_by_tiles(s)),
+        width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1) : 1) {}
 
-  void row(int64_t index) {
+  void band(int64_t index, int64_t) {
     double sum = 0.0;
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
-      const char* b =
-          job.kind == kSoftmax ? reader.load(Softmax::kOut, index, column, n, y) : nullptr;
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, dy);
+      const char* b = job.kind == kSoftmax ? reader.load(Softmax::kOut, y) : nullptr;
       sum += kernels.sum(a, b, n);
     });
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, index, column, n, dy);
-      const char* b = reader.load(Softmax::kOut, index, column, n, y);
-      const bool is_direct = s.operand[Softmax::kDx].is_direct && !job.accumulate;
-      char* dx = is_direct ? reader.address(Softmax::kDx, index) + column * s.compute_item : dy;
-      kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
-      if (!is_direct) reader.store(Softmax::kDx, index, column, n, dx, job.accumulate);
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* a = reader.load(Softmax::kDy, dy);
+      const char* b = reader.load(Softmax::kOut, y);
+      char* const direct = direct_gradient(Softmax::kDx);
+      kernels.gradient[job.kind](a, b, n, sum, job.scale, direct ? direct : dy);
+      if (!direct) reader.store(Softmax::kDx, dy, job.accumulate);
     });
   }
 
@@ -171,7 +151,7 @@ struct LseBackward : RowBlocks {
   alignas(64) char tile[kTileBytes];
 
   explicit LseBackward(const Softmax& a)
-      : RowBlocks(a), by_tiles(goes_by_tiles(a.rows)), width(by_tiles ? tile_width(a.rows) : 1) {}
+      : RowBlocks(a), by_tiles(goes_by_tiles(s)), width(by_tiles ? tile_width(s) : 1) {}
 
   // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
   // exponentials beside 0 are 0.
@@ -183,14 +163,13 @@ struct LseBackward : RowBlocks {
     factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(lse);
   }
 
-  void row(int64_t index) {
+  void band(int64_t index, int64_t) {
     prepare(index, 0);
-    for_blocks([&](int64_t column, int64_t n) {
-      const char* at = z(Softmax::kIn, index, column, n, tile);
-      const bool is_direct = s.operand[Softmax::kDIn].is_direct && !job.accumulate;
-      char* dx = is_direct ? reader.address(Softmax::kDIn, index) + column * s.compute_item : tile;
-      kernels.exponentials(at, n, maxima[0], factors[0], dx);
-      if (!is_direct) reader.store(Softmax::kDIn, index, column, n, dx, job.accumulate);
+    for_blocks_of(index, [&](int64_t, int64_t n) {
+      const char* at = z(Softmax::kIn, n, tile);
+      char* const direct = direct_gradient(Softmax::kDIn);
+      kernels.exponentials(at, n, maxima[0], factors[0], direct ? direct : tile);
+      if (!direct) reader.store(Softmax::kDIn, tile, job.accumulate);
     });
   }
 
@@ -207,9 +186,9 @@ struct LseBackward : RowBlocks {
 template <class Frame>
 void run(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Frame>(*job, [&](Frame& frame) {
-    for_rows(job->rows, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
+    for_rows(job->operands, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
-               frame.by_tiles ? frame.rows_of_tile(row, n) : frame.row(row);
+               frame.by_tiles ? frame.rows_of_tile(row, n) : frame.band(row, n);
              });
     // Before others read what has been streamed.
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -220,8 +199,8 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
 
 void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
                   const int* dtypes, const bool* reduced, bool in_order) {
-  plan_rows(&job->rows, table->convert, count, arrays, dtypes, reduced, in_order);
-  job->kernels = &table->softmax->kernels[job->rows.compute_dtype == kF64];
+  plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
+  job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
   job->store_nontemporal = table->norm->kernels[0].store_nontemporal;
 }
 

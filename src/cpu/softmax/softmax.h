@@ -1,4 +1,4 @@
-// softmax, log_softmax, logsumexp and cross_entropy on the rows engine (core/rows.h).
+// softmax, log_softmax, logsumexp and cross_entropy on the rows engine (core/chunk_reader.h).
 //
 // A row is read in blocks of kSoftmaxBlock elements, each with a maximum of its own
 // (common/softmax/ softmax.h), and the blocks' statistics are merged in their order. Blocks depend
@@ -15,8 +15,8 @@
 // A row belongs to one thread. Measurements: docs/design/softmax.md.
 #pragma once
 
+#include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
-#include "cpu/core/rows.h"
 
 namespace fastact {
 
@@ -35,7 +35,7 @@ struct Softmax {
   // Backward of cross_entropy writes dlogits in the place of kLosses.
   static constexpr int kDLogits = kLosses;
 
-  Rows rows;
+  StridedOperands operands;
   const SoftmaxKernels* kernels;
   void (*store_nontemporal)(const char* from, char* to, int64_t bytes);
   int kind;
@@ -63,7 +63,7 @@ void softmax_partition(const Softmax* job, int64_t index, int64_t partitions);
 void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
 void logsumexp_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
 
-inline int64_t softmax_rows(const Softmax& job) { return job.rows.rows.size; }
+inline int64_t softmax_rows(const Softmax& job) { return job.operands.rows.size; }
 int64_t loss_partials(int64_t rows);  // doubles
 bool has_valid_targets(const Softmax& job);
 void sum_weights(Softmax* job);

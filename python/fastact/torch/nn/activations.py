@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import fastact
+import fastact as fa
 
-from .._standin import fa
 from .module import Module
 
-ACTIVATIONS = {op.name: op for op in fastact.ops.values() if op.family == "activations"}
+ACTIVATIONS = {op.name: op for op in fa.ops.values() if op.family == "activations"}
 
 
 class ActivationModule(Module):

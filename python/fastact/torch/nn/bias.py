@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules import conv
 
-from .._standin import fa
+import fastact as fa
+
 from .module import WithActivation
 
 

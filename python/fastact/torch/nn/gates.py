@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
-import fastact
+import fastact as fa
 
-from .._standin import fa
 from .module import Module
 
 
 class LSTMCell(Module, torch.nn.LSTMCell):
-    """`torch.nn.LSTMCell` by `fastact.lstm_gates`."""
+    """`torch.nn.LSTMCell` by `fa.lstm_gates`."""
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
@@ -40,7 +39,7 @@ class LSTMCell(Module, torch.nn.LSTMCell):
 
 
 class GRUCell(Module, torch.nn.GRUCell):
-    """`torch.nn.GRUCell` by `fastact.gru_gates`."""
+    """`torch.nn.GRUCell` by `fa.gru_gates`."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         (h,) = _states_of_cell(self, input, None if hx is None else (hx,), count=1)
@@ -192,7 +191,7 @@ class _Recurrence(torch.autograd.Function):
         h_prev = torch.cat([before[0][i] for i in steps.order])
         dweight = drecurrent.t() @ h_prev if ctx.needs_input_grad[2] else None
         dbiases = [
-            fastact.bias_grad(d).to(b.dtype) if b is not None else None
+            fa.bias_grad(d).to(b.dtype) if b is not None else None
             for b, d in ((bias, dgates), (recurrent_bias, drecurrent))
         ]
         return None, None, dweight, *dbiases, dgates, *carried
@@ -297,18 +296,18 @@ class _Recurrent(Module, torch.nn.RNNBase):
 
 
 class LSTM(_Recurrent, torch.nn.LSTM):
-    """`torch.nn.LSTM` by `fastact.lstm_gates`; without `proj_size`."""
+    """`torch.nn.LSTM` by `fa.lstm_gates`; without `proj_size`."""
 
-    op, single = fastact.lstm_gates, False
+    op, single = fa.lstm_gates, False
     unasked_for = (
         "oneDNN has it in one piece, and is faster in float32; only=torch.nn.LSTM takes it"
     )
 
 
 class GRU(_Recurrent, torch.nn.GRU):
-    """`torch.nn.GRU` by `fastact.gru_gates`."""
+    """`torch.nn.GRU` by `fa.gru_gates`."""
 
-    op, single = fastact.gru_gates, True
+    op, single = fa.gru_gates, True
 
 
 def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules import batchnorm, instancenorm
 
-from .._standin import fa
+import fastact as fa
+
 from .module import WithActivation
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._standin import fa
+import fastact as fa
+
 from .module import Module
 
 

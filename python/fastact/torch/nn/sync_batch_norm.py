@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-import fastact
+import fastact as fa
 
 from ...ops.moments import Moments
 from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
@@ -95,7 +95,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         ctx, x, weight, bias, group, running, share, eps, fused
     ) -> Tensor:
         x, weight, bias = (None if t is None else t.detach() for t in (x, weight, bias))
-        part = fastact.moments(x, (0, *range(2, x.ndim)))
+        part = fa.moments(x, (0, *range(2, x.ndim)))
         shape = tuple(part.mean.shape)
         gathered = _all_gather(part.to_buffer(), group)
         whole = Moments.merge_many(Moments.from_buffer(row, shape) for row in gathered)
@@ -110,7 +110,7 @@ class _SyncBatchNorm(torch.autograd.Function):
                 statistic.copy_((1 - share) * statistic.double() + share * new)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
         ctx.group, ctx.count, ctx.fused = group, whole.count, fused
-        y: Tensor = fastact.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
+        y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
 
     @staticmethod
@@ -118,12 +118,12 @@ class _SyncBatchNorm(torch.autograd.Function):
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         x, mean, rstd, weight, bias = saved = ctx.saved_tensors
         # sum(p) and sum(p xhat), which are this process's dbias and dweight as well
-        sums = fastact.batch_norm.backward_reduce(dy, *saved, **ctx.fused)
+        sums = fa.batch_norm.backward_reduce(dy, *saved, **ctx.fused)
         dx = None
         if ctx.needs_input_grad[0]:
             gathered = _all_gather(torch.cat([s.flatten() for s in sums]), ctx.group)
-            totals = fastact.sum(gathered, 0).reshape(2, -1)
-            dx = fastact.batch_norm.backward_apply(
+            totals = fa.sum(gathered, 0).reshape(2, -1)
+            dx = fa.batch_norm.backward_apply(
                 dy, x, mean, rstd, weight, *totals, ctx.count, bias, **ctx.fused
             )
         dbias, dweight = (

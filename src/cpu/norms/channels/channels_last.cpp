@@ -92,20 +92,29 @@ struct ChannelsLastForward : ChannelsLastPass {
     }
   }
 
+  // Offsets from `base`, where the first pixel's tile begins, to those from `pixel` on.
+  void offsets_of(const char* base, int64_t pixel, int64_t n, int64_t first, int64_t* offsets) {
+    char* const tile = s.data[Norm::kX] + first * s.item;
+    fastact::for_pieces(s.rows, Norm::kX, tile, example * pixels + pixel, n,
+                        [&](const char* at, int64_t step, int64_t m) {
+                          for (int64_t i = 0; i < m; ++i) *offsets++ = at - base + i * step;
+                        });
+  }
+
   // As they are stored where rows are of one piece, else row by row.
   void add_rows(int64_t pixel, int64_t terms, int64_t first, int64_t n) {
     const int64_t rows = terms / joined, rest = terms % joined, width = joined * n;
-    const Axes& axes = norm.pixels;
-    const bool is_dense = axes.count == 1 && axes.x[0] == channels * s.item;
+    const int last = s.rows.count - 1;
+    const bool is_dense =
+        s.rows.stride[Norm::kX][last] == channels * s.item && s.rows.length[last] % pixels == 0;
     int64_t offsets[kMomentRows];
     if (s.has_unit_stride[Norm::kX] && (joined == 1 || is_dense)) {
+      const char* base = s.row(Norm::kX, example * pixels) + first * s.item;
       if (joined == 1)
-        offsets_of(axes, pixel, rows, offsets);
+        offsets_of(base, pixel, rows, first, offsets);
       else
         for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
       const auto add = table.dtypes[s.dtype].add_rows;
-      const char* base =
-          s.data[Norm::kX] + s.rows.offset(Norm::kX, example * pixels) + first * s.item;
       const int64_t step = is_far ? 1 : kMomentRows;
       for (int64_t r = 0; r < rows; r += step)
         add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums, squares, false);
@@ -123,18 +132,10 @@ struct ChannelsLastForward : ChannelsLastPass {
   }
 
   void save() const {
-    if (!norm.rstd) return;
-    for_stats([&](int64_t which, int64_t to_mean, int64_t to_rstd) {
-      const RowStats& of = stats[which];
-      if (s.compute_item == sizeof(double)) {
-        memcpy(norm.mean + to_mean, &of.mean, sizeof(double));
-        memcpy(norm.rstd + to_rstd, &of.rstd, sizeof(double));
-      } else {
-        const float rounded[] = {float(of.mean), float(of.rstd)};
-        memcpy(norm.mean + to_mean, rounded, sizeof(float));
-        memcpy(norm.rstd + to_rstd, rounded + 1, sizeof(float));
-      }
-    });
+    for (int64_t g = 0; s.data[Norm::kRstd] && g < groups; ++g) {
+      store_as(s.compute_dtype, of_group(Norm::kMean, g), stats[g].mean);
+      store_as(s.compute_dtype, of_group(Norm::kRstd, g), stats[g].rstd);
+    }
   }
 
   void normalise(const RowPiece& piece, int64_t first) {
@@ -186,9 +187,9 @@ struct ChannelsLastBackward : ChannelsLastPass {
   }
 
   void read_stats() {
-    for_stats([&](int64_t which, int64_t from_mean, int64_t from_rstd) {
-      stats[which] = {weight.number(norm.mean + from_mean), weight.number(norm.rstd + from_rstd)};
-    });
+    for (int64_t g = 0; g < groups; ++g)
+      stats[g] = {number_at(s.compute_dtype, of_group(Norm::kMean, g)),
+                  number_at(s.compute_dtype, of_group(Norm::kRstd, g))};
   }
 
   void add_up(double* const* rows) {
@@ -211,7 +212,8 @@ struct ChannelsLastBackward : ChannelsLastPass {
         for (int64_t i = 0; i < n; ++i) rows[k][first + i] += sums[1 - k][i];
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         for (int64_t i = at; i < at + m; ++i) {
-          const double w = weight.number(coefficients[kColumnWeight] + i * s.compute_item);
+          const double w =
+              number_at(s.compute_dtype, coefficients[kColumnWeight] + i * s.compute_item);
           for (int k = 0; k < 2; ++k) mean_g[k][which] += w * sums[k][i];
         }
       });

@@ -60,11 +60,11 @@ struct ChannelsLastPass {
         kernels(a.table->channels_last->kernels[a.operands.compute_item == sizeof(double)]),
         channels(a.operands.columns.size),
         group(a.parameters_per_row),
-        pixels(a.pixels.size),
+        pixels(a.pixels),
         joined(pixels_of_row(a.operands.columns.size)),
         is_far(a.operands.size() * a.operands.item > kNear),
-        weight(a.operands, a.weight, 1.0),
-        bias(a.operands, a.bias, -0.0),
+        weight(a, Norm::kWeight, 1.0),
+        bias(a, Norm::kBias, -0.0),
         reader(a.operands) {}
 
   static int64_t pixels_of_row(int64_t channels) {
@@ -212,18 +212,9 @@ struct ChannelsLastPass {
     });
   }
 
-  // Visits the task's groups with the offsets of their statistics.
-  template <class Visit>
-  void for_stats(Visit visit) const {
-    const Axes& axes = norm.row_stats;
-    const int last = axes.count - 1;
-    int64_t which = 0;
-    for_spans(axes, example * norm.groups + first_group, groups,
-              [&](int64_t mean, int64_t rstd, int64_t m) {
-                for (int64_t i = 0; i < m; ++i, ++which)
-                  visit(which, mean + (last < 0 ? 0 : i * axes.x[last]),
-                        rstd + (last < 0 ? 0 : i * axes.y[last]));
-              });
+  // Where a group of the task has its number of operand k.
+  char* of_group(int k, int64_t which) const {
+    return s.row(k, example * pixels) + s.columns.offset(k, (first_group + which) * group);
   }
 };
 

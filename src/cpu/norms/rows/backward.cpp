@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cpu/core/scratch.h"
+#include "cpu/core/span_iterator.h"
 #include "cpu/norms/channels/channels_last.h"
 #include "cpu/norms/rows/params.h"
 
@@ -109,13 +110,10 @@ struct NormBackward : NormChunks {
   }
 
   void read_stats(BackwardRow* row) {
-    const Offsets at = offsets_at(norm.row_stats, row->index);
-    row->stats.mean = norm.mean ? weight.number(norm.mean + at.x) : 0.0;
-    row->stats.rstd = weight.number(norm.rstd + at.y);
-    if (is_plain)
-      row->p = row_address(s, Norm::kDy, row->index),
-      row->x = row_address(s, Norm::kIn, row->index);
-    if (is_direct) row->dx = row_address(s, Norm::kDx, row->index);
+    row->stats.mean = s.data[Norm::kMean] ? reader.number(Norm::kMean, row->index) : 0.0;
+    row->stats.rstd = reader.number(Norm::kRstd, row->index);
+    if (is_plain) row->p = s.row(Norm::kDy, row->index), row->x = s.row(Norm::kIn, row->index);
+    if (is_direct) row->dx = s.row(Norm::kDx, row->index);
   }
 
   // mean(g) is no part of the gradient where no mean was subtracted.
@@ -252,7 +250,7 @@ struct NormBackward : NormChunks {
     for (int64_t first = 0; first < s.columns.size; first += norm.span, ++parameter) {
       double both[2];
       add_up(*row, 0, first, first + norm.span, both);
-      const double w = weight.number(weight.of_element(row->index, first));
+      const double w = number_at(s.compute_dtype, weight.of_element(row->index, first));
       sum_g += w * both[0];
       sum_g_xhat += w * both[1];
       for (int k = 0; has_sums && k < 2; ++k) sums[k][parameter] += both[1 - k];
@@ -275,7 +273,7 @@ struct NormBackward : NormChunks {
       some.p += first * norm.span * s.compute_item, some.x += first * norm.span * s.compute_item;
       norm.kernels->sum_spans(some, n, norm.span, both[0]);
       for (int64_t r = 0; r < n; ++r) {
-        const double w = weight.number(weights.at + (first + r) * weights.step);
+        const double w = number_at(s.compute_dtype, weights.at + (first + r) * weights.step);
         sum_g += w * both[r][0];
         sum_g_xhat += w * both[r][1];
         for (int k = 0; has_sums && k < 2; ++k) sums[k][first + r] += both[r][1 - k];

@@ -54,18 +54,17 @@ struct NormForward : NormChunks {
 
   // As long as what needs no buffer.
   static int64_t chunk_of(const Norm& a) {
-    const auto is_whole = [](const NormParameter& p) { return !p.data || p.is_direct; };
+    const auto is_whole = [&](int k) { return !a.operands.data[k] || a.is_direct(k); };
     const bool is_shared = a.kind == Norm::kPerRow || a.kind == Norm::kPerSpan;
-    return is_plain(a) && (is_shared || (is_whole(a.weight) && is_whole(a.bias)))
+    return is_plain(a) && (is_shared || (is_whole(Norm::kWeight) && is_whole(Norm::kBias)))
                ? a.operands.columns.size
                : kPiece;
   }
 
   // Whether one call can take many rows: all have the same parameters.
   static bool is_alike(const Norm& a) {
-    const bool has_parameters = a.weight.data || a.bias.data;
-    return is_plain(a) && (a.kind == Norm::kPerElement || !has_parameters) && a.weight.is_shared &&
-           a.bias.is_shared;
+    return is_plain(a) && (a.kind == Norm::kPerElement || !a.has_parameters()) &&
+           a.is_shared(Norm::kWeight) && a.is_shared(Norm::kBias);
   }
 
   // Up to `together` rows. Between a short row's sums and its elements there are two divisions
@@ -91,8 +90,8 @@ struct NormForward : NormChunks {
     }
     for_row(first, [&](const NormChunk& c) {
       for (int64_t i = 0; i < n; ++i) {
-        some[i].x = row_address(s, source, first + i) + c.column * s.compute_item;
-        some[i].z = row_address(s, Norm::kY, first + i) + c.column * s.compute_item;
+        some[i].x = s.row(source, first + i) + c.column * s.compute_item;
+        some[i].z = s.row(Norm::kY, first + i) + c.column * s.compute_item;
         some[i].next = after(first + i, c.column);
       }
       norm.kernels->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
@@ -100,8 +99,8 @@ struct NormForward : NormChunks {
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
-    row->x = row_address(s, source, index);
-    row->z = row_address(s, Norm::kY, index);
+    row->x = s.row(source, index);
+    row->z = s.row(Norm::kY, index);
     row->next = after(index, 0);
     const int64_t spans = spans_of_row();
     norm.kernels->normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
@@ -123,7 +122,7 @@ struct NormForward : NormChunks {
       return;
     }
     int64_t at[kRoots];
-    for (int64_t i = 0; i < n; ++i) at[i] = row_address(s, source, first + i) - s.data[source];
+    for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
     if (norm.is_centred)
       norm.table->moments->dtypes[s.dtype].along(s.data[source], at, n, size, mean, squares);
     else
@@ -144,17 +143,9 @@ struct NormForward : NormChunks {
     }
   }
 
-  void save(int64_t index, const RowStats& stats) {
-    if (!norm.rstd) return;
-    const Offsets at = offsets_at(norm.row_stats, index);
-    if (s.compute_item == sizeof(double)) {
-      if (norm.mean) memcpy(norm.mean + at.x, &stats.mean, sizeof(double));
-      memcpy(norm.rstd + at.y, &stats.rstd, sizeof(double));
-    } else {
-      const float rounded[] = {float(stats.mean), float(stats.rstd)};
-      if (norm.mean) memcpy(norm.mean + at.x, rounded, sizeof(float));
-      memcpy(norm.rstd + at.y, rounded + 1, sizeof(float));
-    }
+  void save(int64_t index, const RowStats& stats) const {
+    if (s.data[Norm::kMean]) reader.store_number(Norm::kMean, index, stats.mean);
+    if (s.data[Norm::kRstd]) reader.store_number(Norm::kRstd, index, stats.rstd);
   }
 
   // A block of the row, and the dtype in which it lies there.
@@ -179,7 +170,7 @@ struct NormForward : NormChunks {
   void moments(int64_t index, double* mean, double* squares) {
     const int64_t size = s.columns.size;
     if (s.has_unit_stride[source]) {
-      const char* at = row_address(s, source, index);
+      const char* at = s.row(source, index);
       norm.table->moments->dtypes[s.dtype].row(at, size, mean, squares);
       return;
     }
@@ -231,8 +222,8 @@ struct NormForward : NormChunks {
   void normalise(int64_t index, const NormChunk& c, NormRow* row) {
     const int64_t offset = c.column * s.compute_item;
     if (!s.is_direct[source] || !s.is_direct[Norm::kY]) reader.go(index, c.column, c.n);
-    row->x = s.is_direct[source] ? row_address(s, source, index) + offset : reader.load(source, x);
-    char* y = s.is_direct[Norm::kY] ? row_address(s, Norm::kY, index) + offset : nullptr;
+    row->x = s.is_direct[source] ? s.row(source, index) + offset : reader.load(source, x);
+    char* y = s.is_direct[Norm::kY] ? s.row(Norm::kY, index) + offset : nullptr;
     row->z = y && !is_nontemporal ? y : z;
     row->next = after(index, c.column);
     if (norm.casts)

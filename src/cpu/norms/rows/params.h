@@ -3,113 +3,87 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
-#include "cpu/core/span_iterator.h"
-#include "cpu/core/tensor_iterator.h"
 #include "cpu/norms/rows/plan.h"
 
 namespace fastact {
 
-// Rows are most often evenly spaced: then the offset is a multiplication.
-struct Offsets {
-  int64_t x, y;
-};
-inline Offsets offsets_at(const Axes& axes, int64_t index) {
-  if (axes.count == 1) return {index * axes.x[0], index * axes.y[0]};
-  Offsets at{};
-  for_spans(axes, index, 1, [&](int64_t x, int64_t y, int64_t) { at = {x, y}; });
-  return at;
-}
-inline int64_t offset_of(const Axes& axes, int64_t index) { return offsets_at(axes, index).x; }
-
-inline char* row_address(const StridedOperands& s, int k, int64_t row) {
-  const OperandAxes& axes = s.rows;
-  return s.data[k] + (axes.count == 1 ? row * axes.stride[k][0] : axes.offset(k, row));
-}
-
-// One thread's view of a parameter.
+// One thread's view of a parameter, which is operand k.
 class NormParameterReader {
  public:
   // neutral: what stands for a parameter that is not there.
-  NormParameterReader(const StridedOperands& operands, const NormParameter& parameter,
-                      double neutral)
-      : s(operands), p(parameter) {
-    if (s.compute_item == sizeof(float)) {
-      const float value = float(neutral);
-      memcpy(buffer, &value, sizeof value);
-    } else {
-      memcpy(buffer, &neutral, sizeof neutral);
-    }
+  NormParameterReader(const Norm& norm, int parameter, double neutral)
+      : s(norm.operands),
+        k(parameter),
+        offset(norm.offset_of(parameter)),
+        is_direct(norm.is_direct(parameter)),
+        is_shared(norm.is_shared(parameter)),
+        is_wide(s.data[k] && s.dtypes[k] == s.compute_dtype && is_aligned() && offset == 0.0),
+        reader(s) {
+    store_as(s.compute_dtype, buffer, neutral);
   }
 
-  bool is_there() const { return p.data; }
+  bool is_there() const { return s.data[k]; }
 
   // Those of n elements of a row from `column` on; of one that is not there, its neutral value.
   const char* of_elements(int64_t row, int64_t column, int64_t n) {
-    if (!p.data) return buffer;
+    if (!is_there()) return buffer;
     const char* base = base_of(row);
-    if (p.is_direct) return base + column * s.compute_item;
-    if (base != read_base || column != read_column || n != read_count) read(base, column, n);
+    if (is_direct) return base + column * s.compute_item;
+    if (base != read_base || column != read_column || n != read_count) read(row, column, n);
+    read_base = base, read_column = column, read_count = n;
     return buffer;
   }
 
   // That of one element.
   const char* of_element(int64_t row, int64_t column) {
-    if (!p.data || !p.is_wide) return of_elements(row, column, 1);
-    return base_of(row) + offset_of(p.along_row, column);
+    if (!is_wide) return of_elements(row, column, 1);
+    return base_of(row) + s.columns.offset(k, column);
   }
 
   // Those of all spans of a row, at most kPiece spans of `span` elements.
   SpanValues of_spans(int64_t row, int64_t span, int64_t count) {
-    if (!p.data) return {buffer, 0};
-    if (p.is_wide && p.along_row.count == 2 && p.along_row.x[1] == 0)
-      return {base_of(row), p.along_row.x[0]};
+    if (!is_there()) return {buffer, 0};
+    if (is_wide && s.columns.count == 2 && s.columns.stride[k][1] == 0)
+      return {base_of(row), s.columns.stride[k][0]};
     for (int64_t r = 0; r < count; ++r)
       memcpy(span_buffer + r * s.compute_item, of_element(row, r * span), s.compute_item);
     return {span_buffer, s.compute_item};
   }
 
-  double number(const char* value) const {
-    // By memcpy: statistics that the caller gives may lie at any address.
-    double wide;
-    float narrow;
-    if (s.compute_item == sizeof(double)) return memcpy(&wide, value, sizeof(wide)), wide;
-    return memcpy(&narrow, value, sizeof(narrow)), double(narrow);
-  }
-
  private:
-  const char* base_of(int64_t row) const {
-    return p.is_shared ? p.data : p.data + offset_of(p.across_rows, row);
+  const char* base_of(int64_t row) const { return is_shared ? s.data[k] : s.row(k, row); }
+
+  bool is_aligned() const {
+    auto bits = reinterpret_cast<uintptr_t>(s.data[k]);
+    for (const OperandAxes* axes : {&s.rows, &s.columns})
+      for (int i = 0; i < axes->count; ++i) bits |= uintptr_t(axes->stride[k][i]);
+    return bits % uintptr_t(s.items[k]) == 0;
   }
 
-  void read(const char* base, int64_t column, int64_t n) {
-    const int64_t item = item_size(p.dtype), step = last_stride(p.along_row);
-    const MoveRow gather = gather_for(item);
-    alignas(64) char packed[kPiece * sizeof(double)];
-    char* to = packed;
-    for_spans(p.along_row, column, n, [&](int64_t at, int64_t, int64_t m) {
-      gather(to, base + at, step, m);
-      to += m * item;
-    });
-    const bool is_double = p.dtype == kF64;
-    if (is_double) shift<double>(packed, n);  // before it is rounded
-    if (compute_dtype(p.dtype) == s.compute_dtype)
-      s.kernels->to_compute[p.dtype](packed, buffer, n);
-    else
-      s.kernels->round(packed, buffer, n);
-    if (!is_double)
-      s.compute_item == sizeof(double) ? shift<double>(buffer, n) : shift<float>(buffer, n);
-    read_base = base, read_column = column, read_count = n;
+  void read(int64_t row, int64_t column, int64_t n) {
+    reader.go(row, column, n);
+    const bool is_double = s.dtypes[k] == kF64;  // then the offset is added before it is rounded
+    char* const to = is_double && offset != 0.0 ? span_buffer : buffer;
+    const char* from = to == buffer ? reader.load(k, to) : reader.load_stored(k, to);
+    if (from != to) memcpy(to, from, n * (is_double ? sizeof(double) : sizeof(float)));
+    if (offset == 0.0) return;
+    is_double ? shift<double>(to, n) : shift<float>(to, n);
+    if (to != buffer) reader.to_compute(k, to, buffer, n);
   }
 
   template <class T>
   void shift(char* values, int64_t n) {
-    if (p.offset == 0) return;
-    for (T* value = reinterpret_cast<T*>(values); n-- > 0; ++value) *value += T(p.offset);
+    for (T* value = reinterpret_cast<T*>(values); n-- > 0; ++value) *value += T(offset);
   }
 
   const StridedOperands& s;
-  const NormParameter& p;
+  const int k;
+  const double offset;
+  const bool is_direct, is_shared;
+  const bool is_wide;  // of the compute type where it lies, and aligned
+  ChunkReader reader;
   const char* read_base = nullptr;
   int64_t read_column = -1, read_count = -1;
   alignas(64) char buffer[kPiece * sizeof(double)], span_buffer[kPiece * sizeof(double)];
@@ -140,8 +114,8 @@ struct NormChunks {
         is_far(a.operands.columns.size >= kPrefetched &&
                a.operands.columns.size * a.operands.item <= kFarRow &&
                a.operands.size() * a.operands.item > kNear),
-        weight(a.operands, a.weight, 1.0),
-        bias(a.operands, a.bias, -0.0) {}
+        weight(a, Norm::kWeight, 1.0),
+        bias(a, Norm::kBias, -0.0) {}
 
   // The elements from `column` on of a row that comes later, of two operands; none where they are
   // in a cache already, or rows too big for them to stay in one until then.
@@ -151,8 +125,7 @@ struct NormChunks {
     if (!is_far || row >= norm.rows()) return found;
     int count = 0;
     for (const int k : {first, second})
-      if (k >= 0 && s.has_unit_stride[k])
-        found.at[count++] = row_address(s, k, row) + column * s.item;
+      if (k >= 0 && s.has_unit_stride[k]) found.at[count++] = s.row(k, row) + column * s.item;
     return found;
   }
 

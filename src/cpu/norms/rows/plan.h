@@ -42,20 +42,11 @@ namespace fastact {
 
 constexpr int64_t kLeastBlock = 16;  // rows for one row of sums
 
-// Where one parameter lies.
-struct NormParameter {
-  const char* data = nullptr;  // null: none
-  int dtype = 0;
-  bool is_wide = false;         // of the compute type, and aligned
-  bool is_direct = false;       // along a row: side by side as well
-  bool is_shared = true;        // by all rows
-  double offset = 0;            // what is added to each, in the compute type; then it is not wide
-  Axes across_rows, along_row;  // byte strides along the rows and along their elements (x)
-};
-
 struct Norm {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are absent
   enum Backward { kDy, kIn, kDSum, kDx };
+  // Of both: one number a row, parameters, and where their gradients go.
+  enum Companions { kMean = 4, kRstd, kWeight, kBias, kDWeight, kDBias, kOperands };
   enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
 
   StridedOperands operands;
@@ -70,13 +61,9 @@ struct Norm {
   double eps;
 
   Kind kind;
-  int64_t span;  // elements one after the other that share parameters (kPerRow, kPerSpan)
-  NormParameter weight, bias;
-
-  char *mean, *rstd;  // of the compute type; null: not there
-  Axes row_stats;     // byte strides of mean (x) and rstd (y)
-
-  Axes pixels;  // kChannelsLast: byte strides of what is normalised (x)
+  int64_t span;          // elements one after the other that share parameters (kPerRow, kPerSpan)
+  double weight_offset;  // what is added to each weight, in the compute type
+  int64_t pixels;        // kChannelsLast: of an example
 
   // Backward: row = batch index * groups + group. A parameter index numbers the elements of a
   // parameter.
@@ -87,23 +74,35 @@ struct Norm {
   Reducer dweight, dbias;  // where they go; y null: skipped
   int64_t parameter_count() const { return groups * parameters_per_row; }
   int64_t rows() const { return operands.rows.size; }
+
+  double offset_of(int parameter) const { return parameter == kWeight ? weight_offset : 0.0; }
+  // Along a row, a parameter is read where it lies.
+  bool is_direct(int parameter) const {
+    return operands.is_direct[parameter] && offset_of(parameter) == 0.0;
+  }
+  // All rows have the same.
+  bool is_shared(int parameter) const {
+    bool is = true;
+    for (int i = 0; i < operands.rows.count; ++i) is &= operands.rows.stride[parameter][i] == 0;
+    return is;
+  }
+  bool has_parameters() const { return operands.data[kWeight] || operands.data[kBias]; }
 };
 
 // The arrays and axes of a call; all have the rank of x.
 struct NormArrays {
-  const Operand* arrays;  // the operands, in the order of the enum
-  int lead;               // whose strides sort the axes: kX or kIn
-  const bool* reduced;    // a flag for each axis: whether it is inside a row
+  // The operands, in the order of the enums; those that repeat themselves have length 1.
+  Operand arrays[Norm::kOperands];
+  int dtypes[Norm::kOperands];
+  int lead;             // whose strides sort the axes: kX or kIn
+  const bool* reduced;  // a flag for each axis: whether it is inside a row
   const bool* of_parameter;
-  // Of that rank, with stride 0 (or length 1) where they repeat; without data: not there.
-  Operand mean, rstd, weight, bias, dweight, dbias;
-  int weight_dtype, bias_dtype;
   double weight_offset;
 };
 
 // Sets all but activation, parameters, is_identity, is_centred, casts, eps and partial; accumulate
 // is read.
-void prepare(Norm* norm, const KernelTable* table, int dtype, const NormArrays& arrays);
+void prepare(Norm* norm, const KernelTable* table, const NormArrays& arrays);
 
 // Bytes of scratch that the parameters' sums need; 0 where there are none.
 int64_t norm_workspace_size(const Norm* norm);

@@ -1,0 +1,439 @@
+"""The ops as operators of torch: `torch.ops.fastact`.
+
+Tensors without memory of their own come here: what torch.compile, torch.export and torch.func
+trace, fake tensors and those of the meta device. Of each op there are three operators, with schemas
+that follow from its signature:
+
+    fastact::NAME(arguments) -> the results
+    fastact::NAME_forward(arguments) -> the results, and what else is saved for backward
+    fastact::NAME_backward(wanted, gradients, saved, options) -> the gradients that are wanted
+
+The first is differentiable; its gradient is made of the others. Shapes are those that the op's
+specification tells (`models`, `gradient_shape`), and memory is torch's, so that what was traced and
+what is computed are laid out alike.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, signature
+from sys import modules
+from typing import Any, get_type_hints
+
+import torch
+
+from ..ops.activation import Activation
+from ..ops.op import COMPUTED, DATA, Model, ops
+from ..ops.types import (
+    A,
+    ActivationLike,
+    Array,
+    ArrayOrNumber,
+    Axes,
+    Casting,
+    Parameters,
+)
+from .autograd import Once, apply
+from .spec import Spec, check_recorded, spec_of, tensors_of
+
+# An annotation of an op's signature in words of a schema.
+_TYPES: dict[Any, str] = {
+    A: "Tensor",
+    Array: "Tensor",
+    ArrayOrNumber: "Tensor",
+    Array | None: "Tensor?",
+    ArrayOrNumber | None: "Tensor?",
+    bool: "bool",
+    int: "int",
+    int | None: "int?",
+    float: "float",
+    float | None: "float?",
+    str: "str",
+    ActivationLike: "str",
+    Casting: "str",
+    int | tuple[int, ...]: "int[]",
+    Axes: "int[]?",
+    tuple[int, ...]: "SymInt[]",
+}
+_OWN = {name: f"{_TYPES[kind]}?" for name, kind in get_type_hints(Parameters).items()}
+_EVERY = ("out", "stream", "accumulate")  # what operators do not take
+
+
+class Operators:
+    """The three operators of an op, and how its arguments are given to them.
+
+    takes : the arguments of the call, and their types.
+    """
+
+    def __init__(self, library: Any, spec: Spec) -> None:
+        self.spec, op = spec, spec.op
+        self.takes: dict[str, str] = {}
+        self.defaults: dict[str, Any] = {}
+        for name, p in signature(op.__wrapped__).parameters.items():
+            if p.kind is Parameter.VAR_KEYWORD:
+                self.takes |= _OWN
+                self.defaults |= dict.fromkeys(_OWN)
+            elif name not in _EVERY:
+                self.takes[name] = _type_of(p.annotation, vars(modules[op.__wrapped__.__module__]))
+                if p.default is not Parameter.empty:
+                    self.defaults[name] = p.default
+        # In a schema no argument without a default follows one that has it.
+        required = [i for i, name in enumerate(self.takes) if name not in self.defaults]
+        self.shown = {*list(self.takes)[required[-1] + 1 :]}
+        self.incoming = tuple(f"d{name}" for name in op.results)
+        self.told = [name for name in self.takes if name in spec.told]
+        of_call = ", ".join(self._argument(name) for name in self.takes)
+        results = ", ".join("Tensor" for _ in op.results)
+        backward = [
+            "bool[] wanted",
+            *(f"Tensor? {name}" for name in self.incoming),
+            *(f"{self._type_saved(name)} saved_{name}" for name in op.saves),
+            *(self._argument(name) for name in self.told),
+        ]
+        name = op.name
+        library.define(f"{name}({of_call}) -> ({results})")
+        # What else is saved may depend on options, but torch traces no list from what is written.
+        kept = [n for n in op.saves if n not in self.takes and n not in op.results]
+        every = f"({', '.join('Tensor' for _ in (*op.results, *kept))})"
+        library.define(f"{name}_forward({of_call}) -> {every if op.written else 'Tensor[]'}")
+        library.define(f"{name}_backward({', '.join(backward)}) -> Tensor[]")
+        self.call, self.forward, self.backward = (
+            getattr(torch.ops.fastact, name + entry).default
+            for entry in ("", "_forward", "_backward")
+        )
+        for entry, run in (
+            ("", self._run_call),
+            ("_forward", self._run_forward),
+            ("_backward", self._run_backward),
+        ):
+            library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
+            torch.library.register_fake(f"fastact::{name}{entry}", _fake(run), lib=library)
+            torch.library.register_vmap(
+                f"fastact::{name}{entry}", self._batched(name + entry), lib=library
+            )
+        library.impl(name, self._differentiable, "Autograd")
+
+    def _argument(self, name: str) -> str:
+        kind = self.takes[name]
+        if name in self.spec.op.written:
+            letter = "abc"[self.spec.op.written.index(name)]
+            kind = kind.replace("Tensor", f"Tensor({letter}!)")
+        if name not in self.shown:
+            return f"{kind} {name}"
+        default = self.defaults[name]
+        if isinstance(default, str):
+            return f'{kind} {name}="{default}"'
+        if kind.startswith("int[]") and default is not None:
+            return f"{kind} {name}=[{default}]"
+        return f"{kind} {name}={default}"
+
+    def _type_saved(self, name: str) -> str:
+        return "SymInt[]" if name == "shape" else "Tensor?"
+
+    # --- arguments --------------------------------------------------------------------------------
+
+    def values(self, named: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call in the operators' order, each of the type of its schema."""
+        found = []
+        for name, kind in self.takes.items():
+            value = named[name] if name in named else self.defaults.get(name, Parameter.empty)
+            if value is Parameter.empty:
+                raise TypeError(f"{self.spec.where}: {name} must be given")
+            if kind.startswith("int[]") and isinstance(value, int):
+                value = [value]
+            elif kind == "str" and not isinstance(value, str):
+                value = getattr(value, "name", value)  # of an activation
+            elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
+                value = self._repeated(value, named)
+            found.append(value)
+        return found
+
+    def options(self, named: Mapping[str, Any]) -> list[Any]:
+        """Those that backward is told again."""
+        arrays = dict.fromkeys(name for name, kind in self.takes.items() if "Tensor" in kind)
+        values = self.values({**arrays, **named})
+        return [v for name, v in zip(self.takes, values, strict=True) if name in self.told]
+
+    def _repeated(self, number: float, named: Mapping[str, Any]) -> torch.Tensor:
+        """A number in the place of an array, which has the shape of the first result."""
+        first = named[self.spec.arrays[0]]
+        shape = self.spec.op.models(named)[0][0].shape
+        return torch.full(
+            first.shape if shape is None else shape, number, dtype=first.dtype, device=first.device
+        )
+
+    def named(self, values: Sequence[Any]) -> dict[str, Any]:
+        """An operator's arguments as the op takes them; the last ones may be left out."""
+        return self._given(zip(self.takes, values, strict=False))
+
+    def _given(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """Without parameters of an activation that are not given."""
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in pairs
+            if not (value is None and self.takes[name] == _OWN.get(name))
+        }
+
+    # --- kernels, with memory and without ---------------------------------------------------------
+
+    def _run_call(self, computes: bool, *values: Any) -> Any:
+        named = self.named(values)
+        op = self.spec.op
+        first = named[self.spec.arrays[0]]
+        made = [_made(first, model) for model in op.models(named)[0]]
+        if computes:
+            out = tuple(made) if len(made) > 1 else made[0]
+            _entered(op, "call", named, out=out)
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def _run_forward(self, computes: bool, *values: Any) -> Any:
+        made = self._forward(computes, values)
+        return tuple(made) if self.spec.op.written else made
+
+    def _forward(self, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
+        named = self.named(values)
+        op = self.spec.op
+        first = named[self.spec.arrays[0]]
+        results, kept = op.models(named)
+        made = [_made(first, model) for model in (*results, *kept.values())]
+        if not computes:
+            return made
+        entry = op.entry_points["forward"]
+        given = made[: entry.outputs + entry.extra]
+        out = tuple(given) if len(given) > 1 else given[0]
+        _, saved = _entered(op, "forward", named, out=out)
+        of_saved = dict(zip(op.saves, saved, strict=True))
+        return made[: len(results)] + [of_saved[name] for name in kept]
+
+    def _run_backward(self, computes: bool, wanted: Sequence[bool], *values: Any) -> Any:
+        op = self.spec.op
+        count = len(self.incoming), len(op.saves)
+        incoming, rest = values[: count[0]], values[count[0] :]
+        saved, options = rest[: count[1]], zip(self.told, rest[count[1] :], strict=False)
+        saved = tuple(tuple(v) if isinstance(v, list) else v for v in saved)
+        of_saved = dict(zip(op.saves, saved, strict=True))
+        first = next(g for g in incoming if g is not None)
+        outs = [
+            self._gradient(name, of_saved, first) if wants else None
+            for name, wants in zip(op.differentiated, wanted, strict=True)
+        ]
+        made = [out for out in outs if out is not None]
+        if computes:
+            entry = op.entry_points["backward"]
+            outs += [None] * (entry.outputs + entry.extra - len(outs))
+            out = tuple(outs) if len(outs) > 1 else outs[0]
+            args, kwargs = self.spec.arguments(incoming, saved)
+            op.backward(*args, **kwargs, **self._given(options), out=out)
+        return made
+
+    def _gradient(self, name: str, saved: Mapping[str, Any], incoming: Any) -> torch.Tensor:
+        op = self.spec.op
+        shape = op.gradient_shape(name, saved)
+        if shape is not None:
+            return _made(incoming, Model(shape))
+        shared = (name, *(other for other, its in op.shares.items() if its == name))
+        like = next((saved[n] for n in shared if saved.get(n) is not None), incoming)
+        return torch.empty_like(like)
+
+    # --- transforms -------------------------------------------------------------------------------
+
+    def _differentiable(self, *values: Any) -> Any:
+        """What runs where autograd has its turn."""
+        named = self.named(values)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named)):
+            return self.record(named)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.call(*values)
+
+    def record(self, named: Mapping[str, Any]) -> Any:
+        """The results, with a gradient."""
+        check_recorded(self.spec, named)
+        step = _Step(self, named)
+        flat = apply(Traced, step, *(named[name] for name in step.names))
+        results = flat[: len(self.incoming)]
+        return results[0] if len(results) == 1 else results
+
+    def _batched(self, name: str) -> Callable[..., Any]:
+        """An operator on a batch: one example after another, for each has bits of its own."""
+        operator = getattr(torch.ops.fastact, name).default
+
+        def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
+            if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
+                return operator(*values), in_dims[0]
+            parts = []
+            for i in range(info.batch_size):
+                one = (
+                    v.select(dim, i) if isinstance(dim, int) else v
+                    for v, dim in zip(values, in_dims, strict=True)
+                )
+                parts.append(operator(*one))
+            if isinstance(parts[0], torch.Tensor):
+                return torch.stack(parts), 0
+            found = [torch.stack(each) for each in zip(*parts, strict=True)]
+            if isinstance(parts[0], tuple):
+                return tuple(found), tuple(0 for _ in found)
+            return found, [0 for _ in found]
+
+        return batched
+
+
+class _Step:
+    """A call in a graph: its tensors by name, and the rest."""
+
+    def __init__(self, operators: Operators, named: Mapping[str, Any]) -> None:
+        self.operators = operators
+        self.names = [n for n, value in named.items() if isinstance(value, torch.Tensor)]
+        self.rest = {n: v for n, v in named.items() if n not in self.names}
+        self.dtype = named[operators.spec.arrays[0]].dtype
+
+    def named(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+        return {**self.rest, **dict(zip(self.names, tensors, strict=True))}
+
+
+class Traced(torch.autograd.Function):
+    """An op's call in a graph that is traced, or that torch.func transforms."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(step: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        operators = step.operators
+        with torch._C._AutoDispatchBelowAutograd():
+            return tuple(operators.forward(*operators.values(step.named(tensors))))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        step, *tensors = inputs
+        op = step.operators.spec.op
+        named = step.named(tensors)
+        kept = op.models(named)[1]
+        results, others = output[: len(op.results)], output[len(op.results) :]
+        named.update(zip(op.results, results, strict=True))
+        named.update(zip(kept, others, strict=True))
+        saved = op.saved(named)
+        ctx.step = step
+        ctx.layout = tuple(isinstance(value, torch.Tensor) for value in saved)
+        ctx.others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
+        ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
+        ctx.mark_non_differentiable(*others)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Any) -> Any:
+        step, needed = ctx.step, ctx.needs_input_grad[1:]
+        spec = step.operators.spec
+        incoming = incoming[: len(spec.op.results)]
+        if all(gradient is None for gradient in incoming):
+            return (None, *(None for _ in needed))
+        tensors = iter(ctx.saved_tensors)
+        saved = [
+            next(tensors) if kept else other
+            for kept, other in zip(ctx.layout, ctx.others, strict=True)
+        ]
+        incoming = tuple(
+            g if g is None or g.dtype == step.dtype else g.to(step.dtype) for g in incoming
+        )
+        places = [spec.of.get(name, -1) for name in step.names]
+        wanted = [
+            any(p == i and wants for p, wants in zip(places, needed, strict=True))
+            for i in range(len(spec.op.gradients))
+        ]
+        operators = step.operators
+        options = operators.options(step.rest)
+
+        def gradients_of(*tensors: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return operators.backward(wanted, *tensors, *options)
+
+        if torch.is_grad_enabled():  # create_graph=True, as torch.func always has it
+            found = iter(apply(Once, spec.where, gradients_of, *incoming, *saved))
+        else:
+            found = iter(gradients_of(*incoming, *saved))
+        gradients = [next(found) if wants else None for wants in wanted]
+        return None, *(
+            gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
+        )
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _type_of(annotation: Any, names: dict[str, Any]) -> str:
+    """Of an annotation, which may be text that has to be read in its module."""
+    if isinstance(annotation, str) and annotation not in _TYPES:
+        annotation = eval(annotation, names)
+    return _TYPES[annotation]
+
+
+def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
+    def kernel(*values: Any) -> Any:
+        with torch.no_grad():  # what requires grad is recorded above
+            return run(True, *values)
+
+    return kernel
+
+
+def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: run(False, *values)
+
+
+def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
+    """A call of an entry point with arguments by name, those of an activation among them."""
+    point = op.entry_points[entry]
+    args = [named[name] for name in point.arrays]
+    rest = {name: value for name, value in named.items() if name not in point.arrays}
+    return (op if entry == "call" else getattr(op, entry))(*args, **rest, **more)
+
+
+def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
+    """An array that is to be filled."""
+    dtype = like.dtype
+    if model.dtype != DATA:
+        is_wide = model.dtype != COMPUTED or dtype == torch.float64
+        dtype = torch.float64 if is_wide else torch.float32
+    if model.shape is None:
+        return torch.empty_like(like, dtype=dtype)
+    return like.new_empty(model.shape, dtype=dtype)
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+_Library: Any = torch.library.Library  # it has no types
+_library = _Library("fastact", "DEF")
+OPERATORS = {name: Operators(_library, spec_of(op)) for name, op in ops.items()}
+
+
+def call(op: Any, named: Mapping[str, Any]) -> Any:
+    """The op's value, of tensors that have no memory of their own."""
+    operators, tensors = OPERATORS[op.name], tensors_of(named)
+    where = operators.spec.where
+    for name, value in named.items():
+        if name not in operators.takes and name not in _EVERY:
+            allowed = ", ".join(operators.takes)
+            raise TypeError(f"{where}: unknown keyword {name!r}; allowed are {allowed}")
+        if isinstance(value, torch.Tensor) and value.device != tensors[0].device:
+            raise ValueError(
+                f"{where}: all arrays must be on one device, {tensors[0].device}, got {name} on "
+                f"{value.device}"
+            )
+    if torch._C._are_functorch_transforms_active():
+        return _finished(operators, named, operators.record(named))
+    return traced(op, (), named)
+
+
+def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The same as torch.compile reads it."""
+    operators = OPERATORS[op.name]
+    named = {**dict(zip(operators.spec.positional, args)), **kwargs}  # noqa: B905
+    return _finished(operators, named, operators.call(*operators.values(named)))
+
+
+def _finished(operators: Operators, named: Mapping[str, Any], result: Any) -> Any:
+    """The result as the op gives it, in `out` where that was given."""
+    arrays = result if isinstance(result, tuple) else (result,)
+    out = named.get("out")
+    if out is not None:
+        outs = out if isinstance(out, tuple) else (out,)
+        arrays = tuple(
+            array if out is None else out.copy_(array)
+            for out, array in zip(outs, arrays, strict=True)
+        )
+    return operators.spec.op.result_of(arrays, named)

@@ -1,0 +1,86 @@
+"""What the bridge reads off an op's specification, once for each op."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..interop import foreign
+from ..ops.op import Op
+from ..ops.types import Parameters
+
+
+class Spec:
+    """An op's arguments, and which gradient belongs to which.
+
+    of : for an argument with a gradient, the place of that among the gradients of `backward`.
+    incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
+        for all results.
+    """
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.where = f"fastact.{op.name}"
+        call, backward = op.entry_points["call"], op.entry_points["backward"]
+        self.arrays: tuple[str, ...] = call.arrays
+        self.positional = (*call.arrays, *(n for n in call.defaults if n not in call.by_keyword))
+        of = {name: i for i, name in enumerate(op.differentiated)}
+        self.of = of | {name: of[other] for name, other in op.shares.items()}
+        self.incoming = tuple(f"d{name}" for name in op.results)
+        self.backward_arrays: tuple[str, ...] = backward.arrays
+        self.backward_takes = {*backward.arrays, *backward.defaults}
+        if not self.backward_takes.issuperset(self.incoming):
+            self.incoming = ("dy",)
+        self.saves: tuple[str, ...] = op.saves
+        # Options that backward is told again, an activation's own among them.
+        own = set(Parameters.__annotations__)
+        given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
+        self.told = (self.backward_takes | own) - given
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name; what is wrong with them, the op itself finds."""
+        return {**dict(zip(self.positional, args, strict=False)), **kwargs}
+
+    def arguments(
+        self, incoming: Sequence[Any], saved: Sequence[Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """What `backward` takes before its options, by position and by keyword.
+
+        A gradient that autograd has none of is 0.
+        """
+        if len(self.incoming) < len(incoming):
+            incoming = (tuple(incoming),)
+        elif incoming[0] is None:
+            incoming = (0.0, *incoming[1:])
+        named = dict(zip(self.incoming, incoming, strict=True))
+        named.update(zip(self.saves, saved, strict=True))
+        return [named.pop(name) for name in self.backward_arrays], named
+
+
+@cache
+def spec_of(op: Op[..., Any]) -> Spec:
+    """What the bridge knows of an op."""
+    return Spec(op)
+
+
+def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors of a call, outputs among them."""
+    values = [one for v in named.values() for one in (v if type(v) is tuple else (v,))]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def check_recorded(spec: Spec, named: Mapping[str, Any]) -> None:
+    """A tensor that requires grad is one that gets a gradient, and nothing is written."""
+    for name, value in named.items():
+        for one in value if type(value) is tuple else (value,):
+            if not foreign.requires_grad(one):
+                continue
+            if name not in spec.of:
+                raise foreign.gets_no_gradient(spec.where, name)
+            if named.get("out") is not None:
+                raise TypeError(
+                    f"{spec.where}: out must be None where a gradient is recorded, as that of "
+                    f"{name}, which does not require grad otherwise; use {name}.detach(), or call "
+                    f"it under torch.no_grad()"
+                )

@@ -1,0 +1,54 @@
+"""Calls of ops on tensors, for the tests of the bridge to torch, which iterate over all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import REPRESENTATIVES
+
+import fastact as fa
+from fastact.ops.op import arrays_of
+
+# Activations go one way: all of them where a test is quick, else three in a plain run.
+each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+each_kind = pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            op,
+            marks=pytest.mark.thorough
+            if op.family == "activations" and op not in REPRESENTATIVES
+            else (),
+            id=op.name,
+        )
+        for op in fa.ops.values()
+    ],
+)
+
+
+def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    x, dy = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(dtype)
+    named = op.sample(x, dy)
+    return {
+        n: torch.from_numpy(np.array(v)) if isinstance(v, np.ndarray) else v
+        for n, v in named.items()
+    }
+
+
+def differentiated(op: Any, named: dict[str, Any]) -> list[str]:
+    """The arguments that get a gradient."""
+    return [n for n in named if n in op.differentiated or n in op.shares]
+
+
+def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., Any]:
+    """A call as a function of some of its arguments, that gives its arrays."""
+    return lambda *values: arrays_of(
+        op.bound("call", {**named, **dict(zip(names, values, strict=True))})()
+    )
+
+
+def leaves(named: dict[str, Any], names: list[str]) -> list[torch.Tensor]:
+    return [named[name].detach().clone().requires_grad_() for name in names]

@@ -1,0 +1,282 @@
+"""Gradients by torch's autograd: every op, every tensor, and autograd's own ways."""
+
+import gc
+import weakref
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from processes import run_python
+from tensors import called, differentiated, each_op, leaves, sample
+
+import fastact as fa
+from fastact.ops.op import arrays_of
+
+
+def by_hand(op: Any, named: dict[str, Any]) -> tuple[Any, ...]:
+    """The gradients of all ones, by the entry points alone."""
+    result, saved = op.bound("forward", named)()
+    ones = [torch.ones_like(part) for part in arrays_of(result)]
+    gradients = {f"d{name}": one for name, one in zip(op.results, ones, strict=True)}
+    several = tuple(one.to(torch.float64) for one in ones)
+    gradients["dy"] = gradients.get("dy", several if len(several) > 1 else several[0])
+    saved_by_name = dict(zip(op.saves, saved, strict=True))
+    found = op.bound("backward", {**named, **gradients, **saved_by_name})()
+    return found if isinstance(found, tuple) else (found,)
+
+
+@each_op
+def test_gradcheck(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    assert torch.autograd.gradcheck(called(op, named, names), leaves(named, names))
+
+
+@each_op
+def test_the_bits_are_those_of_the_entry_points(op):
+    """And each gradient is the same where it is the only one that is needed."""
+    named = sample(op)
+    names = differentiated(op, named)
+    expected = dict(zip(op.differentiated, by_hand(op, named), strict=False))
+    for chosen in ([*names], *([name] for name in names)):
+        tensors = leaves(named, chosen)
+        results = called(op, named, chosen)(*tensors)
+        for y, raw in zip(results, called(op, named, [])(), strict=True):
+            assert torch.equal(y.detach(), raw)
+            assert y.requires_grad
+        ones = [torch.ones_like(y) for y in results]
+        for name, got in zip(chosen, torch.autograd.grad(results, tensors, ones), strict=True):
+            assert torch.equal(got, expected[op.shares.get(name, name)])
+
+
+@each_op
+def test_nothing_is_recorded_where_torch_records_nothing(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    for quiet in (torch.no_grad, torch.inference_mode):
+        with quiet():
+            results = called(op, named, names)(*leaves(named, names))
+        assert not any(y.requires_grad for y in results)
+
+
+@each_op
+def test_the_entry_points_are_raw(op):
+    """They take what requires grad as it is, and record nothing."""
+    named = sample(op)
+    names = differentiated(op, named)
+    named |= dict(zip(names, leaves(named, names), strict=True))
+    for _ in range(3):
+        result, saved = op.bound("forward", named)()
+        assert not any(y.requires_grad for y in arrays_of(result))
+        assert not any(dx is not None and dx.requires_grad for dx in by_hand(op, named))
+        del saved
+
+
+@each_op
+def test_a_second_derivative_is_an_error(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    tensors = leaves(named, names)
+    results = called(op, named, names)(*tensors)
+    total = sum((y * y).sum() for y in results)
+    (first, *_) = torch.autograd.grad(total, tensors, create_graph=True)
+    with pytest.raises(RuntimeError, match=rf"fastact\.{op.name}: has no second derivative"):
+        first.sum().backward()
+
+
+@each_op
+def test_what_is_saved_is_all_that_is_kept(op):
+    """Through the hooks of saved tensors goes what `forward` saves, and the graph holds no more."""
+    named = sample(op)
+    names = differentiated(op, named)
+    _, saved = op.bound("forward", named)()
+    count = sum(isinstance(one, torch.Tensor) for one in saved)
+    packed: list[Any] = []
+
+    def pack(tensor: torch.Tensor) -> Any:
+        packed.append(tensor.shape)
+        return tensor.detach().clone()
+
+    tensors = leaves(named, names)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        results = called(op, named, names)(*tensors)
+    assert len(packed) == count
+    ones = [torch.ones_like(y) for y in results]
+    expected = by_hand(op, named)
+    got = torch.autograd.grad(results, tensors, ones)
+    assert torch.equal(got[0], expected[op.differentiated.index(names[0])])
+
+
+def test_an_input_that_is_not_saved_is_let_go():
+    w = torch.ones(3, requires_grad=True)
+    x = w * 2
+    gone = weakref.ref(x)
+    y = fa.softmax(x)
+    del x
+    gc.collect()
+    assert gone() is None
+    y.sum().backward()
+
+
+def test_some_results_alone():
+    x, r = (torch.randn(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    y, total = fa.add_layer_norm(x, r)
+    (dx,) = torch.autograd.grad(total.sum(), x, retain_graph=True)
+    assert torch.allclose(dx, torch.ones_like(x))
+    (dx,) = torch.autograd.grad(y.pow(2).sum(), x)
+    assert torch.isfinite(dx).all()
+    gates, c = torch.randn(2, 12, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+    for which in (0, 1):
+        results = fa.lstm_gates(gates, c)
+        assert torch.autograd.grad(results[which].sum(), gates)[0].abs().sum() > 0
+    moments = fa.moments(x)
+    assert moments.count == 6
+    (dx,) = torch.autograd.grad(moments.m2, x)
+    assert torch.allclose(dx, 2 * (x - x.mean()).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_dtypes(dtype):
+    x = torch.randn(4, 6).to(dtype).requires_grad_()
+    w = torch.randn(6, requires_grad=True)
+    y = fa.layer_norm(x, w, activation="mish")
+    assert y.dtype == dtype
+    y.sum().backward()
+    assert (x.grad.dtype, w.grad.dtype) == (dtype, torch.float32)
+    moments = fa.moments(x, 0)
+    moments.mean.sum().backward()
+
+
+def test_numbers_and_gradients_that_repeat():
+    x = torch.randn(3, 4, requires_grad=True)
+    fa.mish(x).sum().backward()  # whose gradient has strides of 0
+    assert torch.equal(x.grad, fa.mish.backward(1.0, x.detach()))
+    fa.add_rms_norm(x, 1.0)[0].sum().backward()
+    fa.gated(x, 2.0).sum().backward()
+    turned = torch.randn(4, 3, requires_grad=True)
+    fa.layer_norm(turned.t()[:, ::2]).pow(2).sum().backward()
+    assert turned.grad.shape == (4, 3)
+
+
+def test_hooks_and_accumulation():
+    x = torch.randn(3, 4, requires_grad=True)
+    seen: list[torch.Tensor] = []
+    x.register_hook(seen.append)
+    y = fa.gelu(x)
+    y.register_hook(lambda dy: 2 * dy)
+    y.sum().backward()
+    assert torch.equal(seen[0], fa.gelu.backward(2.0, x.detach()))
+    before = x.grad.clone()
+    fa.gelu(x).sum().backward()
+    assert torch.allclose(x.grad, 1.5 * before)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+
+    def block(x: Any) -> Any:
+        return fa.layer_norm(fa.mish(x), w)
+
+    expected = torch.autograd.grad(block(x).pow(2).sum(), (x, w))
+    checkpoint(block, x, use_reentrant=reentrant).pow(2).sum().backward()
+    assert torch.equal(x.grad, expected[0])
+    assert torch.equal(w.grad, expected[1])
+
+
+def test_anomaly_mode():
+    x = torch.tensor([-1.0], requires_grad=True)
+    with (
+        pytest.warns(UserWarning, match="Anomaly Detection|Traceback of forward call"),
+        torch.autograd.detect_anomaly(check_nan=True),
+        pytest.raises(RuntimeError, match="returned nan values"),
+    ):
+        (fa.mish(x) * torch.tensor(np.nan)).sum().backward()
+
+
+@pytest.mark.parametrize("op", [fa.relu, fa.layer_norm, fa.softmax], ids=lambda op: op.name)
+def test_what_is_saved_may_not_change(op):
+    w = torch.randn(2, 3, requires_grad=True)
+    x = w * 1
+    y = op(x)
+    with torch.no_grad():
+        (y if op is fa.softmax else x).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_graph_serves_once():
+    x = torch.randn(3, requires_grad=True)
+    y = fa.mish(x)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        y.sum().backward()
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "out": (lambda t: fa.mish(t, out=torch.empty(3)), r"out must be None .* use x\.detach"),
+    "out that requires grad": (
+        lambda t: fa.mish(torch.ones(3), out=t), r"out gets no gradient .* use out\.detach",
+    ),
+    "out of several": (
+        lambda t: fa.mean_var(t, out=(torch.empty(()), None)), r"out must be None",
+    ),
+    "a number": (lambda t: fa.leaky_relu(torch.ones(3), t[0]), "negative_slope gets no gradient"),
+    "eps": (lambda t: fa.layer_norm(torch.ones(3), eps=t[0]), "eps gets no gradient"),
+    "mean": (lambda t: fa.norm_apply(torch.ones(2, 3), t, t, axis=1), "mean gets no gradient"),
+    "running_mean": (
+        lambda t: fa.batch_norm(torch.ones(2, 3), t, 1 * t, training=True), "running_mean gets no",
+    ),
+    "mask": (lambda t: fa.softmax(torch.ones(3), mask=t), "mask gets no gradient"),
+    "target": (lambda t: fa.cross_entropy(torch.ones(3), t), "target gets no gradient"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_gets_no_gradient_is_refused(case):
+    call, words = REFUSED[case]
+    t = torch.ones(3, requires_grad=True)
+    for _ in range(4):
+        with pytest.raises(TypeError, match=words):
+            call(t)
+    with torch.no_grad():
+        if case != "out of several":
+            call(t)
+
+
+def test_bad_tensors():
+    grad = {"requires_grad": True}
+    for tensor in (
+        torch.ones(3, dtype=torch.complex64, **grad),
+        torch.eye(3).to_sparse().requires_grad_(),
+        torch.nn.UninitializedParameter(),
+    ):
+        with pytest.raises(TypeError, match=r"^fastact\.mish\S*: x must"):
+            fa.mish(tensor)
+    with pytest.raises(TypeError, match="all arrays must come from one framework"):
+        fa.layer_norm(torch.ones(3, **grad), np.ones(3))
+    x = torch.ones(3, **grad)
+    (dx,) = torch.autograd.grad(fa.mish(x), x, torch.ones(3, dtype=torch.complex64).conj().real)
+    assert dx.shape == (3,)
+
+
+def test_no_torch_without_need():
+    code = """
+        import sys
+        import fastact as fa
+        assert "torch" not in sys.modules and "fastact.torch" not in sys.modules
+        import torch
+        fa.mish(torch.ones(3))
+        fa.mish.forward(torch.ones(3))
+        assert "fastact.torch" not in sys.modules
+        fa.mish(torch.ones(3, requires_grad=True)).sum().backward()
+        assert "fastact.torch.autograd" in sys.modules
+        assert "fastact.torch.dispatch" not in sys.modules
+    """
+    run = run_python(dedent(code))
+    assert run.returncode == 0, run.stderr

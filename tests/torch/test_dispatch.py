@@ -1,0 +1,227 @@
+"""The ops as operators of torch: what has no memory, torch.compile, torch.export, torch.func."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensors import called, differentiated, each_kind, each_op, leaves, sample
+
+import fastact as fa
+from fastact.ops.op import arrays_of
+
+# torch's own, of what it loads at the first use
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+COMPILED = [fa.mish, fa.gelu, fa.layer_norm, fa.add_rms_norm, fa.lstm_gates, fa.cross_entropy]
+each_compiled = pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, marks=() if op in COMPILED else pytest.mark.thorough, id=op.name)
+        for op in fa.ops.values()
+    ],
+)
+
+
+def operators(op: Any) -> Any:
+    from fastact.torch.dispatch import OPERATORS
+
+    return OPERATORS[op.name]
+
+
+def on_meta(named: dict[str, Any]) -> dict[str, Any]:
+    return {n: v.to("meta") if isinstance(v, torch.Tensor) else v for n, v in named.items()}
+
+
+@each_op
+def test_the_specification_tells_shapes(op):
+    """On the meta device, where nothing is computed: of the call, and of its gradients."""
+    named = sample(op, seed=1)
+    names = differentiated(op, named)
+    results = called(op, named, [])()
+    meta = on_meta(named)
+    tensors = leaves(meta, names)
+    made = called(op, meta, names)(*tensors)
+    for got, expected in zip(made, results, strict=True):
+        assert got.is_meta
+        assert (got.shape, got.dtype, got.stride()) == (
+            expected.shape, expected.dtype, expected.stride(),
+        )  # fmt: skip
+    gradients = torch.autograd.grad(made, tensors, [torch.ones_like(y) for y in made])
+    for got, like in zip(gradients, tensors, strict=True):
+        assert (got.shape, got.dtype) == (like.shape, like.dtype)
+
+
+@each_op
+def test_the_specification_tells_what_is_saved(op):
+    """By name, as `forward` saves it."""
+    named = sample(op)
+    result, saved = op.bound("forward", named)()
+    results, kept = op.models(named)
+    assert len(results) == len(op.results)
+    by_name = dict(zip(op.saves, saved, strict=True))
+    known = {**named, **dict(zip(op.results, arrays_of(result), strict=True))}
+    known |= {name: by_name[name] for name in kept}
+    for got, expected in zip(op.saved(known), saved, strict=True):
+        assert got is expected or got == expected  # tuples of lengths
+    for name, model in kept.items():
+        assert model.shape == tuple(by_name[name].shape)
+
+
+@each_op
+def test_operators_have_the_bits_of_the_call(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    tensors, others = leaves(named, names), leaves(named, names)
+    of = operators(op)
+    made = of.call(*of.values({**named, **dict(zip(names, tensors, strict=True))}))
+    results = made if isinstance(made, tuple) else (made,)
+    expected = called(op, named, names)(*others)
+    ones = [torch.ones_like(y) for y in results]
+    for got, y in zip(results, expected, strict=True):
+        assert torch.equal(got, y)
+    for got, dx in zip(
+        torch.autograd.grad(results, tensors, ones),
+        torch.autograd.grad(expected, others, ones),
+        strict=True,
+    ):
+        assert torch.equal(got, dx)
+
+
+@each_compiled
+def test_opcheck(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    of = operators(op)
+    given = {**named, **dict(zip(names, leaves(named, names), strict=True))}
+    torch.library.opcheck(of.call, tuple(of.values(given)))
+
+
+@each_kind
+def test_vmap_of_a_gradient(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    places = tuple(range(len(names)))
+
+    def loss(*values: torch.Tensor) -> torch.Tensor:
+        return sum((y * y).sum() for y in called(op, named, names)(*values))
+
+    batch = [torch.stack([named[name], 2 * named[name]]) for name in names]
+    got = torch.func.vmap(torch.func.grad(loss, places))(*batch)
+    for i in range(2):
+        tensors = [each[i].clone().requires_grad_() for each in batch]
+        expected = torch.autograd.grad(loss(*tensors), tensors)
+        for one, dx in zip(got, expected, strict=True):
+            assert torch.allclose(one[i], dx)
+
+
+def test_vmap_along_any_axis():
+    x = torch.randn(3, 4, 2)
+    y = torch.func.vmap(fa.mish, in_dims=2, out_dims=2)(x)
+    assert torch.equal(y, fa.mish(x))
+    y = torch.func.vmap(lambda a, b: fa.gated(a, b, "mish"), (0, None))(x, x[0])
+    assert torch.equal(y, fa.gated(x, x[:1].expand(3, 4, 2), "mish"))
+    with pytest.raises(RuntimeError, match=r"fastact\.mish: has no second derivative"):
+        torch.func.grad(torch.func.grad(fa.mish))(torch.tensor(1.0))
+
+
+@each_compiled
+def test_compiled_in_one_graph(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    arrays = op.entry_points["call"].arrays
+    first = [name for name in arrays if name in names]
+    rest = {n: v for n, v in named.items() if n not in arrays}
+    fixed = [named[name] for name in arrays if name not in names]
+
+    def call(*tensors: Any) -> Any:
+        return op(*tensors, *fixed, **rest)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    tensors, others = leaves(named, first), leaves(named, first)
+    got, expected = arrays_of(compiled(*tensors)), arrays_of(call(*others))
+    ones = [torch.ones_like(y) for y in got]
+    for y, other in zip(got, expected, strict=True):
+        assert torch.equal(y, other)
+    for dx, other in zip(
+        torch.autograd.grad(got, tensors, ones),
+        torch.autograd.grad(expected, others, ones),
+        strict=True,
+    ):
+        assert torch.equal(dx, other)
+
+
+def test_shapes_may_change_without_another_graph():
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def block(x: Any, w: Any) -> Any:
+        return fa.softmax(fa.layer_norm(fa.mish(x), w, activation=fa.relu)) + fa.sum(x)
+
+    w = torch.randn(6, requires_grad=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for rows in (2, 3, 5, 8):
+            x = torch.randn(rows, 6)
+            y = block(x, w)
+            normed = fa.layer_norm(fa.mish(x), w, activation="relu")
+            assert torch.equal(y, fa.softmax(normed) + fa.sum(x))
+            torch.autograd.grad(y.sum(), w)
+
+
+def test_running_statistics_and_out_are_written_in_a_graph():
+    torch._dynamo.reset()
+    x, mean, var = torch.randn(4, 3), torch.zeros(3), torch.ones(3)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(x: Any, mean: Any, var: Any, y: Any) -> Any:
+        fa.mish(x, out=y)
+        return fa.batch_norm(x, mean, var, training=True)
+
+    others, y = (mean.clone(), var.clone()), torch.zeros(4, 3)
+    assert torch.equal(step(x, mean, var, y), fa.batch_norm(x, *others, training=True))
+    assert torch.equal(mean, others[0])
+    assert torch.equal(var, others[1])
+    assert torch.equal(y, fa.mish(x))
+
+
+def test_export():
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(6))
+
+        def forward(self, x: Any) -> Any:
+            return fa.rms_norm(fa.gelu(x, "tanh"), self.weight)
+
+    block = Block()
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(block, (torch.randn(4, 6),), dynamic_shapes=({0: rows},))
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called == ["fastact.gelu.default", "fastact.rms_norm.default"]
+    x = torch.randn(7, 6)
+    assert torch.equal(program.module()(x), block(x))
+
+
+@pytest.mark.thorough  # the C++ compiler of inductor takes tens of seconds
+def test_inductor():
+    torch._dynamo.reset()
+    x, w = torch.randn(8, 6, requires_grad=True), torch.randn(6, requires_grad=True)
+
+    def block(x: Any, w: Any) -> Any:
+        return (fa.layer_norm(fa.mish(2 * x), w, activation="silu") ** 2).sum()
+
+    expected = torch.autograd.grad(block(x, w), (x, w))
+    got = torch.autograd.grad(torch.compile(block, fullgraph=True)(x, w), (x, w))
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_bad_calls():
+    meta = torch.ones(3, device="meta")
+    with pytest.raises(TypeError, match="unknown keyword 'slope'; allowed are x, negative_slope"):
+        fa.leaky_relu(meta, slope=1)
+    for call in (lambda: fa.mish(torch.ones(3), out=meta), lambda: fa.gated(meta, torch.ones(3))):
+        with pytest.raises(ValueError, match=r"all arrays must be on one device, .*, got \w+ on"):
+            call()
+    with pytest.raises(TypeError, match=r"\w+ must be given"):
+        fa.cross_entropy(meta)
