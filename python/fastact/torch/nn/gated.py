@@ -14,4 +14,4 @@ class GLU(Module, torch.nn.GLU):
     """`torch.nn.GLU` by `fastact.glu`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return fa.glu(input, axis=self.dim)  # type: ignore[no-any-return]
+        return fa.glu(input, axis=self.dim)

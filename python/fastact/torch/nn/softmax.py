@@ -16,7 +16,7 @@ class Softmax(Module, torch.nn.Softmax):
     def forward(self, input: Tensor) -> Tensor:
         if self.dim is None:  # torch chooses one, and warns
             return super().forward(input)
-        return fa.softmax(input, axis=self.dim)  # type: ignore[no-any-return]
+        return fa.softmax(input, axis=self.dim)
 
 
 class LogSoftmax(Module, torch.nn.LogSoftmax):
@@ -25,7 +25,7 @@ class LogSoftmax(Module, torch.nn.LogSoftmax):
     def forward(self, input: Tensor) -> Tensor:
         if self.dim is None:  # torch chooses one, and warns
             return super().forward(input)
-        return fa.log_softmax(input, axis=self.dim)  # type: ignore[no-any-return]
+        return fa.log_softmax(input, axis=self.dim)
 
 
 class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
@@ -37,7 +37,7 @@ class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
         weight = self.weight
         if weight is not None:
             weight = weight.to(torch.float32 if input.element_size() < 4 else input.dtype)
-        return fa.cross_entropy(  # type: ignore[no-any-return]
+        return fa.cross_entropy(
             input,
             target,
             weight=weight,
