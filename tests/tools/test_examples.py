@@ -12,6 +12,8 @@ import fastact as fa
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Those that compare gradients with torch's, and what they need of fastact.
 COMPARED = {"mlp": "bias_act", "lenet": "bias_act", "lstm": "lstm_gates"}
+# Those that train in torch.
+IN_TORCH = ["torch_train"]
 # An example takes seconds; this is for a machine that others keep busy.
 SECONDS = 300
 # One thread of each pool: on a busy machine pools that wait for each other take minutes, and the
@@ -40,11 +42,14 @@ def run(example, *options, tmp_path):
 # Each trains a network, and compares gradients by a torch of its own process: 5 to 22 s. A plain
 # run has the shortest.
 @pytest.mark.parametrize(
-    "example", ["digits", *(pytest.param(name, marks=pytest.mark.thorough) for name in COMPARED)]
+    "example",
+    ["digits", *(pytest.param(n, marks=pytest.mark.thorough) for n in [*COMPARED, *IN_TORCH])],
 )
 def test_example(example, tmp_path):
     """The full training, to the accuracy that is stated; timing alone is cut short."""
     pytest.importorskip("sklearn")
+    if example in IN_TORCH:
+        pytest.importorskip("torch")
     needs = COMPARED.get(example, "mish")
     if needs not in fa.ops:
         pytest.skip(f"this version has no {needs}")
@@ -60,7 +65,7 @@ def test_example(example, tmp_path):
 
 def test_every_example_is_here():
     scripts = {path.stem for path in EXAMPLES.glob("[!_]*.py")}
-    assert scripts == {"digits", *COMPARED}
+    assert scripts == {"digits", *COMPARED, *IN_TORCH}
 
 
 @pytest.mark.thorough

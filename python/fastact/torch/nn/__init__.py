@@ -1,0 +1,37 @@
+"""The modules of torch.nn that fastact computes, under their names, and `convert`.
+
+Each is derived from torch's class: constructor, `state_dict` and repr are torch's own. Norms,
+linear and convolutional layers take an activation as well: ``LayerNorm(768, activation="gelu")``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .activations import *  # noqa: F403
+from .bias import Conv1d as Conv1d
+from .bias import Conv2d as Conv2d
+from .bias import Conv3d as Conv3d
+from .bias import Linear as Linear
+from .convert import Report as Report
+from .convert import convert as convert
+from .gated import GLU as GLU
+from .gates import GRU as GRU
+from .gates import LSTM as LSTM
+from .gates import GRUCell as GRUCell
+from .gates import LSTMCell as LSTMCell
+from .norms import BatchNorm1d as BatchNorm1d
+from .norms import BatchNorm2d as BatchNorm2d
+from .norms import BatchNorm3d as BatchNorm3d
+from .norms import GroupNorm as GroupNorm
+from .norms import InstanceNorm1d as InstanceNorm1d
+from .norms import InstanceNorm2d as InstanceNorm2d
+from .norms import InstanceNorm3d as InstanceNorm3d
+from .norms import LayerNorm as LayerNorm
+from .norms import RMSNorm as RMSNorm
+from .softmax import CrossEntropyLoss as CrossEntropyLoss
+from .softmax import LogSoftmax as LogSoftmax
+from .softmax import Softmax as Softmax
+from .sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+
+if TYPE_CHECKING:  # the classes of activations are made of the ops
+
+    def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,180 @@
+"""Models of torch made to compute by fastact, in place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import torch
+
+from . import activations, bias, gated, gates, norms, softmax, sync_batch_norm
+from .activations import ACTIVATIONS, ActivationModule
+from .module import Module, WithActivation
+
+#: Which modules: of these classes of torch's, or those for whose name and self this is true.
+Only: TypeAlias = (
+    "type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] | "
+    "Callable[[str, torch.nn.Module], bool] | None"
+)
+
+_ROOMS = (activations, bias, gated, gates, norms, softmax, sync_batch_norm)
+
+#: What stands for each class of torch's.
+REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
+    base: cls
+    for room in _ROOMS
+    for name, cls in vars(room).items()
+    if isinstance(cls, type) and issubclass(cls, Module) and not name.startswith("_")
+    for base in cls.__bases__
+    if vars(torch.nn).get(base.__name__) is base and base is not torch.nn.Module
+}
+REPLACEMENTS[torch.nn.SyncBatchNorm] = sync_batch_norm.SyncBatchNorm
+
+_CLASSES = frozenset(REPLACEMENTS.values())
+
+# Without an activation behind it such a layer is torch's, whatever its class.
+_LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == bias.__name__)
+
+
+@dataclass
+class Report:
+    """What `convert` did.
+
+    converted : the modules that fastact computes now, by their names, and their classes.
+    fused : the modules that now have the one behind them inside, and what that activation is.
+    left : what fastact has, but not for this module, and why.
+    """
+
+    converted: dict[str, str] = field(default_factory=dict)
+    fused: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {kind}" for name, kind in self.converted.items()]
+        lines += [f"{name}: {kind}, in one pass" for name, kind in self.fused.items()]
+        lines += [f"{name}: left, {reason}" for name, reason in self.left.items()]
+        return "\n".join(lines) or "nothing to convert"
+
+
+def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
+    """Let fastact compute the modules of a model that it has, in place.
+
+    Modules get another class and stay what they are: parameters, buffers, hooks, training mode and
+    the keys of `state_dict` do not change, and what is shared stays so. In a `torch.nn.Sequential`
+    an activation behind a norm, a linear or a convolutional layer is computed by that layer, and an
+    identity is left in its place. Converting again changes nothing.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        It is changed.
+    only : class, tuple of classes, or function, optional
+        Classes of torch.nn, or a function of a module's name and the module: which are converted.
+
+    Returns
+    -------
+    Report
+        What was converted, fused, and left, and why; print it.
+
+    Notes
+    -----
+    Left are subclasses of torch's classes, for what they compute is their own, among them
+    parametrized modules; modules with an option that fastact lacks; and, unless `only` asks for it,
+    `torch.nn.LSTM`, which is faster in torch. An activation is not taken
+    into the layer before it where anybody could see what lies between: where one of the two has
+    hooks or another place in the model, or where the sequence's own `forward` is another one. A
+    layer that is called past its sequence, as ``model.layers[0](x)``, has the activation with it;
+    `only` can spare it.
+
+    In 16 bits a fused result is rounded once instead of twice.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"fastact.torch.nn.convert: model must be a torch.nn.Module, got {type(model).__name__}"
+        )
+    chosen, report = _chosen(only), Report()
+    for name, module in model.named_modules():
+        if chosen(name, module):
+            _convert(name, module, report, asked_for=only is not None)
+    places = Counter(id(child) for module in model.modules() for child in module._modules.values())
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Sequential):
+            _fuse_neighbours(name, module, places, chosen, report)
+    return report
+
+
+def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
+    if only is None:
+        return lambda name, module: True
+    if isinstance(only, type | tuple):
+        classes = only
+        return lambda name, module: isinstance(module, classes)
+    return only
+
+
+def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: bool) -> None:
+    """Give the module the class that stands for its own, if one does."""
+    cls = REPLACEMENTS.get(type(module))
+    if isinstance(module, (Module, *_LAYERS)):
+        return
+    if cls is None:
+        base = next((base for base in REPLACEMENTS if isinstance(module, base)), None)
+        if base is not None:
+            report.left[name] = f"{type(module).__name__} is a class of its own"
+        return
+    if reason := cls.refuses(module) or (not asked_for and cls.unasked_for):
+        report.left[name] = f"{cls.__name__}: {reason}"
+        return
+    module.__class__ = cls
+    report.converted[name] = cls.__name__
+
+
+def _fuse_neighbours(
+    name: str,
+    sequence: torch.nn.Sequential,
+    places: Counter[int],
+    chosen: Callable[[str, torch.nn.Module], bool],
+    report: Report,
+) -> None:
+    """Take activations of a sequence into the layers before them."""
+    if type(sequence).forward is not torch.nn.Sequential.forward:
+        return
+    for key, following in pairwise(list(sequence._modules)):
+        layer, activation = sequence._modules[key], sequence._modules[following]
+        names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
+        if not (_takes_activation(layer) and type(activation) in _CLASSES):
+            continue
+        if not isinstance(activation, ActivationModule):
+            continue
+        if not all(map(chosen, names, (layer, activation))):
+            continue
+        if places[id(layer)] > 1:
+            report.left[names[1]] = f"{names[0]} before it is in several places"
+        elif _is_watched(layer, activation):
+            report.left[names[1]] = f"hooks may look between {names[0]} and it"
+        else:
+            if type(layer) in _LAYERS:
+                layer.__class__ = REPLACEMENTS[type(layer)]
+            assert isinstance(layer, WithActivation)
+            layer.fuse(ACTIVATIONS[activation.op], activation.options(activation))
+            sequence._modules[following] = torch.nn.Identity().train(activation.training)
+            report.converted.pop(names[1], None)
+            report.fused[names[0]] = f"{type(layer).__name__} with {activation}"
+
+
+def _takes_activation(layer: Any) -> bool:
+    """Whether it is a layer that can have an activation behind it, and has none."""
+    if isinstance(layer, WithActivation):
+        return type(layer) in _CLASSES and not layer.fused
+    return type(layer) in _LAYERS
+
+
+def _is_watched(layer: Any, activation: Any) -> bool:
+    """Whether hooks may see what is between them."""
+    after = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = [getattr(layer, kind) for kind in after]
+    hooks += [getattr(activation, kind) for kind in ("_forward_pre_hooks", *after)]
+    return any(hooks)

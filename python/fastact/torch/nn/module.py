@@ -1,0 +1,60 @@
+"""What the modules share: what torch's class stands behind each, and the activation behind some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from ...ops.fused import activation_op
+from ...ops.types import ActivationLike
+
+
+class Module(torch.nn.Module):
+    """A module of torch's with another `forward`.
+
+    It has no state of its own that a module of torch's does not have, so that `convert` can make
+    one of a module of torch's by giving it this class.
+
+    unasked_for : why `convert` leaves it to torch unless it is told which modules; "" to take it.
+    """
+
+    unasked_for = ""
+
+    @classmethod
+    def refuses(cls, module: torch.nn.Module) -> str:
+        """What this class would not compute as the module of torch's does; "" for nothing."""
+        return ""
+
+    @classmethod
+    def where(cls) -> str:
+        """How messages name the class."""
+        return f"fastact.torch.nn.{cls.__name__}"
+
+
+class WithActivation(Module):
+    """A module with any activation behind it, by ``activation=`` and the activation's parameters.
+
+    fused : the activation and its parameters, as ops take them; empty for none.
+    """
+
+    fused: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, *args: Any, activation: ActivationLike = "identity", **kwargs: Any) -> None:
+        op = activation_op(self.where(), activation)
+        own = () if op is None else op.parameters
+        parameters = {name: kwargs.pop(name) for name in own if name in kwargs}
+        super().__init__(*args, **kwargs)
+        if op is not None:
+            self.fuse(op, parameters)
+
+    def fuse(self, op: Any, parameters: Mapping[str, float | str]) -> None:
+        """Put an activation behind the module."""
+        op.native(self.where(), SimpleNamespace(**{**op.parameters, **parameters}))  # its checks
+        self.fused = {"activation": op.name, **parameters}
+
+    def extra_repr(self) -> str:
+        fused = [f"{name}={value!r}" for name, value in self.fused.items()]
+        return ", ".join([super().extra_repr(), *fused])

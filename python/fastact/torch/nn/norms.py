@@ -1,0 +1,155 @@
+"""Norms as modules: those of torch.nn, with any activation behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import batchnorm, instancenorm
+
+import fastact as fa
+
+from .module import WithActivation
+
+
+class LayerNorm(WithActivation, torch.nn.LayerNorm):
+    """`torch.nn.LayerNorm` by `fastact.layer_norm`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.layer_norm(  # type: ignore[no-any-return]
+            input,
+            self.weight,
+            self.bias,
+            axis=_normalized_axes(self, input),
+            eps=self.eps,
+            **self.fused,
+        )
+
+
+class RMSNorm(WithActivation, torch.nn.RMSNorm):
+    """`torch.nn.RMSNorm` by `fastact.rms_norm`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        # torch's default: of the dtype in which it computes.
+        eps = torch.finfo(_computed_in(input)).eps if self.eps is None else self.eps
+        return fa.rms_norm(  # type: ignore[no-any-return]
+            input, self.weight, axis=_normalized_axes(self, input), eps=eps, **self.fused
+        )
+
+
+class GroupNorm(WithActivation, torch.nn.GroupNorm):
+    """`torch.nn.GroupNorm` by `fastact.group_norm`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.group_norm(  # type: ignore[no-any-return]
+            input, self.num_groups, self.weight, self.bias, eps=self.eps, **self.fused
+        )
+
+
+class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
+    """Its `forward` is torch's, which checks the shape and adds the axis of a batch of one."""
+
+    def _apply_instance_norm(self, input: Tensor) -> Tensor:
+        mean, var, eps = self.running_mean, self.running_var, self.eps
+        if not (self.training or mean is None or var is None):
+            return fa.batch_norm(  # type: ignore[no-any-return]
+                input, mean, var, self.weight, self.bias, eps=eps, **self.fused
+            )
+        if input[0, 0].numel() == 1:
+            raise ValueError(
+                f"{self.where()}: input must have more than one value a channel in training, got "
+                f"shape {tuple(input.shape)}"
+            )
+        y = fa.instance_norm(input, self.weight, self.bias, eps=eps, **self.fused)
+        if mean is not None and var is not None:
+            self._track(input.detach(), mean, var)
+        return y  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _track(self, input: Tensor, running_mean: Tensor, running_var: Tensor) -> None:
+        """Move the running statistics towards the average of those of the examples."""
+        momentum = 0.0 if self.momentum is None else self.momentum  # as torch has it
+        found = fa.mean_var(input, tuple(range(2, input.ndim)), correction=1)
+        for running, new in zip((running_mean, running_var), found, strict=True):
+            running.mul_(1 - momentum).add_(new.mean(0), alpha=momentum)
+
+
+class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
+    """`torch.nn.InstanceNorm1d` by `fastact.instance_norm`."""
+
+
+class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
+    """`torch.nn.InstanceNorm2d` by `fastact.instance_norm`."""
+
+
+class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
+    """`torch.nn.InstanceNorm3d` by `fastact.instance_norm`."""
+
+
+class BatchNorm(WithActivation, batchnorm._BatchNorm):
+    """What the batch norms of any number of axes share."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        uses_batch = self.training or (self.running_mean is None and self.running_var is None)
+        tracks = self.training and self.track_running_stats
+        momentum, before = self.momentum, None
+        if tracks and self.num_batches_tracked is not None:
+            if momentum is None:
+                before = int(self.num_batches_tracked)
+            self.num_batches_tracked.add_(1)
+        elif momentum is None:
+            momentum = 0.0
+        is_used = tracks or not self.training
+        mean, var = (self.running_mean, self.running_var) if is_used else (None, None)
+        return self._normalize(input, mean, var, uses_batch, momentum, before)
+
+    def _normalize(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        uses_batch: bool,
+        momentum: float | None,
+        num_batches: int | None,
+    ) -> Tensor:
+        """The result; in training the running statistics are moved."""
+        return fa.batch_norm(  # type: ignore[no-any-return]
+            input,
+            running_mean,
+            running_var,
+            self.weight,
+            self.bias,
+            uses_batch,
+            momentum,
+            self.eps,
+            num_batches=num_batches,
+            **self.fused,
+        )
+
+
+class BatchNorm1d(BatchNorm, torch.nn.BatchNorm1d):
+    """`torch.nn.BatchNorm1d` by `fastact.batch_norm`."""
+
+
+class BatchNorm2d(BatchNorm, torch.nn.BatchNorm2d):
+    """`torch.nn.BatchNorm2d` by `fastact.batch_norm`."""
+
+
+class BatchNorm3d(BatchNorm, torch.nn.BatchNorm3d):
+    """`torch.nn.BatchNorm3d` by `fastact.batch_norm`."""
+
+
+def _normalized_axes(module: Any, input: Tensor) -> tuple[int, ...]:
+    """The last axes of the input, once their lengths are known to be the module's."""
+    shape = module.normalized_shape
+    if tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"{module.where()}: input must end with shape {shape}, got {tuple(input.shape)}"
+        )
+    return tuple(range(-len(shape), 0))
+
+
+def _computed_in(input: Tensor) -> torch.dtype:
+    return torch.float32 if input.element_size() < 4 else input.dtype

@@ -1,0 +1,47 @@
+"""Functions of rows as modules: softmax, its logarithm, and the loss behind them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import fastact as fa
+
+from .module import Module
+
+
+class Softmax(Module, torch.nn.Softmax):
+    """`torch.nn.Softmax` by `fastact.softmax`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim is None:  # torch chooses one, and warns
+            return super().forward(input)
+        return fa.softmax(input, axis=self.dim)
+
+
+class LogSoftmax(Module, torch.nn.LogSoftmax):
+    """`torch.nn.LogSoftmax` by `fastact.log_softmax`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim is None:  # torch chooses one, and warns
+            return super().forward(input)
+        return fa.log_softmax(input, axis=self.dim)
+
+
+class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
+    """`torch.nn.CrossEntropyLoss` by `fastact.cross_entropy`."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if target.requires_grad and torch.is_grad_enabled():  # of which the op has no gradient
+            return super().forward(input, target)
+        weight = self.weight
+        if weight is not None:
+            weight = weight.to(torch.float32 if input.element_size() < 4 else input.dtype)
+        return fa.cross_entropy(
+            input,
+            target,
+            weight=weight,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
+        )

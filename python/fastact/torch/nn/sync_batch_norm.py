@@ -1,0 +1,148 @@
+"""Batch norm over a batch that lies on several processes.
+
+Forward is one all-gather of packed moments (`fastact.Moments`), which every process merges in the
+order of the ranks; backward one of the two sums of `batch_norm.backward_reduce`, which every
+process adds up in that order. So every process has the same bits, whichever is first, and of
+however many examples each of them has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+import fastact as fa
+
+from ...ops.moments import Moments
+from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
+
+_WHERE = "fastact.torch.nn.SyncBatchNorm"
+
+
+class SyncBatchNorm(BatchNorm):
+    """`torch.nn.SyncBatchNorm` by `fastact.moments` and `fastact.batch_norm`, on any device.
+
+    As there, statistics are shared in training alone. It is not derived from torch's class, which
+    `DistributedDataParallel` takes on a GPU only.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        **options: Any,
+    ) -> None:
+        of_batch_norm = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(*of_batch_norm, **options)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(
+                f"{_WHERE}: input must have two axes or more, got shape {tuple(input.shape)}"
+            )
+
+    def _normalize(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        uses_batch: bool,
+        momentum: float | None,
+        num_batches: int | None,
+    ) -> Tensor:
+        running = (running_mean, running_var)
+        is_parted = self.training and distributed.is_available() and distributed.is_initialized()
+        group = (self.process_group or distributed.group.WORLD) if is_parted else None
+        if group is None or distributed.get_world_size(group) == 1:
+            return super()._normalize(input, *running, uses_batch, momentum, num_batches)
+        share = 1 / (num_batches + 1) if momentum is None and num_batches is not None else momentum
+        options = (group, running, share, self.eps, dict(self.fused))
+        return _SyncBatchNorm.apply(input, self.weight, self.bias, *options)  # type: ignore[no-any-return, no-untyped-call]
+
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: torch.nn.Module, process_group: Any = None
+    ) -> torch.nn.Module:
+        """Let all batch norms of a module, torch's and fastact's, share their statistics.
+
+        It happens in place: parameters, statistics, hooks and the activation behind them stay.
+        """
+        for part in module.modules():
+            if type(part) in _BATCH_NORMS:
+                part.__class__ = cls
+                part.process_group = process_group
+        return module
+
+
+_BATCH_NORMS = (
+    *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm),
+    *(BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm),
+)
+
+
+class _SyncBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, x, weight, bias, group, running, share, eps, fused
+    ) -> Tensor:
+        x, weight, bias = (None if t is None else t.detach() for t in (x, weight, bias))
+        part = fa.moments(x, (0, *range(2, x.ndim)))
+        shape = tuple(part.mean.shape)
+        gathered = _all_gather(part.to_buffer(), group)
+        whole = Moments.merge_many(Moments.from_buffer(row, shape) for row in gathered)
+        if whole.count < 2:
+            raise ValueError(
+                f"{_WHERE}: input must have more than one value a channel in training, got "
+                f"{whole.count} in all processes"
+            )
+        mean, rstd = whole.mean, (whole.var() + eps).rsqrt()
+        for statistic, new in zip(running, (mean, whole.var(correction=1)), strict=True):
+            if statistic is not None:
+                statistic.copy_((1 - share) * statistic.double() + share * new)
+        ctx.save_for_backward(x, mean, rstd, weight, bias)
+        ctx.group, ctx.count, ctx.fused = group, whole.count, fused
+        y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy):  # type: ignore[no-untyped-def]
+        x, mean, rstd, weight, bias = saved = ctx.saved_tensors
+        # sum(p) and sum(p xhat), which are this process's dbias and dweight as well
+        sums = fa.batch_norm.backward_reduce(dy, *saved, **ctx.fused)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            gathered = _all_gather(torch.cat([s.flatten() for s in sums]), ctx.group)
+            totals = fa.sum(gathered, 0).reshape(2, -1)
+            dx = fa.batch_norm.backward_apply(
+                dy, x, mean, rstd, weight, *totals, ctx.count, bias, **ctx.fused
+            )
+        dbias, dweight = (
+            None if parameter is None else s.flatten().to(parameter.dtype)
+            for parameter, s in zip((bias, weight), sums, strict=True)
+        )
+        return dx, dweight, dbias, *(None,) * 5
+
+
+def _all_gather(buffer: Tensor, group: Any) -> Tensor:
+    """The buffers of all processes, in the order of their ranks."""
+    size = distributed.get_world_size(group)
+    gathered = [torch.empty_like(buffer) for _ in range(size)]
+    try:
+        distributed.all_gather(gathered, buffer, group)
+    except RuntimeError as error:  # each backend has words of its own, with a back trace
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"{_WHERE}: every process of the group must take part in each step of training, but "
+            f"rank {distributed.get_rank(group)} of {size} had no answer from them all: {reason}"
+        ) from error
+    return torch.stack(gathered)

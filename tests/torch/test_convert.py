@@ -1,0 +1,206 @@
+"""`convert`: which modules it swaps, which it joins, and what it leaves as it was."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch_modules import CASES
+
+import fastact.torch.nn as fnn
+from fastact.torch.nn.convert import REPLACEMENTS
+from fastact.torch.nn.module import WithActivation
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 4, 3, bias=False),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
+        nn.Sequential(nn.Linear(16, 8), nn.GELU("tanh"), nn.Dropout(0.0), nn.LayerNorm(8)),
+        nn.Mish(),
+        nn.Linear(8, 3),
+        nn.Softmax(1),
+    )
+
+
+def trained(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Parameters and buffers after three steps of an optimiser, and the result in evaluation."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+    with torch.no_grad():
+        y = model.eval()(x)
+    return [*model.state_dict().values(), y]
+
+
+def test_a_converted_network_is_the_same_network():
+    torch.manual_seed(0)
+    model, x = network().double(), torch.randn(5, 1, 6, 6, dtype=torch.float64)
+    before = copy.deepcopy(model)
+    parameters = dict(model.named_parameters())
+    report = fnn.convert(model)
+    assert report.converted == {
+        "1": "BatchNorm2d",
+        "6.3": "LayerNorm",
+        "7": "Mish",
+        "9": "Softmax",
+    }
+    assert report.fused == {
+        "1": "BatchNorm2d with ReLU(inplace=True)",
+        "3": "Conv2d with LeakyReLU(negative_slope=0.2)",
+        "6.0": "Linear with GELU(approximate='tanh')",
+    }
+    assert report.left == {}
+    assert type(model[8]) is nn.Linear
+    assert type(model[2]) is type(model[4]) is nn.Identity
+    assert all(p is parameters[name] for name, p in model.named_parameters())
+    assert list(model.state_dict()) == list(before.state_dict())
+    for ours, theirs in zip(trained(model, x), trained(before, x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    before.load_state_dict(model.state_dict())
+    model.load_state_dict(before.state_dict())
+
+
+def test_twice_is_once():
+    model = network()
+    fnn.convert(model)
+    once, kinds = repr(model), [type(m) for m in model.modules()]
+    report = fnn.convert(model)
+    assert (report.converted, report.fused, report.left) == ({}, {}, {})
+    assert str(report) == "nothing to convert"
+    assert (repr(model), [type(m) for m in model.modules()]) == (once, kinds)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_module_alone(case):
+    torch.manual_seed(0)
+    theirs = case.torch_class(*case.args, **case.options).eval()
+    ours: Any = copy.deepcopy(theirs)
+    report = fnn.convert(ours, only=case.torch_class)
+    # A layer without an activation behind it is torch's.
+    is_layer = case.torch_class.__name__.startswith(("Linear", "Conv"))
+    assert type(ours) is (case.torch_class if is_layer else REPLACEMENTS[case.torch_class])
+    assert report.converted == ({} if is_layer else {"": case.torch_class.__name__})
+    assert repr(ours) == repr(theirs)
+    inputs = case.inputs(torch.float32)
+    a, b = (case.call(m, [t.clone() for t in inputs]) for m in (ours, theirs))
+    torch.testing.assert_close(a, b)
+
+
+FUSING = [c for c in CASES if issubclass(REPLACEMENTS[c.torch_class], WithActivation)]
+
+
+@pytest.mark.parametrize("case", FUSING, ids=str)
+def test_each_layer_with_an_activation_behind(case):
+    torch.manual_seed(0)
+    theirs = nn.Sequential(case.torch_class(*case.args, **case.options), nn.Hardtanh(-0.5, 0.7))
+    ours: Any = copy.deepcopy(theirs)
+    assert list(fnn.convert(ours).fused) == ["0"]
+    assert ours[0].fused == {"activation": "hardtanh", "min_val": -0.5, "max_val": 0.7}
+    inputs = case.inputs(torch.float32)
+    torch.testing.assert_close(ours(*inputs), theirs(*inputs))
+
+
+def test_shared_modules_stay_shared():
+    act, norm = nn.SiLU(), nn.LayerNorm(4)
+    model = nn.Sequential(nn.Linear(4, 4), act, nn.Linear(4, 4), act, nn.Identity(), act, norm)
+    model.append(nn.Sequential(norm, nn.ReLU()))
+    before = copy.deepcopy(model)
+    report = fnn.convert(model)
+    assert list(report.fused) == ["0", "2"]
+    assert report.left == {"7.1": "7.0 before it is in several places"}
+    assert model[5] is act
+    assert model[6] is model[7][0] is norm
+    assert not norm.fused
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(model(x), before(x))
+
+
+def test_hooks_are_kept_and_see_what_they_saw():
+    model = nn.Sequential(nn.LayerNorm(4), nn.ReLU(), nn.LayerNorm(4), nn.ReLU())
+    seen: list[torch.Tensor] = []
+    model[0].register_forward_hook(lambda module, args, y: seen.append(y))
+    model[3].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model[1].register_full_backward_hook(lambda module, dx, dy: seen.append(dy[0]))
+    x = torch.randn(3, 4)
+    model(x).sum().backward()
+    before, seen[:] = seen[:], []
+    report = fnn.convert(model)
+    assert report.fused == {}
+    assert report.left == {
+        "1": "hooks may look between 0 and it",
+        "3": "hooks may look between 2 and it",
+    }
+    model(x).sum().backward()
+    torch.testing.assert_close(seen, before)
+
+
+class Squared(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) ** 2
+
+
+class Own(nn.LayerNorm):
+    pass
+
+
+def test_what_is_not_torchs_own_is_left():
+    normed = parametrizations.weight_norm(nn.Conv1d(2, 2, 1))
+    orthogonal = parametrizations.orthogonal(nn.LSTM(2, 2), "weight_hh_l0")
+    model = nn.ModuleDict(
+        {
+            "own": Own(4),
+            "squared": Squared(nn.Linear(4, 4), nn.ReLU()),
+            "normed": nn.Sequential(normed, nn.ReLU()),
+            "orthogonal": orthogonal,
+            "projected": nn.LSTM(3, 4, proj_size=2),
+            "lstm": nn.LSTM(3, 4),
+            "early": nn.Softplus(threshold=3),
+            "prelu": nn.PReLU(),
+        }
+    )
+    report = fnn.convert(model)
+    assert report.converted == {"squared.1": "ReLU", "normed.1": "ReLU"}
+    assert report.fused == {}
+    assert report.left == {
+        "own": "Own is a class of its own",
+        "orthogonal": "ParametrizedLSTM is a class of its own",
+        "projected": "LSTM: proj_size must be 0, got 2",
+        "lstm": f"LSTM: {fnn.LSTM.unasked_for}",
+        "early": "Softplus: threshold must be 20.0, got 3",
+    }
+    assert type(model["own"]) is Own
+
+
+def test_only():
+    model = network()
+    assert list(fnn.convert(model, only=nn.LayerNorm).converted) == ["6.3"]
+    assert list(fnn.convert(model, only=(nn.Softmax, nn.Mish)).converted) == ["7", "9"]
+    report = fnn.convert(model, only=lambda name, module: name.startswith("6"))
+    assert list(report.fused) == ["6.0"]
+    rest = fnn.convert(model)
+    assert (list(rest.converted), list(rest.fused)) == (["1"], ["1", "3"])
+    with pytest.raises(
+        TypeError, match=r"fastact.torch.nn.convert: model must be a torch.nn.Module"
+    ):
+        fnn.convert([model])
+
+
+def test_a_transformer():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 16, dropout=0.0, activation=nn.GELU(), batch_first=True
+    )
+    model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 5, 8)
+    before = copy.deepcopy(model)
+    assert len(fnn.convert(model).converted) == 6
+    torch.testing.assert_close(model(x), before(x))
+    torch.testing.assert_close(model.eval()(x), before.eval()(x))
