@@ -276,9 +276,11 @@ void ChunkReader::load_tile(int k, int64_t first, int64_t width, int64_t from_co
                             char* buffer) {
   if (s.dtypes[k] == s.compute_dtype)
     return load_stored_tile(k, first, width, from_column, n, buffer);
-  for (int64_t i = 0; i < n; ++i) {
-    load_stored_tile(k, first, width, from_column + i, 1, stage);
-    to_compute(k, stage, buffer + i * width * s.compute_item, width);
+  const int64_t most = int64_t(sizeof stage) / (width * s.items[k]);
+  for (int64_t i = 0, m; i < n; i += m) {
+    m = std::min(most, n - i);
+    load_stored_tile(k, first, width, from_column + i, m, stage);
+    to_compute(k, stage, buffer + i * width * s.compute_item, m * width);
   }
 }
 
@@ -291,11 +293,13 @@ void ChunkReader::store_tile(int k, int64_t first, int64_t width, int64_t from_c
     });
   };
   if (!accumulate && s.dtypes[k] == s.compute_dtype) return scatter_tile(from, from_column, n);
-  for (int64_t i = 0; i < n; ++i) {
-    if (accumulate) load_stored_tile(k, first, width, from_column + i, 1, stage);
+  const int64_t most = int64_t(sizeof stage) / (width * item);
+  for (int64_t i = 0, m; i < n; i += m) {
+    m = std::min(most, n - i);
+    if (accumulate) load_stored_tile(k, first, width, from_column + i, m, stage);
     s.kernels->from_compute[s.dtypes[k]][accumulate](from + i * width * s.compute_item, stage,
-                                                     width);
-    scatter_tile(stage, from_column + i, 1);
+                                                     m * width);
+    scatter_tile(stage, from_column + i, m);
   }
 }
 

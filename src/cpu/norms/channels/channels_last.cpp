@@ -133,10 +133,11 @@ struct ChannelsLastForward : ChannelsLastPass {
   }
 
   void save() const {
-    for (int64_t g = 0; s.data[Norm::kRstd] && g < groups; ++g) {
-      store_as(s.compute_dtype, of_group(Norm::kMean, g), stats[g].mean);
-      store_as(s.compute_dtype, of_group(Norm::kRstd, g), stats[g].rstd);
-    }
+    if (!s.data[Norm::kRstd]) return;
+    for_saved([&](int64_t g, char* mean, char* rstd) {
+      store_as(s.compute_dtype, mean, stats[g].mean);
+      store_as(s.compute_dtype, rstd, stats[g].rstd);
+    });
   }
 
   void normalise(const RowPiece& piece, int64_t first) {
@@ -188,9 +189,9 @@ struct ChannelsLastBackward : ChannelsLastPass {
   }
 
   void read_stats() {
-    for (int64_t g = 0; g < groups; ++g)
-      stats[g] = {number_at(s.compute_dtype, of_group(Norm::kMean, g)),
-                  number_at(s.compute_dtype, of_group(Norm::kRstd, g))};
+    for_saved([&](int64_t g, const char* mean, const char* rstd) {
+      stats[g] = {number_at(s.compute_dtype, mean), number_at(s.compute_dtype, rstd)};
+    });
   }
 
   void add_up(double* const* rows) {

@@ -212,9 +212,16 @@ struct ChannelsLastPass {
     });
   }
 
-  // Where a group of the task has its number of operand k.
-  char* of_group(int k, int64_t which) const {
-    return s.row(k, example * pixels) + s.columns.offset(k, (first_group + which) * group);
+  // Visits where the groups of the task have their mean and rstd.
+  template <class Visit>
+  void for_saved(Visit visit) const {
+    char* const mean = s.row(Norm::kMean, example * pixels);
+    char* const rstd = s.row(Norm::kRstd, example * pixels);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t column = (first_group + g) * group;
+      visit(g, mean + s.columns.offset(Norm::kMean, column),
+            rstd + s.columns.offset(Norm::kRstd, column));
+    }
   }
 };
 
