@@ -32,7 +32,7 @@ void scatter_to(char* to, int64_t stride, const char* from, int64_t n, int64_t i
 
 // Side by side, and aligned.
 bool is_dense(const char* at, int64_t stride, int64_t n, int64_t item) {
-  return (stride == item || n == 1) && reinterpret_cast<uintptr_t>(at) % uintptr_t(item) == 0;
+  return (stride == item || n == 1) && (reinterpret_cast<uintptr_t>(at) & uintptr_t(item - 1)) == 0;
 }
 
 // Every step is a multiple of the item, the inner ones as long as what they step over.
@@ -51,7 +51,7 @@ void find_contiguous(StridedOperands* s, int k) {
   follow(s->columns);
   const bool dense_row = dense;
   follow(s->rows);
-  const bool aligned = bits % uintptr_t(s->items[k]) == 0;
+  const bool aligned = (bits & uintptr_t(s->items[k] - 1)) == 0;
   s->has_unit_stride[k] = dense_row && aligned;
   s->is_flat[k] = dense && aligned;
   s->is_direct[k] = s->has_unit_stride[k] && s->dtypes[k] == s->compute_dtype;
