@@ -67,14 +67,14 @@ void OperandAxes::append(const Axis<kReaderOperands>& axis) {
   size *= axis.length;
 }
 
-int64_t OperandAxes::offset_of_many(int k, int64_t index) const {
+int64_t OperandAxes::offset_of_many(int k, int64_t index, int axes) const {
   int64_t bytes = 0;
-  for (int axis = count; axis-- > 1;) {
+  for (int axis = axes; axis-- > 1;) {
     const int64_t outer = divide(index, axis);
     bytes += (index - outer * length[axis]) * stride[k][axis];
     index = outer;
   }
-  return count ? bytes + index * stride[k][0] : 0;
+  return axes ? bytes + index * stride[k][0] : 0;
 }
 
 void begin_operands(StridedOperands* s, const ConvertKernels* kernels, int count,

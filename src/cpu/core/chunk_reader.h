@@ -48,12 +48,14 @@ struct OperandAxes {
     return (index | length[axis]) >> 32 ? index / length[axis]
                                         : int64_t(Wide(reciprocal[axis]) * uint64_t(index) >> 64);
   }
-  int64_t offset(int k, int64_t index) const {
-    return count == 1 ? index * stride[k][0] : offset_of_many(k, index);
+  int64_t offset(int k, int64_t index) const { return offset(k, index, count); }
+  // Of an index along the outer `axes` axes alone.
+  int64_t offset(int k, int64_t index, int axes) const {
+    return axes == 1 ? index * stride[k][0] : offset_of_many(k, index, axes);
   }
 
  private:
-  int64_t offset_of_many(int k, int64_t index) const;
+  int64_t offset_of_many(int k, int64_t index, int axes) const;
 };
 
 // Visits the indices first .. first + n of operand k as pieces along the last axis: address,
@@ -63,9 +65,11 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
   const int last = axes.count - 1;
   if (last < 0) return visit(base, 0, n);
   const int64_t length = axes.length[last], stride = axes.stride[k][last];
-  for (int64_t m; n > 0; first += m, n -= m) {
-    m = last == 0 ? n : std::min(n, length - first + axes.divide(first, last) * length);
-    visit(base + axes.offset(k, first), stride, m);
+  if (last == 0) return visit(base + first * stride, stride, n);
+  int64_t outer = axes.divide(first, last), within = first - outer * length;
+  for (int64_t m; n > 0; n -= m, ++outer, within = 0) {
+    m = std::min(n, length - within);
+    visit(base + axes.offset(k, outer, last) + within * stride, stride, m);
   }
 }
 

@@ -95,16 +95,28 @@ class GateTiles {
 
   void load(int index, int64_t n, int64_t columns) {
     const Gates::GateOperand& s = g.operands[index];
-    for (int64_t row = 0; row < n; ++row)
-      read_strided(*g.kernels, g.dtype, g.compute_dtype, at[index] + row * row_step(s), s.column,
-                   columns, buffers[index] + row * columns * g.compute_item);
+    const auto to_compute = g.kernels->to_compute[g.dtype];
+    for (int64_t row = 0; row < n; ++row) {
+      const char* from = at[index] + row * row_step(s);
+      char* to = buffers[index] + row * columns * g.compute_item;
+      if (s.is_dense)
+        to_compute(from, to, columns);
+      else
+        read_strided(*g.kernels, g.dtype, g.compute_dtype, from, s.column, columns, to);
+    }
   }
 
   void store(int index, int64_t n, int64_t columns) {
     const Gates::GateOperand& s = g.operands[index];
-    for (int64_t row = 0; row < n; ++row)
-      write_strided(*g.kernels, g.dtype, buffers[index] + row * columns * g.compute_item,
-                    at[index] + row * row_step(s), s.column, columns, g.accumulate);
+    const auto from_compute = g.kernels->from_compute[g.dtype][g.accumulate];
+    for (int64_t row = 0; row < n; ++row) {
+      const char* from = buffers[index] + row * columns * g.compute_item;
+      char* to = at[index] + row * row_step(s);
+      if (s.is_dense)
+        from_compute(from, to, columns);
+      else
+        write_strided(*g.kernels, g.dtype, from, to, s.column, columns, g.accumulate);
+    }
   }
 
   // The biases of these columns (kPiece at most) in the compute type, `times` times.
