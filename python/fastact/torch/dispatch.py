@@ -403,20 +403,43 @@ OPERATORS = {name: Operators(_library, spec_of(op)) for name, op in ops.items()}
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:
     """The op's value, of tensors that have no memory of their own."""
-    operators, tensors = OPERATORS[op.name], tensors_of(named)
+    operators = OPERATORS[op.name]
     where = operators.spec.where
+    _check(where, operators, named)
+    try:
+        if torch._C._are_functorch_transforms_active():
+            return _finished(operators, named, operators.record(named))
+        return traced(op, (), named)
+    except RuntimeError as error:
+        wrong = str(error).partition("\n")[0]  # lines after the first show values
+        if wrong.startswith(f"fastact::{op.name}"):
+            raise TypeError(f"{where}: {wrong.partition('() ')[2] or wrong}") from None
+        raise
+
+
+def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
+    """Arrays are tensors of one device, and nothing else is; what they are like, torch checks."""
+    device = tensors_of(named)[0].device
     for name, value in named.items():
-        if name not in operators.takes and name not in _EVERY:
+        kind = operators.takes.get(name)
+        if kind is None and name not in _EVERY:
             allowed = ", ".join(operators.takes)
             raise TypeError(f"{where}: unknown keyword {name!r}; allowed are {allowed}")
-        if isinstance(value, torch.Tensor) and value.device != tensors[0].device:
-            raise ValueError(
-                f"{where}: all arrays must be on one device, {tensors[0].device}, got {name} on "
-                f"{value.device}"
-            )
-    if torch._C._are_functorch_transforms_active():
-        return _finished(operators, named, operators.record(named))
-    return traced(op, (), named)
+        is_array = name == "out" or (kind or "").startswith("Tensor")
+        for one in value if name == "out" and isinstance(value, tuple) else (value,):
+            if not isinstance(one, torch.Tensor):
+                if is_array and not (one is None or isinstance(one, int | float)):
+                    raise TypeError(
+                        f"{where}: all arrays must come from one framework, got {name}, of type "
+                        f"{type(one).__name__}, beside tensors of torch"
+                    )
+            elif not is_array:
+                raise TypeError(f"{where}: {name} must not be a tensor without memory of its own")
+            elif one.device != device:
+                raise ValueError(
+                    f"{where}: all arrays must be on one device, {device}, got {name} on "
+                    f"{one.device}"
+                )
 
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kFewColumns = 32;  // below, rows are joined
-constexpr int64_t kCut = 64;       // elements: whole cache lines of every dtype
+constexpr int64_t kCut = 64;         // elements: whole cache lines of every dtype
 
 Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool takes,
                     bool takes_recurrent) {
