@@ -231,7 +231,7 @@ def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
 
 
 def _overview() -> int:
-    """Information, a short check and a short benchmark: less than half a minute."""
+    """Information, a short check and a short benchmark: some two minutes."""
     import numpy as np
 
     from .bench import cpu
@@ -261,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fastact",
         description="What was built, how accurate it is, and how fast. "
-        "Without a command: all three, in less than half a minute.",
+        "Without a command: all three, in some two minutes.",
     )
     commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
 
