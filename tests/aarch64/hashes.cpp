@@ -280,16 +280,17 @@ void norms() {
 
           NormArrays given{};
           given.reduced = reduced, given.of_parameter = of_parameter;
-          given.mean = c.is_centred ? mean.operand : nothing();
-          given.rstd = rstd.operand;
-          given.weight = weight.operand, given.bias = bias.operand;
-          given.dweight = given.dbias = nothing();
-          given.weight_dtype = given.bias_dtype = dtype;
-          const Operand forward[] = {x.operand, nothing(), nothing(), y.operand};
-          given.arrays = forward, given.lead = Norm::kX;
+          std::fill(given.dtypes, given.dtypes + Norm::kOperands, dtype);
+          given.dtypes[Norm::kMean] = given.dtypes[Norm::kRstd] = compute_dtype(dtype);
+          std::fill(given.arrays, given.arrays + Norm::kOperands, nothing());
+          given.arrays[Norm::kX] = x.operand, given.arrays[Norm::kY] = y.operand;
+          given.arrays[Norm::kMean] = c.is_centred ? mean.operand : nothing();
+          given.arrays[Norm::kRstd] = rstd.operand;
+          given.arrays[Norm::kWeight] = weight.operand, given.arrays[Norm::kBias] = bias.operand;
+          given.lead = Norm::kX;
           auto norm = std::make_unique<Norm>();
           norm->accumulate = false;
-          prepare(norm.get(), table, dtype, given);
+          prepare(norm.get(), table, given);
           norm->parameters = parameters;
           norm->is_identity = which == k_identity;
           norm->is_centred = c.is_centred;
@@ -299,10 +300,11 @@ void norms() {
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
 
-          const Operand backward[] = {dy.operand, x.operand, nothing(), dx.operand};
-          given.arrays = backward, given.lead = Norm::kIn;
-          given.dweight = dweight.operand, given.dbias = dbias.operand;
-          prepare(norm.get(), table, dtype, given);
+          given.arrays[Norm::kDy] = dy.operand, given.arrays[Norm::kIn] = x.operand;
+          given.arrays[Norm::kDx] = dx.operand, given.lead = Norm::kIn;
+          given.arrays[Norm::kDWeight] = dweight.operand,
+          given.arrays[Norm::kDBias] = dbias.operand;
+          prepare(norm.get(), table, given);
           norm->activation = table->backward[which][wide][0];
           std::vector<double> workspace(norm_workspace_size(norm.get()) / 8 + 1);
           norm->partial = workspace.data();
