@@ -51,11 +51,6 @@ class _OfTorch(ActivationModule):
 
     takes: dict[str, Any]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if reason := self.refuses(self):
-            raise ValueError(f"{self.where()}: {reason}")
-
     @classmethod
     def refuses(cls, module: torch.nn.Module) -> str:
         for name, default in cls.takes.items():

@@ -206,11 +206,6 @@ class _Recurrent(Module, torch.nn.RNNBase):
     op: Any
     single: bool
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if reason := self.refuses(self):
-            raise ValueError(f"{self.where()}: {reason}")
-
     @classmethod
     def refuses(cls, module: torch.nn.Module) -> str:
         size = getattr(module, "proj_size", 0)

@@ -23,6 +23,11 @@ class Module(torch.nn.Module):
 
     unasked_for = ""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if reason := self.refuses(self):
+            raise ValueError(f"{self.where()}: {reason}")
+
     @classmethod
     def refuses(cls, module: torch.nn.Module) -> str:
         """What this class would not compute as the module of torch's does; "" for nothing."""
