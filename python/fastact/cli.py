@@ -231,7 +231,7 @@ def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
 
 
 def _overview() -> int:
-    """Information, a short check and a short benchmark: some two minutes."""
+    """Information, a short check and a short benchmark: less than a minute."""
     import numpy as np
 
     from .bench import cpu
@@ -240,7 +240,7 @@ def _overview() -> int:
 
     config.show_config()
     print("\nAccuracy (a short check; python -m fastact check does more)")
-    options = common.Options(isas=_cpu.supported_isas(), stride=7, float64_points=200)
+    options = common.Options(isas=_cpu.supported_isas(), stride=21, float64_points=200)
     fine = _check.overview(list(ops.values()), options)
     print("\nSpeed (a short benchmark; python -m fastact bench does more)")
     cpu.bench(
@@ -261,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fastact",
         description="What was built, how accurate it is, and how fast. "
-        "Without a command: all three, in some two minutes.",
+        "Without a command: all three, in less than a minute.",
     )
     commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
 

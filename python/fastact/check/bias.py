@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _cpu
 from ..bench import shapes
 from ..ops.bounds import BiasBounds, computed_in
 from ..ops.op import ops
-from ..terminal import Progress
-from .common import Check, Options, Report
+from .common import Options, Report, Row, check_by_cases
 from .reductions import dtypes, mixed, worst
 
 _IDENTITY = "identity"
@@ -66,52 +65,41 @@ def _differ(result: NDArray[Any], expected: NDArray[Any]) -> int:
     return int(np.count_nonzero(result.view(unsigned) != rounded.view(unsigned)))
 
 
-def _errors(op: Any, activation: str, inputs: list[tuple[int, Arrays]]) -> tuple[int, int, float]:
-    """Wrong elements of y and dx, and the largest error of dbias in units of the bound."""
+def _errors(op: Any, activation: str, given: tuple[int, Arrays]) -> tuple[int, int, float]:
+    """Wrong elements of y and dx, and the error of dbias in units of the bound."""
     oracle = importlib.import_module("fastact.check.reference")
-    wrong_y, wrong_dx, of_dbias = 0, 0, 0.0
-    for axis, arrays in inputs:
-        x, bias, residual = arrays["x"], arrays["bias"], arrays.get("residual")
-        y = op(x, bias, activation, axis=axis, residual=residual)
-        dx, dbias = op.backward(arrays["dy"], x, bias, residual, activation, axis=axis)
-        exact_dx = expected_dx(activation, arrays["dy"], x, bias, axis, residual)
-        wrong_y += _differ(y, expected_y(activation, x, bias, axis, residual))
-        wrong_dx += _differ(dx, exact_dx)
-        others = shapes.others(x.shape, axis)
-        terms = oracle.terms(exact_dx.astype(np.float64), others)  # not yet rounded
-        of_dbias = max(of_dbias, worst(dbias, terms, op.bounds.dbias))
-    return wrong_y, wrong_dx, of_dbias
+    axis, arrays = given
+    x, bias, residual = arrays["x"], arrays["bias"], arrays.get("residual")
+    y = op(x, bias, activation, axis=axis, residual=residual)
+    dx, dbias = op.backward(arrays["dy"], x, bias, residual, activation, axis=axis)
+    exact_dx = expected_dx(activation, arrays["dy"], x, bias, axis, residual)
+    others = shapes.others(x.shape, axis)
+    terms = oracle.terms(exact_dx.astype(np.float64), others)  # not yet rounded
+    return (
+        _differ(y, expected_y(activation, x, bias, axis, residual)),
+        _differ(dx, exact_dx),
+        worst(dbias, terms, op.bounds.dbias),
+    )
 
 
-def _check(op: Any, options: Options, report: Report) -> None:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
     activations = [_IDENTITY, *(o.name for o in ops.values() if o.family == "activations")]
-    kinds = dtypes(report)
-    with Progress(op.name, len(activations) * len(kinds)) as progress:
-        for activation, (dtype, _) in product(activations, kinds):
-            inputs = list(_inputs(dtype, options))
-            alike: dict[tuple[int, int, float], list[str]] = {}
-            for isa in options.isas:
-                _cpu.select_isa(isa)
-                alike.setdefault(_errors(op, activation, inputs), []).append(isa)
-            for (wrong_y, wrong_dx, of_dbias), isas in alike.items():
-                case = [op.name, activation, dtype.name, " ".join(isas)]
-                report.rows.append([*case, str(wrong_y), str(wrong_dx), f"{of_dbias:.3g}"])
-                if wrong_y or wrong_dx or not of_dbias <= 1.0:
-                    report.fail(
-                        f"{' '.join(case)}: {wrong_y} elements of y and {wrong_dx} of dx have "
-                        f"other bits, dbias {of_dbias:.4g} times the bound"
-                    )
-            progress.advance(1)
+    for activation, (dtype, _) in product(activations, dtypes(report)):
+        yield Row(
+            (activation, dtype.name),
+            partial(_inputs, dtype, options),
+            partial(_errors, op, activation),
+        )
 
 
 _LEGEND = """\
 y, dx: elements that have not the bits of the activation itself, of x + bias + residual in the type
 that is computed in, rounded once. dbias: its worst error in units of the bound of a sum."""
 
-CHECK = Check(
-    _check,
-    ["op", "activation", "dtype", "by", "y", "dx", "dbias"],
-    4,
+CHECK = check_by_cases(
+    _rows,
+    ["activation", "dtype"],
+    {"y": 0, "dx": 0, "dbias": 1},
     _LEGEND,
     of=BiasBounds,
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +98,7 @@ def overview(ops: Sequence[Any], options: Options) -> bool:
             check = check_for(op)
             begin = len(report.rows)
             if check is not None:
-                # What is made of checked parts, in digits that take long, on one instruction set.
-                isas = options.isas if check.gist is not None else options.isas[-1:]
-                check.run(op, replace(options, isas=isas), report)
+                check.run(op, options, report)
                 if check.gist is None:
                     plain.append(op.name)
                 else:
@@ -111,6 +108,5 @@ def overview(ops: Sequence[Any], options: Options) -> bool:
             progress.advance(1)
     print(table(header, lines, left=1))
     held = "are not all within their bounds" if report.failures else "are within their bounds"
-    print(f"These on {', '.join(options.isas)}, and on {options.isas[-1]}", end=" ")
-    print(f"{', '.join(plain)}, {held}.", flush=True)
+    print(f"These and {', '.join(plain)} {held} on {', '.join(options.isas)}.", flush=True)
     return not report.failures

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+
+from .. import _cpu
+from ..terminal import Progress
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class Options:
     exhaustive : bool
         All 2**32 float32 inputs rather than a dense sample; for sums, longer ones.
     stride : int
-        Of the inputs chosen above, only each `stride`-th one.
+        Of the inputs, or of the cases, chosen above, only each `stride`-th one.
     float64_points : int
         Inputs compared with arbitrary precision.
     peers : tuple of str
@@ -73,6 +78,65 @@ class Check:
     def knows(self, op: Any) -> bool:
         """Whether an op is of this kind."""
         return isinstance(getattr(op, "bounds", None), self.of)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: the worst errors over cases, on each instruction set.
+
+    names : what tells it from the other rows of an op.
+    cases : makes them.
+    errors : of a case, one for each column.
+    """
+
+    names: tuple[str, ...]
+    cases: Callable[[], Iterable[Any]]
+    errors: Callable[[Any], Sequence[float]]
+
+
+def check_by_cases(
+    rows: Callable[[Any, Options, Report], Iterable[Row]],
+    names: Sequence[str],
+    columns: Mapping[str, float],
+    legend: str,
+    of: type | tuple[type, ...],
+) -> Check:
+    """A check whose table has the worst errors over cases.
+
+    Parameters
+    ----------
+    rows : callable
+        Of an op.
+    names : sequence of str
+        What tells a row from the others.
+    columns : dict of str to float
+        What is judged, and the largest error that is allowed.
+    """
+
+    def run(op: Any, options: Options, report: Report) -> None:
+        every = list(rows(op, options, report))
+        with Progress(op.name, len(every)) as progress:
+            for number, row in enumerate(every):
+                cases = list(row.cases())
+                step = min(options.stride, len(cases))
+                cases = cases[number % step :: step]  # so that all rows together have every case
+                alike: dict[tuple[float, ...], list[str]] = {}
+                for isa in options.isas:
+                    _cpu.select_isa(isa)
+                    found = np.max([row.errors(case) for case in cases], axis=0)
+                    alike.setdefault(tuple(found.tolist()), []).append(isa)
+                for worst, isas in alike.items():
+                    judge([op.name, *row.names, " ".join(isas)], worst, report)
+                progress.advance(1)
+
+    def judge(case: list[str], worst: Sequence[float], report: Report) -> None:
+        cells = [f"{error:.3g}" for error in worst]
+        report.rows.append([*case, *cells, *[""] * (len(columns) - len(cells))])
+        for error, (column, allowed) in zip(worst, columns.items(), strict=False):
+            if not error <= allowed:
+                report.fail(f"{' '.join(case)}: {column} {error:.4g}, allowed {allowed:g}")
+
+    return Check(run, ["op", *names, "by", *columns], len(names) + 2, legend, of=of)
 
 
 def add_rows(

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _cpu
 from ..ops.bounds import Activation, GatedBounds, computed_in
-from ..terminal import Progress
-from .common import Check, Options, Report
+from .common import Options, Report, Row, check_by_cases
 from .reductions import dtypes, mixed
 
 _ROWS, _MANY, _COLUMNS = 33, 16, 19  # rows, times as many
@@ -26,7 +24,7 @@ _IDENTITY = "identity"
 _ACTIVATIONS = (_IDENTITY, "relu", "sigmoid", "silu", "mish")
 
 Array = NDArray[Any]
-Errors = tuple[float, float, float, float]
+_JUDGED = ("y", "da", "db", "dbias")
 
 
 @dataclass(frozen=True)
@@ -205,40 +203,23 @@ def _cases(op: Any, named: dict[str, Any], dtype: Any, options: Options) -> Iter
         yield Case(op, a, b, dy, {**named, **held}, bias)  # type: ignore[arg-type]
 
 
-def _worst(cases: list[Case]) -> Errors:
-    found: dict[str, float] = {}
-    for case in cases:
-        for name, error in case.errors(case.call(), case.backward()).items():
-            short = name.split("_")[0]
-            found[short] = max(found.get(short, 0.0), error)
-    return found["y"], found["da"], found["db"], found["dbias"]
+def _errors(case: Case) -> tuple[float, ...]:
+    found = dict.fromkeys(_JUDGED, 0.0)
+    for name, error in case.errors(case.call(), case.backward()).items():
+        short = name.split("_")[0]
+        found[short] = max(found[short], error)
+    return tuple(found.values())
 
 
-def _check(op: Any, options: Options, report: Report) -> None:
-    kinds, calls = dtypes(report), list(variants(op))
-    with Progress(op.name, len(kinds) * len(calls)) as progress:
-        for (label, named), (dtype, _) in product(calls, kinds):
-            cases = list(_cases(op, named, dtype, options))
-            alike: dict[Errors, list[str]] = {}
-            for isa in options.isas:
-                _cpu.select_isa(isa)
-                alike.setdefault(_worst(cases), []).append(isa)
-            for worst, isas in alike.items():
-                case = [op.name, label, dtype.name, " ".join(isas)]
-                report.rows.append([*case, *(f"{part:.3g}" for part in worst)])
-                if not max(worst) <= 1.0:
-                    report.fail(f"{' '.join(case)}: {max(worst):.4g} times the bound")
-            progress.advance(1)
+def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+    for (label, named), (dtype, _) in product(variants(op), dtypes(report)):
+        yield Row((label, dtype.name), partial(_cases, op, named, dtype, options), _errors)
 
 
 _LEGEND = """\
 The worst errors of y and of the gradients in units of their bounds and the oracle's own error, with
 and without a bias, a limit and an offset. The activation's bound is the largest part of them."""
 
-CHECK = Check(
-    _check,
-    ["op", "activation", "dtype", "by", "y", "da", "db", "dbias"],
-    4,
-    _LEGEND,
-    of=GatedBounds,
+CHECK = check_by_cases(
+    _rows, ["activation", "dtype"], dict.fromkeys(_JUDGED, 1), _LEGEND, of=GatedBounds
 )

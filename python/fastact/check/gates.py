@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _cpu
 from ..ops.bounds import GateBounds
-from ..terminal import Progress
-from .common import Check, Options, Report
+from .common import Options, Report, Row, check_by_cases
 from .reductions import dtypes
 
 _SHAPES = ((37, 300), (300, 20))
@@ -246,23 +245,9 @@ def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
         yield random_step(op, shape, dtype, scale, recompute=recompute)
 
 
-def _check(op: Any, options: Options, report: Report) -> None:
-    kinds = dtypes(report)
-    with Progress(op.name, len(kinds)) as progress:
-        for dtype, _ in kinds:
-            steps = list(_steps(op, dtype, options))
-            alike: dict[tuple[float, ...], list[str]] = {}
-            for isa in options.isas:
-                _cpu.select_isa(isa)
-                found = [errors(step) for step in steps]
-                worst = tuple(max(parts) for parts in zip(*found, strict=True))
-                alike.setdefault(worst, []).append(isa)
-            for worst, isas in alike.items():
-                case = [op.name, dtype.name, " ".join(isas)]
-                report.rows.append([*case, *(f"{part:.3g}" for part in worst)])
-                if not max(worst) <= 1.0:
-                    report.fail(f"{' '.join(case)}: {max(worst):.4g} times the bound")
-            progress.advance(1)
+def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+    for dtype, _ in dtypes(report):
+        yield Row((dtype.name,), partial(_steps, op, dtype, options), errors)
 
 
 _LEGEND = """\
@@ -270,10 +255,10 @@ The worst errors of what a step gives, of the activated gates that it keeps and 
 dbias among them, in units of their bounds, which the docstrings tell, and the oracle's own error:
 the rounding to the dtype is a part of them, and 16-bit results use all of it."""
 
-CHECK = Check(
-    _check,
-    ["op", "dtype", "by", "states", "gates", "gradients"],
-    3,
+CHECK = check_by_cases(
+    _rows,
+    ["dtype"],
+    {"states": 1, "gates": 1, "gradients": 1},
     _LEGEND,
     of=GateBounds,
 )

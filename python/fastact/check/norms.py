@@ -8,17 +8,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _cpu
 from ..bench import shapes
 from ..ops.bounds import NormBounds
-from ..terminal import Progress
-from .common import Check, Options, Report
+from .common import Options, Report, Row, check_by_cases
 from .norm_rows import NormOracle, Rows, default, rows_of, traits
 from .reductions import dtypes, mixed
 
@@ -160,15 +159,15 @@ def _applied(op: Any, given: Given, name: str) -> Found:
 
 
 def _ways(op: Any) -> dict[str, Callable[..., Found]]:
-    """How an op is called, by the label of that."""
+    """How an op is called, by the label of that where there are several."""
     kind = traits(op)
     if kind.given:
-        return {op.name: _applied}
+        return {"": _applied}
     if not kind.moves:
-        return {op.name: _whole}
-    ways = {op.name: _training, f"{op.name}, halves": _halves, f"{op.name}, running": _evaluation}
+        return {"": _whole}
+    ways = {"training": _training, "halves": _halves, "running": _evaluation}
     if "backward_reduce" not in op.entry_points:
-        ways.pop(f"{op.name}, halves")
+        ways.pop("halves")
     return ways
 
 
@@ -198,7 +197,7 @@ def _cases(op: Any, dtype: np.dtype[Any], options: Options) -> Iterator[Given]:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def _errors(op: Any, name: str, given: Given, call: Callable[..., Found]) -> list[float]:
+def _errors(op: Any, name: str, call: Callable[..., Found], given: Given) -> list[float]:
     """Of y, and of each gradient, in units of the bounds."""
     oracle = importlib.import_module("fastact.check.reference")
     found, rows = call(op, given, name), given.rows
@@ -226,25 +225,14 @@ def _of(result: NDArray[Any], exact: Any, allowed: Any) -> float:
     return excess
 
 
-def _check(op: Any, options: Options, report: Report) -> None:
-    kinds = dtypes(report)
-    rounds = list(product(_ways(op).items(), (_IDENTITY, "mish"), kinds))
-    with Progress(op.name, len(rounds)) as progress:
-        for (label, call), name, (dtype, _) in rounds:
-            cases = list(_cases(op, dtype, options))
-            alike: dict[tuple[float, ...], list[str]] = {}
-            for isa in options.isas:
-                _cpu.select_isa(isa)
-                errors = [_errors(op, name, given, call) for given in cases]
-                worst = tuple(max(column) for column in zip(*errors, strict=True))
-                alike.setdefault(worst, []).append(isa)
-            for worst, isas in alike.items():
-                case = [label, name, dtype.name, " ".join(isas)]
-                cells = [f"{error:.3g}" for error in worst]
-                report.rows.append([*case, *cells, *[""] * (4 - len(cells))])
-                if not max(worst) <= 1.0:
-                    report.fail(f"{' '.join(case)}: {max(worst):.4g} times the bound")
-            progress.advance(1)
+def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+    activations = (_IDENTITY, "mish")
+    for (label, call), name, (dtype, _) in product(_ways(op).items(), activations, dtypes(report)):
+        yield Row(
+            (label, name, dtype.name),
+            partial(_cases, op, dtype, options),
+            partial(_errors, op, name, call),
+        )
 
 
 _LEGEND = """\
@@ -254,10 +242,10 @@ constant, nearly constant, with one huge element, and such whose roundings add u
 element among them. The gradients are those for the statistics that forward saved. Half a unit in
 the last place is a part of the bound: 16-bit results use all of it."""
 
-CHECK = Check(
-    _check,
-    ["op", "activation", "dtype", "by", "y", "dx", "dweight", "dbias"],
-    4,
+CHECK = check_by_cases(
+    _rows,
+    ["call", "activation", "dtype"],
+    {"y": 1, "dx": 1, "dweight": 1, "dbias": 1},
     _LEGEND,
     of=NormBounds,
 )

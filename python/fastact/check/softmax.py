@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _cpu
 from ..ops.bounds import CrossEntropyBounds, SoftmaxBounds
-from ..terminal import Progress
-from .common import Check, Options, Report
+from .common import Options, Report, Row, check_by_cases
 from .reductions import dtypes
 
 _SHAPES = ((301, 77), (9, 2500), (3, 9), (2, 70_001))
@@ -21,7 +20,7 @@ _SPREADS = (0.01, 3.0, 30.0, 2000.0)  # of normal data: exponentials alike, and 
 _AXES = (-1, 0)  # the transposed array: tiles of rows
 
 
-def _rows(dtype: np.dtype[Any], options: Options) -> Iterator[NDArray[Any]]:
+def _logits(dtype: np.dtype[Any], options: Options) -> Iterator[NDArray[Any]]:
     rng = np.random.default_rng(0)
     for (rows, columns), spread in product(_SHAPES, _SPREADS):
         count = rows * (8 if options.exhaustive else 1)
@@ -81,24 +80,11 @@ def _of_loss(op: Any, x: Any, oracle: Any) -> tuple[float, float]:
     return worst[0], worst[1]
 
 
-def _check(op: Any, options: Options, report: Report) -> None:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
     oracle = importlib.import_module("fastact.check.reference")
-    kinds = dtypes(report)
     of = _of_loss if isinstance(op.bounds, CrossEntropyBounds) else _of_function
-    with Progress(op.name, len(kinds)) as progress:
-        for dtype, _ in kinds:
-            alike: dict[tuple[float, ...], list[str]] = {}
-            for isa in options.isas:
-                _cpu.select_isa(isa)
-                found = [of(op, x, oracle) for x in _rows(dtype, options)]
-                worst = tuple(max(parts) for parts in zip(*found, strict=True))
-                alike.setdefault(worst, []).append(isa)
-            for worst, isas in alike.items():
-                case = [op.name, dtype.name, " ".join(isas)]
-                report.rows.append([*case, *(f"{part:.3g}" for part in worst)])
-                if not max(worst) <= 1.0:
-                    report.fail(f"{' '.join(case)}: {max(worst):.4g} times the bound")
-            progress.advance(1)
+    for dtype, _ in dtypes(report):
+        yield Row((dtype.name,), partial(_logits, dtype, options), lambda x: of(op, x, oracle))
 
 
 _LEGEND = """\
@@ -106,10 +92,10 @@ The worst errors of results and gradients in units of their bounds, which the do
 rows whose elements are alike or far apart, along the last axis and along the first. Gradients are
 those for what forward saved."""
 
-CHECK = Check(
-    _check,
-    ["op", "dtype", "by", "y", "dx"],
-    3,
+CHECK = check_by_cases(
+    _rows,
+    ["dtype"],
+    {"y": 1, "dx": 1},
     _LEGEND,
     of=(SoftmaxBounds, CrossEntropyBounds),
 )
