@@ -384,7 +384,11 @@ def shim(tmp_path_factory):
     [
         *(("numpy", name) for name in NAMES),
         # What is torch's own is the same for all ops, and torch is slow to import.
-        *(("torch", name) for name in ("mish", "bias_act", "sum", "layer_norm", "lstm_gates")),
+        ("torch", "mish"),
+        *(
+            pytest.param("torch", name, marks=pytest.mark.thorough)
+            for name in ("bias_act", "sum", "layer_norm", "lstm_gates")
+        ),
     ],
 )
 def test_malloc_gets_no_memory(name, framework, shim):

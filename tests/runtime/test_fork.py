@@ -148,9 +148,16 @@ def forked(forks: int, torch: bool) -> "subprocess.Popen[str]":
     )
 
 
-# Each process calls the ops for the first time, and forks from the first moment on: 1000 forks.
-# With torch a process is slow to start and slow to copy.
-@pytest.mark.parametrize(("torch", "processes"), [(False, 4), (True, 1)], ids=["numpy", "torch"])
+# Each process calls the ops for the first time, and forks from the first moment on: 1000 forks, 200
+# of them in a plain run. With torch a process is slow to start and slow to copy.
+@pytest.mark.parametrize(
+    ("torch", "processes"),
+    [
+        pytest.param(False, 1, id="numpy"),
+        pytest.param(False, 3, id="numpy, again", marks=pytest.mark.thorough),
+        pytest.param(True, 1, id="torch", marks=pytest.mark.thorough),
+    ],
+)
 def test_forks_at_any_moment(torch, processes):
     for _ in range(processes):
         with forked(200, torch) as parent:

@@ -141,7 +141,14 @@ assert fa.get_num_threads() == 4 and np.array_equal(fa.mish(x), y)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+# A process that is started anew imports all again, which takes seconds, by either method.
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=pytest.mark.thorough if method == "forkserver" else ())
+        for method in multiprocessing.get_all_start_methods()
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_multiprocessing(method, many_threads):
     expected = work()

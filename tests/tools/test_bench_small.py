@@ -22,6 +22,7 @@ def test_tiny_shapes_are_measured_on_request():
             assert math.prod(layout.shape) <= 256
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("torch_threads")
 def test_bench_of_small_calls(tmp_path, capsys):
     """Every op, at shapes of next to nothing, and a page with a line for each case."""

@@ -36,6 +36,7 @@ def written(rows: list[Row], path) -> str:
     return str(path)
 
 
+@pytest.mark.thorough  # drawing all takes 10 s
 def test_a_picture_for_each_family(tmp_path, capsys, figures):
     """Each with all its numbers, not too high for a screen, and nothing cut off."""
     rows = cases()

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import product
 
+import pytest
+
 import fastact as fa
 from fastact import cli
 from fastact.bench import cuda_plot
@@ -32,6 +34,7 @@ def made_up(*dtypes: str) -> Results:
     return Results(FACTS, rows, [latency])
 
 
+@pytest.mark.thorough  # drawing all takes 8 s
 def test_a_panel_for_each_family(tmp_path, figures):
     """With every rate in it, the roof above those, and nothing cut off."""
     results = made_up("float32")
