@@ -119,7 +119,9 @@ class PlanDraft:
 @disjoint_base
 class CachedCall:
     __doc__: str | None
-    def __init__(self, function: Any, owner: Any, attribute: str) -> None: ...
+    def __init__(
+        self, function: Any, owner: Any, attribute: str, recorder: Any = None
+    ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @disjoint_base

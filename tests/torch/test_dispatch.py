@@ -67,6 +67,14 @@ def test_the_specification_tells_what_is_saved(op):
         assert model.shape == tuple(by_name[name].shape)
 
 
+def assert_same(one: Any, other: Any) -> None:
+    """The results of two ways, each with what they are of: the same bits, and the same gradients."""
+    ones = [torch.ones_like(y) for y in one[0]]
+    found = ((*ys, *torch.autograd.grad(ys, xs, ones)) for ys, xs in (one, other))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
 @each_op
 def test_operators_have_the_bits_of_the_call(op):
     named = sample(op)
@@ -75,16 +83,7 @@ def test_operators_have_the_bits_of_the_call(op):
     of = operators(op)
     made = of.call(*of.values({**named, **dict(zip(names, tensors, strict=True))}))
     results = made if isinstance(made, tuple) else (made,)
-    expected = called(op, named, names)(*others)
-    ones = [torch.ones_like(y) for y in results]
-    for got, y in zip(results, expected, strict=True):
-        assert torch.equal(got, y)
-    for got, dx in zip(
-        torch.autograd.grad(results, tensors, ones),
-        torch.autograd.grad(expected, others, ones),
-        strict=True,
-    ):
-        assert torch.equal(got, dx)
+    assert_same((results, tensors), (called(op, named, names)(*others), others))
 
 
 @each_compiled
@@ -139,16 +138,7 @@ def test_compiled_in_one_graph(op):
     torch._dynamo.reset()
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     tensors, others = leaves(named, first), leaves(named, first)
-    got, expected = arrays_of(compiled(*tensors)), arrays_of(call(*others))
-    ones = [torch.ones_like(y) for y in got]
-    for y, other in zip(got, expected, strict=True):
-        assert torch.equal(y, other)
-    for dx, other in zip(
-        torch.autograd.grad(got, tensors, ones),
-        torch.autograd.grad(expected, others, ones),
-        strict=True,
-    ):
-        assert torch.equal(dx, other)
+    assert_same((arrays_of(compiled(*tensors)), tensors), (arrays_of(call(*others)), others))
 
 
 def test_shapes_may_change_without_another_graph():

@@ -54,8 +54,11 @@ class Activation(Op[P, R], _cpu.FastActivation):
         _cpu.FastActivation.__init__(
             self, native[0] if native else self.name, len(self.parameters), numbers
         )
-        entries = ("_plain_call", "_forward", "_backward")  # what the fast path does not serve
-        self._cache_calls(*(_cpu.CachedCall(getattr(self, name), self, name) for name in entries))
+        self._cache_calls(  # what the fast path does not serve
+            _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
+            _cpu.CachedCall(self._forward, self, "_forward"),
+            _cpu.CachedCall(self._backward, self, "_backward"),
+        )
 
     if TYPE_CHECKING:
 

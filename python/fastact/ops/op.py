@@ -254,6 +254,10 @@ class Op(Generic[P, R]):
             return _bridge().call(self, args, kwargs)
         return self._call(*args, **kwargs)
 
+    def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What records calls like this one, of tensors of which some require grad."""
+        return _bridge().recorder(self, args, kwargs)
+
     if TYPE_CHECKING:
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -348,7 +352,7 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
         self.entry_points = MappingProxyType(entry_points)
         for name, point in entry_points.items():
             if name == "call":
-                self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__"))
+                self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__", self._recorder))
                 continue
             method = getattr(self, name)
             function = getattr(self, f"_{name}", method)

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..interop import foreign
-from . import autograd
+from .autograd import recorder
 from .spec import spec_of, tensors_of
 
 
 def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The op's value."""
-    spec = spec_of(op)
-    named = spec.named(args, kwargs)
+    named = spec_of(op).named(args, kwargs)
     if any(map(foreign.is_for_dispatcher, tensors_of(named))):
         from . import dispatch  # whose operators take some time to register
 
         return dispatch.call(op, named)
-    return autograd.call(spec, named, args, kwargs)
+    return recorder(op, args, kwargs)(args, kwargs)

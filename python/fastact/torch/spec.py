@@ -17,6 +17,7 @@ class Spec:
     of : for an argument with a gradient, the place of that among the gradients of `backward`.
     incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
         for all results.
+    saves_in_order : whether `backward` takes them, and what is saved, by position.
     """
 
     def __init__(self, op: Any) -> None:
@@ -33,6 +34,9 @@ class Spec:
         if not self.backward_takes.issuperset(self.incoming):
             self.incoming = ("dy",)
         self.saves: tuple[str, ...] = op.saves
+        leading = (*backward.arrays, *(n for n in backward.defaults if n not in backward.by_keyword))
+        in_order = (*self.incoming, *self.saves)
+        self.saves_in_order = leading[: len(in_order)] == in_order
         # Options that backward is told again, an activation's own among them.
         own = set(Parameters.__annotations__)
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}

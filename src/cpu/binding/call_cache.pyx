@@ -16,6 +16,8 @@
 #   - a native function is given the size of every workspace, and refuses one that is short;
 #   - a call in which another op was called, that was given a stream, or whose result or arguments are
 #     of a type that is not listed here, is unrecorded;
+#   - of calls that record gradients no memory is planned: what is kept is how the framework's bridge
+#     records calls of that key (`recorder`), whose steps are calls of other entry points;
 #   - an entry point keeps MAX_PLANS keys and then starts anew; FASTACT_CALL_CACHE=0 keeps none.
 #
 # Measurements: docs/design/runtime.md.
@@ -447,10 +449,11 @@ cdef class CachedCall:
     cdef object function
     cdef object owner    # the op, and
     cdef str attribute   # the name under which the op has this entry point
+    cdef object recorder # (args, kwargs) -> what records calls of that key; None: this one never does
     cdef dict plans
 
-    def __init__(self, function, owner, str attribute):
-        self.function = function
+    def __init__(self, function, owner, str attribute, recorder=None):
+        self.function, self.recorder = function, recorder
         self.owner, self.attribute = owner, attribute
         self.plans = {}
 
@@ -465,7 +468,7 @@ cdef class CachedCall:
         refuse_current_draft()
         if (
             not call_cache_enabled or current_draft() is not NULL
-            or not make_key(&key, args, kwargs)
+            or not make_key(&key, args, kwargs, self.recorder is not None)
         ):
             return self.function(*args, **kwargs)
         words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
@@ -473,6 +476,11 @@ cdef class CachedCall:
         if type(plan) is CallPlan:
             result = (<CallPlan>plan).run(&key)
             return self.function(*args, **kwargs) if result is NotImplemented else result
+        if key.records:
+            if plan is None:
+                plan = self.recorder(args, kwargs)
+                self.remember(words, plan)
+            return plan(args, kwargs)
         if plan is SEEN:
             return self.record(&key, words, args, kwargs)
         result = self.function(*args, **kwargs)

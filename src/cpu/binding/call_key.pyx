@@ -2,13 +2,14 @@
 # runs, and with what arguments but the addresses of its arrays. Two calls of an entry point with
 # equal keys run the same call plan (call_cache.pyx).
 #
-#   arrays and tensors   dtype, shape, strides, writability, device, which of them begin at one address
+#   arrays and tensors   dtype, shape, strides, writability, device, which of them begin at one address,
+#                        which of them require grad while gradients are recorded
 #   numbers and text     by type and value; keywords by name, apart from positional arguments
 #   ops                  by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
-# Anything else has no key (a list, an array scalar, a tensor that requires grad, an empty array), and
-# its call takes the slow path. An array that turns out to be no operand of the op, as a 0-d array in
+# Anything else has no key (a list, an array scalar, an empty array), nor has a call that records
+# gradients of an entry point that does not, and its call takes the slow path. An array that turns out to be no operand of the op, as a 0-d array in
 # the place of a number, makes the call unrecorded: see PlanDraft.
 
 cdef enum:
@@ -21,6 +22,7 @@ cdef struct CallKey:
     int count
     int arrays
     int ops
+    bint may_record, records  # gradients
     TensorType* kind  # NULL: NumPy
     DLDevice device
     uint64_t[MAX_WORDS] words
@@ -108,11 +110,15 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef DLTensor tensor
     cdef int64_t expected = 1
     cdef bint contiguous = True
+    cdef bint records = records_gradient(x, kind)
     cdef int dtype, i
     if key.arrays and (key.kind is NULL or key.kind.api is not kind.api):
         return False
-    if not is_plain_tensor(x, kind):
+    if records and (not key.may_record or kind.records_gradients is NULL):
         return False
+    if is_negated(x, kind):
+        return False
+    key.records |= records
     try:
         kind.api.borrow(<void*>x, &tensor)
     except Exception:
@@ -137,7 +143,7 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
         tensor.strides = NULL
     return put_array(
         key, x, <char*>tensor.data + tensor.byte_offset, dtype, tensor.ndim, tensor.shape,
-        tensor.strides, item_size(dtype), 0,
+        tensor.strides, item_size(dtype), <uint64_t>records << 33,
     )
 
 
@@ -194,12 +200,13 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
     return kind is not NULL and put_tensor(key, value, kind)
 
 
-cdef bint make_key(CallKey* key, tuple args, dict kwargs) except -1:
-    """False: this call has no key."""
+cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) except -1:
+    """False: this call has no key. may_record: gradients; whether it does is in the key then."""
     cdef Py_ssize_t at = 0
     cdef PyObject* name
     cdef PyObject* value
     key.count = key.arrays = key.ops = 0
+    key.may_record, key.records = may_record, False
     key.kind = NULL
     put(key, <uint64_t>thread_limit() << 32 | <uint32_t>isa_number)
     for argument in args:

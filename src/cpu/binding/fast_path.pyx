@@ -115,12 +115,16 @@ cdef TensorType* tensor_type_known(PyTypeObject* tensor_type) noexcept:
     return NULL
 
 
-cdef bint is_plain_tensor(object x, TensorType* kind) except -1:
-    """Its memory holds its values, and no gradient of it would have to be recorded."""
-    if kind.has_gradients and x.requires_grad:
-        if kind.records_gradients is NULL or (<object>kind.records_gradients)():
-            return False
-    return not (kind.has_negation and x.is_neg())
+cdef bint records_gradient(object x, TensorType* kind) except -1:
+    """Whether a gradient of it would have to be recorded."""
+    if not (kind.has_gradients and x.requires_grad):
+        return False
+    return kind.records_gradients is NULL or (<object>kind.records_gradients)()
+
+
+cdef bint is_negated(object x, TensorType* kind) except -1:
+    """Whether its memory holds the values with the other sign."""
+    return kind.has_negation and x.is_neg()
 
 
 cdef bint may_have_tangents(TensorType* kind) except -1:
@@ -171,7 +175,7 @@ cdef bint quick_tensor(
         own = tensor_type_known(Py_TYPE(x))
         if own is NULL or own.api is not kind.api:
             return False
-    if not is_plain_tensor(x, kind):
+    if records_gradient(x, kind) or is_negated(x, kind):
         return False
     try:
         kind.api.borrow(<void*>x, &tensor)
