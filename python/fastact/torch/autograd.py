@@ -23,9 +23,10 @@ class Recorded:
     places : of their gradients among those of the op, -1 where there is none.
     models : shape, dtype and device of each, by which gradients are made where some are left out.
     in_order : whether the gradients of the tensors are those of the op.
+    as_given : whether the tensors are what is given by position.
     """
 
-    def __init__(self, spec: Spec, named: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec, named: Mapping[str, Any], args: Sequence[Any]) -> None:
         self.spec, op = spec, spec.op
         self.forward, self.backward = op.forward, op.backward
         self.names = [n for n, value in named.items() if isinstance(value, torch.Tensor)]
@@ -33,12 +34,15 @@ class Recorded:
         self.places = [spec.of.get(name, -1) for name in self.names]
         self.models: list[Any] = []
         self.dtype = named[self.names[0]].dtype
+        self.as_given = self.names == [*named][: len(args)]
         self.in_order = self.places == [*range(len(op.gradients))]
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
         given: list[Any] = [args, kwargs]
-        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        tensors: Sequence[Any] = args
+        if not self.as_given:
+            tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         try:
             arrays = _step(self, given, *tensors)
         except (TypeError, ValueError) as error:  # nobody has called `forward`
@@ -163,4 +167,4 @@ def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recor
     spec = spec_of(op)
     named = spec.named(args, kwargs)
     check_recorded(spec, named)
-    return Recorded(spec, named)
+    return Recorded(spec, named, args)
