@@ -160,6 +160,47 @@ def test_numbers_and_gradients_that_repeat():
     assert turned.grad.shape == (4, 3)
 
 
+def test_what_repeats_is_recorded_as_before():
+    """Calls alike but for what requires grad, for options, shapes and layouts, in turns."""
+    w = torch.randn(6, dtype=torch.float64)
+    for _ in range(4):
+        for shape, eps, needs in (((3, 6), 1e-5, 3), ((3, 6), 1e-1, 3), ((2, 6), 1e-5, 2), ((3, 6), 1e-5, 1)):
+            x = torch.randn(shape, dtype=torch.float64)
+            tensors = [t.clone().requires_grad_(bool(needs & k)) for t, k in ((x, 1), (w, 2))]
+            leaves = [t for t in tensors if t.requires_grad]
+            y = fa.layer_norm(*tensors, eps=eps)
+            expected = torch.nn.functional.layer_norm(tensors[0], (6,), tensors[1], None, eps)
+            dy = torch.randn(shape, dtype=torch.float64)
+            for got, right in zip(
+                (y, *torch.autograd.grad(y, leaves, dy)),
+                (expected, *torch.autograd.grad(expected, leaves, dy)),
+                strict=True,
+            ):
+                assert torch.allclose(got, right)
+
+
+def test_calls_that_record_are_remembered():
+    x = torch.randn(3, 5, requires_grad=True)
+    before = fa.softmax._cached_calls()
+    for _ in range(3):
+        fa.softmax(x, axis=0).sum().backward()
+    assert fa.softmax._cached_calls() == before + 1
+
+
+def test_threads_record_beside_each_other():
+    from concurrent.futures import ThreadPoolExecutor
+
+    xs = [torch.randn(4, 8, requires_grad=True) for _ in range(4)]
+    rights = [torch.autograd.grad(fa.layer_norm(x).pow(3).sum(), x)[0] for x in xs]
+
+    def often(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.autograd.grad(fa.layer_norm(x).pow(3).sum(), x)[0] for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for right, found in zip(rights, pool.map(often, xs), strict=True):
+            assert all(torch.equal(dx, right) for dx in found)
+
+
 def test_hooks_and_accumulation():
     x = torch.randn(3, 4, requires_grad=True)
     seen: list[torch.Tensor] = []
@@ -249,15 +290,63 @@ def test_what_gets_no_gradient_is_refused(case):
             call(t)
 
 
-def test_bad_tensors():
+class Own(torch.Tensor):
+    """A class that answers torch's functions itself."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def nested() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+BAD_TENSORS = {
+    "complex": lambda: torch.ones(3, dtype=torch.complex64),
+    "conjugated": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "sparse rows": lambda: torch.eye(3).to_sparse_csr(),
+    "nested": nested,
+    "an uninitialized parameter": lambda: torch.nn.UninitializedParameter(requires_grad=False),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    "integers": lambda: torch.ones(3, dtype=torch.int32),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+@pytest.mark.filterwarnings("ignore:.*quant.*")
+@pytest.mark.parametrize("kind", BAD_TENSORS)
+def test_bad_tensors(kind):
+    """A message of the call, not of the entry points behind it; with a gradient and without."""
+    tensor = BAD_TENSORS[kind]()
+    for _ in range(3):
+        for op in (fa.mish, fa.layer_norm, fa.softmax):
+            with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: x must"):
+                op(tensor)
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            tensor.requires_grad = True
+
+
+def test_bad_shapes_of_what_requires_grad():
+    x, w = torch.ones(2, 3, requires_grad=True), torch.ones(4, requires_grad=True)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"^fastact\.layer_norm: weight must have shape"):
+            fa.layer_norm(x, w)
+        with pytest.raises(ValueError, match=r"^fastact\.softmax: axis"):
+            fa.softmax(x, axis=2)
+        with pytest.raises(TypeError, match=r"^fastact\.mish: "):
+            fa.mish(x, slope=1)
+
+
+def test_a_class_of_its_own():
+    x = torch.ones(3, requires_grad=True).as_subclass(Own)
+    with pytest.raises(TypeError, match=r"^fastact\.mish: x must be a dense array .*Own"):
+        fa.mish(x)
+
+
+def test_one_framework_and_complex_gradients():
     grad = {"requires_grad": True}
-    for tensor in (
-        torch.ones(3, dtype=torch.complex64, **grad),
-        torch.eye(3).to_sparse().requires_grad_(),
-        torch.nn.UninitializedParameter(),
-    ):
-        with pytest.raises(TypeError, match=r"^fastact\.mish\S*: x must"):
-            fa.mish(tensor)
     with pytest.raises(TypeError, match="all arrays must come from one framework"):
         fa.layer_norm(torch.ones(3, **grad), np.ones(3))
     x = torch.ones(3, **grad)

@@ -1,6 +1,8 @@
 """`SyncBatchNorm` in two processes of gloo, against one process with the whole batch."""
 
 import copy
+import os
+import signal
 import time
 from datetime import timedelta
 from itertools import chain
@@ -183,6 +185,51 @@ def test_a_process_that_is_missing(found):
     assert message.startswith("fastact.torch.nn.SyncBatchNorm: every process of the group must")
     assert "rank 0 of 2 had no answer" in message
     assert seconds < SECONDS / 2
+
+
+def survivor(rank: int, folder: str, victim_dies_in: str) -> None:
+    """Two steps of training, in the second of which the other process is killed."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=SECONDS),
+    )
+    module = norm(fnn.SyncBatchNorm, {}, torch.float32)
+    for number in range(2):
+        x = torch.randn(4, 4, requires_grad=True)
+        try:
+            if rank and number and victim_dies_in == "forward":
+                os.kill(os.getpid(), signal.SIGKILL)
+            y = module(x)
+            if rank and number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            y.square().sum().backward()
+        except RuntimeError as error:
+            Path(folder, "told").write_text(f"{number} {error}")
+            os._exit(0)  # the group is broken: there is nobody to say goodbye to
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_process_that_is_killed(tmp_path, direction):
+    """The other one has an error that says so, and does not wait for the group's time."""
+    context = torch.multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=survivor, args=(rank, str(tmp_path), direction)) for rank in range(2)
+    ]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join(SECONDS / 2)
+    hung = [each for each in processes if each.is_alive()]
+    for each in hung:
+        each.kill()
+    assert not hung
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("1 fastact.torch.nn.SyncBatchNorm: every process of the group must")
+    assert "rank 0 of 2 had no answer" in told
 
 
 def test_convert_sync_batchnorm():

@@ -215,6 +215,15 @@ def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return False
 
 
+def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
+    """Whether torch's autocast is on for tensors of these kinds of devices, of which one is given."""
+    torch = _torch()
+    if torch is None:
+        return False
+    kinds = {value.device.type for value in args if isinstance(value, torch.Tensor)}
+    return any(kind in devices and torch.is_autocast_enabled(kind) for kind in kinds)
+
+
 def is_for_dispatcher(tensor: Any) -> bool:
     """Whether torch's dispatcher is to carry out what is done to a tensor.
 
@@ -267,17 +276,18 @@ def _mark_each(tensors: tuple[Any, ...]) -> None:
             sys.modules["torch"].autograd.graph.increment_version(tensor)
 
 
-def torch_state(tensor_type: type) -> tuple[Any, Any, Any] | None:
+def torch_state(tensor_type: type) -> tuple[Any, ...] | None:
     """What a compiled call asks of torch; None if the type is not its.
 
-    The function that marks a tuple of tensors as written, the one that tells whether gradients are
-    recorded, and the dictionary in which `_current_level` is 0 or more while tensors may have
+    The function that marks a tuple of tensors as written, those that tell whether gradients are
+    recorded and whether autocast is on, and the dictionary in which `_current_level` is 0 or more while tensors may have
     tangents.
     """
     torch = _torch()
     if torch is None or not issubclass(tensor_type, torch.Tensor):
         return None
-    return marker(), torch.is_grad_enabled, vars(torch.autograd.forward_ad)
+    casts = torch._C._is_any_autocast_enabled
+    return marker(), torch.is_grad_enabled, casts, vars(torch.autograd.forward_ad)
 
 
 def is_plain_class(tensor_type: type) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .activation import activation
 from .bounds import Bounds, Scaling
-from .op import names_of_ops
+from .op import float32_under_autocast, names_of_ops
 from .types import A, Out, Stream
 
 
@@ -833,6 +833,7 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
+@float32_under_autocast("cuda")
 @activation(
     Bounds(3, 4, 1.2e-07, scaling=Scaling("beta", "beta x", lambda x, beta: beta * x)),
     rules=[("beta must be above zero", lambda beta: beta > 0)],

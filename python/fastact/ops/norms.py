@@ -9,10 +9,11 @@ oracle in `check/reference.py`.
 from typing import TYPE_CHECKING, Unpack
 
 from .norm import AddNormOut, NormOut, groups_of_channels, named_axes, norm, single_channels
-from .op import names_of_ops
+from .op import float32_under_autocast, names_of_ops
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Parameters, Stream
 
 
+@float32_under_autocast("cuda")
 @norm(over=named_axes)
 def layer_norm(
     x: A,
@@ -109,6 +110,7 @@ def layer_norm(
     """
 
 
+@float32_under_autocast("cuda")
 @norm(over=named_axes)
 def rms_norm(
     x: A,
@@ -212,6 +214,7 @@ def rms_norm(
     """
 
 
+@float32_under_autocast("cuda")
 @norm(over=named_axes)
 def add_layer_norm(
     x: A,
@@ -310,6 +313,7 @@ def add_layer_norm(
     """
 
 
+@float32_under_autocast("cuda")
 @norm(over=named_axes)
 def add_rms_norm(
     x: A,
@@ -420,6 +424,7 @@ def add_rms_norm(
     """
 
 
+@float32_under_autocast("cuda")
 @norm(over=groups_of_channels, num_groups=2)
 def group_norm(
     x: A,

@@ -245,11 +245,16 @@ class Op(Generic[P, R]):
         """What calling the op gives, of the arrays in it."""
         return arrays if len(arrays) > 1 else arrays[0]
 
+    #: Kinds of devices on which torch's autocast computes it in float32.
+    autocast: frozenset[str] = frozenset()
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the op does where compiled code does not serve it."""
+        if self.autocast and foreign.is_cast(self.autocast, args):
+            return _bridge().call_in_float32(self, args, kwargs)
         if foreign.is_for_torch(args, kwargs):
             return _bridge().call(self, args, kwargs)
         return self._call(*args, **kwargs)
@@ -259,6 +264,8 @@ class Op(Generic[P, R]):
         return _bridge().recorder(self, args, kwargs)
 
     if TYPE_CHECKING:
+
+        def _watch_autocast(self) -> None: ...  # of the compiled half
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -376,6 +383,20 @@ def register(op: AnyOp) -> AnyOp:
         raise RuntimeError(f"two ops are named {op.name!r}")
     _ops[op.name] = op
     return op
+
+
+def float32_under_autocast(*devices: str) -> Callable[[AnyOp], AnyOp]:
+    """Declare of an op that torch's autocast computes it in float32 on these kinds of devices.
+
+    As torch's own lists have its op; an op that they do not name is computed in the data's dtype.
+    """
+
+    def declare(op: AnyOp) -> AnyOp:
+        op.autocast = frozenset(devices)
+        op._watch_autocast()
+        return op
+
+    return declare
 
 
 def names_of_ops(names: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`
 from typing import TYPE_CHECKING, Any
 
 from . import axes as _axes
-from .op import names_of_ops
+from .op import float32_under_autocast, names_of_ops
 from .reduction import Over, Shape, reduction, square_reduction
 from .types import A, Axes, Out, Stream
 
@@ -23,6 +23,7 @@ def _sample(x: Any, dy: Any) -> dict[str, Any]:
     return {"x": x, "axis": 0}
 
 
+@float32_under_autocast("cuda")
 @reduction(_over_axes, sample=_sample)
 def sum(
     x: A, /, axis: Axes = None, *, keepdims: bool = False, out: Out[A] = None, stream: Stream = None

@@ -7,11 +7,12 @@ entry points do (`softmax.py`). The formulas are in `src/common/softmax/softmax.
 
 from typing import TYPE_CHECKING
 
-from .op import names_of_ops
+from .op import float32_under_autocast, names_of_ops
 from .softmax import RowAxes, logsumexp_op, loss_op, softmax_op
 from .types import A, Array, Out, Stream
 
 
+@float32_under_autocast("cuda")
 @softmax_op
 def softmax(
     x: A,
@@ -95,6 +96,7 @@ def softmax(
     """
 
 
+@float32_under_autocast("cuda")
 @softmax_op
 def log_softmax(
     x: A,
@@ -178,6 +180,7 @@ def log_softmax(
     """
 
 
+@float32_under_autocast("cuda")
 @logsumexp_op
 def logsumexp(
     x: A,
@@ -264,6 +267,7 @@ def logsumexp(
     """
 
 
+@float32_under_autocast("cpu", "cuda")
 @loss_op
 def cross_entropy(
     logits: A,

@@ -9,9 +9,27 @@ All of it is read off the ops' specifications (`spec.py`).
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ..interop import foreign
 from .autograd import recorder
 from .spec import spec_of, tensors_of
+
+
+def call_in_float32(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The op's value as autocast has it: of tensors of 16 bits that are float32 now.
+
+    As in torch, what is given as an output stays as it is.
+    """
+    cast = {name: value if name == "out" else _wide(value) for name, value in kwargs.items()}
+    device = next(value.device.type for value in args if isinstance(value, torch.Tensor))
+    with torch.autocast(device, enabled=False):
+        return op(*map(_wide, args), **cast)
+
+
+def _wide(value: Any) -> Any:
+    is_short = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if is_short else value
 
 
 def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -110,6 +110,9 @@ class Operators:
                 f"fastact::{name}{entry}", self._batched(name + entry), lib=library
             )
         library.impl(name, self._differentiable, "Autograd")
+        for device in op.autocast:
+            cast: Any = torch.library.register_autocast  # it has no types
+            cast(f"fastact::{name}", device, torch.float32, lib=library)
 
     def _argument(self, name: str) -> str:
         kind = self.takes[name]

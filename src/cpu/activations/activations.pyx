@@ -57,6 +57,10 @@ cdef class FastActivation:
     def _cache_calls(self, CachedCall call, CachedCall forward, CachedCall backward):
         self.cached_call, self.cached_forward, self.cached_backward = call, forward, backward
 
+    def _watch_autocast(self):
+        """Under autocast leave calls of the op, though not of its entry points, to the Python half."""
+        self.cached_call.casts = True
+
     cdef bint understand(
         self, tuple args, dict kwargs, PyObject** out, PyObject** accumulate
     ) noexcept:
@@ -89,6 +93,7 @@ cdef class FastActivation:
         work.parameters = self.defaults
         work.kernels = &table.forward[work.which][0]
         work.backward = work.accumulate = False
+        work.casts = self.cached_call.casts and not keep_inputs  # not `forward`
         return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
 
     def __call__(self, x, /, *args, **kwargs):
@@ -170,7 +175,7 @@ cdef class FastActivation:
             work.which = self._which
             work.parameters = self.defaults
             work.kernels = &table.backward[work.which][0][0]
-            work.backward = True
+            work.backward, work.casts = True, False
             work.accumulate = accumulate is not NULL and <object>accumulate
             result = quick(&work, 2, values, None if out is NULL else <object>out, False)
             if result is not NotImplemented:

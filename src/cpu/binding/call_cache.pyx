@@ -451,6 +451,7 @@ cdef class CachedCall:
     cdef str attribute   # the name under which the op has this entry point
     cdef object recorder # (args, kwargs) -> what records calls of that key; None: this one never does
     cdef dict plans
+    cdef bint casts      # under autocast the call may be one in another dtype
 
     def __init__(self, function, owner, str attribute, recorder=None):
         self.function, self.recorder = function, recorder
@@ -470,6 +471,8 @@ cdef class CachedCall:
             not call_cache_enabled or current_draft() is not NULL
             or not make_key(&key, args, kwargs, self.recorder is not None)
         ):
+            return self.function(*args, **kwargs)
+        if self.casts and key.kind is not NULL and may_cast(key.kind):
             return self.function(*args, **kwargs)
         words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
         plan = self.plans.get(words)
@@ -518,6 +521,10 @@ cdef class CachedOp:
 
     def _cache_calls(self, CachedCall entry):
         self.entry = entry
+
+    def _watch_autocast(self):
+        """Under autocast leave calls of the op, though not of its entry points, to Python."""
+        self.entry.casts = True
 
     def _cached_calls(self):
         """How many keys of calls of the op are remembered."""

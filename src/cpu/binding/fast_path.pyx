@@ -19,6 +19,7 @@ cdef struct Work:
     int which
     bint backward
     bint accumulate
+    bint casts  # under autocast it may be computed in another dtype
 
 
 cdef struct FitDevice:
@@ -65,6 +66,7 @@ cdef struct TensorType:
     # Of torch (`foreign.torch_state`), or NULL; `kept_alive` holds them.
     PyObject* mark_written       # (tuple of tensors): raise their version counters
     PyObject* records_gradients  # (): whether operations on tensors are recorded now
+    PyObject* any_autocast       # (): whether autocast is on, for any kind of device
     PyObject* forward_mode       # dict whose "_current_level" is >= 0 while tangents may be there
 
 
@@ -93,11 +95,13 @@ def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
         NULL,
         NULL,
         NULL,
+        NULL,
     )
     if state is not None:
         row.mark_written = PyTuple_GET_ITEM(state, 0)
         row.records_gradients = PyTuple_GET_ITEM(state, 1)
-        row.forward_mode = PyTuple_GET_ITEM(state, 2)
+        row.any_autocast = PyTuple_GET_ITEM(state, 2)
+        row.forward_mode = PyTuple_GET_ITEM(state, 3)
     if tensor_type_known(row.type) is not NULL:
         return
     kept_alive.append((tensor_type, api_capsule, state))
@@ -134,6 +138,11 @@ cdef bint may_have_tangents(TensorType* kind) except -1:
         return False
     level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
     return level is not NULL and <object>level >= 0
+
+
+cdef bint may_cast(TensorType* kind) except -1:
+    """Whether autocast is on."""
+    return kind.any_autocast is not NULL and (<object>kind.any_autocast)()
 
 
 cdef int mark_written(TensorType* kind, tuple tensors) except -1:
@@ -226,7 +235,7 @@ cdef object quick(
     cdef const DeviceTable* remote = NULL
     if not PyArray_CheckExact(first):
         kind = tensor_type_known(Py_TYPE(first))
-        if kind is NULL or may_have_tangents(kind):
+        if kind is NULL or may_have_tangents(kind) or (work.casts and may_cast(kind)):
             return NotImplemented
     for k in range(inputs):
         x = <object>values[k]

@@ -1,0 +1,195 @@
+"""Models of Hugging Face's transformers made to compute by fastact, in the way of their `kernels`.
+
+    from fastact.torch.transformers import kernelize
+
+    model = kernelize(LlamaForCausalLM(config))
+
+`kernels` finds layers by names that transformers gives its classes, and puts another `forward` into
+their modules; parameters, hooks and checkpoints stay. `MAPPING` says which it is for each name, as
+`kernels.register_kernel_mapping` and `use_kernel_mapping` take it. Some classes have no name: the
+norms of Gemma, which add 1 to their weight, the gated feed-forward layers, of which activation and
+product are one pass here, and every class where transformers finds no `kernels` of the versions
+that it takes. `name_layers` names them.
+
+Rounding is the model's own but for what is fused: norms as published (`casting` of
+`fastact.rms_norm`), and act(a) b is rounded once instead of twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import kernels
+import torch
+from torch import Tensor
+
+import fastact as fa
+
+
+class RMSNorm(torch.nn.Module):
+    """As Llama has it and most others: rounded to the data's dtype before the weight."""
+
+    can_torch_compile = True
+
+    weight: Tensor
+    variance_epsilon: float
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return fa.rms_norm(
+            hidden_states, self.weight, eps=self.variance_epsilon, casting="llama"
+        )
+
+
+class GemmaRMSNorm(torch.nn.Module):
+    """As Gemma has it: the weight is one more, in float32, and the result is rounded once."""
+
+    can_torch_compile = True
+
+    weight: Tensor
+    eps: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fa.rms_norm(x, self.weight, eps=self.eps, casting="gemma")
+
+
+class SiLU(torch.nn.Module):
+    can_torch_compile = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.silu(input)
+
+
+class GeLU(torch.nn.Module):
+    can_torch_compile = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.gelu(input)
+
+
+class GeluTanh(torch.nn.Module):
+    """The approximation by tanh, which transformers has under three names."""
+
+    can_torch_compile = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.gelu(input, "tanh")
+
+
+class GatedMLP(torch.nn.Module):
+    """down(act(gate(x)) up(x))."""
+
+    can_torch_compile = True
+
+    gate_proj: torch.nn.Module
+    up_proj: torch.nn.Module
+    down_proj: torch.nn.Module
+    act_fn: torch.nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = _GATES[type(self.act_fn).__name__]
+        product = fa.gated(self.gate_proj(x), self.up_proj(x), **options)
+        return self.down_proj(product)  # type: ignore[no-any-return]
+
+
+# The activations of a gated layer, by the class of the module that computes them.
+_GATES: dict[str, dict[str, Any]] = {
+    "SiLUActivation": {"activation": "silu"},
+    "SiLU": {"activation": "silu"},
+    "GELUActivation": {"activation": "gelu"},
+    "GELUTanh": {"activation": "gelu", "approximate": "tanh"},
+    "NewGELUActivation": {"activation": "gelu", "approximate": "tanh"},
+    "FastGELUActivation": {"activation": "gelu", "approximate": "tanh"},
+    "ReLU": {"activation": "relu"},
+    "MishActivation": {"activation": "mish"},
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What `kernels` takes for a repository: something that loads a class."""
+
+    layer: type[torch.nn.Module]
+
+    def load(self) -> type[torch.nn.Module]:
+        return self.layer
+
+
+LAYERS: dict[str, type[torch.nn.Module]] = {
+    "RMSNorm": RMSNorm,
+    "GemmaRMSNorm": GemmaRMSNorm,
+    "SiLU": SiLU,
+    "GeLU": GeLU,
+    "GeluTanh": GeluTanh,
+    "NewGELU": GeluTanh,
+    "FastGELU": GeluTanh,
+    "GatedMLP": GatedMLP,
+}
+
+#: For `kernels`: the layers on the CPU, by their names.
+MAPPING: dict[str, dict[str, Layer]] = {
+    name: {"cpu": Layer(layer)} for name, layer in LAYERS.items()
+}
+
+# Classes that may have no name, and that of the layer for them.
+_NAMES = {
+    "LlamaRMSNorm": "RMSNorm",
+    "MistralRMSNorm": "RMSNorm",
+    "Qwen2RMSNorm": "RMSNorm",
+    "Qwen3RMSNorm": "RMSNorm",
+    "GemmaRMSNorm": "GemmaRMSNorm",
+    "Gemma2RMSNorm": "GemmaRMSNorm",
+    "Gemma3RMSNorm": "GemmaRMSNorm",
+    "LlamaMLP": "GatedMLP",
+    "MistralMLP": "GatedMLP",
+    "Qwen2MLP": "GatedMLP",
+    "Qwen3MLP": "GatedMLP",
+    "GemmaMLP": "GatedMLP",
+    "Gemma2MLP": "GatedMLP",
+    "Gemma3MLP": "GatedMLP",
+    "SiLUActivation": "SiLU",
+    "GELUActivation": "GeLU",
+    "GELUTanh": "GeluTanh",
+    "NewGELUActivation": "NewGELU",
+    "FastGELUActivation": "FastGELU",
+}
+
+
+def name_layers(model: torch.nn.Module) -> None:
+    """Give classes of a model's modules the names by which `MAPPING` has them.
+
+    Only classes of transformers itself that have no name: a subclass computes what is its own.
+    """
+    for cls in set(map(type, model.modules())):
+        name = _NAMES.get(cls.__name__, "")
+        is_theirs = cls.__module__.startswith(("transformers.models.", "transformers.activations"))
+        if not (name and is_theirs) or "kernel_layer_name" in vars(cls):
+            continue
+        condition = _has_known_gate if name == "GatedMLP" else None
+        kernels.replace_kernel_forward_from_hub(cls, name, condition)
+
+
+def _has_known_gate(module: Any) -> bool:
+    return type(module.act_fn).__name__ in _GATES
+
+
+def kernelize(model: torch.nn.Module) -> torch.nn.Module:
+    """Let fastact compute the layers of a model of transformers that it has, in place.
+
+    For inference and training, compiled or not.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        On the CPU. It is changed.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+    """
+    name_layers(model)
+    mode = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
+    with kernels.use_kernel_mapping(MAPPING, inherit_mapping=False):
+        made: torch.nn.Module = kernels.kernelize(model, mode=mode, device="cpu")
+    return made

@@ -1,0 +1,121 @@
+"""Models of transformers from small random configurations, as they are and computed by fastact."""
+
+import copy
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("kernels")
+
+import transformers
+
+from fastact.torch.transformers import GatedMLP, GemmaRMSNorm, RMSNorm, kernelize
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+MODELS = {
+    "Llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "Qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "Gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
+}
+each_model = pytest.mark.parametrize("name", MODELS)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def model_of(name: str, seed: int = 0) -> Any:
+    """With weights of norms that are no ones, and logits that are apart."""
+    config, cls = MODELS[name]
+    torch.manual_seed(seed)
+    model = cls(config(**SMALL, attn_implementation="eager")).eval()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            p.copy_(torch.randn_like(p) * (0.3 if "norm" in key else 2 * p.shape[-1] ** -0.5))
+    return model
+
+
+def exact_of(model: Any) -> Any:
+    """The model in float64, where its norms would go by way of float32."""
+
+    def norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+        is_gemma = not hasattr(module, "variance_epsilon")
+        eps = module.eps if is_gemma else module.variance_epsilon
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (module.weight + is_gemma)
+
+    model = copy.deepcopy(model).double()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = MethodType(norm, module)
+    return model
+
+
+def forwards(model: Any) -> list[Any]:
+    """Where the forward of each module is from."""
+    return [getattr(m.forward, "__func__", m.forward) for m in model.modules()]
+
+
+@each_model
+@each_dtype
+def test_logits_are_as_near_to_float64(name, dtype):
+    """Over several models: of one alone, chance decides which errors cancel."""
+    errors = torch.zeros(2, dtype=torch.float64)
+    for seed in range(4):
+        model = model_of(name, seed).to(dtype)
+        tokens = torch.randint(2, 96, (8, 24), generator=torch.Generator().manual_seed(seed))
+        ours = kernelize(copy.deepcopy(model))
+        with torch.inference_mode():
+            right = exact_of(model)(tokens).logits
+            for i, each in enumerate((ours, model)):
+                errors[i] += (each(tokens).logits.double() - right).square().mean()
+    assert errors[0] <= 1.05 * errors[1]
+
+
+@each_model
+@each_dtype
+def test_the_same_greedy_tokens(name, dtype):
+    model = model_of(name).to(dtype)
+    start = torch.randint(2, 96, (2, 8), generator=torch.Generator().manual_seed(2))
+    options = {"max_new_tokens": 16, "do_sample": False}
+    expected = model.generate(start, **options)
+    ours = kernelize(copy.deepcopy(model))
+    assert torch.equal(ours.generate(start, **options), expected)
+
+
+@each_model
+def test_which_layers_are_computed(name):
+    model = model_of(name)
+    before = list(model.state_dict())
+    assert kernelize(model) is model
+    assert list(model.state_dict()) == before
+    found = forwards(model)
+    norm = GemmaRMSNorm if name == "Gemma" else RMSNorm
+    blocks = SMALL["num_hidden_layers"]
+    assert found.count(GatedMLP.forward) == blocks
+    assert found.count(norm.forward) == (4 if name == "Qwen3" else 2) * blocks + 1
+
+
+@each_model
+def test_gradients(name):
+    model = model_of(name)
+    tokens = torch.randint(2, 96, (2, 12), generator=torch.Generator().manual_seed(3))
+    ours = kernelize(copy.deepcopy(model))
+    for m in (ours, model):
+        m(tokens, labels=tokens).loss.backward()
+    for (key, p), q in zip(ours.named_parameters(), model.parameters(), strict=True):
+        scale = float(q.grad.abs().max())
+        assert float((p.grad - q.grad).abs().max()) <= 1e-4 * scale, key
