@@ -120,9 +120,7 @@ class PlanDraft:
 @disjoint_base
 class CachedCall:
     __doc__: str | None
-    def __init__(
-        self, function: Any, owner: Any, attribute: str, recorder: Any = None
-    ) -> None: ...
+    def __init__(self, function: Any, owner: Any, attribute: str, recorder: Any = None) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @disjoint_base

@@ -164,7 +164,12 @@ def test_what_repeats_is_recorded_as_before():
     """Calls alike but for what requires grad, for options, shapes and layouts, in turns."""
     w = torch.randn(6, dtype=torch.float64)
     for _ in range(4):
-        for shape, eps, needs in (((3, 6), 1e-5, 3), ((3, 6), 1e-1, 3), ((2, 6), 1e-5, 2), ((3, 6), 1e-5, 1)):
+        for shape, eps, needs in (
+            ((3, 6), 1e-5, 3),
+            ((3, 6), 1e-1, 3),
+            ((2, 6), 1e-5, 2),
+            ((3, 6), 1e-5, 1),
+        ):
             x = torch.randn(shape, dtype=torch.float64)
             tensors = [t.clone().requires_grad_(bool(needs & k)) for t, k in ((x, 1), (w, 2))]
             leaves = [t for t in tensors if t.requires_grad]

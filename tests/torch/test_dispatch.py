@@ -68,7 +68,7 @@ def test_the_specification_tells_what_is_saved(op):
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """The results of two ways, each with what they are of: the same bits, and the same gradients."""
+    """The results of two ways, each with what they are of, have the same bits and gradients."""
     ones = [torch.ones_like(y) for y in one[0]]
     found = ((*ys, *torch.autograd.grad(ys, xs, ones)) for ys, xs in (one, other))
     for a, b in zip(*found, strict=True):

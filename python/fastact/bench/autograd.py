@@ -2,7 +2,9 @@
 
     python -m fastact.bench.autograd ops --json ops.json
     python -m fastact.bench.autograd models --json models.json
-    python -m fastact.bench.autograd page ops.json models.json --markdown docs/results/torch.md
+    python -m fastact.bench.autograd generate --json generate.json    # needs transformers
+    python -m fastact.bench.autograd page ops.json models.json generate.json \\
+        --markdown docs/results/torch.md
 
 A row of `ops` is a call and its gradient, by every tensor that has one; the cases are those of the
 families (`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor.
@@ -16,7 +18,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -157,6 +158,22 @@ def measure_models(args: argparse.Namespace) -> Iterator[Row]:
                 yield _row(name, case, dtype, given, args.seconds, args.threads, about)
 
 
+def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
+    """Rows of language models: so many tokens one after another."""
+    torch = open_torch(args.threads)
+    for name in args.ops or models.LANGUAGE_MODELS:
+        for dtype in args.dtypes:
+            calls = models.generations(name, getattr(torch, dtype))
+            given = {OURS: calls["converted"], TORCH: calls["as it is"]}
+            case = f"{models.NEW_TOKENS} tokens"
+            row = _row(name, case, dtype, given, args.seconds, args.threads)
+            rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
+            print(
+                f"{name}: tokens a second: " + ", ".join(f"{w} {r:.1f}" for w, r in rates.items())
+            )
+            yield row
+
+
 def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """The table of these rows: times in microseconds, and how many times faster we are."""
     others = dict.fromkeys(name for row in rows for name in row.seconds if name != OURS)
@@ -180,9 +197,10 @@ def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 LEGEND = """\
-A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or what
-a model does: inference, or a training step with its optimiser. Times are medians; both sides take
-turns on as many threads. "× torch": torch's time over that of fastact; above 1, fastact is faster."""
+A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
+what a model does: inference, or a training step with its optimiser. Times are medians; both sides
+take turns on as many threads. × torch: torch's time over that of fastact; above 1, fastact is
+faster."""
 
 
 def page(args: argparse.Namespace) -> None:
@@ -210,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, title in (
         ("ops", measure_ops, "Ops, forward and backward"),
         ("models", measure_models, "Models"),
+        ("generate", measure_generation, "Language models of transformers"),
     ):
         command = commands.add_parser(name)
         command.add_argument("ops", nargs="*", metavar="name", help="only these; of ops, families")

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,38 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "transformer": _transformer,
     "LSTM": _lstm,
 }
+
+
+LANGUAGE_MODELS = ("Llama", "Qwen3", "Gemma")
+
+# Small, of random weights: nothing is downloaded.
+_CONFIGURATION: dict[str, Any] = {
+    "vocab_size": 4096,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+NEW_TOKENS = 32
+
+
+def generations(name: str, dtype: torch.dtype) -> Calls:
+    """Greedy tokens behind a prompt by a model of transformers, as it is and converted."""
+    import transformers
+
+    from ..torch.transformers import kernelize
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**_CONFIGURATION)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).eval()
+    prompt = torch.randint(1, _CONFIGURATION["vocab_size"], (1, 64))
+    both = {"as it is": model, "converted": kernelize(copy.deepcopy(model))}
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
+    return {which: partial(one.generate, prompt, **options) for which, one in both.items()}
 
 
 def _converted(model: nn.Module) -> nn.Module:

@@ -216,7 +216,7 @@ def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
-    """Whether torch's autocast is on for tensors of these kinds of devices, of which one is given."""
+    """Whether torch's autocast is on for tensors of these devices, of which one is given."""
     torch = _torch()
     if torch is None:
         return False
@@ -280,8 +280,8 @@ def torch_state(tensor_type: type) -> tuple[Any, ...] | None:
     """What a compiled call asks of torch; None if the type is not its.
 
     The function that marks a tuple of tensors as written, those that tell whether gradients are
-    recorded and whether autocast is on, and the dictionary in which `_current_level` is 0 or more while tensors may have
-    tangents.
+    recorded and whether autocast is on, and the dictionary in which `_current_level` is 0 or more
+    while tensors may have tangents.
     """
     torch = _torch()
     if torch is None or not issubclass(tensor_type, torch.Tensor):

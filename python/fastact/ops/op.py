@@ -359,7 +359,9 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
         self.entry_points = MappingProxyType(entry_points)
         for name, point in entry_points.items():
             if name == "call":
-                self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__", self._recorder))
+                self._cache_calls(
+                    _cpu.CachedCall(self._plain_call, self, "__call__", self._recorder)
+                )
                 continue
             method = getattr(self, name)
             function = getattr(self, f"_{name}", method)

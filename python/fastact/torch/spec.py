@@ -34,7 +34,10 @@ class Spec:
         if not self.backward_takes.issuperset(self.incoming):
             self.incoming = ("dy",)
         self.saves: tuple[str, ...] = op.saves
-        leading = (*backward.arrays, *(n for n in backward.defaults if n not in backward.by_keyword))
+        leading = (
+            *backward.arrays,
+            *(n for n in backward.defaults if n not in backward.by_keyword),
+        )
         in_order = (*self.incoming, *self.saves)
         self.saves_in_order = leading[: len(in_order)] == in_order
         # Options that backward is told again, an activation's own among them.

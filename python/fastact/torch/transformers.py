@@ -36,9 +36,7 @@ class RMSNorm(torch.nn.Module):
     variance_epsilon: float
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return fa.rms_norm(
-            hidden_states, self.weight, eps=self.variance_epsilon, casting="llama"
-        )
+        return fa.rms_norm(hidden_states, self.weight, eps=self.variance_epsilon, casting="llama")
 
 
 class GemmaRMSNorm(torch.nn.Module):
