@@ -206,6 +206,20 @@ def test_inductor():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.thorough  # as above
+def test_a_package_of_aot_inductor(tmp_path):
+    class Block(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return fa.rms_norm(fa.gelu(2 * x, "tanh"))
+
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        program = torch.export.export(Block(), (torch.zeros(4, 6),))
+        path = str(tmp_path / "block.pt2")
+        package = torch._inductor.aoti_compile_and_package(program, package_path=path)
+        assert torch.equal(torch._inductor.aoti_load_package(package)(x), Block()(x))
+
+
 def test_bad_calls():
     meta = torch.ones(3, device="meta")
     with pytest.raises(TypeError, match="unknown keyword 'slope'; allowed are x, negative_slope"):

@@ -64,9 +64,8 @@ class Recorded:
             saved, options = (), {**options, **by_name}
         if False in needed and (outs := self._outputs(needed)):
             options = {**options, "out": outs}
-        found = self.backward(*incoming, *saved, **options)
-        if not isinstance(found, tuple):
-            found = (found,)
+        gradients = self.backward(*incoming, *saved, **options)
+        found: tuple[Any, ...] = gradients if isinstance(gradients, tuple) else (gradients,)
         if self.in_order and False not in needed:
             return found
         return [
