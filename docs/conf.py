@@ -21,7 +21,13 @@ extensions = [
     "formulas",
     "op_pages",
 ]
-exclude_patterns = ["_build", "_ext", "gallery/*.ipynb", "**/GALLERY_HEADER*", "sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "_ext",
+    "gallery/*.ipynb",
+    "**/GALLERY_HEADER*",
+    "sg_execution_times.rst",
+]
 nitpicky = True
 suppress_warnings = ["config.cache"]
 

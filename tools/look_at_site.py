@@ -3,14 +3,15 @@
     pip install selenium          # and Chromium with its driver: apt install chromium-driver
     python tools/look_at_site.py docs/_build/html PICTURES
 
-Of every page: links and images that lead nowhere, errors in the console, and content that is wider than
-the window. Of some pages, narrow and wide, light and dark: a picture each in the folder PICTURES, for a
-person to look at.
+Of every page: links and images that lead nowhere, errors in the console, and content that is wider
+than the window. Of some pages, narrow and wide, light and dark: a picture each in the folder
+PICTURES, for a person to look at.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -54,9 +55,10 @@ def broken(pages: dict[Path, Links]) -> Iterator[str]:
             file = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             if not file.exists():
                 yield f"{page}: {target} is not there"
-            elif parts.fragment and file in pages:
-                if unquote(parts.fragment) not in pages[file].anchors:
-                    yield f"{page}: {target} names no place of that page"
+                continue
+            place = unquote(parts.fragment)
+            if place and file in pages and place not in pages[file].anchors:
+                yield f"{page}: {target} names no place of that page"
 
 
 def browser() -> webdriver.Chrome:
@@ -64,7 +66,10 @@ def browser() -> webdriver.Chrome:
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options)
+    driver = webdriver.ChromeService(
+        shutil.which("chromedriver")
+    )  # or Selenium looks for one on the net
+    return webdriver.Chrome(options=options, service=driver)
 
 
 def seen(window: webdriver.Chrome, page: Path, folder: Path, root: Path) -> Iterator[str]:
@@ -97,7 +102,9 @@ def main() -> None:
     given = parser.parse_args()
     root = given.site.resolve()
     given.pictures.mkdir(parents=True, exist_ok=True)
-    pages = {page: Links(page) for page in sorted(root.rglob("*.html")) if "_static" not in page.parts}
+    pages = {
+        page: Links(page) for page in sorted(root.rglob("*.html")) if "_static" not in page.parts
+    }
     wrong = list(broken(pages))
     window = browser()
     try:

@@ -58,8 +58,8 @@ def _latex(node: ast.expr, outer: int) -> str:
         case ast.UnaryOp(op=op, operand=a) if type(op) in _INFIX:
             return _parted(f"{_INFIX[type(op)][1]}{_latex(a, 2)}", outer > 2)
         case ast.IfExp(test=test, body=a, orelse=b):
-            cases = rf"{_latex(a, 0)} & \text{{if }} {_latex(test, 0)} \\ {_latex(b, 0)} & \text{{else}}"
-            return rf"\begin{{cases}} {cases} \end{{cases}}"
+            first = rf"{_latex(a, 0)} & \text{{if }} {_latex(test, 0)}"
+            return rf"\begin{{cases}} {first} \\ {_latex(b, 0)} & \text{{else}} \end{{cases}}"
         case ast.Compare(left=a, ops=[op], comparators=[b]) if type(op) in _COMPARED:
             return f"{_latex(a, 0)} {_COMPARED[type(op)]} {_latex(b, 0)}"
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):

@@ -1,4 +1,4 @@
-"""A page for each op, written before Sphinx reads: from `fastact.ops`, docs/results and the op itself.
+"""A page for each op, from its spec, its documentation and docs/results, before Sphinx reads.
 
 An op that is registered has its page and its line in the lists of families; nothing is added here.
 """
@@ -71,9 +71,11 @@ def _documented(op: Any, entry: str) -> str:
     """An entry point as numpydoc sets it, the op itself under its own name."""
     function = op if entry == "call" else getattr(op, entry)
     name = op.name if entry == "call" else f"{op.name}.{entry}"
-    text = str(SphinxDocString(dedent(_first_indented(function.__doc__)), {"show_class_members": False}))
-    signature = op.entry_points[entry].signature
-    return f".. py:function:: fastact.{name}{signature}\n\n{indent(_without_summary(text, entry), '   ')}"
+    text = str(
+        SphinxDocString(dedent(_first_indented(function.__doc__)), {"show_class_members": False})
+    )
+    head = f".. py:function:: fastact.{name}{op.entry_points[entry].signature}"
+    return f"{head}\n\n{indent(_without_summary(text, entry), '   ')}"
 
 
 def _first_indented(doc: str) -> str:
@@ -132,9 +134,7 @@ def _speed(op: Any, measured: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _list_table(rows: Sequence[Sequence[str]]) -> str:
-    lines = [
-        f"   {'*' if not i else ' '} - {cell}" for row in rows for i, cell in enumerate(row)
-    ]
+    lines = [f"   {'*' if not i else ' '} - {cell}" for row in rows for i, cell in enumerate(row)]
     return ".. list-table::\n   :header-rows: 1\n   :class: figures\n\n" + "\n".join(lines)
 
 
@@ -176,7 +176,9 @@ def _errors(op: Any) -> Figure:
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(-6, 6, 20_000)).astype(np.float32)
     figure, axes = _figure("error of float32, in units in the last place")
-    narrow, wide = ((op(v), op.backward(v * 0 + 1, *op.forward(v)[1])) for v in (x, x.astype(float)))
+    narrow, wide = (
+        (op(v), op.backward(v * 0 + 1, *op.forward(v)[1])) for v in (x, x.astype(float))
+    )
     for name, ours, true in zip(("value", "derivative"), narrow, wide, strict=True):
         unit = np.spacing(np.maximum(np.abs(true), np.finfo(np.float32).tiny).astype(np.float32))
         error = np.abs(ours.astype(float) - true) / unit

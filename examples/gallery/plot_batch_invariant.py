@@ -3,8 +3,8 @@ The same bits in any batch
 ==========================
 
 A service that gathers requests into batches wants the answer to a request not to depend on who else
-asked. Of fastact a row's result does not: not on the other rows, its place among them, or the number of
-threads.
+asked. Of fastact a row's result does not: not on the other rows, its place among them, or the
+number of threads.
 """
 
 # %%

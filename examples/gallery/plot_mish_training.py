@@ -2,12 +2,14 @@
 A network in NumPy, trained with Mish
 =====================================
 
-A scientific package that wants a small network does not have to ship a framework: matrix products are
-NumPy's, and what lies between them is one call forward and one backward.
+A scientific package that wants a small network does not have to ship a framework: matrix products
+are NumPy's, and what lies between them is one call forward and one backward.
 """
 
 # %%
 # Points of two spirals, and the class of each.
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -21,12 +23,11 @@ points = np.where(side[:, None] == 1, points, -points).astype(np.float32)
 points += rng.normal(scale=0.02, size=points.shape).astype(np.float32)
 
 # %%
-# Two hidden layers. Everything between two matrix products is ``bias_act``: the sum with the bias and
-# the activation in one pass. What ``forward`` saves, ``backward`` takes.
+# Two hidden layers. Everything between two matrix products is ``bias_act``: the sum with the bias
+# and the activation in one pass. What ``forward`` saves, ``backward`` takes.
 sizes = [2, 32, 32, 2]
 weights = [
-    rng.normal(scale=np.sqrt(2 / a), size=(a, b)).astype(np.float32)
-    for a, b in zip(sizes, sizes[1:], strict=False)
+    rng.normal(scale=np.sqrt(2 / a), size=(a, b)).astype(np.float32) for a, b in pairwise(sizes)
 ]
 biases = [np.zeros(b, np.float32) for b in sizes[1:]]
 
@@ -60,7 +61,9 @@ losses = []
 for _ in range(600):
     loss, found = gradients(points, side)
     losses.append(loss)
-    for parameters, past, new in zip(zip(weights, biases, strict=True), momentum, found, strict=True):
+    for parameters, past, new in zip(
+        zip(weights, biases, strict=True), momentum, found, strict=True
+    ):
         for parameter, velocity, gradient in zip(parameters, past, new, strict=True):
             velocity *= 0.9
             velocity += gradient

@@ -2,8 +2,8 @@
 Mean and variance of a stream
 =============================
 
-``fa.moments`` of parts merge into those of the whole, in one fixed order whoever finishes first, and
-they do not cancel. Sums of x and x² in float32 do.
+``fa.moments`` of parts merge into those of the whole, in one fixed order whoever finishes first,
+and they do not cancel. Sums of x and x² in float32 do.
 """
 
 # %%
@@ -44,6 +44,8 @@ for offset in offsets:
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
 axes.loglog(offsets, np.maximum(sums, 1e-17), "o-", label="sums of x and x², float32")
 axes.loglog(offsets, np.maximum(ours, 1e-17), "s-", label="fastact.moments, merged")
-axes.set(xlabel="mean of the data (its standard deviation is 1)", ylabel="relative error of the variance")
+axes.set(
+    xlabel="mean of the data (its standard deviation is 1)", ylabel="relative error of the variance"
+)
 axes.legend()
 plt.show()
