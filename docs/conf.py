@@ -1,0 +1,64 @@
+"""The site: `make -C docs html`, with what the extra `docs` installs."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+import fastact  # noqa: E402
+
+project = "fastact"
+copyright = "the fastact developers"
+version = release = fastact.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "formulas",
+    "op_pages",
+]
+exclude_patterns = [
+    "_build",
+    "_ext",
+    "gallery/*.ipynb",
+    "**/GALLERY_HEADER*",
+    "sg_execution_times.rst",
+]
+nitpicky = True
+suppress_warnings = ["config.cache"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+numpydoc_show_class_members = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": "/plot_",
+    "download_all_examples": False,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "remove_config_comments": True,
+    "within_subsection_order": "FileNameSortKey",
+}
+
+html_math_renderer = "mathml"  # of _ext/formulas.py
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_title = "fastact"
+html_theme_options = {
+    "show_prev_next": False,
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"index": []}

@@ -1,0 +1,56 @@
+"""
+The same bits in any batch
+==========================
+
+A service that gathers requests into batches wants the answer to a request not to depend on who else
+asked. Of fastact a row's result does not: not on the other rows, its place among them, or the
+number of threads.
+"""
+
+# %%
+# One request among batches of different sizes, at different places.
+import matplotlib.pyplot as plt
+import numpy as np
+
+import fastact as fa
+
+rng = np.random.default_rng(0)
+request = rng.normal(size=(1, 1000)).astype(np.float32)
+weight = rng.normal(size=1000).astype(np.float32)
+
+
+def naive(x):
+    """The textbook's formula, by NumPy."""
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight
+
+
+def ours(x):
+    return fa.layer_norm(x, weight)
+
+
+# %%
+# As in a service the memory's layout is not ours to choose either: here each batch is a part of a
+# larger array, in C or in Fortran order.
+sizes = [1, 2, 3, 7, 8, 33, 64, 257]
+differ = {naive: [], ours: []}
+for function, counts in differ.items():
+    alone = function(request)
+    for size in sizes:
+        batch = rng.normal(size=(size, 1000)).astype(np.float32)
+        place = int(rng.integers(size))
+        batch[place] = request
+        for threads in (1, 2, 4):
+            with fa.num_threads(threads):
+                in_c, in_f = function(batch), function(np.asfortranarray(batch))
+        counts.append(sum(int((y[place] != alone[0]).sum()) for y in (in_c, in_f)))
+assert not any(differ[ours])
+
+# %%
+figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+place = np.arange(len(sizes))
+axes.bar(place - 0.2, differ[naive], 0.4, label="NumPy's formula")
+axes.bar(place + 0.2, differ[ours], 0.4, label="fastact.layer_norm")
+axes.set_xticks(place, sizes)
+axes.set(xlabel="requests in the batch", ylabel="elements with other bits")
+axes.legend()
+plt.show()
