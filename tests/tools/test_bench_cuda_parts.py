@@ -107,7 +107,7 @@ def test_another_machine_or_build_begins_anew(tmp_path, monkeypatch, capsys, fac
     cuda.bench(SOME[:1], told, file, device=StandIn())
     before = file.read_text()
     if fact == "commit":
-        monkeypatch.setattr(cuda, "_commit", lambda: "another")
+        monkeypatch.setattr(cuda, "commit", lambda: "another")
     else:
         monkeypatch.setattr(StandIn, "facts", lambda self: {**FACTS, fact: "another"})
     cuda.bench(SOME[1:2], told, file, device=StandIn())
