@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ..terminal import table
-from .peers import COMPILED, JAX, MKL, NUMPY, ONNX, TORCH
+from .peers import COMPILED, JAX, MKL, NUMPY, ONNX, PARTIAL, TORCH
+from .workloads import FAMILIES
 from .workloads.work import ITEM, Case
 
 _BYTES_A_SECOND = 8e9  # of memory, through two threads
@@ -23,7 +24,7 @@ _HOPELESS = 3
 #: How many times our time a peer takes, about, and seconds that it takes to begin; more in 16 bits.
 _TIMES = {NUMPY: 12.0, TORCH: 3.0, COMPILED: 2.0, ONNX: 3.0, JAX: 2.0}
 _BEGINS = {COMPILED: 8.0, JAX: 0.15, ONNX: 0.02}
-_NUMPY_IN_16_BITS = 60.0
+_NUMPY_IN_16_BITS, _NUMPY_SUMS = 60.0, 3.0
 _FORWARD_ALONE = (NUMPY, ONNX, MKL)  # nearly
 
 
@@ -31,20 +32,25 @@ def seconds_of(case: Case, peers: Sequence[str], seconds: float) -> float:
     """About how many seconds a row takes."""
     if case.direction == "backward":
         peers = [peer for peer in peers if peer not in _FORWARD_ALONE]
+    makers = FAMILIES[case.op.family].others
+    peers = [peer for peer in peers if peer not in PARTIAL or peer in makers]
     ours = _CALL + case.accesses * case.size * ITEM[case.dtype] / _BYTES_A_SECOND
     calls = [ours] * 3 + [ours * _times(case, peer) for peer in peers]
     hopeless = max(_HOPELESS * ours, seconds / _ROUNDS)
     taken = sum(_BEGINS.get(peer, 0.0) for peer in peers)
     taken += case.accesses * case.size * _MAKES
     taken += sum(2 * call + 4 * min(call, _SAMPLE) + _SAMPLE for call in calls)  # to begin with
-    a_round = sum(max(2 * call, _SAMPLE) for call in calls if call <= hopeless)
+    # Before a short sample its call is made once more.
+    a_round = sum(max(call + min(call, _LONG), _SAMPLE) for call in calls if call <= hopeless)
     rounds = _ROUNDS if ours < _LONG else _FEW_ROUNDS
     return taken + max(seconds, rounds * a_round)
 
 
 def _times(case: Case, peer: str) -> float:
-    if peer == NUMPY and ITEM[case.dtype] == 2:
+    if peer == NUMPY and not case.sums and ITEM[case.dtype] == 2:
         return _NUMPY_IN_16_BITS
+    if peer == NUMPY and case.sums:
+        return _NUMPY_SUMS
     return _TIMES.get(peer, 1.0)
 
 
