@@ -1,9 +1,10 @@
 """The CPU benchmark in parts: what a later run adds, where results are kept, what is behind."""
 
 import json
-import time
+from functools import partial
 
 import pytest
+from test_cli import torch_threads  # noqa: F401 - a fixture
 
 import fastact as fa
 from fastact import cli
@@ -17,7 +18,7 @@ FEW = ["bench", "mish", "relu", "--sizes", "64", "--seconds", "0.001", "--direct
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def quick(monkeypatch, torch_threads):  # noqa: F811 - the fixture
     monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
 
 
@@ -92,17 +93,28 @@ def test_nothing_is_measured_to_list_it(capsys, monkeypatch):
     assert 0 < float(minutes) < 40  # which is what it may take
 
 
-def test_who_takes_too_long_is_timed_once():
-    called = {OURS: 0, "slow": 0}
+def test_who_takes_too_long_is_timed_once(monkeypatch):
+    """By a clock of the test's own."""
+    called = {OURS: 0, "slow": 0, "long": 0}
+    seconds = {OURS: 1e-3, "slow": 4e-3, "long": 3e-3}
 
-    def call(name, seconds):
+    def clock(call, times):
+        for _ in range(times):
+            call()
+        return seconds[call.keywords["name"]]
+
+    def call(name):
         called[name] += 1
-        time.sleep(seconds)
 
-    calls = {OURS: lambda: call(OURS, 0.001), "slow": lambda: call("slow", 0.02)}
-    samples = cpu.take_turns(calls, 0.01)
+    monkeypatch.setattr(cpu, "_time", clock)
+    samples = cpu.take_turns({name: partial(call, name=name) for name in called}, 0.01)
+    assert len(samples["slow"]) == 1
+    assert called["slow"] == 2  # the first of all calls is not counted, unless it is long
+    assert len(samples[OURS]) == len(samples["long"]) >= 5
+    seconds["slow"] = 1.0
+    called["slow"] = 0
+    samples = cpu.take_turns({name: partial(call, name=name) for name in called}, 0.01)
     assert len(samples["slow"]) == called["slow"] == 1
-    assert len(samples[OURS]) >= 5
 
 
 def row(size=1024, threads=2, op="mish", dtype="float32", **ratios):

@@ -13,18 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import shapes
 from ..peers import LeftOut
-from ..shapes import TINY, Shape, shape_label
+from ..shapes import Shape
 from .work import Call, Case, Family, Maker, Options, Sizes, Work, asked_for, unless_missing
 
-#: Rows and units of a state.
-_SHAPES = {
-    TINY: (8, 8),
-    "cell": (256, 64),
-    "wide": (64, 512),
-    "large": (256, 1024),
-    "memory": (16384, 1024),
-}
 #: On a GPU: a small cell, a wide and large ones, and out of the caches.
 _GPU_SHAPES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
 
@@ -39,19 +32,18 @@ def _accesses(op: Any, direction: str) -> int:
 
 
 def _cases(
-    op: Any, direction: str, dtype: str, shapes: Sequence[Shape], on_gpu: bool
+    op: Any, direction: str, dtype: str, states: Sequence[Shape], on_gpu: bool
 ) -> list[Case]:
     accesses = _accesses(op, direction)
     return [
-        Case(op, direction, dtype, shape, shape_label(shape), accesses, on_gpu=on_gpu)
-        for shape in shapes
+        Case(op, direction, dtype, state, shapes.shape_label(state), accesses, on_gpu=on_gpu)
+        for state in states
     ]
 
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    wanted = options.shapes or _SHAPES
-    shapes = [shape for name, shape in _SHAPES.items() if name in wanted]
-    return _cases(op, direction, dtype, shapes, on_gpu=False)
+    states = [layout.shape for layout in shapes.chosen(shapes.STATES, options.shapes)]
+    return _cases(op, direction, dtype, states, on_gpu=False)
 
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
