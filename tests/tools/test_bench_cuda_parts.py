@@ -175,7 +175,7 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     [
         (["--device", "cuda", "--resume"], "--resume goes on with the file of --json"),
         (["--resume"], "--resume goes on with the file of --json"),
-        (["--stop-after", "5"], "--stop-after does not go with --device cpu"),
+        (["--device", "cuda", "--list"], "--list does not go with --device cuda"),
         (["--device", "cuda", "--from", "x", "--resume"], "--resume does not go with --from"),
     ],
 )
