@@ -3,9 +3,10 @@
     python tools/readme_tables.py            # rewrites them
     python tools/readme_tables.py --check    # fails where README says anything else
 
-Ops and bounds come from `fastact.ops`; times from docs/results/bench.json, which is written by
-`python -m fastact bench --all --peers numpy,torch --json docs/results/bench.json`. Which rows the
-tables of times have, the page itself says; the sentences around the tables are left alone.
+Ops and bounds come from `fastact.ops`; times from what `python -m fastact bench --all --results
+docs/results` has written to the folder of one kind of machine. Of which machine the tables of times
+are, their link to its bench.md says, and which rows they have, they do themselves; the sentences
+around the tables are left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fastact.bench.report import times
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "README.md"
-MEASURED = ROOT / "docs/results/bench.json"
+MEASURED = re.compile(r"\]\((docs/results/[^/)]+)/bench\.md\)")
 
 _COLUMNS = (("forward", "torch"), ("backward", "torch"), ("forward", "numpy"))
 _SIZES = (64, 50_000, 1_000_000)
@@ -123,11 +124,16 @@ def _row(line: str, measured: Measured) -> str:
 
 def of_times(part: str) -> str:
     """The rows that are there, measured anew."""
-    rows: list[dict[str, Any]] = json.loads(MEASURED.read_text(encoding="utf-8"))["rows"]
+    link = MEASURED.search(part)
+    if link is None:
+        raise SystemExit("readme_tables: README has no link to the bench.md of a machine")
+    text = (ROOT / link[1] / "bench.json").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = json.loads(text)["rows"]
+    most = max(row["threads"] for row in rows)
     measured = {
         (row["op"], row["direction"], row["what"]): row["ratios"]
         for row in rows
-        if row["dtype"] == "float32"
+        if row["dtype"] == "float32" and row["threads"] == most
     }
     return "\n".join(_row(s, measured) if s.startswith("|") else s for s in part.split("\n"))
 

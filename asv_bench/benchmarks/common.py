@@ -102,11 +102,15 @@ def calls(name: str, named: Mapping[str, Any], dy: Any) -> tuple[Call, Call]:
 
 def with_out(call: Call, made: Any) -> Call:
     """The call, writing to arrays like those that it has made; None stands for none."""
-    if hasattr(made, "m2"):  # Moments
-        made = made.mean, made.m2
-    results = made if isinstance(made, tuple) else (made,)
-    out = tuple(None if y is None else np.zeros(np.shape(y), y.dtype) for y in results)
+    out = tuple(None if y is None else np.zeros(np.shape(y), y.dtype) for y in arrays_of(made))
     return partial(call, out=out if len(out) > 1 else out[0])
+
+
+def arrays_of(made: Any) -> tuple[Any, ...]:
+    """The arrays of a result."""
+    if hasattr(made, "m2"):  # Moments
+        return made.mean, made.m2
+    return made if isinstance(made, tuple) else (made,)
 
 
 def normal(size: int, dtype: np.dtype[Any], seed: int) -> NDArray[Any]:

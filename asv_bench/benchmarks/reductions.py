@@ -7,7 +7,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from .common import DTYPES, dtype_named, names, normal, op_named, with_out
+import numpy as np
+
+from .common import DTYPES, arrays_of, dtype_named, names, normal, op_named, with_out
 
 OPS = names("reductions")
 Axis = int | tuple[int, ...] | None
@@ -34,6 +36,17 @@ def _call(
     return with_out(call, call())
 
 
+def _backward(name: str, dtype: str, shape: tuple[int, ...], axis: Axis) -> Callable[[], object]:
+    """The gradient of a reduction, with `out=`."""
+    op, kind = op_named(name), dtype_named(dtype)
+    x = normal(prod(shape), kind, seed=0).reshape(shape)
+    result, saved = op.forward(x, axis=axis)
+    parts = arrays_of(result)
+    dy = tuple(np.ones(np.shape(part), kind) for part in parts)
+    call = partial(op.backward, dy if len(dy) > 1 else dy[0], *saved, axis=axis)
+    return with_out(call, call())
+
+
 class Speed:
     """Seconds of one call that writes to a given array, on the default number of threads."""
 
@@ -42,6 +55,19 @@ class Speed:
 
     def setup(self, name: str, layout: str, dtype: str) -> None:
         self.call = _call(name, dtype, *LAYOUTS[layout])
+
+    def time_call(self, *_: Any) -> None:
+        self.call()
+
+
+class Backward:
+    """The same of the gradient, which writes an array of x's shape."""
+
+    params = (OPS, list(LAYOUTS), DTYPES)
+    param_names = ("op", "layout", "dtype")
+
+    def setup(self, name: str, layout: str, dtype: str) -> None:
+        self.call = _backward(name, dtype, *LAYOUTS[layout])
 
     def time_call(self, *_: Any) -> None:
         self.call()

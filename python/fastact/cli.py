@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from . import _cpu, terminal
 from .bench import shapes
-from .bench.peers import GPU_PEERS, ON_REQUEST, PEERS
+from .bench.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH
 from .bench.workloads.work import Options, dtype_named
 from .ops.op import ops
 from .runtime import config
 from .runtime.threads import get_num_threads
 
 if TYPE_CHECKING:
-    from .bench.cpu import Row
+    from .bench import cpu_rows
     from .bench.cuda_rows import Results
 
 _SMALL_SIZES = (64,)
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
+_ALL_SECONDS = 0.1  # for a row, where all of them are measured
 _PANELS = 4  # rows of them in a picture; more ops are drawn as a map
 _ROWS_ARE_LEFT = 3  # exit status
 _DIRECTIONS = ("forward", "backward")
@@ -127,63 +128,119 @@ def _refuse(
             parser.error(f"--{option.replace('_', '-')} does not go with {beside}")
 
 
-def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[list[Row], str]:
-    """The rows, and on which processor: of a file, or measured now."""
-    from .bench import cpu
+_MEASURING = (
+    "sizes",
+    "shapes",
+    "seconds",
+    "small",
+    "stop_after",
+    "resume",
+    "list",
+    "results",
+    "json",
+)
 
-    chosen = _ops(args, parser)
-    if args.source is not None:
-        measuring = (
-            "sizes",
-            "shapes",
-            "dtypes",
-            "directions",
-            "peers",
-            "threads",
-            "seconds",
-            "small",
-            "resume",
-        )
-        _refuse(args, parser, "--from", *measuring, "json")
-        try:
-            return cpu.read(args.source, chosen)
-        except (OSError, ValueError) as error:
-            parser.error(str(error))
+
+def _shown(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.Results:
+    """What a file has of the ops, types, directions, peers and threads that were named."""
+    from .bench import cpu, cpu_rows
+
+    _refuse(args, parser, "--from", *_MEASURING)
+    names = {op.name for op in _ops(args, parser)}
+    try:
+        found = cpu_rows.read(args.source)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    found.rows = {
+        key: row
+        for key, row in found.rows.items()
+        if row.op in names
+        and row.dtype in (args.dtypes or _DTYPES)
+        and row.direction in (args.directions or _DIRECTIONS)
+        and row.threads in (args.threads or (row.threads,))
+    }
+    if args.peers is not None:
+        known = (*PEERS, *ON_REQUEST)
+        others = {*known} - {*_chosen(parser, "peer", args.peers, known)}
+        found.rows = {key: row.but(others) for key, row in found.rows.items()}
+    cpu.show(found.sorted())
+    return found
+
+
+def _options(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
+    """What to measure on the CPU."""
+    peers = (NUMPY, TORCH) if args.small else PEERS
     if args.small:
         _refuse(args, parser, "--small", "sizes", "shapes")
         args.sizes, args.shapes = _SMALL_SIZES, (shapes.TINY,)
-    options = Options(
+    return Options(
         sizes=args.sizes or _SIZES,
-        dtypes=tuple(map(dtype_named, args.dtypes or ("float32",))),
+        dtypes=tuple(map(dtype_named, args.dtypes or (_DTYPES if args.all else _DTYPES[:1]))),
         directions=args.directions or _DIRECTIONS,
         peers=_chosen(
-            parser, "peer", PEERS if args.peers is None else args.peers, (*PEERS, *ON_REQUEST)
+            parser, "peer", peers if args.peers is None else args.peers, (*PEERS, *ON_REQUEST)
         ),
-        threads=args.threads or get_num_threads(),
+        threads=args.threads or (get_num_threads(),),
         shapes=_chosen(parser, "shape", args.shapes or (), shapes.names()),
-        seconds=args.seconds or Options.seconds,
+        seconds=args.seconds or (_ALL_SECONDS if args.all else Options.seconds),
+        small=bool(args.small),
+        stop_after=args.stop_after or math.inf,
     )
+
+
+def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.Results:
+    """What is measured now."""
+    from .bench import cpu
+
+    options = _options(args, parser)
     if args.resume and args.json is None:
         parser.error("--resume goes on with the file of --json")
     try:
-        rows = cpu.bench(chosen, options, args.json, goes_on=bool(args.resume))
+        return cpu.bench(_ops(args, parser), options, args.json, goes_on=bool(args.resume))
     except ValueError as error:  # the file is another program's
         parser.error(str(error))
-    return rows, config.config()["processor"]
+
+
+def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from .bench import cpu, estimate, peers
+
+    options = _options(args, parser)
+    there = [*peers.versions(options.peers)]
+    print(f"beside {', '.join(there)}; {options.seconds:g} s for each row and more")
+    tables = cpu.all_tables(_ops(args, parser), options)
+    print(estimate.listing(tables, there, options.seconds))
+    return 0
+
+
+def _into_results(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """--results stands for this kind of machine's files in a folder, and going on with them."""
+    from .bench import cpu_rows
+
+    _refuse(args, parser, "--results", "json", "scoreboard")
+    folder = args.results / cpu_rows.machine_name(config.config())
+    folder.mkdir(parents=True, exist_ok=True)
+    args.json, args.scoreboard, args.resume = folder / "bench.json", folder / "scoreboard.md", True
 
 
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from .bench import plot, plot_map, report
+    from .bench import plot, plot_map, report, scoreboard
 
-    _refuse(args, parser, "--device cpu", "stop_after")
-    rows, processor = _measured(args, parser)
+    if args.list:
+        return _list(args, parser)
+    if args.results is not None and args.source is None:
+        _into_results(args, parser)
+    results = (_measured if args.source is None else _shown)(args, parser)
+    rows, processor = results.sorted(), str(results.facts["processor"])
     if args.markdown is not None and rows:
         args.markdown.write_text(report.markdown(rows, processor), encoding="utf-8")
+    if args.scoreboard is not None and rows:
+        page = scoreboard.scoreboard(results.facts, rows, results.left)
+        args.scoreboard.write_text(page, encoding="utf-8")
     if args.plot is not None and rows:
         many = len({(row.op, row.dtype) for row in rows}) > _PANELS
         for picture in (plot_map if many else plot).plot(rows, processor, args.plot):
             print(f"drawn: {picture}")
-    return 0
+    return _ROWS_ARE_LEFT if results.left and args.source is None else 0
 
 
 def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Results:
@@ -222,7 +279,8 @@ def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) 
 def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from .bench import cuda_plot
 
-    _refuse(args, parser, "--device cuda", "threads", "shapes", "small")
+    only_cpu = ("threads", "shapes", "small", "list", "results", "scoreboard")
+    _refuse(args, parser, "--device cuda", *only_cpu)
     results = _measured_on_gpu(args, parser)
     if args.plot is not None:
         for picture in cuda_plot.plot(results, args.plot):
@@ -250,7 +308,7 @@ def _overview() -> int:
             dtypes=(np.dtype(np.float32),),
             directions=_DIRECTIONS,
             peers=("numpy", "torch"),
-            threads=get_num_threads(),
+            threads=(get_num_threads(),),
             seconds=0.5,
         ),
     )
@@ -294,7 +352,12 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
     )
-    bench.add_argument("--all", action="store_true", help="every op, as without any name")
+    bench.add_argument(
+        "--all",
+        action="store_true",
+        help="every op, as without any name; on the CPU in every type, and quickly: "
+        "--list says how long it takes",
+    )
     bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     bench.add_argument(
         "--sizes",
@@ -320,10 +383,15 @@ def _parser() -> argparse.ArgumentParser:
         "--peers",
         type=_names,
         metavar=",".join(PEERS),
-        help="torch.compile on request, of gates; on a GPU: torch,torch.compile,liger, without it "
-        "torch.compile for float32 and bfloat16; empty for none",
+        help="torch.compile and numexpr on request; on a GPU: torch,torch.compile,liger, without "
+        "it torch.compile for float32 and bfloat16; empty for none",
     )
-    bench.add_argument("--threads", type=_count, metavar="N", help="for everybody")
+    bench.add_argument(
+        "--threads",
+        type=_counts,
+        metavar="1,2",
+        help="for everybody; of several numbers --markdown writes what more of them gain",
+    )
     bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
     bench.add_argument(
         "--json", type=Path, metavar="F", help="write machine and rows to F, table by table"
@@ -332,13 +400,29 @@ def _parser() -> argparse.ArgumentParser:
         "--stop-after",
         type=_seconds,
         metavar="S",
-        help="on a GPU: start no row after S seconds; the exit status is 3 if some are left",
+        help="start no row after S seconds; the exit status is 3 if some are left",
     )
     bench.add_argument(
         "--resume",
         action="store_const",
         const=True,
-        help="measure only what the file of --json lacks",
+        help="measure only what the file of --json lacks, peers included",
+    )
+    bench.add_argument(
+        "--list",
+        action="store_const",
+        const=True,
+        help="measure nothing: say what would be, and how long it would take",
+    )
+    bench.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="go on with bench.json in the folder of this kind of machine in DIR, and write "
+        "scoreboard.md beside it",
+    )
+    bench.add_argument(
+        "--scoreboard", type=Path, metavar="F", help="write to F where we are ahead and behind"
     )
     bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
     bench.add_argument(
@@ -353,7 +437,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         dest="source",
         metavar="F",
-        help="measure nothing: show, write or draw what --json wrote to F",
+        help="measure nothing: show, write or draw what --json wrote to F; of a CPU, of the types, "
+        "directions, peers and threads that are named",
     )
     bench.set_defaults(run=_bench)
 

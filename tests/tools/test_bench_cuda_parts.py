@@ -107,7 +107,7 @@ def test_another_machine_or_build_begins_anew(tmp_path, monkeypatch, capsys, fac
     cuda.bench(SOME[:1], told, file, device=StandIn())
     before = file.read_text()
     if fact == "commit":
-        monkeypatch.setattr(cuda, "_commit", lambda: "another")
+        monkeypatch.setattr(cuda, "commit", lambda: "another")
     else:
         monkeypatch.setattr(StandIn, "facts", lambda self: {**FACTS, fact: "another"})
     cuda.bench(SOME[1:2], told, file, device=StandIn())
@@ -175,7 +175,7 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     [
         (["--device", "cuda", "--resume"], "--resume goes on with the file of --json"),
         (["--resume"], "--resume goes on with the file of --json"),
-        (["--stop-after", "5"], "--stop-after does not go with --device cpu"),
+        (["--device", "cuda", "--list"], "--list does not go with --device cuda"),
         (["--device", "cuda", "--from", "x", "--resume"], "--resume does not go with --from"),
     ],
 )

@@ -9,6 +9,7 @@ from test_cli import torch_threads  # noqa: F401 - a fixture
 import fastact as fa
 from fastact import cli
 from fastact.bench import shapes
+from fastact.bench.peers import FIRST, FIRST_OF_TORCH, OURS, OURS_OF_TORCH
 
 
 def test_tiny_shapes_are_measured_on_request():
@@ -36,6 +37,8 @@ def test_bench_of_small_calls(tmp_path, capsys):
         op.name for op in fa.ops.values() if op.name in few or op.family in few
     }
     assert max(row["size"] for row in rows) <= 256
+    for row in rows:  # ours, and as it costs the first time, of arrays and of tensors
+        assert {OURS, FIRST, OURS_OF_TORCH, FIRST_OF_TORCH} <= row["seconds"].keys()
     lines = page.read_text().splitlines()
     assert lines[0] == "# The cost of a small call"
     assert sum(" | forward | float32 | " in line for line in lines) == len(rows)

@@ -20,7 +20,7 @@ FAMILIES = list(dict.fromkeys(op.family for op in fa.ops.values()))
 
 def cases() -> list[Row]:
     """Every case of the benchmark, with a speed that nobody measured."""
-    options = Options((64, 1024, 50_000), (), (), (), 2)
+    options = Options((64, 1024, 50_000), (), (), (), (2,))
     rows = []
     for op, direction in product(fa.ops.values(), ("forward", "backward")):
         for case in WORKLOADS[op.family].on_cpu(op, direction, "float32", options):
@@ -118,7 +118,7 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):
         ('{"rows": []}', [], "was not written by bench --json on a CPU"),
         ('{"machine": {"processor": "P"}, "rows": [{"op": "mish"}]}', [], "was not written by"),
         ("{}", ["--sizes", "64"], "--sizes does not go with --from"),
-        ("{}", ["--directions", "forward"], "--directions does not go with --from"),
+        ("{}", ["--seconds", "1"], "--seconds does not go with --from"),
         ("{}", ["--json", "x.json"], "--json does not go with --from"),
         ("{}", ["--device", "cuda"], "was not written by bench --device cuda --json"),
         ("{}", ["--device", "cuda", "--sizes", "64"], "--sizes does not go with --from"),

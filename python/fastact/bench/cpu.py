@@ -8,12 +8,10 @@ machine hits all alike, and a ratio is the median over the ratios of the rounds.
 from __future__ import annotations
 
 import gc
-import importlib.metadata
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, product, repeat
 from pathlib import Path
@@ -24,47 +22,38 @@ import numpy as np
 
 from .. import _cpu
 from ..ops.op import ops
-from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import Progress, table
-from .files import is_of, write_whole
+from .cpu_rows import Results, Row, digits, machine, start
+from .onnx import by_onnx
 from .peers import (
     COMPILED,
     COPY,
+    FIRST,
+    FIRST_OF_TORCH,
     FRESH,
+    JAX,
+    ON_REQUEST,
+    ONNX,
     OURS,
+    OURS_OF_TORCH,
+    PEERS,
     TORCH,
     Call,
     LeftOut,
     as_tensor,
-    installed,
+    open_jax,
     open_torch,
-    package_of,
+    versions,
 )
 from .workloads import FAMILIES
-from .workloads.work import Case, Family, InMemory, Options, Work, by_torch, flat
+from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch, flat
 
 _SAMPLE_SECONDS = 1e-3
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
-
-
-@dataclass(frozen=True)
-class Row:
-    """Median seconds of one call, and median ratios to our time, by name of who did it.
-
-    size : elements of the array.
-    what : the case in words; of ops without axes, the size is all there is to it.
-    """
-
-    op: str
-    direction: str
-    dtype: str
-    size: int
-    what: str
-    threads: int
-    rounds: int
-    seconds: dict[str, float]
-    ratios: dict[str, float]
+_FEW_ROUNDS = 3  # of calls so long that a cold cache or a thread that sleeps is lost in them
+_LONG_SECONDS = 5e-3
+_HOPELESS = 3  # times our time
 
 
 def _time(call: Call, times: int) -> float:
@@ -76,15 +65,14 @@ def _time(call: Call, times: int) -> float:
     return (time.perf_counter() - started) / times
 
 
-def _calls_per_sample(call: Call) -> int:
+def _calls_per_sample(call: Call, once: float) -> int:
     """How often to repeat a call so that a sample lasts long enough for the clock."""
-    call()
-    times = 1
-    while True:
-        seconds = times * min(_time(call, times) for _ in range(3))  # an interruption is not a call
-        if seconds >= _SAMPLE_SECONDS:
-            return times
-        times *= max(2, int(min(_SAMPLE_SECONDS / seconds, 100.0)))
+    times, seconds = 1, once
+    while seconds < _SAMPLE_SECONDS:
+        times *= max(2, int(min(_SAMPLE_SECONDS / max(seconds, 1e-9), 100.0)))
+        # the least of them: an interruption is not a call
+        seconds = times * min(_time(call, times) for _ in range(3))
+    return times
 
 
 def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
@@ -93,33 +81,49 @@ def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]
     Parameters
     ----------
     calls : dict of str to callable
-        What to time.
+        What to time, ours first.
     seconds : float
         Time to spend, about.
 
     Returns
     -------
     dict of str to list of float
-        For each name, seconds of one call in each round.
+        For each name, seconds of one call in each round. Whoever takes several times as long as
+        ours, and longer than there is time for a round, is timed in the first one alone.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     collecting = gc.isenabled()
     gc.disable()
     try:
-        times = {name: _calls_per_sample(call) for name, call in calls.items()}
+        once = {name: _once(call, seconds) for name, call in calls.items()}
+        ours = once[names[0]]
+        limit = max(_HOPELESS * ours, seconds / _FEWEST_ROUNDS)
+        peers = {*names} - {OURS, FRESH, COPY}
+        times = {name: _calls_per_sample(calls[name], once[name]) for name in names}
+        fewest = _FEWEST_ROUNDS if ours < _LONG_SECONDS else _FEW_ROUNDS
         ends = time.perf_counter() + seconds
         for number in range(_MOST_ROUNDS):
-            if number >= _FEWEST_ROUNDS and time.perf_counter() >= ends:
+            if number >= fewest and time.perf_counter() >= ends:
                 break
             # Nobody always runs after the same other one.
             for name in names if number % 2 else reversed(names):
-                calls[name]()  # bring its arrays back into the cache and its threads awake
+                if name in peers and once[name] > limit:
+                    samples[name] = samples[name] or [once[name]]
+                    continue
+                if once[name] < _LONG_SECONDS:  # its arrays back into the cache, threads awake
+                    calls[name]()
                 samples[name].append(_time(calls[name], times[name]))
     finally:
         if collecting:
             gc.enable()
     return samples
+
+
+def _once(call: Call, seconds: float) -> float:
+    """Seconds of a call; of the first one, which pays for pages and threads, where that is long."""
+    first = _time(call, 1)
+    return first if first > seconds else _time(call, 1)
 
 
 @dataclass(frozen=True)
@@ -142,23 +146,51 @@ def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
     """Our call, a copy of an array of the case's shape, and the calls of peers."""
     family = FAMILIES[case.op.family]
     work = Work(case, family, InMemory())
-    source = next(a for a in flat(work.arrays.values()) if np.shape(a) == case.shape)
+    source = next(a for a in (*flat(work.arrays.values()), *work.out) if np.shape(a) == case.shape)
     calls: dict[str, Call] = {
-        COPY: partial(_cpu.copy, np.empty_like(source), source),
         OURS: work.ours,
         FRESH: work.fresh,
+        COPY: partial(_cpu.copy, np.empty_like(source), source),
     }
     theirs, left_out = _ask_peers(family, peers, case, work, threads)
     return Workload(calls | theirs, left_out)
+
+
+def small_calls(case: Case, peers: Sequence[str], threads: int) -> Workload:
+    """The same, with our first call, and our calls of tensors where torch is a peer."""
+    made = workload(case, peers, threads)
+    calls = {**made.calls, FIRST: _uncached(made.calls[OURS])}
+    if TORCH in peers:
+        of_tensors = Work(case, FAMILIES[case.op.family], Tensors(open_torch(threads))).ours
+        calls[OURS_OF_TORCH] = of_tensors
+        calls[FIRST_OF_TORCH] = _uncached(of_tensors)
+    return Workload(calls, made.left_out)
+
+
+def _uncached(call: Call) -> Call:
+    """The call as it is the first time: nothing of an earlier one is replayed."""
+
+    def run() -> Any:
+        _cpu.enable_call_cache(False)
+        try:
+            return call()
+        finally:
+            _cpu.enable_call_cache(True)
+
+    return run
 
 
 def _ask_peers(
     family: Family, peers: Sequence[str], case: Case, work: Work, threads: int
 ) -> tuple[dict[str, Call], dict[str, str]]:
     """Ask every peer for its call and try it; collect the reasons of those that can't."""
-    makers: dict[str, Callable[[Case, Work, int], Call]] = {**family.others, TORCH: _torch}
-    if family.compiles:
-        makers[COMPILED] = partial(_torch, compiles=True)
+    makers: dict[str, Callable[[Case, Work, int], Call]] = {
+        **family.others,
+        TORCH: _torch,
+        COMPILED: partial(_torch, compiles=True),
+        JAX: lambda case, work, threads: by_jax(open_jax(threads), case, family, work),
+        ONNX: lambda case, work, threads: by_onnx(case, family, work, threads),
+    }
     calls, left_out = {}, {}
     for peer in peers:
         if peer not in makers:
@@ -171,8 +203,7 @@ def _ask_peers(
             calls[peer] = call
         except LeftOut as reason:
             left_out[peer] = str(reason)
-        except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
-            # It lacks a function, or this dtype: the other rows are still wanted.
+        except Exception as error:  # each fails in ways of its own; other rows are still wanted
             left_out[peer] = f"{type(error).__name__}: {error}".partition("\n")[0]
     return calls, left_out
 
@@ -184,10 +215,10 @@ def _torch(case: Case, work: Work, threads: int, compiles: bool = False) -> Call
 
 
 def measure(
-    case: Case, peers: Sequence[str], seconds: float, threads: int
+    case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
 ) -> tuple[Row, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
-    work = workload(case, peers, threads)
+    work = (small_calls if small else workload)(case, peers, threads)
     with num_threads(threads), np.errstate(all="ignore"):
         samples = take_turns(work.calls, seconds)
     # The copy is of one array: it moves two.
@@ -201,11 +232,15 @@ def measure(
         what=case.label,
         threads=threads,
         rounds=len(ours),
-        seconds={name: median(values) for name, values in samples.items()},
-        ratios={
-            name: median(their / our for their, our in zip(values, ours, strict=True))
-            for name, values in samples.items()
-        },
+        seconds=digits({name: median(values) for name, values in samples.items()}),
+        ratios=digits(
+            {
+                # Who was timed less often has been in the first rounds.
+                name: median(their / our for their, our in zip(values, ours, strict=False))
+                for name, values in samples.items()
+            }
+        ),
+        without=tuple(work.left_out),
     )
     return row, work.left_out
 
@@ -231,7 +266,7 @@ def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
     """One table: header, lines, and how many columns of them are names."""
     family = FAMILIES[ops[rows[0].op].family]
     named = dict.fromkeys(name for row in rows for name in row.seconds)
-    peers = [name for name in named if name not in (OURS, FRESH, COPY)]
+    peers = [name for name in named if name in (*PEERS, *ON_REQUEST)]
     header = [family.heading, OURS, COPY, "× copy", "without out="]
     for peer in peers:
         header += [peer, f"× {peer}"]
@@ -260,38 +295,16 @@ def legend(rows: Sequence[Row]) -> str:
     return "\n".join([LEGEND, *filter(None, notes)])
 
 
-def machine(peers: Sequence[str]) -> dict[str, Any]:
-    """Facts about this machine, this build and the peers."""
-    versions = {peer: importlib.metadata.version(package_of(peer)) for peer in peers}
-    return {**config.config(), "peers": versions}
-
-
 def _show(part: Sequence[Row]) -> None:
     """Print the table of one op, direction and dtype."""
     header, lines, left = table_of(part)
     print(f"\n{title_of(part[0])}\n{table(header, lines, left=left)}", flush=True)
 
 
-_SAME = ("version", "processor", "compiler", "isa", "peers")  # facts of rows of one table
-
-
-def _key(op: str, direction: str, dtype: str, what: str, threads: int) -> tuple[Any, ...]:
-    """What a row is of."""
-    return op, direction, dtype, what, threads
-
-
-def _kept(json_file: Path, facts: dict[str, Any]) -> list[Row]:
-    """The rows that an earlier run has left in the file, if they may stand beside new ones."""
-    if not json_file.exists():
-        return []
-    before, rows = _read(json_file)
-    return rows if is_of(json_file, before, facts, _SAME) else []
-
-
 def bench(
     chosen: Sequence[Any], options: Options, json_file: Path | None = None, *, goes_on: bool = False
-) -> list[Row]:
-    """Measure ops, print a table for each, and return the rows.
+) -> Results:
+    """Measure ops, print a table for each, and return the results.
 
     Parameters
     ----------
@@ -302,92 +315,79 @@ def bench(
     json_file : Path, optional
         File to write the rows and the facts about the machine to, after each table.
     goes_on : bool
-        Measure only the rows that the file lacks.
+        Measure only the rows, and of them the peers, that the file lacks.
     """
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
         print(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
-    peers = installed(options.peers)
+    peers = versions(options.peers)
     for peer in options.peers:
         if peer not in peers:
             print(f"{peer}: not installed, left out")
-    if "jax" in peers:
-        print("jax: runs on threads of its own number")
-    tables = list(_tables(chosen, options))
-    facts = machine(peers) if json_file is not None else {}
-    rows = _kept(json_file, facts) if json_file is not None and goes_on else []
-    done = {_key(row.op, row.direction, row.dtype, row.what, row.threads): row for row in rows}
-    with Progress("bench", sum(map(len, tables))) as progress:
-        for cases in tables:
-            part: list[Row] = []
+    facts = machine(peers)
+    results = start(json_file, facts, goes_on) if json_file is not None else Results(facts)
+    tables = [
+        [todo for case, threads in part if (todo := _lacking(results, case, threads, [*peers]))]
+        for part in all_tables(chosen, options)
+    ]
+    results.left = sum(map(len, tables))
+    if goes_on:
+        print(f"{len(results.rows)} rows are there, {results.left} to be measured", flush=True)
+    ends = time.monotonic() + options.stop_after
+    with Progress("bench", results.left) as progress:
+        for part in filter(None, tables):
+            rows: list[Row] = []
             reasons: dict[str, None] = {}  # in order, once each
-            for case in cases:
-                key = _key(case.op.name, case.direction, case.dtype, case.label, options.threads)
-                row = done.get(key)
-                if row is None:
-                    row, left_out = measure(case, peers, options.seconds, options.threads)
-                    rows.append(row)
-                    reasons |= dict.fromkeys(
-                        f"{peer}: left out, {why}" for peer, why in left_out.items()
-                    )
-                part.append(row)
+            for case, threads, lacking in part:
+                if time.monotonic() >= ends:
+                    break
+                row, left_out = measure(case, lacking, options.seconds, threads, options.small)
+                rows.append(results.add(row))
+                reasons |= dict.fromkeys(f"{p}: left out, {why}" for p, why in left_out.items())
+                results.left -= 1
                 progress.advance(1)
-            _show(part)
-            for reason in reasons:
-                print(reason)
-            if json_file is not None:
-                numbers = {"machine": facts, "rows": [asdict(row) for row in rows]}
-                write_whole(json_file, json.dumps(numbers, indent=2) + "\n")
-    if rows:
-        print(f"\n{legend(rows)}")
-    return rows
+            if not rows:
+                break
+            _show(rows)
+            print(*reasons, sep="\n", end="\n" if reasons else "")
+            if json_file is not None:  # what has been measured survives whatever comes
+                results.write(json_file)
+    if results.rows:
+        print(f"\n{legend(results.sorted())}")
+    if results.left:
+        print(f"{results.left} rows are left; the same with --resume goes on")
+    return results
 
 
-def _read(json_file: Path) -> tuple[dict[str, Any], list[Row]]:
-    """The facts and the rows of a file that `bench` has written."""
-    try:
-        numbers = json.loads(json_file.read_text(encoding="utf-8"))
-        facts = numbers["machine"]
-        str(facts["processor"])
-        return facts, [Row(**row) for row in numbers["rows"]]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{json_file} was not written by bench --json on a CPU") from None
+def _lacking(
+    results: Results, case: Case, threads: int, peers: Sequence[str]
+) -> tuple[Case, int, Sequence[str]] | None:
+    """What is to be measured of a case; None if all of it is there."""
+    row = results.rows.get((case.op.name, case.direction, case.dtype, case.label, threads))
+    if row is None:
+        return case, threads, peers
+    missing = row.missing(peers)
+    return (case, threads, missing) if missing else None
 
 
-def read(json_file: Path, chosen: Sequence[Any]) -> tuple[list[Row], str]:
-    """Print the tables of what `bench` has written, and return their rows and the processor.
-
-    Parameters
-    ----------
-    json_file : Path
-        The file that `bench` wrote.
-    chosen : sequence of ops
-        Those to show, where the file has them.
-
-    Raises
-    ------
-    ValueError
-        If the file is none of this benchmark.
-    """
-    facts, rows = _read(json_file)
-    processor = str(facts["processor"])
-    names = [op.name for op in chosen]
-    rows = [row for row in rows if row.op in names]
+def show(rows: Sequence[Row]) -> None:
+    """Print the tables of rows."""
     for _, part in groupby(rows, title_of):
         _show(list(part))
     if rows:
         print(f"\n{legend(rows)}")
-    return rows, processor
 
 
-def _tables(chosen: Sequence[Any], options: Options) -> Iterator[list[Case]]:
-    """The cases, one list a table; an op without any is named."""
+def all_tables(chosen: Sequence[Any], options: Options) -> Iterator[list[tuple[Case, int]]]:
+    """The cases, each with a number of threads, one list a table; an op without any is named."""
     for op in chosen:
         found = False
-        for dtype, direction in product(options.dtypes, options.directions):
+        for threads, dtype, direction in product(
+            options.threads, options.dtypes, options.directions
+        ):
             family = FAMILIES.get(op.family)
             if family and (cases := family.on_cpu(op, direction, dtype.name, options)):
                 found = True
-                yield cases
+                yield [(case, threads) for case in cases]
         if not found:
             print(f"{op.name}: nothing to measure of it")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import gc
 import math
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from ..terminal import Progress
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
 from .cuda_rows import Latency, Results, Row, resume
+from .files import commit
 from .liger import PACKAGE
 from .peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH, LeftOut
 from .workloads import FAMILIES
@@ -281,22 +281,6 @@ def _host_seconds(call: Call, device: Gpu) -> float:
     return seconds
 
 
-def _commit() -> str:
-    """The commit of the source tree that this was started in; empty elsewhere."""
-    try:
-        if 'name = "fastact"' not in Path("pyproject.toml").read_text(encoding="utf-8"):
-            return ""
-        run = partial(subprocess.run, capture_output=True, text=True, check=False)
-        done = run(["git", "describe", "--always"])
-        # Results may be tracked, and a run that goes on is of the same commit.
-        same = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs/results"])
-    except OSError:
-        return ""
-    if done.returncode:
-        return ""
-    return done.stdout.strip() + ("-dirty" if same.returncode else "")
-
-
 def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[Case]]:
     """The cases, one list a table; an op without any is named.
 
@@ -343,7 +327,7 @@ def bench(
     device = device or open_gpu()
     facts = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         **device.facts(),
     }
     goes_on = json_file is not None and options.goes_on

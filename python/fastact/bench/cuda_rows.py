@@ -7,13 +7,13 @@ where the file ends (`resume`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..ops.op import ops
-from .files import is_of, write_whole
+from .files import is_of, lines, write_whole
 from .peers import OURS
 from .workloads.work import ITEM, name_of
 
@@ -83,11 +83,6 @@ def _place(one: Row | Latency) -> tuple[int, bool, int]:
     return list(ops).index(one.op), one.direction != "forward", list(ITEM).index(one.dtype)
 
 
-def _lines(items: Iterable[Mapping[str, Any]]) -> str:
-    """A JSON list, a line each: it is written often, and compact JSON is ten times as fast."""
-    return "[\n" + ",\n".join(map(json.dumps, items)) + "\n]"
-
-
 @dataclass
 class Results:
     """All that was measured, in one run or in several.
@@ -126,8 +121,8 @@ class Results:
         self.latencies.sort(key=_place)
         parts = {
             "machine": json.dumps(self.facts, indent=2),
-            "rows": _lines({**vars(row), "rate": row.rate} for row in self.rows),
-            "latency": _lines(map(vars, self.latencies)),
+            "rows": lines({**vars(row), "rate": row.rate} for row in self.rows),
+            "latency": lines(map(vars, self.latencies)),
             "failures": json.dumps(self.failures, indent=2),
             "absent": json.dumps(self.absent),
             "left": json.dumps(self.left),

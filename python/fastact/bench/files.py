@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +33,34 @@ def is_of(
         os.replace(path, aside)
         print(f"{path.name}: of another {', '.join(changed)}; it is now {aside.name}")
     return not changed
+
+
+def commit() -> str:
+    """The commit of the source tree that this was started in; empty elsewhere."""
+    try:
+        if 'name = "fastact"' not in Path("pyproject.toml").read_text(encoding="utf-8"):
+            return ""
+        run = partial(subprocess.run, capture_output=True, text=True, check=False)
+        done = run(["git", "describe", "--always"])
+        # Results may be tracked, and a run that goes on is of the same commit.
+        same = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs/results"])
+    except OSError:
+        return ""
+    if done.returncode:
+        return ""
+    return done.stdout.strip() + ("-dirty" if same.returncode else "")
+
+
+def lines(items: Iterable[Mapping[str, Any]]) -> str:
+    """A JSON list, a line each: it is written often, and compact JSON is ten times as fast."""
+    return "[\n" + ",\n".join(map(json.dumps, items)) + "\n]"
+
+
+def slug(processor: str, cores: int) -> str:
+    """The name of a kind of machine, as a folder has it.
+
+    >>> slug("Intel(R) Xeon(R) Processor @ 2.50GHz", 2)
+    'intel-xeon-processor-2.50ghz-2-cores'
+    """
+    words = re.sub(r"\((r|tm|c)\)", " ", processor.lower())
+    return re.sub(r"[^a-z0-9.]+", "-", f"{words} {cores} cores").strip("-")

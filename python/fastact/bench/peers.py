@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runtime.threads import get_num_threads
+
 Call = Callable[[], Any]
 
 # Who takes part beside them.
 OURS = "fastact"
 FRESH = "fresh"  # ours without out=: the result is allocated, as peers without out= have to
+FIRST = "first"  # ours where nothing of an earlier call is replayed
+OURS_OF_TORCH, FIRST_OF_TORCH = "fastact, tensors", "first, tensors"
 COPY = "copy"
 READ = "read"  # torch.sum over as many bytes of float32, for ops that write next to nothing
 
-TORCH, COMPILED, LIGER = "torch", "torch.compile", "liger"
-PEERS = ("numpy", "numexpr", TORCH, "jax")
-ON_REQUEST = (COMPILED,)  # takes seconds to compile a row, which are not counted
+NUMPY, TORCH, COMPILED, LIGER = "numpy", "torch", "torch.compile", "liger"
+ONNX, JAX, MKL = "onnxruntime", "jax", "mkl"
+PEERS = (NUMPY, TORCH, ONNX, JAX, MKL)
+ON_REQUEST = (COMPILED, "numexpr")  # it takes seconds to compile a row, which are not counted
 GPU_PEERS = (TORCH, COMPILED, LIGER)
+PARTIAL = (MKL,)  # whoever does a part of the work alone: a mark to reach, and no peer
+
+#: What must be installed for a peer, where that is not the package of its name alone.
+_PACKAGES = {COMPILED: (TORCH,), ONNX: (ONNX, "onnx")}
 
 
 class LeftOut(Exception):
     """A peer cannot do this case; the message says why."""
 
 
-def installed(peers: Sequence[str]) -> list[str]:
-    """The peers among `peers` that can be imported."""
-    return [peer for peer in peers if find_spec(package_of(peer)) is not None]
-
-
-def package_of(peer: str) -> str:
-    """The package that a peer is part of."""
-    return peer.partition(".")[0]
+def versions(peers: Sequence[str]) -> dict[str, str]:
+    """The peers among `peers` that are installed, with the versions of their packages."""
+    found = {}
+    for peer in peers:
+        with suppress(PackageNotFoundError):
+            each = [version(package) for package in _PACKAGES.get(peer, (peer,))]
+            found[peer] = each[0]
+    return found
 
 
 def naive(name: str, derivative: bool = False) -> Callable[[Any, Any], Any]:
@@ -137,15 +147,10 @@ def torch_backward(torch: Any, name: str) -> Kernel | None:
     return None
 
 
-def open_jax() -> Any:
+def open_jax(threads: int) -> Any:
     """jax, with float64, which it would take for float32 in silence."""
+    if threads != get_num_threads():
+        raise LeftOut("it runs on threads of its own number")
     jax = importlib.import_module("jax")
     jax.config.update("jax_enable_x64", True)
     return jax
-
-
-def jax_call(jax: Any, function: Callable[..., Any], *arrays: NDArray[Any]) -> Call:
-    """The function of the arrays, compiled, and waited for."""
-    compiled = jax.jit(function)
-    values = [jax.numpy.asarray(array) for array in arrays]
-    return lambda: jax.block_until_ready(compiled(*values))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..terminal import require
-from .cpu import Row
+from .cpu_rows import Row
 from .peers import COPY, PEERS
 
-_COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#f58518", "#54a24b"), strict=True))
+_COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#f58518", "#e45756", "#54a24b"), strict=True))
 _GROUP = 0.84  # width of the bars of one size, at most
 _WIDEST = 0.34  # width of one bar, at most
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ops.op import ops
 from ..terminal import require
-from .cpu import Row
+from .cpu_rows import Row
 from .peers import PEERS
 from .plot import heading, size_label
 from .report import times

@@ -7,8 +7,20 @@ from itertools import groupby
 
 from ..ops.op import ops
 from ..terminal import markdown_table
-from .cpu import Row, legend, table_of, title_of
-from .peers import FRESH, OURS, PEERS
+from .cpu import legend, table_of, title_of
+from .cpu_rows import Row
+from .peers import (
+    FIRST,
+    FIRST_OF_TORCH,
+    FRESH,
+    NUMPY,
+    OURS,
+    OURS_OF_TORCH,
+    PARTIAL,
+    PEERS,
+    TORCH,
+)
+from .scoreboard import scaling
 
 _SMALL = 1024  # elements, of which the call costs more than the arithmetic
 _GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
@@ -49,35 +61,57 @@ def gist(rows: Sequence[Row]) -> str:
 
 _SMALL_LEGEND = """\
 What one call out of Python costs at so few elements that nothing else counts, in µs: medians of one
-run. fastact writes to a given array; peers, and fastact "without out=", return a new one. numpy is
-what its users write, often several calls; torch calls its own kernel, or autograd where it has
-none. × numpy, × torch: their time over that of fastact."""
+run. fastact writes to a given array; peers, and fastact "without out=", return a new one. first:
+as a call costs the first time, when nothing of an earlier one is replayed. numpy is what its users
+write, often several calls; torch calls its own kernel, or autograd where it has none; before it
+stand our calls of tensors. × numpy, × torch: their time over that of fastact on their arrays."""
+
+# Columns, and whose time stands in them.
+_SMALL_COLUMNS = {
+    OURS: OURS,
+    "without out=": FRESH,
+    FIRST: FIRST,
+    NUMPY: NUMPY,
+    OURS_OF_TORCH: OURS_OF_TORCH,
+    FIRST_OF_TORCH: FIRST_OF_TORCH,
+    TORCH: TORCH,
+}
+_BESIDE = {NUMPY: OURS, TORCH: OURS_OF_TORCH}  # a peer, and our call of its arrays
 
 
 def _small(rows: Sequence[Row], processor: str) -> str:
     """The page of small calls: a table for each family, a line for each case."""
-    named = dict.fromkeys(name for row in rows for name in row.seconds)
-    peers = [peer for peer in PEERS if peer in named]
+    named = {name for row in rows for name in row.seconds}
+    columns = {title: name for title, name in _SMALL_COLUMNS.items() if name in named}
+    peers = [peer for peer in _BESIDE if peer in named]
     parts = [
         "# The cost of a small call",
         f"{processor}. Measured by `python -m fastact bench --small`.",
         _SMALL_LEGEND,
     ]
     for family in dict.fromkeys(ops[row.op].family for row in rows):
-        header = ["op", "elements or shape", "direction", "type", OURS, "without out=", *peers]
+        header = ["op", "elements or shape", "direction", "type", *columns]
         header += [f"× {peer}" for peer in peers]
         lines = []
         for row in (row for row in rows if ops[row.op].family == family):
             line = [row.op, row.what, row.direction, row.dtype]
-            for name in (OURS, FRESH, *peers):
+            for name in columns.values():
                 line.append(f"{1e6 * row.seconds[name]:.2f}" if name in row.seconds else "–")
-            lines.append(line + [times(row.ratios.get(peer)) for peer in peers])
+            lines.append(line + [times(_beside(row, peer)) for peer in peers])
         parts += [f"## {family}", markdown_table(header, lines, 4)]
     return "\n\n".join(parts) + "\n"
 
 
+def _beside(row: Row, peer: str) -> float | None:
+    """A peer's time over that of our call of its arrays."""
+    ours = row.ratios.get(_BESIDE[peer], 1.0)
+    return row.ratios[peer] / ours if peer in row.ratios else None
+
+
 def markdown(rows: Sequence[Row], processor: str) -> str:
     """The page of a benchmark."""
+    if gain := scaling(rows):
+        return f"# What more threads gain\n\n{processor}. {gain}\n"
     if all(row.size <= _SMALL for row in rows):
         return _small(rows, processor)
     parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}", gist(rows)]
@@ -85,7 +119,7 @@ def markdown(rows: Sequence[Row], processor: str) -> str:
         f"{title_of(row)}, {row.what}: {row.ratios[peer]:.2f} × {peer}"
         for row in rows
         for peer in PEERS
-        if row.ratios.get(peer, 1.0) < 0.95
+        if peer not in PARTIAL and row.ratios.get(peer, 1.0) < 0.95
     ]
     if slower:
         parts += ["Slower than a peer:", "\n".join(f"- {line}" for line in slower)]

@@ -106,6 +106,15 @@ CLASSES = (
     Layout("digits", (1024, 10), ((1,),)),
 )
 
+#: Recurrent cells on the CPU, rows and units of a state.
+STATES = (
+    Layout(TINY, (8, 8), on_request=True),
+    Layout("cell", (256, 64)),
+    Layout("wide", (64, 512)),
+    Layout("large", (256, 1024)),
+    Layout("memory", (16384, 1024)),
+)
+
 #: Moments over an axis between others.
 MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
 
@@ -140,6 +149,7 @@ _ALL = (
     *MIDDLE,
     *SOFTMAX_ROWS,
     *CLASSES,
+    *STATES,
 )
 
 

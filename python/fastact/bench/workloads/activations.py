@@ -6,20 +6,14 @@ import importlib
 import math
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ..peers import (
-    LeftOut,
-    as_numpy,
-    function_named,
-    jax_call,
-    naive,
-    open_jax,
-    torch_backward,
-)
+from .. import mkl, onnx
+from ..peers import MKL, LeftOut, as_numpy, function_named, naive, torch_backward
 from .work import BYTES, ITEM, Call, Case, Family, Gradient, Maker, Options, Sizes, Work
 
 
@@ -56,21 +50,22 @@ def _gradient(torch: Any, case: Case) -> Gradient | None:
     return Gradient(kernel.function, lambda arrays: (arrays["dy"], kernel.saved(arrays["x"])))
 
 
-# What a NumPy user writes where that is not the textbook's formula, at the default parameters.
-NUMPY_IDIOMS: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "relu6": lambda x: np.clip(x, 0, 6),
-    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
-    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
-    "hardtanh": lambda x: np.clip(x, -1, 1),
-    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "hardmish": lambda x: x * np.clip(x + 2, 0, 2) / 2,
-    "logsigmoid": lambda x: -np.logaddexp(0, -x),
-    "softplus": lambda x: np.logaddexp(0, x),
-    "tanhshrink": lambda x: x - np.tanh(x),
-    "softshrink": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
-    "hardshrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
-    "logcosh": lambda x: np.logaddexp(x, -x) - math.log(2),
+# What a NumPy user writes where that is not the textbook's formula, at the default parameters; m is
+# numpy, or jax.numpy.
+IDIOMS: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda x, m: m.maximum(x, 0),
+    "relu6": lambda x, m: m.clip(x, 0, 6),
+    "leaky_relu": lambda x, m: m.where(x > 0, x, 0.01 * x),
+    "hardsigmoid": lambda x, m: m.clip(x + 3, 0, 6) / 6,
+    "hardtanh": lambda x, m: m.clip(x, -1, 1),
+    "hardswish": lambda x, m: x * m.clip(x + 3, 0, 6) / 6,
+    "hardmish": lambda x, m: x * m.clip(x + 2, 0, 2) / 2,
+    "logsigmoid": lambda x, m: -m.logaddexp(0, -x),
+    "softplus": lambda x, m: m.logaddexp(0, x),
+    "tanhshrink": lambda x, m: x - m.tanh(x),
+    "softshrink": lambda x, m: m.sign(x) * m.maximum(m.abs(x) - 0.5, 0),
+    "hardshrink": lambda x, m: m.where(m.abs(x) > 0.5, x, 0),
+    "logcosh": lambda x, m: m.logaddexp(x, -x) - math.log(2),
 }
 
 
@@ -82,8 +77,8 @@ def _formula(case: Case) -> Callable[[Any, Any], Any]:
 
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     formula, x = _formula(case), work.inputs["x"]
-    if case.op.name in NUMPY_IDIOMS:
-        return partial(NUMPY_IDIOMS[case.op.name], x)
+    if case.op.name in IDIOMS:
+        return partial(IDIOMS[case.op.name], x, np)
     return partial(formula, x, as_numpy())
 
 
@@ -104,16 +99,23 @@ def _numexpr(case: Case, work: Work, threads: int) -> Call:
     return partial(numexpr.NumExpr(tree, [("x", signature)]), work.inputs["x"])
 
 
-def _jax(case: Case, work: Work, threads: int) -> Call:
-    jax = open_jax()
-    function, arrays = function_named(jax.nn, case.op.name), work.arrays
-    if case.direction == "forward":
-        return jax_call(jax, function, arrays["x"])
+def jax_function(jax: Any, name: str) -> Callable[..., Any]:
+    """An activation as a user of jax has it: of jax.nn, or else as in NumPy."""
+    in_nn = getattr(jax.nn, name.replace("hard", "hard_").replace("logs", "log_s"), None)
+    if in_nn is not None:
+        exact = "approximate" in signature(in_nn).parameters
+        return partial(in_nn, approximate=False) if exact else in_nn
+    formula = IDIOMS.get(name) or naive(name)
+    return lambda x: formula(x, jax.numpy)
 
-    def backward(dy: Any, x: Any) -> Any:
-        return jax.vjp(function, x)[1](dy)[0]
 
-    return jax_call(jax, backward, arrays["dy"], arrays["x"])
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    function = jax_function(jax, case.op.name)
+    return lambda x: function(x)
+
+
+def _onnx(case: Case) -> str:
+    return onnx.activation(case.op.name, "x", "y")
 
 
 ACTIVATIONS = Family(
@@ -123,6 +125,8 @@ ACTIVATIONS = Family(
     _incoming,
     _torch,
     _gradient,
-    others={"numpy": _numpy, "numexpr": _numexpr, "jax": _jax},
+    jax=_jax,
+    onnx=_onnx,
+    others={"numpy": _numpy, "numexpr": _numexpr, MKL: mkl.call},
     heading="elements",
 )

@@ -15,9 +15,10 @@ import numpy as np
 
 from ...ops.fused import IDENTITY
 from ...ops.op import ops
-from .. import shapes
-from ..peers import function_named, jax_call, naive, open_jax, torch_backward
+from .. import onnx, shapes
+from ..peers import LeftOut, function_named, naive, torch_backward
 from ..shapes import Layout, Shape
+from .activations import jax_function
 from .reductions import NOTE
 from .work import (
     BYTES,
@@ -232,24 +233,27 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
     return lambda: _and_sum(case, dy * slope(add(x, bias), np))
 
 
-def _jax(case: Case, work: Work, threads: int) -> Call:
-    jax, arrays = open_jax(), work.arrays
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    if _names_shape(case.op):
+        shape = case.options["shape"]
+        return lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(shape)
     if not _adds(case.op):
-        target = work.out[0].shape
-        return jax_call(
-            jax, lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(target), arrays["dy"]
-        )
-    function, add = function_named(jax.nn, case.variant), _with_bias(case)
+        return lambda dy: jax.numpy.sum(dy, axis=case.axis)
+    add = _with_bias(case)
+    if case.variant == IDENTITY:
+        return add
+    function = jax_function(jax, case.variant)
+    return lambda x, bias: function(add(x, bias))
 
-    def forward(x: Any, bias: Any) -> Any:
-        return function(add(x, bias))
 
-    def backward(dy: Any, x: Any, bias: Any) -> Any:
-        return jax.vjp(forward, x, bias)[1](dy)
-
-    if case.direction == "forward":
-        return jax_call(jax, forward, arrays["x"], arrays["bias"])
-    return jax_call(jax, backward, arrays["dy"], arrays["x"], arrays["bias"])
+def _onnx(case: Case) -> str:
+    if not _adds(case.op):
+        return onnx.reduced("ReduceSum", "dy", case.axis, "y")
+    if case.channel not in (-1, len(case.shape) - 1):
+        raise LeftOut("its addition broadcasts a bias along the last axis")
+    if case.variant == IDENTITY:
+        return "y = Add(x, bias)"
+    return f"z = Add(x, bias)\n{onnx.activation(case.variant, 'z', 'y')}"
 
 
 BIAS = Family(
@@ -259,6 +263,8 @@ BIAS = Family(
     _incoming,
     _torch,
     _gradient,
-    others={"numpy": _numpy, "jax": _jax},
+    jax=_jax,
+    onnx=_onnx,
+    others={"numpy": _numpy},
     note=NOTE,
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..peers import LeftOut, function_named, jax_call, naive, open_jax
+from .. import onnx
+from ..peers import LeftOut, as_numpy, function_named, naive
 from ..shapes import Shape, shape_label
+from .activations import jax_function
 from .work import (
     BYTES,
     ITEM,
@@ -82,30 +82,25 @@ def _torch(torch: Any, case: Case) -> Callable[..., Any]:
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     if case.direction != "forward":
         raise LeftOut("its naive formula is for the forward pass")
-    formula, inputs = naive(_name(case)), work.inputs
+    formula, inputs, m = naive(_name(case)), work.inputs, as_numpy()
     if case.op.packed:
         x, half = inputs["x"], case.shape[1]
-        return lambda: x[:, :half] * formula(x[:, half:], np)
+        return lambda: x[:, :half] * formula(x[:, half:], m)
     a, b = inputs["a"], inputs["b"]
-    return lambda: formula(a, np) * b
+    return lambda: formula(a, m) * b
 
 
-def _jax(case: Case, work: Work, threads: int) -> Call:
-    jax, arrays = open_jax(), work.arrays
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
     if case.op.packed:
-        function = function_named(jax.nn, "glu")
-        given: tuple[Any, ...] = (arrays["x"],)
-    else:
-        activation = function_named(jax.nn, _name(case))
-        function = lambda a, b: activation(a) * b  # noqa: E731
-        given = (arrays["a"], arrays["b"])
-    if case.direction == "forward":
-        return jax_call(jax, function, *given)
+        return lambda x: jax.nn.glu(x)
+    activation = jax_function(jax, _name(case))
+    return lambda a, b: activation(a) * b
 
-    def backward(dy: Any, *of: Any) -> Any:
-        return jax.vjp(function, *of)[1](dy)
 
-    return jax_call(jax, backward, arrays["dy"], *given)
+def _onnx(case: Case) -> str:
+    gate = onnx.activation(_name(case), "a", "g")
+    packed = "b, a = Split <axis = -1, num_outputs = 2> (x)\n" if case.op.packed else ""
+    return f"{packed}{gate}\ny = Mul(g, b)"
 
 
 GATED = Family(
@@ -114,5 +109,7 @@ GATED = Family(
     _inputs,
     _incoming,
     _torch,
-    others={"numpy": _numpy, "jax": _jax},
+    jax=_jax,
+    onnx=_onnx,
+    others={"numpy": _numpy},
 )

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from ..shapes import TINY, Shape, shape_label
-from .work import Case, Family, Maker, Options, Sizes, asked_for, unless_missing
+import numpy as np
 
-#: Rows and units of a state.
-_SHAPES = {
-    TINY: (8, 8),
-    "cell": (256, 64),
-    "wide": (64, 512),
-    "large": (256, 1024),
-    "memory": (16384, 1024),
-}
+from .. import shapes
+from ..peers import LeftOut
+from ..shapes import Shape
+from .work import Call, Case, Family, Maker, Options, Sizes, Work, asked_for, unless_missing
+
 #: On a GPU: a small cell, a wide and large ones, and out of the caches.
 _GPU_SHAPES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
 
@@ -35,19 +32,18 @@ def _accesses(op: Any, direction: str) -> int:
 
 
 def _cases(
-    op: Any, direction: str, dtype: str, shapes: Sequence[Shape], on_gpu: bool
+    op: Any, direction: str, dtype: str, states: Sequence[Shape], on_gpu: bool
 ) -> list[Case]:
     accesses = _accesses(op, direction)
     return [
-        Case(op, direction, dtype, shape, shape_label(shape), accesses, on_gpu=on_gpu)
-        for shape in shapes
+        Case(op, direction, dtype, state, shapes.shape_label(state), accesses, on_gpu=on_gpu)
+        for state in states
     ]
 
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    wanted = options.shapes or _SHAPES
-    shapes = [shape for name, shape in _SHAPES.items() if name in wanted]
-    return _cases(op, direction, dtype, shapes, on_gpu=False)
+    states = [layout.shape for layout in shapes.chosen(shapes.STATES, options.shapes)]
+    return _cases(op, direction, dtype, states, on_gpu=False)
 
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
@@ -68,36 +64,54 @@ def _incoming(case: Case, make: Maker) -> dict[str, Any]:
     return {f"d{name}": make.random(case.shape, case.dtype) for name in case.op.results}
 
 
-# --- the step as a chain of torch's operations ----------------------------------------------------
+# --- the step as a chain of array operations: m has what torch, numpy and jax call differently ----
 
 
-def _lstm(t: Any, gates: Any, c_prev: Any, recurrent: Any, bias: Any) -> Any:
-    i, f, g, o = (gates + recurrent + bias).chunk(4, -1)
-    c = t.sigmoid(f) * c_prev + t.sigmoid(i) * t.tanh(g)
-    return t.sigmoid(o) * t.tanh(c), c
+def _lstm(m: Any, gates: Any, c_prev: Any, recurrent: Any, bias: Any) -> Any:
+    i, f, g, o = m.split(gates + recurrent + bias, 4)
+    c = m.sigmoid(f) * c_prev + m.sigmoid(i) * m.tanh(g)
+    return m.sigmoid(o) * m.tanh(c), c
 
 
-def _gru(t: Any, gates: Any, recurrent: Any, h_prev: Any, bias: Any) -> Any:
-    (xr, xz, xn), (ur, uz, un) = (gates + bias).chunk(3, -1), recurrent.chunk(3, -1)
-    z = t.sigmoid(xz + uz)
-    return (1 - z) * t.tanh(xn + t.sigmoid(xr + ur) * un) + z * h_prev
+def _gru(m: Any, gates: Any, recurrent: Any, h_prev: Any, bias: Any) -> Any:
+    (xr, xz, xn), (ur, uz, un) = m.split(gates + bias, 3), m.split(recurrent, 3)
+    z = m.sigmoid(xz + uz)
+    return (1 - z) * m.tanh(xn + m.sigmoid(xr + ur) * un) + z * h_prev
 
 
-def _reset(t: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
-    return t.sigmoid(gates + recurrent + bias) * h_prev
+def _reset(m: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
+    return m.sigmoid(gates + recurrent + bias) * h_prev
 
 
-def _blend(t: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
-    z, n = (gates + recurrent + bias).chunk(2, -1)
-    z = t.sigmoid(z)
-    return (1 - z) * t.tanh(n) + z * h_prev
+def _blend(m: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
+    z, n = m.split(gates + recurrent + bias, 2)
+    z = m.sigmoid(z)
+    return (1 - z) * m.tanh(n) + z * h_prev
 
 
-_TORCH = {"lstm_gates": _lstm, "gru_gates": _gru, "gru_reset": _reset, "gru_blend": _blend}
+_STEPS = {"lstm_gates": _lstm, "gru_gates": _gru, "gru_reset": _reset, "gru_blend": _blend}
+
+
+def _step(case: Case, m: Any) -> Callable[..., Any]:
+    return partial(unless_missing(_STEPS.get(case.op.name), case.op.name), m)
 
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
-    return partial(unless_missing(_TORCH.get(case.op.name), case.op.name), torch)
+    split = lambda x, parts: x.chunk(parts, -1)  # noqa: E731
+    return _step(case, SimpleNamespace(split=split, sigmoid=torch.sigmoid, tanh=torch.tanh))
+
+
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    split = partial(jax.numpy.split, axis=-1)
+    return _step(case, SimpleNamespace(split=split, sigmoid=jax.nn.sigmoid, tanh=jax.numpy.tanh))
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    if case.direction != "forward":
+        raise LeftOut("the chain of its gradient is nobody's to write")
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    m = SimpleNamespace(split=partial(np.split, axis=-1), sigmoid=sigmoid, tanh=np.tanh)
+    return partial(_step(case, m), **work.inputs)
 
 
 GATES = Family(
@@ -106,6 +120,7 @@ GATES = Family(
     _inputs,
     _incoming,
     _torch,
-    compiles=True,
-    note="Gates: with a recurrent projection and a bias added inside; torch by its chain of ops.",
+    jax=_jax,
+    others={"numpy": _numpy},
+    note="Gates: with a recurrent projection and a bias added inside; peers by their chain of ops.",
 )

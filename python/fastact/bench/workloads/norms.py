@@ -15,10 +15,11 @@ import numpy as np
 
 from ...ops.fused import IDENTITY
 from ...ops.op import REQUIRED
-from .. import shapes
+from .. import onnx, shapes
 from ..liger import by_liger
 from ..peers import LIGER, LeftOut, function_named, naive, torch_backward
 from ..shapes import Shape
+from .activations import jax_function
 from .work import (
     ITEM,
     Arrays,
@@ -331,45 +332,96 @@ _KERNELS: dict[str, Kernels] = {
 }
 
 
-def _numpy(case: Case, work: Work, threads: int) -> Call:
-    """The textbook's chain of array operations."""
+def _chain(case: Case, m: Any) -> Callable[..., Any]:
+    """The textbook's chain of array operations, in numpy or jax.numpy.
+
+    It gives y, the sum of those that add a residual, and the running statistics as they are now.
+    """
     op, channel, shape = case.op, case.channel, case.shape
-    if case.direction == "backward":
-        raise LeftOut("the chain of its gradient is nobody's to write")
     grouped = _takes(op, "num_groups")
     if grouped and channel != 1:
         raise LeftOut("groups of channels that come last are strided")
-    formula = None if case.variant == IDENTITY else naive(case.variant)
     others = shapes.others(shape, -1 if channel is None else channel)
-    x, residual = work.inputs["x"], work.inputs.get("residual")
-    a = SimpleNamespace(**_NO_ARRAYS)
-    for name in work.inputs.keys() & _NO_ARRAYS.keys():
-        setattr(a, name, np.expand_dims(work.inputs[name], others))
     centred, eps = "mean" in op.saves, np.dtype(case.dtype).type(_eps(case))
     axes = (2,) if grouped else case.axis
 
-    def moments(x: Any) -> tuple[Any, Any]:
-        """x in its rows less their mean, and the variance."""
-        if a.running_mean is not None:
-            mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
-            count = x.size / mean.size
-            a.running_mean[...] += _momentum(case) * (mean - a.running_mean)
-            a.running_var[...] += _momentum(case) * (count / (count - 1) * var - a.running_var)
-            return x - mean, var
-        if a.mean is not None:
-            return x - a.mean, a.var
-        rows = x.reshape(len(x), _GROUPS, -1) if grouped else x
-        rows = rows - rows.mean(axes, keepdims=True) if centred else rows
-        return rows, np.square(rows).mean(axes, keepdims=True)
-
-    def forward() -> Any:
-        rows, var = moments(x if residual is None else x + residual)
-        z = (rows / np.sqrt(var + eps)).reshape(shape)
+    def norm(x: Any, residual: Any = None, **given: Any) -> Any:
+        a = SimpleNamespace(**_NO_ARRAYS)
+        for name in given.keys() & _NO_ARRAYS.keys():
+            setattr(a, name, m.expand_dims(given[name], others))
+        total = x if residual is None else x + residual
+        rows = total.reshape(len(x), _GROUPS, -1) if grouped else total
+        mean, var = a.mean, a.var
+        if mean is None and centred:
+            mean = rows.mean(axes, keepdims=True)
+        rows = rows - mean if mean is not None else rows
+        if var is None:
+            var = m.square(rows).mean(axes, keepdims=True)
+        z = (rows / m.sqrt(var + eps)).reshape(shape)
         z = z * a.weight if a.weight is not None else z
         z = z + a.bias if a.bias is not None else z
-        return z if formula is None else formula(z, np)
+        moved = ()
+        if a.running_mean is not None:
+            count, kept = rows.size / var.size, 1 - _momentum(case)
+            now = (mean, count / (count - 1) * var)
+            before = (a.running_mean, a.running_var)
+            moved = tuple(kept * b + _momentum(case) * n for b, n in zip(before, now, strict=True))
+        return z, *(() if residual is None else (total,)), *moved
+
+    return norm
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    if case.direction == "backward":
+        raise LeftOut("the chain of its gradient is nobody's to write")
+    norm = _chain(case, np)
+    formula = None if case.variant == IDENTITY else naive(case.variant)
+
+    def forward() -> Any:
+        z, *rest = norm(**work.inputs)
+        made = (z if formula is None else formula(z, np)), *rest
+        return made[: len(case.op.results)]
 
     return forward
+
+
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    norm = _chain(case, jax.numpy)
+    function = None if case.variant == IDENTITY else jax_function(jax, case.variant)
+
+    def forward(**inputs: Any) -> Any:
+        z, *rest = norm(**inputs)
+        return (z if function is None else function(z)), *rest
+
+    return forward
+
+
+#: Nodes of ONNX, of x, weight and bias; their other results are left unwritten.
+_ONNX: dict[str, str] = {
+    "layer_norm": "LayerNormalization <epsilon = {eps}> (x, weight, bias)",
+    "rms_norm": "SimplifiedLayerNormalization <epsilon = {eps}> (x, weight)",
+    "group_norm": "GroupNormalization <num_groups = {groups}, epsilon = {eps}> (x, weight, bias)",
+    "instance_norm": "InstanceNormalization <epsilon = {eps}> (x, weight, bias)",
+    "norm_apply": "BatchNormalization <epsilon = {eps}> (x, weight, bias, mean, var)",
+}
+#: Of x, a residual and parameters; they give the sum as well.
+_ONNX_SUMS: dict[str, str] = {
+    "add_layer_norm": "SkipLayerNormalization <epsilon = {eps}> (x, residual, weight, bias)",
+    "add_rms_norm": "SkipSimplifiedLayerNormalization <epsilon = {eps}> (x, residual, weight)",
+}
+
+
+def _onnx(case: Case) -> str:
+    if case.channel not in (None, 1):
+        raise LeftOut("its channels come second")
+    z = "y" if case.variant == IDENTITY else "z"
+    how = {"eps": f"{_eps(case):.1e}", "groups": _GROUPS}
+    if case.op.name in _ONNX_SUMS:
+        node = f"{z}, none, nobody, total = com.microsoft.{_ONNX_SUMS[case.op.name]}"
+    else:
+        node = f"{z} = {unless_missing(_ONNX.get(case.op.name), case.op.name)}"
+    behind = "" if z == "y" else f"\n{onnx.activation(case.variant, z, 'y')}"
+    return node.format(**how) + behind
 
 
 NORMS = Family(
@@ -380,6 +432,8 @@ NORMS = Family(
     _torch,
     _gradient,
     constant=frozenset(_STATISTICS),
+    jax=_jax,
+    onnx=_onnx,
     others={"numpy": _numpy},
     others_on_gpu={LIGER: by_liger},
     note="""\

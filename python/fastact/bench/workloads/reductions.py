@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import shapes
-from ..peers import LeftOut, jax_call, open_jax
+from .. import onnx, shapes
+from ..peers import LeftOut
 from ..shapes import Axis, Shape
 from .work import (
     ELEMENTS,
@@ -162,25 +162,25 @@ def _gradient(m: Any, case: Case) -> Gradient | None:
 
 
 def _numpy(case: Case, work: Work, threads: int) -> Call:
-    function, *arguments = _call(np, case, work)
-    return partial(function, *arguments)
-
-
-def _jax(case: Case, work: Work, threads: int) -> Call:
-    jax = open_jax()
-    return jax_call(jax, *_call(jax.numpy, case, work))
-
-
-def _call(m: Any, case: Case, work: Work) -> tuple[Any, ...]:
-    """A function and its arguments."""
-    function = _by(m, case)
     if case.entry != "backward":
-        return function, work.inputs["x"]
-    gradient = _gradient(m, case)
+        return partial(_by(np, case), work.inputs["x"])
+    gradient = _gradient(np, case)
     if gradient is None:
         raise LeftOut("only forward is measured")
-    return gradient.function, *gradient.arguments(work.arrays)
+    return partial(gradient.function, *gradient.arguments(work.arrays))
 
+
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    return _by(jax.numpy, case)
+
+
+def _onnx(case: Case) -> str:
+    if case.entry != "call":
+        raise LeftOut("only its sums are measured")
+    return onnx.reduced(unless_missing(_ONNX.get(case.op.name), case.op.name), "x", case.axis, "y")
+
+
+_ONNX = {"sum": "ReduceSum", "sum_squares": "ReduceSumSquare"}
 
 #: For all families that sum.
 NOTE = """\
@@ -195,6 +195,8 @@ REDUCTIONS = Family(
     _incoming,
     _by,
     _gradient,
-    others={"numpy": _numpy, "jax": _jax},
+    jax=_jax,
+    onnx=_onnx,
+    others={"numpy": _numpy},
     note=NOTE,
 )

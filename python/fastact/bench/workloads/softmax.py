@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import shapes
-from ..peers import LeftOut
+from .. import onnx, shapes
+from ..peers import LeftOut, function_named
 from ..shapes import Shape
 from .work import ELEMENTS, ITEM, Call, Case, Family, Maker, Options, Sizes, Work, unless_missing
 
@@ -136,6 +136,31 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
     return partial(function, work.inputs["x"], (case.axis or (1,))[0])
 
 
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    of, m, axis = jax.nn, jax.numpy, (case.axis or (1,))[0]
+    if _is_loss(case.op):
+
+        def loss(logits: Any, target: Any) -> Any:
+            rows = m.arange(len(target))
+            return m.mean(of.logsumexp(logits, 1) - logits[rows, target])
+
+        return loss
+    function = function_named(of, case.op.name)
+    return lambda x: function(x, axis)
+
+
+_ONNX: dict[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
+
+
+def _onnx(case: Case) -> str:
+    if _is_loss(case.op):
+        return "y = SoftmaxCrossEntropyLoss(logits, target)"
+    if "x" in case.op.saves:
+        return onnx.reduced("ReduceLogSumExp", "x", case.axis, "y")
+    name = unless_missing(_ONNX.get(case.op.name), case.op.name)
+    return f"y = {name} <axis = {(case.axis or (1,))[0]}> (x)"
+
+
 NOTE = """\
 Functions that give one number a row are held against a copy of the array that they read: 0.5 is the
 speed of memory that is only read."""
@@ -147,6 +172,8 @@ SOFTMAX = Family(
     _incoming,
     _torch,
     constant=frozenset({"target"}),
+    jax=_jax,
+    onnx=_onnx,
     others={"numpy": _numpy},
     note=NOTE,
 )

@@ -6,18 +6,19 @@ the options, its family makes the arrays, both by name, and the op takes of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...ops.op import arrays_of
 from ...terminal import require
-from ..peers import LeftOut, compiled_by_torch
+from ..peers import LeftOut, as_tensor, compiled_by_torch
 from ..shapes import Axis, Shape
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -26,6 +27,8 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: type.
 ELEMENTS = 2**25
 BYTES = 2**28
+
+_DRAWN = 1_000_003  # random numbers for an array; a prime, which no row is long
 
 Call = Callable[[], Any]
 Arrays = Mapping[str, Any]  # by the names that entry points give them
@@ -46,21 +49,27 @@ class Options:
         "forward", "backward" or both.
     peers : tuple of str
         Other libraries; those that are not installed are named and left out.
-    threads : int
-        For everybody.
+    threads : tuple of int
+        For everybody; one run after the other.
     shapes : tuple of str
         Names of shapes, for ops with axes; all of them if it is empty.
     seconds : float
         Time to spend on a row, about.
+    small : bool
+        Measure the first call, and calls of tensors, beside the others.
+    stop_after : float
+        Seconds after which no row is started; the rest is left for a run that goes on.
     """
 
     sizes: tuple[int, ...]
     dtypes: tuple[np.dtype[Any], ...]
     directions: tuple[str, ...]
     peers: tuple[str, ...]
-    threads: int
+    threads: tuple[int, ...]
     shapes: tuple[str, ...] = ()
     seconds: float = 1.0
+    small: bool = False
+    stop_after: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -148,15 +157,31 @@ class InMemory:
         self._made = 0
 
     def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
-        """An array of normal random numbers."""
+        """An array of normal random numbers; of a large one they come again, in other rows."""
         self._made += 1
-        normal = np.random.default_rng(self._made).standard_normal(shape, dtype=np.float32)
-        return np.asarray(normal).astype(dtype)
+        count = min(prod(shape), _DRAWN)
+        normal = np.random.default_rng(self._made).standard_normal(count, dtype=np.float32)
+        return np.resize(np.asarray(normal).astype(dtype), tuple(shape))
 
     def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
         """An array of random int64 from 0 to below `end`."""
         self._made += 1
         return np.random.default_rng(self._made).integers(0, end, shape)
+
+
+class Tensors:
+    """The same numbers as tensors of torch."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._arrays = torch, InMemory()
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor of normal random numbers."""
+        return as_tensor(self._torch, self._arrays.random(shape, dtype))
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """A tensor of random int64 from 0 to below `end`."""
+        return as_tensor(self._torch, self._arrays.integers(shape, end))
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -201,8 +226,10 @@ class Family:
         entry point of its own of that. It raises `LeftOut` for what torch does not have.
     gradient : how torch differentiates a case where that is not autograd over that function.
     constant : names of inputs that autograd does not differentiate by.
+    jax : what a case is by jax, as `torch`; jax differentiates it.
+    onnx : the nodes of ONNX that do a case, in the words of its parser: of the inputs by their
+        names, to y.
     others : further peers on the CPU, each from a case, its `Work` and the number of threads.
-    compiles : whether torch.compile may be a peer on the CPU, too.
     others_on_gpu : further peers there, from a case a function as `torch` has it, or None where a
         peer has none.
     heading : of the column that tells the cases apart.
@@ -216,8 +243,9 @@ class Family:
     torch: Callable[[Any, Case], Callable[..., Any]]
     gradient: Callable[[Any, Case], Gradient | None] = _no_gradient
     constant: frozenset[str] = frozenset()
+    jax: Callable[[Any, Case], Callable[..., Any]] | None = None
+    onnx: Callable[[Case], str] | None = None
     others: Mapping[str, Callable[[Case, Work, int], Call]] = field(default_factory=dict)
-    compiles: bool = False
     others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
         default_factory=dict
     )
@@ -313,8 +341,32 @@ def differentiated(
     return bind
 
 
-def unless_missing(function: Callable[..., Any] | None, name: str) -> Callable[..., Any]:
-    """The function of a table of peers, or leave the peer out."""
-    if function is None:
+def by_jax(jax: Any, case: Case, family: Family, work: Work) -> Call:
+    """jax's compiled call of a case, on arrays of its own, and waited for."""
+    function = unless_missing(family.jax, case.op.family)(jax, case)
+    inputs, incoming = ({n: jax.numpy.asarray(a) for n, a in of.items()} for of in work.given)
+
+    def gradients(leaves: Arrays, rest: Arrays, dys: tuple[Any, ...]) -> Any:
+        def results(leaves: Arrays) -> tuple[Any, ...]:
+            return arrays_of(function(**leaves, **rest))[: len(dys)]
+
+        return tuple(jax.vjp(results, leaves)[1](dys)[0].values())
+
+    arguments: tuple[Any, ...] = (inputs,)
+    compiled = jax.jit(lambda inputs: function(**inputs))
+    if case.entry == "backward":
+        leaves = {name: a for name, a in inputs.items() if name not in family.constant}
+        rest = {name: a for name, a in inputs.items() if name in family.constant}
+        dys = tuple(jax.numpy.asarray(a) for a in flat(incoming.values()))
+        arguments, compiled = (leaves, rest, dys), jax.jit(gradients)
+    return lambda: jax.block_until_ready(compiled(*arguments))
+
+
+T = TypeVar("T")
+
+
+def unless_missing(entry: T | None, name: str) -> T:
+    """The entry of a table of peers, or leave the peer out."""
+    if entry is None:
         raise LeftOut(f"it has no {name}")
-    return function
+    return entry

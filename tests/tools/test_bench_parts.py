@@ -1,0 +1,183 @@
+"""The CPU benchmark in parts: what a later run adds, where results are kept, what is behind."""
+
+import json
+from functools import partial
+
+import pytest
+from test_cli import torch_threads  # noqa: F401 - a fixture
+
+import fastact as fa
+from fastact import cli
+from fastact.bench import cpu, cpu_rows
+from fastact.bench.cpu_rows import Row
+from fastact.bench.files import slug
+from fastact.bench.peers import COPY, FRESH, MKL, OURS, PEERS
+from fastact.bench.scoreboard import cells, scaling, scoreboard, worst
+
+FEW = ["bench", "mish", "relu", "--sizes", "64", "--seconds", "0.001", "--directions", "forward"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, torch_threads):  # noqa: F811 - the fixture
+    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+
+
+def rows_of(file):
+    return json.loads(file.read_text())["rows"]
+
+
+def test_a_later_run_adds_peers(tmp_path):
+    numbers = tmp_path / "bench.json"
+    words = [*FEW, "--threads", "1", "--json", str(numbers)]
+    assert cli.main([*words, "--peers", "numpy"]) == 0
+    before = rows_of(numbers)
+    assert cli.main([*words, "--peers", "numpy,numexpr,torch", "--resume"]) == 0
+    after = rows_of(numbers)
+    assert [row["op"] for row in after] == [row["op"] for row in before] == ["mish", "relu"]
+    for old, new in zip(before, after, strict=True):
+        assert {"numpy", "torch"} <= new["ratios"].keys()
+        # What was measured stays, and ratios to it alone are those of one run.
+        assert old["ratios"].items() <= new["ratios"].items()
+        assert new["seconds"][OURS] == old["seconds"][OURS]
+    assert {"numpy", "torch"} <= json.loads(numbers.read_text())["machine"]["peers"].keys()
+    assert cli.main([*words, "--peers", "numpy,numexpr,torch", "--resume"]) == 0
+    assert rows_of(numbers) == after
+
+
+def test_a_peer_of_another_version_begins_anew(tmp_path, capsys):
+    numbers = tmp_path / "bench.json"
+    words = [*FEW, "--peers", "numpy", "--json", str(numbers)]
+    assert cli.main(words) == 0
+    facts = json.loads(numbers.read_text())
+    facts["machine"]["peers"]["numpy"] = "1.0"
+    numbers.write_text(json.dumps(facts))
+    assert cli.main([*words, "--resume"]) == 0
+    assert "of another peers; it is now bench.json.before" in capsys.readouterr().out
+
+
+def test_it_stops_and_goes_on(tmp_path, capsys):
+    numbers = tmp_path / "bench.json"
+    words = [*FEW, "--peers", "", "--json", str(numbers)]
+    assert cli.main([*words, "--stop-after", "1e-9"]) == 3
+    assert "2 rows are left; the same with --resume goes on" in capsys.readouterr().out
+    assert cli.main([*words, "--resume"]) == 0
+    assert "0 rows are there, 2 to be measured" in capsys.readouterr().out
+    assert len(rows_of(numbers)) == 2
+
+
+def test_each_kind_of_machine_has_a_folder(tmp_path, monkeypatch):
+    words = [*FEW, "--peers", "", "--results", str(tmp_path)]
+    assert cli.main(words) == 0
+    (here,) = tmp_path.iterdir()
+    assert {file.name for file in here.iterdir()} == {"bench.json", "scoreboard.md"}
+    kept = (here / "bench.json").read_bytes()
+    config = cpu_rows.config.config
+    monkeypatch.setattr(cpu_rows.config, "config", lambda: {**config(), "processor": "Another"})
+    assert cli.main(words) == 0
+    assert (here / "bench.json").read_bytes() == kept
+    assert (tmp_path / slug("Another", fa.get_num_threads()) / "bench.json").exists()
+    # Under one name, too, what another machine has measured is put aside.
+    assert cli.main([*FEW, "--peers", "", "--json", str(here / "bench.json")]) == 0
+    assert (here / "bench.json.before").read_bytes() == kept
+
+
+def test_nothing_is_measured_to_list_it(capsys, monkeypatch):
+    monkeypatch.setattr(cpu, "measure", None)
+    assert cli.main(["bench", "--all", "--list"]) == 0
+    shown = capsys.readouterr().out
+    for family in {op.family for op in fa.ops.values()}:
+        for dtype in ("float16", "bfloat16", "float32", "float64"):
+            assert [family, dtype] in [line.split()[:2] for line in shown.splitlines()]
+    rows, minutes = shown.split()[-2:]
+    assert int(rows) > 2000
+    assert 0 < float(minutes) < 40  # which is what it may take
+
+
+def test_who_takes_too_long_is_timed_once(monkeypatch):
+    """By a clock of the test's own."""
+    called = {OURS: 0, "slow": 0, "long": 0}
+    seconds = {OURS: 1e-3, "slow": 4e-3, "long": 3e-3}
+
+    def clock(call, times):
+        for _ in range(times):
+            call()
+        return seconds[call.keywords["name"]]
+
+    def call(name):
+        called[name] += 1
+
+    monkeypatch.setattr(cpu, "_time", clock)
+    samples = cpu.take_turns({name: partial(call, name=name) for name in called}, 0.01)
+    assert len(samples["slow"]) == 1
+    assert called["slow"] == 2  # the first of all calls is not counted, unless it is long
+    assert len(samples[OURS]) == len(samples["long"]) >= 5
+    seconds["slow"] = 1.0
+    called["slow"] = 0
+    samples = cpu.take_turns({name: partial(call, name=name) for name in called}, 0.01)
+    assert len(samples["slow"]) == called["slow"] == 1
+
+
+def row(size=1024, threads=2, op="mish", dtype="float32", **ratios):
+    ratios = {COPY: 0.5, FRESH: 1.0, OURS: 1.0, **ratios}
+    seconds = {name: ratio / threads for name, ratio in ratios.items()}
+    return Row(op, "forward", dtype, size, f"{size:,}", threads, 5, seconds, ratios)
+
+
+FACTS = {
+    "processor": "P",
+    "isa": {"chosen": "v3"},
+    "version": "0",
+    "commit": "abc",
+    "compiler": "C",
+    "peers": {"numpy": "1", "torch": "2", "mkl": "3"},
+}
+
+
+def test_scoreboard():
+    rows = [
+        row(64, numpy=0.1),  # the call alone: no cell
+        row(threads=1, numpy=0.1),  # nor on fewer threads
+        row(1024, numpy=0.5, torch=2.0, mkl=0.2),
+        row(2048, numpy=1.04, torch=0.96, mkl=1.0),
+        row(4096, dtype="float16", numpy=3.0, torch=0.9),
+    ]
+    found = cells(rows)
+    states = ["behind", "ahead", "behind", "level", "level", "level", "ahead", "behind"]
+    assert [cell.state for cell in found] == states
+    assert [(cell.peer, cell.ratio) for cell in worst(found)] == [
+        ("numpy", 0.5),
+        ("torch", 0.9),
+        ("torch", 0.96),
+    ]
+    lines = scoreboard(FACTS, rows).splitlines()
+    assert "|  | numpy | torch | mkl |" in lines
+    assert "| **all** | 1 / 1 / **1** | 1 / 1 / **1** | 0 / 1 / **1** |" in lines
+    assert "| float16 | 1 / 0 / 0 | 0 / 0 / **1** | – |" in lines
+    assert "| activations, float32 | 0 / 1 / **1** | 1 / 1 / 0 | 0 / 1 / **1** |" in lines
+    assert "| mish | forward | float32 | 1,024 | numpy | 0.50 | 2.00 |" in lines
+    assert "3 cells" in lines[2]
+
+
+def test_scoreboard_is_one_page():
+    """However much was measured."""
+    sizes = range(1024, 1424)
+    rows = [
+        row(size, op=op.name, dtype=dtype, **dict.fromkeys(PEERS, 0.5))
+        for op in fa.ops.values()
+        for dtype in ("float16", "bfloat16", "float32", "float64")
+        for size in sizes[::100]
+    ]
+    page = scoreboard({**FACTS, "peers": dict.fromkeys(PEERS, "1")}, rows)
+    assert len(page.splitlines()) < 90
+    assert MKL in page
+
+
+def test_what_threads_gain(tmp_path):
+    rows = [row(threads=1, torch=2.0), row(threads=2, torch=2.0), row(2048, threads=2)]
+    assert "| mish | forward | float32 | 1,024 | 2.00 | 2.00 | 2.00 |" in scaling(rows)
+    assert scaling(rows[1:]) == ""
+    page = tmp_path / "threads.md"
+    words = [*FEW, "--peers", "", "--threads", "1,2", "--markdown", str(page)]
+    assert cli.main(words) == 0
+    assert page.read_text().startswith("# What more threads gain\n")
+    assert sum(line.startswith(("| mish", "| relu")) for line in page.read_text().splitlines()) == 2

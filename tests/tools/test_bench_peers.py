@@ -1,0 +1,90 @@
+"""What peers of the CPU benchmark compute is what we compute, where they are installed."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import fastact as fa
+from fastact.bench import cpu, mkl, onnx, shapes
+from fastact.bench.peers import COPY, FRESH, JAX, MKL, ONNX, LeftOut, versions
+from fastact.bench.workloads import FAMILIES
+from fastact.bench.workloads.work import Case, Options
+from fastact.ops.op import arrays_of
+
+THREADS = fa.get_num_threads()
+NAMES = list(dict.fromkeys(op.family for op in fa.ops.values()))
+
+
+def cases(family, directions=("forward", "backward")):
+    options = Options((96,), (), (), (), (THREADS,), shapes=(shapes.TINY,))
+    for op, direction in product(fa.ops.values(), directions):
+        if op.family == family:
+            yield from FAMILIES[family].on_cpu(op, direction, "float32", options)
+
+
+def as_numbers(result):
+    return [np.asarray(array) for array in arrays_of(result) if array is not None]
+
+
+def agrees(case, peer):
+    """Whether a peer's first result is among ours; None where it has no such op."""
+    made = cpu.workload(case, [peer], THREADS)
+    if peer in made.left_out:
+        assert "Error" not in made.left_out[peer], (case.name, made.left_out)
+        return None
+    ours = as_numbers(made.calls[FRESH]())[0]
+    return any(
+        theirs.shape == ours.shape and np.allclose(theirs, ours, 1e-4, 1e-5)
+        for theirs in as_numbers(made.calls[peer]())
+    )
+
+
+@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize(
+    "peer",
+    [pytest.param(JAX, marks=pytest.mark.thorough), ONNX],  # jax takes seconds to compile all
+)
+def test_peers_compute_the_same(family, peer):
+    if not versions([peer]):
+        pytest.skip(f"{peer} is not installed")
+    found = {case.name: agrees(case, peer) for case in cases(family)}
+    assert [name for name, same in found.items() if same is False] == []
+    if (peer, family) != (ONNX, "gates"):
+        assert True in found.values()
+
+
+def test_mkl_computes_the_function_alone():
+    if not versions([MKL]):
+        pytest.skip("mkl is not installed")
+    of = {name: getattr(np, name.lower(), None) for name in set(mkl._FUNCTIONS.values())}
+    asked = 0
+    for case in cases("activations", ["forward"]):
+        made = cpu.workload(case, [MKL], THREADS)
+        if MKL in made.calls:
+            asked += 1
+            (y, x), function = made.calls[MKL](), of[mkl._FUNCTIONS[case.op.name]]
+            if function is not None:  # NumPy has no erf
+                np.testing.assert_allclose(y, function(x), 1e-6)
+    assert asked == len(mkl._FUNCTIONS)
+
+
+def test_every_op_has_something_to_copy():
+    for family in NAMES:
+        for case in cases(family):
+            calls = cpu.workload(case, [], 1).calls
+            calls[COPY]()
+            assert {COPY, FRESH} < calls.keys()
+
+
+def test_onnx_has_nodes_of_known_activations_alone():
+    assert {*onnx._NODES} <= {*fa.ops, "identity"}
+    assert onnx.activation("mish", "a", "b") == "b = Mish(a)"
+    with pytest.raises(LeftOut, match="ONNX has no hardmish"):
+        onnx.activation("hardmish", "x", "y")
+
+
+def test_it_is_for_inference():
+    case = Case(fa.mish, "backward", "float32", (4,), "4", 3)
+    with pytest.raises(LeftOut, match="inference"):
+        onnx.by_onnx(case, FAMILIES["activations"], None, 1)
