@@ -23,7 +23,7 @@ from selenium import webdriver
 
 SIZES = {"wide": (1400, 1000), "narrow": (400, 800)}
 THEMES = ("light", "dark")
-SHOWN = ("index", "start", "ops/index", "ops/generated/mish", "gallery/index", "results/bench")
+SHOWN = ("index", "start", "ops/index", "ops/generated/mish", "gallery/index", "results/index")
 # Pixels by which something may stick out: borders of a half.
 SLACK = 1
 

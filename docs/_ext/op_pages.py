@@ -5,7 +5,7 @@ An op that is registered has its page and its line in the lists of families; not
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -41,7 +41,7 @@ def summary(op: Any) -> str:
 # --- parts of a page ------------------------------------------------------------------------------
 
 
-def page(op: Any, folder: Path, measured: Sequence[dict[str, Any]]) -> str:
+def page(op: Any, folder: Path, measured: Mapping[str, Sequence[dict[str, Any]]]) -> str:
     parts = [
         _title(op.name, "="),
         summary(op),
@@ -111,17 +111,21 @@ def _moved(op: Any) -> str:
     return ", ".join(f"{direction} {ratio:.3g}" for direction, ratio in found.items())
 
 
-def _speed(op: Any, measured: Sequence[dict[str, Any]]) -> Iterator[str]:
-    rows = [row for row in measured if row["op"] == op.name]
-    peers = [peer for peer in PEERS if any(peer in row["ratios"] for row in rows)]
-    if not rows:
-        return
+def _speed(op: Any, measured: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
+    """A table for each machine."""
     yield _title("Speed", "-")
     yield (
-        "How many times longer others take for the same, in one run on one machine with two "
-        "threads; and the time over that of a copy of the same bytes. What machine, and how it is "
-        "measured: :doc:`/results/bench`."
+        "How many times longer others take for the same, in one run; and the time over that of a "
+        "copy of the same bytes."
     )
+    for machine, every in measured.items():
+        if rows := [row for row in every if row["op"] == op.name]:
+            yield f":doc:`/results/{machine}/bench`:"
+            yield _of_machine(rows)
+
+
+def _of_machine(rows: Sequence[dict[str, Any]]) -> str:
+    peers = [peer for peer in PEERS if any(peer in row["ratios"] for row in rows)]
     head = ["", "", "dtype", "µs", "× copy", *(PEERS[peer] for peer in peers)]
     table = [head]
     for row in rows:
@@ -130,7 +134,7 @@ def _speed(op: Any, measured: Sequence[dict[str, Any]]) -> Iterator[str]:
         over_copy = f"{seconds['fastact'] / seconds['copy']:.2f}" if "copy" in seconds else "–"
         took = f"{1e6 * seconds['fastact']:,.3g}"
         table.append([row["direction"], row["what"], row["dtype"], took, over_copy, *others])
-    yield _list_table(table)
+    return _list_table(table)
 
 
 def _list_table(rows: Sequence[Sequence[str]]) -> str:
@@ -211,8 +215,10 @@ def write(app: Sphinx) -> None:
     _replace(folder.parent / "index.rst", "\n\n".join(index) + "\n")
 
 
-def _measured(results: Path) -> list[dict[str, Any]]:
-    return list(json.loads((results / "bench.json").read_text(encoding="utf-8"))["rows"])
+def _measured(results: Path) -> dict[str, list[dict[str, Any]]]:
+    """What `python -m fastact bench --results` wrote, by the folder of the machine."""
+    files = sorted(results.glob("*/bench.json"))
+    return {f.parent.name: json.loads(f.read_text(encoding="utf-8"))["rows"] for f in files}
 
 
 def _replace(path: Path, text: str) -> None:
