@@ -35,11 +35,12 @@ int find_axes(Axis<most>* axes, const Operand& shape, int count, const Operand* 
   return found;
 }
 
-// The same axis from its end. data IN/OUT: where `count` arrays begin.
+// The same axis from its end. data IN/OUT: where `count` arrays begin. One that is not there has
+// strides of 0, and its data stays null.
 template <int most>
 void reverse_axis(Axis<most>* axis, int count, char** data) {
   for (int k = 0; k < count; ++k) {
-    if (data[k]) data[k] += (axis->length - 1) * axis->stride[k];
+    data[k] += (axis->length - 1) * axis->stride[k];
     axis->stride[k] = -axis->stride[k];
   }
 }
