@@ -114,8 +114,9 @@ def kernel_addresses(str isa):
             found[f"{name} backward", dtype] = <intptr_t>of.backward[i][k][0]
             found[f"{name} backward, accumulated", dtype] = <intptr_t>of.backward[i][k][1]
         found["added", dtype] = <intptr_t>of.identity[k][1]
-        found["square backward", dtype] = <intptr_t>of.square_backward[k][0]
-        found["square backward, accumulated", dtype] = <intptr_t>of.square_backward[k][1]
+        for i, name in enumerate(TERMS):
+            found[f"{name} term backward", dtype] = <intptr_t>of.term_backward[i][k][0]
+            found[f"{name} term backward, accumulated", dtype] = <intptr_t>of.term_backward[i][k][1]
         found["moments backward", dtype] = <intptr_t>of.moments_backward[k][0]
         found["moments backward, accumulated", dtype] = <intptr_t>of.moments_backward[k][1]
     return found

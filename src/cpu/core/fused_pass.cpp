@@ -25,7 +25,7 @@ void add_sum(FusedPlan* plan, const ReduceTable* table, const ChannelArray& resu
   Reducer* r = &plan->sums[plan->sum_count++];
   const StridedOperands& s = plan->operands;
   const int64_t channels = plan->channels, item = item_size(result.dtype);
-  set_accumulator(r, table, kIdentity, s.compute_dtype);
+  set_accumulator(r, table, kItself, s.compute_dtype);
   r->outputs = r->terms = Axes();
   r->outputs.append(channels, 0, result.stride);
   r->terms.size = s.size() / channels;
