@@ -8,7 +8,7 @@ def level_of_features(
     return x86_level(CpuFeatures(leaf1_ecx, leaf7_ebx, extended_ecx, xcr0))
 
 
-ELEMENTARY = tuple([kElementaryNames[i].decode() for i in range(kElementaries)])
+ELEMENTARY = names_of(kElementaryNames, kElementaries)
 
 
 def elementary(str name, View x, View y):

@@ -25,9 +25,6 @@ Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool tak
 
 }  // namespace
 
-int gates_of(int kind) { return kGatesOf[kind]; }
-int saved_gates_of(int kind) { return kSavedOf[kind]; }
-
 void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backward,
              bool recomputes, bool accumulate, const GateArrays& a) {
   const int last = a.state.ndim - 1, count = kGatesOf[kind], saved = kSavedOf[kind];

@@ -1,7 +1,7 @@
 # Reductions: y = the sum over some axes of a term of x, and its gradient.
 include "cpu/reductions/reductions.pxi"
 
-TERMS = tuple([kTermNames[i].decode() for i in range(kTerms)])
+TERMS = names_of(kTermNames, kTerms)
 
 
 cdef void prepare_sum(
