@@ -17,6 +17,9 @@ from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 #: Of every sum, those of gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
+#: The number of a sum of the elements themselves.
+IDENTITY = _cpu.TERMS.index("identity")
+
 Shape: TypeAlias = tuple[int, ...]
 
 Sample: TypeAlias = Callable[[Any, Any], dict[str, Any]]
