@@ -290,10 +290,10 @@ void norms() {
           given.lead = Norm::kX;
           auto norm = std::make_unique<Norm>();
           norm->accumulate = false;
+          norm->is_centred = c.is_centred;
           prepare(norm.get(), table, given);
           norm->parameters = parameters;
           norm->is_identity = which == k_identity;
-          norm->is_centred = c.is_centred;
           norm->eps = 1e-5;
           norm->activation = table->forward[which][wide];
           norm_forward_partition(norm.get(), 0, 1);
