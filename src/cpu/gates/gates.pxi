@@ -4,7 +4,6 @@ cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
     const int kLstm
     const int kGru
     const int kReset
-    const int kBlend
     const double kGateUlps[2]
 
     ctypedef struct GateArrays:
