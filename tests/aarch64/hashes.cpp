@@ -219,8 +219,8 @@ void reductions() {
         for (int term = 0; term < kTerms; ++term) {
           Array y(kept, dtype, kPlain);
           auto reducer = std::make_unique<Reducer>();
-          prepare(reducer.get(), table->reduce, term, x.operand, y.operand, reduced,
-                  dtype, dtype, false);
+          prepare(reducer.get(), table->reduce, term, x.operand, y.operand, reduced, dtype, dtype,
+                  false);
           reduce_partition(reducer.get(), 0, 1);
           Hash hash;
           y.add_to(&hash);
