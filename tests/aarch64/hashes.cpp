@@ -216,15 +216,15 @@ void reductions() {
         for (size_t i = 0; i < c.reduced.size(); ++i) reduced[i] = c.reduced[i];
         const std::string name =
             dims(c.shape) + " " + kLayoutNames[layout] + " " + kDTypeNames[dtype];
-        for (int term = 0; term < kReduceInputs; ++term) {
+        for (int term = 0; term < kTerms; ++term) {
           Array y(kept, dtype, kPlain);
           auto reducer = std::make_unique<Reducer>();
-          prepare(reducer.get(), table->reduce, Accumulation(term), x.operand, y.operand, reduced,
-                  dtype, dtype, false);
+          prepare(reducer.get(), table->reduce, term, x.operand, y.operand, reduced, dtype, dtype,
+                  false);
           reduce_partition(reducer.get(), 0, 1);
           Hash hash;
           y.add_to(&hash);
-          print(std::string("sum of ") + kReduceInputNames[term] + " " + name, hash);
+          print(std::string("sum of ") + kTermNames[term] + " " + name, hash);
         }
         Array mean(kept, kF64, kPlain), low(kept, kF64, kPlain), second(kept, kF64, kPlain);
         const Operand results[] = {mean.operand, low.operand, second.operand};
@@ -290,10 +290,10 @@ void norms() {
           given.lead = Norm::kX;
           auto norm = std::make_unique<Norm>();
           norm->accumulate = false;
+          norm->is_centred = c.is_centred;
           prepare(norm.get(), table, given);
           norm->parameters = parameters;
           norm->is_identity = which == k_identity;
-          norm->is_centred = c.is_centred;
           norm->eps = 1e-5;
           norm->activation = table->forward[which][wide];
           norm_forward_partition(norm.get(), 0, 1);

@@ -66,7 +66,7 @@ def test_without_workspace(op, many_threads):
     """The workspace serves the threads alone."""
     x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))
     source, target = _cpu.View.from_numpy(x), _cpu.View.from_numpy(y)
-    term = type(op).term
+    term = op.term
     assert _cpu.sum_workspace(term, source, target, (0,)) > 0
     _cpu.sum(term, source, target, (0,), None, False, 0)
     assert_same_bits(y[0], op(x, 0))

@@ -681,7 +681,7 @@ def test_other_functions_take_no_masks_and_indices(device):
             (m.activation_backward, (0, wrong, x, x, (), False, 0)),
             (m.sum, (0, wrong, wrong, (), None, False, 0)),
             (m.sum_workspace, (0, wrong, wrong, ())),
-            (m.square_backward, (wrong, wrong, wrong, False, 0)),
+            (m.sum_backward, (0, wrong, wrong, wrong, False, 0)),
             (m.broadcast, (wrong, wrong, False, 0)),
             (m.moments_workspace, (wrong, wrong, ())),
             (m.bias_act_forward, (0, x, short, None, x, 1, (), 0)),

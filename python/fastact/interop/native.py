@@ -41,8 +41,8 @@ class Native(Protocol):
         stream: int,
     ) -> None: ...
 
-    def square_backward(
-        self, dy: View, x: View, dx: View, accumulate: bool, stream: int
+    def sum_backward(
+        self, term: int, dy: View, x: View, dx: View, accumulate: bool, stream: int
     ) -> None: ...
 
     def square_value_and_grad(

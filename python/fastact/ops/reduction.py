@@ -17,7 +17,8 @@ from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 #: Of every sum, those of gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
-IDENTITY, SQUARE = (_cpu.TERMS.index(term) for term in ("identity", "square"))
+#: The number of a sum of the elements themselves.
+IDENTITY = _cpu.TERMS.index("identity")
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -55,6 +56,7 @@ def add_up(
 class AxisSum(CachedOp[P, R]):
     """A sum of a term of an array's elements over some axes.
 
+    term : its name in the kernels' list (src/common/reductions/terms.h).
     over : which axes the options of a call mean.
     others : the entry points that the kinds of sums do not have in common.
     """
@@ -66,11 +68,13 @@ class AxisSum(CachedOp[P, R]):
         self,
         function: Callable[P, R],
         family: str,
+        term: str,
         over: OverOf,
         sample: Sample,
         **others: EntryPoint,
     ) -> None:
         call = self._declare(function, family)
+        self.term = _cpu.TERMS.index(term)
         self._over: OverOf = over
         self.sample = sample
         self._enter(
@@ -112,7 +116,6 @@ class PlainSum(AxisSum[P, R]):
     lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
     """
 
-    term = IDENTITY
     saves = ("shape",)
 
     def __init__(
@@ -128,7 +131,7 @@ class PlainSum(AxisSum[P, R]):
         self._lacks = lacks
         of_backward = signature_of(untyped(function), ("dy", "shape"))
         backward = EntryPoint(f"fastact.{function.__name__}.backward", of_backward)
-        super().__init__(function, family, over, sample, backward=backward)
+        super().__init__(function, family, "identity", over, sample, backward=backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return (tuple(named[self.differentiated[0]].shape),)
@@ -249,27 +252,24 @@ class PlainSum(AxisSum[P, R]):
         return over.dropped
 
 
-class SquareSum(AxisSum[P, R]):
-    """A sum of squares over the axes `axis`: its gradient needs x."""
+class TermSum(AxisSum[P, R]):
+    """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
-    term = SQUARE
-
-    def __init__(self, function: Callable[P, R], over: OverOf, sample: Sample) -> None:
-        where = f"fastact.{function.__name__}"
-        both = untyped(self.value_and_grad)
-        super().__init__(
-            function,
-            "reductions",
-            over,
-            sample,
-            backward=EntryPoint(f"{where}.backward", untyped(self.backward)),
-            value_and_grad=EntryPoint(f"{where}.value_and_grad", both, outputs=2),
-        )
+    def __init__(
+        self,
+        function: Callable[P, R],
+        term: str,
+        over: OverOf,
+        sample: Sample,
+        **others: EntryPoint,
+    ) -> None:
+        backward = EntryPoint(f"fastact.{function.__name__}.backward", untyped(self.backward))
+        super().__init__(function, "reductions", term, over, sample, backward=backward, **others)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum of squares, and what `backward` needs.
+        """The sum, and what `backward` needs.
 
-        ``saved = (x,)``, for the derivative of x**2 is 2 x.
+        ``saved = (x,)``, for the derivative of a term depends on x.
 
         Parameters
         ----------
@@ -314,8 +314,8 @@ class SquareSum(AxisSum[P, R]):
     ) -> A:
         """The gradient with respect to x.
 
-        ``dx = 2 * x * dy``, with dy repeated along the axes that were summed over: each element
-        adds its square to one element of the sum alone, and the derivative of x**2 is 2 x.
+        ``dx = dy * t'(x)``, with dy repeated along the axes that were summed over: each element
+        adds its term t(x) to one element of the sum alone. Of `sum_squares` it is ``2 * x * dy``.
 
         Parameters
         ----------
@@ -362,8 +362,19 @@ class SquareSum(AxisSum[P, R]):
                 _axes.has_shape(where, "dy", dy, over.shape)
                 dy = dy.with_axes(over.dropped).broadcast_to(x.shape)
             dx, made = call.output("out", out, "x")
-            call.run(call.native.square_backward, dy, x, dx, options.accumulate, call.stream)
+            call.run(
+                call.native.sum_backward, self.term, dy, x, dx, options.accumulate, call.stream
+            )
             return call.result(out, made)
+
+
+class SquareSum(TermSum[P, R]):
+    """A sum of squares, which has its gradient in the same pass, too."""
+
+    def __init__(self, function: Callable[P, R], over: OverOf, sample: Sample) -> None:
+        where = f"fastact.{function.__name__}.value_and_grad"
+        both = EntryPoint(where, untyped(self.value_and_grad), outputs=2)
+        super().__init__(function, "square", over, sample, value_and_grad=both)
 
     def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
         """The sum of the squares of all of x and its gradient, in one pass over x.
@@ -424,6 +435,13 @@ def reduction(
 ) -> Callable[[Callable[P, R]], PlainSum[P, R]]:
     """The sum over axes that a function declares."""
     return lambda function: register(PlainSum(function, family, over, sample, result, lacks))
+
+
+def term_reduction(
+    term: str, over: OverOf, *, sample: Sample
+) -> Callable[[Callable[P, R]], TermSum[P, R]]:
+    """The sum of a term over axes that a function declares."""
+    return lambda function: register(TermSum(function, term, over, sample))
 
 
 def square_reduction(

@@ -82,4 +82,10 @@ struct Celu : ExponentialUnit<T, approximate, -1> {
       : ExponentialUnit<T, approximate, -1>(1, p[0], 1 / p[0]) {}
 };
 
+// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+#define FASTACT_EXPONENTIAL_UNITS(X) \
+  X(elu, Elu)                        \
+  X(selu, Selu)                      \
+  X(celu, Celu)
+
 FASTACT_END_NAMESPACE

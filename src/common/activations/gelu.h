@@ -125,4 +125,9 @@ struct GeluTanh {
   }
 };
 
+// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+#define FASTACT_GELUS(X) \
+  X(gelu, Gelu)          \
+  X(gelu_tanh, GeluTanh)
+
 FASTACT_END_NAMESPACE

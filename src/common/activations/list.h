@@ -7,9 +7,8 @@
 // 16-bit data on a GPU, where some ULP of float do not show and instructions are scarce:
 // exp_approximate and divide<approximate> are allowed there.
 //
-// To add one: write its struct beside its kin in activations/, add its line to
-// FASTACT_ACTIVATIONS, a row in python/fastact/ops/activations.py and a formula in
-// python/fastact/check/reference.py.
+// To add one: write its struct beside its kin in activations/ and its line at the end of that file,
+// a row in python/fastact/ops/activations.py and a formula in python/fastact/check/reference.py.
 #pragma once
 
 #include "common/activations/exponential.h"
@@ -21,35 +20,15 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// The one list. X(name, Struct): the name is the op's in Python. A choice among several structs by
-// a string, as gelu's, has a line a struct: gelu_tanh is gelu(approximate="tanh").
+// The one list: the lines of each file, X(name, Struct). A choice among several structs by a
+// string, as gelu's, has a line a struct: gelu_tanh is gelu(approximate="tanh").
 #define FASTACT_ACTIVATIONS(X) \
-  X(identity, Unchanged)       \
-  X(relu, Relu)                \
-  X(relu6, Relu6)              \
-  X(leaky_relu, LeakyRelu)     \
-  X(elu, Elu)                  \
-  X(selu, Selu)                \
-  X(celu, Celu)                \
-  X(gelu, Gelu)                \
-  X(gelu_tanh, GeluTanh)       \
-  X(silu, Silu)                \
-  X(quick_gelu, QuickGelu)     \
-  X(mish, Mish)                \
-  X(sigmoid, Sigmoid)          \
-  X(logsigmoid, LogSigmoid)    \
-  X(hardsigmoid, HardSigmoid)  \
-  X(tanh, Tanh)                \
-  X(hardtanh, HardTanh)        \
-  X(tanhshrink, TanhShrink)    \
-  X(softplus, Softplus)        \
-  X(softsign, SoftSign)        \
-  X(softshrink, SoftShrink)    \
-  X(hardshrink, HardShrink)    \
-  X(hardswish, HardSwish)      \
-  X(hardmish, HardMish)        \
-  X(lisht, Lisht)              \
-  X(logcosh, LogCosh)
+  FASTACT_PIECEWISE(X)         \
+  FASTACT_EXPONENTIAL_UNITS(X) \
+  FASTACT_GELUS(X)             \
+  FASTACT_MISHES(X)            \
+  FASTACT_SIGMOIDS(X)          \
+  FASTACT_TANHS(X)
 
 #define FASTACT_ENUMERATE(name, Struct) k_##name,
 enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };

@@ -148,4 +148,18 @@ struct SoftSign {
   }
 };
 
+// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+#define FASTACT_PIECEWISE(X)  \
+  X(identity, Unchanged)      \
+  X(relu, Relu)               \
+  X(relu6, Relu6)             \
+  X(leaky_relu, LeakyRelu)    \
+  X(hardsigmoid, HardSigmoid) \
+  X(hardtanh, HardTanh)       \
+  X(hardswish, HardSwish)     \
+  X(hardmish, HardMish)       \
+  X(softshrink, SoftShrink)   \
+  X(hardshrink, HardShrink)   \
+  X(softsign, SoftSign)
+
 FASTACT_END_NAMESPACE

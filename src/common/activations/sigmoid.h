@@ -154,4 +154,12 @@ struct LogSigmoid {
   FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_or_zero<approximate>(-x)); }
 };
 
+// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+#define FASTACT_SIGMOIDS(X) \
+  X(sigmoid, Sigmoid)       \
+  X(silu, Silu)             \
+  X(quick_gelu, QuickGelu)  \
+  X(softplus, Softplus)     \
+  X(logsigmoid, LogSigmoid)
+
 FASTACT_END_NAMESPACE

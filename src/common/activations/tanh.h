@@ -114,4 +114,11 @@ struct LogCosh {
   FASTACT_HD T derivative(T x) const { return Tanh<T, approximate>(nullptr).forward(x); }
 };
 
+// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+#define FASTACT_TANHS(X)    \
+  X(tanh, Tanh)             \
+  X(tanhshrink, TanhShrink) \
+  X(lisht, Lisht)           \
+  X(logcosh, LogCosh)
+
 FASTACT_END_NAMESPACE

@@ -35,11 +35,14 @@ int find_axes(Axis<most>* axes, const Operand& shape, int count, const Operand* 
   return found;
 }
 
-// The same axis from its end. data IN/OUT: where `count` arrays begin.
+// The same axis from its end. data IN/OUT: where `count` arrays begin. One that is not there has
+// strides of 0, and its data stays null. (Addresses are counted as numbers: an index has one that
+// is no memory's, IndexOperand in cuda/core/indexing.cuh.)
 template <int most>
 void reverse_axis(Axis<most>* axis, int count, char** data) {
   for (int k = 0; k < count; ++k) {
-    if (data[k]) data[k] += (axis->length - 1) * axis->stride[k];
+    data[k] = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(data[k]) +
+                                      uintptr_t((axis->length - 1) * axis->stride[k]));
     axis->stride[k] = -axis->stride[k];
   }
 }

@@ -51,15 +51,8 @@ inline void plan_elementwise(ElementwisePlan* plan, int64_t item, int operands,
 
   Axis<kMaxOperands> axes[kMaxAxes];
   const int count = find_axes(axes, arrays[leader], operands, arrays, items, [](int) { return 0; });
-  // Reversed is also what is no array and has no data: an index, whose address counts (IndexOperand
-  // in cuda/core/indexing.cuh), and what is absent, with strides of 0.
-  for (int i = 0; i < count; ++i) {
-    if (axes[i].stride[leader] >= 0) continue;
-    for (int k = 0; k < operands; ++k) {
-      plan->data[k] += (axes[i].length - 1) * axes[i].stride[k];
-      axes[i].stride[k] = -axes[i].stride[k];
-    }
-  }
+  for (int i = 0; i < count; ++i)
+    if (axes[i].stride[leader] < 0) reverse_axis(&axes[i], operands, plan->data);
   // The leader's largest stride outermost.
   sort_axes(axes, count,
             [&](const auto& a, const auto& b) { return a.stride[leader] > b.stride[leader]; });

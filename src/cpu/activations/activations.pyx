@@ -1,6 +1,6 @@
 # Activations: y = f(x), and dx = dy f'(x), over whole arrays.
 
-ACTIVATIONS = tuple([kActivationNames[i].decode() for i in range(kActivations)])
+ACTIVATIONS = names_of(kActivationNames, kActivations)
 
 
 def activation_forward(int which, View x, View y, tuple parameters, stream):

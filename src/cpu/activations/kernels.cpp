@@ -85,15 +85,13 @@ void backward(char* const* operands, int64_t n, const double* parameters) {
                        FASTACT_INLINED { return dy * a.derivative(x); });
 }
 
-// dx = 2 x dy; the product is doubled last, so that it overflows only where dx does.
-template <class T, bool accumulate>
-void square_backward(char* const* operands, int64_t n, const double*) {
+// Of a sum's term.
+template <class T, class Term, bool accumulate>
+void term_backward(char* const* operands, int64_t n, const double*) {
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
                    reinterpret_cast<T*>(operands[2]), n,
-                   [](Compute<T> dy, Compute<T> x) FASTACT_INLINED {
-                     const Compute<T> product = dy * x;
-                     return product + product;
-                   });
+                   [](Compute<T> dy, Compute<T> x)
+                       FASTACT_INLINED { return Term::gradient(dy, x); });
 }
 
 // dx = dmean / N + s (x - mean) dsecond, with 1/N and s as parameters. The mean, which may be large
@@ -173,6 +171,11 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
    {backward<bf16, A, false>, backward<bf16, A, true>},   \
    {backward<float, A, false>, backward<float, A, true>}, \
    {backward<double, A, false>, backward<double, A, true>}},
+#define FASTACT_TERM(name, Term)                                          \
+  {{term_backward<f16, Term, false>, term_backward<f16, Term, true>},     \
+   {term_backward<bf16, Term, false>, term_backward<bf16, Term, true>},   \
+   {term_backward<float, Term, false>, term_backward<float, Term, true>}, \
+   {term_backward<double, Term, false>, term_backward<double, Term, true>}},
 #define FASTACT_ELEMENTARY(name, bound, value) \
   {elementary_##name<float>, elementary_##name<double>},
 #define FASTACT_QUOTE_(text) #text
@@ -196,10 +199,7 @@ const KernelTable table = {
      {copy<bf16>, add<bf16>},
      {copy<float>, add<float>},
      {copy<double>, add<double>}},
-    {{square_backward<f16, false>, square_backward<f16, true>},
-     {square_backward<bf16, false>, square_backward<bf16, true>},
-     {square_backward<float, false>, square_backward<float, true>},
-     {square_backward<double, false>, square_backward<double, true>}},
+    {FASTACT_TERMS(FASTACT_TERM)},
     {{moments_backward_narrow<f16, false>, moments_backward_narrow<f16, true>},
      {moments_backward_narrow<bf16, false>, moments_backward_narrow<bf16, true>},
      {moments_backward<float, false>, moments_backward<float, true>},

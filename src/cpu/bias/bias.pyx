@@ -11,17 +11,6 @@ cdef void prepare_act(
     prepare_bias(act, table, backward, out.dtype, arrays, bias.operand, bias.dtype, axis)
 
 
-cdef Operand operand_or_nothing(View view) noexcept:
-    cdef Operand nothing
-    if view is not None:
-        return view.operand
-    nothing.data = NULL
-    nothing.ndim = 0
-    nothing.shape = nothing.strides = NULL
-    nothing.stride_unit = 0
-    return nothing
-
-
 cdef int check_bias_act(
     int which, View like, View x, View bias, View residual, View out, int axis
 ) except -1:

@@ -13,6 +13,25 @@ cdef str text(const char* name):
     return (<bytes>name).decode()
 
 
+cdef tuple names_of(const char* const* names, int count):
+    cdef list found = []
+    cdef int i
+    for i in range(count):
+        found.append(text(names[i]))
+    return tuple(found)
+
+
+cdef Operand operand_or_nothing(View view) noexcept:
+    cdef Operand nothing
+    if view is not None:
+        return view.operand
+    nothing.data = NULL
+    nothing.ndim = 0
+    nothing.shape = nothing.strides = NULL
+    nothing.stride_unit = 0
+    return nothing
+
+
 cdef inline int check_index(int value, int end, const char* name) except -1:
     if not 0 <= value < end:
         refuse(f"{text(name)} must be from 0 to {end - 1}, got {value}")

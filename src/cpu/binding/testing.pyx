@@ -8,7 +8,7 @@ def level_of_features(
     return x86_level(CpuFeatures(leaf1_ecx, leaf7_ebx, extended_ecx, xcr0))
 
 
-ELEMENTARY = tuple([kElementaryNames[i].decode() for i in range(kElementaries)])
+ELEMENTARY = names_of(kElementaryNames, kElementaries)
 
 
 def elementary(str name, View x, View y):
@@ -114,8 +114,9 @@ def kernel_addresses(str isa):
             found[f"{name} backward", dtype] = <intptr_t>of.backward[i][k][0]
             found[f"{name} backward, accumulated", dtype] = <intptr_t>of.backward[i][k][1]
         found["added", dtype] = <intptr_t>of.identity[k][1]
-        found["square backward", dtype] = <intptr_t>of.square_backward[k][0]
-        found["square backward, accumulated", dtype] = <intptr_t>of.square_backward[k][1]
+        for i, name in enumerate(TERMS):
+            found[f"{name} term backward", dtype] = <intptr_t>of.term_backward[i][k][0]
+            found[f"{name} term backward, accumulated", dtype] = <intptr_t>of.term_backward[i][k][1]
         found["moments backward", dtype] = <intptr_t>of.moments_backward[k][0]
         found["moments backward, accumulated", dtype] = <intptr_t>of.moments_backward[k][1]
     return found

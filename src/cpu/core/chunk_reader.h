@@ -135,6 +135,23 @@ void for_rows(const StridedOperands& s, int64_t width, int64_t step, int64_t ind
   }
 }
 
+// to OUT: n elements from (row, column) on, where rows are channels that come round again: each is
+// the number of its channel, of the compute type, at value_of(channel).
+template <class ValueOf>
+void spread_over_rows(const StridedOperands& s, int64_t channels, int64_t row, int64_t column,
+                      int64_t n, char* to, ValueOf value_of) {
+  int64_t channel = row % channels;
+  for (int64_t done = 0, m; done < n; done += m, column = 0) {
+    m = std::min(n - done, s.columns.size - column);
+    const char* const value = value_of(channel);
+    if (++channel == channels) channel = 0;
+    if (s.compute_item == sizeof(double))
+      std::fill_n(reinterpret_cast<double*>(to) + done, m, *reinterpret_cast<const double*>(value));
+    else
+      std::fill_n(reinterpret_cast<float*>(to) + done, m, *reinterpret_cast<const float*>(value));
+  }
+}
+
 // Operand k, which is written, goes past the caches: it is written where it lies, is no other
 // operand's memory, and too big to stay there.
 bool bypasses_caches(const StridedOperands& s, int k);

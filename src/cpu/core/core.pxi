@@ -111,10 +111,8 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
         ) except +
 
 cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
-    ctypedef enum Accumulation:
-        pass
-    enum: kReduceInputs
-    const char* const kReduceInputNames[1]
+    const int kTerms
+    const char* const kTermNames[1]
 
     ctypedef struct ReduceTable:
         pass
@@ -143,7 +141,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward[1][4][2]
         ElementwiseKernel identity[4][2]
-        ElementwiseKernel square_backward[4][2]
+        ElementwiseKernel term_backward[1][4][2]
         ElementwiseKernel moments_backward[4][2]
         ElementwiseKernel elementary[1][2]
         const ReduceTable* reduce

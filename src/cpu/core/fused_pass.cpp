@@ -25,7 +25,7 @@ void add_sum(FusedPlan* plan, const ReduceTable* table, const ChannelArray& resu
   Reducer* r = &plan->sums[plan->sum_count++];
   const StridedOperands& s = plan->operands;
   const int64_t channels = plan->channels, item = item_size(result.dtype);
-  set_accumulator(r, table, kIdentity, s.compute_dtype);
+  set_accumulator(r, table, kItself, s.compute_dtype);
   r->outputs = r->terms = Axes();
   r->outputs.append(channels, 0, result.stride);
   r->terms.size = s.size() / channels;
@@ -87,17 +87,8 @@ const char* ChannelValues::spread(int64_t row, int64_t column, int64_t n) {
   if (row == spread_row && column + n <= columns && n <= spread_count) return spread_;
   spread_row = row;
   spread_count = std::min(n, columns - column);
-  for (int64_t done = 0; done < n; ++row, column = 0) {
-    const int64_t m = std::min(n - done, columns - column);
-    const char* value = values_at(row % plan.channels, 1);
-    if (plan.is_double)
-      std::fill_n(reinterpret_cast<double*>(spread_) + done, m,
-                  *reinterpret_cast<const double*>(value));
-    else
-      std::fill_n(reinterpret_cast<float*>(spread_) + done, m,
-                  *reinterpret_cast<const float*>(value));
-    done += m;
-  }
+  spread_over_rows(plan.operands, plan.channels, row, column, n, spread_,
+                   [&](int64_t channel) { return values_at(channel, 1); });
   return spread_;
 }
 

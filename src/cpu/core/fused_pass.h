@@ -120,12 +120,10 @@ struct Pass : Op {
 // The index-th of `partitions` parts of a pass without sums.
 template <class Op, class Argument>
 void run_pass(const FusedPlan& plan, const Argument& argument, int64_t index, int64_t partitions) {
-  constexpr int64_t kCut = 64;  // elements: whole cache lines of every dtype
   const int64_t size = plan.operands.size();
-  const auto cut = [&](int64_t i) {
-    return i == partitions ? size : size / partitions * i / kCut * kCut;
-  };
-  with_frame<Pass<Op>>(argument, [&](Pass<Op>& pass) { pass.run(cut(index), cut(index + 1)); });
+  with_frame<Pass<Op>>(argument, [&](Pass<Op>& pass) {
+    pass.run(begin_of_part(size, index, partitions), begin_of_part(size, index + 1, partitions));
+  });
 }
 
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a

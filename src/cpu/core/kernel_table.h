@@ -48,9 +48,9 @@ struct KernelTable {
   const char* isa;
   ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
   ElementwiseKernel backward[kActivations][kDTypes]
-                            [2];                  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
-  ElementwiseKernel identity[kDTypes][2];         // x IN, y OUT; [1]: y IN/OUT, added to
-  ElementwiseKernel square_backward[kDTypes][2];  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
+                            [2];           // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
+  ElementwiseKernel identity[kDTypes][2];  // x IN, y OUT; [1]: y IN/OUT, added to
+  ElementwiseKernel term_backward[kTerms][kDTypes][2];  // likewise
   // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
   // the mean is double and has no low part.
   ElementwiseKernel moments_backward[kDTypes][2];

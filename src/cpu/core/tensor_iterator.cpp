@@ -4,12 +4,12 @@
 #include <cstdlib>
 
 #include "cpu/core/scratch.h"
+#include "cpu/core/span_iterator.h"
 
 namespace fastact {
 namespace {
 
 constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
-constexpr int64_t kCut = 64;         // elements: whole cache lines of every dtype
 constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
 constexpr int kAhead = 4;             // cache lines of the next row to prefetch
 constexpr int64_t kLongRow = 64;      // from here on a row is worth a call of its own
@@ -338,8 +338,7 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
 void run_partition(const TensorIterator* it, int64_t index, int64_t partitions) {
   // Cut where the output crosses a cache line, as the blocks inside are.
   const auto cut = [&](int64_t i) {
-    const int64_t even = it->size / partitions * i / kCut * kCut + it->head;
-    return i == 0 ? 0 : i == partitions ? it->size : std::min(even, it->size);
+    return i == 0 ? 0 : std::min(begin_of_part(it->size, i, partitions) + it->head, it->size);
   };
   const int64_t first = cut(index), end = cut(index + 1);
   if (!(it->whole || it->rows))

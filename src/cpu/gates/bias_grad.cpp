@@ -255,7 +255,7 @@ class GateBiasSums {
 void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, const int* dtypes) {
   for (int i = 0; i < 2; ++i) {
     Reducer* r = &g->sums[i];
-    set_accumulator(r, table, kIdentity, g->compute_dtype);
+    set_accumulator(r, table, kItself, g->compute_dtype);
     r->outputs = r->terms = Axes();
     r->terms.size = g->rows;
     r->accumulate = g->accumulate;

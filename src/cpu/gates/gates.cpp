@@ -6,7 +6,6 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kFewColumns = 32;  // below, rows are joined
-constexpr int64_t kCut = 64;         // elements: whole cache lines of every dtype
 
 Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool takes,
                     bool takes_recurrent) {
@@ -24,9 +23,6 @@ Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool tak
 }
 
 }  // namespace
-
-int gates_of(int kind) { return kGatesOf[kind]; }
-int saved_gates_of(int kind) { return kSavedOf[kind]; }
 
 void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backward,
              bool recomputes, bool accumulate, const GateArrays& a) {
@@ -118,12 +114,9 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
 void gate_partition(const Gates* gates, int64_t index, int64_t partitions) {
   const Gates& g = *gates;
   const int64_t size = g.rows * g.columns;
-  const auto cut = [&](int64_t i) {
-    return i == partitions ? size : size / partitions * i / kCut * kCut;
-  };
   with_frame<GateTiles>(g, [&](GateTiles& tiles) {
-    int64_t first = cut(index);
-    const int64_t end = cut(index + 1);
+    int64_t first = begin_of_part(size, index, partitions);
+    const int64_t end = begin_of_part(size, index + 1, partitions);
     if (const int64_t column = first % g.columns; column && first < end) {
       const int64_t n = std::min(g.columns - column, end - first);
       tiles.run(first / g.columns, 1, column, column + n);

@@ -31,10 +31,6 @@ namespace fastact {
 
 constexpr int kMostGates = 4;
 
-// Gates that a packed array of a kind holds, and one of those that are saved.
-int gates_of(int kind);
-int saved_gates_of(int kind);
-
 // The arrays of one call; those without data are absent.
 struct GateArrays {
   Operand gates, recurrent, state, cell, hidden, cell_gradient;  // as GateIndex names them

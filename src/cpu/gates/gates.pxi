@@ -4,7 +4,6 @@ cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
     const int kLstm
     const int kGru
     const int kReset
-    const int kBlend
     const double kGateUlps[2]
 
     ctypedef struct GateArrays:
@@ -22,8 +21,9 @@ cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
     ) noexcept
     void prepare_gate_sums(Gates*, const ReduceTable*, const Operand*, const int*) noexcept
     const int kGateKinds
-    int gates_of(int) noexcept
-    int saved_gates_of(int) noexcept
+    const char* const kGateKindNames[1]
+    const int kGatesOf[1]
+    const int kSavedOf[1]
     cpp_bool gate_sums_apart(int, int, int64_t, int64_t, int) noexcept
     int64_t gate_workspace_size(int, int, int64_t, int64_t, int) noexcept
     cpp_bool use_gate_workspace "fastact::use_workspace"(Gates*, char*, int64_t, int) noexcept

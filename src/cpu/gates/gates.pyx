@@ -3,7 +3,7 @@
 # All arrays have the axes of the state, packed ones with several gates along the last of them.
 include "cpu/gates/gates.pxi"
 
-GATE_KINDS = ("lstm", "gru", "reset", "blend")
+GATE_KINDS = names_of(kGateKindNames, kGateKinds)
 GATE_ULPS = (kGateUlps[0], kGateUlps[1])
 
 
@@ -43,17 +43,17 @@ cdef int check_gates(
     cdef int64_t packed
     cdef int place
     check_state(kind, state)
-    packed = gates_of(kind) * state.shape_[state.operand.ndim - 1]
+    packed = kGatesOf[kind] * state.shape_[state.operand.ndim - 1]
     if gates is None:
         refuse("gates must be an array, got None")
     check_packed(gates, state, count, "gates", False)
-    check_packed(recurrent, state, gates_of(kind), "recurrent", False)
+    check_packed(recurrent, state, kGatesOf[kind], "recurrent", False)
     check_along(bias, packed, "bias", False)
     check_along(recurrent_bias, packed, "recurrent_bias", False)
-    if places is None or len(places) != gates_of(kind):
-        refuse(f"places must be a tuple of {gates_of(kind)}, got {places}")
+    if places is None or len(places) != kGatesOf[kind]:
+        refuse(f"places must be a tuple of {kGatesOf[kind]}, got {places}")
     for place in places:
-        check_index(place, gates_of(kind), "a place")
+        check_index(place, kGatesOf[kind], "a place")
     return 0
 
 
@@ -91,11 +91,11 @@ def gates_forward(
     cdef int64_t size
     cdef int threads
     check_gates(
-        kind, gates, gates_of(check_kind(kind)), recurrent, bias, recurrent_bias, state, places
+        kind, gates, kGatesOf[check_kind(kind)], recurrent, bias, recurrent_bias, state, places
     )
     check_like(hidden, state, "hidden", True)
     check_if_like(cell, state, "cell", True)
-    check_packed(kept, state, saved_gates_of(kind), "kept", True)
+    check_packed(kept, state, kSavedOf[kind], "kept", True)
     if kind == kLstm and cell is None:
         refuse("cell must be an array, got None")
     if kind == kGru and recurrent is None:
@@ -174,15 +174,15 @@ def gates_backward(
     cdef char* memory = memory_of(workspace, &capacity)
     cdef bint is_merging = False
     check_gates(
-        kind, gates, gates_of(check_kind(kind)) if recomputes else saved_gates_of(check_kind(kind)), recurrent, bias,
+        kind, gates, kGatesOf[check_kind(kind)] if recomputes else kSavedOf[check_kind(kind)], recurrent, bias,
         recurrent_bias, state, places,
     )
-    packed = gates_of(kind) * state.shape_[state.operand.ndim - 1]
+    packed = kGatesOf[kind] * state.shape_[state.operand.ndim - 1]
     check_like(hidden_gradient, state, "hidden_gradient", False)
     check_if_like(cell, state, "cell", False)
     check_if_like(cell_gradient, state, "cell_gradient", False)
-    check_packed(gates_gradient, state, gates_of(kind), "gates_gradient", True)
-    check_packed(recurrent_gradient, state, gates_of(kind), "recurrent_gradient", True)
+    check_packed(gates_gradient, state, kGatesOf[kind], "gates_gradient", True)
+    check_packed(recurrent_gradient, state, kGatesOf[kind], "recurrent_gradient", True)
     check_if_like(state_gradient, state, "state_gradient", True)
     check_along(bias_gradient, packed, "bias_gradient", True)
     check_along(recurrent_bias_gradient, packed, "recurrent_bias_gradient", True)

@@ -1,4 +1,4 @@
-// The kernels of the recurrent gates (common/gates/gates.h), compiled once per instruction set.
+// The kernels of the recurrent gates (common/gates/cells.h), compiled once per instruction set.
 //
 // A kernel runs over rows of a state's columns; each operand has its own stride between rows.
 // Operands that are absent have a stand-in (gates.cpp), but for the two that would cost most: a
@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
-namespace fastact {
+#include "common/gates/cells.h"
 
-enum GateKind : int { kLstm, kGru, kReset, kBlend, kGateKinds };
+namespace fastact {
 
 // The arrays of a call, gate by gate. A first one with its successors in the kernels' order of
 // gates: i f g o; r z n; r; z n. Backward with recompute reads what forward does.

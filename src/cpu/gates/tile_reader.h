@@ -13,10 +13,6 @@ namespace fastact {
 
 constexpr int64_t kGatePiece = 256;  // elements of a buffer: of float, 25 of them fill 25 KiB
 
-// Gates of a kind: of packed inputs, of what is saved, and sums that are gradients of biases.
-constexpr int kGatesOf[kGateKinds] = {4, 3, 1, 2};
-constexpr int kSavedOf[kGateKinds] = {4, 4, 1, 2};
-
 inline bool is_gate_output(bool backward, int index) {
   return index >= kGateOut || (!backward && (index == kHidden || index == kCell));
 }

@@ -97,11 +97,11 @@ def norm_forward(
         return
     set_arrays(&given, x, (x, residual, total, y, mean, rstd, weight, bias, None, None))
     given.lead, given.weight_offset = 0, weight_offset
-    norm.accumulate = False
+    norm.accumulate, norm.is_centred = False, is_centred
     prepare_norm(&norm, table, given)
     norm.activation = table.forward[which][computed_in(x.dtype)]
     norm.parameters = p
-    norm.is_identity, norm.is_centred = which == IDENTITY, is_centred
+    norm.is_identity = which == IDENTITY
     norm.eps = eps
     threads = resolve_threads(element_count(x))
     with nogil:
@@ -146,7 +146,7 @@ def norm_workspace(
     check(x, "x", False)
     if element_count(x) == 0:
         return 0
-    norm.accumulate = False
+    norm.accumulate, norm.is_centred = False, True  # which takes more, if anything
     prepare_backward(
         &norm, &axes, (None, x, None, None, None, None, weight, bias, dweight, dbias), reduced,
         of_parameter, 0
@@ -191,14 +191,14 @@ def norm_backward(
             fill(dweight, 0)
             fill(dbias, 0)
         return
-    norm.accumulate = accumulate
+    norm.accumulate, norm.is_centred = accumulate, mean is not None
     prepare_backward(
         &norm, &axes, (dy, x, dtotal, dx, mean, rstd, weight, bias, dweight, dbias), reduced,
         of_parameter, weight_offset
     )
     norm.activation = table.backward[which][computed_in(x.dtype)][False]
     norm.parameters = p
-    norm.is_identity, norm.is_centred = which == IDENTITY, mean is not None
+    norm.is_identity = which == IDENTITY
     memory = memory_for(workspace, norm_workspace_size(&norm), "workspace")
     if norm_workspace_size(&norm) > 0:
         norm.partial = <double*>memory

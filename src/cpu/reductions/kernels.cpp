@@ -13,6 +13,21 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// lane + the term of x, of elements of T; by one instruction where they were converted, so that the
+// term is exact.
+template <class T, class V>
+FASTACT_HD V add_term(Itself, V x, V one, V lane) {
+  return is_converted<T> ? add_converted(x, one, lane) : lane + x;
+}
+template <class T, class V>
+FASTACT_HD V add_term(Square, V x, V, V lane) {
+  return is_converted<T> ? madd(x, x, lane) : lane + x * x;
+}
+template <class T, class V, class Term>
+FASTACT_HD V add_term(Term, V x, V, V lane) {
+  return lane + Term::of(x);
+}
+
 // An accumulator: the numbers of a lane, in vectors of lanes (V) or in one, and how terms that were
 // of T come to them.
 //   Adder       adds terms to a lane. It is made of 1, which the compiler must not know
@@ -20,6 +35,7 @@ namespace {
 //   first       a lane of one term
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
+template <class Term>
 struct Sum {
   static constexpr int kSets = 1;
   static constexpr bool kHasShift = false;
@@ -31,13 +47,13 @@ struct Sum {
     V one;
     FASTACT_HD Adder(V hidden, V) : one(hidden) {}
     FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      lane[0] = is_converted<T> ? add_converted(x, one, lane[0]) : lane[0] + x;
+      lane[0] = add_term<T>(Term(), x, one, lane[0]);
     }
     FASTACT_HD V neutral() const { return -V{}; }
   };
   template <class V>
   static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
-    lane[0] = x;
+    lane[0] = Term::of(x);
   }
   static FASTACT_HD void settle(double, const double* lane, int64_t, int64_t, double* result,
                                 int64_t) {
@@ -55,22 +71,6 @@ struct Sum {
       hi[i] = add_exactly(hi[i], values[i], &error);
       lo[i] += error + (has_errors ? errors[i] : 0.0);
     }
-  }
-};
-
-// Squares of float and narrower are exact in double, so that a multiply-add is the sum.
-struct SumOfSquares : Sum {
-  template <class T, class V>
-  struct Adder {
-    FASTACT_HD Adder(V, V) {}
-    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      lane[0] = is_converted<T> ? madd(x, x, lane[0]) : lane[0] + x * x;
-    }
-    FASTACT_HD V neutral() const { return -V{}; }
-  };
-  template <class V>
-  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
-    lane[0] = x * x;
   }
 };
 
@@ -590,12 +590,12 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
    {A::kPasses<f16>, A::kPasses<bf16>, A::kPasses<float>, A::kPasses<double>}, \
    A::kHasShift ? settle<A> : nullptr,                                         \
    merge<A>}
+#define FASTACT_SUM(name, Term) FASTACT_ACCUMULATOR(Sum<Term>),
 #define FASTACT_EACH(f) {f<f16>, f<bf16>, f<float>, f<double>}
 
 extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
-    {FASTACT_ACCUMULATOR(Sum), FASTACT_ACCUMULATOR(SumOfSquares),
-     FASTACT_ACCUMULATOR(ShiftedMoments)},
+    {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments)},
     fold,
     fold_each,
     FASTACT_EACH(widen_each),

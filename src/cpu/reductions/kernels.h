@@ -1,8 +1,9 @@
 // The kernels of the reductions, compiled once per instruction set as core/kernel_table.h.
 //
-// A reduction is an accumulator over elements x: their sum, the sum of their squares, or their
-// moments, mean and m2 (common/reductions/moments.h). There is one order, whatever the accumulator
-// and the layout. The reduced index r runs from 0 to the product of the reduced lengths, and
+// A reduction is an accumulator over elements x: the sum of a term of each, as x or x^2
+// (common/reductions/terms.h), or their moments, mean and m2 (common/reductions/moments.h). There
+// is one order, whatever the accumulator and the layout. The reduced index r runs from 0 to the
+// product of the reduced lengths, and
 //
 //   - term r of a block belongs to lane r % kLanes, and a lane adds its terms one after the other,
 //     in double;
@@ -47,6 +48,7 @@
 
 #include "common/core/macros.h"
 #include "common/core/operand.h"
+#include "common/reductions/terms.h"
 
 namespace fastact {
 
@@ -62,11 +64,9 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
   return (blocks + kMostChunks - 1) / kMostChunks;
 }
 
-// What is accumulated of the elements: the sum of x, or of x^2 (of float and narrower exactly);
-// mean and m2.
-enum Accumulation : int { kIdentity, kSquare, kMoments, kAccumulations };
-constexpr int kReduceInputs = kSquare + 1;
-constexpr const char* kReduceInputNames[kReduceInputs] = {"identity", "square"};
+// What is accumulated of the elements: the sum of a term of each, by its number in the list of
+// terms (common/reductions/terms.h), or their mean and m2.
+constexpr int kMoments = kTerms, kAccumulations = kTerms + 1;
 
 // The unfinished block of one output.
 struct OpenBlock {
@@ -165,7 +165,7 @@ struct ReduceTable {
   void merge_sums(const double* sums, const double* errors, double* hi, double* lo,
                   int64_t n) const {
     const Results from = {const_cast<double*>(sums), const_cast<double*>(errors), 0};
-    accumulators[kIdentity].merge(from, 0, {hi, lo, 0}, 0, n);
+    accumulators[kItself].merge(from, 0, {hi, lo, 0}, 0, n);
   }
 };
 

@@ -190,7 +190,7 @@ void store_results(const Reducer& r, int64_t first, int64_t n, const Results& al
     store_sums(r, first, n, all.values, all.errors);
 }
 
-void set_accumulator(Reducer* r, const ReduceTable* table, Accumulation what, int dtype) {
+void set_accumulator(Reducer* r, const ReduceTable* table, int what, int dtype) {
   r->table = table;
   r->accumulator = &table->accumulators[what];
   r->kernels = &r->accumulator->kernels[dtype];
@@ -211,8 +211,8 @@ void cut_terms(Reducer* r) {
   r->chunks = ceil_div(r->terms.size, r->chunk_blocks * kReduceBlock);
 }
 
-void prepare(Reducer* r, const ReduceTable* table, Accumulation what, const Operand& x,
-             const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate) {
+void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, const Operand& y,
+             const bool* reduced, int dtype, int y_dtype, bool accumulate) {
   const int64_t item = item_size(dtype);
   const Reduction plan = plan_reduction(x, y, reduced, item, true);
   set_accumulator(r, table, what, dtype);

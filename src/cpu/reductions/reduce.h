@@ -73,7 +73,7 @@ struct Reducer {
 };
 
 // x and y as for plan_reduction; y has strides.
-void prepare(Reducer* reducer, const ReduceTable* table, Accumulation what, const Operand& x,
+void prepare(Reducer* reducer, const ReduceTable* table, int what, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate);
 
 // results: mean, low and second, of y_dtype, of x's rank with length 1 along each reduced axis,
@@ -85,7 +85,7 @@ void prepare_moments(Reducer* reducer, const ReduceTable* table, const Operand& 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
 // values of `dtype`; where the results go; and how the terms, of which there are terms.size, are
 // cut into chunks.
-void set_accumulator(Reducer* reducer, const ReduceTable* table, Accumulation what, int dtype);
+void set_accumulator(Reducer* reducer, const ReduceTable* table, int what, int dtype);
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
 void cut_terms(Reducer* reducer);
 

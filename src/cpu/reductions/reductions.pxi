@@ -5,7 +5,7 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
         double* partial
 
     void prepare_reduction "fastact::prepare"(
-        Reducer*, const ReduceTable*, Accumulation, const Operand&, const Operand&, const cpp_bool*,
+        Reducer*, const ReduceTable*, int, const Operand&, const Operand&, const cpp_bool*,
         int, int, cpp_bool
     ) noexcept
     void prepare_moments(

@@ -1,7 +1,7 @@
-# Reductions: y = the sum over some axes of x, or of its squares, and the gradients of both.
+# Reductions: y = the sum over some axes of a term of x, and its gradient.
 include "cpu/reductions/reductions.pxi"
 
-TERMS = tuple([kReduceInputNames[i].decode() for i in range(kReduceInputs)])
+TERMS = names_of(kTermNames, kTerms)
 
 
 cdef void prepare_sum(
@@ -11,7 +11,7 @@ cdef void prepare_sum(
     set_axes(&reduced[0], axes, x.operand.ndim)
     check_kept(y, x, reduced, False, "y")
     prepare_reduction(
-        reducer, table.reduce, <Accumulation>term, x.operand, y.operand, reduced, x.dtype, y.dtype,
+        reducer, table.reduce, term, x.operand, y.operand, reduced, x.dtype, y.dtype,
         accumulate,
     )
 
@@ -19,7 +19,7 @@ cdef void prepare_sum(
 def sum_workspace(int term, View x, View y, tuple axes):
     """Bytes of scratch with which `sum` can divide its work among many threads; 0: none needed."""
     cdef Reducer reducer
-    check_index(term, kReduceInputs, "term")
+    check_index(term, kTerms, "term")
     check(x, "x", False)
     if y is None:
         refuse("y must be an array, got None")
@@ -38,7 +38,7 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
     cdef Reducer reducer
     cdef int64_t size
     cdef int threads
-    check_index(term, kReduceInputs, "term")
+    check_index(term, kTerms, "term")
     check(x, "x", False)
     check(y, "y", True)
     size = element_count(x)
@@ -110,14 +110,18 @@ def broadcast(View x, View y, bint accumulate, int64_t stream):
     run(table.identity[y.dtype][accumulate], NULL, y.dtype, accumulate, 2, arrays, element_count(y))
 
 
-def square_backward(View dy, View x, View dx, bint accumulate, int64_t stream):
-    """dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same; dy with strides of 0 where it repeats."""
+def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t stream):
+    """dx OUT = dy IN times the term's derivative at x IN, or dx IN/OUT += of the same.
+
+    dy has strides of 0 where it repeats.
+    """
     cdef Operand[3] arrays
+    check_index(term, kTerms, "term")
     check(x, "x", False)
     check_like(dy, x, "dy", False)
     check_like(dx, x, "dx", True)
     arrays = [dy.operand, x.operand, dx.operand]
-    run(table.square_backward[x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
+    run(table.term_backward[term][x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
 
 
 def square_value_and_grad(View x, View y, View grad, View workspace, int64_t stream):

@@ -19,14 +19,6 @@ cdef struct SoftmaxCall:
     cpp_bool[kMaxAxes] reduced
 
 
-cdef tuple names_of(const char* const* names, int count):
-    cdef list found = []
-    cdef int i
-    for i in range(count):
-        found.append(text(names[i]))
-    return tuple(found)
-
-
 cdef void add_operand(SoftmaxCall* call, View view, int otherwise) noexcept:
     """The next operand, or None."""
     call.arrays[call.count] = operand_or_nothing(view)

@@ -9,11 +9,8 @@ using namespace fastact;
 
 namespace {
 
-constexpr int kKinds = 4;
-constexpr int kGatesOf[kKinds] = {4, 3, 1, 2}, kSavedOf[kKinds] = {4, 4, 1, 2};
-
 void check_state(int kind, const Array& state) {
-  check_index(kind, kKinds, "kind");
+  check_index(kind, kGateKinds, "kind");
   check(state, "state");
   if (state.operand.ndim < 1) refuse("state must have an axis");
 }

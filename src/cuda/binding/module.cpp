@@ -74,7 +74,7 @@ int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
 void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
             const py::object& workspace, bool accumulate, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y);
-  check_index(term, kSquare + 1, "term");
+  check_index(term, kTerms, "term");
   check(a, "x");
   check(b, "y");
   if (b.dtype != a.dtype) refuse("y must have the dtype of x");
@@ -91,16 +91,17 @@ void py_sum(int term, const py::object& x, const py::object& y, const std::vecto
   });
 }
 
-void py_square_backward(const py::object& dy, const py::object& x, const py::object& dx,
-                        bool accumulate, uintptr_t stream) {
+void py_sum_backward(int term, const py::object& dy, const py::object& x, const py::object& dx,
+                     bool accumulate, uintptr_t stream) {
   const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
+  check_index(term, kTerms, "term");
   check(b, "x");
   check_like(a, b, "dy");
   check_like(c, b, "dx");
   if (is_empty(b.operand)) return;
   on_device(b, [&](auto element) {
-    square_backward<decltype(element)>({a.operand, b.operand, c.operand}, accumulate,
-                                       stream_of(stream));
+    sum_backward<decltype(element)>(Term(term), {a.operand, b.operand, c.operand}, accumulate,
+                                    stream_of(stream));
   });
 }
 
@@ -253,7 +254,8 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.def("sum", py_sum, "y OUT = sum of terms of x IN over axes, or y IN/OUT += of the same.");
   m.def("square_value_and_grad", py_square_value_and_grad,
         "y OUT = sum of x^2, grad OUT = 2 x IN.");
-  m.def("square_backward", py_square_backward, "dx OUT = 2 x IN dy IN, or dx IN/OUT += it.");
+  m.def("sum_backward", py_sum_backward,
+        "dx OUT = dy IN times a term's derivative at x IN, or dx IN/OUT += it.");
   m.def("fill", py_fill, "One element OUT of `item` bytes = bits.");
   m.def("broadcast", py_broadcast, "y OUT = x IN, or y IN/OUT += x.");
   m.def("bias_act_forward", py_bias_act_forward, "y OUT = f(x IN + bias IN + residual IN).");

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/core/operand.h"
+#include "common/reductions/terms.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -37,10 +38,7 @@ void activation_backward(int which, const Operand (&arrays)[3], const double* pa
 template <class T>
 void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream);
 
-// What is summed up, in the order of the native modules' TERMS.
-enum Term : int { kIdentity, kSquare };
-
-// y OUT = sum of x IN, or of its squares, over the axes for which `reduced` says so, or y IN/OUT +=
+// y OUT = sum of a term of x IN over the axes for which `reduced` says so, or y IN/OUT +=
 // of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes as
 // sum_workspace asks for, aligned to 16.
 template <class T>
@@ -54,9 +52,9 @@ template <class T>
 void square_value_and_grad(const Operand& x, const Operand& y, const Operand& grad, void* workspace,
                            cudaStream_t stream);
 
-// dx OUT = 2 x IN dy IN, or dx IN/OUT += of the same
+// dx OUT = dy IN times the term's derivative at x IN, or dx IN/OUT += of the same
 template <class T>
-void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream);
+void sum_backward(Term term, const Operand (&arrays)[3], bool accumulate, cudaStream_t stream);
 
 // y OUT (outputs, `stride` bytes apart) = the sums of partials IN (outputs x chunks), or y IN/OUT
 // +=.

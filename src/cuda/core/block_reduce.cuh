@@ -75,21 +75,13 @@ FASTACT_DEVICE void fold_rows(Shared&& buffer, const double (&total)[kSize], int
   }
 }
 
-// What a reduction adds: f(element), in double.
-struct Itself {
-  FASTACT_HD double operator()(double x) const { return x; }
-};
-struct Square {
-  FASTACT_HD double operator()(double x) const { return x * x; }
-};
-
-// The sum of f over the lanes of a vector, in double, by a tree: the conversions are exact. Their
-// rate against that of memory: docs/design/cuda.md, "Reductions".
-template <class F, class T>
+// The sum of a term of the lanes of a vector, in double, by a tree: the conversions are exact.
+// Their rate against that of memory: docs/design/cuda.md, "Reductions".
+template <class Term, class T>
 FASTACT_DEVICE double vec_sum(const Vec<T>& vec) {
   double term[Vec<T>::kSize];
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = F()(double(widen(vec.lane[j])));
+  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = Term::of(double(widen(vec.lane[j])));
 #pragma unroll
   for (int n = Vec<T>::kSize / 2; n > 0; n /= 2)
 #pragma unroll

@@ -36,6 +36,19 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// Runs visit(Kind{}) for the kind of a call.
+template <class T, class Visit>
+auto for_kind(int kind, Visit visit) {
+  switch (kind) {
+#define FASTACT_CASE(name, Kind) \
+  case k##Kind:                  \
+    return visit(Kind<Compute<T>, kApproximate<T>>{});
+    FASTACT_GATE_KINDS(FASTACT_CASE)
+#undef FASTACT_CASE
+  }
+  throw std::invalid_argument("fastact: unknown kind of gates");
+}
+
 constexpr int64_t kManyBlocks = 1024;
 constexpr int64_t kFewBlocks = 128;
 constexpr int64_t kRowsOfThread = 4;
@@ -140,7 +153,7 @@ template <class T>
 int64_t gates_workspace(int kind, const Operand& state) {
   GateTask task{};
   plan_grid<T, true>(&task, rows_of(state), state.shape[state.ndim - 1]);
-  const int64_t saved = for_kind<T>(kind, [](auto of) { return decltype(of)::kSaved; });
+  const int64_t saved = kSavedOf[kind];
   return task.chunks > 1 ? saved * task.columns * task.chunks * int64_t(sizeof(double)) : 0;
 }
 

@@ -1,11 +1,10 @@
 // The interface of the recurrent gates to the bindings; core/api.h states the conventions.
 #pragma once
 
+#include "common/gates/cells.h"
 #include "cuda/core/api.h"
 
 FASTACT_BEGIN_NAMESPACE
-
-enum GateKind : int { kLstm, kGru, kReset, kBlend };  // in the order of the modules' GATE_KINDS
 
 // The arrays of the two directions. Packed ones hold several gates along the last axis.
 enum GateRole : int {

@@ -4,7 +4,7 @@
 #include "cuda/core/block_reduce.cuh"
 #include "cuda/core/indexing.cuh"
 #include "cuda/core/parameter_io.cuh"
-#include "cuda/gates/cells.cuh"
+#include "cuda/gates/gates.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -197,6 +197,7 @@ struct GateInputs {
 #pragma unroll
     for (int k = 0; k < Kind::kSaved; ++k) b[k] = biases[(k * lanes + lane) * task.tx + position.x];
     Kind::activate(wide_x, wide_u, b, saved);
+    Kind::finish(saved);
   }
 };
 

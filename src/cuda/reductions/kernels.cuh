@@ -279,7 +279,7 @@ FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, in
   return sum_of_partials(partials, count);
 }
 
-// Of f(element), in one chain for each of the vectors in flight.
+// Of a term F of the elements, in one chain for each of the vectors in flight.
 template <class F, class T>
 struct SumLane {
   double total[kInFlight] = {};
@@ -315,7 +315,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 #pragma unroll
                                 for (int j = 0; j < kSize; ++j) {
                                   const auto term = [&](int u) {
-                                    return F()(double(widen(vecs[u].lane[j])));
+                                    return F::of(double(widen(vecs[u].lane[j])));
                                   };
                                   total[j] += (term(0) + term(1)) + (term(2) + term(3));
                                 }

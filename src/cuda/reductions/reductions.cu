@@ -39,10 +39,15 @@ void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, voi
   const bool empty = is_empty(x);
   const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
   const SumResults to{plan.y, accumulate};
-  if (term == kSquare)
-    reduce<T, SumKernels<Square, T>>(plan, to, workspace, empty, stream);
-  else
-    reduce<T, SumKernels<Itself, T>>(plan, to, workspace, empty, stream);
+  switch (term) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return reduce<T, SumKernels<Struct, T>>(plan, to, workspace, empty, stream);
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
+  }
 }
 
 namespace {
@@ -51,11 +56,10 @@ struct Identity : Lanewise<Identity<T>, T, 1> {
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const { return in[0]; }
 };
 
-// d(x^2)/dx = 2 x
-template <class T>
-struct SquareBackward : Lanewise<SquareBackward<T>, T, 2> {
+template <class T, class Term>
+struct TermBackward : Lanewise<TermBackward<T, Term>, T, 2> {
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {
-    return in[0] * (in[1] + in[1]);
+    return Term::gradient(in[0], in[1]);
   }
 };
 }  // namespace
@@ -135,10 +139,18 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
 }
 
 template <class T>
-void square_backward(const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
+void sum_backward(Term term, const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 3, arrays);
-  run_map<T, 2, true>(plan, accumulate, SquareBackward<T>{}, stream);
+  switch (term) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return run_map<T, 2, true>(plan, accumulate, TermBackward<T, Struct>{}, stream);
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
+  }
 }
 
 template <class T>
@@ -161,6 +173,6 @@ template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, i
                                        cudaStream_t);
 template void square_value_and_grad<Storage>(const Operand&, const Operand&, const Operand&, void*,
                                              cudaStream_t);
-template void square_backward<Storage>(const Operand (&)[3], bool, cudaStream_t);
+template void sum_backward<Storage>(Term, const Operand (&)[3], bool, cudaStream_t);
 
 FASTACT_END_NAMESPACE

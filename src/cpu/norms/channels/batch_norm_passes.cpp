@@ -9,7 +9,6 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kCut = 64;        // elements: whole cache lines of every dtype
 constexpr int64_t kNear = 2 << 20;  // bytes of x that stay in a cache
 // Where both passes go by channels:
 constexpr int64_t kNearBytes = 128 << 10;  // bytes of x that are near the second time
@@ -92,24 +91,11 @@ struct BatchNormChunks {
     else if (!is_row)
       for (int k = 0; k < used; ++k) coefficients[k] = coefficient(k, row % norm.channels);
     else
-      spread_over(row, column, n);
-  }
-
-  void spread_over(int64_t row, int64_t column, int64_t n) {
-    for (int k = 0; k < used; ++k) coefficients[k] = spread[k];
-    for (int64_t done = 0; done < n; ++row, column = 0) {
-      const int64_t m = std::min(n - done, s.columns.size - column);
       for (int k = 0; k < used; ++k) {
-        const char* value = coefficient(k, row % norm.channels);
-        if (s.compute_item == sizeof(float))
-          std::fill_n(reinterpret_cast<float*>(spread[k]) + done, m,
-                      *reinterpret_cast<const float*>(value));
-        else
-          std::fill_n(reinterpret_cast<double*>(spread[k]) + done, m,
-                      *reinterpret_cast<const double*>(value));
+        coefficients[k] = spread[k];
+        spread_over_rows(s, norm.channels, row, column, n, spread[k],
+                         [&](int64_t channel) { return coefficient(k, channel); });
       }
-      done += m;
-    }
   }
 
   // The longest chunk from `column` of a row on.
@@ -192,12 +178,12 @@ struct BatchNormChunks {
 
   template <class Visit>
   void for_partition(int64_t index, int64_t partitions, Visit visit) {
-    const int64_t size = s.size();
-    const int64_t step = at_once > 1 && !s.is_channel_outer ? s.columns.size : kCut;
-    const auto cut = [&](int64_t i) {
-      return i == partitions ? size : size / partitions * i / step * step;
+    const auto begin = [&](int64_t i) {
+      return at_once > 1 && !s.is_channel_outer
+                 ? begin_of_part(s.size(), i, partitions, s.columns.size)
+                 : begin_of_part(s.size(), i, partitions);
     };
-    for_chunks(cut(index), cut(index + 1), visit);
+    for_chunks(begin(index), begin(index + 1), visit);
   }
 
   // All chunks of channels first .. first + n, where channels are rows.

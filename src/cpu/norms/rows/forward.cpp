@@ -18,7 +18,7 @@ constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read 
 // the sum of the squares of the distances from that. With the bits of `moments` and of
 // `sum_squares` over these axes.
 struct RowStatistic {
-  Accumulation what;
+  int what;
   int first;                               // of {mean, m2}, that it gives
   int64_t (*terms_at_once)(int64_t size);  // of a row of that size: merged before others are
 

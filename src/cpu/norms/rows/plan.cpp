@@ -77,7 +77,9 @@ void prepare(Norm* norm, const KernelTable* table, const NormArrays& given) {
   const int count = find_axes(
       axes, given.arrays[given.lead], s->count, given.arrays, s->items,
       [&](int i) { return (given.reduced[i] ? kPixel : kBatch) + int(given.of_parameter[i]); });
-  const bool is_by_columns = has_channels_last(axes, count, given.lead);
+  static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
+  const bool is_by_columns =
+      norm->is_centred && !s->data[Norm::kSum] && has_channels_last(axes, count, given.lead);
   for (int i = 0; i < count; ++i)
     if (axes[i].stride[given.lead] < 0 &&
         (axes[i].kind == kGroup || (axes[i].kind == kBatch && !has_sums)))

@@ -22,7 +22,7 @@
 //                 from it
 //   kChannelsLast the channels come last: all rows of an example are computed together, see
 //                 norms/channels/channels_last.h. The channels are the columns, and a row of
-//                 StridedOperands is then a pixel
+//                 StridedOperands is then a pixel. Not where there is no mean, or a residual
 //
 // The sums of the parameters' gradients are of the compute type within a band and double beyond it.
 // Each row of sums is over a fixed block of the batch, and these rows are merged in the order of
@@ -100,8 +100,8 @@ struct NormArrays {
   double weight_offset;
 };
 
-// Sets all but activation, parameters, is_identity, is_centred, casts, eps and partial; accumulate
-// is read.
+// Sets all but activation, parameters, is_identity, casts, eps and partial; accumulate and
+// is_centred are read.
 void prepare(Norm* norm, const KernelTable* table, const NormArrays& arrays);
 
 // Bytes of scratch that the parameters' sums need; 0 where there are none.
