@@ -140,9 +140,22 @@ class Traced:
                     f"fastact.jax.{self.op.name}: its results are float64, which JAX has switched "
                     f'off; use jax.config.update("jax_enable_x64", True)'
                 )
-        made = self._batched()(*arrays)
+        made = self._undifferentiable()(*arrays)
         every = [*arrays, *made]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].index])
+
+    def _undifferentiable(self) -> Callable[..., Any]:
+        """The call as a function of its arrays that says so where JAX looks for its derivative."""
+        call = jax.custom_vjp(self._batched())
+
+        def refuse(*arrays: Any) -> Any:
+            raise TypeError(
+                f"fastact.jax.{self.op.name}: has no second derivative; forward and backward have "
+                f"no derivative"
+            )
+
+        call.defvjp(refuse, refuse)
+        return call  # type: ignore[no-any-return]
 
     def _batched(self) -> Callable[..., Any]:
         """The call as a function of its arrays, with a rule for vmap."""
@@ -267,7 +280,7 @@ def _differentiable(op: Any, template: Template) -> Callable[..., Any]:
             for i in range(len(op.gradients))
         )
         template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
-        found = _backward(op, template, wanted)(*arrays)
+        found = Traced(op, "backward", template, arrays, wanted).run(arrays)
         found = found if isinstance(found, tuple) else (found,)
         return tuple(
             found[place] if wants else None for place, wants in zip(places, needed, strict=True)
@@ -275,23 +288,6 @@ def _differentiable(op: Any, template: Template) -> Callable[..., Any]:
 
     call.defvjp(forward, backward, symbolic_zeros=True)
     return jax.jit(call, inline=True)  # type: ignore[no-any-return]
-
-
-@lru_cache(maxsize=4096)
-def _backward(op: Any, template: Template, wanted: tuple[bool, ...]) -> Callable[..., Any]:
-    """The gradients of a call, which have none themselves."""
-
-    @jax.custom_vjp
-    def backward(*arrays: Any) -> Any:
-        return Traced(op, "backward", template, arrays, wanted).run(arrays)
-
-    def refuse(*arrays: Any) -> Any:
-        raise TypeError(
-            f"fastact.jax.{op.name}: has no second derivative: its backward can't be differentiated"
-        )
-
-    backward.defvjp(refuse, refuse)
-    return backward  # type: ignore[no-any-return]
 
 
 def _names_of(op: Any, template: Template) -> list[str]:
