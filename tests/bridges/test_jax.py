@@ -65,7 +65,8 @@ def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., An
 
     def call(*values: Any) -> Any:
         bound = op.bound("call", {**named, **dict(zip(names, values, strict=True))})
-        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
+        more = {"donate": True} if "donate" in named else {}
+        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords, **more))
 
     return call
 
@@ -193,6 +194,39 @@ def test_what_jax_does_with_functions():
     for empty in (jnp.ones((0, 4)), jnp.ones((3, 0))):
         assert fj.mish(empty).shape == empty.shape
     assert float(fj.mish(1.0)) == float(fj.mish(np.float64(1))) == fa.mish(1.0)
+
+
+@each_kind
+def test_donation(op):
+    """Into the first array's memory, where the op works in place; else the op says why not."""
+    named = sample(op, np.float32)
+    names = [n for n, v in named.items() if isinstance(v, np.ndarray)]
+    function = jax.jit(called(op, {**named, "donate": True}, names), donate_argnums=0)
+    arrays = [jnp.asarray(named[name]) for name in names]
+    expected = arrays_of(op.bound("call", named)())
+    outs = (named[names[0]].copy(), *(None for _ in expected[1:]))
+    before = arrays[0].unsafe_buffer_pointer()
+    try:
+        op.bound("call", {**named, names[0]: outs[0], "out": outs if len(outs) > 1 else outs[0]})()
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error), match=rf"fastact\.{op.name}: out"):
+            function(*arrays)
+        return
+    results = function(*arrays)
+    assert arrays[0].is_deleted()
+    assert results[0].unsafe_buffer_pointer() == before
+    for got, y in zip(results, expected, strict=True):
+        assert same_bits(got, y)
+
+
+def test_donation_spares_a_copy():
+    x = jnp.ones((64, 64))
+    for call, temporary in ((fj.mish, x.nbytes), (lambda x: fj.mish(x, donate=True), 0)):
+        compiled = jax.jit(call, donate_argnums=0).lower(x).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes == temporary
+    y = jax.jit(lambda x: (fj.mish(x, donate=True), x))(x)  # which is still needed
+    assert same_bits(y[1], x)
+    assert same_bits(jax.grad(lambda x: fj.mish(x, donate=True).sum())(x), jax.grad(lambda x: fj.mish(x).sum())(x))
 
 
 def test_errors_are_the_ops():

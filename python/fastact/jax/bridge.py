@@ -6,6 +6,7 @@ XLA make it; `differentiable` puts `forward` and `backward` behind JAX's gradien
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from inspect import Parameter
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ from ..ops.spec import spec_of
 from .calls import Buffer, map_buffers, text_of
 
 TARGET = "fastact"
+
+_ARRAYS = (jax.Array, np.ndarray)
 
 _EVERY = ("out", "accumulate", "stream")  # of entry points, for memory that JAX's callers don't see
 
@@ -74,7 +77,7 @@ def _taken_apart(
     arrays: list[Any] = []
 
     def take(value: Any) -> Any:
-        if isinstance(value, jax.Array | np.ndarray):
+        if isinstance(value, _ARRAYS):
             arrays.append(value)
             return Buffer(len(arrays) - 1)
         if isinstance(value, list | tuple):
@@ -92,6 +95,7 @@ class Traced:
 
     outputs : what it makes, as JAX describes arrays.
     wanted : of a call that gives several gradients, which ones are to be made.
+    donates : the first result has the memory of the first array.
     """
 
     def __init__(
@@ -101,16 +105,21 @@ class Traced:
         template: Template,
         arrays: Sequence[Any],
         wanted: Sequence[bool] | None = None,
+        *,
+        donates: bool = False,
     ) -> None:
-        self.op, self.entry, self.template = op, entry, template
+        self.op, self.entry, self.template, self.donates = op, entry, template, donates
         function = op if entry == "call" else getattr(op, entry)
-        given = [Shape(a.shape, a.dtype) for a in arrays]
+        given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
         self.result = function(*args, **kwargs)
         if wanted is not None and isinstance(self.result, tuple):
             self.result = tuple(
                 v if wants else None for v, wants in zip(self.result, wanted, strict=True)
             )
+        if donates:  # may it be written, and is it of the shape?
+            first, *others = arrays_of(self.result)
+            function(*args, **kwargs, out=(given[0], *others) if others else given[0])
         places = {id(array): Buffer(i) for i, array in enumerate(given)}
         made: list[Any] = []
         paths: list[Any] = []
@@ -161,9 +170,12 @@ class Traced:
         """The call as a function of its arrays, with a rule for vmap."""
         call = jax.custom_batching.custom_vmap(
             lambda *arrays: tuple(
-                jax.ffi.ffi_call(TARGET, self.outputs, vmap_method="sequential")(
-                    *arrays, call=self.text
-                )
+                jax.ffi.ffi_call(
+                    TARGET,
+                    self.outputs,
+                    vmap_method="sequential",
+                    input_output_aliases={0: 0} if self.donates else None,
+                )(*arrays, call=self.text)
             )
         )
 
@@ -204,7 +216,9 @@ class Traced:
         ]
         for tried in (arrays, repeated):
             try:
-                stacked = Traced(self.op, self.entry, template, tried)
+                stacked = Traced(
+                    self.op, self.entry, template, tried, donates=self.donates
+                )
             except (TypeError, ValueError):
                 continue
             expected = [(size, *output.shape) for output in self.outputs]
@@ -242,7 +256,7 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _differentiable(op: Any, template: Template) -> Callable[..., Any]:
+def _differentiable(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
     """A call as a function of its arrays that JAX compiles and differentiates."""
     spec = spec_of(op)
     names = _names_of(op, template)
@@ -250,7 +264,7 @@ def _differentiable(op: Any, template: Template) -> Callable[..., Any]:
 
     @jax.custom_vjp
     def call(*arrays: Any) -> Any:
-        return Traced(op, "call", template, arrays).run(arrays)
+        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
 
     def forward(*primals: Any) -> tuple[Any, Any]:
         arrays = [p.value for p in primals]
@@ -311,7 +325,8 @@ def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
 class Function:
     """An op for arrays of JAX: to be called in programs that JAX compiles, differentiates, batches.
 
-    `forward` and `backward` are those of the op, for rules of one's own.
+    `forward` and `backward` are those of the op, for rules of one's own. With `donate=True` the
+    first result takes the memory of the first array; where XLA still needs that, it makes a copy.
     """
 
     def __init__(self, op: Any) -> None:
@@ -320,11 +335,15 @@ class Function:
         self.__module__ = "fastact.jax"
         self.__doc__ = op.__doc__
         kept = [p for p in op.__signature__.parameters.values() if p.name not in _EVERY]
+        donate = Parameter("donate", Parameter.KEYWORD_ONLY, default=False)
+        at = -1 if kept[-1].kind is Parameter.VAR_KEYWORD else len(kept)
+        kept[at:at] = [donate]
         self.__signature__ = op.__signature__.replace(parameters=kept)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
         template, arrays = self._taken_apart("call", args, kwargs)
-        return _differentiable(self.op, template)(*arrays)
+        donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
+        return _differentiable(self.op, template, donates)(*arrays)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs."""
