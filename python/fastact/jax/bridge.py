@@ -216,9 +216,7 @@ class Traced:
         ]
         for tried in (arrays, repeated):
             try:
-                stacked = Traced(
-                    self.op, self.entry, template, tried, donates=self.donates
-                )
+                stacked = Traced(self.op, self.entry, template, tried, donates=self.donates)
             except (TypeError, ValueError):
                 continue
             expected = [(size, *output.shape) for output in self.outputs]
