@@ -1,9 +1,9 @@
 """A trained network without the framework that trained it.
 
     pip install '.[test]'           # torch, and scikit-learn, which ships the data
-    python examples/inference.py    # onnx and onnxruntime are measured too, where they are installed
+    python examples/inference.py    # measures onnxruntime too, where it and onnx are installed
 
-A network with layer norms and Mish learns the 8 x 8 images of scikit-learn's `load_digits` in torch.
+A network with layer norms and Mish learns in torch the 8 x 8 images of scikit-learn's `load_digits`.
 Its arrays go into one .npz file, and each of the servers, in a process of its own, reads the images
 of the test from it: with NumPy and fastact alone, with torch, with ONNX Runtime. They have to give
 the same labels. What is told of each is the time of a request on one thread, the memory of the
@@ -127,15 +127,18 @@ def train(path: Path) -> float:
     for inputs in (64, WIDTH):
         layers += [nn.Linear(inputs, WIDTH), nn.LayerNorm(WIDTH, EPS), nn.Mish()]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
-    x, y = torch.from_numpy(images), torch.from_numpy(digits.train_labels)
+    x: Any = torch.from_numpy(images)
+    y: Any = torch.from_numpy(digits.train_labels)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     for _ in range(EPOCHS):
-        for chosen in torch.randperm(len(x)).split(64):
+        order: Any = torch.randperm(len(x))
+        for chosen in order.split(64):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
+            loss: Any = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
+            loss.backward()
             optimizer.step()
     names = ("w0", "b0", "g0", "h0", "w1", "b1", "g1", "h1", "w2", "b2")
-    net = {
+    net: dict[str, Any] = {
         name: np.ascontiguousarray(p.detach().numpy().T)
         for name, p in zip(names, model.parameters(), strict=True)
     }
@@ -177,14 +180,15 @@ def installed(packages: tuple[str, ...]) -> float:
             files = distribution(name).files or []
         except PackageNotFoundError:  # not installed, but found in a source tree
             return float("nan")
-        total += sum(file.locate().stat().st_size for file in files if file.locate().is_file())
+        paths = [Path(str(file.locate())) for file in files]
+        total += sum(path.stat().st_size for path in paths if path.is_file())
     return total / 1e6
 
 
 def main() -> int:
     if "--serve" in sys.argv:
-        server, path, requests = sys.argv[sys.argv.index("--serve") + 1 :]
-        print(json.dumps(serve(server, path, int(requests))))
+        name, file, count = sys.argv[sys.argv.index("--serve") + 1 :]
+        print(json.dumps(serve(name, file, int(count))))
         return 0
     requests = QUICK_REQUESTS if "--quick" in sys.argv else REQUESTS
     failures = []

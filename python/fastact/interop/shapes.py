@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from .._cpu import View
 from .frameworks import NUMPY, CpuFramework, Place
 from .native import Native
-from .._cpu import View
 
 
 class Shape:
@@ -37,7 +37,8 @@ class Shape:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.memory.shape
+        shape: tuple[int, ...] = self.memory.shape
+        return shape
 
     @property
     def ndim(self) -> int:
@@ -45,7 +46,8 @@ class Shape:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.memory.dtype
+        dtype: np.dtype[Any] = self.memory.dtype
+        return dtype
 
 
 class _Nothing:
@@ -56,7 +58,7 @@ class _Nothing:
 
 
 class _Shapes(CpuFramework):
-    name = "shapes"
+    name = "the tracer"
 
     def native(self, where: str, device: tuple[int, int]) -> Any:
         return _NOTHING

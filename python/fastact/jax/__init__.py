@@ -23,6 +23,7 @@ if not hasattr(jax, "ffi"):
         f"{jax.__version__}; use pip install -U jax"
     )
 
+import numpy as _np
 from ml_dtypes import bfloat16 as _bfloat16  # which JAX itself needs
 
 from .. import _jax
@@ -30,8 +31,6 @@ from ..ops.op import ops as _ops
 from .bridge import TARGET as _TARGET
 from .bridge import Function as _Function
 from .calls import function_of as _function_of
-
-import numpy as _np
 
 _jax.prepare(_function_of, _np.dtype(_bfloat16))
 try:
@@ -44,7 +43,7 @@ except Exception as error:
 _functions = {name: _Function(op) for name, op in _ops.items()}
 _functions |= {"swish": _functions["silu"]}
 
-__all__ = sorted(_functions)  # noqa: PLE0605
+__all__ = sorted(_functions)
 
 
 def __getattr__(name: str) -> _Function:

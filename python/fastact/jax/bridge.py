@@ -118,7 +118,7 @@ class Traced:
                 v if wants else None for v, wants in zip(self.result, wanted, strict=True)
             )
         if donates:  # may it be written, and is it of the shape?
-            first, *others = arrays_of(self.result)
+            others = arrays_of(self.result)[1:]
             function(*args, **kwargs, out=(given[0], *others) if others else given[0])
         places = {id(array): Buffer(i) for i, array in enumerate(given)}
         made: list[Any] = []
@@ -151,7 +151,7 @@ class Traced:
                 )
         made = self._undifferentiable()(*arrays)
         every = [*arrays, *made]
-        return _replaced(self.result, lambda shape: every[self.places[id(shape)].index])
+        return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
     def _undifferentiable(self) -> Callable[..., Any]:
         """The call as a function of its arrays that says so where JAX looks for its derivative."""
@@ -179,7 +179,6 @@ class Traced:
             )
         )
 
-        @call.def_vmap
         def rule(size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
             made = self._stacked(size, is_batched, arrays)
             if made is None:  # one after another
@@ -194,6 +193,7 @@ class Traced:
                 made = jax.lax.map(one, batches)
             return made, (True,) * len(self.outputs)
 
+        call.def_vmap(rule)
         return call  # type: ignore[no-any-return]
 
     def _stacked(self, size: int, is_batched: Sequence[bool], arrays: Sequence[Any]) -> Any:
@@ -260,8 +260,7 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
     names = _names_of(op, template)
     options = {n: v for n, v in template.kwargs.items() if n in spec.told and n not in names}
 
-    @jax.custom_vjp
-    def call(*arrays: Any) -> Any:
+    def value(*arrays: Any) -> Any:
         return Traced(op, "call", template, arrays, donates=donates).run(arrays)
 
     def forward(*primals: Any) -> tuple[Any, Any]:
@@ -298,6 +297,7 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
             found[place] if wants else None for place, wants in zip(places, needed, strict=True)
         )
 
+    call = jax.custom_vjp(value)
     call.defvjp(forward, backward, symbolic_zeros=True)
     return jax.jit(call, inline=True)  # type: ignore[no-any-return]
 

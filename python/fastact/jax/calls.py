@@ -20,13 +20,13 @@ from ..ops.op import Op, ops
 class Buffer(NamedTuple):
     """An array of XLA's, in the place of a value."""
 
-    index: int
+    number: int
 
 
 def map_buffers(value: Any, of: Callable[[int], Any]) -> Any:
     """A value, and those inside of tuples, with something else in the place of buffers."""
     if isinstance(value, Buffer):
-        return of(value.index)
+        return of(value.number)
     return tuple(map_buffers(v, of) for v in value) if isinstance(value, tuple) else value
 
 
@@ -48,7 +48,7 @@ def text_of(
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Buffer):
-        return {"buffer": value.index}
+        return {"buffer": value.number}
     if isinstance(value, tuple | list):
         return [_plain(v) for v in value]
     if isinstance(value, np.generic):
