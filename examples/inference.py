@@ -3,7 +3,7 @@
     pip install '.[test]'           # torch, and scikit-learn, which ships the data
     python examples/inference.py    # measures onnxruntime too, where it and onnx are installed
 
-A network with layer norms and Mish learns in torch the 8 x 8 images of scikit-learn's `load_digits`.
+In torch a network with layer norms and Mish learns the 8 x 8 images of sklearn's `load_digits`.
 Its arrays go into one .npz file, and each of the servers, in a process of its own, reads the images
 of the test from it: with NumPy and fastact alone, with torch, with ONNX Runtime. They have to give
 the same labels. What is told of each is the time of a request on one thread, the memory of the

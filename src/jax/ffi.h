@@ -2,8 +2,9 @@
 //
 // No header of jaxlib's is needed to build, and one build serves every jaxlib: a handler states the
 // version that it was written for, and newer ones go on serving older handlers, in whose structures
-// they only append fields. This is version 0.1, which jaxlib has had since 0.4.36 at least; the facts
-// are of jaxlib's xla/ffi/api/c_api.h. Every structure begins with its size and a list of extensions.
+// they only append fields. This is version 0.1, which jaxlib has had since 0.4.38 at least; the
+// facts are of jaxlib's xla/ffi/api/c_api.h. Every structure begins with its size and a list of
+// extensions.
 #pragma once
 
 #include <cstddef>
@@ -84,8 +85,8 @@ struct Attributes {
   size_t struct_size;
   Extension* extensions;
   int64_t count;
-  int* kinds;    // (count,)
-  Text** names;  // (count,), sorted
+  int* kinds;     // (count,)
+  Text** names;   // (count,), sorted
   void** values;  // (count,): of kText, a Text
 };
 constexpr int kText = 4;

@@ -9,8 +9,6 @@ Every op is here under its name, for arrays of JAX on the CPU. What is particula
 docs/jax.md.
 """
 
-from typing import Any
-
 try:
     import jax
 except ImportError as error:
