@@ -242,6 +242,9 @@ def test_errors_are_the_ops():
     def by_running_mean() -> Any:
         return jax.grad(lambda mean: fj.batch_norm(x, mean, row).sum())(row)
 
+    def in_training() -> Any:
+        return fj.batch_norm(x, row, row, training=True)
+
     for error, words, call in (
         (TypeError, r"mish: x must have dtype .* int32", lambda: fj.mish(x.astype("int32"))),
         (TypeError, r"fastact\.mish: x must have dtype .* complex", lambda: fj.mish(x + 1j)),
@@ -254,7 +257,7 @@ def test_errors_are_the_ops():
         (TypeError, r"jax\.mish: arrays .*, got \[1\.0\]", lambda: fj.mish([1.0])),
         (TypeError, r"jax\.mish: arrays .*, got None", lambda: fj.mish()),
         (TypeError, "has no second derivative", lambda: jax.grad(jax.grad(fj.mish))(1.0)),
-        (ValueError, "running_mean must be writable", lambda: fj.batch_norm(x, row, row, True)),
+        (ValueError, "running_mean must be writable", in_training),
         (TypeError, r"fastact\.jax\.batch_norm: running_mean gets no gradient", by_running_mean),
         (AttributeError, "has no attribute 'mush'", lambda: fj.mush),
     ):  # fmt: skip
