@@ -1,5 +1,6 @@
 """The bridge to JAX: every op in programs of XLA, by their specifications alone."""
 
+import re
 from collections.abc import Callable, Iterator
 from textwrap import dedent
 from typing import Any
@@ -344,3 +345,16 @@ def test_programs_are_kept_for_other_processes(tmp_path):
     check(code)
     assert list(tmp_path.iterdir())
     check(code)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("None", "JAX can't be imported .*pip install 'fastact\\[jax\\]'"),
+        ("type('jax', (), {'__version__': '0.4.30'})", "JAX must be 0.5 or later, .*got 0.4.30"),
+    ],
+)
+def test_a_jax_that_is_missing_or_old_is_named(module, words):
+    done = run_python(f"import sys; sys.modules['jax'] = {module}; import fastact.jax")
+    assert done.returncode == 1
+    assert re.search(f"ImportError: fastact\\.jax: {words}", done.stderr)
