@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # Those that compare gradients with torch's, and what they need of fastact.
 COMPARED = {"mlp": "bias_act", "lenet": "bias_act", "lstm": "lstm_gates"}
 # Those that train in torch.
-IN_TORCH = ["torch_train"]
+IN_TORCH = ["torch_train", "inference"]
 # An example takes seconds; this is for a machine that others keep busy.
 SECONDS = 300
 # One thread of each pool: on a busy machine pools that wait for each other take minutes, and the

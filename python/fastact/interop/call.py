@@ -70,7 +70,7 @@ class Call:
             if framework_of(values[leader]) is None
             else self.framework.device(values[leader])
         )
-        self.native: Native = devices.native(where, device)
+        self.native: Native = self.framework.native(where, device)
         self.given = stream is not None
         if self.given and self._draft is not None:
             self._draft.refuse()

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from .. import _cpu
 from .._cpu import View
-from . import foreign, streams, validate
+from . import devices, foreign, streams, validate
 from .devices import CPU
+from .native import Native
 
 # What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
 # that nobody can read.
@@ -45,6 +46,9 @@ class Framework(Protocol):
     def device(self, array: Any) -> tuple[int, int]:
         """DLPack's device pair of an array."""
 
+    def native(self, where: str, device: tuple[int, int]) -> Native:
+        """What computes arrays of this framework on a device."""
+
     def stream(self, device: tuple[int, int]) -> int:
         """The stream on which the framework now works on a device that is not the CPU."""
 
@@ -68,10 +72,13 @@ class Framework(Protocol):
         """
 
 
-class _OnCPU:
+class CpuFramework:
     """What frameworks on the CPU share: scratch memory is NumPy's."""
 
     makes_arrays = True
+
+    def native(self, where: str, device: tuple[int, int]) -> Native:
+        return devices.native(where, device)
 
     def device(self, array: Any) -> tuple[int, int]:
         return (CPU, 0)
@@ -84,7 +91,7 @@ class _OnCPU:
         return View.from_numpy(memory), memory
 
 
-class _NumPy(_OnCPU):
+class _NumPy(CpuFramework):
     name = "numpy"
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
@@ -107,7 +114,7 @@ class _NumPy(_OnCPU):
         return made[()] if made.ndim == 0 else made
 
 
-class _Exchange(_OnCPU):
+class _Exchange(CpuFramework):
     def __init__(self, tensor_type: type, api: Any) -> None:
         self.name = _root(tensor_type)
         self.api = api
@@ -144,7 +151,7 @@ class _Exchange(_OnCPU):
         return made.to_exchange(self.api)
 
 
-class _DLPack(_OnCPU):
+class _DLPack(CpuFramework):
     def __init__(self, array_type: type) -> None:
         self.name = _root(array_type)
         self.namespace: Any = None
@@ -235,6 +242,12 @@ def namespace(array: Any) -> Any:
 
 
 def _not_exportable(where: str, argument: str, array: Any, reason: object) -> TypeError:
+    if _root(type(array)) == "jax" and "Tracer" in type(array).__name__:
+        bridge = where.replace("fastact", "fastact.jax", 1)
+        return TypeError(
+            f"{where}: {argument} must be an array with values, got one that JAX traces; in what "
+            f"JAX compiles, differentiates or batches use {bridge}"
+        )
     reason = str(reason).partition("\n")[0]  # torch appends a C++ back trace
     return TypeError(
         f"{where}: {argument} must be a dense array whose memory can be shared, got "
@@ -248,6 +261,9 @@ NUMPY = _NumPy()
 @lru_cache(maxsize=64)
 def _of_type(array_type: Any) -> Framework:
     """The framework of a type with `__dlpack__`; types of one framework share it."""
+    own: Framework | None = getattr(array_type, "__fastact_framework__", None)
+    if own is not None:
+        return own
     api = getattr(array_type, "__dlpack_c_exchange_api__", None)
     if api is None:
         return _DLPack(array_type)

@@ -221,6 +221,15 @@ class Op(Generic[P, R]):
     def differentiated(self) -> tuple[str, ...]:
         return tuple(name.removeprefix("d") for name in self.gradients)
 
+    @property
+    def stacks(self) -> bool:
+        """Whether a call of arrays with one axis more in front may be as many calls.
+
+        Axes are counted from the end then, and the results have to have that axis in front, too.
+        Not where axes are told from that of channels: of those before it each has its own meaning.
+        """
+        return "channel_axis" not in self.entry_points["call"].defaults
+
     # What follows says without memory, of shapes alone, what a call gives, for torch's tracers.
 
     #: Arguments that a call may write.

@@ -1,0 +1,78 @@
+"""Arrays without values: an op called with them checks all that it checks, and computes nothing.
+
+What comes back are arrays without values too, of the shapes and dtypes that a call would give, and
+those of the arguments that it would give back or save, themselves. So a tracer learns what a call
+is like, in the op's own words where it would be refused.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._cpu import View
+from .frameworks import NUMPY, CpuFramework, Place
+from .native import Native
+
+
+class Shape:
+    """An array without values.
+
+    Its memory is asked of the system and never touched: addresses that overlap nobody else's.
+    """
+
+    __slots__ = ("memory",)
+    __dlpack__ = None  # what `frameworks.framework_of` knows arrays by
+    __fastact_framework__: "_Shapes"
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, writable: bool = False) -> None:
+        self.memory = np.empty(shape, dtype)
+        self.memory.flags.writeable = writable
+
+    @classmethod
+    def of(cls, memory: Any) -> "Shape":
+        array = cls.__new__(cls)
+        array.memory = memory
+        return array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.memory.shape
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        return self.memory.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.memory.dtype
+        return dtype
+
+
+class _Nothing:
+    """A native module whose functions compute nothing, and need no workspace."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *arguments: 0
+
+
+class _Shapes(CpuFramework):
+    name = "the tracer"
+
+    def native(self, where: str, device: tuple[int, int]) -> Any:
+        return _NOTHING
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
+        return NUMPY.view(where, argument, array.memory, place)
+
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        view, made = NUMPY.output(model, like.memory, place)
+        return view, Shape.of(made)
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        return made
+
+
+_NOTHING: Native = _Nothing()  # type: ignore[assignment]  # whatever it is asked for
+Shape.__fastact_framework__ = _Shapes()

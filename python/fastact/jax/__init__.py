@@ -1,0 +1,55 @@
+"""The ops in programs of JAX: `jax.jit`, `jax.grad` and `jax.vmap` know them.
+
+    import fastact.jax as fj
+
+    loss = lambda x, w: fj.layer_norm(fj.mish(x), w).sum()
+    jax.jit(jax.grad(loss))(x, w)
+
+Every op is here under its name, for arrays of JAX on the CPU. What is particular about them:
+docs/jax.md.
+"""
+
+try:
+    import jax
+except ImportError as error:
+    raise ImportError(
+        f"fastact.jax: JAX can't be imported ({error}); use pip install 'fastact[jax]'"
+    ) from error
+if not hasattr(jax, "ffi"):
+    raise ImportError(
+        f"fastact.jax: JAX must be 0.5 or later, for its foreign function interface, got "
+        f"{jax.__version__}; use pip install -U jax"
+    )
+
+import numpy as _np
+from ml_dtypes import bfloat16 as _bfloat16  # which JAX itself needs
+
+from .. import _jax
+from ..ops.op import ops as _ops
+from .bridge import TARGET as _TARGET
+from .bridge import Function as _Function
+from .calls import function_of as _function_of
+
+_jax.prepare(_function_of, _np.dtype(_bfloat16))
+try:
+    jax.ffi.register_ffi_target(_TARGET, _jax.handler(), platform="cpu")
+except Exception as error:
+    raise ImportError(
+        f"fastact.jax: jaxlib of JAX {jax.__version__} refuses the handler: {error}"
+    ) from error
+
+_functions = {name: _Function(op) for name, op in _ops.items()}
+_functions |= {"swish": _functions["silu"]}
+
+__all__ = sorted(_functions)
+
+
+def __getattr__(name: str) -> _Function:
+    try:
+        return _functions[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,378 @@
+"""Calls of ops in programs of XLA, with gradients and batches.
+
+`Traced` learns from the op itself, called with arrays without values, what a call gives, and lets
+XLA make it; `differentiable` puts `forward` and `backward` behind JAX's gradients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from inspect import Parameter
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..interop import validate
+from ..interop.shapes import Shape
+from ..ops.moments import Moments
+from ..ops.op import EntryPoint, arrays_of
+from ..ops.spec import spec_of
+from .calls import Buffer, map_buffers, text_of
+
+TARGET = "fastact"
+
+_ARRAYS = (jax.Array, np.ndarray)
+
+_EVERY = ("out", "accumulate", "stream")  # of entry points, for memory that JAX's callers don't see
+
+
+class Still:
+    """A value that JAX carries along with arrays, and does not look into."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _register(cls: Any, children: Any, rest: Any, make: Any) -> None:
+    jax.tree_util.register_pytree_node(cls, lambda v: (children(v), rest(v)), make)
+
+
+_register(Still, lambda s: (), lambda s: s.value, lambda value, _: Still(value))
+_register(
+    Moments,
+    lambda m: (m.mean, m.m2),
+    lambda m: m.count,
+    lambda count, arrays: Moments.of_checked(count, *arrays),
+)
+
+
+class Template:
+    """A call with its arrays taken out: `Buffer(i)` stands for the i-th of them."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.args, self.kwargs = args, dict(kwargs)
+
+    def _key(self) -> str:  # by what is written: 1, 1.0 and True are equal, but not the same
+        return repr((self.args, self.kwargs))
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Template) and self._key() == other._key()
+
+    def filled(self, of: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return map_buffers(self.args, of), {n: map_buffers(v, of) for n, v in self.kwargs.items()}
+
+
+def _taken_apart(
+    point: EntryPoint, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Template, list[Any]]:
+    """The template of a call, with options by keyword, and its arrays."""
+    count = len(point.arrays)
+    either = [name for name in point.defaults if name not in point.by_keyword]
+    options = dict(zip(either, args[count:], strict=False))
+    if len(options) == len(args[count:]) and not options.keys() & kwargs.keys():
+        args, kwargs = args[:count], {**options, **kwargs}  # else the op says what is wrong
+    arrays: list[Any] = []
+
+    def take(value: Any) -> Any:
+        if isinstance(value, _ARRAYS):
+            arrays.append(value)
+            return Buffer(len(arrays) - 1)
+        if isinstance(value, list | tuple):
+            return tuple(map(take, value))
+        return value.item() if isinstance(value, np.generic) else value
+
+    return Template(take(tuple(args)), {n: take(v) for n, v in kwargs.items()}), arrays
+
+
+# --- one call -------------------------------------------------------------------------------------
+
+
+class Traced:
+    """A call of an entry point with arrays of certain shapes and dtypes.
+
+    outputs : what it makes, as JAX describes arrays.
+    wanted : of a call that gives several gradients, which ones are to be made.
+    donates : the first result has the memory of the first array.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        entry: str,
+        template: Template,
+        arrays: Sequence[Any],
+        wanted: Sequence[bool] | None = None,
+        *,
+        donates: bool = False,
+    ) -> None:
+        self.op, self.entry, self.template, self.donates = op, entry, template, donates
+        function = op if entry == "call" else getattr(op, entry)
+        given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
+        args, kwargs = template.filled(given.__getitem__)
+        self.result = function(*args, **kwargs)
+        if wanted is not None and isinstance(self.result, tuple):
+            self.result = tuple(
+                v if wants else None for v, wants in zip(self.result, wanted, strict=True)
+            )
+        if donates:  # may it be written, and is it of the shape?
+            others = arrays_of(self.result)[1:]
+            function(*args, **kwargs, out=(given[0], *others) if others else given[0])
+        places = {id(array): Buffer(i) for i, array in enumerate(given)}
+        made: list[Any] = []
+        paths: list[Any] = []
+        for path, array in _shapes_in(self.result):
+            if id(array) not in places:
+                places[id(array)] = Buffer(len(given) + len(made))
+                made.append(array)
+                paths.append(path)
+        self.places, self.outputs = places, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made]
+        point = op.entry_points[entry]
+        most = point.outputs + point.extra
+        if point.skips and isinstance(self.result, tuple):
+            outs = [None if v is None else places[id(v)] for v in self.result]
+        else:
+            outs = [places[id(array)] for array in made[:most]]
+        if len(outs) > point.outputs:
+            outs += [None] * (most - len(outs))
+        out = tuple(outs) if len(outs) > 1 else outs[0]
+        copied = [(path, len(given) + i) for i, path in enumerate(paths) if i >= most]
+        self.text = text_of(op, entry, template.args, {**template.kwargs, "out": out}, copied)
+
+    def run(self, arrays: Sequence[Any]) -> Any:
+        """The result, in a program of XLA's."""
+        for output in self.outputs:
+            if output.dtype == np.float64 and not jax.config.jax_enable_x64:
+                raise TypeError(
+                    f"fastact.jax.{self.op.name}: its results are float64, which JAX has switched "
+                    f'off; use jax.config.update("jax_enable_x64", True)'
+                )
+        made = self._undifferentiable()(*arrays)
+        every = [*arrays, *made]
+        return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
+
+    def _undifferentiable(self) -> Callable[..., Any]:
+        """The call as a function of its arrays that says so where JAX looks for its derivative."""
+        call = jax.custom_vjp(self._batched())
+
+        def refuse(*arrays: Any) -> Any:
+            raise TypeError(
+                f"fastact.jax.{self.op.name}: has no second derivative; forward and backward have "
+                f"no derivative"
+            )
+
+        call.defvjp(refuse, refuse)
+        return call  # type: ignore[no-any-return]
+
+    def _batched(self) -> Callable[..., Any]:
+        """The call as a function of its arrays, with a rule for vmap."""
+        call = jax.custom_batching.custom_vmap(
+            lambda *arrays: tuple(
+                jax.ffi.ffi_call(
+                    TARGET,
+                    self.outputs,
+                    vmap_method="sequential",
+                    input_output_aliases={0: 0} if self.donates else None,
+                )(*arrays, call=self.text)
+            )
+        )
+
+        def rule(size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
+            made = self._stacked(size, is_batched, arrays)
+            if made is None:  # one after another
+
+                def one(batch: Sequence[Any]) -> Any:
+                    each = iter(batch)
+                    return call(
+                        *(next(each) if b else a for a, b in zip(arrays, is_batched, strict=True))
+                    )
+
+                batches = [a for a, b in zip(arrays, is_batched, strict=True) if b]
+                made = jax.lax.map(one, batches)
+            return made, (True,) * len(self.outputs)
+
+        call.def_vmap(rule)
+        return call  # type: ignore[no-any-return]
+
+    def _stacked(self, size: int, is_batched: Sequence[bool], arrays: Sequence[Any]) -> Any:
+        """The batch in one call, where the op does to a stack what it does to each; else None.
+
+        Whether arrays that are not batched broadcast or have to be repeated, the op itself tells.
+        """
+        if not self.op.stacks:
+            return None
+        rank = arrays[0].ndim - is_batched[0]
+        options = dict(self.template.kwargs)
+        defaults = self.op.entry_points[self.entry].defaults
+        if "axis" in defaults:
+            options["axis"] = _from_the_end(options.get("axis", defaults["axis"]), rank)
+        template = Template(self.template.args, options)
+        shape = arrays[0].shape[is_batched[0] :]
+        repeated = [
+            a if b or a.shape != shape else jax.numpy.broadcast_to(a, (size, *shape))
+            for a, b in zip(arrays, is_batched, strict=True)
+        ]
+        for tried in (arrays, repeated):
+            try:
+                stacked = Traced(self.op, self.entry, template, tried, donates=self.donates)
+            except (TypeError, ValueError):
+                continue
+            expected = [(size, *output.shape) for output in self.outputs]
+            if [output.shape for output in stacked.outputs] == expected:
+                return stacked._batched()(*tried)
+        return None
+
+
+def _from_the_end(axis: Any, rank: int) -> Any:
+    """Axes counted from the last one."""
+    if axis is None:
+        return tuple(range(-rank, 0))
+    if isinstance(axis, tuple):
+        return tuple(_from_the_end(one, rank) for one in axis)
+    return axis - rank if axis >= 0 else axis
+
+
+def _shapes_in(value: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Shape]]:
+    """The arrays in a result, and the indexes that lead there."""
+    if isinstance(value, Shape):
+        return [(path, value)]
+    parts = arrays_of(value) if isinstance(value, tuple | Moments) else ()
+    return [found for i, v in enumerate(parts) for found in _shapes_in(v, (*path, i))]
+
+
+def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
+    if isinstance(value, Shape):
+        return of(value)
+    if isinstance(value, Moments):
+        return Moments.of_checked(value.count, of(value.mean), of(value.m2))
+    return tuple(_replaced(v, of) for v in value) if isinstance(value, tuple) else value
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _differentiable(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
+    """A call as a function of its arrays that JAX compiles and differentiates."""
+    spec = spec_of(op)
+    names = _names_of(op, template)
+    options = {n: v for n, v in template.kwargs.items() if n in spec.told and n not in names}
+
+    def value(*arrays: Any) -> Any:
+        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
+
+    def forward(*primals: Any) -> tuple[Any, Any]:
+        arrays = [p.value for p in primals]
+        for name, p in zip(names, primals, strict=True):
+            if p.perturbed and name not in spec.of:
+                raise TypeError(
+                    f"fastact.jax.{op.name}: {name} gets no gradient; use "
+                    f"jax.lax.stop_gradient({name})"
+                )
+        result, saved = Traced(op, "forward", template, arrays).run(arrays)
+        of_saved, kept = _arrays_out_of(saved)
+        needed = tuple(p.perturbed for p in primals)
+        return result, (kept, Still((of_saved, needed, arrays[0].dtype)))
+
+    def backward(residuals: Any, result: Any) -> tuple[Any, ...]:
+        kept, (of_saved, needed, dtype) = residuals[0], residuals[1].value
+        incoming = [
+            None if isinstance(g, jax.custom_derivatives.SymbolicZero) else g.astype(dtype)
+            for g in arrays_of(result)
+        ]
+        if all(gradient is None for gradient in incoming):
+            return (None,) * len(names)
+        args, kwargs = spec.arguments(incoming, map_buffers(of_saved, kept.__getitem__))
+        places = [spec.of.get(name, -1) for name in names]
+        wanted = tuple(
+            any(place == i and wants for place, wants in zip(places, needed, strict=True))
+            for i in range(len(op.gradients))
+        )
+        template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
+        found = Traced(op, "backward", template, arrays, wanted).run(arrays)
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple(
+            found[place] if wants else None for place, wants in zip(places, needed, strict=True)
+        )
+
+    call = jax.custom_vjp(value)
+    call.defvjp(forward, backward, symbolic_zeros=True)
+    return jax.jit(call, inline=True)  # type: ignore[no-any-return]
+
+
+def _names_of(op: Any, template: Template) -> list[str]:
+    """What the arrays of a call are named."""
+    point = op.entry_points["call"]
+    given = [*zip(point.arrays, template.args, strict=False), *template.kwargs.items()]
+    return [name for name, value in given if isinstance(value, Buffer)]
+
+
+def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+    """What is saved, with buffers in the place of arrays, and those."""
+    arrays = [value for value in saved if isinstance(value, jax.Array)]
+    places = iter(range(len(arrays)))
+    taken = (Buffer(next(places)) if isinstance(v, jax.Array) else v for v in saved)
+    return tuple(taken), arrays
+
+
+# --- what is public -------------------------------------------------------------------------------
+
+
+class Function:
+    """An op for arrays of JAX: to be called in programs that JAX compiles, differentiates, batches.
+
+    `forward` and `backward` are those of the op, for rules of one's own. With `donate=True` the
+    first result takes the memory of the first array; where XLA still needs that, it makes a copy.
+    """
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.__name__ = self.__qualname__ = op.name
+        self.__module__ = "fastact.jax"
+        self.__doc__ = op.__doc__
+        kept = [p for p in op.__signature__.parameters.values() if p.name not in _EVERY]
+        donate = Parameter("donate", Parameter.KEYWORD_ONLY, default=False)
+        at = -1 if kept[-1].kind is Parameter.VAR_KEYWORD else len(kept)
+        kept[at:at] = [donate]
+        self.__signature__ = op.__signature__.replace(parameters=kept)
+
+    def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
+        template, arrays = self._taken_apart("call", args, kwargs)
+        donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
+        return _differentiable(self.op, template, donates)(*arrays)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+        """What calling the op gives, and the tuple that `backward` needs."""
+        result: tuple[Any, tuple[Any, ...]] = self._traced("forward", args, kwargs)
+        return result
+
+    def backward(self, *args: Any, **kwargs: Any) -> Any:
+        """The gradients, of those of the results and of what `forward` saved."""
+        return self._traced("backward", args, kwargs)
+
+    def _traced(self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        template, arrays = self._taken_apart(entry, args, kwargs)
+        return Traced(self.op, entry, template, arrays).run(arrays)
+
+    def _taken_apart(
+        self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Template, list[Any]]:
+        first, *rest = args or (None,)
+        if isinstance(first, bool | int | float):
+            args = (jax.numpy.asarray(float(first)), *rest)
+        template, arrays = _taken_apart(self.op.entry_points[entry], args, kwargs)
+        if not arrays:
+            came = validate.describe(first)
+            raise TypeError(f"fastact.jax.{self.__name__}: arrays of JAX must be given, got {came}")
+        for name in _EVERY:
+            if template.kwargs.pop(name, None) not in (None, False):
+                raise TypeError(
+                    f"fastact.jax.{self.__name__}: {name} must not be given: arrays of JAX are "
+                    f"immutable, and XLA chooses memory and streams"
+                )
+        return template, arrays
+
+    def __repr__(self) -> str:
+        return f"<function fastact.jax.{self.__name__}>"

@@ -1,0 +1,124 @@
+// What XLA's foreign function interface hands to a handler, declared here as far as it is read.
+//
+// No header of jaxlib's is needed to build, and one build serves every jaxlib: a handler states the
+// version that it was written for, and newer ones go on serving older handlers, in whose structures
+// they only append fields. This is version 0.1, which jaxlib has had since 0.4.38 at least; the
+// facts are of jaxlib's xla/ffi/api/c_api.h. Every structure begins with its size and a list of
+// extensions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastact::xla {
+
+constexpr int kMajor = 0, kMinor = 1;
+
+struct Extension {
+  size_t struct_size;
+  int type;
+  Extension* next;
+};
+
+struct Version {
+  size_t struct_size;
+  Extension* extensions;
+  int major_version;  // OUT
+  int minor_version;  // OUT
+};
+
+struct Metadata {
+  size_t struct_size;
+  Version version;
+  uint32_t traits;
+};
+
+// A frame that carries it asks what the handler is, and is no call.
+struct MetadataExtension {
+  static constexpr int kType = 1;
+  Extension base;
+  Metadata* metadata;
+};
+
+struct Error;  // XLA's own; NULL is success
+
+struct ErrorArguments {
+  size_t struct_size;
+  Extension* extensions;
+  const char* message;
+  int code;
+};
+constexpr int kInvalidArgument = 3;
+
+struct Api {
+  size_t struct_size;
+  Extension* extensions;
+  Version version;
+  const void* internal;
+  Error* (*create_error)(ErrorArguments*);
+};
+
+struct Buffer {
+  size_t struct_size;
+  Extension* extensions;
+  int dtype;  // a number of xla::PrimitiveType
+  void* data;
+  int64_t rank;
+  int64_t* shape;  // (rank,); the elements lie in C order
+};
+
+struct Buffers {
+  size_t struct_size;
+  Extension* extensions;
+  int64_t count;
+  int* kinds;        // (count,): kBuffer
+  Buffer** buffers;  // (count,)
+};
+constexpr int kBuffer = 1;
+
+struct Text {
+  const char* data;
+  size_t size;
+};
+
+struct Attributes {
+  size_t struct_size;
+  Extension* extensions;
+  int64_t count;
+  int* kinds;     // (count,)
+  Text** names;   // (count,), sorted
+  void** values;  // (count,): of kText, a Text
+};
+constexpr int kText = 4;
+
+struct CallFrame {
+  size_t struct_size;
+  Extension* extensions;
+  const Api* api;
+  void* context;
+  int stage;
+  Buffers inputs;
+  Buffers outputs;
+  Attributes attributes;
+};
+constexpr int kExecute = 3;
+
+using Handler = Error* (*)(CallFrame*);
+
+// Answers a frame that asks what the handler is; false: the frame is a call.
+inline bool answer_metadata(CallFrame* frame) {
+  Extension* extension = frame->extensions;
+  if (extension == nullptr || extension->type != MetadataExtension::kType) return false;
+  Metadata* metadata = reinterpret_cast<MetadataExtension*>(extension)->metadata;
+  metadata->version.major_version = kMajor;
+  metadata->version.minor_version = kMinor;
+  metadata->traits = 0;
+  return true;
+}
+
+inline Error* error_of(const CallFrame* frame, const char* message) {
+  ErrorArguments arguments = {sizeof(ErrorArguments), nullptr, message, kInvalidArgument};
+  return frame->api->create_error(&arguments);
+}
+
+}  // namespace fastact::xla

@@ -1,0 +1,360 @@
+"""The bridge to JAX: every op in programs of XLA, by their specifications alone."""
+
+import re
+from collections.abc import Callable, Iterator
+from textwrap import dedent
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import REPRESENTATIVES
+from processes import run_python
+
+import fastact as fa
+from fastact.ops.op import arrays_of
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
+import fastact.jax as fj  # noqa: E402
+
+check_grads = pytest.importorskip("jax.test_util").check_grads
+
+jnp = jax.numpy
+
+each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+# Activations go one way: where a test takes long, three in a plain run.
+each_kind = pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            op,
+            marks=pytest.mark.thorough
+            if op.family == "activations" and op not in REPRESENTATIVES
+            else (),
+            id=op.name,
+        )
+        for op in fa.ops.values()
+    ],
+)
+DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    """JAX has it switched off, where nobody asks for it."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    x, dy = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(dtype)
+    named: dict[str, Any] = op.sample(x, dy)
+    return named
+
+
+def differentiated(op: Any, named: dict[str, Any]) -> list[str]:
+    """The arguments that get a gradient."""
+    return [n for n in named if n in op.differentiated or n in op.shares]
+
+
+def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., Any]:
+    """A call in JAX as a function of some of its arguments, that gives its arrays."""
+
+    def call(*values: Any) -> Any:
+        bound = op.bound("call", {**named, **dict(zip(names, values, strict=True))})
+        more = {"donate": True} if "donate" in named else {}
+        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords, **more))
+
+    return call
+
+
+def by_hand(op: Any, named: dict[str, Any], gradients: list[Any]) -> dict[str, Any]:
+    """The gradients by the entry points for NumPy, of those of the results."""
+    _, saved = op.bound("forward", named)()
+    given = {f"d{name}": g for name, g in zip(op.results, gradients, strict=True)}
+    given["dy"] = given.get("dy", tuple(gradients) if len(gradients) > 1 else gradients[0])
+    saved_by_name = dict(zip(op.saves, saved, strict=True))
+    found = op.bound("backward", {**named, **given, **saved_by_name})()
+    found = found if isinstance(found, tuple) else (found,)
+    of = dict(zip(op.differentiated, found, strict=False))
+    return of | {name: of[other] for name, other in op.shares.items() if other in of}
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@each_op
+def test_the_bits_of_the_call(op, dtype):
+    named = sample(op, dtype)
+    names = [n for n, v in named.items() if isinstance(v, np.ndarray)]
+    arrays = [jnp.asarray(named[name]) for name in names]
+    expected = arrays_of(op.bound("call", named)())
+    for got, y in zip(called(op, named, names)(*arrays), expected, strict=True):
+        assert isinstance(got, jax.Array)
+        assert same_bits(got, y)
+
+
+@each_kind
+def test_check_grads(op):
+    named = sample(op)
+    names = differentiated(op, named)
+    arrays = [jnp.asarray(named[name]) for name in names]
+    check_grads(called(op, named, names), arrays, order=1, modes=["rev"])
+
+
+@each_kind
+def test_the_bits_of_the_gradients(op):
+    """And each is the same where it is the only one that is needed."""
+    named = sample(op, np.float32)
+    names = differentiated(op, named)
+    results = arrays_of(op.bound("call", named)())
+    ones = [np.ones_like(y) for y in results]
+    expected = by_hand(op, named, [one.astype(np.float32) for one in ones])
+    for chosen in ([*names], *([name] for name in names)):
+        arrays = [jnp.asarray(named[name]) for name in chosen]
+        _, pull = jax.vjp(jax.jit(called(op, named, chosen)), *arrays)
+        for name, got in zip(chosen, pull(tuple(map(jnp.asarray, ones))), strict=True):
+            assert same_bits(got, expected[name])
+
+
+@each_kind
+def test_forward_and_backward(op):
+    """The entry points, as the op has them."""
+    named = sample(op, np.float32)
+    result, saved = op.bound("forward", named)()
+    of_jax = {n: jnp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    bound = op.bound("forward", of_jax)
+    made, kept = getattr(fj, op.name).forward(*bound.args, **bound.keywords)
+    for got, expected in zip([*arrays_of(made), *kept], [*arrays_of(result), *saved], strict=True):
+        assert got == expected if not hasattr(expected, "shape") else same_bits(got, expected)
+
+
+@each_kind
+def test_vmap(op):
+    """Of all arguments, and of gradients by all where the first one alone has a batch."""
+    named = sample(op)
+    names = differentiated(op, named)
+    arrays = [named[name] for name in names]
+    call = jax.jit(called(op, named, names))
+    batches = [np.stack([a, 2 * a, a - 1]) for a in arrays]
+    for got, part in zip(
+        jax.vmap(call)(*batches), zip(*map(call, *batches), strict=True), strict=True
+    ):
+        assert same_bits(got, np.stack(part))
+    gradient = jax.jit(
+        jax.grad(lambda *v: sum((y * y).sum() for y in call(*v)), (*range(len(names)),))
+    )
+    got = jax.vmap(gradient, (0, *(None for _ in arrays[1:])))(batches[0], *arrays[1:])
+    parts = zip(*(gradient(first, *arrays[1:]) for first in batches[0]), strict=True)
+    for gradients, part in zip(got, parts, strict=True):
+        np.testing.assert_allclose(gradients, np.stack(part), rtol=1e-12, atol=1e-12)
+
+
+def test_vmap_along_any_axis():
+    x, w = jnp.linspace(-2.0, 2.0, 24).reshape(2, 3, 4), jnp.arange(3.0)
+    got = jax.vmap(fj.layer_norm, (2, None), 1)(x, w)
+    expected = fa.layer_norm(np.moveaxis(np.asarray(x), 2, 0), np.asarray(w)[[0, 1, 2]][:3])
+    assert same_bits(jnp.moveaxis(got, 1, 0), expected)
+
+
+def test_a_batch_is_one_call():
+    """Where the op does to a stack what it does to each."""
+
+    def calls(function: Any, *args: Any) -> tuple[int, bool]:
+        text = str(jax.make_jaxpr(function)(*args))
+        return text.count("ffi_call"), "scan" in text
+
+    x, w = jnp.ones((5, 3, 4)), jnp.ones(4)
+    assert calls(jax.vmap(fj.mish), x) == (1, False)
+    assert calls(jax.vmap(fj.layer_norm, (0, None)), x, w) == (1, False)
+    assert calls(jax.vmap(lambda x: fj.softmax(x, axis=0)), x) == (1, False)
+    assert calls(jax.vmap(fj.sum), x) == (1, False)
+    assert calls(jax.vmap(jax.vmap(lambda x: fj.layer_norm(x, w))), x) == (1, False)
+    assert calls(jax.vmap(fj.layer_norm), x, jnp.ones((5, 4)))[1]  # a weight each
+
+
+def test_what_jax_does_with_functions():
+    x = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    once = fj.mish(fj.layer_norm(x))
+    body = jax.checkpoint(lambda x: fj.mish(fj.layer_norm(x)))
+    assert same_bits(body(x), once)
+    assert same_bits(jax.lax.scan(lambda c, _: (body(c), c), x, None, 2)[1][1], once)
+    gradient = jax.grad(lambda x: body(x).sum())
+    assert same_bits(gradient(x), jax.jit(gradient)(x))
+    lowered = jax.jit(body).lower(x).compile()
+    assert same_bits(lowered(x), once)
+    assert fj.mish(x.T).shape == (4, 3)  # whose layout is not the default one
+    moments = jax.jit(fj.moments)(x)
+    assert moments.count == 12
+    assert same_bits(moments.m2, fa.moments(np.asarray(x)).m2)
+    for empty in (jnp.ones((0, 4)), jnp.ones((3, 0))):
+        assert fj.mish(empty).shape == empty.shape
+    assert float(fj.mish(1.0)) == float(fj.mish(np.float64(1))) == fa.mish(1.0)
+
+
+@each_kind
+def test_donation(op):
+    """Into the first array's memory, where the op works in place; else the op says why not."""
+    named = sample(op, np.float32)
+    names = [n for n, v in named.items() if isinstance(v, np.ndarray)]
+    function = jax.jit(called(op, {**named, "donate": True}, names), donate_argnums=0)
+    arrays = [jnp.asarray(named[name]) for name in names]
+    expected = arrays_of(op.bound("call", named)())
+    outs = (named[names[0]].copy(), *(None for _ in expected[1:]))
+    before = arrays[0].unsafe_buffer_pointer()
+    try:
+        op.bound("call", {**named, names[0]: outs[0], "out": outs if len(outs) > 1 else outs[0]})()
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error), match=rf"fastact\.{op.name}: out"):
+            function(*arrays)
+        return
+    results = function(*arrays)
+    assert arrays[0].is_deleted()
+    assert results[0].unsafe_buffer_pointer() == before
+    for got, y in zip(results, expected, strict=True):
+        assert same_bits(got, y)
+
+
+def test_donation_spares_a_copy():
+    x = jnp.ones((64, 64))
+    for call, temporary in ((fj.mish, x.nbytes), (lambda x: fj.mish(x, donate=True), 0)):
+        compiled = jax.jit(call, donate_argnums=0).lower(x).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes == temporary
+    y = jax.jit(lambda x: (fj.mish(x, donate=True), x))(x)  # which is still needed
+    assert same_bits(y[1], x)
+    assert same_bits(
+        jax.grad(lambda x: fj.mish(x, donate=True).sum())(x),
+        jax.grad(lambda x: fj.mish(x).sum())(x),
+    )
+
+
+def test_errors_are_the_ops():
+    """At the trace, before anything is computed."""
+    x = jnp.ones((3, 4))
+    row = x[0]
+
+    def by_running_mean() -> Any:
+        return jax.grad(lambda mean: fj.batch_norm(x, mean, row).sum())(row)
+
+    def in_training() -> Any:
+        return fj.batch_norm(x, row, row, training=True)
+
+    for error, words, call in (
+        (TypeError, r"mish: x must have dtype .* int32", lambda: fj.mish(x.astype("int32"))),
+        (TypeError, r"fastact\.mish: x must have dtype .* complex", lambda: fj.mish(x + 1j)),
+        (ValueError, r"weight must have shape \(4,\)", lambda: fj.layer_norm(x, row[:3])),
+        (TypeError, "unknown keyword 'epsilon'", lambda: fj.layer_norm(x, epsilon=1)),
+        (TypeError, "eps must be a real number", lambda: fj.layer_norm(x, eps=row[0])),
+        (ValueError, "activation must be", lambda: fj.bias_act(x, row, "mush")),
+        (TypeError, r"jax\.mish: out must not be given", lambda: fj.mish(x, out=x)),
+        (TypeError, r"jax\.mish: out must not be given", lambda: fj.mish(x, x)),
+        (TypeError, r"jax\.mish: arrays .*, got \[1\.0\]", lambda: fj.mish([1.0])),
+        (TypeError, r"jax\.mish: arrays .*, got None", lambda: fj.mish()),
+        (TypeError, "has no second derivative", lambda: jax.grad(jax.grad(fj.mish))(1.0)),
+        (ValueError, "running_mean must be writable", in_training),
+        (TypeError, r"fastact\.jax\.batch_norm: running_mean gets no gradient", by_running_mean),
+        (AttributeError, "has no attribute 'mush'", lambda: fj.mush),
+    ):  # fmt: skip
+        for run in (call, jax.jit(call)):
+            with pytest.raises(error, match=words):
+                run()
+
+
+def test_float64_that_is_switched_off():
+    jax.config.update("jax_enable_x64", False)
+    x = jnp.ones((3, 4))
+    assert fj.mean_var(x)[0].dtype == np.float32
+    assert fj.mish(np.ones(3)).dtype == np.float32  # as JAX has it
+    with pytest.raises(TypeError, match=r"fastact\.jax\.moments: .*jax_enable_x64"):
+        fj.moments(x)
+
+
+@each_kind
+def test_the_plain_op_names_the_bridge(op):
+    """Where JAX traces; arrays with values it computes, as those of any framework."""
+    named = sample(op, np.float32)
+    first = next(iter(named))
+
+    def call(x: Any) -> Any:
+        rest = {n: jnp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+        return op.bound("call", {**rest, first: x})()
+
+    with pytest.raises(TypeError, match=rf"fastact\.{op.name}: .*fastact\.jax\.{op.name}"):
+        jax.jit(call)(named[first])
+    assert isinstance(arrays_of(call(jnp.asarray(named[first])))[0], jax.Array)
+
+
+def test_a_failure_in_a_program_is_its_error():
+    """Which no check at the trace could find: here, a class that the logits have not."""
+    with pytest.raises(Exception, match=r"fastact\.cross_entropy: .*class"):
+        fj.cross_entropy(jnp.ones((2, 3)), jnp.asarray([0, 7])).block_until_ready()
+
+
+def check(code: str) -> None:
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_several_devices_of_the_host():
+    """Each of which computes on a thread of its own; in a process of its own."""
+    code = dedent("""
+        import os
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+        import jax, numpy as np, jax.numpy as jnp
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        import fastact as fa, fastact.jax as fj
+        assert len(jax.devices()) == 4
+        x = np.random.default_rng(0).normal(size=(8, 4096)).astype(np.float32)
+        expected = fa.layer_norm(fa.mish(x))
+        mesh = Mesh(np.array(jax.devices()), ("rows",))
+        spread = jax.device_put(x, NamedSharding(mesh, P("rows")))
+        f = lambda x: fj.layer_norm(fj.mish(x))
+        shard_map = getattr(jax, "shard_map", None)
+        more = {}
+        if shard_map is None:
+            from jax.experimental.shard_map import shard_map
+            more = {"check_rep": False}
+        mapped = jax.jit(shard_map(f, mesh=mesh, in_specs=P("rows"), out_specs=P("rows"), **more))
+        for _ in range(20):
+            assert np.array_equal(mapped(spread), expected)
+            assert np.array_equal(jax.jit(f)(spread), expected)  # gathered by XLA
+        assert np.array_equal(jax.pmap(f)(x[:4, None]), expected[:4, None])
+    """)
+    check(code)
+
+
+def test_programs_are_kept_for_other_processes(tmp_path):
+    """A text says all of a call, so that JAX's cache on disk serves another process."""
+    code = dedent(f"""
+        import jax, numpy as np
+        jax.config.update("jax_compilation_cache_dir", {str(tmp_path)!r})
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        import fastact as fa, fastact.jax as fj
+        x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+        y = jax.jit(lambda x: fj.layer_norm(x, eps=0.5, activation="leaky_relu"))(x)
+        assert np.array_equal(y, fa.layer_norm(x, eps=0.5, activation="leaky_relu"))
+    """)
+    check(code)
+    assert list(tmp_path.iterdir())
+    check(code)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("None", "JAX can't be imported .*pip install 'fastact\\[jax\\]'"),
+        ("type('jax', (), {'__version__': '0.4.30'})", "JAX must be 0.5 or later, .*got 0.4.30"),
+    ],
+)
+def test_a_jax_that_is_missing_or_old_is_named(module, words):
+    done = run_python(f"import sys; sys.modules['jax'] = {module}; import fastact.jax")
+    assert done.returncode == 1
+    assert re.search(f"ImportError: fastact\\.jax: {words}", done.stderr)
