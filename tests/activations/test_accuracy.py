@@ -59,14 +59,14 @@ def check_forward_float32(op, backend, every=1, **parameters):
     assert error[worst] <= op.bounds.forward_ulp, f"{error[worst]} ULP at {x[worst]!r}"
 
 
-def slope(op, backend, x, **parameters):
-    """The derivative as backward gives it."""
-    return backend.run(op.backward, np.ones_like(x), x, **parameters)
+def slope(op, backend, saved, **parameters):
+    """The derivative as backward gives it, of x, or of y where the op saves y."""
+    return backend.run(op.backward, np.ones_like(saved), saved, **parameters)
 
 
 def check_derivative_float32(op, backend, every=1, **parameters):
     x = float32_sample()[::every]
-    exact = exact_float32("derivative", op.name, every, *parameters.items())
+    exact = exact_float32("derivative_by_saved", op.name, every, *parameters.items())
     dx = slope(op, backend, x, **parameters)
     with np.errstate(invalid="ignore"):  # infinity from infinity
         ulp, absolute = ulp_error(dx, exact), np.abs(dx - exact)
@@ -164,7 +164,7 @@ def check_float64(op, backend, **parameters):
     error = exact_float64("forward", op.name, *parameters.items()).ulp(y)
     good = error <= op.bounds.forward_ulp
     assert good.all(), f"{error[~good]} ULP at {x[~good]}"
-    exact = exact_float64("derivative", op.name, *parameters.items())
+    exact = exact_float64("derivative_by_saved", op.name, *parameters.items())
     error = exact.ulp(dx)
     with np.errstate(over="ignore"):
         near = error * exact.spacing <= op.bounds.absolute(np.float64)
@@ -198,7 +198,7 @@ def test_every_16_bit_input_on_devices(op, device, name):
         wide = x.astype(np.float64)
     for y, exact, allowed in (
         (device.run(op, x), reference.forward(op.name, wide), 0.0),
-        (slope(op, device, x), reference.derivative(op.name, wide), op.bounds.rough_slope),
+        (slope(op, device, x), reference.derivative_by_saved(op.name, wide), op.bounds.rough_slope),
     ):
         with np.errstate(all="ignore"):
             y, rounded = y.astype(np.float64), exact.astype(dtype).astype(np.float64)
@@ -232,7 +232,7 @@ def test_16_bit_backward_rounds_once(op, isa, name):
 def test_specials(op, backend, name):
     """Zeros with their signs, infinities and NaN, where the oracle has them."""
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan])
-    y, dx = reference.forward(op.name, x), reference.derivative(op.name, x)
+    y, dx = reference.forward(op.name, x), reference.derivative_by_saved(op.name, x)
     dtype = DTYPES[name]
     for repeats in (1, 37):  # alone: the tail of the loop; 37 times: its body
         many = np.repeat(x, repeats).astype(dtype)
@@ -347,3 +347,5 @@ def test_the_lists_agree():
         assert structs == set(import_module(native.name).ACTIVATIONS)
     assert structs == set(_cpu.ACTIVATIONS)
     assert names == set(reference.FORWARD) == set(reference.DERIVATIVE)
+    save_value = {op.name for op in ACTIVATIONS if op.saves == ("y",)}
+    assert save_value == set(_cpu.SAVE_VALUE) == set(reference.DERIVATIVE_BY_VALUE)

@@ -77,8 +77,11 @@ def wide(x: Any, dtype: np.dtype[Any]) -> Any:
 def evaluate(
     entry: str, name: str, x: Any, dtype: np.dtype[Any], parameters: dict[str, Any]
 ) -> Any:
-    """f ("forward") or f' ("derivative") of `wide` numbers."""
-    formula = (reference.FORWARD if entry == "forward" else reference.DERIVATIVE)[name]
+    """f ("forward"), or f' of x ("derivative") or of what is saved, of `wide` numbers."""
+    formulas = reference.FORWARD if entry == "forward" else reference.DERIVATIVE
+    if entry == "derivative_by_saved":
+        formulas = {**formulas, **reference.DERIVATIVE_BY_VALUE}
+    formula = formulas[name]
     with np.errstate(all="ignore"):
         if dtype != FLOAT64:
             y = formula.of(x, reference.NUMPY, **parameters)

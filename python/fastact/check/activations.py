@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench.peers import LeftOut, function_named, open_torch
+from ..bench.peers import LeftOut, function_named, open_torch, torch_backward
 from ..ops.bounds import Bounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress, markdown_table
@@ -72,9 +72,12 @@ def _add(
         report.fail(f"{' '.join(case)}: {tally.counted:.4g} ULP at {where}, allowed {limit:g}")
 
 
-def derivative(op: Any, x: NDArray[Any], **parameters: Any) -> NDArray[Any]:
-    """The derivative of an activation: its backward pass for a gradient of one."""
-    result: NDArray[Any] = op.backward(np.ones_like(x), x, **parameters)
+def derivative(op: Any, saved: NDArray[Any], **parameters: Any) -> NDArray[Any]:
+    """The derivative of an activation: its backward pass for a gradient of one.
+
+    saved : x, or y of an op that saves y: its derivative is judged as a function of that.
+    """
+    result: NDArray[Any] = op.backward(np.ones_like(saved), saved, **parameters)
     return result
 
 
@@ -103,9 +106,9 @@ def _ours(subject: _Subject, isa: str) -> Contender:
         _cpu.select_isa(isa)
         op(x, out=out, **chosen)
 
-    def backward(x: Float32s, out: Float32s) -> None:
+    def backward(saved: Float32s, out: Float32s) -> None:
         _cpu.select_isa(isa)
-        op.backward(ones[: x.size], x, out=out, **chosen)
+        op.backward(ones[: saved.size], saved, out=out, **chosen)
 
     return Contender(isa, forward, backward)
 
@@ -123,7 +126,8 @@ def _numpy(subject: _Subject) -> Contender:
 
         return run
 
-    return Contender("numpy", contend(oracle.FORWARD), contend(oracle.DERIVATIVE))
+    by_saved = {**oracle.DERIVATIVE, **oracle.DERIVATIVE_BY_VALUE}
+    return Contender("numpy", contend(oracle.FORWARD), contend(by_saved))
 
 
 def _torch(subject: _Subject) -> Contender:
@@ -133,8 +137,14 @@ def _torch(subject: _Subject) -> Contender:
     def forward(x: Float32s, out: Float32s) -> None:
         out[...] = function(torch.from_numpy(x)).numpy()
 
-    def backward(x: Float32s, out: Float32s) -> None:
-        leaf = torch.from_numpy(x).requires_grad_()
+    def backward(saved: Float32s, out: Float32s) -> None:
+        leaf = torch.from_numpy(saved).requires_grad_()
+        if "x" not in subject.op.saves:
+            kernel = torch_backward(torch, subject.op.name)
+            if kernel is None:
+                raise LeftOut("it has no such gradient")
+            out[...] = kernel.function(torch.ones_like(leaf), leaf.detach()).numpy()
+            return
         (gradient,) = torch.autograd.grad(function(leaf), leaf, torch.ones_like(leaf))
         out[...] = gradient.numpy()
 
@@ -171,7 +181,7 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
             contenders,
             {
                 "forward": subject.exact(oracle.forward),
-                "derivative": subject.exact(oracle.derivative),
+                "derivative": subject.exact(oracle.derivative_by_saved),
             },
             allowed,
             batches,
@@ -253,7 +263,7 @@ def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
     allowed = bounds.derivative_abs * _FLOAT64_PER_FLOAT32
     rules = (
         (oracle.forward_mp, bounds.forward_ulp, 0.0),
-        (oracle.derivative_mp, bounds.derivative_ulp, allowed),
+        (oracle.derivative_by_saved_mp, bounds.derivative_ulp, allowed),
     )
     report.say(f"  float64: {x.size} inputs against mpmath; absolute bound {allowed:.3g}")
     for position, (direction, rule) in enumerate(zip(DIRECTIONS, rules, strict=True)):
@@ -269,7 +279,8 @@ def _check_specials(subject: _Subject, options: Options, report: Report) -> None
     oracle = importlib.import_module("fastact.check.reference")
     x = np.array(_SPECIALS)
     with np.errstate(all="ignore"):
-        references = (subject.exact(oracle.forward)(x), subject.exact(oracle.derivative)(x))
+        functions = (oracle.forward, oracle.derivative_by_saved)
+        references = [subject.exact(function)(x) for function in functions]
     wrong = 0
     for isa in options.isas:
         _cpu.select_isa(isa)

@@ -180,6 +180,13 @@ DERIVATIVE = {
     "logcosh": Formula(lambda x, m: m.tanh(x), (-1.0, 1.0)),
 }
 
+# The derivative as a function of y, of the ops that save y. (1 - y) and (1 + y) are exact where it
+# is small.
+DERIVATIVE_BY_VALUE = {
+    "sigmoid": Formula(lambda y, m: y * (1 - y), (-INF, np.nan)),
+    "tanh": Formula(lambda y, m: (1 - y) * (1 + y), (-INF, -INF)),
+}
+
 # Where three terms of a series leave 10^-11 (which no float32 shows) and 10^-49 of the result.
 try:
     from scipy.special import erfc  # as good as math.erfc, and twenty times as fast
@@ -235,6 +242,13 @@ def derivative(name: str, x: Float64, **parameters: Any) -> Float64:
     return _evaluate(DERIVATIVE[name], x, parameters)
 
 
+def derivative_by_saved(name: str, saved: Float64, **parameters: Any) -> Float64:
+    """f'(x), of what `forward` saves: x, or f(x)."""
+    if name in DERIVATIVE_BY_VALUE:
+        return _evaluate(DERIVATIVE_BY_VALUE[name], saved, parameters)
+    return derivative(name, saved, **parameters)
+
+
 def _where(condition: bool, then: Any, otherwise: Any) -> Any:
     return then if condition else otherwise
 
@@ -255,6 +269,12 @@ def forward_mp(name: str, x: float, **parameters: Any) -> Any:
 def derivative_mp(name: str, x: float, **parameters: Any) -> Any:
     """f'(x) as an mpmath number, for any finite x."""
     return _evaluate_mp(DERIVATIVE[name], x, parameters)
+
+
+def derivative_by_saved_mp(name: str, saved: float, **parameters: Any) -> Any:
+    """`derivative_by_saved` as an mpmath number, for any finite x."""
+    by_saved = {**DERIVATIVE, **DERIVATIVE_BY_VALUE}
+    return _evaluate_mp(by_saved[name], saved, parameters)
 
 
 # --- reductions -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ class Native(Protocol):
         self,
         which: int,
         dy: View,
-        x: View,
+        saved: View,
         dx: View,
         parameters: tuple[float, ...],
         accumulate: bool,

@@ -23,6 +23,8 @@ class Activation(Op[P, R], _cpu.FastActivation):
     The compiled base class serves contiguous arrays of one dtype; this class serves and explains
     the rest. Data flows one way: check, choose the backend, allocate, run.
 
+    saves : x, or y where the derivative is plain arithmetic of it (`derivative_by_value` of the
+        functor): backward then computes no exponential, and `forward` may work in place.
     choices : for a parameter that is a string, the native activation that each value stands for.
     rules : what must hold for the parameters that are numbers, in words and as a function of them.
     """
@@ -34,10 +36,15 @@ class Activation(Op[P, R], _cpu.FastActivation):
         return {"x": x}
 
     def __init__(
-        self, function: Callable[P, R], bounds: Bounds, choices: Choices, rules: Rules
+        self,
+        function: Callable[P, R],
+        bounds: Bounds,
+        saves: tuple[str, ...],
+        choices: Choices,
+        rules: Rules,
     ) -> None:
         call = self._declare(function, "activations")
-        self.bounds, self.choices, self.rules = bounds, choices, rules
+        self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
         self.entry_points = MappingProxyType(
@@ -45,7 +52,7 @@ class Activation(Op[P, R], _cpu.FastActivation):
                 "call": EntryPoint(f"fastact.{self.name}", call),
                 "forward": EntryPoint(f"fastact.{self.name}.forward", call),
                 "backward": EntryPoint(
-                    f"fastact.{self.name}.backward", signature_of(call, ("dy", "x"))
+                    f"fastact.{self.name}.backward", signature_of(call, ("dy", *saves))
                 ),
             }
         )
@@ -65,7 +72,7 @@ class Activation(Op[P, R], _cpu.FastActivation):
         def backward(
             self,
             dy: ArrayOrNumber,
-            x: A,
+            saved: A,
             /,
             *parameters: float | str,
             out: Out[A] = None,
@@ -94,8 +101,8 @@ class Activation(Op[P, R], _cpu.FastActivation):
         return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]
 
     def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
-        y, x = self._map(self.entry_points["forward"], args, kwargs, saves=True)
-        return y, (x,)
+        y, x = self._map(self.entry_points["forward"], args, kwargs, saves="x" in self.saves)
+        return y, (x if "x" in self.saves else y,)
 
     def _map(
         self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
@@ -115,12 +122,13 @@ class Activation(Op[P, R], _cpu.FastActivation):
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
         which, numbers = self.native(where, options)
-        with Call(where, options.stream, x=options.x, dy=options.dy) as call:
-            x, dy = call.views["x"], call.views["dy"]
-            validate.same_as(where, "dy", dy, "x", x)
-            dx, made = call.output("out", out, "x")
+        (name,) = self.saves
+        with Call(where, options.stream, **{name: getattr(options, name)}, dy=options.dy) as call:
+            saved, dy = call.views[name], call.views["dy"]
+            validate.same_as(where, "dy", dy, name, saved)
+            dx, made = call.output("out", out, name)
             backward = call.native.activation_backward
-            call.run(backward, which, dy, x, dx, numbers, options.accumulate, call.stream)
+            call.run(backward, which, dy, saved, dx, numbers, options.accumulate, call.stream)
             return call.result(out, made)
 
     def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
@@ -139,7 +147,11 @@ class Activation(Op[P, R], _cpu.FastActivation):
 
 
 def activation(
-    bounds: Bounds, *, choices: Choices | None = None, rules: Rules = ()
+    bounds: Bounds,
+    *,
+    saves: tuple[str, ...] = ("x",),
+    choices: Choices | None = None,
+    rules: Rules = (),
 ) -> Callable[[Callable[P, R]], Activation[P, R]]:
     """The activation that a function declares; its formula is in src/common/activations."""
-    return lambda function: register(Activation(function, bounds, choices or {}, rules))
+    return lambda function: register(Activation(function, bounds, saves, choices or {}, rules))

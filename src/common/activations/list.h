@@ -3,7 +3,9 @@
 // A struct is a template over the compute type (float or double) and is made from the op's
 // parameters in the order of its Python signature. forward(x) is the activation, derivative(x)
 // its derivative; both are free of branches and of calls, so that the loops in
-// src/cpu/activations/kernels.cpp and the CUDA map vectorise them whole. `approximate` stands for
+// src/cpu/activations/kernels.cpp and the CUDA map vectorise them whole. One whose derivative is
+// plain arithmetic of y = forward(x) has derivative_by_value(y) as well: its op saves y, not x.
+// `approximate` stands for
 // 16-bit data on a GPU, where some ULP of float do not show and instructions are scarce:
 // exp_approximate and divide<approximate> are allowed there.
 //
@@ -19,6 +21,21 @@
 #include "common/activations/tanh.h"
 
 FASTACT_BEGIN_NAMESPACE
+
+// Whether an activation is differentiated by its value.
+template <class A, class = void>
+constexpr bool kSavesValue = false;
+template <class A>
+constexpr bool kSavesValue<A, decltype(void(&A::derivative_by_value))> = true;
+
+// The derivative, of what the op's forward pass saved: x, or the value.
+template <class A, class T>
+FASTACT_HD T derivative_by_saved(const A& activation, T saved) {
+  if constexpr (kSavesValue<A>)
+    return activation.derivative_by_value(saved);
+  else
+    return activation.derivative(saved);
+}
 
 // The one list: the lines of each file, X(name, Struct). A choice among several structs by a
 // string, as gelu's, has a line a struct: gelu_tanh is gelu(approximate="tanh").
@@ -37,5 +54,9 @@ enum Activation : int { FASTACT_ACTIVATIONS(FASTACT_ENUMERATE) kActivations };
 #define FASTACT_NAME(name, Struct) #name,
 constexpr const char* kActivationNames[] = {FASTACT_ACTIVATIONS(FASTACT_NAME)};
 #undef FASTACT_NAME
+
+#define FASTACT_SAVES_VALUE(name, Struct) kSavesValue<Struct<float>>,
+constexpr bool kActivationSavesValue[] = {FASTACT_ACTIVATIONS(FASTACT_SAVES_VALUE)};
+#undef FASTACT_SAVES_VALUE
 
 FASTACT_END_NAMESPACE

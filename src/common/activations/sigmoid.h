@@ -7,12 +7,13 @@ FASTACT_BEGIN_NAMESPACE
 
 // sigmoid(x) = 1 / (1 + e^-x)
 //
-// Derivative: sigmoid(x) sigmoid(-x) = e / (1 + e)^2 with e = e^-|x|.
+// Derivative: sigmoid(x) sigmoid(-x) = e / (1 + e)^2 with e = e^-|x|; of y, y (1 - y) = y - y^2.
 template <class T, bool approximate = false>
 struct Sigmoid {
   FASTACT_HD explicit Sigmoid(const double*) {}
   FASTACT_HD T forward(T x) const { return unless_nan(x, sigmoid_of<approximate>(x)); }
   FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_slope_of<1, approximate>(x)); }
+  FASTACT_HD T derivative_by_value(T y) const { return madd(-y, y, y); }
 };
 
 // silu(x) = x sigmoid(x) = x e / (1 + e), e = e^x               Hendrycks and Gimpel 2016

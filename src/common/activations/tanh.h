@@ -9,7 +9,8 @@ FASTACT_BEGIN_NAMESPACE
 
 // tanh(x)
 //
-// Derivative: 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = e^(-2 m), the sigmoid's of 2 x times 4.
+// Derivative: 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = e^(-2 m), the sigmoid's of 2 x times 4; of
+// y, 1 - y^2.
 template <class T, bool approximate = false>
 struct Tanh {
   FASTACT_HD explicit Tanh(const double*) {}
@@ -19,6 +20,7 @@ struct Tanh {
   FASTACT_HD T derivative(T x) const {
     return unless_nan(x, sigmoid_slope_of<4, approximate>(T(2) * x));
   }
+  FASTACT_HD T derivative_by_value(T y) const { return madd(-y, y, T(1)); }
 };
 
 // exp(-2 m), for m >= 0, where all that happens to it is an addition of at least some 2^-30.

@@ -30,6 +30,7 @@ struct ExpTraits<float> {
   static constexpr int kBias = 127;
   static constexpr float kRoundMagic = 0x1.8p23f;  // adding it rounds to an integer
   static constexpr float kLog2E = 0x1.715476p0f;
+  static constexpr float kLn2 = 0x1.62e43p-1f;
   static constexpr float kLn2High = 0x1.63p-1f;
   static constexpr float kLn2Low = -0x1.bd0106p-13f;
 
@@ -48,6 +49,7 @@ struct ExpTraits<double> {
   static constexpr int kBias = 1023;
   static constexpr double kRoundMagic = 0x1.8p52;
   static constexpr double kLog2E = 0x1.71547652b82fep0;
+  static constexpr double kLn2 = 0x1.62e42fefa39efp-1;
   static constexpr double kLn2High = 0x1.62e42fefa0000p-1;
   static constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
 
@@ -89,9 +91,9 @@ template <int scale, class T>
 struct ExpReduction {
   using C = ExpTraits<T>;
   T k, s;
-  FASTACT_HD explicit ExpReduction(T x) {
+  FASTACT_HD explicit ExpReduction(T x, T log2_of_base = C::kLog2E) {
     constexpr T magic = C::kRoundMagic + T(C::kBias + scale);
-    const T shifted = madd(x, C::kLog2E, magic);
+    const T shifted = madd(x, log2_of_base, magic);
     k = shifted - magic;
     s = bit_cast<T>(bit_cast<typename C::Bits>(shifted) << C::kMantissaBits);
   }
@@ -305,10 +307,11 @@ FASTACT_HD T sigmoid_of(T x) {
   return divide<approximate>(e, madd(e, C::kDown, T(1))) * C::kDown;
 }
 
-// The same, but zero instead of a subnormal number.
+// The same, but zero instead of a subnormal number. Far on the right the quotient is 1 as soon as
+// 1 + e is e; of an e above 2^126 a GPU's reciprocal would be subnormal, which is zero to it.
 template <bool approximate = false, class T>
 FASTACT_HD T sigmoid_or_zero(T x) {
-  const T e = exp_or_zero<approximate>(at_most(x, -kExpZero<T>));
+  const T e = exp_or_zero<approximate>(at_most(x, Tail<T>::kHigh));
   return divide<approximate>(e, T(1) + e);
 }
 
@@ -333,11 +336,17 @@ FASTACT_HD T sigmoid_slope_of(T x) {
   return divide<approximate>(times * e, d * d);
 }
 
-// expm1(2 m) for m >= 0, with m held where tanh(m) has long been 1. A NaN stays.
+// n = expm1(2 m) for m >= 0, with m held where tanh(m) has long been 1. A NaN stays.
+//
+// It is for n / (n + 2), of which an error of exp counts 2 / (n + 2)-fold: less, the further 2 m is
+// reduced. One step does, by ln(2) as rounded, and by m itself, which waits for no doubling.
 template <class T>
 FASTACT_HD T expm1_of_twice(T m) {
+  using C = ExpTraits<T>;
   const T held = no_more(m, sizeof(T) == sizeof(float) ? T(10) : T(20));
-  return exp_split<0>(held + held).minus_one();
+  const ExpReduction<0, T> at(held, T(2) * C::kLog2E);
+  const T r = madd(at.k, -C::kLn2, held + held);
+  return Exp<T>{at.s, madd(C::template q<true>(r), r * r, r)}.minus_one();
 }
 
 // tanh(m) for m >= 0. A NaN stays.

@@ -1,6 +1,8 @@
 # Activations: y = f(x), and dx = dy f'(x), over whole arrays.
 
 ACTIVATIONS = names_of(kActivationNames, kActivations)
+# Those that are differentiated by their value: backward is given y in the place of x.
+SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 
 
 def activation_forward(int which, View x, View y, tuple parameters, stream):
@@ -19,18 +21,21 @@ def activation_forward(int which, View x, View y, tuple parameters, stream):
 
 
 def activation_backward(
-    int which, View dy, View x, View dx, tuple parameters, bint accumulate, stream
+    int which, View dy, View saved, View dx, tuple parameters, bint accumulate, stream
 ):
-    """dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same."""
+    """dx OUT = dy IN * f'(x), or dx IN/OUT += of the same; saved IN is x, or f(x) (SAVE_VALUE)."""
     cdef double p[MAX_PARAMETERS]
     cdef Operand[3] arrays
     check_index(which, kActivations, "which")
-    check(x, "x", False)
-    check_like(dy, x, "dy", False)
-    check_like(dx, x, "dx", True)
+    check(saved, "saved", False)
+    check_like(dy, saved, "dy", False)
+    check_like(dx, saved, "dx", True)
     unpack(parameters, p)
-    arrays = [dy.operand, x.operand, dx.operand]
-    run(table.backward[which][x.dtype][accumulate], p, x.dtype, accumulate, 3, arrays, element_count(x))
+    arrays = [dy.operand, saved.operand, dx.operand]
+    run(
+        table.backward_by_saved[which][saved.dtype][accumulate],
+        p, saved.dtype, accumulate, 3, arrays, element_count(saved),
+    )
 
 
 cdef class CachedCall  # call_cache.pyx
@@ -44,6 +49,7 @@ cdef class FastActivation:
     """
 
     cdef readonly int _which
+    cdef bint saves_value
     cdef Py_ssize_t parameters
     cdef double[MAX_PARAMETERS] defaults
     cdef CachedCall cached_call, cached_forward, cached_backward
@@ -51,6 +57,7 @@ cdef class FastActivation:
     def __init__(self, str native, int parameters, tuple numbers):
         """native: with the defaults. parameters: how many; numbers: those that are no strings."""
         self._which = ACTIVATIONS.index(native)
+        self.saves_value = native in SAVE_VALUE
         self.parameters = parameters
         unpack(numbers, self.defaults)
 
@@ -110,17 +117,18 @@ cdef class FastActivation:
         Parameters
         ----------
         x : array
-            As for the call. It is saved, not copied: do not change it before `backward`.
+            As for the call.
         ... : float
             The op's own parameters, as for the call.
         out : array, optional
-            Where to write y. It may not share memory with x, which is saved.
+            Where to write y. It may not share memory with x where that is saved.
 
         Returns
         -------
         y : array
         saved : tuple
-            ``(x,)``
+            ``(x,)``, or ``(y,)`` where the op's documentation says so. It is not a copy: do not
+            change it before `backward`.
 
         Examples
         --------
@@ -129,26 +137,26 @@ cdef class FastActivation:
         >>> fa.mish.backward(np.ones(3), *saved)
         array([0.0592..., 0.6       , 1.0490...])
         """
-        result = self.quick_forward(x, args, kwargs, True)
+        result = self.quick_forward(x, args, kwargs, not self.saves_value)
         if result is NotImplemented:
             return self.cached_forward.enter((x,) + args, kwargs)
-        return result, (x,)
+        return result, (result if self.saves_value else x,)
 
-    def backward(self, dy, x, /, *args, **kwargs):
-        """backward(dy, x, ..., out=None, accumulate=False) -> dx
+    def backward(self, dy, saved, /, *args, **kwargs):
+        """backward(dy, saved, ..., out=None, accumulate=False) -> dx
 
-        dx = dy f'(x), in one pass over dy and x.
+        dx = dy f'(x), in one pass over dy and what was saved: x, or y of some ops.
 
         Parameters
         ----------
         dy : array, or Python scalar
             The gradient of the loss with respect to y; shape and dtype of x.
-        x : array
+        saved : array
             What `forward` saved.
         ... : float
             The op's own parameters, as given to `forward`.
         out : array, optional
-            Where to write dx; it may be dy or x itself.
+            Where to write dx; it may be dy or `saved` itself.
         accumulate : bool
             Add dx to `out` instead of overwriting it.
 
@@ -165,7 +173,7 @@ cdef class FastActivation:
         >>> fa.mish.backward(1.0, x, out=dx, accumulate=True)
         array([0.0592..., 0.6       , 1.0490...])
         """
-        cdef PyObject** values = [<PyObject*>dy, <PyObject*>x]
+        cdef PyObject** values = [<PyObject*>dy, <PyObject*>saved]
         cdef PyObject* out = NULL
         cdef PyObject* accumulate = NULL
         cdef Work work
@@ -174,10 +182,10 @@ cdef class FastActivation:
         ):
             work.which = self._which
             work.parameters = self.defaults
-            work.kernels = &table.backward[work.which][0][0]
+            work.kernels = &table.backward_by_saved[work.which][0][0]
             work.backward, work.casts = True, False
             work.accumulate = accumulate is not NULL and <object>accumulate
             result = quick(&work, 2, values, None if out is NULL else <object>out, False)
             if result is not NotImplemented:
                 return result
-        return self.cached_backward.enter((dy, x) + args, kwargs)
+        return self.cached_backward.enter((dy, saved) + args, kwargs)

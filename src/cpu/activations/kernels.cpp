@@ -76,13 +76,18 @@ void forward(char* const* operands, int64_t n, const double* parameters) {
        [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
 }
 
-template <class T, template <class, bool> class A, bool accumulate>
+// dx = dy f'(x), of x, or of y = f(x).
+template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
 void backward(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>, false> a(parameters);
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
                    reinterpret_cast<T*>(operands[2]), n,
-                   [&](Compute<T> dy, Compute<T> x)
-                       FASTACT_INLINED { return dy * a.derivative(x); });
+                   [&](Compute<T> dy, Compute<T> x) FASTACT_INLINED {
+                     if constexpr (by_value)
+                       return dy * a.derivative_by_value(x);
+                     else
+                       return dy * a.derivative(x);
+                   });
 }
 
 // Of a sum's term.
@@ -166,11 +171,13 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 
 #define FASTACT_FORWARD(name, A) \
   {forward<f16, A>, forward<bf16, A>, forward<float, A>, forward<double, A>},
-#define FASTACT_BACKWARD(name, A)                         \
-  {{backward<f16, A, false>, backward<f16, A, true>},     \
-   {backward<bf16, A, false>, backward<bf16, A, true>},   \
-   {backward<float, A, false>, backward<float, A, true>}, \
-   {backward<double, A, false>, backward<double, A, true>}},
+#define FASTACT_BACKWARDS(A, by_value)                                        \
+  {{backward<f16, A, false, by_value>, backward<f16, A, true, by_value>},     \
+   {backward<bf16, A, false, by_value>, backward<bf16, A, true, by_value>},   \
+   {backward<float, A, false, by_value>, backward<float, A, true, by_value>}, \
+   {backward<double, A, false, by_value>, backward<double, A, true, by_value>}},
+#define FASTACT_BACKWARD(name, A) FASTACT_BACKWARDS(A, false)
+#define FASTACT_BACKWARD_BY_SAVED(name, A) FASTACT_BACKWARDS(A, kSavesValue<A<float>>)
 #define FASTACT_TERM(name, Term)                                          \
   {{term_backward<f16, Term, false>, term_backward<f16, Term, true>},     \
    {term_backward<bf16, Term, false>, term_backward<bf16, Term, true>},   \
@@ -214,6 +221,7 @@ const KernelTable table = {
     &softmax_table,
     &convert_kernels,
     &compare_kernel,
+    {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_BY_SAVED)},
 };
 
 FASTACT_END_NAMESPACE

@@ -95,6 +95,17 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
         run_partitions(threads, partitions_of(copy_partition, &job))
 
 
+def gradient_by_input(int which, View dy, View x, View dx):
+    """dx OUT = dy IN * f'(x IN), as fused ops compute it, of an activation without parameters."""
+    cdef Operand[3] arrays
+    check_index(which, kActivations, "which")
+    check(x, "x", False)
+    check_like(dy, x, "dy", False)
+    check_like(dx, x, "dx", True)
+    arrays = [dy.operand, x.operand, dx.operand]
+    run(table.backward[which][x.dtype][False], NULL, x.dtype, False, 3, arrays, element_count(x))
+
+
 def kernel_addresses(str isa):
     """The addresses of an instruction set's element-wise kernels, by name and dtype.
 
@@ -113,6 +124,11 @@ def kernel_addresses(str isa):
             found[f"{name} forward", dtype] = <intptr_t>of.forward[i][k]
             found[f"{name} backward", dtype] = <intptr_t>of.backward[i][k][0]
             found[f"{name} backward, accumulated", dtype] = <intptr_t>of.backward[i][k][1]
+            if name in SAVE_VALUE:
+                found[f"{name} backward by y", dtype] = <intptr_t>of.backward_by_saved[i][k][0]
+                found[f"{name} backward by y, accumulated", dtype] = (
+                    <intptr_t>of.backward_by_saved[i][k][1]
+                )
         found["added", dtype] = <intptr_t>of.identity[k][1]
         for i, name in enumerate(TERMS):
             found[f"{name} term backward", dtype] = <intptr_t>of.term_backward[i][k][0]

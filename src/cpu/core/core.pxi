@@ -140,6 +140,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         const char* isa
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward[1][4][2]
+        ElementwiseKernel backward_by_saved[1][4][2]
         ElementwiseKernel identity[4][2]
         ElementwiseKernel term_backward[1][4][2]
         ElementwiseKernel moments_backward[4][2]
@@ -161,6 +162,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     int x86_level(const CpuFeatures&) noexcept
     const KernelTable* best_supported_isa() noexcept
     const char* const kActivationNames[1]
+    const bint kActivationSavesValue[1]
 
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     void store_as(int dtype, char* at, double value) noexcept

@@ -47,10 +47,10 @@ constexpr double kElementaryUlps[] = {FASTACT_ELEMENTARIES(FASTACT_BOUND)};
 struct KernelTable {
   const char* isa;
   ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
-  ElementwiseKernel backward[kActivations][kDTypes]
-                            [2];           // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to
+  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. For fused ops, which have x at hand.
+  ElementwiseKernel backward[kActivations][kDTypes][2];
   ElementwiseKernel identity[kDTypes][2];  // x IN, y OUT; [1]: y IN/OUT, added to
-  ElementwiseKernel term_backward[kTerms][kDTypes][2];  // likewise
+  ElementwiseKernel term_backward[kTerms][kDTypes][2];  // likewise, of sums' terms
   // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
   // the mean is double and has no low part.
   ElementwiseKernel moments_backward[kDTypes][2];
@@ -65,6 +65,8 @@ struct KernelTable {
   const SoftmaxTable* softmax;
   const ConvertKernels* convert;
   const CompareKernel* compare;  // for the accuracy check alone
+  // `backward` of the op itself, which has y IN in the place of x where it is differentiated by y.
+  ElementwiseKernel backward_by_saved[kActivations][kDTypes][2];
 };
 
 // isa.cpp

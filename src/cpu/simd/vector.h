@@ -6,6 +6,8 @@
 // in width. Measurements: docs/design/activations.md.
 #pragma once
 
+#include <type_traits>
+
 #include "common/core/dtypes.h"
 
 #if defined(__F16C__)
@@ -38,17 +40,30 @@ FASTACT_HD void vector_from_float(const float* from, f16* to) {
       _mm512_maskz_cvtps_ph(__mmask16(-1), _mm512_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
 }
-FASTACT_HD void vector_from_float(const float* from, bf16* to) {
-  constexpr __mmask16 kAll = -1;
+// Rounded to bfloat16, in the upper halves; what is left in the lower ones means nothing.
+FASTACT_HD __m512i rounded_to_bf16(const float* from) {
   const __m512i bits = _mm512_loadu_si512(from);
-  const __m512i high = _mm512_maskz_srli_epi32(kAll, bits, 16);
-  const __m512i odd = _mm512_maskz_and_epi32(kAll, high, _mm512_set1_epi32(1));
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  const __m512i rounded = _mm512_maskz_srli_epi32(kAll, sum, 16);
+  const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  const __m512i sum = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_mask_add_epi32(sum, is_odd, sum, _mm512_set1_epi32(1));
   const __mmask16 is_nan =
       _mm512_cmp_ps_mask(_mm512_castsi512_ps(bits), _mm512_castsi512_ps(bits), _CMP_UNORD_Q);
-  const __m512i made = _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(kAll, made));
+  return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
+}
+FASTACT_HD void vector_from_float(const float* from, bf16* to) {
+  constexpr __mmask16 kAll = -1;
+  const __m512i halves = _mm512_maskz_srli_epi32(kAll, rounded_to_bf16(from), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(kAll, halves));
+}
+// Of two vectors one permutation takes the upper halves.
+FASTACT_HD void two_vectors_from_float(const float* from, bf16* to) {
+  const __m512i first = rounded_to_bf16(from), second = rounded_to_bf16(from + kHalves);
+  // Words 1, 3, ... 63 of both.
+  const __m512i upper =
+      _mm512_setr_epi32(0x00030001, 0x00070005, 0x000b0009, 0x000f000d, 0x00130011, 0x00170015,
+                        0x001b0019, 0x001f001d, 0x00230021, 0x00270025, 0x002b0029, 0x002f002d,
+                        0x00330031, 0x00370035, 0x003b0039, 0x003f003d);
+  _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, upper, second));
 }
 #else
 constexpr int64_t kHalves = 8;
@@ -96,6 +111,10 @@ FASTACT_HD void chunk_to_float(const T* from, float* to, int64_t n) {
 template <class T>
 FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
   int64_t i = 0;
+#if defined(__AVX512F__)
+  if constexpr (std::is_same<T, bf16>::value)
+    for (; i + 2 * kHalves <= n; i += 2 * kHalves) two_vectors_from_float(from + i, to + i);
+#endif
   for (; i + kHalves <= n; i += kHalves) vector_from_float(from + i, to + i);
   if (i == n) return;
   float rest[kHalves] = {};

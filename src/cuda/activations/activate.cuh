@@ -42,6 +42,17 @@ FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T
   return z;
 }
 
+// The same, of what the activation's op saved.
+template <class T>
+FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameters, Wide<T> saved) {
+  with_activation<T>(which, parameters, [&](const auto& activation) {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      saved.lane[j] = derivative_by_saved(activation, saved.lane[j]);
+  });
+  return saved;
+}
+
 // Both at once, for gradients that need them.
 template <class T>
 struct ValueAndSlope {
@@ -73,6 +84,10 @@ struct ChosenActivation {
   template <class T>
   FASTACT_DEVICE Wide<T> slope(const Wide<T>& z) const {
     return slope_at<T>(which, parameters, z);
+  }
+  template <class T>
+  FASTACT_DEVICE Wide<T> slope_by_saved(const Wide<T>& saved) const {
+    return slope_by_saved_at<T>(which, parameters, saved);
   }
 };
 inline ChosenActivation chosen_activation(int which, const double* parameters) {

@@ -25,7 +25,7 @@ struct Backward : Lanewise<Backward<T, A>, T, 2> {
   A<Compute<T>, kApproximate<T>> activation;
   explicit Backward(const double* parameters) : activation(parameters) {}
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {
-    return in[0] * activation.derivative(in[1]);
+    return in[0] * derivative_by_saved(activation, in[1]);
   }
 };
 
@@ -46,7 +46,7 @@ template <class T>
 struct ChosenBackward {
   ChosenActivation activation;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t) const {
-    Wide<T> result = activation.template slope<T>(in[1]);
+    Wide<T> result = activation.template slope_by_saved<T>(in[1]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
     return result;

@@ -81,7 +81,7 @@ class Activations(Adapter):
         if entry == "backward":
             dy = draw.array("dy", shape, draw.r.choice(("plain", "wide", "specials")), number=True)
             args, places = (dy, x), {0: (dy, x)}
-        forbidden = (x,) if entry == "forward" else ()
+        forbidden = (x,) if entry == "forward" and "x" in op.saves else ()
         outs = draw.outs(
             [("y", shape, draw.dtype)],
             {} if forbidden else places,
@@ -107,7 +107,7 @@ class Activations(Adapter):
             return [found] if request.entry == "call" else [found, None]
         dy = wide(full(request.args[0], values), dtype)
         with np.errstate(all="ignore"):
-            slope = evaluate("derivative", op.name, x, dtype, given)
+            slope = evaluate("derivative_by_saved", op.name, x, dtype, given)
             product = dy * slope
             error = np.abs(dy) * allowed(op, "backward", x, slope, dtype, device, given)
             if dtype.itemsize == 2 or request.accumulate:
