@@ -223,6 +223,7 @@ void ChunkReader::for_span(int k, Move move) const {
 
 void ChunkReader::scatter(int k, const char* from) {
   const int64_t item = s.items[k];
+  if (is_one_piece(k)) return s.kernels->stream(from, piece(k), count * item);
   for_span(k, [&](char* to, int64_t stride, int64_t done, int64_t m) {
     scatter_to(to, stride, from + done * item, m, item);
   });
@@ -245,7 +246,8 @@ const char* ChunkReader::load_converted(int k, char* buffer) {
 
 void ChunkReader::store(int k, const char* from, bool accumulate) {
   const auto from_compute = s.kernels->from_compute[s.dtypes[k]][accumulate];
-  if (is_one_piece(k)) return from_compute(from, piece(k), count);
+  if (is_one_piece(k) && (accumulate || !bypasses(k))) return from_compute(from, piece(k), count);
+  if (s.dtypes[k] == s.compute_dtype && !accumulate) return scatter(k, from);
   if (accumulate) load_stored(k, stage);
   from_compute(from, stage, count);
   scatter(k, stage);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 
 #include "common/core/axes.h"
 #include "cpu/simd/convert_kernels.h"
@@ -152,8 +153,8 @@ void spread_over_rows(const StridedOperands& s, int64_t channels, int64_t row, i
   }
 }
 
-// Operand k, which is written, goes past the caches: it is written where it lies, is no other
-// operand's memory, and too big to stay there.
+// Whether operand k, which is written, is written where it lies, is no other operand's memory, and
+// too big to stay in a cache.
 bool bypasses_caches(const StridedOperands& s, int k);
 
 // One number at any address, of a dtype that is computed; rounded once.
@@ -176,23 +177,32 @@ class ChunkReader {
     return at ? at : load_converted(k, buffer);
   }
 
+  // Operand k, which is written, goes past the caches where it is too big to stay in them: through
+  // `target` and `store`, or `scatter`. A partition that is done with them calls `fence`.
+  void bypass_caches(int k) { streamed |= unsigned(bypasses_caches(s, k)) << k; }
+  bool bypasses(int k) const { return streamed >> k & 1; }
+  void fence() const {
+    if (streamed) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
   // The span of operand k where it lies in one piece, in its own dtype; else null. Of any length.
   char* stored(int k) const { return is_one_piece(k) ? piece(k) : nullptr; }
 
   // The span of operand k in its own dtype, in `buffer` (kPiece) unless it lies in one piece.
   const char* load_stored(int k, char* buffer);
-  // Operand k OUT = from IN, of its own dtype, where it does not lie in one piece.
+  // Operand k OUT = from IN, of its own dtype, where it does not lie in one piece or bypasses the
+  // caches.
   void scatter(int k, const char* from);
 
   // Where the span of operand k can be written in the compute type; null: by `store`.
   char* direct(int k) const { return s.is_direct[k] && is_one_piece(k) ? piece(k) : nullptr; }
-  // Operand k OUT, or IN/OUT += with accumulate, = from IN.
+  // Operand k OUT, or IN/OUT += with accumulate, = from IN; past the caches where it bypasses them.
   void store(int k, const char* from, bool accumulate);
 
   // Where the span of operand k is made: where it lies, or in `buffer`, from which `finish` stores
   // it. One that is not there is only made.
   char* target(int k, char* buffer, bool accumulate) const {
-    char* const at = accumulate ? nullptr : direct(k);
+    char* const at = accumulate || bypasses(k) ? nullptr : direct(k);
     return at ? at : buffer;
   }
   void finish(int k, const char* at, const char* buffer, bool accumulate) {
@@ -232,6 +242,7 @@ class ChunkReader {
 
   const StridedOperands& s;
   int64_t row = 0, column = 0, count = 0;
+  unsigned streamed = 0;  // a bit an operand
   alignas(64) char stage[kPiece * sizeof(double)];
 };
 

@@ -44,21 +44,41 @@ const T* of(const char* data) {
   return reinterpret_cast<const T*>(data);
 }
 
-template <bool has_bias, class T>
-FASTACT_HD T biased(const T* x, const T* bias, int64_t i) {
-  return has_bias ? x[i] + bias[i] : x[i];
+// What stands around the activation: b alone as the factor, or clamps and an offset, or biases too.
+enum Around : int { kAlone, kClamped, kBiased };
+
+inline Around around(const char* bias, GatedNumbers numbers) {
+  if (bias) return kBiased;
+  return numbers.limit == __builtin_inf() && numbers.offset == 0 ? kAlone : kClamped;
 }
 
-template <class C, bool has_bias>
+template <int how, class T>
+FASTACT_HD T biased(const T* x, const T* bias, int64_t i) {
+  return how == kBiased ? x[i] + bias[i] : x[i];
+}
+template <int how, class T>
+FASTACT_HD T factor_of(const Gating<T>& gating, T b) {
+  return how == kAlone ? b : gating.factor(b);
+}
+template <int how, class T>
+FASTACT_HD T to_a_of(const Gating<T>& gating, T g, T a) {
+  return how == kAlone ? g : gating.to_a(g, a);
+}
+template <int how, class T>
+FASTACT_HD T to_b_of(const Gating<T>& gating, T db, T b) {
+  return how == kAlone ? db : gating.to_b(db, b);
+}
+
+template <class C, int how>
 void gate_of(const char* from, const char* along, char* to, int64_t n, GatedNumbers numbers) {
   const Gating<C> gating(numbers.limit, numbers.offset);
   const C *a = of<C>(from), *bias = of<C>(along);
   C* gate = reinterpret_cast<C*>(to);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) gate[i] = gating.gate(biased<has_bias>(a, bias, i));
+  for (int64_t i = 0; i < n; ++i) gate[i] = gating.gate(biased<how>(a, bias, i));
 }
 
-template <class T, bool has_bias>
+template <class T, int how>
 void product_of(const char* value, const char* from, const char* along, char* to, int64_t n,
                 GatedNumbers numbers) {
   using C = Compute<T>;
@@ -71,12 +91,12 @@ void product_of(const char* value, const char* from, const char* along, char* to
     C* wide = of_y.to(y);
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k)
-      wide[k] = t[k] * gating.factor(biased<has_bias>(b, bias + i, k));
+      wide[k] = t[k] * factor_of<how>(gating, biased<how>(b, bias + i, k));
     of_y.finish(y, m);
   });
 }
 
-template <class T, bool has_bias>
+template <class T, int how>
 void to_gate_of(const char* gradient, const char* from_a, const char* along_a, const char* from_b,
                 const char* along_b, char* to, int64_t n, GatedNumbers numbers) {
   using C = Compute<T>;
@@ -89,13 +109,13 @@ void to_gate_of(const char* gradient, const char* from_a, const char* along_a, c
     C* g = reinterpret_cast<C*>(to) + i;
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k)
-      g[k] = gating.to_a(dy[k] * gating.factor(biased<has_bias>(b, bias_b + i, k)),
-                         biased<has_bias>(a, bias_a + i, k));
+      g[k] = to_a_of<how>(gating, dy[k] * factor_of<how>(gating, biased<how>(b, bias_b + i, k)),
+                          biased<how>(a, bias_a + i, k));
   });
 }
 
 // Out: T, or its compute type.
-template <class T, class Out, bool has_bias>
+template <class T, class Out, int how>
 void to_b_of(const char* gradient, const char* value, const char* from, const char* along, char* to,
              int64_t n, GatedNumbers numbers) {
   using C = Compute<T>;
@@ -110,32 +130,38 @@ void to_b_of(const char* gradient, const char* value, const char* from, const ch
     C* wide = of_db.to(db);
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k)
-      wide[k] = gating.to_b(dy[k] * t[k], biased<has_bias>(b, bias + i, k));
+      wide[k] = to_b_of<how>(gating, dy[k] * t[k], biased<how>(b, bias + i, k));
     of_db.finish(db, m);
   });
 }
 
 template <class C>
 void gate(const char* a, const char* bias, char* to, int64_t n, GatedNumbers numbers) {
-  (bias ? gate_of<C, true> : gate_of<C, false>)(a, bias, to, n, numbers);
+  (bias ? gate_of<C, kBiased> : gate_of<C, kClamped>)(a, bias, to, n, numbers);
 }
 
 template <class T>
 void product(const char* value, const char* b, const char* bias, char* y, int64_t n,
              GatedNumbers numbers) {
-  (bias ? product_of<T, true> : product_of<T, false>)(value, b, bias, y, n, numbers);
+  constexpr decltype(&product_of<T, kAlone>) of[] = {product_of<T, kAlone>, product_of<T, kClamped>,
+                                                     product_of<T, kBiased>};
+  of[around(bias, numbers)](value, b, bias, y, n, numbers);
 }
 
 template <class T>
 void to_gate(const char* dy, const char* a, const char* bias_a, const char* b, const char* bias_b,
              char* g, int64_t n, GatedNumbers numbers) {
-  (bias_a ? to_gate_of<T, true> : to_gate_of<T, false>)(dy, a, bias_a, b, bias_b, g, n, numbers);
+  constexpr decltype(&to_gate_of<T, kAlone>) of[] = {to_gate_of<T, kAlone>, to_gate_of<T, kClamped>,
+                                                     to_gate_of<T, kBiased>};
+  of[around(bias_a, numbers)](dy, a, bias_a, b, bias_b, g, n, numbers);
 }
 
 template <class T, class Out>
 void to_b(const char* dy, const char* value, const char* b, const char* bias, char* db, int64_t n,
           GatedNumbers numbers) {
-  (bias ? to_b_of<T, Out, true> : to_b_of<T, Out, false>)(dy, value, b, bias, db, n, numbers);
+  constexpr decltype(&to_b_of<T, Out, kAlone>) of[] = {
+      to_b_of<T, Out, kAlone>, to_b_of<T, Out, kClamped>, to_b_of<T, Out, kBiased>};
+  of[around(bias, numbers)](dy, value, b, bias, db, n, numbers);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The serial loops of simd/convert_kernels.h.
 #include "cpu/simd/convert_kernels.h"
 
+#include "cpu/simd/nontemporal.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -85,6 +86,7 @@ const ConvertKernels convert_kernels = {
     {add<float>, add<double>},
     {plus<float>, plus<double>},
     {twice<float>, twice<double>},
+    store_nontemporal,
     &bias_kernels,
 };
 

@@ -12,24 +12,43 @@
 #include "common/core/macros.h"
 
 #if defined(__SSE2__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 FASTACT_BEGIN_NAMESPACE
+
+// As wide as the instruction set has them: the one instruction of this kind that GCC 12 has no
+// other word for.
+#if defined(__AVX512F__)
+typedef __m512i Streamed;
+inline void stream(char* to, Streamed v) {
+  _mm512_stream_si512(reinterpret_cast<Streamed*>(to), v);
+}
+#elif defined(__AVX__)
+typedef __m256i Streamed;
+inline void stream(char* to, Streamed v) {
+  _mm256_stream_si256(reinterpret_cast<Streamed*>(to), v);
+}
+#elif defined(__SSE2__)
+typedef __m128i Streamed;
+inline void stream(char* to, Streamed v) { _mm_stream_si128(reinterpret_cast<Streamed*>(to), v); }
+#endif
 
 // to OUT (bytes) = from IN (bytes). Whoever lets others read it has to fence first: these stores
 // are not ordered with any that follow.
 inline void store_nontemporal(const char* from, char* to, int64_t bytes) {
   int64_t done = 0;
-#if defined(__SSE2__)  // the one instruction of this kind that GCC 12 has no other word for
-  constexpr int64_t kLineBytes = 64, kStore = sizeof(__m128i);
+#if defined(__SSE2__)
+  constexpr int64_t kLineBytes = 64, kStore = sizeof(Streamed);
   const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kLineBytes);
   if (head + kLineBytes <= bytes) {
     memcpy(to, from, head);
     for (done = head; done + kLineBytes <= bytes; done += kLineBytes)
-      for (int64_t k = done; k < done + kLineBytes; k += kStore)
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + k),
-                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k)));
+      for (int64_t k = done; k < done + kLineBytes; k += kStore) {
+        Streamed v;
+        memcpy(&v, from + k, sizeof v);
+        stream(to + k, v);
+      }
   }
 #endif
   memcpy(to + done, from + done, bytes - done);

@@ -6,6 +6,7 @@
 #include "common/softmax/softmax.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
+#include "cpu/simd/prefetch.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -22,11 +23,30 @@ FASTACT_HD T* out(char* at) {
   return reinterpret_cast<T*>(at);
 }
 
-// y[i] = f(i)
+constexpr NextChunk kNoNext = {};
+
+// y[i] = f(i), of elements that are y or disjoint from it. What is over of the last vector is
+// computed first, by one that overlaps the vectors before it, and written last.
 template <class T, class F>
-FASTACT_HD void each(T* y, int64_t n, F f) {
+FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
+  constexpr int kStep = int(kCacheLine / sizeof(T));
+  const auto over = [&](int64_t first, auto count, T* to) FASTACT_INLINED {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = f(i);
+    for (int k = 0; k < count; ++k) to[k] = f(first + k);
+  };
+  constexpr std::integral_constant<int, kStep> step;
+  constexpr std::integral_constant<int, int(kPrefetchStep)> far_step;
+  if (n < kStep) return over(0, int(n), y);
+  const int64_t whole = n / kStep * kStep;
+  T last[kStep];
+  if (whole < n) over(n - kStep, step, last);
+  int64_t i = 0;
+  for (; next.at[0] && i + kPrefetchStep <= whole; i += kPrefetchStep) {
+    prefetch_next(next, i);
+    over(i, far_step, y + i);
+  }
+  for (; i < whole; i += kStep) over(i, step, y + i);
+  if (whole < n) memcpy(y + n - kStep, last, sizeof last);
 }
 
 // y[i][j] = f(i * width + j, j)
@@ -141,12 +161,30 @@ struct Products {
   }
 };
 
+// How many elements are the maximum. Of the last vector, which overlaps the one before, only those
+// that are over count.
 template <class T>
 FASTACT_HD T ones_of(const T* z, int64_t n, T max) {
+  constexpr int kStep = int(kCacheLine / sizeof(T));
   T ones = 0;
-#pragma omp simd reduction(+ : ones)
-  for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
-  return ones;
+  if (n < kStep) {
+    for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
+    return ones;
+  }
+  T lanes[kStep] = {};
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep)
+#pragma omp simd
+    for (int k = 0; k < kStep; ++k) lanes[k] += z[i + k] == max ? T(1) : T(0);
+  const T* const last = z + n - kStep;
+  const int counted = int(i + kStep - n);
+#pragma omp simd
+  for (int k = 0; k < kStep; ++k) lanes[k] += k >= counted && last[k] == max ? T(1) : T(0);
+#pragma GCC unroll 4
+  for (int half = kStep / 2; half > 0; half /= 2)
+#pragma omp simd
+    for (int k = 0; k < half; ++k) lanes[k] += lanes[half + k];
+  return lanes[0];
 }
 
 // One row, whose maximum is known: infinite, or far.
@@ -169,9 +207,9 @@ void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
 
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
 template <class T, bool apart>
-void block(const char* z, int64_t stride, int64_t m, int64_t n, char* exponentials,
+void block(RowsIn z, int64_t m, int64_t n, const NextRows& next, char* exponentials,
            TileStats* stats) {
-  const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z + j * stride); };
+  const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z.at + j * z.stride); };
   T* const e = out<T>(exponentials);
   T max[kBand];
   SoftmaxReference<T> reference[kBand];
@@ -187,10 +225,13 @@ void block(const char* z, int64_t stride, int64_t m, int64_t n, char* exponentia
     const T top = max[j];
     const SoftmaxReference<T> beside = reference[j];
     stats->ones[j] = apart ? ones_of(at, n, top) : T(0);
-    each(e + j * n, n, [=](int64_t i) FASTACT_INLINED {
-      const T value = exp_near(at[i], beside);
-      return apart && at[i] == top ? T(0) : value;
-    });
+    each(
+        e + j * n, n,
+        [=](int64_t i) FASTACT_INLINED {
+          const T value = exp_near(at[i], beside);
+          return apart && at[i] == top ? T(0) : value;
+        },
+        next.of(j));
   }
   for (int64_t j = 0; j < m; ++j)
     if (is_near(max[j])) stats->rest[j] = sum_of(e + j * n, n, Terms<T>{});
@@ -344,10 +385,12 @@ double lower(double block_max, double max) {
 }
 
 template <class T>
-void scale(const char* exponentials, int64_t n, double factor_, char* y) {
-  const T* e = in<T>(exponentials);
-  const T factor = T(factor_);
-  each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return e[i] * factor; });
+void scale(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y) {
+  for (int64_t j = 0; j < m; ++j) {
+    const T* e = in<T>(exponentials.at + j * exponentials.stride);
+    const T factor = T(factors[j]);
+    each(out<T>(y.at + j * y.stride), n, [=](int64_t i) FASTACT_INLINED { return e[i] * factor; });
+  }
 }
 
 template <class T>
@@ -392,10 +435,13 @@ double factor_of(double lse) {
 }
 
 template <class T>
-void shift(const char* z_, int64_t n, double max_, double log_, char* y) {
-  const T* z = in<T>(z_);
-  const T max = T(max_), log = T(log_);
-  each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return (z[i] - max) - log; });
+void shift(RowsIn rows, int64_t m, int64_t n, const double* maxima, const double* logs, RowsOut y) {
+  for (int64_t j = 0; j < m; ++j) {
+    const T* z = in<T>(rows.at + j * rows.stride);
+    const T max = T(maxima[j]), log = T(logs[j]);
+    each(out<T>(y.at + j * y.stride), n,
+         [=](int64_t i) FASTACT_INLINED { return (z[i] - max) - log; });
+  }
 }
 
 template <class T>
@@ -410,8 +456,12 @@ void tile_shift(const char* z_, int64_t n, int64_t width, const double* maxima, 
 }
 
 template <class T>
-double sum(const char* a, const char* b, int64_t n) {
-  return b ? sum_of(in<T>(a), n, Products<T>{in<T>(b)}) : sum_of(in<T>(a), n, Terms<T>{});
+void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
+  for (int64_t j = 0; j < m; ++j) {
+    const T* of_a = in<T>(a.at + j * a.stride);
+    sums[j] += b.at ? sum_of(of_a, n, Products<T>{in<T>(b.at + j * b.stride)})
+                    : sum_of(of_a, n, Terms<T>{});
+  }
 }
 
 template <class T>
@@ -448,11 +498,17 @@ FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
 }
 
 template <class T, int kind>
-void gradient(const char* dy_, const char* y_, int64_t n, double sum_, double scale_, char* dx) {
-  const T *dy = in<T>(dy_), *y = in<T>(y_);
-  const T sum = T(sum_), scale = T(scale_);
-  each(out<T>(dx), n,
-       [=](int64_t i) FASTACT_INLINED { return gradient_of<T, kind>(dy[i], y[i], sum, scale); });
+void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums, double scale_,
+              const NextRows& next, RowsOut dx) {
+  const T scale = T(scale_);
+  for (int64_t j = 0; j < m; ++j) {
+    const T *dy = in<T>(of_dy.at + j * of_dy.stride), *y = in<T>(of_y.at + j * of_y.stride);
+    const T sum = T(sums[j]);
+    each(
+        out<T>(dx.at + j * dx.stride), n,
+        [=](int64_t i) FASTACT_INLINED { return gradient_of<T, kind>(dy[i], y[i], sum, scale); },
+        next.of(j));
+  }
 }
 
 template <class T, int kind>

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "cpu/core/next_chunk.h"
+
 namespace fastact {
 
 constexpr int64_t kSoftmaxBlock = 1024;  // elements of a row with a maximum of their own
@@ -33,15 +35,25 @@ struct SoftmaxTarget {
   double scale, floor;
 };
 
+// Rows that begin `stride` bytes apart, each of contiguous elements.
+struct RowsIn {
+  const char* at;
+  int64_t stride;
+};
+struct RowsOut {
+  char* at;
+  int64_t stride;
+};
+
 struct SoftmaxKernels {
   // z OUT (n) = scale x IN (n) + mask IN (n); z is x or disjoint from it. [0]: no mask, [1]: bool,
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
-  // Of a block of each of m <= kBand rows, z IN (n), which begin `stride` bytes apart: exponentials
-  // OUT [m][n], which may be z, and the statistics OUT; [1]: the elements that are the maximum are
-  // counted apart, and their exponentials left out.
-  void (*block[2])(const char* z, int64_t stride, int64_t m, int64_t n, char* exponentials,
+  // Of a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z, and
+  // the statistics OUT; [1]: the elements that are the maximum are counted apart, and their
+  // exponentials left out.
+  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next, char* exponentials,
                    TileStats* stats);
   void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
                         TileStats* stats);
@@ -56,7 +68,7 @@ struct SoftmaxKernels {
   double (*lower)(double block_max, double max);
 
   // y OUT = a factor times exponentials IN, one a row; y may be the exponentials.
-  void (*scale)(const char* exponentials, int64_t n, double factor, char* y);
+  void (*scale)(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y);
   void (*tile_scale)(const char* exponentials, int64_t n, int64_t width, const double* factors,
                      char* y);
 
@@ -67,18 +79,20 @@ struct SoftmaxKernels {
   // What a factor of these is for exp(z - lse): exp(lse's reference - lse).
   double (*factor_of)(double lse);
 
-  // y OUT = (z IN - max) - log; y may be z.
-  void (*shift)(const char* z, int64_t n, double max, double log, char* y);
+  // y OUT = (z IN - max) - log, one of both a row; y may be z.
+  void (*shift)(RowsIn z, int64_t m, int64_t n, const double* maxima, const double* logs,
+                RowsOut y);
   void (*tile_shift)(const char* z, int64_t n, int64_t width, const double* maxima,
                      const double* logs, char* y);
 
-  // The sum of a IN (n), or with b of a IN b IN; of a tile sums IN/OUT (width) += it.
-  double (*sum)(const char* a, const char* b, int64_t n);
+  // sums IN/OUT, one a row, += the sum of a IN (n), or with b of a IN b IN.
+  void (*sum)(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums);
   void (*tile_sum)(const char* a, const char* b, int64_t n, int64_t width, double* sums);
 
   // dx OUT of dy IN, y IN and their sum, one a row: [0] scale y (dy - sum), [1] scale (dy - exp(y)
   // sum), 0 where y is -inf. dx may be dy or y.
-  void (*gradient[2])(const char* dy, const char* y, int64_t n, double sum, double scale, char* dx);
+  void (*gradient[2])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums, double scale,
+                      const NextRows& next, RowsOut dx);
   void (*tile_gradient[2])(const char* dy, const char* y, int64_t n, int64_t width,
                            const double* sums, double scale, char* dx);
 

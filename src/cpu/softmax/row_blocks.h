@@ -8,12 +8,15 @@
 
 namespace fastact {
 
+constexpr int64_t kVectorBytes = 64;  // of a row that is read as it lies, at least
+
 // One row at a time, or a tile of neighbours (core/chunk_reader.h)?
 inline bool goes_by_tiles(const StridedOperands& s) {
   const int last = s.rows.count - 1;
   const bool are_neighbours =
       last >= 0 && s.rows.stride[0][last] == s.item && !s.has_unit_stride[0];
-  const bool is_short = s.columns.size < kFewElements && !s.has_unit_stride[0];
+  const int64_t few = s.has_unit_stride[0] ? kVectorBytes / s.compute_item : kFewElements;
+  const bool is_short = s.columns.size < few;
   return s.rows.size > 1 && (are_neighbours || is_short);
 }
 
@@ -29,23 +32,23 @@ inline int64_t band_of(const StridedOperands& s) {
   return s.columns.size <= kSoftmaxBlock ? kBand : 1;
 }
 
-// The rows of a band, in the compute type: contiguous each, and `stride` bytes apart.
-struct Band {
-  char* at;
-  int64_t stride;
-};
-
 // A thread's blocks of z = scale x + mask.
 struct RowBlocks {
   const Softmax& job;
   const StridedOperands& s;
   const SoftmaxKernels& kernels;
   const int64_t size;  // elements of a row
+  const int64_t row_bytes;
   ChunkReader reader;
   alignas(64) char mask[kSoftmaxBlock * sizeof(double)];
 
   explicit RowBlocks(const Softmax& a)
-      : job(a), s(a.operands), kernels(*a.kernels), size(s.columns.size), reader(s) {}
+      : job(a),
+        s(a.operands),
+        kernels(*a.kernels),
+        size(s.columns.size),
+        row_bytes(size * s.compute_item),
+        reader(s) {}
 
   template <class Visit>
   void for_blocks(Visit visit) const {
@@ -72,34 +75,67 @@ struct RowBlocks {
     return buffer;
   }
 
-  // The rows of operand k from `first` on, if they lie in memory as a band; else those of `buffer`,
-  // one after the other.
-  Band rows_at(int k, int64_t first, char* buffer) const {
-    if (!s.is_direct[k] || s.rows.count > 1) return {buffer, size * s.compute_item};
+  // The rows of operand k from `first` on where they lie, if they need no buffer.
+  RowsOut rows_at(int k, int64_t first, char* buffer) const {
+    if (!s.is_direct[k] || s.rows.count > 1 || reader.bypasses(k)) return {buffer, row_bytes};
     return {s.row(k, first), s.rows.count ? s.rows.stride[k][0] : 0};
   }
 
-  // m rows of operand k, copied unless they lie as a band.
-  Band load_band(int k, int64_t first, int64_t m, char* buffer) {
-    const Band found = rows_at(k, first, buffer);
-    for (int64_t j = 0; found.at == buffer && j < m; ++j) {
-      char* const to = buffer + j * found.stride;
-      reader.go(first + j, 0, size);
-      const char* from = reader.load(k, to);
-      if (from != to) memcpy(to, from, found.stride);
+  // visit(offset in a buffer) of the parts of a band that the reader takes at once, to which it
+  // goes.
+  template <class Visit>
+  void for_parts(int64_t first, int64_t m, Visit visit) {
+    const int64_t most = std::max<int64_t>(kPiece / size, 1);
+    for (int64_t j = 0, n; j < m; j += n) {
+      n = std::min(most, m - j);
+      reader.go(first + j, 0, n * size);
+      visit(j * row_bytes, n * size);
     }
-    return found;
+  }
+
+  // m rows of operand k, copied unless they lie as a band.
+  RowsIn load_band(int k, int64_t first, int64_t m, char* buffer) {
+    const RowsOut found = rows_at(k, first, buffer);
+    if (found.at == buffer)
+      for_parts(first, m, [&](int64_t offset, int64_t n) {
+        const char* from = reader.load(k, buffer + offset);
+        if (from != buffer + offset) memcpy(buffer + offset, from, n * s.compute_item);
+      });
+    return {found.at, found.stride};
   }
 
   // The same of z.
-  Band z_band(int x, int64_t first, int64_t m, char* buffer) {
+  RowsIn z_band(int x, int64_t first, int64_t m, char* buffer) {
     if (job.mask_kind == 0 && job.scale == 1.0) return load_band(x, first, m, buffer);
-    const int64_t stride = size * s.compute_item;
-    for (int64_t j = 0; j < m; ++j) {
-      reader.go(first + j, 0, size);
-      z(x, size, buffer + j * stride);
+    for_parts(first, m, [&](int64_t offset, int64_t n) {
+      const char* at = z(x, n, buffer + offset);
+      if (at != buffer + offset) memcpy(buffer + offset, at, n * s.compute_item);
+    });
+    return {buffer, row_bytes};
+  }
+
+  // m rows of operand k OUT, those of `buffer`.
+  void store_band(int k, int64_t first, int64_t m, const char* buffer, bool accumulate) {
+    for_parts(first, m,
+              [&](int64_t offset, int64_t) { reader.store(k, buffer + offset, accumulate); });
+  }
+
+  // What is read after a block, or after a band of m rows, of up to two operands; nothing where all
+  // of it stays in a cache.
+  NextRows next(int64_t row, int64_t column, int64_t m, int first, int second = -1) const {
+    constexpr int64_t kNear = 2 << 20;  // bytes
+    NextRows found{{{nullptr, nullptr}, s.item}, {0, 0}};
+    const bool is_end = column + kSoftmaxBlock >= size;
+    if (is_end) row += m, column = 0;
+    if (s.size() * s.item <= kNear || row + m > s.rows.size) return found;
+    const int operands[] = {first, second};
+    for (int i = 0; i < 2; ++i) {
+      const int k = operands[i];
+      if (k < 0 || !s.has_unit_stride[k] || s.rows.count > 1) continue;
+      found.first.at[i] = s.row(k, row) + (is_end ? 0 : column + kSoftmaxBlock) * s.item;
+      found.stride[i] = s.rows.count ? s.rows.stride[k][0] : 0;
     }
-    return {buffer, stride};
+    return found;
   }
 
   // In `buffer` [n][width].
@@ -132,20 +168,20 @@ struct RowStatistics : RowBlocks {
         by_tiles(goes_by_tiles(s)),
         width(std::min(by_tiles ? tile_width(s) : band_of(s), most)) {}
 
-  // Where the exponentials of a row of a band are kept, from a column on.
-  char* kept(int64_t j, int64_t column) { return tile + (j * size + column) * s.compute_item; }
+  // Where the exponentials of a row are kept, from a column on.
+  char* kept(int64_t column) { return tile + column * s.compute_item; }
 
   // Of a band of m rows, or of one row. apart: as of SoftmaxKernels::block. keeps: the exponentials
   // are kept.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps) {
     if (size <= kSoftmaxBlock) {
-      const Band found = z_band(x, first, m, tile);
-      kernels.block[apart](found.at, found.stride, m, size, tile, &stats);
+      kernels.block[apart](z_band(x, first, m, tile), m, size, next(first, 0, m, x), tile, &stats);
     } else {
       for_blocks_of(first, [&](int64_t column, int64_t n) {
         const char* at = z(x, n, buffer);
         TileStats& found = column ? block_stats : stats;
-        kernels.block[apart](at, 0, 1, n, keeps ? kept(0, column) : buffer, &found);
+        kernels.block[apart]({at, 0}, 1, n, next(first, column, 1, x),
+                             keeps ? kept(column) : buffer, &found);
         if (keeps) block_max[column / kSoftmaxBlock] = found.max[0];
         if (column) kernels.merge(&stats, block_stats, 1);
       });

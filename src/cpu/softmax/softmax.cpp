@@ -1,6 +1,5 @@
 #include "cpu/softmax/softmax.h"
 
-#include <atomic>
 #include <limits>
 
 #include "cpu/softmax/row_blocks.h"
@@ -12,51 +11,54 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Forward : RowStatistics {
   const bool fits;  // all exponentials of a row, or of a tile, are kept
-  const bool is_nontemporal;
 
   explicit Forward(const Softmax& a)
-      : RowStatistics(a, kTileWidth),
-        fits(size * width * s.compute_item <= kTileBytes),
-        is_nontemporal(a.kind != kLogSumExp && bypasses_caches(s, Softmax::kY)) {}
+      : RowStatistics(a, kTileWidth), fits(size * width * s.compute_item <= kTileBytes) {
+    if (a.kind != kLogSumExp) reader.bypass_caches(Softmax::kY);
+  }
 
   // A band of m rows, or one row.
   void band(int64_t first, int64_t m) {
     const bool keeps = job.kind == kSoftmax && fits;
     find(Softmax::kX, first, m, job.kind != kSoftmax, keeps);
-    for (int64_t j = 0; j < m; ++j)
-      if (job.kind == kLogSumExp)
-        save(first + j, j);
-      else
-        row(first + j, j, keeps);
+    if (job.kind == kLogSumExp)
+      for (int64_t j = 0; j < m; ++j) save(first + j, j);
+    else
+      size <= kSoftmaxBlock ? short_rows(first, m) : long_row(first, keeps);
   }
 
-  // The results of row j of a band.
-  void row(int64_t index, int64_t j, bool keeps) {
+  void short_rows(int64_t first, int64_t m) {
+    const RowsOut y = rows_at(Softmax::kY, first, tile);
+    if (job.kind == kSoftmax)
+      kernels.scale({tile, row_bytes}, m, size, rows.factor, y);
+    else
+      kernels.shift(z_band(Softmax::kX, first, m, tile), m, size, rows.max, rows.log, y);
+    for (int64_t j = 0; j < m; ++j)
+      if (rows.is_void[j]) fill(y.at + j * y.stride, size);
+    if (y.at == tile) store_band(Softmax::kY, first, m, tile, false);
+  }
+
+  void long_row(int64_t index, bool keeps) {
     for_blocks_of(index, [&](int64_t column, int64_t n) {
-      char* const direct = reader.direct(Softmax::kY);
-      char* const y = direct && !is_nontemporal ? direct : buffer;
-      const double lower = !keeps ? 0.0
-                           : size <= kSoftmaxBlock
-                               ? 1.0
-                               : kernels.lower(block_max[column / kSoftmaxBlock], rows.max[j]);
-      if (rows.is_void[j])
+      char* const y = reader.target(Softmax::kY, buffer, false);
+      const double lower =
+          keeps ? kernels.lower(block_max[column / kSoftmaxBlock], rows.max[0]) : 0.0;
+      const double factor = rows.factor[0] * lower;
+      if (rows.is_void[0])
         fill(y, n);
       else if (lower > 0)
-        kernels.scale(kept(j, column), n, rows.factor[j] * lower, y);
+        kernels.scale({kept(column), 0}, 1, n, &factor, {y, 0});
       else
-        apply(z(Softmax::kX, n, buffer), n, j, y);
-      if (is_nontemporal)
-        job.store_nontemporal(y, direct, n * s.compute_item);
-      else if (!direct)
-        reader.store(Softmax::kY, y, false);
+        apply(z(Softmax::kX, n, buffer), n, y);
+      reader.finish(Softmax::kY, y, buffer, false);
     });
   }
 
-  void apply(const char* z, int64_t n, int64_t j, char* y) {
+  void apply(const char* z, int64_t n, char* y) {
     if (job.kind == kSoftmax)
-      kernels.exponentials(z, n, rows.max[j], rows.factor[j], y);
+      kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
     else
-      kernels.shift(z, n, rows.max[j], rows.log[j], y);
+      kernels.shift({z, 0}, 1, n, rows.max, rows.log, {y, 0});
   }
 
   // Of a row in which nothing takes part.
@@ -114,32 +116,35 @@ struct Backward : RowBlocks {
     for_blocks_of(first, [&](int64_t, int64_t n) {
       const char* a = reader.load(Softmax::kDy, dy);
       const char* b = job.kind == kSoftmax ? reader.load(Softmax::kOut, y) : nullptr;
-      sum += kernels.sum(a, b, n);
+      kernels.sum({a, 0}, {b, 0}, 1, n, &sum);
     });
-    for_blocks_of(first, [&](int64_t, int64_t n) {
+    for_blocks_of(first, [&](int64_t column, int64_t n) {
       const char* a = reader.load(Softmax::kDy, dy);
       const char* b = reader.load(Softmax::kOut, y);
       char* const dx = reader.target(Softmax::kDx, dy, job.accumulate);
-      kernels.gradient[job.kind](a, b, n, sum, job.scale, dx);
+      kernels.gradient[job.kind]({a, 0}, {b, 0}, 1, n, &sum, job.scale, after_row(first, column),
+                                 {dx, 0});
       reader.finish(Softmax::kDx, dx, dy, job.accumulate);
     });
   }
 
+  // Where the next row has what this one has there, which pass 1 will read.
+  NextRows after_row(int64_t row, int64_t column) const {
+    NextRows found = next(row, size, 1, Softmax::kDy, Softmax::kOut);
+    for (const char*& at : found.first.at)
+      if (at) at += column * s.item;
+    return found;
+  }
+
   void short_rows(int64_t first, int64_t m) {
-    const Band a = load_band(Softmax::kDy, first, m, dy), b = load_band(Softmax::kOut, first, m, y);
-    const Band to =
-        job.accumulate ? Band{dy, size * s.compute_item} : rows_at(Softmax::kDx, first, dy);
-    for (int64_t j = 0; j < m; ++j) {
-      const char* const of_y = b.at + j * b.stride;
-      sums[j] = kernels.sum(a.at + j * a.stride, job.kind == kSoftmax ? of_y : nullptr, size);
-    }
-    for (int64_t j = 0; j < m; ++j)
-      kernels.gradient[job.kind](a.at + j * a.stride, b.at + j * b.stride, size, sums[j], job.scale,
-                                 to.at + j * to.stride);
-    for (int64_t j = 0; to.at == dy && j < m; ++j) {
-      reader.go(first + j, 0, size);
-      reader.store(Softmax::kDx, dy + j * to.stride, job.accumulate);
-    }
+    const RowsIn a = load_band(Softmax::kDy, first, m, dy),
+                 b = load_band(Softmax::kOut, first, m, y);
+    const RowsOut to = job.accumulate ? RowsOut{dy, row_bytes} : rows_at(Softmax::kDx, first, dy);
+    std::fill(sums, sums + m, 0.0);
+    kernels.sum(a, job.kind == kSoftmax ? b : RowsIn{}, m, size, sums);
+    kernels.gradient[job.kind](a, b, m, size, sums, job.scale,
+                               next(first, 0, m, Softmax::kDy, Softmax::kOut), to);
+    if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
 
   void rows_of_tile(int64_t index, int64_t m) {
@@ -210,8 +215,7 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
              [&](int64_t row, int64_t n) {
                frame.by_tiles ? frame.rows_of_tile(row, n) : frame.band(row, n);
              });
-    // Before others read what has been streamed.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    frame.reader.fence();
   });
 }
 
@@ -221,7 +225,6 @@ void plan_softmax(Softmax* job, const KernelTable* table, int count, const Opera
                   const int* dtypes, const bool* reduced, bool in_order) {
   plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
   job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
-  job->store_nontemporal = table->norm->kernels[0].store_nontemporal;
 }
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {

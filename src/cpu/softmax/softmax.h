@@ -37,7 +37,6 @@ struct Softmax {
 
   StridedOperands operands;
   const SoftmaxKernels* kernels;
-  void (*store_nontemporal)(const char* from, char* to, int64_t bytes);
   int kind;
   int mask_kind;  // of SoftmaxKernels::prepare
   double scale;

@@ -34,6 +34,7 @@ struct NormBackward : NormChunks {
   const int64_t ahead;  // rows from one to the same position of the next band
   const bool has_dx, has_sums;
   const bool is_plain;   // p and x are arrays
+  const bool is_joined;  // all rows of a band pass through one buffer of each operand
   const bool is_direct;  // dx, to where it belongs
   const bool caches_p;   // p, from pass 1 to pass 2
   const bool by_spans;   // all of a row's spans in one call
@@ -55,6 +56,7 @@ struct NormBackward : NormChunks {
         has_dx(a.operands.data[Norm::kDx]),
         has_sums(a.partial),
         is_plain(a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn]),
+        is_joined(joins_rows(a, band)),
         // In place, dx may be where the gradient of the sum is yet to be read.
         is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
                   !a.operands.data[Norm::kDSum]),
@@ -71,6 +73,13 @@ struct NormBackward : NormChunks {
     const bool stores =
         s.data[Norm::kDx] && (a.accumulate || s.data[Norm::kDSum] || !s.is_direct[Norm::kDx]);
     return is_shared && is_plain && !stores ? s.columns.size : kBandPiece;
+  }
+
+  // Whether short rows are converted together: each by itself, its calls take most of the time.
+  static bool joins_rows(const Norm& a, int64_t band) {
+    const StridedOperands& s = a.operands;
+    return a.kind == Norm::kPerElement && a.groups == 1 && a.is_identity && !a.casts &&
+           s.item != s.compute_item && !s.data[Norm::kDSum] && band * s.columns.size <= kPiece;
   }
 
   // Of no array's layout: the bits of the sums depend on it.
@@ -116,6 +125,17 @@ struct NormBackward : NormChunks {
     if (is_direct) row->dx = s.row(Norm::kDx, row->index);
   }
 
+  void join(BackwardRow* rows, int count) {
+    const int64_t row_bytes = s.columns.size * s.compute_item;
+    reader.go(rows[0].index, 0, count * s.columns.size);
+    const char* const from_p = reader.load(Norm::kDy, p[0]);
+    const char* const from_x = reader.load(Norm::kIn, x[0]);
+    for (int i = 0; i < count; ++i) {
+      rows[i].p = from_p + i * row_bytes, rows[i].x = from_x + i * row_bytes;
+      rows[i].dx = dx[0] + i * row_bytes;
+    }
+  }
+
   // mean(g) is no part of the gradient where no mean was subtracted.
   void set_means(BackwardRow* row, double sum_g, double sum_g_xhat) {
     row->means[0] = norm.is_centred ? sum_g / double(s.columns.size) : 0.0;
@@ -125,7 +145,7 @@ struct NormBackward : NormChunks {
   // p = dy f'(z) and x of a chunk, in the compute type. at: the row's position in the band.
   void fetch(const BackwardRow& row, int64_t at, const NormChunk& c, bool is_second,
              const char** to_p, const char** to_x) {
-    if (is_plain) {
+    if (is_plain || is_joined) {
       *to_p = row.p + c.column * s.compute_item, *to_x = row.x + c.column * s.compute_item;
       return;
     }
@@ -220,7 +240,7 @@ struct NormBackward : NormChunks {
         chunk.stats = row.stats;
         chunk.next = next(row.index + ahead, c.column, Norm::kIn, Norm::kDy);
         std::copy(row.means, row.means + 2, chunk.means);
-        chunk.dx = is_direct ? row.dx + c.column * s.compute_item : dx[i];
+        chunk.dx = is_direct || is_joined ? row.dx + c.column * s.compute_item : dx[i];
       }
       if (sums && !made[0])
         for (int k = 0; k < 2; ++k) {
@@ -230,8 +250,7 @@ struct NormBackward : NormChunks {
       const bool adds = !norm.casts;
       norm.kernels->finish[c.weight_row][n - 1](chunks, c.n, c.weight, adds ? made[0] : nullptr,
                                                 adds ? made[1] : nullptr);
-      for (int64_t i = 0; has_dx && i < n; ++i) {
-        if (chunks[i].dx != dx[i]) continue;
+      for (int64_t i = 0; has_dx && !is_direct && !is_joined && i < n; ++i) {
         reader.go(rows[first + i].index, c.column, c.n);
         if (s.data[Norm::kDSum])
           s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i],
@@ -288,6 +307,7 @@ struct NormBackward : NormChunks {
 
   // kPerElement, kMixed: pass 2 takes a chunk of all rows of the band, then the next chunk.
   void backward_band(BackwardRow* rows, int count, double* const* sums) {
+    if (is_joined) join(rows, count);
     if (!has_dx && !caches_p) {
       for (int i = 0; i < count; ++i) set_means(&rows[i], 0.0, 0.0);
     } else if (s.columns.size <= most) {
@@ -313,6 +333,10 @@ struct NormBackward : NormChunks {
       finish(rows, count, c, to);
       if (!is_row) gather_sums(c.column, c.n, sums);
     });
+    if (is_joined && has_dx) {
+      reader.go(rows[0].index, 0, count * s.columns.size);
+      reader.store(Norm::kDx, dx[0], norm.accumulate);
+    }
   }
 
   // What a chunk gave, onto the parameter_count of its parameters.

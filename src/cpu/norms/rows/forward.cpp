@@ -1,5 +1,4 @@
 // The norms forward, one normalization row after the other (norms/rows/plan.h).
-#include <atomic>
 #include <cstring>
 
 #include "common/norms/norms.h"
@@ -31,8 +30,7 @@ constexpr RowStatistic kRowSquares = {kSquare, 1, [](int64_t size) { return size
 struct NormForward : NormChunks {
   const StridedOperands& s;
   const RowStatistic& statistic;
-  const int source;  // what is normalised: x, or the sum of x and the residual
-  const bool is_nontemporal;
+  const int source;      // what is normalised: x, or the sum of x and the residual
   const bool are_alike;  // rows of which one call takes many
   const bool by_spans;   // all of a row's spans in one call
   const int64_t together;
@@ -46,12 +44,13 @@ struct NormForward : NormChunks {
         s(a.operands),
         statistic(a.is_centred ? kRowMoments : kRowSquares),
         source(a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX),
-        is_nontemporal(bypasses_caches(a.operands, Norm::kY)),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
         together(std::clamp<int64_t>(
             kTogetherBytes / (a.operands.columns.size * a.operands.compute_item), 1, kTogether)),
-        reader(a.operands) {}
+        reader(a.operands) {
+    reader.bypass_caches(Norm::kY);
+  }
 
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
@@ -69,10 +68,11 @@ struct NormForward : NormChunks {
                : kPiece;
   }
 
-  // Whether one call can take many rows: all have the same parameters.
+  // Whether one call can take many rows: all have the same parameters, and a buffer holds them.
   static bool is_alike(const Norm& a) {
-    return is_plain(a) && (a.kind == Norm::kPerElement || !a.has_parameters()) &&
-           a.is_shared(Norm::kWeight) && a.is_shared(Norm::kBias);
+    return (is_plain(a) || (a.operands.columns.size <= kPiece / kTogether && !a.casts)) &&
+           (a.kind == Norm::kPerElement || !a.has_parameters()) && a.is_shared(Norm::kWeight) &&
+           a.is_shared(Norm::kBias);
   }
 
   // Up to `together` rows. Between a short row's sums and its elements there are two divisions
@@ -96,14 +96,27 @@ struct NormForward : NormChunks {
         for_row(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
       return;
     }
+    reader.go(first, 0, n * s.columns.size);
+    const char* const loaded = s.is_direct[source] ? nullptr : reader.load(source, x);
+    const bool is_made = !s.is_direct[Norm::kY] || reader.bypasses(Norm::kY);
     for_row(first, [&](const NormChunk& c) {
+      const int64_t row_bytes = c.n * s.compute_item;  // of what is in a buffer: a row is one chunk
       for (int64_t i = 0; i < n; ++i) {
-        some[i].x = s.row(source, first + i) + c.column * s.compute_item;
-        some[i].z = s.row(Norm::kY, first + i) + c.column * s.compute_item;
+        some[i].x =
+            loaded ? loaded + i * row_bytes : s.row(source, first + i) + c.column * s.compute_item;
+        some[i].z =
+            is_made ? z + i * row_bytes : s.row(Norm::kY, first + i) + c.column * s.compute_item;
         some[i].next = after(first + i, c.column);
       }
       norm.kernels->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
+      for (int64_t i = 0; !norm.is_identity && i < n; ++i) activate(some[i].z, c.n);
     });
+    if (is_made) reader.store(Norm::kY, z, false);
+  }
+
+  void activate(char* values, int64_t n) {
+    char* const operands[] = {values, values};
+    norm.activation(operands, n, norm.parameters);
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
@@ -206,21 +219,17 @@ struct NormForward : NormChunks {
 
   void normalise(int64_t index, const NormChunk& c, NormRow* row) {
     const int64_t offset = c.column * s.compute_item;
-    if (!s.is_direct[source] || !s.is_direct[Norm::kY]) reader.go(index, c.column, c.n);
+    reader.go(index, c.column, c.n);
     row->x = s.is_direct[source] ? s.row(source, index) + offset : reader.load(source, x);
-    char* y = s.is_direct[Norm::kY] ? s.row(Norm::kY, index) + offset : nullptr;
-    row->z = y && !is_nontemporal ? y : z;
+    const bool is_made = !s.is_direct[Norm::kY] || reader.bypasses(Norm::kY);
+    row->z = is_made ? z : s.row(Norm::kY, index) + offset;
     row->next = after(index, c.column);
     if (norm.casts)
       normalise_cast(row->x, row->stats, c, row->z);
     else
       norm.kernels->normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
-    char* const operands[] = {row->z, row->z};
-    if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters);
-    if (!y)
-      reader.store(Norm::kY, z, false);
-    else if (is_nontemporal)
-      norm.kernels->store_nontemporal(z, y, c.n * s.compute_item);
+    if (!norm.is_identity) activate(row->z, c.n);
+    if (is_made) reader.store(Norm::kY, z, false);
   }
 };
 
@@ -232,8 +241,7 @@ void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions)
   with_frame<NormForward>(*norm, [&](NormForward& forward) {
     for_rows(norm->operands, forward.together, 1, index, partitions,
              [&](int64_t first, int64_t n) { forward.rows(first, n); });
-    // Before others read what has been streamed.
-    if (forward.is_nontemporal) std::atomic_thread_fence(std::memory_order_seq_cst);
+    forward.reader.fence();
   });
 }
 

@@ -5,21 +5,12 @@
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/map_span.h"
-#include "cpu/simd/nontemporal.h"
+#include "cpu/simd/prefetch.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
-
-constexpr int64_t kStride = 64;  // elements between two batches of prefetches
-
-FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
-  for (const char* at : next.at)
-    if (at)
-      for (int64_t byte = 0; byte < kStride * next.item; byte += 64)
-        __builtin_prefetch(at + element * next.item + byte, 0, 2);
-}
 
 constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
 
@@ -51,9 +42,9 @@ FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const T* w, const T
   };
   int64_t i = head_of(z, n);
   over(0, i);
-  for (; row.next.at[0] && i + kStride <= n; i += kStride) {
+  for (; row.next.at[0] && i + kPrefetchStep <= n; i += kPrefetchStep) {
     prefetch_next(row.next, i);
-    over(i, i + kStride);
+    over(i, i + kPrefetchStep);
   }
   over(i, n);
 }
@@ -65,7 +56,7 @@ FASTACT_HD T value_of(const SpanValues& values, int64_t span) {
 
 FASTACT_HD void prefetch_span(const NextChunk& next, int64_t span, int64_t n) {
   if (!next.at[0]) return;
-  for (int64_t i = 0; i < n; i += kStride) prefetch_next(next, span * n + i);
+  for (int64_t i = 0; i < n; i += kPrefetchStep) prefetch_next(next, span * n + i);
 }
 
 template <class T>
@@ -254,9 +245,9 @@ void finish_some(const RowChunk* rows, int64_t n, const T* w, T* dweight, T* dbi
   };
   int64_t i = head_of(dx[0], n);
   over(0, i);
-  for (; rows[0].next.at[0] && i + kStride <= n; i += kStride) {
+  for (; rows[0].next.at[0] && i + kPrefetchStep <= n; i += kPrefetchStep) {
     for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, i);
-    over(i, i + kStride);
+    over(i, i + kPrefetchStep);
   }
   over(i, n);
 }
@@ -308,7 +299,6 @@ void add_band(const char* sums, int64_t n, double* total) {
       sum_spans<T>,                                             \
       finish_spans<T>,                                          \
       add_band<T>,                                              \
-      store_nontemporal,                                        \
   }
 
 extern const NormTable norm_table;

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "cpu/core/next_chunk.h"
+
 namespace fastact {
 
 constexpr int kNormLanes = 32;  // of float; half of them of double
@@ -17,13 +19,6 @@ constexpr int kRoots = 8;       // rows whose rstd one call of `roots` makes, at
 // The statistics of one row.
 struct RowStats {
   double mean, rstd;
-};
-
-// The elements that will be read after this chunk's, to be prefetched in their stored dtype: of up
-// to two arrays, null for none.
-struct NextChunk {
-  const char* at[2];
-  int64_t item;
 };
 
 // One row's part of a call of `finish`: n elements of p, x and dx; the means of g and of g xhat.
@@ -91,9 +86,6 @@ struct NormKernels {
 
   // total IN/OUT (n) += sums IN (n), such as `finish` makes.
   void (*add_band)(const char* sums, int64_t n, double* total);
-
-  // to OUT (bytes) = from IN (bytes), past the caches (simd/nontemporal.h).
-  void (*store_nontemporal)(const char* from, char* to, int64_t bytes);
 };
 
 struct NormTable {

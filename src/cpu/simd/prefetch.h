@@ -1,0 +1,22 @@
+// Prefetches of what comes next; compiled once per instruction set, with the kernels that use them.
+//
+// A kernel that reads a chunk, computes, and then reads the next one leaves the memory idle while
+// it computes: the hardware's prefetcher stops at the end of a page, which is a chunk of float.
+#pragma once
+
+#include "common/core/macros.h"
+#include "cpu/core/next_chunk.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+constexpr int64_t kPrefetchStep = 64;  // elements between two batches of prefetches
+
+// Those of kPrefetchStep elements.
+FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
+  for (const char* at : next.at)
+    if (at)
+      for (int64_t byte = 0; byte < kPrefetchStep * next.item; byte += 64)
+        __builtin_prefetch(at + element * next.item + byte, 0, 2);
+}
+
+FASTACT_END_NAMESPACE
