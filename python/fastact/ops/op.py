@@ -257,6 +257,8 @@ class Op(Generic[P, R]):
             return _bridge().call_in_float32(self, args, kwargs)
         if foreign.is_for_torch(args, kwargs):
             return _bridge().call(self, args, kwargs)
+        if args and foreign.is_lazy(args[0]) and _dask_bridge().serves(self):
+            return _dask_bridge().call(self, args, kwargs)
         return self._call(*args, **kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -330,6 +332,14 @@ def _bridge() -> Any:
     from ..torch import bridge
 
     return bridge
+
+
+@cache
+def _dask_bridge() -> Any:
+    """The bridge to dask, once there is an array of its."""
+    from .. import dask
+
+    return dask
 
 
 def arrays_of(result: Any) -> tuple[Any, ...]:
