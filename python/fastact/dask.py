@@ -248,7 +248,8 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     """The norm of each chunk, by its own statistics or by those of all parts of its rows."""
     x, where = options.x, f"fastact.{op.name}"
     over = _axes.axes(where, options.axis, x.ndim)
-    parameters = {n: given.pop(n) for n in ("weight", "bias") if given.get(n) is not None}
+    both = {name: given.pop(name, None) for name in ("weight", "bias")}
+    parameters = {name: value for name, value in both.items() if value is not None}
     shape, chunks = tuple(x.shape[a] for a in over), tuple(x.chunks[a] for a in over)
     for name, value in parameters.items():
         if isinstance(value, da.Array):

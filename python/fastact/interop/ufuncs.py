@@ -86,4 +86,9 @@ def _wrapped(where: str, ufunc: Any, inputs: Sequence[Any], given: Mapping[str, 
     if given:
         return result
     wrapping = max(special, key=lambda x: x.__array_priority__)
-    return wrapping.__array_wrap__(np.asarray(result), (ufunc, tuple(inputs), 0))
+    made = wrapping.__array_wrap__(np.asarray(result), (ufunc, tuple(inputs), 0))
+    if isinstance(made, masked) and np.shape(made.mask):
+        # NumPy leaves it the operand's own, which an assignment to the result would unmask.
+        own = made.mask.copy()
+        made = sys.modules["numpy.ma"].array(made, mask=own, copy=False, keep_mask=False)
+    return made
