@@ -268,9 +268,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, options.eps)
         merged = _merged_moments(x, over, {})
-        arrays += [
-            _finished(merged, name, np.float64, over, True, 0.0) for name in ("mean", "var")
-        ]
+        arrays += [_finished(merged, name, np.float64, over, True, 0.0) for name in ("mean", "var")]
         known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
         function = partial(
             _norm_of_part, over=over, eps=eps, names=tuple(parameters), options=known
@@ -368,11 +366,9 @@ def mean_var(
     --------
     >>> import dask, dask.array as da, fastact.dask
     >>> dask.compute(*fastact.dask.mean_var(da.arange(12.0, chunks=5)))
-    (np.float64(5.5), np.float64(11.9166...))
+    (array(5.5), array(11.9166...))
     """
-    found: tuple[Any, Any] = _named(
-        "mean_var", x, axis, correction=correction, keepdims=keepdims
-    )
+    found: tuple[Any, Any] = _named("mean_var", x, axis, correction=correction, keepdims=keepdims)
     return found
 
 

@@ -1,8 +1,8 @@
 """scikit-learn's shapes: moments of a stream of batches, a scaler by them, networks that predict.
 
-    incremental_mean_and_var    mean and variance so far and a batch, as scikit-learn's own function
-    StandardScaler              scikit-learn's, by it
-    MLPInference                a fitted MLPClassifier or MLPRegressor, bias and activation in one pass
+incremental_mean_and_var    mean and variance so far and a batch, as scikit-learn's own function
+StandardScaler              scikit-learn's, by it
+MLPInference                a fitted MLPClassifier or MLPRegressor, bias and activation in one pass
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Element-wise ops as NumPy's ufuncs: what they tell, whom they ask, and what libraries make of it."""
+"""Element-wise ops as NumPy's ufuncs: what they tell, whom they ask, what libraries make of it."""
 
 import pickle
 import subprocess
