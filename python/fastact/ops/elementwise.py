@@ -25,7 +25,7 @@ class _Told:
 
     @property
     def nargs(self) -> int:
-        """Arrays in and out."""
+        """The number of arrays in and out."""
         return self.nin + self.nout
 
     @property
@@ -66,7 +66,7 @@ class Elementwise(_Told, Op[P, R]):
 
     @cached_property
     def nin(self) -> int:  # type: ignore[override]
-        """Arrays in."""
+        """The number of arrays in."""
         return len(self.names)
 
     def _check(self, options: Any) -> None:
