@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
-from inspect import Signature
+from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -52,12 +50,6 @@ class Elementwise(_Told, Op[P, R]):
 
     Where an operand is of a class that answers ufuncs, that class has the call.
     """
-
-    def _declare(self, function: Callable[P, R], family: str) -> Signature:
-        # NumPy and pandas look a ufunc's call up by its name, which in the class is what
-        # torch.compile traces.
-        vars(self)["__call__"] = partial(operator.call, self)
-        return super()._declare(function, family)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

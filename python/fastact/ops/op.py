@@ -14,6 +14,8 @@ says the rest and makes the op of it. The signatures of `forward` and `backward`
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
 
+import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, update_wrapper
 from inspect import Parameter, Signature, signature
@@ -276,7 +278,12 @@ class Op(Generic[P, R]):
     else:
 
         def __call__(self, *args, **kwargs):
-            """What torch.compile traces; other calls begin in compiled code, or `_plain_call`."""
+            """What torch.compile traces; other calls begin in compiled code, or `_plain_call`.
+
+            NumPy and pandas look a ufunc's call up by its name, and find this.
+            """
+            if "torch" not in sys.modules or not sys.modules["torch"].compiler.is_compiling():
+                return operator.call(self, *args, **kwargs)
             from ..torch import dispatch
 
             return dispatch.traced(self, args, kwargs)
