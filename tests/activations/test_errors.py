@@ -36,7 +36,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "none": (None, {}, TypeError, "x must have dtype .* got object"),
     "longdouble": (np.ones(3, np.longdouble), {}, TypeError, "got (longdouble|float128)"),
     "byteswapped": (np.ones(3, ">f4"), {}, TypeError, "native byte order, got dtype '>f4'"),
-    "masked": (np.ma.ones(3), {}, TypeError, "plain array, got a masked one"),
     "out of wrong shape": (
         f32(3), {"out": f32(4)}, ValueError, r"out must have shape \(3,\), got \(4,\)",
     ),

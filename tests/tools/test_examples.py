@@ -89,3 +89,12 @@ def test_wrong_gradients_fail(tmp_path):
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1].endswith("FAILED")
+
+
+@pytest.mark.thorough  # a cluster of two processes: 15 s
+@pytest.mark.filterwarnings("ignore")  # of dask's imports
+def test_larger_than_memory(tmp_path):
+    pytest.importorskip("dask.array")
+    done = run("larger_than_memory", tmp_path=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith("passed")

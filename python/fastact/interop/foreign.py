@@ -349,6 +349,15 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
     return ""
 
 
+# --- dask -----------------------------------------------------------------------------------------
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether a value is an array of dask's."""
+    array = getattr(sys.modules.get("dask.array"), "Array", None)
+    return array is not None and isinstance(value, array)
+
+
 # --- numbers --------------------------------------------------------------------------------------
 
 

@@ -10,14 +10,15 @@ from .. import _cpu
 from ..interop import validate
 from ..interop.call import Call
 from .bounds import Bounds
-from .op import EntryPoint, Op, P, R, register, signature_of
+from .elementwise import Elementwise
+from .op import EntryPoint, P, R, register, signature_of
 from .types import A, ArrayOrNumber, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
 
 
-class Activation(Op[P, R], _cpu.FastActivation):
+class Activation(Elementwise[P, R], _cpu.FastActivation):
     """An element-wise op, y = f(x).
 
     The compiled base class serves contiguous arrays of one dtype; this class serves and explains
@@ -130,6 +131,9 @@ class Activation(Op[P, R], _cpu.FastActivation):
             backward = call.native.activation_backward
             call.run(backward, which, dy, saved, dx, numbers, options.accumulate, call.stream)
             return call.result(out, made)
+
+    def _check(self, options: Any) -> None:
+        self.native(self.entry_points["call"].where, options)
 
     def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
         """The native activation that the parameters choose, and those that are numbers."""

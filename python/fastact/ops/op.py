@@ -14,6 +14,8 @@ says the rest and makes the op of it. The signatures of `forward` and `backward`
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
 
+import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, update_wrapper
 from inspect import Parameter, Signature, signature
@@ -266,6 +268,8 @@ class Op(Generic[P, R]):
             return _bridge().call_in_float32(self, args, kwargs)
         if foreign.is_for_torch(args, kwargs):
             return _bridge().call(self, args, kwargs)
+        if args and foreign.is_lazy(args[0]) and _dask_bridge().serves(self):
+            return _dask_bridge().call(self, args, kwargs)
         return self._call(*args, **kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -283,7 +287,12 @@ class Op(Generic[P, R]):
     else:
 
         def __call__(self, *args, **kwargs):
-            """What torch.compile traces; other calls begin in compiled code, or `_plain_call`."""
+            """What torch.compile traces; other calls begin in compiled code, or `_plain_call`.
+
+            NumPy and pandas look a ufunc's call up by its name, and find this.
+            """
+            if "torch" not in sys.modules or not sys.modules["torch"].compiler.is_compiling():
+                return operator.call(self, *args, **kwargs)
             from ..torch import dispatch
 
             return dispatch.traced(self, args, kwargs)
@@ -339,6 +348,14 @@ def _bridge() -> Any:
     from ..torch import bridge
 
     return bridge
+
+
+@cache
+def _dask_bridge() -> Any:
+    """The bridge to dask, once there is an array of its."""
+    from .. import dask
+
+    return dask
 
 
 def arrays_of(result: Any) -> tuple[Any, ...]:

@@ -62,8 +62,17 @@ def config() -> dict[str, Any]:
             "idle": _openmp.idle,
         },
         "call cache": "on" if _cpu.is_call_cache_enabled() else "off, by FASTACT_CALL_CACHE=0",
+        "dask": {"threads of a task": _threads_of_a_task()},
         "cuda": cuda_config(),
     }
+
+
+def _threads_of_a_task() -> str:
+    """What dask.config says, where the caller has imported it."""
+    name = "fastact.threads-per-task"
+    config = getattr(sys.modules.get("dask"), "config", None)
+    told = None if config is None else config.get(name, None)
+    return "1, by default" if told is None else f"{told}, by dask.config"
 
 
 def _processor() -> str:

@@ -1,0 +1,401 @@
+"""The bridge to dask: ops on chunked arrays, computed when dask computes.
+
+It needs no import: an op that is given a dask array has it loaded. Element-wise ops go through
+NumPy's protocol for ufuncs. Statistics are `Moments` of each chunk, merged in a tree whose shape
+follows from the chunks alone, so that their bits do not depend on who was first. A norm of rows is
+that of each chunk where rows are whole, and `layer_norm` of parts of rows goes by such moments.
+
+A task has one thread, for dask already computes as many at a time as there are cores: what
+`dask.config` says under "fastact.threads-per-task", when a graph is made, is another number.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Unpack
+
+import dask.array as da
+import numpy as np
+from dask import config
+
+from .interop import foreign, validate
+from .ops import axes as _axes
+from .ops.fused import activation_op
+from .ops.moments import Moments
+from .ops.norm import Norm
+from .ops.op import ops
+from .ops.types import ActivationLike, Axes, Parameters
+from .runtime.threads import num_threads
+
+__all__ = ["layer_norm", "mean_var", "moments"]
+
+THREADS = "fastact.threads-per-task"
+
+#: What is made of the moments of all elements, by the name of an op's result.
+_OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
+    "mean": lambda m, correction: m.mean,
+    "m2": lambda m, correction: m.m2,
+    "var": lambda m, correction: m.var(correction),
+    "std": lambda m, correction: m.std(correction),
+    "sum": lambda m, correction: np.where(m.count == 0, 0.0, m.mean * m.count),
+    "count": lambda m, correction: np.zeros_like(m.mean) + m.count,
+}
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+class Task:
+    """A function as dask's tasks call it: with so many threads of fastact's at most."""
+
+    def __init__(self, function: Callable[..., Any], threads: int) -> None:
+        self.function, self.threads = function, threads
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with num_threads(self.threads):
+            return self.function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a ufunc tells of itself, and its name."""
+        if name.startswith("__") and name != "__name__":
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __reduce__(self) -> Any:
+        return Task, (self.function, self.threads)
+
+
+def _task(function: Callable[..., Any]) -> Task:
+    return Task(function, config.get(THREADS, 1))
+
+
+def as_ufunc(ufunc: Any) -> Any:
+    """The op as dask's element-wise functions get it."""
+    return _task(ufunc)
+
+
+# --- calls of ops ---------------------------------------------------------------------------------
+
+
+def serves(op: Any) -> bool:
+    """Whether an op is computed on dask arrays, other than element by element."""
+    return _is_statistic(op) or _is_norm(op)
+
+
+def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The op's value, of chunks that are yet to be computed."""
+    entry = op.entry_points["call"]
+    activation = None
+    if "activation" in entry.defaults:
+        activation = activation_op(entry.where, entry.option("activation", args, kwargs))
+    named = entry if activation is None else entry.with_parameters(activation)
+    options = named.bind(args, kwargs)
+    given = {name: getattr(options, name) for name in named.defaults}
+    if any(out is not None for out in options.out):
+        raise TypeError(f"{entry.where}: out must be None for a dask array, which is not written")
+    if options.stream is not None:
+        raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
+    del given["out"], given["stream"]
+    _check(entry.where, "x", options.x)
+    if _is_norm(op):
+        return _norm(op, options, given)
+    return _statistics(op, options, given)
+
+
+def _check(where: str, name: str, x: Any) -> None:
+    """Refuse what is no dask array of NumPy's, or of chunks of unknown sizes."""
+    if not isinstance(x, da.Array):
+        raise TypeError(
+            f"{where}: {name} must be a dask array, as the others are, got {foreign.describe(x)}"
+        )
+    if type(x._meta) is not np.ndarray:
+        raise TypeError(
+            f"{where}: {name} must have chunks that are plain arrays, got "
+            f"{foreign.name_of(type(x._meta))}"
+        )
+    if any(math.isnan(length) for chunks in x.chunks for length in chunks):
+        raise ValueError(
+            f"{where}: {name} must have chunks of known sizes, got shape {x.shape}; use "
+            f"{name}.compute_chunk_sizes()"
+        )
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def _is_statistic(op: Any) -> bool:
+    return op.family in ("reductions", "statistics") and set(op.results) <= set(_OF_MOMENTS)
+
+
+def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
+    """The op's results, from merged moments."""
+    x, where = options.x, f"fastact.{op.name}"
+    # What the op says to one element is what it would say to all of them; so are the dtypes.
+    with np.errstate(all="ignore"):
+        sample = _parts(_quietly(op, np.ones((1,) * x.ndim, x.dtype), **given))
+    over = _axes.axes(where, options.axis, x.ndim)
+    told = {n: v for n, v in given.items() if n in ops["moments"].entry_points["call"].defaults}
+    told = {n: v for n, v in told.items() if n not in ("axis", "keepdims")}
+    if getattr(op, "skips", False):
+        told["skipna"] = True
+    merged = _merged_moments(x, over, told)
+    correction = given.get("correction", 0)
+    results = [
+        _finished(merged, name, part.dtype, over, options.keepdims, correction)
+        for name, part in zip(op.results, sample, strict=True)
+    ]
+    if "m2" not in op.results:
+        return tuple(results) if len(results) > 1 else results[0]
+    count: Any = math.prod(x.shape[axis] for axis in over)
+    if told.get("skipna"):
+        count = _finished(merged, "count", np.float64, over, options.keepdims, 0)
+    return Moments.of_checked(count, *results)
+
+
+def _parts(result: Any) -> tuple[Any, ...]:
+    if isinstance(result, Moments):
+        return result.mean, result.m2
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args, **kwargs)
+
+
+def _merged_moments(x: Any, over: tuple[int, ...], told: Mapping[str, Any]) -> Any:
+    """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
+    return da.reduction(
+        x,
+        partial(_of_chunk, moments=_task(ops["moments"]), told=dict(told)),
+        _merge,
+        axis=over,
+        keepdims=True,
+        concatenate=False,
+        dtype=np.float64,
+        meta=np.empty((0,) * x.ndim),
+        name="fastact-moments",
+    )
+
+
+def _of_chunk(
+    x: Any,
+    axis: tuple[int, ...],
+    keepdims: bool,
+    moments: Task,
+    told: Mapping[str, Any],
+    computing_meta: bool = False,
+) -> Any:
+    """The moments of a chunk; of none, an array, as dask asks what the blocks are like."""
+    if computing_meta:
+        return np.empty((0,) * x.ndim)
+    return moments(x, tuple(axis), keepdims=True, **told)
+
+
+def _merge(parts: Any, axis: Any, keepdims: bool) -> Any:
+    """Of nested lists of moments, in the order of the chunks."""
+    return Moments.merge_many(list(_flat(parts)))
+
+
+def _flat(parts: Any) -> Iterator[Any]:
+    if isinstance(parts, list):
+        for part in parts:
+            yield from _flat(part)
+    else:
+        yield parts
+
+
+def _finished(
+    merged: Any, name: str, dtype: Any, over: tuple[int, ...], keepdims: bool, correction: float
+) -> Any:
+    """One statistic of the moments, an array of dask's."""
+    index = tuple(range(merged.ndim))
+    made = da.blockwise(
+        partial(_of_moments, name=name, result_dtype=np.dtype(dtype), correction=correction),
+        index,
+        merged,
+        index,
+        dtype=dtype,
+        meta=np.empty((0,) * merged.ndim, dtype),
+        token=f"fastact-{name}",
+    )
+    return made if keepdims or not over else made.squeeze(axis=over)
+
+
+def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float) -> Any:
+    with np.errstate(all="ignore"):
+        return np.asarray(_OF_MOMENTS[name](m, correction)).astype(result_dtype)
+
+
+# --- norms of rows --------------------------------------------------------------------------------
+
+
+def _is_norm(op: Any) -> bool:
+    call = op.entry_points["call"]
+    return (
+        isinstance(op, Norm)
+        and "axis" in call.defaults
+        and (call.arrays, op.results) == (("x",), ("y",))
+    )
+
+
+def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
+    """The norm of each chunk, by its own statistics or by those of all parts of its rows."""
+    x, where = options.x, f"fastact.{op.name}"
+    over = _axes.axes(where, options.axis, x.ndim)
+    both = {name: given.pop(name, None) for name in ("weight", "bias")}
+    parameters = {name: value for name, value in both.items() if value is not None}
+    shape, chunks = tuple(x.shape[a] for a in over), tuple(x.chunks[a] for a in over)
+    for name, value in parameters.items():
+        if isinstance(value, da.Array):
+            _check(where, name, value)
+        else:
+            foreign.plain(where, name, value)
+            value = np.asarray(value)
+        if tuple(value.shape) != shape:
+            raise ValueError(f"{where}: {name} must have shape {shape}, got {tuple(value.shape)}")
+        parameters[name] = da.asarray(value).rechunk(chunks)
+    ones = {n: np.ones((1,) * len(over), v.dtype) for n, v in parameters.items()}
+    op(np.ones((1,) * x.ndim, x.dtype), **ones, **given)  # what it refuses, it refuses now
+    arrays: list[Any] = [x]
+    if all(len(c) == 1 for c in chunks):
+        function = partial(_norm_of_chunk, op=op, names=tuple(parameters), options=given)
+    elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
+        eps = validate.epsilon(where, options.eps)
+        merged = _merged_moments(x, over, {})
+        arrays += [_finished(merged, name, np.float64, over, True, 0.0) for name in ("mean", "var")]
+        known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
+        function = partial(
+            _norm_of_part, over=over, eps=eps, names=tuple(parameters), options=known
+        )
+    else:
+        raise ValueError(
+            f"{where}: x must have one chunk along axis {options.axis}, got {x.numblocks} chunks; "
+            f"use x.rechunk"
+        )
+    index = tuple(range(x.ndim))
+    pairs = [part for array in arrays for part in (array, index)]
+    pairs += [part for array in parameters.values() for part in (array, over)]
+    return da.blockwise(
+        _task(function),
+        index,
+        *pairs,
+        dtype=x.dtype,
+        meta=np.empty((0,) * x.ndim, x.dtype),
+        concatenate=True,
+        token=f"fastact-{op.name}",
+    )
+
+
+def _norm_of_chunk(
+    x: Any, *parameters: Any, op: Any, names: Sequence[str], options: Mapping[str, Any]
+) -> Any:
+    return op(x, **dict(zip(names, parameters, strict=True)), **options)
+
+
+def _norm_of_part(
+    x: Any,
+    mean: Any,
+    var: Any,
+    *parameters: Any,
+    over: tuple[int, ...],
+    eps: float,
+    names: Sequence[str],
+    options: Mapping[str, Any],
+) -> Any:
+    """A part of rows whose statistics are known: each row is a channel of `norm_apply`."""
+    given = dict(zip(names, parameters, strict=True))
+    rest = _axes_but(over, x.ndim)
+    order = (*rest, *over)
+    rows = math.prod(x.shape[a] for a in rest)
+    flat = x.transpose(order).reshape(rows, -1 if x.size else 0)
+    narrow = x.dtype.itemsize < 4
+    flat = flat.astype(np.float32) if narrow else flat  # 16 bits are rounded once, in the end
+    y = ops["norm_apply"](flat, mean.reshape(-1), 1 / np.sqrt(var + eps).reshape(-1), axis=0)
+    if "weight" in given:
+        y *= given["weight"].reshape(-1).astype(y.dtype)
+    bias = given["bias"].reshape(-1) if "bias" in given else np.zeros(flat.shape[1], y.dtype)
+    ops["bias_act"](y, bias.astype(y.dtype), axis=1, **options, out=y)
+    made = y.astype(x.dtype).reshape([x.shape[a] for a in order])
+    return made.transpose(np.argsort(order))
+
+
+def _axes_but(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    return tuple(axis for axis in range(ndim) if axis not in over)
+
+
+# --- by name --------------------------------------------------------------------------------------
+
+
+def _named(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(x, da.Array):
+        raise TypeError(
+            f"fastact.dask.{name}: x must be a dask array, got {foreign.describe(x)}; use "
+            f"fastact.{name}"
+        )
+    return call(ops[name], (x, *args), kwargs)
+
+
+def moments(x: Any, /, axis: Axes = None, *, keepdims: bool = False, **options: Any) -> Moments:
+    """``fastact.moments`` of a dask array: `Moments` whose arrays are dask's.
+
+    ``dask.compute(m)`` makes them NumPy's, and ``m.var()`` is another dask array.
+
+    Examples
+    --------
+    >>> import dask, dask.array as da, fastact.dask
+    >>> m = fastact.dask.moments(da.arange(12.0, chunks=5))
+    >>> dask.compute(m)[0]
+    Moments(count=12, mean=array(5.5), m2=array(143.))
+    """
+    found: Moments = _named("moments", x, axis, keepdims=keepdims, **options)
+    return found
+
+
+def mean_var(
+    x: Any, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
+) -> tuple[Any, Any]:
+    """``fastact.mean_var`` of a dask array.
+
+    Examples
+    --------
+    >>> import dask, dask.array as da, fastact.dask
+    >>> dask.compute(*fastact.dask.mean_var(da.arange(12.0, chunks=5)))
+    (array(5.5), array(11.9166...))
+    """
+    found: tuple[Any, Any] = _named("mean_var", x, axis, correction=correction, keepdims=keepdims)
+    return found
+
+
+def layer_norm(
+    x: Any,
+    /,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-5,
+    activation: ActivationLike = "identity",
+    **parameters: Unpack[Parameters],
+) -> Any:
+    """``fastact.layer_norm`` of a dask array, with chunks of any shape.
+
+    Where rows are whole it has that op's bits. Rows in parts are normalised by merged moments and
+    rounded twice more in the dtype that x is computed in: after the norm, and after the weight.
+
+    Examples
+    --------
+    >>> import dask.array as da, fastact.dask
+    >>> x = da.from_array([[1.0, 3.0], [4.0, 8.0]], chunks=1)
+    >>> fastact.dask.layer_norm(x, eps=0.0).compute()
+    array([[-1.,  1.],
+           [-1.,  1.]])
+    """
+    return _named(
+        "layer_norm", x, weight, bias, axis=axis, eps=eps, activation=activation, **parameters
+    )

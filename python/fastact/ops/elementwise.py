@@ -1,0 +1,113 @@
+"""Element-wise ops as NumPy's ufuncs are: what they tell of themselves, and whom they ask first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..interop import ufuncs
+from .op import Op, P, R
+
+
+class _Told:
+    """What a ufunc tells of itself."""
+
+    nin: int
+    nout = 1
+    signature: None = None  # of a generalized ufunc alone
+    identity: None = None
+
+    @property
+    def nargs(self) -> int:
+        """The number of arrays in and out."""
+        return self.nin + self.nout
+
+    @property
+    def types(self) -> list[str]:
+        """The loops in NumPy's letters; it has none for bfloat16, which is computed, too."""
+        return [f"{letter * self.nin}->{letter * self.nout}" for letter in "efd"]
+
+    @property
+    def ntypes(self) -> int:
+        """The number of loops that have letters."""
+        return len(self.types)
+
+    def resolve_dtypes(self, dtypes: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
+        """The dtypes of a call, of those of its inputs and None for the outputs."""
+        given = [np.dtype(dtype) for dtype in dtypes[: self.nin]]
+        dtype = np.result_type(*given)
+        if dtype.kind in "biu":
+            dtype = np.tanh.resolve_dtypes((dtype, None))[0]
+        return (dtype,) * self.nargs
+
+
+class Elementwise(_Told, Op[P, R]):
+    """An op whose result has at each place what follows from its operands there.
+
+    Where an operand is of a class that answers ufuncs, that class has the call.
+    """
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The operands."""
+        return self.entry_points["call"].arrays
+
+    @cached_property
+    def nin(self) -> int:  # type: ignore[override]
+        """The number of arrays in."""
+        return len(self.names)
+
+    def _check(self, options: Any) -> None:
+        """Refuse options that no operand would make right."""
+        raise NotImplementedError
+
+    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        if not ufuncs.concerns(args[: self.nin]):
+            return super()._plain_call(*args, **kwargs)
+        entry = self.entry_points["call"]
+        options = entry.bind(args, kwargs)
+        self._check(options)
+        if options.stream is not None:
+            raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
+        told = {
+            name: getattr(options, name)
+            for name, default in entry.defaults.items()
+            if name not in ("out", "stream") and getattr(options, name) != default
+        }
+        ufunc = Bound(self, told) if told else self
+        return ufuncs.call(entry.where, ufunc, args[: self.nin], options.out)
+
+
+class Bound(_Told):
+    """An element-wise op with options that are told: a function of arrays alone, as a ufunc is.
+
+    Equal ones are of one op and of equal options.
+    """
+
+    def __init__(self, op: Any, options: Mapping[str, Any]) -> None:
+        self.op, self.options = op, MappingProxyType(dict(options))
+        self.nin, self.names = op.nin, op.names
+        self.__name__ = self.__qualname__ = op.name
+        self.__doc__ = op.__doc__
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        return self.op(*inputs, **self.options, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return Bound, (self.op, dict(self.options))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Bound):
+            return NotImplemented
+        return self.op is other.op and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash((self.op, *sorted(self.options.items())))
+
+    def __repr__(self) -> str:
+        told = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"<fastact op {self.op.name!r}{told}>"

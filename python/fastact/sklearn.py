@@ -1,0 +1,249 @@
+"""scikit-learn's shapes: moments of a stream of batches, a scaler by them, networks that predict.
+
+incremental_mean_and_var    mean and variance so far and a batch, as scikit-learn's own function
+StandardScaler              scikit-learn's, by it
+MLPInference                a fitted MLPClassifier or MLPRegressor, bias and activation in one pass
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn import preprocessing
+from sklearn.base import _fit_context, is_classifier
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from .interop import foreign
+from .ops.op import ops
+
+__all__ = ["MLPInference", "StandardScaler", "incremental_mean_and_var"]
+
+_ROWS = 1024  # at a time, where weights are multiplied in
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+class _Columns(NamedTuple):
+    """Moments of columns, each of which has a count of its own: of values, or of their weights."""
+
+    count: Any
+    mean: Any
+    m2: Any
+
+    def merge(self, other: _Columns) -> _Columns:
+        """Of both, by Chan's formula; where one has no values, of the other."""
+        count = self.count + other.count
+        with np.errstate(all="ignore"):
+            share = other.count / count
+            delta = other.mean - self.mean
+            mean = self.mean + delta * share
+            m2 = self.m2 + other.m2 + delta * delta * (self.count * share)
+        made = _Columns(count, mean, m2)
+        for part, rest in ((self, other), (other, self)):
+            is_empty = rest.count == 0
+            made = _Columns(
+                count, *(np.where(is_empty, a, b) for a, b in zip(part[1:], made[1:], strict=True))
+            )
+        return made
+
+
+def incremental_mean_and_var(
+    X: Any,
+    last_mean: Any,
+    last_variance: Any,
+    last_sample_count: Any,
+    sample_weight: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Mean and variance of each feature, of the samples so far and of a batch.
+
+    As scikit-learn's `_incremental_mean_and_var`, but for a feature that is NaN in the whole batch,
+    which keeps what it had.
+
+    Parameters
+    ----------
+    X : array of shape (n_samples, n_features)
+        The batch. NaN is left out.
+    last_mean, last_variance : array of shape (n_features,), or float
+        Of the samples so far; a variance that is None is not computed.
+    last_sample_count : array of shape (n_features,), or int
+        How many they were: the sum of their weights, if they had some.
+    sample_weight : array of shape (n_samples,), optional
+        A weight for each sample.
+
+    Returns
+    -------
+    updated_mean, updated_variance, updated_sample_count : array of shape (n_features,)
+        In float64.
+
+    Examples
+    --------
+    >>> import numpy as np, fastact.sklearn
+    >>> fastact.sklearn.incremental_mean_and_var(np.array([[1.0], [3.0]]), 0.0, 0.0, 0)
+    (array([2.]), array([1.]), array([2.]))
+    """
+    where = "fastact.sklearn.incremental_mean_and_var"
+    foreign.plain(where, "X", X)
+    X = np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"{where}: X must have two axes, got shape {X.shape}")
+    if sample_weight is not None:
+        foreign.plain(where, "sample_weight", sample_weight)
+        sample_weight = np.asarray(sample_weight, np.float64)
+        if sample_weight.shape != X.shape[:1]:
+            raise ValueError(
+                f"{where}: sample_weight must have shape {X.shape[:1]}, got {sample_weight.shape}"
+            )
+    features = X.shape[1:]
+    so_far = np.broadcast_to(np.asarray(last_sample_count, np.float64), features)
+    mean = np.broadcast_to(np.asarray(last_mean, np.float64), features)
+    var = 0.0 if last_variance is None else np.asarray(last_variance, np.float64)
+    last = _Columns(so_far, mean, np.broadcast_to(var, features) * so_far)
+    count, mean, m2 = last.merge(_of_batch(X, sample_weight))
+    with np.errstate(all="ignore"):
+        mean = np.where(count == 0, np.nan, mean)
+        return mean, None if last_variance is None else m2 / count, count
+
+
+def _of_batch(X: Any, weights: Any) -> _Columns:
+    """The moments of a batch, without what is NaN."""
+    if not len(X):
+        return _Columns(*np.zeros((3, X.shape[1])))
+    if weights is not None:
+        parts = range(0, len(X), _ROWS)
+        found = _weighted(X[:_ROWS], weights[:_ROWS])
+        for begin in parts[1:]:
+            rows = slice(begin, begin + _ROWS)
+            found = found.merge(_weighted(X[rows], weights[rows]))
+        return found
+    X = X if X.dtype.kind == "f" else X.astype(np.float64)
+    m = ops["moments"](X, 0)
+    count = np.full(X.shape[1], float(len(X)))
+    for column in np.flatnonzero(np.isnan(m.mean)):  # the few that have some
+        values = X[:, column]
+        of_column = ops["moments"](values[~np.isnan(values)])
+        count[column] = of_column.count
+        m.mean[column], m.m2[column] = of_column.mean, of_column.m2
+    return _Columns(count, m.mean, m.m2)
+
+
+def _weighted(X: Any, weights: Any) -> _Columns:
+    """Of a few rows, in two passes; from the first value on, so that equal ones do not vary."""
+    is_there = ~np.isnan(X)
+    w = weights[:, None] * is_there
+    values = np.where(is_there, X, 0).astype(np.float64)
+    first = np.take_along_axis(values, is_there.argmax(0)[None], 0)[0]
+    values -= first
+    count = w.sum(0)
+    with np.errstate(all="ignore"):
+        mean = (w * values).sum(0) / count
+    m2 = (w * (values - mean) ** 2).sum(0)
+    return _Columns(count, first + mean, m2)
+
+
+def _with_ours(method: Any) -> Any:
+    """scikit-learn's own method, to which its function of this name is ours."""
+    function = getattr(method, "__wrapped__", method)
+    name = "_incremental_mean_and_var"
+    if name not in function.__globals__:
+        raise ImportError(f"fastact.sklearn: this version of scikit-learn has no {name}")
+    names = {**function.__globals__, name: incremental_mean_and_var}
+    made = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__, made.__doc__ = function.__kwdefaults__, function.__doc__
+    made.__module__, made.__qualname__ = __name__, f"StandardScaler.{function.__name__}"
+    return _fit_context(prefer_skip_nested_validation=True)(made)
+
+
+class StandardScaler(preprocessing.StandardScaler):  # type: ignore[misc]
+    """scikit-learn's StandardScaler, whose means and variances are `incremental_mean_and_var`'s.
+
+    Everything else is scikit-learn's own: parameters, attributes, sparse matrices, `transform`.
+
+    Examples
+    --------
+    >>> import numpy as np, fastact.sklearn
+    >>> scaler = fastact.sklearn.StandardScaler()
+    >>> for batch in (np.array([[1.0], [3.0]]), np.array([[5.0], [7.0]])):
+    ...     scaler = scaler.partial_fit(batch)
+    >>> scaler.mean_, scaler.var_
+    (array([4.]), array([5.]))
+    """
+
+    partial_fit = _with_ours(preprocessing.StandardScaler.partial_fit)
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+_ACTIVATIONS = {"identity": "identity", "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
+
+
+class MLPInference:
+    """Predictions of a fitted MLPClassifier or MLPRegressor.
+
+    Behind each product of matrices bias and activation are one pass over it, in place.
+
+    Parameters
+    ----------
+    model : MLPClassifier or MLPRegressor
+        It is fitted, and is read at each call: fitted further, it predicts accordingly.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from fastact.sklearn import MLPInference
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MLPClassifier(random_state=0, max_iter=1000).fit(X, y)
+    >>> bool((MLPInference(model).predict(X) == model.predict(X)).all())
+    True
+    """
+
+    def __init__(self, model: Any) -> None:
+        if not isinstance(model, MLPClassifier | MLPRegressor):
+            raise TypeError(
+                f"fastact.sklearn.MLPInference: model must be an MLPClassifier or an "
+                f"MLPRegressor, got {foreign.describe(model)}"
+            )
+        check_is_fitted(model)
+        if model.activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"fastact.sklearn.MLPInference: model must have an activation of "
+                f"{', '.join(_ACTIVATIONS)}, got {model.activation!r}"
+            )
+        self.model = model
+
+    def predict(self, X: Any) -> Any:
+        """The model's own predictions: classes, or values."""
+        model, y = self.model, self._outputs(X)
+        if not is_classifier(model):
+            return y.ravel() if y.shape[1] == 1 else y
+        if model.out_activation_ == "softmax":
+            return model.classes_[y.argmax(1)]
+        chosen = (y > 0.5).astype(int)
+        return model.classes_[chosen.ravel()] if model.n_outputs_ == 1 else chosen
+
+    def predict_proba(self, X: Any) -> Any:
+        """A classifier's probabilities, of the shape that the model gives them."""
+        if not is_classifier(self.model):
+            raise AttributeError("fastact.sklearn.MLPInference: a regressor has no probabilities")
+        y = self._outputs(X)
+        return np.hstack([1 - y, y]) if self.model.n_outputs_ == 1 else y
+
+    def _outputs(self, X: Any) -> Any:
+        model = self.model
+        y = validate_data(model, X, accept_sparse=["csr", "csc"], reset=False)
+        out = model.out_activation_
+        hidden = [_ACTIVATIONS[model.activation]] * (len(model.coefs_) - 1)
+        last = _ACTIVATIONS.get(out, "identity")
+        for weight, bias, activation in zip(
+            model.coefs_, model.intercepts_, [*hidden, last], strict=True
+        ):
+            y = safe_sparse_dot(y, weight)
+            ops["bias_act"](y, bias.astype(y.dtype, copy=False), activation, out=y)
+        return ops["softmax"](y, out=y) if out == "softmax" else y

@@ -1,0 +1,166 @@
+"""Chunked arrays: lazy, of the bits that the chunks alone decide, in tasks of one thread."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+
+import fastact as fa
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+
+AXES: Any = [None, 0, -1, (0, 2), (), (0, 1, 2)]
+CHUNKS: Any = [(4, 5, 6), (3, 2, 4), ((1, 0, 3), (2, 2, 1), (1, 5))]
+
+
+def values(dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(2).normal(1e3, 1, (4, 5, 6)).astype(dtype)
+
+
+def never() -> Any:
+    """An array whose chunks must not be computed."""
+
+    def chunk(block: Any) -> Any:
+        if block.size:
+            raise AssertionError("computed")
+        return block
+
+    return da.ones((4, 6), chunks=3).map_blocks(chunk, dtype=np.float64, meta=np.empty((0, 0)))
+
+
+def test_nothing_is_computed():
+    x = never()
+    lazy = [fa.mish(x), fa.leaky_relu(x, 0.25), *fa.mean_var(x, 0), fa.moments(x).var()]
+    lazy += [fa.layer_norm(x), fa.layer_norm(x.rechunk((3, 6))), fa.rms_norm(x.rechunk((3, 6)))]
+    for y in lazy:
+        assert isinstance(y, da.Array)
+        assert type(y._meta) is np.ndarray
+        with pytest.raises(AssertionError, match="computed"):
+            y.compute(scheduler="sync")
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_element_wise(scheduler):
+    x = da.from_array(values(), chunks=CHUNKS[1])
+    y = fa.leaky_relu(x, 0.25)
+    assert (y.dtype, y.shape, y.chunks) == (x.dtype, x.shape, x.chunks)
+    assert_same_bits(y.compute(scheduler=scheduler), fa.leaky_relu(values(), 0.25))
+    assert y.name == fa.leaky_relu(x, 0.25).name != fa.leaky_relu(x, 0.5).name
+    assert_same_bits(pickle.loads(pickle.dumps(y)).compute(scheduler="sync"), y.compute())
+    assert fa.relu(da.arange(3, chunks=2)).dtype == fa.relu(np.arange(3)).dtype
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_statistics(axis, chunks, keepdims):
+    for dtype in (np.float16, np.float32, np.float64, np.int32):
+        x = values(dtype)
+        lazy = da.from_array(x, chunks=chunks)
+        m, whole = fa.moments(lazy, axis, keepdims=keepdims), fa.moments(x, axis, keepdims=keepdims)
+        (found,) = dask.compute(m, scheduler="sync")
+        assert found.count == whole.count == m.count
+        assert m.mean.shape == found.mean.shape == whole.mean.shape
+        np.testing.assert_allclose(found.mean, whole.mean, 1e-14)
+        np.testing.assert_allclose(found.m2, whole.m2, 1e-10, 1e-20)
+        both = fa.mean_var(lazy, axis, correction=0.5, keepdims=keepdims)
+        eager = fa.mean_var(x, axis, correction=0.5, keepdims=keepdims)
+        for a, b in zip(both, eager, strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            np.testing.assert_allclose(a.compute(scheduler="sync"), b, 2 * np.finfo(b.dtype).eps,
+                                       1e-10)  # fmt: skip
+
+
+def test_bits_are_the_chunks_alone():
+    lazy = da.from_array(values(), chunks=CHUNKS[1])
+    every = [fa.moments(lazy, 0), *fa.mean_var(lazy), fa.layer_norm(lazy), fa.mish(lazy)]
+    expected = dask.compute(*every, scheduler="sync")
+    with fa.num_threads(2):
+        for _ in range(3):
+            found = dask.compute(*every, scheduler="threads", num_workers=4)
+            assert found[0] == expected[0]
+            for a, b in zip(found[1:], expected[1:], strict=True):
+                assert_same_bits(a, b)
+
+
+@pytest.mark.thorough  # starts processes: 8 s
+def test_processes():
+    lazy = da.from_array(values(), chunks=CHUNKS[1])
+    every = [fa.moments(lazy, 0), fa.layer_norm(lazy), fa.leaky_relu(lazy, 0.25)]
+    expected = dask.compute(*every, scheduler="sync")
+    found = dask.compute(*every, scheduler="processes", num_workers=2)
+    assert found[0] == expected[0]
+    for a, b in zip(found[1:], expected[1:], strict=True):
+        assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("axis", [-1, (1, 2), 0, (0, 2)], ids=str)
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_layer_norm(chunks, axis, dtype):
+    x = np.random.default_rng(3).normal(3, 2, (4, 5, 6)).astype(dtype)
+    shape = tuple(x.shape[a] for a in (axis if isinstance(axis, tuple) else (axis,)))
+    weight = np.linspace(0.5, 2, int(np.prod(shape))).reshape(shape).astype(dtype)
+    named: dict[str, Any] = {"axis": axis, "activation": "leaky_relu", "negative_slope": 0.25}
+    lazy = da.from_array(x, chunks=chunks)
+    eager = fa.layer_norm(x, weight, weight, **named)
+    for of_dask in (weight, da.from_array(weight, chunks=2)):
+        y = fa.layer_norm(lazy, of_dask, weight, **named)
+        assert (y.dtype, y.chunks) == (x.dtype, lazy.chunks)
+        epsilon = np.finfo(dtype).eps
+        np.testing.assert_allclose(y.compute(scheduler="sync"), eager, 8 * epsilon, 8 * epsilon)
+    plain = fa.layer_norm(lazy, axis=axis).compute(scheduler="sync")
+    np.testing.assert_allclose(plain, fa.layer_norm(x, axis=axis), 8 * epsilon, 8 * epsilon)
+
+
+def test_whole_rows_have_the_op_s_bits():
+    lazy = da.from_array(values(), chunks=(1, 2, 6))
+    for op in (fa.layer_norm, fa.rms_norm):
+        assert_same_bits(op(lazy).compute(), op(values()))
+
+
+def test_refused():
+    x = da.from_array(values()[0], chunks=2)
+    unknown = x[x[:, 0] > 0]
+    masked = da.ma.masked_array(x, mask=x > 0)
+    for words, call in (
+        (r"moments: x must have chunks of known sizes.*compute_chunk_sizes", (fa.moments, unknown)),
+        (r"layer_norm: x must have chunks of known sizes", (fa.layer_norm, unknown)),
+        (r"moments: x must have chunks that are plain .*MaskedArray", (fa.moments, masked)),
+        (r"layer_norm: x must have chunks that are plain", (fa.layer_norm, masked)),
+        (r"layer_norm: weight must be a plain .*weight.compute", (fa.layer_norm, values(), x)),
+        (r"layer_norm: weight must have shape \(6,\), got \(3,\)", (fa.layer_norm, x, np.ones(3))),
+        (r"rms_norm: x must have one chunk along axis -1", (fa.rms_norm, x)),
+        (r"softmax: x must be a plain array.*x.compute", (fa.softmax, x)),
+        (r"moments: x must have dtype .* got object", (fa.moments, x.astype(object))),
+        (r"mean_var: axis must be from -2 to 1", (fa.mean_var, x, 2)),
+        (r"dask\.moments: x must be a dask array, .*use fastact.moments", (fa.dask.moments, 1)),
+    ):  # fmt: skip
+        function, *args = call
+        with pytest.raises((TypeError, ValueError), match=rf"^fastact\.{words}"):
+            function(*args)
+    with pytest.raises(TypeError, match="out must be None for a dask array"):
+        fa.mean_var(x, out=(np.empty(()), None))
+    with pytest.raises(NotImplementedError, match="expected Dask Array"):
+        fa.mish(x, out=np.empty(x.shape, np.float32))
+
+
+def test_threads_of_a_task():
+    def count(block: Any) -> Any:
+        return np.full(block.shape, fa.get_num_threads())
+
+    from fastact.dask import Task, _task
+    from fastact.runtime.config import config
+
+    with fa.num_threads(3):
+        assert _task(count)(np.ones(1)) == 1
+        assert fa.get_num_threads() == 3
+        assert config()["dask"] == {"threads of a task": "1, by default"}
+        with dask.config.set({"fastact.threads-per-task": 2}):
+            task = _task(count)
+            assert config()["dask"] == {"threads of a task": "2, by dask.config"}
+        assert pickle.loads(pickle.dumps(Task(fa.mish, 2))).threads == task.threads == 2
+        assert task(np.ones(1)) == 2
