@@ -1,4 +1,4 @@
-"""Sums and moments: time of a call, and peak of memory."""
+"""Sums, moments and statistics: time of a call, and peak of memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .common import DTYPES, dtype_named, names, normal, op_named, with_out
 
-OPS = names("reductions")
+OPS = [*names("reductions"), *names("statistics")]
 Axis = int | tuple[int, ...] | None
 
 # Each way of walking: shape, and the axes that are summed over.

@@ -82,6 +82,9 @@ struct Itself {
 struct Square {
   FASTACT_HD double operator()(double x) const { return x * x; }
 };
+struct Valid {
+  FASTACT_HD double operator()(double x) const { return x == x ? x : 0.0; }
+};
 
 // The sum of f over the lanes of a vector, in double, by a tree: the conversions are exact. Their
 // rate against that of memory: docs/design/cuda.md, "Reductions".

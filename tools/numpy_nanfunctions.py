@@ -1,0 +1,86 @@
+"""NumPy's own tests of its nan-functions, run against ours.
+
+    python tools/numpy_nanfunctions.py
+
+numpy.lib.tests.test_nanfunctions is collected with `nansum`, `nanmean`, `nanvar` and `nanstd` replaced
+by ours under NumPy's signature. What deviates, and why, stands in DEVIATIONS: a failure that is not
+there, or one that is there and passes, ends the script with an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastact as fa
+
+#: A part of a test's name, and why ours deviates.
+DEVIATIONS: dict[str, str] = {
+    "_dtype_from_dtype": "no dtype=: 16-bit data are computed in float32, and sums in double, anyway",
+    "test_dtype_from_char": "no dtype=",
+    "test_dtype_from_input": "complex is refused",
+    "test_where": "no where=",
+    "test_object": "objects are refused",
+    "test_mean": "no mean= that was computed before",
+    "test_ddof_corrections": "",
+}
+
+
+def under_numpys_signature(op: Any) -> Callable[..., Any]:
+    """Ours, called as NumPy's; what it does not take is a TypeError that says so."""
+
+    def function(
+        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, **more: Any
+    ) -> Any:
+        if "correction" in more:
+            if ddof != 0:
+                raise ValueError("ddof and correction can't be provided simultaneously.")
+            ddof = more.pop("correction")
+        named = {"correction": ddof} if "correction" in op.entry_points["call"].defaults else {}
+        named |= {} if dtype is None else {"dtype": dtype}
+        more = {name: v for name, v in more.items() if v is not np._NoValue}
+        return op(a, axis, out=out, **named, **more)
+
+    function.__name__ = op.name
+    return function
+
+
+class Outcomes:
+    """What pytest reports of each test."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, str] = {}
+        self.passed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        name = report.nodeid.partition("::")[2]
+        if report.failed:
+            self.failed[name] = str(report.longrepr).strip().splitlines()[-1]
+        elif report.when == "call" and report.passed:
+            self.passed.append(name)
+
+
+def main() -> int:
+    """Run them, and print the list."""
+    for name in ("nansum", "nanmean", "nanvar", "nanstd"):
+        setattr(np, name, under_numpys_signature(fa.ops[name]))
+    outcomes = Outcomes()
+    file = "numpy.lib.tests.test_nanfunctions"
+    chosen = "not median and not percentile and not quantile and not ArgminArgmax and not MinMax"
+    options = ["--pyargs", file, "-q", "-k", chosen, "-p", "no:cacheprovider", "--tb=line", "-W", "ignore::pytest.PytestWarning", "-c", "/dev/null", "--no-header", "--no-summary"]
+    pytest.main(options, plugins=[outcomes])
+    unexplained = 0
+    for name, message in sorted(outcomes.failed.items()):
+        reason = next((why for part, why in DEVIATIONS.items() if part in name), "")
+        unexplained += not reason
+        print(f"{'deviates' if reason else 'FAILED'}: {name}: {reason or message}")
+    print(f"{len(outcomes.passed)} passed, {len(outcomes.failed)} deviate, {unexplained} unexplained")
+    return min(unexplained, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
