@@ -199,8 +199,8 @@ def reduce_moments(
         return
     moments = call.native.moments  # which walks results by one set of strides
     for view in given:
-        parts = (part if part is view else None for part in (mean, low, second, count))
-        call.run(moments, x, *parts, *options)
+        a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
+        call.run(moments, x, a, b, c, d, *options)
 
 
 def _steps(view: View) -> list[int]:
@@ -241,8 +241,8 @@ def slopes_over(
     low = None if is_narrow else call.temporary("x", kept)
     slope = None if of_m2 is None else call.temporary("x", kept, dtype)
     reduce_moments(call, axes, mean, low, slope, None, of_m2 or M2, correction, skips)
-    parts = (None if v is None else v.broadcast_to(x.shape) for v in (low, slope))
-    return mean.broadcast_to(x.shape), *parts
+    low, slope = (None if v is None else v.broadcast_to(x.shape) for v in (low, slope))
+    return mean.broadcast_to(x.shape), low, slope
 
 
 def slope_over(

@@ -52,7 +52,8 @@ class Moments:
         is_array = hasattr(self.count, "shape") and hasattr(self.count, "dtype")
         is_array = is_array and str(self.count.dtype).rpartition(".")[2].startswith("float")
         count = self.count if is_array else axes.integer(where, "count", self.count)
-        if bool((count < 0).any()) if is_array else count < 0:
+        below: Any = count < 0
+        if bool(below.any() if is_array else below):
             raise ValueError(
                 f"{where}: count must not be negative, got {validate.describe(self.count)}"
             )

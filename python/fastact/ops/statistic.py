@@ -40,8 +40,8 @@ from .types import ArrayOrNumber
 #: What NumPy warns of where a statistic has too few elements.
 _WARNINGS = {
     "mean": "Mean of empty slice",
-    "var": "Degrees of freedom <= 0 for slice",
-    "std": "Degrees of freedom <= 0 for slice",
+    "var": "Degrees of freedom <= 0 for slice.",
+    "std": "Degrees of freedom <= 0 for slice.",
 }
 _OF_M2 = {"var": VARIANCE, "std": DEVIATION}
 _SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}

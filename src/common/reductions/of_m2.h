@@ -1,8 +1,6 @@
 // What becomes of m2, the sum of the squared distances from a mean, of `count` values.
 #pragma once
 
-#include <cmath>
-
 #include "common/core/macros.h"
 
 namespace fastact {
@@ -32,10 +30,10 @@ FASTACT_HD double second_moment(OfM2 what, double m2, double count, double corre
   const double divisor = left > 0 ? left : skips ? __builtin_nan("") : 0.0;
   switch (what) {
     case kVariance: return m2 / divisor;
-    case kDeviation: return sqrt(m2 / divisor);
+    case kDeviation: return __builtin_sqrt(m2 / divisor);
     case kMeanSlope: return 1 / count;
     case kVarianceSlope: return 2 / divisor;
-    case kDeviationSlope: return m2 == 0 ? 0.0 : 1 / (divisor * sqrt(m2 / divisor));
+    case kDeviationSlope: return m2 == 0 ? 0.0 : 1 / (divisor * __builtin_sqrt(m2 / divisor));
     default: return m2;
   }
 }

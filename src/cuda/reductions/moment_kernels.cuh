@@ -2,6 +2,7 @@
 // explains the plan, tile_loader.cuh the reading.
 #pragma once
 
+#include "common/reductions/of_m2.h"
 #include "cuda/reductions/kernels.cuh"
 #include "cuda/reductions/shifted_moments.cuh"
 

@@ -13,9 +13,9 @@ struct MomentOutputs {
   Operand mean, low, second, count;  // OUT: the mean; what its rounding lost; what `of_m2` says; how
                                      // many elements
   int dtype;
-  OfM2 of_m2;
-  double correction;
-  bool skips;  // NaN
+  OfM2 of_m2 = kM2;
+  double correction = 0;
+  bool skips = false;  // NaN
 };
 
 // x IN is not empty. workspace: as many bytes as moments_workspace asks for, aligned to 16.
