@@ -119,8 +119,7 @@ struct ValidMean : Sum {
   template <bool has_errors>
   static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
                                int64_t n) {
-    for (int s = 0; s < kSets; ++s)
-      Sum::merge<has_errors>(set_of(from, s), 0, set_of(to, s), 0, n);
+    for (int s = 0; s < kSets; ++s) Sum::merge<has_errors>(set_of(from, s), 0, set_of(to, s), 0, n);
   }
   static FASTACT_HD Results set_of(const Results& all, int s) {
     const int64_t at = s * all.pitch;

@@ -139,8 +139,8 @@ struct Accumulator {
 
   int sets;        // numbers of a lane, and of a result
   bool has_shift;  // terms count from a number amid them, at first the first one of their block
-  bool retries;    // the shift is the first finite one of a block's first kShiftTerms; where there is
-                   // none it is 0, and what is found with it the shift of a second pass
+  bool retries;  // the shift is the first finite one of a block's first kShiftTerms; where there is
+                 // none it is 0, and what is found with it the shift of a second pass
   int passes[kDTypes];  // over a block; the second has the first result of the one before as shift
 
   // results OUT [sets][to_pitch] of n terms, from their folded lanes IN [sets][pitch], of each of

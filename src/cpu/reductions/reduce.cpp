@@ -113,7 +113,7 @@ struct BlockMerger {
   const int count;
   const Reducer& r;  // the first: they have the same terms
   const int sets;
-  static constexpr int64_t kAll = std::max(kMostColumns, kMostSets * kTile);
+  static constexpr int64_t kAll = std::max(kMostColumns, kMostSets* kTile);
   alignas(64) double memory[2][2][kAll];
 
   struct Given {
@@ -127,9 +127,7 @@ struct BlockMerger {
         sets(r.accumulator->sets) {}
 
   // Several sets share the columns: outputs of an array are kTile a task, at most.
-  Results local(int i) {
-    return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile};
-  }
+  Results local(int i) { return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile}; }
 
   // to OUT (count n): one chunk.
   void chunk(BlockSource& source, int64_t first, int64_t n, int64_t index, const Results& to) {

@@ -54,17 +54,17 @@ struct Reducer {
   int dtype, y_dtype;
   int64_t item, y_item;
   const char* x;
-  char* y;              // the sum, or the mean
-  double divisor = 1;   // of the sum
-  bool accumulate;      // y IN/OUT
+  char* y;             // the sum, or the mean
+  double divisor = 1;  // of the sum
+  bool accumulate;     // y IN/OUT
   // Of moments, each of these and y null: not wanted.
-  char* low;            // what the mean lost when it was rounded
-  char* second;         // what `of_m2` says
-  char* count;          // how many terms were not NaN
+  char* low;     // what the mean lost when it was rounded
+  char* second;  // what `of_m2` says
+  char* count;   // how many terms were not NaN
   OfM2 of_m2;
   double correction;
   int* is_degenerate = nullptr;  // OUT: 1 where an output has too few terms; null: not asked
-  Axes outputs, terms;  // innermost last
+  Axes outputs, terms;           // innermost last
   Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows

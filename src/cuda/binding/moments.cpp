@@ -6,8 +6,8 @@
 namespace fastact {
 namespace {
 
-int64_t py_moments_workspace(const py::object& x, const py::object& y,
-                             const std::vector<int>& axes, bool) {
+int64_t py_moments_workspace(const py::object& x, const py::object& y, const std::vector<int>& axes,
+                             bool) {
   const Array a = array_of(x), b = array_of(y);
   check_rank(a.operand, "x");
   const Reduced reduced(axes, a.operand.ndim);
@@ -92,14 +92,14 @@ void py_statistic_backward(const py::object& dy, const py::object& slope, const 
     check_shape(c.operand, a.operand, "mean");
     fits &= c.dtype == wide;
     for (int i = 0; i < a.operand.ndim && is_narrow; ++i)
-      fits &= a.operand.shape[i] == 1 ||
-              byte_stride(c.operand, i, sizeof(double)) == byte_stride(b.operand, i, sizeof(double));
+      fits &= a.operand.shape[i] == 1 || byte_stride(c.operand, i, sizeof(double)) ==
+                                             byte_stride(b.operand, i, sizeof(double));
   }
   if (!fits) refuse("slope, mean and low must be of the dtypes and strides that dx asks for");
   check_if_like(low, a, "low");
   if (is_empty(a.operand)) return;
-  const Operand arrays[] = {array_of(dy).operand, b.operand, array_of(x).operand,
-                            c.operand,            d.operand, a.operand};
+  const Operand arrays[] = {
+      array_of(dy).operand, b.operand, array_of(x).operand, c.operand, d.operand, a.operand};
   on_device(a, [&](auto element) {
     statistic_backward<decltype(element)>(arrays, skips, accumulate, stream_of(stream));
   });
@@ -110,7 +110,8 @@ void py_statistic_backward(const py::object& dy, const py::object& slope, const 
 void bind_moments(py::module_& m) {
   m.def("moments_workspace", py_moments_workspace, "Bytes of scratch that `moments` needs.");
   m.def("moments", py_moments,
-        "mean OUT, low OUT, second OUT = what of_m2 says, count OUT, of x IN over axes; each or None.");
+        "mean OUT, low OUT, second OUT = what of_m2 says, count OUT, of x IN over axes; each or "
+        "None.");
   m.def("statistic_backward", py_statistic_backward,
         "dx OUT = slope dy (x - mean), without a mean slope dy, or dx IN/OUT += of the same.");
   m.def("moments_backward", py_moments_backward,

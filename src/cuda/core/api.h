@@ -41,8 +41,8 @@ void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream)
 enum Term : int { kIdentity, kSquare, kValid };
 
 // y OUT = sum of x IN, of its squares or of what is not NaN, over the axes for which `reduced` says
-// so, / divisor, or y IN/OUT += of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes as
-// sum_workspace asks for, aligned to 16.
+// so, / divisor, or y IN/OUT += of the same; y has length 1 there and is not empty, which x may be.
+// workspace: as many bytes as sum_workspace asks for, aligned to 16.
 template <class T>
 int64_t sum_workspace(Term term, const Operand& x, const Operand& y, const bool* reduced);
 template <class T>

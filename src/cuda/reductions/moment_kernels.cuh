@@ -201,8 +201,7 @@ struct ColumnLane {
       const double share = 1.0 / rows;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const auto mean =
-            Shift<T>(double(shift[j]) + (skips ? sum[j] / count(j) : sum[j] * share));
+        const auto mean = Shift<T>(double(shift[j]) + (skips ? sum[j] / count(j) : sum[j] * share));
         if (is_finite(double(mean))) move(j, count(j), mean);
       }
     }

@@ -23,9 +23,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 const Operand& model_of(const MomentOutputs& outputs) {
-  return outputs.mean.data     ? outputs.mean
-         : outputs.second.data ? outputs.second
-                               : outputs.count;
+  return outputs.mean.data ? outputs.mean : outputs.second.data ? outputs.second : outputs.count;
 }
 
 // dx = share dmean + scale dsecond ((x - mean) - low)
@@ -109,8 +107,8 @@ void run_statistic_backward(const Operand (&arrays)[6], bool skips, bool accumul
     const Operand some[] = {arrays[0], arrays[2], arrays[1], arrays[5]};
     plan_elementwise(&plan, sizeof(T), 4, some);
     const bool is_one = plan.strides[2][plan.ndim - 1] == 0;
-    const StatisticBackwardNarrow<T, has_mean> f{
-        has_mean ? arrays[3].data - arrays[1].data : 0, of_nan, is_one};
+    const StatisticBackwardNarrow<T, has_mean> f{has_mean ? arrays[3].data - arrays[1].data : 0,
+                                                 of_nan, is_one};
     run_strided<T, 2, true>(plan, accumulate, f, stream);
   } else {
     StatisticBackward<T, has_mean> f{};
@@ -149,9 +147,9 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
   const Reduction plan = plan_reduction(x, model, reduced, sizeof(T), false);
   const int64_t y_offset = plan.y - model.data;
   const auto data = [&](const Operand& y) { return y.data ? y.data + y_offset : nullptr; };
-  const MomentResults to{data(outputs.mean), data(outputs.low),  data(outputs.second),
-                         data(outputs.count), outputs.of_m2,     outputs.correction,
-                         outputs.skips,      outputs.dtype == kF64};
+  const MomentResults to{data(outputs.mean),  data(outputs.low),    data(outputs.second),
+                         data(outputs.count), outputs.of_m2,        outputs.correction,
+                         outputs.skips,       outputs.dtype == kF64};
   if (outputs.skips)
     reduce<T, MomentKernels<T, true>>(plan, to, workspace, false, stream);
   else

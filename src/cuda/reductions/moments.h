@@ -10,8 +10,8 @@ FASTACT_BEGIN_NAMESPACE
 // Where moments go. Each without data is not wanted; the others have x's rank, length 1 along each
 // reduced axis, and the same strides. dtype: of all of them, x's or double.
 struct MomentOutputs {
-  Operand mean, low, second, count;  // OUT: the mean; what its rounding lost; what `of_m2` says; how
-                                     // many elements
+  Operand mean, low, second, count;  // OUT: the mean; what its rounding lost; what `of_m2` says;
+                                     // how many elements
   int dtype;
   OfM2 of_m2 = kM2;
   double correction = 0;
