@@ -13,7 +13,9 @@ namespace {
 constexpr int64_t kGathered = 2048;  // elements gathered at a time
 
 struct ArrayInputs : BlockSource {
-  static constexpr int64_t kPitch = kLanes * kTile;
+  // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
+  // the cache.
+  static constexpr int64_t kPitch = kLanes * kTile + 72;
   const Reducer& r;
   const Accumulator& a;
   const int passes;
