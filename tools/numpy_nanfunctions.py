@@ -2,8 +2,8 @@
 
     python tools/numpy_nanfunctions.py
 
-numpy.lib.tests.test_nanfunctions is collected with `nansum`, `nanmean`, `nanvar` and `nanstd` replaced
-by ours under NumPy's signature. What deviates, and why, stands in DEVIATIONS: a failure that is not
+numpy.lib.tests.test_nanfunctions is collected with `nansum`, `nanmean`, `nanvar` and `nanstd`
+replaced by ours under NumPy's signature. What deviates, and why, stands in DEVIATIONS: a failure that is not
 there, or one that is there and passes, ends the script with an error.
 """
 
@@ -36,7 +36,11 @@ DEVIATIONS: dict[str, str] = {
     "test_dtype_from_char": "no dtype=",
     "test_nanfunc_ddof[nanstd-1d-f]": "NumPy's own float32 result is the less accurate one",
     # Complex, and extended precision, where the message is that of a warning that did not come.
-    **{f"test_allnans[{shape}-{kind}": "no kernels for it" for shape in ("0d", "2d") for kind in "DFGg"},
+    **{
+        f"test_allnans[{shape}-{kind}": "no kernels for it"
+        for shape in ("0d", "2d")
+        for kind in "DFGg"
+    },
 }
 
 
@@ -93,7 +97,9 @@ def main() -> int:
         reason = next((why for part, why in DEVIATIONS.items() if part in text), "")
         unexplained += not reason
         print(f"{'deviates' if reason else 'FAILED'}: {name}: {reason or message}")
-    print(f"{len(outcomes.passed)} passed, {len(outcomes.failed)} deviate, {unexplained} unexplained")
+    print(
+        f"{len(outcomes.passed)} passed, {len(outcomes.failed)} deviate, {unexplained} unexplained"
+    )
     return min(unexplained, 1)
 
 

@@ -1,6 +1,8 @@
 // The functions of the CPU module's moments.pyx, for arrays on a GPU.
 #include "cuda/reductions/moments.h"
 
+#include <optional>
+
 #include "cuda/binding/bindings.h"
 
 namespace fastact {
@@ -20,7 +22,7 @@ int64_t py_moments_workspace(const py::object& x, const py::object& y, const std
 
 void py_moments(const py::object& x, const py::object& mean, const py::object& low,
                 const py::object& second, const py::object& count, const std::vector<int>& axes,
-                int of_m2, double correction, bool skips, const py::object&,
+                int of_m2, double correction, bool skips, const std::optional<std::string>&,
                 const py::object& workspace, uintptr_t stream) {
   const Array a = array_of(x);
   const Optional b(mean), c(low), d(second), e(count);
