@@ -3,8 +3,8 @@
     python tools/numpy_nanfunctions.py
 
 numpy.lib.tests.test_nanfunctions is collected with `nansum`, `nanmean`, `nanvar` and `nanstd`
-replaced by ours under NumPy's signature. What deviates, and why, stands in DEVIATIONS: a failure that is not
-there, or one that is there and passes, ends the script with an error.
+replaced by ours under NumPy's signature. What deviates, and why, stands in DEVIATIONS: any other
+failure ends the script with an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEVIATIONS: dict[str, str] = {
     "unknown keyword 'where'": "no where=",
     "unknown keyword 'mean'": "no mean= that was computed before: there is one pass",
     "must be a plain array": "subclasses, which mean something by their memory, are refused",
-    "test_signature_match": "the signatures are those of fastact, keyword-only where torch lacks them",
+    "test_signature_match": "fastact's signatures: keyword-only where torch lacks them",
     "int64') = np.": "sums of integers are of float64",
     "test_dtype_from_input": "the list of dtypes begins with complex ones",
     "test_dtype_from_char": "no dtype=",

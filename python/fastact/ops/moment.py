@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
@@ -97,7 +95,7 @@ class AxisMoments(CachedOp[P, R]):
         """The count, the mean, the other result, and x as it was computed on."""
         entry = self.entry_points[name]
         options, where = entry.bind(args, kwargs), entry.where
-        with Call(where, options.stream, integers=np.float64, x=options.x) as call:
+        with Call(where, options.stream, x=options.x) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             skips = getattr(options, "skipna", False)
@@ -141,7 +139,7 @@ class AxisMoments(CachedOp[P, R]):
             )
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
         skips = getattr(options, "skipna", False)
-        with Call(where, options.stream, integers=np.float64, x=options.x, **gradients) as call:
+        with Call(where, options.stream, x=options.x, **gradients) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             divisor = self._divisor(over.each, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ class Statistics(Adapter):
         if "correction" in op.entry_points["call"].defaults and draw.chance(0.5):
             named["correction"] = number(r, 0, 1, 1.5)
         x = draw.leader("x", shape, r.choice(_VALUES if entry != "backward" else ("wide", "far")))
+        if x.stored is not None:  # integers, which np.mean has as float64
+            draw.dtype, x = FLOAT64, replace(x, dtype=FLOAT64)
         notes = {"axes": axes, "shape": shape, "result": result}
         if entry != "backward":
             outs = draw.outs([("y", result, draw.dtype)], {}, forbidden=(x,))
