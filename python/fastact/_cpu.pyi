@@ -13,6 +13,7 @@ _A = TypeVar("_A", bound=Array)
 ACTIVATIONS: tuple[str, ...]
 DTYPE_NAMES: tuple[str, ...]
 VIEW_DTYPE_NAMES: tuple[str, ...]
+OF_M2: tuple[str, ...]
 TERMS: tuple[str, ...]
 GATE_KINDS: tuple[str, ...]
 SOFTMAX_KINDS: tuple[str, ...]
@@ -156,6 +157,7 @@ def sum(
     x: View,
     y: View,
     axes: tuple[int, ...],
+    divisor: float,
     workspace: View | None,
     accumulate: bool,
     stream: int,
@@ -223,17 +225,33 @@ def gated_backward(
     workspace: View | None,
     stream: int,
 ) -> None: ...
-def moments_workspace(x: View, y: View, axes: tuple[int, ...]) -> int: ...
+def moments_workspace(x: View, y: View, axes: tuple[int, ...], skips: bool) -> int: ...
 def moments(
     x: View,
     mean: View | None,
     low: View | None,
     second: View | None,
+    count: View | None,
     axes: tuple[int, ...],
-    divisor: float,
+    of_m2: int,
+    correction: float,
+    skips: bool,
+    warning: str | None,
     workspace: View | None,
     stream: int,
 ) -> None: ...
+def statistic_backward(
+    dy: View,
+    slope: View,
+    x: View,
+    mean: View | None,
+    low: View | None,
+    dx: View,
+    skips: bool,
+    accumulate: bool,
+    stream: int,
+) -> None: ...
+def warn(what: str) -> None: ...
 def moments_backward(
     dmean: View,
     dsecond: View,
