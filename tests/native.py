@@ -108,19 +108,21 @@ def summed(*shape: int, axes: tuple[int, ...]) -> Native:
     return m.call(
         f"sum {shape} {axes}",
         lambda: _cpu.sum_workspace(0, x, y, axes),
-        lambda workspace: _cpu.sum(0, x, y, axes, workspace, False, 0),
+        lambda workspace: _cpu.sum(0, x, y, axes, 1.0, workspace, False, 0),
     )
 
 
-def moments(*shape: int, axes: tuple[int, ...]) -> Native:
+def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     m = Maker()
     x = m.given(*shape)
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
     return m.call(
-        f"moments {shape} {axes}",
-        lambda: _cpu.moments_workspace(x, mean, axes),
-        lambda workspace: _cpu.moments(x, mean, None, second, axes, 2.0, workspace, 0),
+        f"moments {shape} {axes}{', skipping' if skips else ''}",
+        lambda: _cpu.moments_workspace(x, mean, axes, skips),
+        lambda workspace: _cpu.moments(
+            x, mean, None, second, None, axes, 1, 0.0, skips, None, workspace, 0
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Sums and moments: time of a call, and peak of memory."""
+"""Sums, moments and statistics: time of a call, and peak of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from .common import DTYPES, arrays_of, dtype_named, names, normal, op_named, with_out
 
-OPS = names("reductions")
+OPS = [*names("reductions"), *names("statistics")]
 Axis = int | tuple[int, ...] | None
 
 # Each way of walking: shape, and the axes that are summed over.

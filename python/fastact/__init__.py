@@ -30,6 +30,7 @@ from .ops.op import names_of_ops as _names_of_ops
 from .ops.op import ops as ops
 from .ops.reductions import *
 from .ops.softmaxes import *
+from .ops.statistics import *
 from .runtime.config import show_config as show_config
 from .runtime.threads import get_num_threads as get_num_threads
 from .runtime.threads import num_threads as num_threads

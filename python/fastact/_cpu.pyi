@@ -14,6 +14,7 @@ ACTIVATIONS: tuple[str, ...]
 SAVE_VALUE: frozenset[str]
 DTYPE_NAMES: tuple[str, ...]
 VIEW_DTYPE_NAMES: tuple[str, ...]
+OF_M2: tuple[str, ...]
 TERMS: tuple[str, ...]
 GATE_KINDS: tuple[str, ...]
 SOFTMAX_KINDS: tuple[str, ...]
@@ -157,6 +158,7 @@ def sum(
     x: View,
     y: View,
     axes: tuple[int, ...],
+    divisor: float,
     workspace: View | None,
     accumulate: bool,
     stream: int,
@@ -224,17 +226,33 @@ def gated_backward(
     workspace: View | None,
     stream: int,
 ) -> None: ...
-def moments_workspace(x: View, y: View, axes: tuple[int, ...]) -> int: ...
+def moments_workspace(x: View, y: View, axes: tuple[int, ...], skips: bool) -> int: ...
 def moments(
     x: View,
     mean: View | None,
     low: View | None,
     second: View | None,
+    count: View | None,
     axes: tuple[int, ...],
-    divisor: float,
+    of_m2: int,
+    correction: float,
+    skips: bool,
+    warning: str | None,
     workspace: View | None,
     stream: int,
 ) -> None: ...
+def statistic_backward(
+    dy: View,
+    slope: View,
+    x: View,
+    mean: View | None,
+    low: View | None,
+    dx: View,
+    skips: bool,
+    accumulate: bool,
+    stream: int,
+) -> None: ...
+def warn(what: str) -> None: ...
 def moments_backward(
     dmean: View,
     dsecond: View,

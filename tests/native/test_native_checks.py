@@ -108,6 +108,7 @@ def test_every_family_is_there(recorded):
     assert names >= {
         *("activation_forward", "activation_backward", "sum", "broadcast", "sum_backward"),
         *("square_value_and_grad", "moments", "moments_backward", "bias_act_forward"),
+        "statistic_backward",
         *("bias_act_backward", "norm_forward", "norm_backward", "batch_norm_forward"),
         *("batch_norm_backward", "norm_apply", "gates_forward", "gates_backward"),
         *("gated_forward", "gated_backward"),

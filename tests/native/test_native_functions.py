@@ -28,6 +28,7 @@ _WRITTEN = {
     "bool": bool,
     "int": int,
     "None": type(None),
+    "str | None": str | None,
 }
 
 

@@ -26,6 +26,7 @@ from fastact.ops.bounds import (
     MomentBounds,
     NormBounds,
     SoftmaxBounds,
+    StatisticBounds,
     SumBounds,
     text,
 )
@@ -52,6 +53,11 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     if isinstance(bounds, MomentBounds):
         shares = [bounds.mean, bounds.m2, bounds.m2_double, bounds.far]
         return [text(a) for a in shares], [f"{bounds.gradient:g} u", text(bounds.mean)]
+    if isinstance(bounds, StatisticBounds):
+        if bounds.of in ("sum", "mean"):
+            return [f"{bounds.sums.ulp:g} ULP", text(bounds.sums.absolute)], ["6 u"]
+        m, half = bounds.moments, 2 if bounds.of == "std" else 1
+        return [text(a / half) for a in (m.m2, m.m2_double, m.far)], [f"{bounds.gradient:g} u"]
     if isinstance(bounds, BiasBounds):
         z = f"{bounds.sums:g} u (abs(x) + abs(bias) + abs(residual))"
         return [z], [z, f"{bounds.dbias.ulp:g} ULP", text(bounds.dbias.absolute)]

@@ -27,6 +27,7 @@ BACKWARD["batch_norm.backward_reduce"] = halves
 def test_all_ops_are_held():
     """An op that `calls` does not know how to call is not forgotten."""
     families = {"activations", "bias", "gated", "reductions", "norms", "gates", "softmax"}
+    families |= {"statistics"}
     assert {op.name for op in OPS} == {o.name for o in fa.ops.values() if o.family in families}
 
 

@@ -68,7 +68,7 @@ def test_without_workspace(op, many_threads):
     source, target = _cpu.View.from_numpy(x), _cpu.View.from_numpy(y)
     term = op.term
     assert _cpu.sum_workspace(term, source, target, (0,)) > 0
-    _cpu.sum(term, source, target, (0,), None, False, 0)
+    _cpu.sum(term, source, target, (0,), 1.0, None, False, 0)
     assert_same_bits(y[0], op(x, 0))
 
 

@@ -679,11 +679,11 @@ def test_other_functions_take_no_masks_and_indices(device):
         calls = [
             (m.activation_forward, (0, wrong, wrong, (), 0)),
             (m.activation_backward, (0, wrong, x, x, (), False, 0)),
-            (m.sum, (0, wrong, wrong, (), None, False, 0)),
+            (m.sum, (0, wrong, wrong, (), 1.0, None, False, 0)),
             (m.sum_workspace, (0, wrong, wrong, ())),
             (m.sum_backward, (0, wrong, wrong, wrong, False, 0)),
             (m.broadcast, (wrong, wrong, False, 0)),
-            (m.moments_workspace, (wrong, wrong, ())),
+            (m.moments_workspace, (wrong, wrong, (), True)),
             (m.bias_act_forward, (0, x, short, None, x, 1, (), 0)),
             (m.bias_act_forward, (0, wrong, bias, None, wrong, 1, (), 0)),
             (m.norm_forward_workspace, (wrong, (1,), ())),

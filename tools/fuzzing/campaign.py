@@ -44,6 +44,7 @@ BATCH = 50  # cases that are compared with the other process at a time
 _FLIPS_FROM = 5000  # elements; smaller calls are over before another thread is awake
 _WEIGHTS = {
     "activations": 3, "bias": 3, "gated": 3, "reductions": 3, "norms": 5, "gates": 3, "softmax": 4,
+    "statistics": 3,
 }  # fmt: skip
 
 

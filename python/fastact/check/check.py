@@ -13,13 +13,14 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, table
-from . import activations, bias, gated, gates, moments, norms, reductions, softmax
+from . import activations, bias, gated, gates, moments, norms, reductions, softmax, statistics
 from .common import Check, Options, Report
 
 CHECKS = (
     activations.CHECK,
     reductions.CHECK,
     moments.CHECK,
+    statistics.CHECK,
     bias.CHECK,
     gated.CHECK,
     norms.CHECK,

@@ -294,10 +294,15 @@ def sum_error(row: Float64, y: float) -> float:
 
 
 # What the kernels' sums add up of an element, by the name of the term, and its derivative.
-TERM: dict[str, Callable[[Any], Any]] = {"identity": lambda x: x, "square": lambda x: x * x}
+TERM: dict[str, Callable[[Any], Any]] = {
+    "identity": lambda x: x,
+    "square": lambda x: x * x,
+    "valid": lambda x: np.where(x == x, x, 0.0),
+}
 TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
     "identity": lambda x: 1 + 0 * x,
     "square": lambda x: 2 * x,
+    "valid": lambda x: np.where(x == x, 1.0, 0.0),
 }
 
 
@@ -310,6 +315,74 @@ def moments(
     d = wide - mean
     m2 = (d * d).sum(axes, keepdims=keepdims)
     return mean if keepdims else np.squeeze(mean, axes), m2
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of elements over axes, which are kept, in extended precision; counts says which ones count.
+
+    magnitude : the mean of their abs(x). largest : the largest of these.
+    """
+
+    x: NDArray[np.longdouble]
+    counts: NDArray[np.bool_]
+    count: Any
+    mean: Any
+    m2: Any
+    magnitude: Any
+    largest: Any
+
+    @staticmethod
+    def of(x: Any, axes: tuple[int, ...], skips: bool) -> "Statistics":
+        """Of x; skips: NaN."""
+        wide = x.astype(np.longdouble)
+        counts = wide == wide if skips else np.full(wide.shape, True)
+        held = np.where(counts, wide, 0)
+        with np.errstate(all="ignore"):
+            count = counts.sum(axes, keepdims=True).astype(np.longdouble)
+            mean = held.sum(axes, keepdims=True) / count
+            d = np.where(counts, wide - mean, 0)
+            d -= d.sum(axes, keepdims=True) / count  # the mean's own rounding
+            m2 = np.where(counts, d * d, 0).sum(axes, keepdims=True)
+            size = np.abs(held)
+            magnitude = size.sum(axes, keepdims=True) / count
+        largest = size.max(axes, keepdims=True, initial=0)
+        return Statistics(wide, counts, count, mean, m2, magnitude, largest)
+
+    def statistic(self, of: str, correction: float = 0) -> Any:
+        """The sum, mean, var or std."""
+        with np.errstate(all="ignore"):
+            if of == "sum":
+                return np.where(self.counts, self.x, 0).sum(self._axes, keepdims=True)
+            if of == "mean":
+                return self.mean
+            var = self.m2 / np.maximum(self.count - correction, 0)
+            return np.sqrt(var) if of == "std" else var
+
+    def slope(self, of: str, correction: float = 0) -> Any:
+        """What dy is multiplied by to give dx, of a sum or a mean; else to give it of x - mean."""
+        with np.errstate(all="ignore"):
+            if of == "sum":
+                return 1 + 0 * self.count
+            if of == "mean":
+                return 1 / self.count
+            left = np.maximum(self.count - correction, 0)
+            if of == "var":
+                return 2 / left
+            return np.where(self.m2 == 0, 0, 1 / (left * np.sqrt(self.m2 / left)))
+
+    def gradient(self, of: str, dy: Any, correction: float = 0) -> Any:
+        """dx, for a dy with the axes kept."""
+        with np.errstate(all="ignore"):
+            dx = dy * self.slope(of, correction) * np.ones(self.x.shape)
+            if of in ("var", "std"):
+                dx = dx * (self.x - self.mean)
+        return np.where(self.counts, dx, 0)
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        pairs = zip(self.count.shape, self.x.shape, strict=True)
+        return tuple(i for i, (n, m) in enumerate(pairs) if n != m)
 
 
 # --- bias -----------------------------------------------------------------------------------------

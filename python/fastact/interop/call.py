@@ -35,6 +35,7 @@ class Call:
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
     also : dtypes that an array of that name may have beside those that are computed: of a mask, of
     indices. No number stands for such an array.
+    integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
@@ -49,10 +50,12 @@ class Call:
         where: str,
         stream: Any = None,
         also: Any = MappingProxyType({}),
+        integers: Any = None,
         **values: Any,
     ) -> None:
         self.where = where
         self._also: Mapping[str, Sequence[str]] = also
+        self._integers = integers
         for name, value in values.items():
             foreign.plain(where, name, value)
         frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}
@@ -137,7 +140,7 @@ class Call:
             dtype = None if name == leader else self.arrays[leader].dtype
             value = to_numpy(self.where, name, value, dtype, also)
         elif self.framework is NUMPY and name == leader:
-            value = to_numpy(self.where, name, value)
+            value = to_numpy(self.where, name, value, integers=self._integers)
         elif self.framework is NUMPY and also:
             value = whole_numbers(value, also)
         self.arrays[name] = value

@@ -340,14 +340,20 @@ def whole_numbers(array: NDArray[Any], also: Sequence[str]) -> NDArray[Any]:
 
 
 def to_numpy(
-    where: str, argument: str, value: Any, dtype: Any = None, also: Sequence[str] = ()
+    where: str,
+    argument: str,
+    value: Any,
+    dtype: Any = None,
+    also: Sequence[str] = (),
+    integers: Any = None,
 ) -> NDArray[Any]:
     """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
 
     also : dtypes that it may have beside those that are computed.
 
-    Without a dtype, integers get the one that np.tanh would compute in. To a dtype real numbers are
-    rounded, and no finite one to infinity.
+    integers : the dtype that they get; None: the one that np.tanh would compute in.
+
+    To a dtype real numbers are rounded, and no finite one to infinity.
     """
     try:
         array: NDArray[Any] = np.asanyarray(value)
@@ -365,7 +371,7 @@ def to_numpy(
     if dtype is None:
         if array.dtype.kind not in "biu":
             return array
-        return array.astype(np.tanh.resolve_dtypes((array.dtype, None))[0])
+        return array.astype(integers or np.tanh.resolve_dtypes((array.dtype, None))[0])
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise validate.wrong_dtype(where, argument, array.dtype.name)
     with np.errstate(all="ignore"):

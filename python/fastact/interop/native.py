@@ -36,6 +36,7 @@ class Native(Protocol):
         x: View,
         y: View,
         axes: tuple[int, ...],
+        divisor: float,
         workspace: View | None,
         accumulate: bool,
         stream: int,
@@ -51,7 +52,7 @@ class Native(Protocol):
 
     def broadcast(self, x: View, y: View, accumulate: bool, stream: int) -> None: ...
 
-    def moments_workspace(self, x: View, y: View, axes: tuple[int, ...]) -> int: ...
+    def moments_workspace(self, x: View, y: View, axes: tuple[int, ...], skips: bool) -> int: ...
 
     def moments(
         self,
@@ -59,8 +60,12 @@ class Native(Protocol):
         mean: View | None,
         low: View | None,
         second: View | None,
+        count: View | None,
         axes: tuple[int, ...],
-        divisor: float,
+        of_m2: int,
+        correction: float,
+        skips: bool,
+        warning: str | None,
         workspace: View | None,
         stream: int,
     ) -> None: ...
@@ -75,6 +80,19 @@ class Native(Protocol):
         dx: View,
         share: float,
         scale: float,
+        accumulate: bool,
+        stream: int,
+    ) -> None: ...
+
+    def statistic_backward(
+        self,
+        dy: View,
+        slope: View,
+        x: View,
+        mean: View | None,
+        low: View | None,
+        dx: View,
+        skips: bool,
         accumulate: bool,
         stream: int,
     ) -> None: ...

@@ -290,6 +290,52 @@ class MomentBounds:
 
 
 @dataclass(frozen=True)
+class StatisticBounds:
+    """Stated accuracy of one statistic of the elements that count: those that are not skipped.
+
+    of : which it is: "sum", "mean", "var" or "std". sums : of a sum, and of a mean that is one over
+    n. moments : of the others. gradient : dx has an error of so many u times its own magnitude, and
+    that of the mean times 2 dvar / (n - correction), or dstd / ((n - correction) std).
+    """
+
+    of: str
+    sums: SumBounds
+    moments: MomentBounds
+    gradient: float = 6
+
+    def allowed(
+        self, exact: Any, mean: Any, std: Any, count: Any, magnitude: Any, dtype: Any
+    ) -> Any:
+        """Of the statistic, in the data's dtype.
+
+        mean, std, count : of the elements that count, the last without a correction. magnitude :
+        the mean of their abs(x).
+        """
+        if self.of in ("sum", "mean"):
+            share = count if self.of == "sum" else 1.0
+            return self.sums.allowed(exact, share * np.asarray(magnitude), dtype)
+        m = self.moments
+        share = m.m2_double if _is_double(dtype) else m.m2
+        with np.errstate(all="ignore"):
+            far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
+        relative = share + m.far * far
+        if self.of == "std":  # half of the variance's, and the root's own
+            relative = relative / 2 + 2.0**-52
+        error = relative * np.abs(exact)
+        return error + rounding(exact, dtype, error)
+
+    def allowed_gradient(self, exact: Any, slope: Any, magnitude: Any, dtype: Any) -> Any:
+        """Of dx = slope (x - mean), or of a sum or a mean of the slope itself.
+
+        magnitude : of the data, as `MomentBounds.magnitude` tells it.
+        """
+        error = self.gradient * unit_roundoff(dtype) * np.abs(exact)
+        if self.of in ("var", "std"):
+            error = error + self.moments.mean * np.asarray(magnitude) * np.abs(slope)
+        return error + rounding(exact, dtype, error)
+
+
+@dataclass(frozen=True)
 class BiasBounds:
     """Stated accuracy of z = (x + bias) + residual, which the activation is of: sums u sum|terms|.
 

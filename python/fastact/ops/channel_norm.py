@@ -563,7 +563,8 @@ def _workspace(call: Call, axis: int) -> View | None:
     """Scratch with which many threads can share the moments."""
     x = call.views["x"]
     model = x.shaped(_one_a_channel(x, axis))
-    return call.workspace(call.native.moments_workspace(x, model, axes.all_but(axis, x.ndim)))
+    axes_of = axes.all_but(axis, x.ndim)
+    return call.workspace(call.native.moments_workspace(x, model, axes_of, False))
 
 
 def _run_backward(

@@ -103,6 +103,7 @@ def moments(
     /,
     axis: Axes = None,
     *,
+    skipna: bool = False,
     keepdims: bool = False,
     out: Outs[Array] = None,
     stream: Stream = None,
@@ -119,6 +120,9 @@ def moments(
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
+    skipna : bool, default False
+        Leave out elements that are NaN. The count is then an array of float64, of the mean's shape;
+        where it is 0, the mean is NaN and m2 is 0.
     keepdims : bool, default False
         Leave the axes that were reduced in the results, with length 1.
     out : tuple of two arrays or None, optional

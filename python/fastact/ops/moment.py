@@ -26,11 +26,16 @@ MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0*
 
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 
+#: What the kernels make of m2.
+NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE = range(
+    len(_cpu.OF_M2)
+)
+
 # The call cache takes a result apart, and makes it anew, by these names.
 _cpu.register_result_type(Moments, ("count", "mean", "m2"))
 
 
-class _Over(NamedTuple):
+class Over(NamedTuple):
     """The axes that a call reduces.
 
     each : how many elements a mean is of.
@@ -44,11 +49,11 @@ class _Over(NamedTuple):
     dropped: tuple[int, ...]
 
 
-def _over(where: str, options: Any, x: View) -> _Over:
+def over_axes(where: str, options: Any, x: View) -> Over:
     axes = _axes.axes(where, options.axis, x.ndim)
     each = math.prod(x.shape[axis] for axis in axes)
     shape = _axes.reduced(x.shape, axes, options.keepdims)
-    return _Over(axes, each, shape, () if options.keepdims else axes)
+    return Over(axes, each, shape, () if options.keepdims else axes)
 
 
 class AxisMoments(CachedOp[P, R]):
@@ -56,6 +61,7 @@ class AxisMoments(CachedOp[P, R]):
 
     bounds = MOMENT_BOUNDS
     dtype: int | None  # of the results; None: as x
+    of_m2: int  # what the second one is
     backward: Callable[..., Any]
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -71,38 +77,57 @@ class AxisMoments(CachedOp[P, R]):
         return {"x": x, "axis": 0}
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        shape = _over(self._where(), self._options(named), named["x"]).shape
+        shape = over_axes(self._where(), self._options(named), named["x"]).shape
         model = Model(shape, DATA if self.dtype is None else DOUBLE)
         return [model, model], {}
 
+    def _correction(self, options: Any) -> float:
+        """What is subtracted from the count that m2 is divided by."""
+        return 0.0
+
     def _divisor(self, count: int, options: Any) -> float:
         """What m2 of so many elements is divided by; 0 where nothing is left."""
-        raise NotImplementedError
+        return 1.0 if self.of_m2 == M2 else max(count - self._correction(options), 0.0)
 
     def _reduce(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[int, Any, Any, Any]:
+    ) -> tuple[Any, Any, Any, Any]:
         """The count, the mean, the other result, and x as it was computed on."""
         entry = self.entry_points[name]
         options, where = entry.bind(args, kwargs), entry.where
         with Call(where, options.stream, x=options.x) as call:
             x = call.views["x"]
-            over = _over(where, options, x)
-            divisor = self._divisor(over.each, options)
-            (mean, made), (second, made_second) = (
+            over = over_axes(where, options, x)
+            skips = getattr(options, "skipna", False)
+            outs = (*options.out, None) if skips else options.out
+            found = [
                 call.output(
                     f"out[{i}]", out, "x", shape=over.shape, dtype=self.dtype, in_place=False
                 )
-                for i, out in enumerate(options.out)
-            )
-            validate.apart(where, "out[1]", second, {"out[0]": mean})
-            kept = mean.with_axes(over.dropped), second.with_axes(over.dropped)
+                for i, out in enumerate(outs)
+            ]
+            validate.apart(where, "out[1]", found[1][0], {"out[0]": found[0][0]})
+            mean, second, *count = (view.with_axes(over.dropped) for view, _ in found)
             if x.size:
-                _compute(call, x, *kept, over.axes, divisor)
+                reduce_moments(
+                    call,
+                    over.axes,
+                    mean,
+                    None,
+                    second,
+                    count[0] if skips else None,
+                    self.of_m2,
+                    self._correction(options),
+                    skips,
+                )
             else:
-                _fill(call, *kept, divisor)
-            results = call.result(options.out[0], made), call.result(options.out[1], made_second)
-            return over.each, *results, call.arrays["x"]
+                divisor = self._divisor(over.each, options)
+                fill(call, mean, math.nan)
+                fill(call, second, 0 / divisor if divisor else math.nan)
+                for view in count:
+                    fill(call, view, 0.0)
+            results = [call.result(out, made) for out, (_, made) in zip(outs, found, strict=True)]
+            return results[2] if skips else over.each, *results[:2], call.arrays["x"]
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
@@ -113,16 +138,26 @@ class AxisMoments(CachedOp[P, R]):
                 f"{where}: dy must be a tuple of two gradients, got {validate.describe(dy)}"
             )
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
+        skips = getattr(options, "skipna", False)
         with Call(where, options.stream, x=options.x, **gradients) as call:
             x = call.views["x"]
-            over = _over(where, options, x)
+            over = over_axes(where, options, x)
             divisor = self._divisor(over.each, options)
-            dmean, dsecond = (_gradient(call, name, over) for name in gradients)
-            dx, made = call.output("out", out, "x")
+            dmean, dsecond = (gradient_over(call, name, over) for name in gradients)
+            dx, made = call.output("out", out, "x", in_place=not skips)
             given = {name: call.views[name] for name in gradients if name in call.arrays}
             validate.apart(where, "out", dx, given)
-            if x.size:
-                mean, low = _mean(call, over.axes)
+            if x.size and skips:  # two terms, whose factors are arrays
+                backward, stream = call.native.statistic_backward, call.stream
+                share = slope_over(call, over.axes, MEAN_SLOPE, 0.0, True)
+                mean, low, _ = slopes_over(call, over.axes, skips=True)
+                twice = call.repeated(2.0, share)
+                call.run(
+                    backward, dmean, share, x, None, None, dx, True, options.accumulate, stream
+                )
+                call.run(backward, dsecond, twice, x, mean, low, dx, True, True, stream)
+            elif x.size:
+                mean, low, _ = slopes_over(call, over.axes)
                 call.run(
                     call.native.moments_backward,
                     dmean,
@@ -139,30 +174,42 @@ class AxisMoments(CachedOp[P, R]):
             return call.result(out, made)
 
 
-def _compute(
-    call: Call, x: View, mean: View, second: View, axes: tuple[int, ...], divisor: float
+def reduce_moments(
+    call: Call,
+    axes: tuple[int, ...],
+    mean: View | None = None,
+    low: View | None = None,
+    second: View | None = None,
+    count: View | None = None,
+    of_m2: int = M2,
+    correction: float = 0.0,
+    skips: bool = False,
+    warning: str | None = None,
 ) -> None:
-    """Of elements that there are."""
-    workspace = call.workspace(call.native.moments_workspace(x, mean, axes))
-    moments, stream = call.native.moments, call.stream
-    steps = [
-        [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
-        for view in (mean, second)
-    ]
-    if steps[0] == steps[1]:
-        call.run(moments, x, mean, None, second, axes, divisor, workspace, stream)
-    else:  # the kernels walk both results by one set of strides
-        call.run(moments, x, mean, None, None, axes, divisor, workspace, stream)
-        call.run(moments, x, None, None, second, axes, divisor, workspace, stream)
+    """Of the elements of x, of which there are some."""
+    x, y = call.views["x"], second if mean is None else mean
+    assert y is not None
+    workspace = call.workspace(call.native.moments_workspace(x, y, axes, skips))
+    options = axes, of_m2, correction, skips, warning, workspace, call.stream
+    given = [view for view in (mean, low, second, count) if view is not None]
+    if all(_steps(view) == _steps(y) for view in given):
+        call.run(call.native.moments, x, mean, low, second, count, *options)
+        return
+    moments = call.native.moments  # which walks results by one set of strides
+    for view in given:
+        a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
+        call.run(moments, x, a, b, c, d, *options)
 
 
-def _fill(call: Call, mean: View, second: View, divisor: float) -> None:
-    """Of no elements the mean is NaN, and the sum of squares 0, whatever it is divided by."""
-    for result, value in ((mean, math.nan), (second, 0 / divisor if divisor else math.nan)):
-        call.run(call.native.broadcast, call.repeated(value, result), result, False, call.stream)
+def _steps(view: View) -> list[int]:
+    return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
 
 
-def _gradient(call: Call, name: str, over: _Over) -> View:
+def fill(call: Call, y: View, value: float) -> None:
+    call.run(call.native.broadcast, call.repeated(value, y), y, False, call.stream)
+
+
+def gradient_over(call: Call, name: str, over: Over) -> View:
     """A gradient as it repeats over x."""
     gradient, x = call.views[name], call.views["x"]
     if name not in call.arrays:  # a number
@@ -172,17 +219,39 @@ def _gradient(call: Call, name: str, over: _Over) -> View:
     return gradient.with_axes(over.dropped).broadcast_to(x.shape)
 
 
-def _mean(call: Call, axes: tuple[int, ...]) -> tuple[View, View | None]:
-    """The mean of x, computed anew and hardly rounded, as it repeats over x: two parts of a sum."""
+def slopes_over(
+    call: Call,
+    axes: tuple[int, ...],
+    of_m2: int | None = None,
+    correction: float = 0.0,
+    skips: bool = False,
+) -> tuple[View, View | None, View | None]:
+    """The mean of x, computed anew and hardly rounded, as it repeats over x: two parts of a sum.
+
+    And, where it is wanted, what a gradient is multiplied by.
+    """
     x = call.views["x"]
     kept = _axes.reduced(x.shape, axes, keepdims=True)
     # Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
     is_narrow = x.itemsize < 4
-    mean = call.temporary("x", kept, _DOUBLE if is_narrow else None)
+    dtype = _DOUBLE if is_narrow else None
+    mean = call.temporary("x", kept, dtype)
     low = None if is_narrow else call.temporary("x", kept)
-    workspace = call.workspace(call.native.moments_workspace(x, mean, axes))
-    call.run(call.native.moments, x, mean, low, None, axes, 1.0, workspace, call.stream)
-    return mean.broadcast_to(x.shape), None if low is None else low.broadcast_to(x.shape)
+    slope = None if of_m2 is None else call.temporary("x", kept, dtype)
+    reduce_moments(call, axes, mean, low, slope, None, of_m2 or M2, correction, skips)
+    low, slope = (None if v is None else v.broadcast_to(x.shape) for v in (low, slope))
+    return mean.broadcast_to(x.shape), low, slope
+
+
+def slope_over(
+    call: Call, axes: tuple[int, ...], of_m2: int, correction: float, skips: bool
+) -> View:
+    """What a gradient is multiplied by, as it repeats over x, where no mean is needed."""
+    x = call.views["x"]
+    kept = _axes.reduced(x.shape, axes, keepdims=True)
+    slope = call.temporary("x", kept, _DOUBLE if x.itemsize < 4 else None)
+    reduce_moments(call, axes, None, None, slope, None, of_m2, correction, skips)
+    return slope.broadcast_to(x.shape)
 
 
 class MeanVar(AxisMoments[P, R]):
@@ -190,10 +259,10 @@ class MeanVar(AxisMoments[P, R]):
 
     results = ("mean", "var")
     dtype = None
+    of_m2 = VARIANCE
 
-    def _divisor(self, count: int, options: Any) -> float:
-        correction = validate.number(self._where(), "correction", options.correction)
-        return max(count - correction, 0.0)
+    def _correction(self, options: Any) -> float:
+        return validate.number(self._where(), "correction", options.correction)
 
     def _call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return self._reduce("call", args, kwargs)[1:3]
@@ -298,17 +367,23 @@ class MomentsOp(AxisMoments[P, R]):
 
     results = ("mean", "m2")
     dtype = _DOUBLE
+    of_m2 = M2
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
         shape, axis = named["x"].shape, named.get("axis")
         axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         return Moments.of_checked(math.prod([shape[a] for a in axes]), *arrays)
 
-    def _divisor(self, count: int, options: Any) -> float:
-        return 1.0
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        if self._options(named).skipna:
+            raise TypeError(
+                f"{self._where()}: skipna must be False where torch traces the call, whose count "
+                f"would be an array"
+            )
+        return super().models(named)
 
     def _call(self, *args: Any, **kwargs: Any) -> Moments:
-        return Moments(*self._reduce("call", args, kwargs)[:3])
+        return Moments.of_checked(*self._reduce("call", args, kwargs)[:3])
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The moments, and what `backward` needs.
@@ -341,7 +416,7 @@ class MomentsOp(AxisMoments[P, R]):
 
     def _forward(self, *args: Any, **kwargs: Any) -> tuple[Moments, tuple[Any]]:
         count, mean, m2, x = self._reduce("forward", args, kwargs)
-        return Moments(count, mean, m2), (x,)
+        return Moments.of_checked(count, mean, m2), (x,)
 
     def backward(
         self,
@@ -350,6 +425,7 @@ class MomentsOp(AxisMoments[P, R]):
         /,
         axis: Axes = None,
         *,
+        skipna: bool = False,
         keepdims: bool = False,
         out: Out[A] = None,
         accumulate: bool = False,
@@ -371,10 +447,13 @@ class MomentsOp(AxisMoments[P, R]):
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
         axis : int or tuple of int, optional
             As given to `forward`.
+        skipna : bool, default False
+            As given to `forward`. Elements that were skipped have a gradient of 0.
         keepdims : bool, default False
             As given to `forward`.
         out : array, optional
-            Where to write dx; it may be x itself, but not share memory with a gradient.
+            Where to write dx; it may be x itself, but for `skipna`, and share no memory with a
+            gradient.
         accumulate : bool, default False
             Add dx to `out` instead of overwriting it.
         stream : optional

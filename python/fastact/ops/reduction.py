@@ -17,8 +17,8 @@ from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 #: Of every sum, those of gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
-#: The number of a sum of the elements themselves.
-IDENTITY = _cpu.TERMS.index("identity")
+#: The numbers of sums of the elements themselves, and of those that are not NaN.
+IDENTITY, VALID = (_cpu.TERMS.index(term) for term in ("identity", "valid"))
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -46,11 +46,17 @@ LacksOf: TypeAlias = Callable[[str, Shape, Shape], tuple[int, ...]]
 
 
 def add_up(
-    call: Call, term: int, x: View, y: View, axes: tuple[int, ...], accumulate: bool = False
+    call: Call,
+    term: int,
+    x: View,
+    y: View,
+    axes: tuple[int, ...],
+    accumulate: bool = False,
+    divisor: float = 1.0,
 ) -> None:
-    """Sum a term of x over `axes` into y, which has length 1 along them."""
+    """Sum a term of x over `axes` into y, which has length 1 along them, over a divisor."""
     workspace = call.workspace(call.native.sum_workspace(term, x, y, axes))
-    call.run(call.native.sum, term, x, y, axes, workspace, accumulate, call.stream)
+    call.run(call.native.sum, term, x, y, axes, divisor, workspace, accumulate, call.stream)
 
 
 class AxisSum(CachedOp[P, R]):

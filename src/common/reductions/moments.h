@@ -55,4 +55,16 @@ FASTACT_HD void merge_moments(const Moments& from, double fraction, double weigh
   to->m2_low += from.m2_low;
 }
 
+// The moments of n + k values, of which either may be none.
+FASTACT_HD Moments merge_counted(const Moments& from, double k, const Moments& to, double n) {
+  const double fraction = k / (n + k);
+  Moments both = to;
+  merge_moments(from, fraction, n * fraction, &both);
+  const bool is_new = n == 0, is_old = k == 0;
+  const auto pick = [&](double a, double b, double c) { return is_old ? a : is_new ? b : c; };
+  return {pick(to.mean, from.mean, both.mean), pick(to.m2, from.m2, both.m2),
+          pick(to.mean_low, from.mean_low, both.mean_low),
+          pick(to.m2_low, from.m2_low, both.m2_low)};
+}
+
 FASTACT_END_NAMESPACE

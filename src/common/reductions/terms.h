@@ -38,10 +38,23 @@ struct Square {
   }
 };
 
+// 0 where x is NaN.
+struct Valid {
+  template <class V>
+  static FASTACT_HD V of(V x) {
+    return x == x ? x : V{};
+  }
+  template <class T>
+  static FASTACT_HD T gradient(T dy, T x) {
+    return x == x ? dy : T{};
+  }
+};
+
 // The one list. X(name, Struct): the name is the one by which Python's ops ask for the term.
 #define FASTACT_TERMS(X) \
   X(identity, Itself)    \
-  X(square, Square)
+  X(square, Square)      \
+  X(valid, Valid)
 
 #define FASTACT_ENUMERATE(name, Struct) k##Struct,
 enum Term : int { FASTACT_TERMS(FASTACT_ENUMERATE) kTerms };

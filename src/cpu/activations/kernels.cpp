@@ -145,6 +145,56 @@ void moments_backward(char* const* operands, int64_t n, const double* parameters
   });
 }
 
+// dx = slope dy (x - mean), or slope dy without a mean; where x is NaN, the parameter instead. Of
+// 16-bit data slope and mean are double.
+template <class T, bool has_mean, bool accumulate>
+void statistic_backward_narrow(char* const* operands, int64_t n, const double* parameters) {
+  enum { kX, kDy, kSlope, kMean, kDx = has_mean ? kMean + 1 : kMean };
+  const float of_nan = float(parameters[0]);
+  T* y = reinterpret_cast<T*>(operands[kDx]);
+  const double* slope = reinterpret_cast<const double*>(operands[kSlope]);
+  const double* mean = reinterpret_cast<const double*>(operands[has_mean ? kMean : kSlope]);
+  float x[kChunk], dy[kChunk], dx[kChunk];
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const auto read = [&](int k, float* to) FASTACT_INLINED {
+      chunk_to_float(reinterpret_cast<const T*>(operands[k]) + i, to, m);
+    };
+    read(kX, x), read(kDy, dy);
+    if (accumulate) read(kDx, dx);
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) {
+      const double product = slope[i + k] * double(dy[k]);
+      const float term = float(has_mean ? product * (double(x[k]) - mean[i + k]) : product);
+      const float valid = x[k] == x[k] ? term : of_nan;
+      dx[k] = accumulate ? dx[k] + valid : valid;
+    }
+    chunk_from_float(dx, y + i, m);
+  });
+}
+
+template <class T, bool has_mean, bool accumulate>
+void statistic_backward(char* const* operands, int64_t n, const double* parameters) {
+  constexpr int kInputs = has_mean ? 5 : 3;
+  const T of_nan = T(parameters[0]);
+  T* y = reinterpret_cast<T*>(operands[kInputs]);
+  T sum[kChunk];
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const auto from = [&](int k)
+                          FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]) + i; };
+    const T *x = from(0), *dy = from(1), *slope = from(2), *high = from(has_mean ? 3 : 0),
+            *low = from(has_mean ? 4 : 0);
+    if (accumulate) memcpy(sum, y + i, m * sizeof(T));
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) {
+      const T product = slope[k] * dy[k];
+      const T term = has_mean ? product * ((x[k] - high[k]) - low[k]) : product;
+      const T dx = x[k] == x[k] ? term : of_nan;
+      sum[k] = accumulate ? sum[k] + dx : dx;
+    }
+    memcpy(y + i, sum, m * sizeof(T));
+  });
+}
+
 // The same bits, whatever a NaN carries.
 template <class T>
 void copy(char* const* operands, int64_t n, const double*) {
@@ -211,6 +261,14 @@ const KernelTable table = {
      {moments_backward_narrow<bf16, false>, moments_backward_narrow<bf16, true>},
      {moments_backward<float, false>, moments_backward<float, true>},
      {moments_backward<double, false>, moments_backward<double, true>}},
+    {{statistic_backward_narrow<f16, false, false>, statistic_backward_narrow<f16, false, true>},
+     {statistic_backward_narrow<bf16, false, false>, statistic_backward_narrow<bf16, false, true>},
+     {statistic_backward<float, false, false>, statistic_backward<float, false, true>},
+     {statistic_backward<double, false, false>, statistic_backward<double, false, true>}},
+    {{statistic_backward_narrow<f16, true, false>, statistic_backward_narrow<f16, true, true>},
+     {statistic_backward_narrow<bf16, true, false>, statistic_backward_narrow<bf16, true, true>},
+     {statistic_backward<float, true, false>, statistic_backward<float, true, true>},
+     {statistic_backward<double, true, false>, statistic_backward<double, true, true>}},
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
     &reduce_table,
     &norm_table,

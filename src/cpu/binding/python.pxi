@@ -18,6 +18,8 @@ from libc.string cimport memcpy, strcmp
 from libcpp cimport bool as cpp_bool
 cimport numpy as cnp
 
+import sys
+import warnings
 from threading import Lock
 
 cnp.import_array()

@@ -144,6 +144,8 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         ElementwiseKernel identity[4][2]
         ElementwiseKernel term_backward[1][4][2]
         ElementwiseKernel moments_backward[4][2]
+        ElementwiseKernel slope_backward[4][2]
+        ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
         const ReduceTable* reduce
         const CompareKernel* compare

@@ -54,6 +54,10 @@ struct KernelTable {
   // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
   // the mean is double and has no low part.
   ElementwiseKernel moments_backward[kDTypes][2];
+  // x, dy, slope, and of deviations mean and its low part IN, dx OUT; [1]: dx IN/OUT, added to. Of
+  // 16-bit data slope and mean are double, and the mean has no low part.
+  ElementwiseKernel slope_backward[kDTypes][2];
+  ElementwiseKernel deviation_backward[kDTypes][2];
   ElementwiseKernel elementary[kElementaries]
                               [2];  // x IN, f(x) OUT for float and double: for tests alone
   const ReduceTable* reduce;

@@ -82,7 +82,7 @@ def batch_norm_forward(
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm
     cdef Reducer moments
-    cdef Operand[3] results
+    cdef Operand[4] results
     cdef int64_t[kMaxAxes] shape
     cdef int64_t[kMaxAxes] strides
     cdef cpp_bool[kMaxAxes] reduced
@@ -113,7 +113,7 @@ def batch_norm_forward(
             reduced[i] = i != axis
             shape[i] = x.shape_[i] if i == axis else 1
             strides[i] = 8
-        for i in range(3):
+        for i in range(4):
             results[i].ndim = x.operand.ndim
             results[i].shape = &shape[0]
             results[i].strides = &strides[0]
@@ -121,8 +121,10 @@ def batch_norm_forward(
         results[0].data = <char*>norm.mean
         results[1].data = NULL
         results[2].data = <char*>norm.sums
+        results[3].data = NULL
         prepare_moments(
-            &moments, table.reduce, x.operand, results, reduced, x.dtype, kF64, norm.count
+            &moments, table.reduce, x.operand, results, reduced, x.dtype, kF64, <OfM2>kVariance,
+            0, False,
         )
         use_workspace(&moments, 1, workspace, threads)
         with nogil:

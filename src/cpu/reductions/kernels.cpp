@@ -23,6 +23,10 @@ template <class T, class V>
 FASTACT_HD V add_term(Square, V x, V, V lane) {
   return is_converted<T> ? madd(x, x, lane) : lane + x * x;
 }
+template <class T, class V>
+FASTACT_HD V add_term(Valid, V x, V one, V lane) {
+  return add_term<T>(Itself(), Valid::of(x), one, lane);
+}
 template <class T, class V, class Term>
 FASTACT_HD V add_term(Term, V x, V, V lane) {
   return lane + Term::of(x);
@@ -38,7 +42,7 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
 template <class Term>
 struct Sum {
   static constexpr int kSets = 1;
-  static constexpr bool kHasShift = false;
+  static constexpr bool kHasShift = false, kRetries = false;
   template <class T>
   static constexpr int kPasses = 1;
 
@@ -74,11 +78,48 @@ struct Sum {
   }
 };
 
+// The sum of what is not NaN, and the number of that: -0 is added for the rest.
+struct ValidMean : Sum<Itself> {
+  static constexpr int kSets = 2;
+
+  template <class T, class V>
+  struct Adder {
+    V one;
+    FASTACT_HD Adder(V hidden, V) : one(hidden) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      const V term = x == x ? x : -V{};
+      lane[0] = is_converted<T> ? add_converted(term, one, lane[0]) : lane[0] + term;
+      lane[1] += x == x ? one : -V{};
+    }
+    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
+    lane[0] = x == x ? x : -V{};
+    lane[1] = x == x ? V{} + 1 : -V{};
+  }
+  static FASTACT_HD void settle(double, const double* lane, int64_t pitch, int64_t, double* result,
+                                int64_t to_pitch) {
+    result[0] = lane[0];
+    result[to_pitch] = lane[pitch];
+  }
+
+  template <bool has_errors>
+  static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
+                               int64_t n) {
+    for (int s = 0; s < kSets; ++s) Sum::merge<has_errors>(set_of(from, s), 0, set_of(to, s), 0, n);
+  }
+  static FASTACT_HD Results set_of(const Results& all, int s) {
+    const int64_t at = s * all.pitch;
+    return {all.values + at, all.errors ? all.errors + at : nullptr, all.pitch};
+  }
+};
+
 // Sums of d = x - shift and of d^2. Of converted terms d is a multiply-add, in the pipes that
 // conversion and addition leave idle (simd/accumulators.h): with 1 and -shift.
 struct ShiftedMoments {
   static constexpr int kSets = 2;
-  static constexpr bool kHasShift = true;
+  static constexpr bool kHasShift = true, kRetries = false;
   template <class T>
   static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
 
@@ -122,15 +163,71 @@ struct ShiftedMoments {
   }
 };
 
+// The moments of terms that are not NaN, and their number.
+struct ValidMoments {
+  static constexpr int kSets = 3;
+  static constexpr bool kHasShift = true, kRetries = true;
+  template <class T>
+  static constexpr int kPasses = ShiftedMoments::kPasses<T>;
+
+  template <class T, class V>
+  struct Adder {
+    V one, minus;
+    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      const V moved = is_converted<T> ? add_converted(x, one, minus) : x + minus;
+      const V d = x == x ? moved : -V{};
+      lane[0] += d;
+      lane[1] = madd(d, d, lane[1]);
+      lane[2] += x == x ? one : -V{};
+    }
+    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
+    lane[0] = x == x ? x - shift : -V{};
+    lane[1] = lane[0] * lane[0];
+    lane[2] = x == x ? V{} + 1 : -V{};
+  }
+  // Of no terms: 0.
+  static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t,
+                                double* result, int64_t to_pitch) {
+    const double count = lane[2 * pitch];
+    double mean, m2;
+    moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
+    result[0] = count > 0 ? mean : 0.0;
+    result[to_pitch] = count > 0 ? m2 : 0.0;
+    result[2 * to_pitch] = count + 0.0;
+  }
+
+  template <bool has_errors>
+  static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
+                               int64_t n) {
+    const double *mean = from.values, *m2 = mean + from.pitch, *count = m2 + from.pitch;
+    const double *low = from.errors, *m2_low = low + (has_errors ? from.pitch : 0);
+    double *to_mean = to.values, *to_m2 = to_mean + to.pitch, *to_count = to_m2 + to.pitch;
+    double *to_low = to.errors, *to_m2_low = to_low + to.pitch;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      const Moments one = {mean[i], m2[i], has_errors ? low[i] : 0.0, has_errors ? m2_low[i] : 0.0};
+      const Moments all = {to_mean[i], to_m2[i], to_low[i], to_m2_low[i]};
+      const Moments both = merge_counted(one, count[i], all, to_count[i]);
+      to_mean[i] = both.mean, to_low[i] = both.mean_low;
+      to_m2[i] = both.m2, to_m2_low[i] = both.m2_low;
+      to_count[i] += count[i];
+    }
+  }
+};
+
 // A vector of lanes as it lies in memory, or one lane.
 template <class V, int kSets>
 FASTACT_HD void read_lane(V (&lane)[kSets], const double* lanes, int64_t pitch) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int s = 0; s < kSets; ++s) load_to(lane[s], lanes + s * pitch);
 }
 template <class V, int kSets>
 FASTACT_HD void write_lane(const V (&lane)[kSets], double* lanes, int64_t pitch) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int s = 0; s < kSets; ++s) store(lane[s], lanes + s * pitch);
 }
 
@@ -153,13 +250,13 @@ struct Lanes {
   static constexpr int kSets = A::kSets;
   static constexpr int kWidth = sizeof(V) / sizeof(double), kCount = kLanes / kWidth;
   // Vectors at a time: all their sets fill half of the registers.
-  static constexpr int kGroup = kSets == 1 || kVector == 8 ? kCount : 4;
+  static constexpr int kGroup = kSets == 1 || kVector == 8 ? kCount : kSets == 2 ? 4 : 2;
   V v[kCount][kSets];
 
   FASTACT_HD void clear() {
 #pragma GCC unroll 16
     for (int k = 0; k < kCount; ++k)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int s = 0; s < kSets; ++s) v[k][s] = -V{};
   }
   FASTACT_HD void read(const double* lanes) {
@@ -186,7 +283,7 @@ struct Lanes {
       V lane[kGroup][kSets], terms;
 #pragma GCC unroll 16
       for (int k = 0; k < kGroup; ++k)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) lane[k][s] = v[group + k][s];
       for (const T* at = x; at != end; at += kStep) {
 #pragma GCC unroll 16
@@ -210,7 +307,7 @@ struct Lanes {
       }
 #pragma GCC unroll 16
       for (int k = 0; k < kGroup; ++k)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) v[group + k][s] = lane[k][s];
     }
   }
@@ -218,7 +315,7 @@ struct Lanes {
   // Each set of lanes, as vectors.
   template <class Visit>
   FASTACT_HD void for_sets(Visit visit) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int s = 0; s < kSets; ++s) {
       V set[kCount];
 #pragma GCC unroll 16
@@ -262,18 +359,26 @@ void add_terms(const char* from, int64_t n, int64_t phase, double shift, double*
   lanes.write(memory);
 }
 
+// The shift of a block of n terms, which lie `step` elements apart. One that retries has it at the
+// first finite one of its first terms; NaN: there is none among them.
 template <class A, class T>
-FASTACT_HD double first_shift(const T* x) {
-  return A::kHasShift ? finite_or_zero(to_double(*x)) : 0.0;
+FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
+  if (!A::kHasShift) return 0.0;
+  if (!A::kRetries) return finite_or_zero(to_double(*x));
+  for (int64_t i = 0; i < n && i < kShiftTerms; ++i)
+    if (is_finite(to_double(x[i * step]))) return to_double(x[i * step]);
+  return __builtin_nan("");
 }
 
 // A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
 // once. (To gather the terms in the other direction first is slower.)
 template <class A, bool backward, class T>
 FASTACT_HD void one_block(const T* x, int64_t n, double* result, int64_t pitch) {
-  double shift = first_shift<A>(x);
+  double shift = first_shift<A>(x, n, backward ? -1 : 1);
+  const int passes = A::kRetries && !is_finite(shift) ? 2 : A::template kPasses<T>;
+  if (A::kRetries) shift = finite_or_zero(shift);
 #pragma GCC unroll 2
-  for (int pass = 0; pass < A::template kPasses<T>; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     Lanes<A, T> lanes;
     lanes.clear();
     lanes.template add<backward>(x, n, shift);
@@ -312,7 +417,7 @@ void add_segment(const char* from, int64_t n, int64_t at, OpenBlock* open, doubl
       results += stride;
       continue;
     }
-    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x);
+    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1, 1);
     const double shift = A::kHasShift ? open->shift : 0.0;
     const int64_t head = add_head<A>(x, m, at % kLanes, shift, memory);
     at += m;
@@ -356,7 +461,7 @@ template <class A, class V, int kRows, bool fresh, class T>
 FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const double* shift,
                            double* lanes, int64_t pitch) {
   V lane[A::kSets], from = V{};
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int s = 0; s < A::kSets; ++s) lane[s] = -V{};
   if (!fresh) read_lane(lane, lanes + c, pitch);
   if (A::kHasShift) load_to(from, shift + c);
@@ -421,10 +526,10 @@ FASTACT_HD void fold_few(const V (&x)[n], int64_t i, const double* shift, double
   for (int k = 0; k < n; ++k) {
     V lane[A::kSets];
     A::first(x[k], from, lane);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int s = 0; s < A::kSets; ++s) sets[s][k] = lane[s];
   }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int s = 0; s < A::kSets; ++s) folded[s] = fold_terms(sets[s]);
   write_lane(folded, lanes + i, pitch);
 }
@@ -587,6 +692,7 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
     FASTACT_REDUCE(A, double)},                                                \
    A::kSets,                                                                   \
    A::kHasShift,                                                               \
+   A::kRetries,                                                                \
    {A::kPasses<f16>, A::kPasses<bf16>, A::kPasses<float>, A::kPasses<double>}, \
    A::kHasShift ? settle<A> : nullptr,                                         \
    merge<A>}
@@ -595,7 +701,8 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
 
 extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
-    {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments)},
+    {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
+     FASTACT_ACCUMULATOR(ValidMoments)},
     fold,
     fold_each,
     FASTACT_EACH(widen_each),

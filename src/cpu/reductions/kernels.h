@@ -39,6 +39,10 @@
 // keeps no such reserve: the block, still in the cache, is passed over again with the mean as
 // shift. Then n (c - mean)^2 is of the order of rounding, and |m2 - exact| <= 212 u m2 < 2^-45 m2.
 //
+// Data with NaN that are skipped: the number of the others is added up as they are, and n is that
+// number. A block whose first kShiftTerms terms hold none that is finite is passed over twice, as
+// float64 is. Without NaN the results are those of all terms, to the bit.
+//
 // Constant data have d = 0: m2 is exactly 0, and the mean is the constant. d^2 of float and
 // narrower does not overflow in double. Merging is compensated: each of k merges adds to m2 and to
 // mean one rounding of what it adds, not of what is there.
@@ -56,7 +60,8 @@ constexpr int kLanes = 32;
 constexpr int64_t kReduceBlock = 2048;
 constexpr int64_t kMostChunks = 64;
 constexpr int kFewTerms = 8;
-constexpr int kMostSets = 2;
+constexpr int kMostSets = 3;
+constexpr int64_t kShiftTerms = kLanes;
 
 // Many terms are cut into chunks of so many blocks, a function of their number alone.
 FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
@@ -65,8 +70,9 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
 }
 
 // What is accumulated of the elements: the sum of a term of each, by its number in the list of
-// terms (common/reductions/terms.h), or their mean and m2.
-constexpr int kMoments = kTerms, kAccumulations = kTerms + 1;
+// terms (common/reductions/terms.h); their mean and m2; and of those that are not NaN, whose number
+// is the last result: the sum; the mean and m2.
+enum Accumulation : int { kMoments = kTerms, kValidMean, kValidMoments, kAccumulations };
 
 // The unfinished block of one output.
 struct OpenBlock {
@@ -125,6 +131,8 @@ struct Accumulator {
 
   int sets;        // numbers of a lane, and of a result
   bool has_shift;  // terms count from a number amid them, at first the first one of their block
+  bool retries;  // the shift is the first finite one of a block's first kShiftTerms; where there is
+                 // none it is 0, and what is found with it the shift of a second pass
   int passes[kDTypes];  // over a block; the second has the first result of the one before as shift
 
   // results OUT [sets][to_pitch] of n terms, from their folded lanes IN [sets][pitch], of each of

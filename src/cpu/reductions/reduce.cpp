@@ -3,6 +3,7 @@
 #include "cpu/reductions/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
@@ -60,14 +61,49 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
 void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *mean = all.values, *mean_low = all.errors;
   double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
+  const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
+  const auto count = [&](int64_t i) { return counts ? counts[i] : double(r.terms.size); };
+  for (int64_t i = 0; i < n && counts; ++i)
+    if (counts[i] == 0) mean[i] = std::nan("");
+  const double enough = r.second && r.of_m2 != kM2 ? std::max(r.correction, 0.0) : 0.0;
+  for (int64_t i = 0; i < n && r.is_degenerate; ++i)
+    if (!(count(i) > enough)) __atomic_store_n(r.is_degenerate, 1, __ATOMIC_RELAXED);
   if (r.y) store_outputs(r, r.y, first, n, mean, mean_low);
   if (r.low) {
     r.table->lose[r.y_dtype](mean, mean_low, n);
     store_outputs(r, r.low, first, n, mean_low, nullptr);
   }
+  if (r.count) {
+    for (int64_t i = 0; i < n; ++i) mean_low[i] = count(i);
+    store_outputs(r, r.count, first, n, mean_low, nullptr);
+  }
   if (!r.second) return;
-  for (int64_t i = 0; i < n; ++i) m2[i] = (m2[i] + m2_low[i]) / r.divisor;
+  for (int64_t i = 0; i < n; ++i)
+    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, counts != nullptr);
   store_outputs(r, r.second, first, n, m2, nullptr);
+}
+
+// A compensated sum over a divisor.
+double quotient(double sum, const double* low, double divisor) {
+  return (low && *low != 0 ? sum + *low : sum) / divisor;
+}
+
+// The mean alone, of terms that are not NaN.
+void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  double *sum = all.values, *low = all.errors, *count = sum + all.pitch;
+  for (int64_t i = 0; i < n; ++i) {
+    if (r.is_degenerate && count[i] == 0) __atomic_store_n(r.is_degenerate, 1, __ATOMIC_RELAXED);
+    sum[i] = quotient(sum[i], low + i, std::abs(count[i]));
+  }
+  if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
+  if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
+}
+
+// Sums over the divisor.
+void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  for (int64_t i = 0; i < n; ++i)
+    all.values[i] = quotient(all.values[i], all.errors ? all.errors + i : nullptr, r.divisor);
+  store_sums(r, first, n, all.values, nullptr);
 }
 
 // A task: some outputs over some chunks, from the results of their blocks to y. Of several
@@ -77,7 +113,8 @@ struct BlockMerger {
   const int count;
   const Reducer& r;  // the first: they have the same terms
   const int sets;
-  alignas(64) double memory[2][2][kMostColumns];
+  static constexpr int64_t kAll = std::max(kMostColumns, kMostSets* kTile);
+  alignas(64) double memory[2][2][kAll];
 
   struct Given {
     const Reducer* reducers;
@@ -90,10 +127,7 @@ struct BlockMerger {
         sets(r.accumulator->sets) {}
 
   // Several sets share the columns: outputs of an array are kTile a task, at most.
-  Results local(int i) {
-    static_assert(kMostSets * kTile <= kMostColumns, "of all sets");
-    return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile};
-  }
+  Results local(int i) { return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile}; }
 
   // to OUT (count n): one chunk.
   void chunk(BlockSource& source, int64_t first, int64_t n, int64_t index, const Results& to) {
@@ -184,8 +218,13 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
 }
 
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  if (r.accumulator == &r.table->accumulators[kMoments])
+  const auto of = [&](int what) { return r.accumulator == &r.table->accumulators[what]; };
+  if (of(kMoments) || of(kValidMoments))
     store_moments(r, first, n, all);
+  else if (of(kValidMean))
+    store_valid_means(r, first, n, all);
+  else if (r.divisor != 1)
+    store_means(r, first, n, all);
   else
     store_sums(r, first, n, all.values, all.errors);
 }
@@ -267,22 +306,24 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
 }
 
 void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, const Operand* results,
-                     const bool* reduced, int dtype, int y_dtype, double divisor) {
-  constexpr int kResults = 3;
-  char** const outputs[kResults] = {&r->y, &r->low, &r->second};
+                     const bool* reduced, int dtype, int y_dtype, OfM2 of_m2, double correction,
+                     bool skips) {
+  char** const outputs[kMomentResults] = {&r->y, &r->low, &r->second, &r->count};
   // All have the strides of those that are there; none is, but in shape, where only the size of the
   // workspace is asked for.
-  const Operand* const there =
-      std::find_if(results, results + kResults, [](const Operand& one) { return one.data; });
-  const Operand* const y = there == results + kResults ? results : there;
-  prepare(r, table, kMoments, x, *y, reduced, dtype, y_dtype, false);
+  const Operand* const end = results + kMomentResults;
+  const Operand* const there = std::find_if(results, end, [](const Operand& o) { return o.data; });
+  const Operand* const y = there == end ? results : there;
+  const Accumulation of_valid = of_m2 == kNothing ? kValidMean : kValidMoments;
+  prepare(r, table, skips ? of_valid : kMoments, x, *y, reduced, dtype, y_dtype, false);
   const int64_t origin_shift = r->y - y->data;
-  for (int k = 0; k < kResults; ++k) {
+  for (int k = 0; k < kMomentResults; ++k) {
     char* const data = results[k].data;
     *outputs[k] = data ? data + origin_shift : nullptr;
     r->is_y_aligned &= reinterpret_cast<uintptr_t>(data) % uintptr_t(r->y_item) == 0;
   }
-  r->divisor = divisor;
+  r->of_m2 = of_m2;
+  r->correction = correction;
 }
 
 int64_t workspace_size(const Reducer* r) {

@@ -33,6 +33,7 @@
 // Measurements, and what was tried and rejected: docs/design/reductions.md.
 #pragma once
 
+#include "common/reductions/of_m2.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/reductions/kernels.h"
 
@@ -53,11 +54,17 @@ struct Reducer {
   int dtype, y_dtype;
   int64_t item, y_item;
   const char* x;
-  char* y;              // the sum, or the mean
-  char *low, *second;   // of moments: what the mean lost when it was rounded; m2 / divisor
-  double divisor;       // each of these three null: not wanted
-  bool accumulate;      // y IN/OUT
-  Axes outputs, terms;  // innermost last
+  char* y;             // the sum, or the mean
+  double divisor = 1;  // of the sum
+  bool accumulate;     // y IN/OUT
+  // Of moments, each of these and y null: not wanted.
+  char* low;     // what the mean lost when it was rounded
+  char* second;  // what `of_m2` says
+  char* count;   // how many terms were not NaN
+  OfM2 of_m2;
+  double correction;
+  int* is_degenerate = nullptr;  // OUT: 1 where an output has too few terms; null: not asked
+  Axes outputs, terms;           // innermost last
   Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows
@@ -76,11 +83,12 @@ struct Reducer {
 void prepare(Reducer* reducer, const ReduceTable* table, int what, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate);
 
-// results: mean, low and second, of y_dtype, of x's rank with length 1 along each reduced axis,
-// with the same strides. Those without data are not wanted. Nothing is empty.
+// results: mean, low, second and count, of y_dtype, of x's rank with length 1 along each reduced
+// axis, with the same strides. Those without data are not wanted. Nothing is empty. skips: NaN.
+constexpr int kMomentResults = 4;
 void prepare_moments(Reducer* reducer, const ReduceTable* table, const Operand& x,
                      const Operand* results, const bool* reduced, int dtype, int y_dtype,
-                     double divisor);
+                     OfM2 of_m2, double correction, bool skips);
 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
 // values of `dtype`; where the results go; and how the terms, of which there are terms.size, are

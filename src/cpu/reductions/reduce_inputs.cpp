@@ -13,12 +13,16 @@ namespace {
 constexpr int64_t kGathered = 2048;  // elements gathered at a time
 
 struct ArrayInputs : BlockSource {
-  static constexpr int64_t kPitch = kLanes * kTile;
+  // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
+  // the cache.
+  static constexpr int64_t kPitch = kLanes * kTile + 72;
   const Reducer& r;
   const Accumulator& a;
   const int passes;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
+  alignas(64) double later[kTile];  // a later term of each output
+  bool lost[kTile];                 // outputs for which no shift was found
   alignas(64) char stage[kGathered * sizeof(double)];
   int64_t offsets[kReduceBlock];
 
@@ -35,12 +39,35 @@ struct ArrayInputs : BlockSource {
     return {lanes, nullptr, kPitch};
   }
 
+  // shift OUT: what a block of n columns counts from. read(i, to): term i of each of them.
+  template <class Read>
+  void find_shifts(int64_t terms, int64_t n, Read read) {
+    if (!a.has_shift) return;
+    read(0, shift);
+    const auto is_missing = [](double x) { return !(x - x == 0); };
+    for (int64_t i = 1; a.retries && i < std::min(terms, kShiftTerms); ++i) {
+      if (std::none_of(shift, shift + n, is_missing)) break;
+      read(i, later);
+      for (int64_t k = 0; k < n; ++k)
+        if (is_missing(shift[k])) shift[k] = later[k];
+    }
+  }
+
+  // Remembers where it is missing.
+  bool has_lost_shifts(int64_t n) {
+    bool any = false;
+    for (int64_t k = 0; k < n; ++k) any |= lost[k] = !(shift[k] - shift[k] == 0);
+    return any;
+  }
+
   // The passes over one block of n columns, the first with `shift` as it stands. add: the terms, to
   // lanes, of which it says how many there are.
   template <class Add>
   void settle(int64_t terms, int64_t n, Add add) {
-    for (int pass = 0; pass < passes; ++pass) {
-      if (pass > 0) std::copy(lanes, lanes + n, shift);
+    const int all_passes = a.retries && has_lost_shifts(n) ? 2 : passes;
+    for (int pass = 0; pass < all_passes; ++pass) {
+      for (int64_t k = 0; pass > 0 && k < n; ++k)
+        if (passes > 1 || lost[k]) shift[k] = lanes[k];
       if (a.has_shift) r.table->make_finite(shift, n);
       const int64_t count = add();
       for (int s = 0; s < a.sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
@@ -64,10 +91,13 @@ struct ArrayInputs : BlockSource {
   void pieces(const char* x, int64_t term, int64_t terms, double* results) {
     alignas(64) double row[kMostSets * kLanes];
     double from, folded[kMostSets];
-    for_spans(r.terms, term, 1, [&](int64_t offset, int64_t, int64_t) {
-      r.table->widen[r.dtype](x + offset, r.item, 1, &from);
+    offsets_of(r.terms, term, std::min(terms, kShiftTerms), offsets);
+    find_shifts(terms, 1, [&](int64_t i, double* to) {
+      r.table->widen[r.dtype](x + offsets[i], r.item, 1, to);
     });
-    for (int pass = 0; pass < passes; ++pass, from = *results) {
+    from = *shift;
+    const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
+    for (int pass = 0; pass < all_passes; ++pass, from = *results) {
       r.table->make_finite(&from, 1);
       std::fill_n(row, a.sets * kLanes, -0.0);
       int64_t phase = 0;
@@ -104,10 +134,11 @@ struct ArrayInputs : BlockSource {
       });
     };
     if (a.has_shift || !r.has_dense_terms) offsets_of(r.terms, 0, terms, offsets);
-    if (a.has_shift)
+    find_shifts(terms, n, [&](int64_t i, double* to) {
       for_outputs([&](const char* x, int64_t done, int64_t m) {
-        r.table->widen[r.dtype](x + offsets[0], step, m, shift + done);
+        r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
       });
+    });
     settle(terms, n, [&] {
       if (r.has_dense_terms) {
         const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
@@ -134,10 +165,11 @@ struct ArrayInputs : BlockSource {
     } else {
       offsets_of(r.terms, term, terms, offsets);
     }
-    if (a.has_shift) {
-      gather_for(r.item)(stage, x + offsets[0], last_stride(r.outputs), n);
-      r.table->widen[r.dtype](stage, r.item, n, shift);
-    }
+    find_shifts(terms, n, [&](int64_t i, double* to) {
+      const int64_t at = is_dense ? (r.is_backward ? -i : i) * n * r.item : offsets[i];
+      gather_for(r.item)(stage, x + at, last_stride(r.outputs), n);
+      r.table->widen[r.dtype](stage, r.item, n, to);
+    });
     settle(terms, n, [&] {
       if (!is_narrow && terms <= kFewTerms) {
         r.kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
@@ -204,7 +236,7 @@ struct ArrayInputs : BlockSource {
 
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   const Reducer& r = *reducer;
-  if (r.has_segments && r.accumulator->passes[r.dtype] == 1)
+  if (r.has_segments && r.accumulator->passes[r.dtype] == 1 && !r.accumulator->retries)
     return reduce_segmented(r, index, partitions);
   with_frame<ArrayInputs>(
       r, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });

@@ -1,8 +1,15 @@
 # What the headers of the reductions declare.
 
+cdef extern from "common/reductions/of_m2.h" namespace "fastact" nogil:
+    ctypedef enum OfM2:
+        pass
+    enum: kOfM2, kVariance
+
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     ctypedef struct Reducer:
         double* partial
+        double divisor
+        int* is_degenerate
 
     void prepare_reduction "fastact::prepare"(
         Reducer*, const ReduceTable*, int, const Operand&, const Operand&, const cpp_bool*,
@@ -10,7 +17,7 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     ) noexcept
     void prepare_moments(
         Reducer*, const ReduceTable*, const Operand&, const Operand*, const cpp_bool*, int, int,
-        double
+        OfM2, double, cpp_bool
     ) noexcept
     int64_t workspace_size(const Reducer*) noexcept
     void reduce_partition(const Reducer*, int64_t, int64_t) noexcept

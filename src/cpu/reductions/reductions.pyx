@@ -29,8 +29,11 @@ def sum_workspace(int term, View x, View y, tuple axes):
     return workspace_size(&reducer)
 
 
-def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, int64_t stream):
-    """y OUT = the sum of an input made of x IN over `axes`, sorted, or y IN/OUT += of the same.
+def sum(
+    int term, View x, View y, tuple axes, double divisor, View workspace, bint accumulate,
+    int64_t stream
+):
+    """y OUT = the sum of an input made of x IN over `axes`, sorted, / divisor, or y IN/OUT += of that.
 
     y has length 1 along the axes. term: an index into TERMS. workspace: SCRATCH of `sum_workspace`
     bytes, or None. stream: of a GPU; unused here.
@@ -50,6 +53,7 @@ def sum(int term, View x, View y, tuple axes, View workspace, bint accumulate, i
         return
     threads = resolve_threads(size)
     prepare_sum(&reducer, term, x, y, axes, accumulate)
+    reducer.divisor = divisor
     use_workspace(&reducer, 1, workspace, threads)
     with nogil:
         run_reduction(&reducer, threads)

@@ -72,7 +72,7 @@ int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
 }
 
 void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
-            const py::object& workspace, bool accumulate, uintptr_t stream) {
+            double divisor, const py::object& workspace, bool accumulate, uintptr_t stream) {
   const Array a = array_of(x), b = array_of(y);
   check_index(term, kTerms, "term");
   check(a, "x");
@@ -87,7 +87,8 @@ void py_sum(int term, const py::object& x, const py::object& y, const std::vecto
   for_dtype(a.dtype, [&](auto element) {
     using T = decltype(element);
     void* memory = scratch.of(sum_workspace<T>(Term(term), a.operand, b.operand, reduced.axis));
-    sum<T>(Term(term), a.operand, b.operand, reduced.axis, memory, accumulate, stream_of(stream));
+    sum<T>(Term(term), a.operand, b.operand, reduced.axis, divisor, memory, accumulate,
+           stream_of(stream));
   });
 }
 

@@ -1,13 +1,15 @@
 // The functions of the CPU module's moments.pyx, for arrays on a GPU.
 #include "cuda/reductions/moments.h"
 
+#include <optional>
+
 #include "cuda/binding/bindings.h"
 
 namespace fastact {
 namespace {
 
-int64_t py_moments_workspace(const py::object& x, const py::object& y,
-                             const std::vector<int>& axes) {
+int64_t py_moments_workspace(const py::object& x, const py::object& y, const std::vector<int>& axes,
+                             bool) {
   const Array a = array_of(x), b = array_of(y);
   check_rank(a.operand, "x");
   const Reduced reduced(axes, a.operand.ndim);
@@ -19,27 +21,29 @@ int64_t py_moments_workspace(const py::object& x, const py::object& y,
 }
 
 void py_moments(const py::object& x, const py::object& mean, const py::object& low,
-                const py::object& second, const std::vector<int>& axes, double divisor,
+                const py::object& second, const py::object& count, const std::vector<int>& axes,
+                int of_m2, double correction, bool skips, const std::optional<std::string>&,
                 const py::object& workspace, uintptr_t stream) {
   const Array a = array_of(x);
-  const Optional b(mean), c(low), d(second);
+  const Optional b(mean), c(low), d(second), e(count);
   check(a, "x");
+  check_index(of_m2, kOfM2, "of_m2");
   const Reduced reduced(axes, a.operand.ndim);
-  const Optional& y = b.given ? b : d;
-  if (!y.given) refuse("mean or second must be an array");
-  for (const Optional* result : {&b, &c, &d}) {
+  const Optional& y = b.given ? b : d.given ? d : e;
+  if (!y.given) refuse("mean, second or count must be an array");
+  for (const Optional* result : {&b, &c, &d, &e}) {
     if (!result->given) continue;
-    check(result->operand, result->dtype, "mean, low or second");
-    check_kept(result->operand, a.operand, reduced.axis, true, "mean, low or second");
+    check(result->operand, result->dtype, "mean, low, second or count");
+    check_kept(result->operand, a.operand, reduced.axis, true, "mean, low, second or count");
     bool alike = result->dtype == y.dtype;
     for (int i = 0; i < a.operand.ndim; ++i)
       alike &= y.operand.shape[i] == 1 || byte_stride(result->operand, i, item_size(y.dtype)) ==
                                               byte_stride(y.operand, i, item_size(y.dtype));
-    if (!alike) refuse("mean, low and second must have one dtype and the same strides");
+    if (!alike) refuse("mean, low, second and count must have one dtype and the same strides");
   }
   if (is_empty(a.operand)) return;
-  const MomentOutputs outputs{b.operand, c.operand, d.operand, b.given ? b.dtype : d.dtype,
-                              divisor};
+  const MomentOutputs outputs{b.operand, c.operand,   d.operand,  e.operand,
+                              y.dtype,   OfM2(of_m2), correction, skips};
   const Workspace scratch(workspace);
   on_device(a, [&](auto element) {
     using T = decltype(element);
@@ -72,12 +76,46 @@ void py_moments_backward(const py::object& dmean, const py::object& dsecond, con
   });
 }
 
+void py_statistic_backward(const py::object& dy, const py::object& slope, const py::object& x,
+                           const py::object& mean, const py::object& low, const py::object& dx,
+                           bool skips, bool accumulate, uintptr_t stream) {
+  const Array a = array_of(dx), b = array_of(slope);
+  const Optional c(mean), d(low);
+  check(a, "dx");
+  check_like(array_of(dy), a, "dy");
+  check_like(array_of(x), a, "x");
+  const bool is_narrow = item_size(a.dtype) == 2;  // then slope and mean are in double
+  const int wide = is_narrow ? kF64 : a.dtype;
+  check(b, "slope");
+  check_shape(b.operand, a.operand, "slope");
+  bool fits = b.dtype == wide && d.given == (c.given && !is_narrow);
+  if (c.given) {
+    check(c.operand, c.dtype, "mean");
+    check_shape(c.operand, a.operand, "mean");
+    fits &= c.dtype == wide;
+    for (int i = 0; i < a.operand.ndim && is_narrow; ++i)
+      fits &= a.operand.shape[i] == 1 || byte_stride(c.operand, i, sizeof(double)) ==
+                                             byte_stride(b.operand, i, sizeof(double));
+  }
+  if (!fits) refuse("slope, mean and low must be of the dtypes and strides that dx asks for");
+  check_if_like(low, a, "low");
+  if (is_empty(a.operand)) return;
+  const Operand arrays[] = {
+      array_of(dy).operand, b.operand, array_of(x).operand, c.operand, d.operand, a.operand};
+  on_device(a, [&](auto element) {
+    statistic_backward<decltype(element)>(arrays, skips, accumulate, stream_of(stream));
+  });
+}
+
 }  // namespace
 
 void bind_moments(py::module_& m) {
   m.def("moments_workspace", py_moments_workspace, "Bytes of scratch that `moments` needs.");
   m.def("moments", py_moments,
-        "mean OUT, low OUT and second OUT = m2 / divisor, of x IN over axes; each or None.");
+        "mean OUT, low OUT, second OUT = what of_m2 says, count OUT, of x IN over axes; each or "
+        "None.");
+  m.def("statistic_backward", py_statistic_backward,
+        "dx OUT = slope dy (x - mean), without a mean slope dy, or dx IN/OUT += of the same.");
   m.def("moments_backward", py_moments_backward,
         "dx OUT = share dmean + scale (x - mean) dsecond, or dx IN/OUT += of the same.");
 }

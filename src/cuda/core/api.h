@@ -38,14 +38,14 @@ void activation_backward(int which, const Operand (&arrays)[3], const double* pa
 template <class T>
 void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream);
 
-// y OUT = sum of a term of x IN over the axes for which `reduced` says so, or y IN/OUT +=
-// of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes as
-// sum_workspace asks for, aligned to 16.
+// y OUT = sum of a term of x IN over the axes for which `reduced` says so, / divisor, or y IN/OUT
+// += of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes
+// as sum_workspace asks for, aligned to 16.
 template <class T>
 int64_t sum_workspace(Term term, const Operand& x, const Operand& y, const bool* reduced);
 template <class T>
-void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
-         bool accumulate, cudaStream_t stream);
+void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, double divisor,
+         void* workspace, bool accumulate, cudaStream_t stream);
 
 // y OUT (one element) = the sum of x^2, grad OUT = 2 x, of x IN as a whole. workspace: as for sum.
 template <class T>

@@ -267,10 +267,11 @@ struct SumResults {
   static constexpr int kNumbers = 1;
   char* y;          // OUT, one element an output
   bool accumulate;  // y IN/OUT: added to
+  double divisor = 1;
 };
 template <class T>
 FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
-  put(reinterpret_cast<T*>(to.y + at_y), sum, to.accumulate);
+  put(reinterpret_cast<T*>(to.y + at_y), sum / to.divisor, to.accumulate);
 }
 FASTACT_DEVICE void put_chunk(const SumResults&, double* partial, double sum) {
   store(partial, sum);

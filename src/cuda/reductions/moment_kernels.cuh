@@ -2,30 +2,36 @@
 // explains the plan, tile_loader.cuh the reading.
 #pragma once
 
+#include "common/reductions/of_m2.h"
 #include "cuda/reductions/kernels.cuh"
 #include "cuda/reductions/shifted_moments.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where mean, what its rounding lost, and m2 / divisor go; null: not wanted. Of one element an
-// output each, with the strides of Sums::y; `wide`: of double, else of x's type.
+// Where mean, what its rounding lost, what `of_m2` says and the count go; null: not wanted. Of one
+// element an output each, with the strides of Sums::y; `wide`: of double, else of x's type.
 struct MomentResults {
   static constexpr int kNumbers = 3;
-  char *mean, *low, *second;
-  double divisor;
-  bool wide;
+  char *mean, *low, *second, *count;
+  OfM2 of_m2;
+  double correction;
+  bool skips, wide;
 };
 
 template <class Y>
 FASTACT_DEVICE void put_as(const MomentResults& to, int64_t at, const Growing& all) {
-  const Moments& m = all.of;
+  Moments m = all.of;
+  if (to.skips && all.count == 0) m = Moments{__builtin_nan(""), 0, 0, 0};
   const Y mean = narrow_once<Y>(m.mean + m.mean_low);
   const auto y = [&](char* p) { return reinterpret_cast<Y*>(p + at); };
   if (to.mean) store(y(to.mean), mean);
   if (to.low)
     store(y(to.low), narrow_once<Y>(finite_or_zero((m.mean - double(widen(mean))) + m.mean_low)));
-  if (to.second) store(y(to.second), narrow_once<Y>((m.m2 + m.m2_low) / to.divisor));
+  if (to.second)
+    store(y(to.second), narrow_once<Y>(second_moment(to.of_m2, m.m2 + m.m2_low, all.count,
+                                                     to.correction, to.skips)));
+  if (to.count) store(y(to.count), narrow_once<Y>(all.count));
 }
 
 template <class T>
@@ -49,8 +55,26 @@ FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials
   return warp_merge(all);
 }
 
-// A lane's sums of a row.
-template <class T>
+// The first finite one of the elements that a lane meets first, or 0.
+template <bool skips, class T, class Count>
+FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+  if (!skips) return finite_or_zero(double(widen(vecs[0].lane[0])));
+  double shift = 0;
+  bool is_found = false;
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u)
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      const double x = double(widen(vecs[u].lane[j]));
+      const bool takes = !is_found && j < count.template valid<T>(u) && is_finite(x);
+      shift = takes ? x : shift;
+      is_found |= takes;
+    }
+  return shift;
+}
+
+// A lane's sums of a row. skips: NaN, and n counts the others.
+template <class T, bool skips>
 struct RowLane {
   Shifted sums{};
   int n = 0, rounds = 0;
@@ -58,24 +82,25 @@ struct RowLane {
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     constexpr int kSize = Vec<T>::kSize;
-    if (rounds == 0) sums.shift = finite_or_zero(double(widen(vecs[0].lane[0])));
+    if (skips ? n == 0 : rounds == 0) sums.shift = first_shift<skips>(count, vecs);
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int valid = count.template valid<T>(u);
-      n += valid < kSize ? valid : kSize;
+      if (!skips) n += valid < kSize ? valid : kSize;
       sum[u] = squares[u] = 0;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(vecs[u].lane[j])) - sums.shift;
-        if (!Count::kIsWhole && j >= valid) continue;
+        if ((!Count::kIsWhole && j >= valid) || (skips && d != d)) continue;
+        if (skips) ++n;
         sum[u] += d;
         squares[u] = madd(d, d, squares[u]);
       }
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
-    if (is_power_of_two(++rounds)) move_to_mean(sums, 1.0 / n, n);
+    if (is_power_of_two(++rounds) && (!skips || n > 0)) move_to_mean(sums, 1.0 / n, n);
   }
 
   FASTACT_DEVICE Growing of_team(int team) const {
@@ -112,24 +137,46 @@ struct RowLane {
 template <class T>
 using Shift = Compute<T>;
 
-// A thread's sums of a vector of columns. The last row may have fewer of them.
-template <class T>
+// A thread's sums of a vector of columns. The last row may have fewer of them. skips: NaN, and
+// others are counted column by column.
+template <class T, bool skips>
 struct ColumnLane {
   static constexpr int kSize = Vec<T>::kSize;
   Shift<T> shift[kSize] = {};
   double sum[kSize] = {}, squares[kSize] = {};
   int rows = 0, last = kSize;
+  int valid_rows[skips ? kSize : 1] = {};
 
-  FASTACT_DEVICE int count(int j) const { return j < last ? rows : rows - 1; }
+  FASTACT_DEVICE int count(int j) const {
+    if constexpr (skips) return valid_rows[j];
+    return j < last ? rows : rows - 1;
+  }
 
   FASTACT_DEVICE void move(int j, double n, Shift<T> to) {
     const Shifted s = about({double(shift[j]), sum[j], squares[j]}, n, double(to));
     shift[j] = to, sum[j] = s.sum, squares[j] = s.squares;
   }
 
+  // The first finite one of these elements of column j, where there was none before.
+  template <class Count>
+  FASTACT_DEVICE void set_shift(int j, const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
+    bool is_found = false;
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const auto x = widen(vecs[u].lane[j]);
+      const bool takes = !is_found && j < counts.template valid<T>(u) && is_finite(double(x));
+      shift[j] = takes ? Shift<T>(x) : shift[j];
+      is_found |= takes;
+    }
+  }
+
   template <class Count>
   FASTACT_DEVICE void add(const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
-    if (rows == 0) {
+    if constexpr (skips) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        if (valid_rows[j] == 0) set_shift(j, counts, vecs);
+    } else if (rows == 0) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const auto first = widen(vecs[0].lane[j]);
@@ -143,7 +190,8 @@ struct ColumnLane {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(vecs[u].lane[j])) - double(shift[j]);
-        if (!Count::kIsWhole && j >= valid) continue;
+        if ((!Count::kIsWhole && j >= valid) || (skips && d != d)) continue;
+        if constexpr (skips) ++valid_rows[j];
         sum[j] += d;
         squares[j] = madd(d, d, squares[j]);
       }
@@ -153,14 +201,14 @@ struct ColumnLane {
       const double share = 1.0 / rows;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const auto mean = Shift<T>(double(shift[j]) + sum[j] * share);
+        const auto mean = Shift<T>(double(shift[j]) + (skips ? sum[j] / count(j) : sum[j] * share));
         if (is_finite(double(mean))) move(j, count(j), mean);
       }
     }
   }
 };
 
-template <Access access, class T>
+template <Access access, class T, bool skips>
 FASTACT_KERNEL_OF(kThreads, 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
@@ -176,7 +224,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const int tx = task.tx, ty = task.ty, columns = task.columns;
     const int64_t here = task.here, end = task.end;
 
-    ColumnLane<T> lane;
+    ColumnLane<T, skips> lane;
     if (task.is_there)
       visit_column<access, T>(
           sums, sums.x + locate(sums.kept, task.outer).x, task.column, task.begin + ty, end,
@@ -189,15 +237,25 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     }
     __syncthreads();
     double total[kSize];
+    double count = 0;  // of the column that is this thread's
+    if constexpr (skips) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) total[j] = lane.count(j);
+      fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
+      count = mine < columns ? double(buffer[mine]) : 0.0;
+      __syncthreads();
+    }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const double n = lane.count(j), start = centre[tx * kSize + j];
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
     fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
-    const bool short_one = sums.elements > 0 && end == sums.rows &&
-                           (sums.rows - 1) * sums.width + here + mine >= sums.elements;
-    const double count = double(int(end - task.begin) - (short_one ? 1 : 0));
+    if (!skips) {
+      const bool short_one = sums.elements > 0 && end == sums.rows &&
+                             (sums.rows - 1) * sums.width + here + mine >= sums.elements;
+      count = double(int(end - task.begin) - (short_one ? 1 : 0));
+    }
     if (mine < columns && count > 0)
       centre[mine] = double(centre[mine]) + double(buffer[mine]) / count;
     __syncthreads();
@@ -240,11 +298,11 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-template <class T>
+template <class T, bool skips>
 struct MomentKernels {
-  using Lane = RowLane<T>;
+  using Lane = RowLane<T, skips>;
   template <Access access>
-  static constexpr auto kColumns = moment_columns<access, T>;
+  static constexpr auto kColumns = moment_columns<access, T, skips>;
 };
 
 }  // namespace

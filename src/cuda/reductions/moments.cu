@@ -23,7 +23,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 const Operand& model_of(const MomentOutputs& outputs) {
-  return outputs.mean.data ? outputs.mean : outputs.second;
+  return outputs.mean.data ? outputs.mean : outputs.second.data ? outputs.second : outputs.count;
 }
 
 // dx = share dmean + scale dsecond ((x - mean) - low)
@@ -61,7 +61,79 @@ struct MomentsBackwardNarrow {
   }
 };
 
+// dx = slope dy ((x - mean) - low), or slope dy; of_nan where x is NaN.
+template <class T, bool has_mean>
+struct StatisticBackward : Lanewise<StatisticBackward<T, has_mean>, T, has_mean ? 5 : 3> {
+  Compute<T> of_nan;
+  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[has_mean ? 5 : 3]) const {
+    const Compute<T> product = in[1] * in[0], x = in[2];
+    if constexpr (has_mean)
+      return x == x ? product * ((x - in[3]) - in[4]) : of_nan;
+    else
+      return x == x ? product : of_nan;
+  }
+};
+
+// The same of 16-bit data; the index is the address of the slope, in double, and the mean lies
+// `to_mean` bytes on. is_one: they are the same for all elements of a vector.
+template <class T, bool has_mean>
+struct StatisticBackwardNarrow {
+  static constexpr Indexed kIndexed = kIndexedVectors;
+  int64_t to_mean;
+  float of_nan;
+  bool is_one;
+
+  FASTACT_DEVICE float at(const float (&in)[2], int64_t address) const {
+    const float x = in[1];
+    double product = load(reinterpret_cast<const double*>(address)) * double(in[0]);
+    if (has_mean) product *= double(x) - load(reinterpret_cast<const double*>(address + to_mean));
+    return x == x ? float(product) : of_nan;
+  }
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t address) const {
+    Wide<T> dx;
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      dx.lane[j] = at({in[0].lane[j], in[1].lane[j]}, is_one ? address : address + 8 * j);
+    return dx;
+  }
+};
+
+template <class T, bool has_mean>
+void run_statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
+                            cudaStream_t stream) {
+  const auto of_nan = skips ? 0.0f : __builtin_nanf("");
+  ElementwisePlan plan;
+  if constexpr (sizeof(T) == 2) {
+    const Operand some[] = {arrays[0], arrays[2], arrays[1], arrays[5]};
+    plan_elementwise(&plan, sizeof(T), 4, some);
+    const bool is_one = plan.strides[2][plan.ndim - 1] == 0;
+    const StatisticBackwardNarrow<T, has_mean> f{has_mean ? arrays[3].data - arrays[1].data : 0,
+                                                 of_nan, is_one};
+    run_strided<T, 2, true>(plan, accumulate, f, stream);
+  } else {
+    StatisticBackward<T, has_mean> f{};
+    f.of_nan = of_nan;
+    if constexpr (has_mean) {
+      plan_elementwise(&plan, sizeof(T), 6, arrays);
+      run_strided<T, 5, true>(plan, accumulate, f, stream);
+    } else {
+      const Operand some[] = {arrays[0], arrays[1], arrays[2], arrays[5]};
+      plan_elementwise(&plan, sizeof(T), 4, some);
+      run_strided<T, 3, true>(plan, accumulate, f, stream);
+    }
+  }
+}
+
 }  // namespace
+
+template <class T>
+void statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
+                        cudaStream_t stream) {
+  if (arrays[3].data)
+    run_statistic_backward<T, true>(arrays, skips, accumulate, stream);
+  else
+    run_statistic_backward<T, false>(arrays, skips, accumulate, stream);
+}
 
 template <class T>
 int64_t moments_workspace(const Operand& x, const Operand& result, const bool* reduced) {
@@ -75,9 +147,13 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
   const Reduction plan = plan_reduction(x, model, reduced, sizeof(T), false);
   const int64_t y_offset = plan.y - model.data;
   const auto data = [&](const Operand& y) { return y.data ? y.data + y_offset : nullptr; };
-  const MomentResults to{data(outputs.mean), data(outputs.low), data(outputs.second),
-                         outputs.divisor, outputs.dtype == kF64};
-  reduce<T, MomentKernels<T>>(plan, to, workspace, false, stream);
+  const MomentResults to{data(outputs.mean),  data(outputs.low),    data(outputs.second),
+                         data(outputs.count), outputs.of_m2,        outputs.correction,
+                         outputs.skips,       outputs.dtype == kF64};
+  if (outputs.skips)
+    reduce<T, MomentKernels<T, true>>(plan, to, workspace, false, stream);
+  else
+    reduce<T, MomentKernels<T, false>>(plan, to, workspace, false, stream);
 }
 
 template <class T>
@@ -104,6 +180,7 @@ using Storage = FASTACT_STORAGE;
 template int64_t moments_workspace<Storage>(const Operand&, const Operand&, const bool*);
 template void moments<Storage>(const Operand&, const MomentOutputs&, const bool*, void*,
                                cudaStream_t);
+template void statistic_backward<Storage>(const Operand (&)[6], bool, bool, cudaStream_t);
 template void moments_backward<Storage>(const Operand (&)[6], double, double, bool, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/core/operand.h"
+#include "common/reductions/of_m2.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -9,9 +10,12 @@ FASTACT_BEGIN_NAMESPACE
 // Where moments go. Each without data is not wanted; the others have x's rank, length 1 along each
 // reduced axis, and the same strides. dtype: of all of them, x's or double.
 struct MomentOutputs {
-  Operand mean, low, second;  // OUT: the mean; what its rounding lost; m2 / divisor
+  Operand mean, low, second, count;  // OUT: the mean; what its rounding lost; what `of_m2` says;
+                                     // how many elements
   int dtype;
-  double divisor;
+  OfM2 of_m2 = kM2;
+  double correction = 0;
+  bool skips = false;  // NaN
 };
 
 // x IN is not empty. workspace: as many bytes as moments_workspace asks for, aligned to 16.
@@ -27,5 +31,13 @@ void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced
 template <class T>
 void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
                       cudaStream_t stream);
+
+// dx OUT = slope dy (x - mean - low), or slope dy where there is no mean, or dx IN/OUT += of the
+// same; where x is NaN, 0 (skips) or NaN. arrays: dy, slope, x, mean and low IN, dx; all of one
+// shape, not empty. Of 16-bit data slope and mean are double, of the same strides, and low is not
+// read.
+template <class T>
+void statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
+                        cudaStream_t stream);
 
 FASTACT_END_NAMESPACE

@@ -33,12 +33,12 @@ int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* redu
 }
 
 template <class T>
-void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, void* workspace,
-         bool accumulate, cudaStream_t stream) {
+void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, double divisor,
+         void* workspace, bool accumulate, cudaStream_t stream) {
   // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
   const bool empty = is_empty(x);
   const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
-  const SumResults to{plan.y, accumulate};
+  const SumResults to{plan.y, accumulate, divisor};
   switch (term) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
@@ -122,7 +122,7 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
   ElementwisePlan plan;
   if (!is_empty(x)) plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (is_empty(x) || !plan.all_contiguous()) {
-    sum<T>(kSquare, x, value, all, workspace, false, stream);
+    sum<T>(kSquare, x, value, all, 1.0, workspace, false, stream);
     if (!is_empty(x)) run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
     return;
   }
@@ -166,7 +166,7 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
 
 using Storage = FASTACT_STORAGE;
 template int64_t sum_workspace<Storage>(Term, const Operand&, const Operand&, const bool*);
-template void sum<Storage>(Term, const Operand&, const Operand&, const bool*, void*, bool,
+template void sum<Storage>(Term, const Operand&, const Operand&, const bool*, double, void*, bool,
                            cudaStream_t);
 template void broadcast<Storage>(const Operand (&)[2], bool, cudaStream_t);
 template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,

@@ -6,7 +6,7 @@ from typing import Any
 
 import fastact as fa
 
-from . import activations, bias, gated, gates, norms, reductions, softmax
+from . import activations, bias, gated, gates, norms, reductions, softmax, statistics
 from .base import Adapter
 
 FAMILIES: dict[str, Adapter] = {
@@ -17,6 +17,7 @@ FAMILIES: dict[str, Adapter] = {
     "norms": norms.Norms(),
     "gates": gates.Gates(),
     "softmax": softmax.Softmax(),
+    "statistics": statistics.Statistics(),
 }
 
 

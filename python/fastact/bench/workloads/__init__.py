@@ -5,7 +5,7 @@ from .bias import BIAS
 from .gated import GATED
 from .gates import GATES
 from .norms import NORMS
-from .reductions import REDUCTIONS
+from .reductions import REDUCTIONS, STATISTICS
 from .softmax import SOFTMAX
 from .work import Family
 
@@ -17,4 +17,5 @@ FAMILIES: dict[str, Family] = {
     "norms": NORMS,
     "reductions": REDUCTIONS,
     "softmax": SOFTMAX,
+    "statistics": STATISTICS,
 }

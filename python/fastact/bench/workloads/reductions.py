@@ -39,6 +39,11 @@ def _is_pair(op: Any) -> bool:
     return len(op.results) == 2
 
 
+def _has_gradient(op: Any) -> bool:
+    """Whether backward of an op is measured beside peers' on the CPU."""
+    return op.name not in _SUMS or _SUMS[op.name][1] is not None
+
+
 def _case(
     op: Any,
     direction: str,
@@ -49,6 +54,7 @@ def _case(
     variant: str = "",
 ) -> Case:
     forward, pair = direction == "forward", _is_pair(op)
+    # Gradients of statistics but a plain sum or mean need x twice: they compute its mean anew.
     accesses = 1 if forward else 1 + ("x" in op.saves) + pair
     # `Moments` are of double; gradients are of x's dtype, whatever the results are.
     into = "float64" if "m2" in op.results and forward else dtype
@@ -71,7 +77,7 @@ def _case(
 
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    if _is_pair(op) and direction == "backward":
+    if direction == "backward" and (_is_pair(op) or not _has_gradient(op)):
         return []
     case = partial(_case, op, direction, dtype, False)
     layouts = (*shapes.REDUCED, *(shapes.MIDDLE if _is_pair(op) else ()))
@@ -137,6 +143,13 @@ _SUMS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     ),
     "mean_var": (_var_mean, None),
     "moments": (_moments, None),
+    "mean": (lambda x, axis, m: m.mean(x, axis=axis), None),
+    "var": (lambda x, axis, m: m.var(x, axis, correction=0), None),
+    "std": (lambda x, axis, m: m.std(x, axis, correction=0), None),
+    "nansum": (lambda x, axis, m: m.nansum(x, axis=axis), None),
+    "nanmean": (lambda x, axis, m: m.nanmean(x, axis=axis), None),
+    "nanvar": (lambda x, axis, m: m.nanvar(x, axis=axis), None),
+    "nanstd": (lambda x, axis, m: m.nanstd(x, axis=axis), None),
 }
 
 
@@ -200,3 +213,6 @@ REDUCTIONS = Family(
     others={"numpy": _numpy},
     note=NOTE,
 )
+
+#: Of the same arrays: single statistics, with NaN left out or not.
+STATISTICS = REDUCTIONS

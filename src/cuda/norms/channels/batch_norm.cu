@@ -188,7 +188,7 @@ void batch_norm_forward(const BatchForward& call, void* memory, void* workspace,
     const auto result = [&](double* data) {
       return Operand{reinterpret_cast<char*>(data), call.x.ndim, shape, strides, 1};
     };
-    moments<T>(call.x, {result(scratch.mean), {}, result(scratch.var), kF64, double(count)},
+    moments<T>(call.x, {result(scratch.mean), {}, result(scratch.var), {}, kF64, kVariance},
                reduced, workspace, stream);
     of.mean = scratch.mean;
     of.var = scratch.var;

@@ -160,8 +160,8 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
   char* rest = reinterpret_cast<char*>(mean) + padded(2 * shape.coefs() * int64_t(sizeof(double)));
 
   const ChannelMoments results(x, shape);
-  moments<T>(x, {results.of(mean, x.ndim), {}, results.of(m2, x.ndim), kF64, 1.0}, shape.of_pixel,
-             rest, stream);
+  moments<T>(x, {results.of(mean, x.ndim), {}, results.of(m2, x.ndim), {}, kF64, kM2},
+             shape.of_pixel, rest, stream);
   const Groups groups = groups_of(shape, call.eps);
   launch(group_statistics<T>, {group_blocks(groups), kGroupThreads}, stream, coefs, mean, m2,
          groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));

@@ -1,0 +1,558 @@
+"""Statistics over any axes, of all elements or of those that are not NaN.
+
+What NumPy calls by these names: the bits do not depend on the threads, nothing is allocated that
+grows with x, and values far from 0 lose no digits.
+"""
+
+from typing import TYPE_CHECKING
+
+from .op import names_of_ops
+from .statistic import statistic
+from .types import A, Axes, Out, Stream
+
+
+@statistic("mean")
+def mean(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Mean over axes.
+
+    ``y = np.mean(x, axis)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The mean, of x's dtype and framework. Of no elements it is NaN, and a RuntimeWarning
+        says so.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range or named twice.
+
+    See Also
+    --------
+    nanmean : Of what is not NaN.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP of the result plus 2**-46 times the mean of the abs(x) that count from the
+    true mean. Computed in double and rounded once. Infinities and NaN propagate as they do in
+    NumPy.
+
+    Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
+    GPU there is no warning.
+
+    `mean.forward` saves ``(x,)``; `mean.backward` gives dx. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.mean(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
+    array([2., 4.])
+    >>> y, saved = fa.mean.forward(np.array([1.0, 3.0]))
+    >>> fa.mean.backward(1.0, *saved)
+    array([0.5, 0.5])
+    """
+
+
+@statistic("var")
+def var(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    correction: float = 0,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Variance over axes.
+
+    ``y = np.var(x, axis, ddof=correction)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    correction : float, default 0
+        What is subtracted from the number of elements: 1 for the unbiased variance.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The variance, of x's dtype and framework. Of no more than `correction` elements it
+        is infinite or NaN, and a RuntimeWarning says so.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer, or a correction that is no real number.
+    ValueError
+        For an axis out of range or named twice, or a correction that is not finite.
+
+    See Also
+    --------
+    nanvar : Of what is not NaN.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean) /
+    std from the true variance, also for data far from 0. Of equal values it is 0, and it is
+    never negative. Computed in double and rounded once. Infinities and NaN propagate as they do
+    in NumPy.
+
+    Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
+    GPU there is no warning.
+
+    `var.forward` saves ``(x,)``; `var.backward` gives dx. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.var(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1, correction=1)
+    array([2., 0.])
+    >>> y, saved = fa.var.forward(np.array([1.0, 3.0]))
+    >>> fa.var.backward(1.0, *saved)
+    array([-1.,  1.])
+    """
+
+
+@statistic("std")
+def std(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    correction: float = 0,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Standard deviation over axes.
+
+    ``y = np.std(x, axis, ddof=correction)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    correction : float, default 0
+        What is subtracted from the number of elements: 1 for the unbiased variance.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The standard deviation, of x's dtype and framework. Of no more than `correction`
+        elements it is infinite or NaN, and a RuntimeWarning says so.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer, or a correction that is no real number.
+    ValueError
+        For an axis out of range or named twice, or a correction that is not finite.
+
+    See Also
+    --------
+    nanstd : Of what is not NaN.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean) /
+    std from the true deviation, also for data far from 0. Of equal values it is 0. Computed in
+    double and rounded once. Infinities and NaN propagate as they do in NumPy.
+
+    Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
+    GPU there is no warning.
+
+    `std.forward` saves ``(x,)``; `std.backward` gives dx. What all ops share is in
+    docs/conventions.md.
+
+    References
+    ----------
+    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.std(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
+    array([1., 0.])
+    >>> y, saved = fa.std.forward(np.array([1.0, 3.0]))
+    >>> fa.std.backward(1.0, *saved)
+    array([-0.5,  0.5])
+    """
+
+
+@statistic("sum", skips=True)
+def nansum(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Sum over axes of what is not NaN.
+
+    ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The sum, of x's dtype and framework. Of no elements, or of NaN alone, it is 0.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range or named twice.
+
+    See Also
+    --------
+    sum : Of all elements.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP of the result plus 2**-46 times the sum of the abs(x) that count from the
+    true sum. Computed in double and rounded once. Infinities propagate as they do in NumPy.
+
+    Without NaN the bits are those of `fastact.sum`. Terms are added up in the order of
+    `fastact.sum`, with its promise of the same bits.
+
+    `nansum.forward` saves ``(x,)``; `nansum.backward` gives dx, which is 0 where x is NaN. What
+    all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.nansum(np.array([[1.0, np.nan], [4.0, 4.0]]), axis=1)
+    array([1., 8.])
+    >>> y, saved = fa.nansum.forward(np.array([1.0, np.nan, 3.0]))
+    >>> fa.nansum.backward(1.0, *saved)
+    array([1., 0., 1.])
+    """
+
+
+@statistic("mean", skips=True)
+def nanmean(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Mean over axes of what is not NaN.
+
+    ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The mean, of x's dtype and framework. Of no elements, or of NaN alone, it is NaN,
+        and a RuntimeWarning says so.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range or named twice.
+
+    See Also
+    --------
+    mean : Of all elements.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP of the result plus 2**-46 times the mean of the abs(x) that count from the
+    true mean. Computed in double and rounded once. Infinities propagate as they do in NumPy.
+
+    Without NaN the bits are those of sums in the order of `fastact.sum`. Terms are added up in
+    the order of `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
+
+    `nanmean.forward` saves ``(x,)``; `nanmean.backward` gives dx, which is 0 where x is NaN.
+    What all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.nanmean(np.array([[1.0, np.nan], [4.0, 6.0]]), axis=1)
+    array([1., 5.])
+    >>> y, saved = fa.nanmean.forward(np.array([1.0, np.nan, 3.0]))
+    >>> fa.nanmean.backward(1.0, *saved)
+    array([0.5, 0. , 0.5])
+    """
+
+
+@statistic("var", skips=True)
+def nanvar(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    correction: float = 0,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Variance over axes of what is not NaN.
+
+    ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    correction : float, default 0
+        What is subtracted from the number of elements: 1 for the unbiased variance.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The variance, of x's dtype and framework. Of no more than `correction` elements it
+        is NaN, and a RuntimeWarning says so.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer, or a correction that is no real number.
+    ValueError
+        For an axis out of range or named twice, or a correction that is not finite.
+
+    See Also
+    --------
+    var : Of all elements.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean) /
+    std from the true variance, also for data far from 0. Of equal values it is 0, and it is
+    never negative. Computed in double and rounded once. Infinities propagate as they do in
+    NumPy.
+
+    Without NaN the bits are those of `fastact.var`. Terms are added up in the order of
+    `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
+
+    `nanvar.forward` saves ``(x,)``; `nanvar.backward` gives dx, which is 0 where x is NaN. What
+    all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.nanvar(np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]]), axis=1)
+    array([1., 0.])
+    >>> y, saved = fa.nanvar.forward(np.array([1.0, np.nan, 3.0]))
+    >>> fa.nanvar.backward(1.0, *saved)
+    array([-1.,  0.,  1.])
+    """
+
+
+@statistic("std", skips=True)
+def nanstd(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    correction: float = 0,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Standard deviation over axes of what is not NaN.
+
+    ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    correction : float, default 0
+        What is subtracted from the number of elements: 1 for the unbiased variance.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may not share memory with x.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The standard deviation, of x's dtype and framework. Of no more than `correction`
+        elements it is NaN, and a RuntimeWarning says so.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer, or a correction that is no real number.
+    ValueError
+        For an axis out of range or named twice, or a correction that is not finite.
+
+    See Also
+    --------
+    std : Of all elements.
+    mean_var : Mean and variance in one read.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean) /
+    std from the true deviation, also for data far from 0. Of equal values it is 0. Computed in
+    double and rounded once. Infinities propagate as they do in NumPy.
+
+    Without NaN the bits are those of `fastact.std`. Terms are added up in the order of
+    `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
+
+    `nanstd.forward` saves ``(x,)``; `nanstd.backward` gives dx, which is 0 where x is NaN. What
+    all ops share is in docs/conventions.md.
+
+    References
+    ----------
+    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.nanstd(np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]]), axis=1)
+    array([1., 0.])
+    >>> y, saved = fa.nanstd.forward(np.array([1.0, np.nan, 3.0]))
+    >>> fa.nanstd.backward(1.0, *saved)
+    array([-0.5,  0. ,  0.5])
+    """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())

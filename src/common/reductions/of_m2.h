@@ -1,0 +1,47 @@
+// What becomes of m2, the sum of the squared distances from a mean, of `count` values.
+#pragma once
+
+#include "common/core/macros.h"
+
+namespace fastact {
+
+// Nothing, for only the mean is wanted; m2 itself; m2 / (count - correction), the variance; its
+// root; and what gradients of mean, variance and deviation are multiplied by: 1 / count, 2 / (count
+// - correction), and 1 / ((count - correction) deviation), or 0 where that is 0. The order is that
+// of the native modules' OF_M2.
+enum OfM2 : int {
+  kNothing,
+  kM2,
+  kVariance,
+  kDeviation,
+  kMeanSlope,
+  kVarianceSlope,
+  kDeviationSlope,
+  kOfM2
+};
+
+}  // namespace fastact
+
+FASTACT_BEGIN_NAMESPACE
+
+// Of too few values NumPy divides by 0, or has no number where NaN was skipped.
+FASTACT_HD double second_moment(OfM2 what, double m2, double count, double correction, bool skips) {
+  const double left = count - correction;
+  const double divisor = left > 0 ? left : skips ? __builtin_nan("") : 0.0;
+  switch (what) {
+    case kVariance:
+      return m2 / divisor;
+    case kDeviation:
+      return __builtin_sqrt(m2 / divisor);
+    case kMeanSlope:
+      return 1 / count;
+    case kVarianceSlope:
+      return 2 / divisor;
+    case kDeviationSlope:
+      return m2 == 0 ? 0.0 : 1 / (divisor * __builtin_sqrt(m2 / divisor));
+    default:
+      return m2;
+  }
+}
+
+FASTACT_END_NAMESPACE
