@@ -388,10 +388,12 @@ def test_moments_merge_with_their_like():
 @pytest.mark.parametrize(
     ("buffer", "error", "words"),
     [
-        (np.array([2.5, 1, 1]), ValueError, "begin with a count, .*, got 2.5"),
-        (np.array([-1.0, 1, 1]), ValueError, "got -1.0"),
-        (np.array([np.nan, 1, 1]), ValueError, "got nan"),
-        (np.array([np.inf, 1, 1]), ValueError, "got inf"),
+        (np.array([3.0, 1, 1]), ValueError, "begins with -2 and 0 or 1, got .3.0, 1.0"),
+        (np.array([-2.0, 0, 2.5, 1, 1]), ValueError, "a count, a whole number .*, got 2.5"),
+        (np.array([-2.0, 0, -1.0, 1, 1]), ValueError, "got -1.0"),
+        (np.array([-2.0, 0, np.nan, 1, 1]), ValueError, "got nan"),
+        (np.array([-2.0, 0, np.inf, 1, 1]), ValueError, "got inf"),
+        (np.array([-2.0, 0, 1, 1]), ValueError, "must have shape .5,. .*, got .4,."),
         (np.ma.ones(3), TypeError, "buffer must be a plain array"),
         ([1.0, 1.0, 1.0], TypeError, "buffer must be an array of float64"),
     ],

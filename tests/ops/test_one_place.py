@@ -30,6 +30,7 @@ ELSEWHERE = {
     # The CPU adds these terms by one instruction; a GPU's norms sum their rows themselves.
     "Itself": {"cpu/reductions/kernels.cpp", "cuda/norms/rows/row_io.cuh"},
     "Square": {"cpu/reductions/kernels.cpp", "cuda/reductions/reductions.cu"},  # value_and_grad
+    "Valid": {"cpu/reductions/kernels.cpp"},
 }
 
 

@@ -214,7 +214,7 @@ def test_warnings(op, many):
         for warning in caught:
             assert warning.category is RuntimeWarning
             assert warning.filename == __file__
-            assert str(warning.message) in (
+            assert str(warning.message).removesuffix(".") in (  # NumPy has both
                 "Mean of empty slice",
                 "Degrees of freedom <= 0 for slice",
             )

@@ -65,7 +65,7 @@ def test_example(example, tmp_path):
 
 def test_every_example_is_here():
     scripts = {path.stem for path in EXAMPLES.glob("[!_]*.py")}
-    assert scripts == {"digits", *COMPARED, *IN_TORCH}
+    assert scripts == {"digits", "larger_than_memory", *COMPARED, *IN_TORCH}
 
 
 @pytest.mark.thorough
