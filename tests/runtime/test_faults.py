@@ -30,6 +30,9 @@ NAMES = [
     *("moments", "mean_var", "layer_norm", "add_rms_norm", "group_norm", "batch_norm"),
     *("norm_apply", "lstm_gates", "gru_gates", "gru_blend"),
 ]
+# Each takes a process of its own, and up to 2 seconds: a plain run has one of a module.
+FEW = ("mish", "bias_act", "sum", "moments", "layer_norm", "batch_norm", "lstm_gates")
+EACH = [pytest.param(n, marks=() if n in FEW else pytest.mark.thorough) for n in NAMES]
 
 PRELUDE = """
 import os, signal, sys, threading
@@ -253,7 +256,7 @@ for turn in range(3):
 """)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_python_gets_no_memory(name):
     """Every allocation of Python's in a call fails once: MemoryError, or the call does not care.
 
@@ -382,7 +385,7 @@ def shim(tmp_path_factory):
 @pytest.mark.parametrize(
     ("framework", "name"),
     [
-        *(("numpy", name) for name in NAMES),
+        *(pytest.param("numpy", *each.values, marks=each.marks) for each in EACH),
         # What is torch's own is the same for all ops, and torch is slow to import.
         ("torch", "mish"),
         *(
