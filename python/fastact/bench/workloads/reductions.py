@@ -193,7 +193,7 @@ def _onnx(case: Case) -> str:
     return onnx.reduced(unless_missing(_ONNX.get(case.op.name), case.op.name), "x", case.axis, "y")
 
 
-_ONNX = {"sum": "ReduceSum", "sum_squares": "ReduceSumSquare"}
+_ONNX = {"sum": "ReduceSum", "sum_squares": "ReduceSumSquare", "mean": "ReduceMean"}
 
 #: For all families that sum.
 NOTE = """\
