@@ -226,15 +226,18 @@ void reductions() {
           y.add_to(&hash);
           print(std::string("sum of ") + kTermNames[term] + " " + name, hash);
         }
-        Array mean(kept, kF64, kPlain), low(kept, kF64, kPlain), second(kept, kF64, kPlain);
-        const Operand results[] = {mean.operand, low.operand, second.operand};
-        auto moments = std::make_unique<Reducer>();
-        prepare_moments(moments.get(), table->reduce, x.operand, results, reduced, dtype, kF64,
-                        3.0);
-        reduce_partition(moments.get(), 0, 1);
-        Hash hash;
-        for (const Array* part : {&mean, &low, &second}) part->add_to(&hash);
-        print("moments " + name, hash);
+        for (const bool skips : {false, true}) {
+          Array mean(kept, kF64, kPlain), low(kept, kF64, kPlain), second(kept, kF64, kPlain),
+              count(kept, kF64, kPlain);
+          const Operand results[] = {mean.operand, low.operand, second.operand, count.operand};
+          auto moments = std::make_unique<Reducer>();
+          prepare_moments(moments.get(), table->reduce, x.operand, results, reduced, dtype, kF64,
+                          kM2, 0.0, skips);
+          reduce_partition(moments.get(), 0, 1);
+          Hash hash;
+          for (const Array* part : {&mean, &low, &second, &count}) part->add_to(&hash);
+          print((skips ? "valid moments " : "moments ") + name, hash);
+        }
       }
 }
 
