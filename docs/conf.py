@@ -29,6 +29,7 @@ exclude_patterns = [
     "sg_execution_times.rst",
 ]
 nitpicky = True
+nitpick_ignore = [("py:obj", "Moments")]  # has no page yet
 suppress_warnings = ["config.cache"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
