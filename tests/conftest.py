@@ -40,8 +40,32 @@ by_representatives_first = pytest.mark.parametrize(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        default="1/1",
+        metavar="K/N",
+        help="run one N-th of the thorough tests, the K-th: over N runs, each of them once",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest itself then deselects what is marked
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _mark_thorough(items)
+    part, parts = map(int, config.getoption("--part").split("/"))
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("thorough")
+        and crc32(item.nodeid.encode()) % parts != part % parts
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
+
+
+def _mark_thorough(items: list[pytest.Item]) -> None:
     """Marks `thorough` what a plain run leaves out of a test with several parameters.
 
     It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
