@@ -1,15 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=True, embedsignature=False
-"""The handler that XLA calls on the CPU: one for all ops.
+"""The handler that XLA calls: one for all ops, on the CPU and, with a stream, on a GPU.
 
 It shows XLA's buffers, the inputs and then the outputs, as NumPy arrays to a Python function, which
 the call's attribute names by a text that says everything (python/fastact/jax/calls.py). What that
 runs is what a caller of NumPy arrays runs, checks, call cache and threads included; kernels work
 without the interpreter's lock. What it costs: docs/design/jax.md.
+
+On a GPU these arrays describe memory of the device, which nobody on this side may touch: the
+function makes arrays of the device of them (python/fastact/jax/device.py). Nothing here needs CUDA
+to build.
 """
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 cimport numpy as cnp
 
 import numpy as np
@@ -49,6 +53,9 @@ cdef extern from "jax/ffi.h" namespace "fastact::xla" nogil:
     int kBuffer, kText, kExecute
     bint answer_metadata(CallFrame*)
     Error* error_of(const CallFrame*, const char*)
+    Error* stream_of(const CallFrame*, void** stream)
+    Error* allocate(const CallFrame*, size_t size, void** data)
+    Error* release(const CallFrame*, size_t size, void* data)
 
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyArray_Descr:
@@ -64,6 +71,9 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         pass
 
+cdef enum:
+    MAX_AXES = 64  # NumPy's limit
+
 # By the numbers of xla::PrimitiveType; what is not there no op takes.
 cdef dict dtypes = {
     number: np.dtype(name)
@@ -75,25 +85,34 @@ cdef dict dtypes = {
 }
 
 cdef dict functions = {}  # of texts
+cdef dict device_functions = {}
 cdef object function_of = None
+cdef object device_function_of = None
 
 
-def prepare(of_text, bfloat16):
-    """Tell how a text becomes a function of arrays, and the dtype for bfloat16."""
-    global function_of
-    function_of = of_text
+def prepare(of_text, of_text_on_device, bfloat16):
+    """Tell how a text becomes a function of arrays, and the dtype for bfloat16.
+
+    On a device it is a function of arrays, the stream and the DeviceMemory of the call.
+    """
+    global function_of, device_function_of
+    function_of, device_function_of = of_text, of_text_on_device
     dtypes[16] = bfloat16
+
+
+cdef object array_at(void* data, object dtype, int rank, const int64_t* shape, int flags):
+    Py_INCREF(dtype)  # NumPy takes it over
+    return PyArray_NewFromDescr(
+        <PyTypeObject*>cnp.ndarray, <PyArray_Descr*>dtype, rank, <const cnp.npy_intp*>shape, NULL,
+        data, flags, NULL,
+    )
 
 
 cdef object array_of(const Buffer* buffer, int flags):
     cdef object dtype = dtypes.get(buffer.dtype)
     if dtype is None:
         raise TypeError(f"fastact.jax: no array for XLA's dtype {buffer.dtype}")
-    Py_INCREF(dtype)  # NumPy takes it over
-    return PyArray_NewFromDescr(
-        <PyTypeObject*>cnp.ndarray, <PyArray_Descr*>dtype, <int>buffer.rank,
-        <const cnp.npy_intp*>buffer.shape, NULL, buffer.data, flags, NULL,
-    )
+    return array_at(buffer.data, dtype, <int>buffer.rank, buffer.shape, flags)
 
 
 cdef void show(list arrays, const Buffers* buffers, int flags) except *:
@@ -104,29 +123,33 @@ cdef void show(list arrays, const Buffers* buffers, int flags) except *:
         arrays.append(array_of(buffers.buffers[i], flags))
 
 
-cdef object function_for(const CallFrame* frame):
+cdef object function_for(const CallFrame* frame, dict known, object of_text):
     cdef Text* text
     if frame.attributes.count != 1 or frame.attributes.kinds[0] != kText:
         raise TypeError("fastact.jax: a call has one attribute, a text")
     text = <Text*>frame.attributes.values[0]
     key = text.data[:text.size]
-    function = functions.get(key)
+    function = known.get(key)
     if function is None:
-        function = functions[key] = function_of(key)
+        function = known[key] = of_text(key)
     return function
+
+
+cdef Error* failure(const CallFrame* frame, object error) noexcept:
+    message = f"{type(error).__name__}: {error}".encode(errors="replace")
+    return error_of(frame, message)
 
 
 cdef Error* run(CallFrame* frame) noexcept with gil:
     """Inputs are read-only, the outputs are to be filled; neither outlives the call."""
     cdef list arrays = []
     try:
-        function = function_for(frame)
+        function = function_for(frame, functions, function_of)
         show(arrays, &frame.inputs, NPY_ARRAY_CARRAY_RO)
         show(arrays, &frame.outputs, NPY_ARRAY_CARRAY)
         function(arrays)
     except BaseException as error:  # nothing may pass through XLA's own frames
-        message = f"{type(error).__name__}: {error}".encode(errors="replace")
-        return error_of(frame, message)
+        return failure(frame, error)
     return NULL
 
 
@@ -137,5 +160,82 @@ cdef Error* handle(CallFrame* frame) noexcept nogil:
 
 
 def handler():
-    """What `jax.ffi.register_ffi_target` takes."""
+    """What `jax.ffi.register_ffi_target` takes, for the CPU."""
     return PyCapsule_New(<void*>handle, NULL, NULL)
+
+
+cdef class DeviceMemory:
+    """Memory of XLA's allocator on the device of a call, for as long as that takes.
+
+    It goes back when the work has been queued, as XLA's own handlers give theirs back: the
+    allocator gives it to nobody but later work of the same stream.
+    """
+
+    cdef const CallFrame* frame
+    cdef list blocks  # address, size
+    cdef Error* error  # XLA's own, where it has no more memory
+
+    def empty(self, tuple shape not None, dtype):
+        """An array of NumPy's that describes new memory of the device."""
+        cdef object described = np.dtype(dtype)
+        cdef int64_t[MAX_AXES] lengths
+        cdef int64_t size = described.itemsize
+        cdef void* data = NULL
+        cdef int i
+        if self.frame is NULL:
+            raise RuntimeError("fastact.jax: the call that had this memory is over")
+        if len(shape) > MAX_AXES:
+            raise ValueError(f"fastact.jax: arrays have at most {MAX_AXES} axes, got {len(shape)}")
+        for i in range(len(shape)):
+            lengths[i] = shape[i]
+            size *= lengths[i]
+        if size and self.error is NULL:
+            self.error = allocate(self.frame, size, &data)
+            if self.error is NULL:
+                self.blocks.append((<uintptr_t>data, size))
+        if self.error is not NULL:
+            raise MemoryError("fastact.jax: XLA gave no memory")
+        return array_at(data, described, <int>len(shape), lengths, NPY_ARRAY_CARRAY)
+
+    cdef void give_back(self) noexcept:
+        """All of it; what fails first is the call's error."""
+        cdef Error* error
+        for address, size in self.blocks:
+            error = release(self.frame, size, <void*><uintptr_t>address)
+            if self.error is NULL:
+                self.error = error
+        self.blocks = []
+        self.frame = NULL
+
+
+cdef Error* run_on_device(CallFrame* frame, void* stream) noexcept with gil:
+    """As `run`, with the work queued on a stream."""
+    cdef list arrays = []
+    cdef DeviceMemory memory = DeviceMemory.__new__(DeviceMemory)
+    cdef Error* failed = NULL
+    memory.frame = frame
+    memory.blocks = []
+    try:
+        function = function_for(frame, device_functions, device_function_of)
+        show(arrays, &frame.inputs, NPY_ARRAY_CARRAY_RO)
+        show(arrays, &frame.outputs, NPY_ARRAY_CARRAY)
+        function(arrays, <uintptr_t>stream, memory)
+    except BaseException as error:
+        if memory.error is NULL:
+            failed = failure(frame, error)
+    memory.give_back()
+    return failed if failed is not NULL else memory.error
+
+
+cdef Error* handle_on_device(CallFrame* frame) noexcept nogil:
+    cdef void* stream = NULL
+    cdef Error* error
+    if answer_metadata(frame) or frame.stage != kExecute:
+        return NULL
+    error = stream_of(frame, &stream)
+    return error if error is not NULL else run_on_device(frame, stream)
+
+
+def device_handler():
+    """What `jax.ffi.register_ffi_target` takes, for a GPU."""
+    return PyCapsule_New(<void*>handle_on_device, NULL, NULL)

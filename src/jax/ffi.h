@@ -50,12 +50,42 @@ struct ErrorArguments {
 };
 constexpr int kInvalidArgument = 3;
 
+struct StreamArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  void* stream;  // OUT: of CUDA a cudaStream_t
+};
+
+struct AllocateArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  size_t size;
+  size_t alignment;
+  void* data;  // OUT
+};
+
+struct FreeArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  size_t size;
+  void* data;
+};
+
+// What XLA offers a handler. An error that it returns belongs to the handler, which may return it.
 struct Api {
   size_t struct_size;
   Extension* extensions;
   Version version;
   const void* internal;
   Error* (*create_error)(ErrorArguments*);
+  void (*of_errors_and_handlers[3])();  // not called
+  Error* (*get_stream)(StreamArguments*);
+  void (*of_types_and_state[4])();  // not called
+  Error* (*allocate)(AllocateArguments*);
+  Error* (*free)(FreeArguments*);
 };
 
 struct Buffer {
@@ -119,6 +149,30 @@ inline bool answer_metadata(CallFrame* frame) {
 inline Error* error_of(const CallFrame* frame, const char* message) {
   ErrorArguments arguments = {sizeof(ErrorArguments), nullptr, message, kInvalidArgument};
   return frame->api->create_error(&arguments);
+}
+
+// The functions on a device return XLA's error, or NULL.
+
+inline Error* stream_of(const CallFrame* frame, void** stream) {
+  StreamArguments arguments = {sizeof(StreamArguments), nullptr, frame->context, nullptr};
+  Error* error = frame->api->get_stream(&arguments);
+  *stream = arguments.stream;
+  return error;
+}
+
+// data OUT: memory of `size` bytes on the call's device, for work on its stream.
+inline Error* allocate(const CallFrame* frame, size_t size, void** data) {
+  constexpr size_t kAlignment = 256;  // as CUDA's own allocator has it
+  AllocateArguments arguments = {
+      sizeof(AllocateArguments), nullptr, frame->context, size, kAlignment, nullptr};
+  Error* error = frame->api->allocate(&arguments);
+  *data = arguments.data;
+  return error;
+}
+
+inline Error* release(const CallFrame* frame, size_t size, void* data) {
+  FreeArguments arguments = {sizeof(FreeArguments), nullptr, frame->context, size, data};
+  return frame->api->free(&arguments);
 }
 
 }  // namespace fastact::xla

@@ -9,17 +9,11 @@
 // the parameters through a pointer, and one that is needed on one side of a choice alone is a load
 // that GCC won't do on both: a branch stays in the loop, and it is not vectorised.
 #include "cpu/core/kernel_table.h"
+#include "cpu/simd/mixed.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
-
-// y[i] = f(i)
-template <class T, class F>
-FASTACT_HD void each(T* y, int64_t n, F f) {
-#pragma omp simd
-  for (int64_t k = 0; k < n; ++k) y[k] = f(k);
-}
 
 // piece(i, m) for each chunk of n elements; all but the last have a length known to the compiler.
 template <class Piece>
@@ -30,10 +24,15 @@ FASTACT_HD void for_chunks(int64_t n, Piece piece) {
 }
 
 // y[i] = f(x[i])
+//
+// The operands are __restrict although an input may be the output: an element is read before it is
+// written, and nobody else reads it. Otherwise the stores of one vector hold the loads of the next
+// one back, and the compiler can't mix their steps.
 template <class T, class F>
-FASTACT_HD void map1(const T* x, T* y, int64_t n, F f) {
+FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
-    each(y, n, [&](int64_t i) FASTACT_INLINED { return f(x[i]); });
+#pragma omp simd
+    for (int64_t k = 0; k < n; ++k) y[k] = f(x[k]);
   } else {
     float wide[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
@@ -47,12 +46,14 @@ FASTACT_HD void map1(const T* x, T* y, int64_t n, F f) {
 
 // dx[i] = f(dy[i], x[i]), or dx[i] += of the same
 template <bool accumulate, class T, class F>
-FASTACT_HD void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
+FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restrict dx, int64_t n,
+                     F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
-    each(dx, n, [&](int64_t i) FASTACT_INLINED {
-      const T product = f(dy[i], x[i]);
-      return accumulate ? dx[i] + product : product;
-    });
+#pragma omp simd
+    for (int64_t k = 0; k < n; ++k) {
+      const T product = f(dy[k], x[k]);
+      dx[k] = accumulate ? dx[k] + product : product;
+    }
   } else {
     float wide_dy[kChunk], wide_x[kChunk], wide_dx[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
@@ -70,15 +71,15 @@ FASTACT_HD void map2(const T* dy, const T* x, T* dx, int64_t n, F f) {
 }
 
 template <class T, template <class, bool> class A>
-void forward(char* const* operands, int64_t n, const double* parameters) {
+FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>, false> a(parameters);
   map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n,
        [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
 }
 
 // dx = dy f'(x), of x, or of y = f(x).
-template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
-void backward(char* const* operands, int64_t n, const double* parameters) {
+template <class T, template <class, bool> class A, bool accumulate, bool by_value>
+FASTACT_HD void backward_loop(char* const* operands, int64_t n, const double* parameters) {
   const A<Compute<T>, false> a(parameters);
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
                    reinterpret_cast<T*>(operands[2]), n,
@@ -88,6 +89,25 @@ void backward(char* const* operands, int64_t n, const double* parameters) {
                      else
                        return dy * a.derivative(x);
                    });
+}
+
+// The kernels. Those of float and double mix the steps of several vectors (CMakeLists.txt). 16-bit
+// ones must not: their chunks would spill registers, and take up to 1.5 times the time.
+template <class T, template <class, bool> class A>
+void forward(char* const* operands, int64_t n, const double* parameters) {
+  forward_loop<T, A>(operands, n, parameters);
+}
+template <class T, template <class, bool> class A>
+FASTACT_MIXED void mixed_forward(char* const* operands, int64_t n, const double* parameters) {
+  forward_loop<T, A>(operands, n, parameters);
+}
+template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
+void backward(char* const* operands, int64_t n, const double* parameters) {
+  backward_loop<T, A, accumulate, by_value>(operands, n, parameters);
+}
+template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
+FASTACT_MIXED void mixed_backward(char* const* operands, int64_t n, const double* parameters) {
+  backward_loop<T, A, accumulate, by_value>(operands, n, parameters);
 }
 
 // Of a sum's term.
@@ -220,12 +240,12 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 }  // namespace
 
 #define FASTACT_FORWARD(name, A) \
-  {forward<f16, A>, forward<bf16, A>, forward<float, A>, forward<double, A>},
-#define FASTACT_BACKWARDS(A, by_value)                                        \
-  {{backward<f16, A, false, by_value>, backward<f16, A, true, by_value>},     \
-   {backward<bf16, A, false, by_value>, backward<bf16, A, true, by_value>},   \
-   {backward<float, A, false, by_value>, backward<float, A, true, by_value>}, \
-   {backward<double, A, false, by_value>, backward<double, A, true, by_value>}},
+  {forward<f16, A>, forward<bf16, A>, mixed_forward<float, A>, mixed_forward<double, A>},
+#define FASTACT_BACKWARDS(A, by_value)                                                    \
+  {{backward<f16, A, false, by_value>, backward<f16, A, true, by_value>},                 \
+   {backward<bf16, A, false, by_value>, backward<bf16, A, true, by_value>},               \
+   {mixed_backward<float, A, false, by_value>, mixed_backward<float, A, true, by_value>}, \
+   {mixed_backward<double, A, false, by_value>, mixed_backward<double, A, true, by_value>}},
 #define FASTACT_BACKWARD(name, A) FASTACT_BACKWARDS(A, false)
 #define FASTACT_BACKWARD_BY_SAVED(name, A) FASTACT_BACKWARDS(A, kSavesValue<A<float>>)
 #define FASTACT_TERM(name, Term)                                          \

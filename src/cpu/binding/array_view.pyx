@@ -233,6 +233,13 @@ cdef class View:
         return view
 
     @staticmethod
+    def on_device(cnp.ndarray a not None, tuple device not None):
+        """Memory of a device that an array of NumPy's describes, and that nobody reads by it."""
+        cdef View view = View.from_numpy(a)
+        view.device, view.device_type = device, device[0]
+        return view
+
+    @staticmethod
     def repeated(cnp.ndarray value not None, View like not None):
         """One element read at every position of `like`: all strides are zero.
 

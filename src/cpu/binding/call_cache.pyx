@@ -388,6 +388,7 @@ cdef class Buffers:
     cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs, and memory of a device
     cdef void* scratch[MAX_BUFFERS]
     cdef DLPackExchangeAPI* api
+    cdef int count
 
     cdef int make(self, CallPlan plan, const CallKey* key, char** data) except -1:
         cdef View model
@@ -396,6 +397,7 @@ cdef class Buffers:
         if key.kind is not NULL:
             self.api = key.kind.api
         self.arrays = []
+        self.count = plan.outputs + plan.workspaces
         for k in range(plan.outputs):
             model = plan.made[k]
             if key.kind is NULL:
@@ -428,7 +430,9 @@ cdef class Buffers:
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
         array = self.arrays[k]
         if self.api is NULL:
-            return array[()] if cnp.PyArray_NDIM(array) == 0 else array
+            if cnp.PyArray_NDIM(array) == 0:
+                return cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
+            return array
         if array is None:
             self.owned[k] = NULL
             array = self.arrays[k] = hand_over(tensor, self.api)
@@ -436,7 +440,7 @@ cdef class Buffers:
 
     def __dealloc__(self):
         cdef int k
-        for k in range(MAX_BUFFERS):
+        for k in range(self.count):
             if self.owned[k] is not NULL:
                 self.owned[k].deleter(self.owned[k])
             free(self.scratch[k])

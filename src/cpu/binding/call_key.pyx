@@ -8,9 +8,9 @@
 #   ops                  by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
-# Anything else has no key (a list, an array scalar, an empty array), nor has a call that records
-# gradients of an entry point that does not, and its call takes the slow path. An array that turns out to be no operand of the op, as a 0-d array in
-# the place of a number, makes the call unrecorded: see PlanDraft.
+# Anything else has no key (a list, an array scalar, an empty array), and its call takes the slow path.
+# An array that turns out to be no operand of the op, as a 0-d array in the place of a number, makes the
+# call unrecorded: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
 
 cdef enum:
     MAX_WORDS = 160   # of a key
@@ -114,11 +114,11 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef int dtype, i
     if key.arrays and (key.kind is NULL or key.kind.api is not kind.api):
         return False
-    if records and (not key.may_record or kind.records_gradients is NULL):
+    if records and kind.records_gradients is NULL:
         return False
     if is_negated(x, kind):
         return False
-    key.records |= records
+    key.records |= records and key.may_record
     try:
         kind.api.borrow(<void*>x, &tensor)
     except Exception:

@@ -65,6 +65,17 @@ cdef inline int check(View view, const char* name, bint writes) except -1:
     return 0
 
 
+cdef inline int check_any(View view, const char* name) except -1:
+    """The same of one that is read, of any dtype that a View has."""
+    if (
+        view is not None and view.operand.shape is not NULL and kF64 < view.dtype < kViewDTypes
+        and view.device_type == kDLCPU
+        and (view.operand.data is not NULL or element_count(view) == 0)
+    ):
+        return 0
+    return check(view, name, False)
+
+
 cdef inline bint same_shape(View a, View b) noexcept:
     cdef int i
     if a.operand.ndim != b.operand.ndim:

@@ -1,5 +1,5 @@
 # For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
-# the copy ceiling, and where kernels lie.
+# the copy ceiling, how results are stored, and where kernels lie.
 
 def level_of_features(
     uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t extended_ecx, uint64_t xcr0
@@ -93,6 +93,11 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     job.size = source.nbytes
     with nogil:
         run_partitions(threads, partitions_of(copy_partition, &job))
+
+
+def bypass_caches_from(int64_t size):
+    """From how many bytes on results of rows are stored past the caches; returns what was so far."""
+    return c_bypass_caches_from(size)
 
 
 def gradient_by_input(int which, View dy, View x, View dx):

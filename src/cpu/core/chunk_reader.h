@@ -154,8 +154,10 @@ void spread_over_rows(const StridedOperands& s, int64_t channels, int64_t row, i
 }
 
 // Whether operand k, which is written, is written where it lies, is no other operand's memory, and
-// too big to stay in a cache.
+// too big to stay in a cache, on a processor on which it then pays to store it past the caches.
 bool bypasses_caches(const StridedOperands& s, int k);
+// Sets from how many bytes on that is, and returns from how many it was: for tests.
+int64_t bypass_caches_from(int64_t bytes);
 
 // One number at any address, of a dtype that is computed; rounded once.
 void store_as(int dtype, char* at, double value);

@@ -95,6 +95,7 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     const int kBool
     const int kI32
     const int kI64
+    const int kViewDTypes
     int64_t item_size(int) noexcept
 
     ctypedef struct Operand:
@@ -115,6 +116,13 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const char* const kTermNames[1]
 
     ctypedef struct ReduceTable:
+        pass
+
+cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
+    int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)
+
+cdef extern from "cpu/simd/convert_kernels.h" namespace "fastact" nogil:
+    ctypedef struct ConvertKernels:
         pass
 
 cdef extern from "cpu/testing/compare_kernels.h" namespace "fastact" nogil:
@@ -148,6 +156,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
         const ReduceTable* reduce
+        const ConvertKernels* convert
         const CompareKernel* compare
 
     ctypedef struct IsaList:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/reductions/moments.h"
+#include "common/reductions/weights.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 
@@ -37,10 +38,13 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
 //   Adder       adds terms to a lane. It is made of 1, which the compiler must not know
 //               (hidden_one), and of the shift. A neutral term changes nothing.
 //   first       a lane of one term
+//   Plain       the accumulator that does the same to terms without NaN, faster; void: none. Where
+//               it has a set less, that is the count.
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
 template <class Term>
 struct Sum {
+  using Plain = std::conditional_t<std::is_same<Term, Valid>::value, Sum<Itself>, void>;
   static constexpr int kSets = 1;
   static constexpr bool kHasShift = false, kRetries = false;
   template <class T>
@@ -80,6 +84,7 @@ struct Sum {
 
 // The sum of what is not NaN, and the number of that: -0 is added for the rest.
 struct ValidMean : Sum<Itself> {
+  using Plain = Sum<Itself>;
   static constexpr int kSets = 2;
 
   template <class T, class V>
@@ -118,6 +123,7 @@ struct ValidMean : Sum<Itself> {
 // Sums of d = x - shift and of d^2. Of converted terms d is a multiply-add, in the pipes that
 // conversion and addition leave idle (simd/accumulators.h): with 1 and -shift.
 struct ShiftedMoments {
+  using Plain = void;
   static constexpr int kSets = 2;
   static constexpr bool kHasShift = true, kRetries = false;
   template <class T>
@@ -165,6 +171,7 @@ struct ShiftedMoments {
 
 // The moments of terms that are not NaN, and their number.
 struct ValidMoments {
+  using Plain = ShiftedMoments;
   static constexpr int kSets = 3;
   static constexpr bool kHasShift = true, kRetries = true;
   template <class T>
@@ -205,16 +212,21 @@ struct ValidMoments {
                                int64_t n) {
     const double *mean = from.values, *m2 = mean + from.pitch, *count = m2 + from.pitch;
     const double *low = from.errors, *m2_low = low + (has_errors ? from.pitch : 0);
+    const double* count_low = m2_low + (has_errors ? from.pitch : 0);
     double *to_mean = to.values, *to_m2 = to_mean + to.pitch, *to_count = to_m2 + to.pitch;
     double *to_low = to.errors, *to_m2_low = to_low + to.pitch;
+    double* to_count_low = to_m2_low + to.pitch;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
       const Moments one = {mean[i], m2[i], has_errors ? low[i] : 0.0, has_errors ? m2_low[i] : 0.0};
       const Moments all = {to_mean[i], to_m2[i], to_low[i], to_m2_low[i]};
-      const Moments both = merge_counted(one, count[i], all, to_count[i]);
+      const double more = has_errors ? count_low[i] : 0.0;  // of sums of weights
+      const Moments both = merge_counted(one, count[i] + more, all, to_count[i] + to_count_low[i]);
       to_mean[i] = both.mean, to_low[i] = both.mean_low;
       to_m2[i] = both.m2, to_m2_low[i] = both.m2_low;
-      to_count[i] += count[i];
+      double lost = 0;
+      to_count[i] = add_exactly(to_count[i], count[i], &lost);
+      to_count_low[i] += lost + more;
     }
   }
 };
@@ -245,9 +257,9 @@ FASTACT_HD void add_at(const T* x, const typename A::template Adder<T, V>& add, 
 // The lanes of a block in registers.
 template <class A, class T>
 struct Lanes {
-  using V = typename LanesOf<T>::type;
-  using Adder = typename A::template Adder<T, V>;
   static constexpr int kSets = A::kSets;
+  using V = std::conditional_t<kSets == 1, typename SumLanes<T>::type, Vector>;
+  using Adder = typename A::template Adder<T, V>;
   static constexpr int kWidth = sizeof(V) / sizeof(double), kCount = kLanes / kWidth;
   // Vectors at a time: all their sets fill half of the registers.
   static constexpr int kGroup = kSets == 1 || kVector == 8 ? kCount : kSets == 2 ? 4 : 2;
@@ -336,7 +348,7 @@ struct Lanes {
 // The first of n terms, up to lane 0, where lane `phase` is next: onto lanes in memory.
 template <class A, class T>
 FASTACT_HD int64_t add_head(const T* x, int64_t n, int64_t phase, double shift, double* memory) {
-  using V = typename LanesOf<T>::type;
+  using V = typename Lanes<A, T>::V;
   constexpr int64_t kWidth = Lanes<A, T>::kWidth;
   const int64_t head = phase == 0 ? 0 : n < kLanes - phase ? n : kLanes - phase;
   const double one = hidden_one();
@@ -398,11 +410,22 @@ FASTACT_HD void one_block(const T* x, int64_t n, double* result, int64_t pitch) 
   }
 }
 
+// What skips NaN does so where there is one.
 template <class A, bool backward, class T>
-void blocks(const char* x, const int64_t* offsets, int64_t count, int64_t n, double* results,
+void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, double* results,
             int64_t pitch) {
-  for (int64_t i = 0; i < count; ++i)
-    one_block<A, backward>(reinterpret_cast<const T*>(x + offsets[i]), n, results + i, pitch);
+  for (int64_t i = 0; i < count; ++i) {
+    const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
+    if constexpr (kSeeksNaN<T> && !std::is_void<typename A::Plain>::value) {
+      using Plain = typename A::Plain;
+      if (!has_nan(backward ? x - n + 1 : x, n)) {
+        blocks<Plain, backward, T>(from, offsets + i, 1, n, results + i, pitch);
+        if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
+        continue;
+      }
+    }
+    one_block<A, backward>(x, n, results + i, pitch);
+  }
 }
 
 template <class A, class T>
@@ -479,8 +502,7 @@ FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const doubl
 template <class A, int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
                          int64_t pitch, int64_t ahead) {
-  using V = typename LanesOf<T>::type;
-  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = sizeof(V) / sizeof(double);
+  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = kVector;
   const double one = hidden_one();
   int64_t c = 0;
   if (ahead) {
@@ -488,11 +510,11 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) prefetch<1>(x[i] + c, ahead);
       for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
-        add_column<A, V, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
+        add_column<A, Vector, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
     }
   }
   for (; c + kWidth <= columns; c += kWidth)
-    add_column<A, V, kRows, fresh>(x, c, one, shift, lanes, pitch);
+    add_column<A, Vector, kRows, fresh>(x, c, one, shift, lanes, pitch);
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
@@ -512,7 +534,7 @@ void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
     }
   };
   add(std::integral_constant<int, 8>());
-  add(std::integral_constant<int, 2>());
+  add(std::integral_constant<int, 4>());
   add(std::integral_constant<int, 1>());
 }
 
@@ -613,7 +635,80 @@ void merge(const Results& from, int64_t from_terms, const Results& to, int64_t t
 
 template <class T>
 void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
-  for (int64_t i = 0; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
+  int64_t i = 0;
+  if (step == int64_t(sizeof(T)))
+    for (; i + kVector <= n; i += kVector)
+      store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
+  for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
+}
+
+template <class T>
+void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) {
+  const T* x = reinterpret_cast<const T*>(from);
+  if (step == int64_t(sizeof(T))) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) numbers[i] = double(x[i]);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
+}
+
+void choose(double* x, double* weights, const double* where, bool skips, int64_t n) {
+  const auto each = [&](auto is_there) FASTACT_INLINED {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      const double w = weight_of(x[i], weights[i], is_there(i), skips);
+      weights[i] = w;
+      x[i] = w == 0 ? 0.0 : x[i];
+    }
+  };
+  if (where)
+    each([&](int64_t i) FASTACT_INLINED { return where[i] != 0; });
+  else
+    each([](int64_t) FASTACT_INLINED { return true; });
+}
+
+template <bool has_second>
+FASTACT_HD void weigh_some(const double* x, const double* weights, const double* centre, int64_t n,
+                           double* first, double* second) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const double d = x[i] - centre[i], product = weights[i] * d;
+    first[i] = product;
+    if (has_second) second[i] = product * d;
+  }
+}
+
+void weigh(const double* x, const double* weights, const double* centre, int64_t n, int64_t period,
+           double* first, double* second) {
+  for (int64_t at = 0; at < n; at += period) {
+    const int64_t m = n - at < period ? n - at : period;
+    if (second)
+      weigh_some<true>(x + at, weights + at, centre, m, first + at, second + at);
+    else
+      weigh_some<false>(x + at, weights + at, centre, m, first + at, nullptr);
+  }
+}
+
+void gradient(const double* dy, const double* slope, const double* x, const double* weights,
+              const double* where, const double* mean, bool of_weights, bool skips, bool accumulate,
+              double* to, int64_t n) {
+  const auto each = [&](auto of) FASTACT_INLINED {
+    for (int64_t i = 0; i < n; ++i) {
+      const bool is_there = !where || where[i] != 0;
+      const double w = weight_of(x[i], of_weights || !weights ? 1.0 : weights[i], is_there, skips);
+      const double found = w == 0 ? 0.0 : of(slope[i] * dy[i], w, i);
+      to[i] = accumulate ? to[i] + found : found;
+    }
+  };
+  const auto d = [&](int64_t i) FASTACT_INLINED { return x[i] - mean[i]; };
+  if (!of_weights && !mean)
+    each([&](double s, double w, int64_t) FASTACT_INLINED { return gradient_of_mean(s, w); });
+  else if (!of_weights)
+    each([&](double s, double w, int64_t i)
+             FASTACT_INLINED { return gradient_of_second(s, w, d(i)); });
+  else
+    each([&](double s, double, int64_t i) FASTACT_INLINED { return gradient_of_weight(s, d(i)); });
 }
 
 template <class T>
@@ -705,10 +800,14 @@ const ReduceTable reduce_table = {
      FASTACT_ACCUMULATOR(ValidMoments)},
     fold,
     fold_each,
-    FASTACT_EACH(widen_each),
+    {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
+     widen_integers<uint8_t>, widen_integers<int32_t>, widen_integers<int64_t>},
     FASTACT_EACH(finish),
     FASTACT_EACH(lose),
     make_finite,
+    choose,
+    weigh,
+    gradient,
     FASTACT_EACH(row_moments),
 };
 

@@ -154,8 +154,8 @@ struct ReduceTable {
   // sums OUT (count): of kLanes lanes each, those of the next one `step` doubles on.
   void (*fold_each)(const double* lanes, int64_t step, int64_t count, double* sums);
 
-  // numbers OUT (n) = x, `step` bytes apart.
-  void (*widen[kDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
+  // numbers OUT (n) = x, `step` bytes apart; of masks and integers, too.
+  void (*widen[kViewDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
 
   // y OUT (n) = hi + lo, rounded to the dtype. lo: null for none.
   void (*finish[kDTypes])(const double* hi, const double* lo, char* y, int64_t n);
@@ -165,6 +165,19 @@ struct ReduceTable {
 
   // x IN/OUT (n): what is no number becomes 0.
   void (*make_finite)(double* x, int64_t n);
+
+  // Of n elements with their weights (common/reductions/weights.h), all in double:
+  // weights IN/OUT become 0 where x does not count, and so does x IN/OUT. where: a mask, or null.
+  void (*choose)(double* x, double* weights, const double* where, bool skips, int64_t n);
+  // first OUT = weights (x - centre), second OUT, or null, = that times (x - centre). centre IN
+  // (period): begins anew after so many.
+  void (*weigh)(const double* x, const double* weights, const double* centre, int64_t n,
+                int64_t period, double* first, double* second);
+  // to OUT, or IN/OUT +=, = the gradient with respect to x, or to the weights. Null: weights and
+  // mask of 1; the mean, where x is that of a mean.
+  void (*gradient)(const double* dy, const double* slope, const double* x, const double* weights,
+                   const double* where, const double* mean, bool of_weights, bool skips,
+                   bool accumulate, double* to, int64_t n);
 
   // mean, m2 OUT (one): of a whole row of n contiguous terms.
   void (*row_moments[kDTypes])(const char* x, int64_t n, double* mean, double* m2);

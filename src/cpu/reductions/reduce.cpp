@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of their own
 constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
+constexpr int64_t kTwoPassTile = 256;     // of rows that are read twice: 2 KiB of a float64 row
 
 int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
@@ -58,16 +59,23 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   });
 }
 
+// What is to be said of an output with so many terms.
+void note_count(const Reducer& r, double count, double enough) {
+  if (count > enough) return;
+  const int what = count != count ? kNoWeights : kTooFew;
+  __atomic_fetch_or(r.is_degenerate, what, __ATOMIC_RELAXED);
+}
+
 void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *mean = all.values, *mean_low = all.errors;
   double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
-  const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
+  double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
+  for (int64_t i = 0; i < n && counts; ++i) counts[i] += m2_low[all.pitch + i];
   const auto count = [&](int64_t i) { return counts ? counts[i] : double(r.terms.size); };
   for (int64_t i = 0; i < n && counts; ++i)
     if (counts[i] == 0) mean[i] = std::nan("");
   const double enough = r.second && r.of_m2 != kM2 ? std::max(r.correction, 0.0) : 0.0;
-  for (int64_t i = 0; i < n && r.is_degenerate; ++i)
-    if (!(count(i) > enough)) __atomic_store_n(r.is_degenerate, 1, __ATOMIC_RELAXED);
+  for (int64_t i = 0; i < n && r.is_degenerate; ++i) note_count(r, count(i), enough);
   if (r.y) store_outputs(r, r.y, first, n, mean, mean_low);
   if (r.low) {
     r.table->lose[r.y_dtype](mean, mean_low, n);
@@ -79,7 +87,7 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
   }
   if (!r.second) return;
   for (int64_t i = 0; i < n; ++i)
-    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, counts != nullptr);
+    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
@@ -88,12 +96,13 @@ double quotient(double sum, const double* low, double divisor) {
   return (low && *low != 0 ? sum + *low : sum) / divisor;
 }
 
-// The mean alone, of terms that are not NaN.
+// The mean alone, or the sum, of terms that have a count of their own.
 void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *sum = all.values, *low = all.errors, *count = sum + all.pitch;
   for (int64_t i = 0; i < n; ++i) {
-    if (r.is_degenerate && count[i] == 0) __atomic_store_n(r.is_degenerate, 1, __ATOMIC_RELAXED);
-    sum[i] = quotient(sum[i], low + i, std::abs(count[i]));
+    count[i] = std::abs(count[i] + low[all.pitch + i]);
+    if (r.is_degenerate) note_count(r, count[i], 0);
+    sum[i] = quotient(sum[i], low + i, r.of_m2 == kTotal ? 1.0 : count[i]);
   }
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
@@ -166,13 +175,6 @@ struct BlockMerger {
   }
 };
 
-bool is_aligned(const Operand& x, int64_t item) {
-  auto bits = reinterpret_cast<uintptr_t>(x.data);
-  for (int axis = 0; axis < x.ndim; ++axis)
-    if (x.shape[axis] > 1) bits |= uintptr_t(byte_stride(x, axis, item));
-  return bits % uintptr_t(item) == 0;
-}
-
 void move_longest_last(Axes* axes) {
   const int last = axes->count - 1;
   if (last < 1) return;
@@ -184,6 +186,13 @@ void move_longest_last(Axes* axes) {
 }
 
 }  // namespace
+
+bool is_aligned(const Operand& x, int64_t item) {
+  auto bits = reinterpret_cast<uintptr_t>(x.data);
+  for (int axis = 0; axis < x.ndim; ++axis)
+    if (x.shape[axis] > 1) bits |= uintptr_t(byte_stride(x, axis, item));
+  return bits % uintptr_t(item) == 0;
+}
 
 void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
                int64_t before, int64_t n) {
@@ -294,7 +303,8 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->layout = is_wide ? Reducer::kColumns : Reducer::kNarrow;
     r->row = plan.inner;
     r->has_dense_rows = is_unit && plan.has_dense_rows && plan.reduced.count == 1;
-    const int64_t most = is_wide ? kTile : kNarrowTile;
+    const int64_t widest = r->accumulator->passes[dtype] > 1 ? kTwoPassTile : kTile;
+    const int64_t most = is_wide ? widest : kNarrowTile;
     const int64_t tiles = ceil_div(plan.inner, most);
     r->tile =
         tiles == 1 ? plan.inner : std::min(most, (ceil_div(plan.inner, tiles) + 15) / 16 * 16);
@@ -305,18 +315,18 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   cut_terms(r);
 }
 
-void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, const Operand* results,
-                     const bool* reduced, int dtype, int y_dtype, OfM2 of_m2, double correction,
-                     bool skips) {
-  char** const outputs[kMomentResults] = {&r->y, &r->low, &r->second, &r->count};
-  // All have the strides of those that are there; none is, but in shape, where only the size of the
-  // workspace is asked for.
+// All have the strides of those that are there; none is, but in shape, where only the size of the
+// workspace is asked for.
+const Operand& model_of(const Operand* results) {
   const Operand* const end = results + kMomentResults;
   const Operand* const there = std::find_if(results, end, [](const Operand& o) { return o.data; });
-  const Operand* const y = there == end ? results : there;
-  const Accumulation of_valid = of_m2 == kNothing ? kValidMean : kValidMoments;
-  prepare(r, table, skips ? of_valid : kMoments, x, *y, reduced, dtype, y_dtype, false);
-  const int64_t origin_shift = r->y - y->data;
+  return there == end ? *results : *there;
+}
+
+void set_moments(Reducer* r, const Operand& model, const Operand* results, OfM2 of_m2,
+                 double correction, bool skips) {
+  char** const outputs[kMomentResults] = {&r->y, &r->low, &r->second, &r->count};
+  const int64_t origin_shift = r->y - model.data;
   for (int k = 0; k < kMomentResults; ++k) {
     char* const data = results[k].data;
     *outputs[k] = data ? data + origin_shift : nullptr;
@@ -324,6 +334,16 @@ void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, con
   }
   r->of_m2 = of_m2;
   r->correction = correction;
+  r->skips = skips;
+}
+
+void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, const Operand* results,
+                     const bool* reduced, int dtype, int y_dtype, OfM2 of_m2, double correction,
+                     bool skips) {
+  const Operand& model = model_of(results);
+  const Accumulation of_valid = of_m2 == kNothing ? kValidMean : kValidMoments;
+  prepare(r, table, skips ? of_valid : kMoments, x, model, reduced, dtype, y_dtype, false);
+  set_moments(r, model, results, of_m2, correction, skips);
 }
 
 int64_t workspace_size(const Reducer* r) {

@@ -45,6 +45,9 @@ constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, a
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 constexpr int64_t kFewTasks = 32;       // below, the terms are cut too
 
+// An output has too few terms; its weights are none.
+enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
+
 struct Reducer {
   enum Layout { kRows, kColumns, kNarrow, kSpread };
 
@@ -63,7 +66,8 @@ struct Reducer {
   char* count;   // how many terms were not NaN
   OfM2 of_m2;
   double correction;
-  int* is_degenerate = nullptr;  // OUT: 1 where an output has too few terms; null: not asked
+  bool skips;                    // what does not count
+  int* is_degenerate = nullptr;  // OUT: the bits of Degenerate; null: not asked
   Axes outputs, terms;           // innermost last
   Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
@@ -90,12 +94,19 @@ void prepare_moments(Reducer* reducer, const ReduceTable* table, const Operand& 
                      const Operand* results, const bool* reduced, int dtype, int y_dtype,
                      OfM2 of_m2, double correction, bool skips);
 
+// Parts of that: any one of the results that are there; and where all of them go, once the
+// reducer's output is the model's.
+const Operand& model_of(const Operand* results);
+void set_moments(Reducer* reducer, const Operand& model, const Operand* results, OfM2 of_m2,
+                 double correction, bool skips);
+
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
 // values of `dtype`; where the results go; and how the terms, of which there are terms.size, are
 // cut into chunks.
 void set_accumulator(Reducer* reducer, const ReduceTable* table, int what, int dtype);
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
 void cut_terms(Reducer* reducer);
+bool is_aligned(const Operand& x, int64_t item);
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);

@@ -3,9 +3,11 @@
 cdef extern from "common/reductions/of_m2.h" namespace "fastact" nogil:
     ctypedef enum OfM2:
         pass
-    enum: kOfM2, kVariance
+    enum: kOfM2, kVariance, kTotal
 
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
+    enum: kTooFew, kNoWeights
+
     ctypedef struct Reducer:
         double* partial
         double divisor
@@ -22,6 +24,24 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     int64_t workspace_size(const Reducer*) noexcept
     void reduce_partition(const Reducer*, int64_t, int64_t) noexcept
     void merge_partition(const Reducer*, int64_t, int64_t) noexcept
+
+cdef extern from "cpu/reductions/weighted.h" namespace "fastact" nogil:
+    ctypedef struct WeightedMoments:
+        Reducer reducer
+
+    ctypedef struct WeightedGradient:
+        pass
+
+    void prepare_weighted "fastact::prepare"(
+        WeightedMoments*, const ReduceTable*, const ConvertKernels*, const Operand*, const int*,
+        const Operand*, const cpp_bool*, int, OfM2, double, cpp_bool
+    ) noexcept
+    void weighted_partition(const WeightedMoments*, int64_t, int64_t) noexcept
+    void prepare_gradient "fastact::prepare"(
+        WeightedGradient*, const ReduceTable*, const ConvertKernels*, const Operand*, const int*,
+        cpp_bool, cpp_bool, cpp_bool
+    ) noexcept
+    void weighted_gradient_partition(const WeightedGradient*, int64_t, int64_t) noexcept
 
 cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
     enum: kMostSums

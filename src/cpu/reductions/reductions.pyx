@@ -55,8 +55,16 @@ def sum(
     prepare_sum(&reducer, term, x, y, axes, accumulate)
     reducer.divisor = divisor
     use_workspace(&reducer, 1, workspace, threads)
+    run_without_gil(&reducer, threads, size)
+
+
+cdef void run_without_gil(const Reducer* reducer, int threads, int64_t size) noexcept:
+    """But of so few elements that they take microseconds: to let go of it would take as long."""
+    if size <= GRAIN:
+        run_reduction(reducer, threads)
+        return
     with nogil:
-        run_reduction(&reducer, threads)
+        run_reduction(reducer, threads)
 
 
 cdef void run_reduction(const Reducer* reducer, int threads) noexcept nogil:

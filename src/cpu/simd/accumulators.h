@@ -19,16 +19,17 @@ FASTACT_HD double to_double(T x) {
   return double(widen(x));
 }
 
-// The vectors that hold the lanes of terms of T. Of float32 they are no wider than 256 bits: Zen 4
-// runs 512-bit operations in two halves, and converts fewer floats in them.
+// The vectors that hold the lanes of a sum of contiguous terms of T. Of float32 they are no wider
+// than 256 bits: Zen 4 runs 512-bit operations in two halves, and converts fewer floats in them.
+// What does more with a term than convert and add it gains by whole vectors.
 template <class T>
-struct LanesOf {
+struct SumLanes {
   typedef Vector type;
 };
 #if defined(__AVX512F__)
 typedef double HalfVector __attribute__((vector_size(kVector / 2 * sizeof(double))));
 template <>
-struct LanesOf<float> {
+struct SumLanes<float> {
   typedef HalfVector type;
 };
 FASTACT_HD void store(HalfVector v, double* to) { memcpy(to, &v, sizeof v); }
@@ -80,6 +81,43 @@ FASTACT_HD V add_converted(V x, V one, V sum) {
   (void)one;
   return sum + x;
 #endif
+}
+
+// Whether one of n elements is NaN. kSeeksNaN: it is worth asking; of 16-bit data nobody does.
+template <class T>
+constexpr bool kSeeksNaN = sizeof(T) >= sizeof(float);
+#if defined(__AVX512F__)
+FASTACT_HD bool are_unordered(const float* a, const float* b) {
+  return _mm512_cmp_ps_mask(_mm512_loadu_ps(a), _mm512_loadu_ps(b), _CMP_UNORD_Q) != 0;
+}
+FASTACT_HD bool are_unordered(const double* a, const double* b) {
+  return _mm512_cmp_pd_mask(_mm512_loadu_pd(a), _mm512_loadu_pd(b), _CMP_UNORD_Q) != 0;
+}
+#else
+template <class T>
+FASTACT_HD bool are_unordered(const T* a, const T* b) {
+  int any = 0;
+#pragma omp simd reduction(| : any)
+  for (size_t i = 0; i < kCacheLine / sizeof(T); ++i) any |= (a[i] != a[i]) | (b[i] != b[i]);
+  return any != 0;
+}
+#endif
+template <class T>
+FASTACT_HD bool has_nan(const T* x, int64_t n) {
+  constexpr int64_t kPerLine = kCacheLine / sizeof(T), kStep = 8 * kPerLine;
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    bool any = false;
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kStep; k += 2 * kPerLine)
+      any |= are_unordered(x + i + k, x + i + k + kPerLine);
+    if (any) return true;
+  }
+  for (; i + kPerLine <= n; i += kPerLine)
+    if (are_unordered(x + i, x + i)) return true;
+  for (; i < n; ++i)
+    if (x[i] != x[i]) return true;
+  return false;
 }
 
 // Prefetches count elements `ahead` bytes past x, where the hardware's own prefetcher does not

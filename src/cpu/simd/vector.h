@@ -185,6 +185,7 @@ FASTACT_HD Vector load(const T* x) {
 template <class T>
 FASTACT_HD Vector load(const T* x) {
   Vector v;
+#pragma GCC unroll 8  // -O2 would not, and take v through memory
   for (int i = 0; i < kVector; ++i) v[i] = double(widen(x[i]));
   return v;
 }
@@ -211,7 +212,8 @@ FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
 #else
 template <class T>
 FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
-  Vector v;
+  Vector v = {};  // not needed: warned about where loops are not unrolled (-O1)
+#pragma GCC unroll 8  // as above
   for (int i = 0; i < kVector; ++i) v[i] = i < n ? double(widen(x[i])) : rest[i];
   return v;
 }

@@ -96,7 +96,7 @@ struct Losses : RowStatistics {
     for (int64_t row = first, n; row < first + m; row += n) {
       n = std::min(width, first + m - row);
       by_tiles ? find_in_tile(Softmax::kLogits, row, n, true)
-               : find(Softmax::kLogits, row, n, true, false);
+               : find(Softmax::kLogits, row, n, true, false, -1);
       for (int64_t j = 0; j < n; ++j) {
         double value, counts;
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);

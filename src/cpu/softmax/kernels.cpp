@@ -6,7 +6,7 @@
 #include "common/softmax/softmax.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
-#include "cpu/simd/prefetch.h"
+#include "cpu/simd/mixed.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -25,25 +25,41 @@ FASTACT_HD T* out(char* at) {
 
 constexpr NextChunk kNoNext = {};
 
+// Of lines to be read at once into the first-level cache (locality 3), of others into the second
+// (2). Their number is a constant, although it is twice what 16-bit elements need: a loop over it
+// takes as long as some of the exponentials beside it.
+template <size_t bytes, int locality>
+FASTACT_HD void prefetch_lines(const char* at) {
+#pragma GCC unroll 8
+  for (size_t byte = 0; byte < bytes; byte += kCacheLine)
+    __builtin_prefetch(at + byte, 0, locality);
+}
+
 // y[i] = f(i), of elements that are y or disjoint from it. What is over of the last vector is
 // computed first, by one that overlaps the vectors before it, and written last.
+//
+// y is __restrict although it may be what f reads: an element is read before it is written, and
+// nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
+// several can't be mixed (FASTACT_MIXED).
 template <class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
-  constexpr int kStep = int(kCacheLine / sizeof(T));
-  const auto over = [&](int64_t first, auto count, T* to) FASTACT_INLINED {
+  constexpr int kStep = int(kCacheLine / sizeof(T)), kMixed = 4 * kStep;
+  const auto over = [&](int64_t first, auto count, T* __restrict to) FASTACT_INLINED {
 #pragma omp simd
     for (int k = 0; k < count; ++k) to[k] = f(first + k);
   };
   constexpr std::integral_constant<int, kStep> step;
-  constexpr std::integral_constant<int, int(kPrefetchStep)> far_step;
+  constexpr std::integral_constant<int, kMixed> mixed;
   if (n < kStep) return over(0, int(n), y);
   const int64_t whole = n / kStep * kStep;
   T last[kStep];
   if (whole < n) over(n - kStep, step, last);
+  const char *const read_next = next.at[0], *const beside = next.at[1];
   int64_t i = 0;
-  for (; next.at[0] && i + kPrefetchStep <= whole; i += kPrefetchStep) {
-    prefetch_next(next, i);
-    over(i, far_step, y + i);
+  for (; i + kMixed <= whole; i += kMixed) {
+    if (read_next) prefetch_lines<kMixed * sizeof(T), 3>(read_next + i * next.item);
+    if (beside) prefetch_lines<kMixed * sizeof(T), 2>(beside + i * next.item);
+    over(i, mixed, y + i);
   }
   for (; i < whole; i += kStep) over(i, step, y + i);
   if (whole < n) memcpy(y + n - kStep, last, sizeof last);
@@ -207,8 +223,8 @@ void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
 
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
 template <class T, bool apart>
-void block(RowsIn z, int64_t m, int64_t n, const NextRows& next, char* exponentials,
-           TileStats* stats) {
+FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next, char* exponentials,
+                         TileStats* stats) {
   const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z.at + j * z.stride); };
   T* const e = out<T>(exponentials);
   T max[kBand];
@@ -404,7 +420,7 @@ void tile_scale(const char* exponentials, int64_t n, int64_t width, const double
 }
 
 template <class T>
-void exponentials(const char* z_, int64_t n, double max_, double factor_, char* y) {
+FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double factor_, char* y) {
   const T* z = in<T>(z_);
   const T max = is_finite(max_) ? T(max_) : T(0), factor = T(factor_);
   if (is_near(max)) {
@@ -498,8 +514,8 @@ FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
 }
 
 template <class T, int kind>
-void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums, double scale_,
-              const NextRows& next, RowsOut dx) {
+FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums,
+                            double scale_, const NextRows& next, RowsOut dx) {
   const T scale = T(scale_);
   for (int64_t j = 0; j < m; ++j) {
     const T *dy = in<T>(of_dy.at + j * of_dy.stride), *y = in<T>(of_y.at + j * of_y.stride);

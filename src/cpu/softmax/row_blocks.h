@@ -138,6 +138,16 @@ struct RowBlocks {
     return found;
   }
 
+  // The same, and beside each block or row of x the one of operand k that will be written where it
+  // lies: a line that is not in a cache is read before it is written.
+  NextRows next_and_target(int64_t row, int64_t column, int64_t m, int x, int k) const {
+    NextRows found = next(row, column, m, x);
+    if (k < 0 || !found.first.at[0] || !s.has_unit_stride[k] || reader.bypasses(k)) return found;
+    found.first.at[1] = s.row(k, row) + column * s.item;
+    found.stride[1] = s.rows.count ? s.rows.stride[k][0] : 0;
+    return found;
+  }
+
   // In `buffer` [n][width].
   void z_tile(int x, int64_t row, int64_t width, int64_t column, int64_t n, char* buffer) {
     reader.load_tile(x, row, width, column, n, buffer);
@@ -172,15 +182,16 @@ struct RowStatistics : RowBlocks {
   char* kept(int64_t column) { return tile + column * s.compute_item; }
 
   // Of a band of m rows, or of one row. apart: as of SoftmaxKernels::block. keeps: the exponentials
-  // are kept.
-  void find(int x, int64_t first, int64_t m, bool apart, bool keeps) {
+  // are kept. y: an operand whose rows are written next, or -1.
+  void find(int x, int64_t first, int64_t m, bool apart, bool keeps, int y) {
     if (size <= kSoftmaxBlock) {
-      kernels.block[apart](z_band(x, first, m, tile), m, size, next(first, 0, m, x), tile, &stats);
+      kernels.block[apart](z_band(x, first, m, tile), m, size, next_and_target(first, 0, m, x, y),
+                           tile, &stats);
     } else {
       for_blocks_of(first, [&](int64_t column, int64_t n) {
         const char* at = z(x, n, buffer);
         TileStats& found = column ? block_stats : stats;
-        kernels.block[apart]({at, 0}, 1, n, next(first, column, 1, x),
+        kernels.block[apart]({at, 0}, 1, n, next_and_target(first, column, 1, x, y),
                              keeps ? kept(column) : buffer, &found);
         if (keeps) block_max[column / kSoftmaxBlock] = found.max[0];
         if (column) kernels.merge(&stats, block_stats, 1);

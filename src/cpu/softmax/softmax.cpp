@@ -20,7 +20,8 @@ struct Forward : RowStatistics {
   // A band of m rows, or one row.
   void band(int64_t first, int64_t m) {
     const bool keeps = job.kind == kSoftmax && fits;
-    find(Softmax::kX, first, m, job.kind != kSoftmax, keeps);
+    find(Softmax::kX, first, m, job.kind != kSoftmax, keeps,
+         job.kind == kLogSumExp ? -1 : int(Softmax::kY));
     if (job.kind == kLogSumExp)
       for (int64_t j = 0; j < m; ++j) save(first + j, j);
     else

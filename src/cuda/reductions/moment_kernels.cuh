@@ -22,7 +22,10 @@ struct MomentResults {
 template <class Y>
 FASTACT_DEVICE void put_as(const MomentResults& to, int64_t at, const Growing& all) {
   Moments m = all.of;
-  if (to.skips && all.count == 0) m = Moments{__builtin_nan(""), 0, 0, 0};
+  if (to.of_m2 == kTotal)
+    m = Moments{all.count == 0 ? 0.0 : (m.mean + m.mean_low) * all.count, 0, 0, 0};
+  else if (all.count == 0)
+    m = Moments{__builtin_nan(""), 0, 0, 0};
   const Y mean = narrow_once<Y>(m.mean + m.mean_low);
   const auto y = [&](char* p) { return reinterpret_cast<Y*>(p + at); };
   if (to.mean) store(y(to.mean), mean);

@@ -40,4 +40,28 @@ template <class T>
 void statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
                         cudaStream_t stream);
 
+// What makes elements count more or less than once: of x's shape, with strides of 0 where they
+// repeat; without data: not there. The weights are of any dtype that a View has, the mask of bools.
+struct Weights {
+  Operand weights, where;
+  int dtype;
+};
+
+// The same of elements that are weighted or masked; kTotal, too.
+template <class T>
+int64_t weighted_workspace(const Operand& x, const Weights& weights, const Operand& result,
+                           const bool* reduced);
+template <class T>
+void weighted_moments(const Operand& x, const Weights& weights, const MomentOutputs& outputs,
+                      const bool* reduced, void* workspace, cudaStream_t stream);
+
+// The gradient of a statistic with respect to x, or to the weights, as common/reductions/weights.h
+// has it. arrays: to OUT, or IN/OUT +=; dy, slope, x, weights, mask, mean IN; all of one shape, not
+// empty, each of its dtype; slope and mean of double and of the same strides. Those without data
+// are not there.
+using WeightedArrays = Operand[7];
+template <class T>
+void weighted_gradient(const WeightedArrays& arrays, const int (&dtypes)[7], bool of_weights,
+                       bool skips, bool accumulate, cudaStream_t stream);
+
 FASTACT_END_NAMESPACE

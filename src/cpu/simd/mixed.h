@@ -1,0 +1,12 @@
+// Kernels that mix the steps of several vectors: for a chain of dependent steps, of which one
+// vector alone leaves the processor waiting (docs/design/activations.md).
+//
+// The compiler mixes what it sees in one block of code, so that a loop over vectors must be
+// unrolled; and AVX-512 alone has the registers.
+#pragma once
+
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#define FASTACT_MIXED __attribute__((optimize("schedule-insns")))
+#else
+#define FASTACT_MIXED
+#endif

@@ -1,0 +1,210 @@
+// The kernels of weighted and masked moments, and of their gradients: moments.cu explains the plan.
+//
+// A block is tx outputs by 256 / tx terms, and passes over its chunk of the terms three times: for
+// the first element that counts, for the mean about it, and for m2 about the mean. The chunk comes
+// from the memory once, and then from the cache. Threads' sums are added in shared memory by a
+// tree, and chunks merge as those of moments do. Every array goes by its own strides, element by
+// element: one kernel a dtype of x, whatever the layout, and the dtype of the weights is asked for
+// each.
+#pragma once
+
+#include "common/reductions/weights.h"
+#include "cuda/reductions/moment_kernels.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// A number of any dtype that a View has.
+FASTACT_DEVICE double number_at(const char* p, int dtype) {
+  switch (dtype) {
+    case kF16:
+      return double(widen(load(reinterpret_cast<const f16*>(p))));
+    case kBF16:
+      return double(widen(load(reinterpret_cast<const bf16*>(p))));
+    case kF32:
+      return double(load(reinterpret_cast<const float*>(p)));
+    case kF64:
+      return load(reinterpret_cast<const double*>(p));
+    case kI32:
+      return double(load(reinterpret_cast<const int32_t*>(p)));
+    case kI64:
+      return double(load(reinterpret_cast<const int64_t*>(p)));
+    default:
+      return double(load(reinterpret_cast<const uint8_t*>(p)));
+  }
+}
+
+// Axes of x, the results, weights and mask, by which each array goes; those without data have
+// strides of 0. The outer ones are the outputs', the rest the terms'. (One set for all: a kernel's
+// parameters are 4 KiB at most.)
+struct WeightedSums {
+  enum { kX, kY, kWeights, kWhere, kArrays };
+  const char *x, *weights, *where;  // IN; null: not there
+  int weights_dtype;
+  int kept_axes, axes;
+  int64_t length[kMaxAxes], stride[kArrays][kMaxAxes];
+  int64_t outputs, terms;
+  int64_t tiles;  // of tx outputs
+  int tx, ty;     // threads of a block
+  bool skips;
+  Chunks chunks;     // of the terms
+  double* partials;  // OUT where there is more than one chunk, as in Sums
+};
+
+// Bytes into each array.
+struct WeightedOffset {
+  int64_t of[WeightedSums::kArrays];
+};
+FASTACT_DEVICE WeightedOffset offset_of(const WeightedSums& sums, int64_t index, int first,
+                                        int end) {
+  WeightedOffset at{};
+  unravel(index, sums.length, first, end, [&](int axis, int64_t here) {
+#pragma unroll
+    for (int k = 0; k < WeightedSums::kArrays; ++k) at.of[k] += here * sums.stride[k][axis];
+  });
+  return at;
+}
+
+// combine(a, b) of the values of a column of threads, given to all of them.
+template <class Shared, class Combine>
+FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, double value,
+                                  const Combine& combine) {
+  const int mine = int(threadIdx.x), y = mine / sums.tx;
+  buffer[mine] = value;
+  __syncthreads();
+  for (int rows = sums.ty; rows > 1;) {
+    const int half = (rows + 1) / 2;
+    if (y + half < rows)
+      buffer[mine] = combine(double(buffer[mine]), double(buffer[mine + half * sums.tx]));
+    __syncthreads();
+    rows = half;
+  }
+  const double all = buffer[mine % sums.tx];
+  __syncthreads();
+  return all;
+}
+
+template <class T>
+FASTACT_KERNEL_OF(kThreads, 2)
+void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
+                     FASTACT_GRID_CONSTANT const MomentResults to) {
+  FASTACT_SHARED(double, buffer, kThreads);
+  const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
+  const auto add = [](double a, double b) { return a + b; };
+  for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
+    const int64_t chunk = task % sums.chunks.count;
+    const int64_t output = task / sums.chunks.count * sums.tx + tx;
+    const bool is_there = output < sums.outputs;
+    const WeightedOffset at = offset_of(sums, is_there ? output : 0, 0, sums.kept_axes);
+    const int64_t begin = chunk * sums.chunks.size + ty;
+    const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
+
+    // visit(x, how often it counts), until it says that it has enough.
+    const auto for_terms = [&](const auto& visit) {
+      for (int64_t i = begin; i < end; i += sums.ty) {
+        const WeightedOffset on = offset_of(sums, i, sums.kept_axes, sums.axes);
+        const auto address = [&](const char* p, int k) { return p + at.of[k] + on.of[k]; };
+        const auto* p = reinterpret_cast<const T*>(address(sums.x, WeightedSums::kX));
+        const double x = double(widen(load(p)));
+        double w = 1;
+        if (sums.weights)
+          w = number_at(address(sums.weights, WeightedSums::kWeights), sums.weights_dtype);
+        const bool counts =
+            !sums.where || number_at(address(sums.where, WeightedSums::kWhere), kBool) != 0;
+        const double weight = weight_of(x, w, counts, sums.skips);
+        if (weight != 0 && !visit(x, weight)) return;
+      }
+    };
+
+    double first = __builtin_nan("");
+    for_terms([&](double x, double w) {
+      if (w > 0 && is_finite(x)) first = x;
+      return first != first;
+    });
+    const double start = finite_or_zero(
+        fold_column(sums, buffer, first, [](double a, double b) { return a == a ? a : b; }));
+    double sum = 0, squares = 0, mine = 0;
+    for_terms([&](double x, double w) {
+      sum += w * (x - start);
+      mine += w;
+      return true;
+    });
+    const double count = fold_column(sums, buffer, mine, add);
+    sum = fold_column(sums, buffer, sum, add);
+    const double centre = count > 0 ? finite_or_zero(start + sum / count) : 0.0;
+    sum = 0;
+    for_terms([&](double x, double w) {
+      const double d = x - centre, product = w * d;
+      sum += product;
+      squares += product * d;
+      return true;
+    });
+    sum = fold_column(sums, buffer, sum, add);
+    squares = fold_column(sums, buffer, squares, add);
+    if (ty > 0 || !is_there) continue;
+    Growing all{};
+    all.count = count;
+    if (count != 0) moments_of_sums(centre, sum, squares, count, &all.of.mean, &all.of.m2);
+    if (sums.chunks.count > 1)
+      put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * MomentResults::kNumbers,
+                all);
+    else
+      put<T>(to, at.of[WeightedSums::kY], all);
+  }
+}
+
+// Operands in the order of WeightedArrays (moments.h); the mean goes by the slope's strides. Those
+// without data are not there.
+struct GradientArrays {
+  enum { kTo, kDy, kSlope, kX, kWeights, kWhere, kCount };
+  char* data[kCount];
+  char* mean;
+  int dtypes[kCount];
+  int axes;
+  bool of_weights, skips, accumulate;
+  int64_t size, length[kMaxAxes], stride[kCount][kMaxAxes];
+};
+
+template <class T>
+FASTACT_KERNEL(kThreads)
+void gradient_elements(FASTACT_GRID_CONSTANT const GradientArrays arrays) {
+  using A = GradientArrays;
+  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < arrays.size;
+       i += int64_t(gridDim.x) * kThreads) {
+    int64_t at[A::kCount] = {};
+    unravel(i, arrays.length, 0, arrays.axes, [&](int axis, int64_t here) {
+#pragma unroll
+      for (int k = 0; k < A::kCount; ++k) at[k] += here * arrays.stride[k][axis];
+    });
+    const auto number = [&](int k, double otherwise) {
+      return arrays.data[k] ? number_at(arrays.data[k] + at[k], arrays.dtypes[k]) : otherwise;
+    };
+    const double x = number(A::kX, 0), slope = number(A::kSlope, 0) * number(A::kDy, 0);
+    const double d = arrays.mean ? x - number_at(arrays.mean + at[A::kSlope], kF64) : 0;
+    const double weight = arrays.of_weights ? 1.0 : number(A::kWeights, 1);
+    const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, arrays.skips);
+    double found = 0;
+    if (w != 0 && arrays.of_weights)
+      found = gradient_of_weight(slope, d);
+    else if (w != 0)
+      found = arrays.mean ? gradient_of_second(slope, w, d) : gradient_of_mean(slope, w);
+    if (arrays.accumulate) found = number(A::kTo, 0) + found;
+    char* const to = arrays.data[A::kTo] + at[A::kTo];
+    switch (arrays.dtypes[A::kTo]) {
+      case kF16:
+        store(reinterpret_cast<f16*>(to), narrow_once<f16>(found));
+        break;
+      case kBF16:
+        store(reinterpret_cast<bf16*>(to), narrow_once<bf16>(found));
+        break;
+      case kF32:
+        store(reinterpret_cast<float*>(to), float(found));
+        break;
+      default:
+        store(reinterpret_cast<double*>(to), found);
+    }
+  }
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE
