@@ -44,6 +44,8 @@ class View:
     @staticmethod
     def from_numpy(a: NDArray[Any]) -> View: ...
     @staticmethod
+    def on_device(a: NDArray[Any], device: tuple[int, int]) -> View: ...
+    @staticmethod
     def repeated(value: NDArray[Any], like: View) -> View: ...
     @staticmethod
     def from_exchange(tensor: Any, api_capsule: Any) -> View: ...
@@ -226,9 +228,18 @@ def gated_backward(
     workspace: View | None,
     stream: int,
 ) -> None: ...
-def moments_workspace(x: View, y: View, axes: tuple[int, ...], skips: bool) -> int: ...
+def moments_workspace(
+    x: View,
+    weights: View | None,
+    where: View | None,
+    y: View,
+    axes: tuple[int, ...],
+    skips: bool,
+) -> int: ...
 def moments(
     x: View,
+    weights: View | None,
+    where: View | None,
     mean: View | None,
     low: View | None,
     second: View | None,
@@ -248,6 +259,19 @@ def statistic_backward(
     mean: View | None,
     low: View | None,
     dx: View,
+    skips: bool,
+    accumulate: bool,
+    stream: int,
+) -> None: ...
+def weighted_gradient(
+    dy: View,
+    slope: View,
+    x: View,
+    weights: View | None,
+    where: View | None,
+    mean: View | None,
+    to: View,
+    of_weights: bool,
     skips: bool,
     accumulate: bool,
     stream: int,
@@ -480,6 +504,7 @@ def compare(
 def level_of_features(leaf1_ecx: int, leaf7_ebx: int, extended_ecx: int, xcr0: int) -> int: ...
 def elementary_bounds() -> dict[str, float]: ...
 def copy(destination: NDArray[Any], source: NDArray[Any]) -> None: ...
+def bypass_caches_from(size: int) -> int: ...
 def keep_compiled_call(cls: type) -> None: ...
 def gradient_by_input(which: int, dy: View, x: View, dx: View) -> None: ...
 def kernel_addresses(isa: str) -> dict[tuple[str, str], int]: ...

@@ -19,6 +19,7 @@ from .bench.workloads.work import Options, dtype_named
 from .ops.op import ops
 from .runtime import config
 from .runtime.threads import get_num_threads
+from .terminal import say, styled
 
 if TYPE_CHECKING:
     from .bench import cpu_rows
@@ -106,7 +107,9 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         stride=args.stride,
         peers=_chosen(parser, "peer", args.peers, ("numpy", "torch")),
     )
-    return 0 if _check.check(_ops(args, parser), options, args.markdown) else 1
+    if args.plot is not None:  # ask for what is missing before the minutes are spent
+        terminal.require("matplotlib", "--plot")
+    return 0 if _check.check(_ops(args, parser), options, args.markdown, args.plot) else 1
 
 
 def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -297,10 +300,10 @@ def _overview() -> int:
     from .check import common
 
     config.show_config()
-    print("\nAccuracy (a short check; python -m fastact check does more)")
+    say("", styled("Accuracy", "bold") + " (a short check; python -m fastact check does more)")
     options = common.Options(isas=_cpu.supported_isas(), stride=21, float64_points=200)
     fine = _check.overview(list(ops.values()), options)
-    print("\nSpeed (a short benchmark; python -m fastact bench does more)")
+    say("", styled("Speed", "bold") + " (a short benchmark; python -m fastact bench does more)")
     cpu.bench(
         [ops["mish"]],
         Options(
@@ -315,124 +318,187 @@ def _overview() -> int:
     return 0 if fine else 1
 
 
+_EXAMPLES = {
+    "": """\
+examples:
+  python -m fastact                    what is here, how accurate, how fast
+  python -m fastact info               what is wrong first, with its cure
+  python -m fastact check mish         its errors, on each instruction set
+  python -m fastact bench layer_norm   its time, beside NumPy and torch""",
+    "info": """\
+examples:
+  python -m fastact info
+  python -m fastact info --json | jq .isa""",
+    "check": """\
+examples:
+  python -m fastact check                     all ops
+  python -m fastact check mish gelu --plot errors.png --peers numpy,torch
+  python -m fastact check norms --isa v3      a family, on one instruction set
+  python -m fastact check mish --exhaustive   all 2**32 inputs: minutes""",
+    "bench": """\
+examples:
+  python -m fastact bench mish gelu --plot speed.png
+  python -m fastact bench norms --dtypes bfloat16 --threads 1,2
+  python -m fastact bench mish --sizes 64,1e6 --peers numpy --directions forward
+  python -m fastact bench --all --json all.json --stop-after 600
+  python -m fastact bench --from all.json --plot all.png   nothing is measured""",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
+    def described(command: str) -> dict[str, Any]:
+        return {
+            "epilog": _EXAMPLES[command],
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+        }
+
     parser = argparse.ArgumentParser(
         prog="python -m fastact",
-        description="What was built, how accurate it is, and how fast. "
+        description="What was built, how accurate it is, and how fast.\n"
         "Without a command: all three, in less than a minute.",
+        **described(""),
     )
     commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
-
-    info = commands.add_parser("info", help="version, instruction sets, threads, and why")
-    info.add_argument("--json", action="store_true", help="as JSON")
-    info.set_defaults(run=_info)
-
-    check = commands.add_parser(
-        "check", help="accuracy against an oracle; exit status 1 when a bound is violated"
+    info = commands.add_parser(
+        "info", help="what is wrong; version, instruction sets, threads", **described("info")
     )
-    check.add_argument(
+    info.add_argument("--json", action="store_true", help="as JSON")
+    info.set_defaults(run=_info, parser=info)
+    check = commands.add_parser(
+        "check",
+        help="accuracy against an oracle; exit status 1 when a bound is violated",
+        **described("check"),
+    )
+    _add_check(check)
+    check.set_defaults(run=_check, parser=check)
+    bench = commands.add_parser(
+        "bench",
+        help="speed against a copy and against other libraries",
+        usage="python -m fastact bench [op ...] [options]",
+        **described("bench"),
+    )
+    _add_bench(bench)
+    bench.set_defaults(run=_bench, parser=bench)
+    return parser
+
+
+def _add_ops(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
     )
-    check.add_argument(
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    _add_ops(parser)
+    parser.add_argument(
         "--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums"
     )
-    check.add_argument(
+    parser.add_argument(
         "--stride", type=_count, default=1, metavar="K", help="only one K-th of the inputs"
     )
-    check.add_argument(
+    parser.add_argument(
         "--isa", type=_names, default=(), metavar="v2,v3", help="only these instruction sets"
     )
-    check.add_argument(
+    parser.add_argument(
         "--peers", type=_names, default=(), metavar="numpy,torch", help="measure their errors too"
     )
-    check.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
-    check.set_defaults(run=_check)
-
-    bench = commands.add_parser("bench", help="speed against a copy and against other libraries")
-    bench.add_argument(
-        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
+    parser.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="F.png",
+        help="draw errors beside their bounds: of activations over x, of other ops case by case",
     )
-    bench.add_argument(
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    _add_ops(parser)
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
         "--all",
         action="store_true",
         help="every op, as without any name; on the CPU in every type, and quickly: "
         "--list says how long it takes",
     )
-    bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    bench.add_argument(
+    what.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    what.add_argument(
         "--sizes",
         type=_counts,
         metavar="64,1e6",
         help="elements of the arrays, for ops without axes",
     )
-    bench.add_argument(
+    what.add_argument(
         "--shapes",
         type=_names,
-        metavar=",".join(shapes.names()),
-        help="only these shapes, for ops with axes",
+        metavar="S,S",
+        help=f"for ops with axes, only these shapes: {', '.join(shapes.names())}",
     )
-    bench.add_argument(
+    what.add_argument(
         "--small",
         action="store_const",
         const=True,
         help="so few elements that only the call counts; --markdown writes a page of those",
     )
-    bench.add_argument("--dtypes", type=_names, metavar=",".join(_DTYPES))
-    bench.add_argument("--directions", type=_names, metavar="forward,backward")
-    bench.add_argument(
+    what.add_argument("--dtypes", type=_names, metavar="D,D", help=", ".join(_DTYPES))
+    what.add_argument("--directions", type=_names, metavar="W,W", help=", ".join(_DIRECTIONS))
+    what.add_argument(
         "--peers",
         type=_names,
-        metavar=",".join(PEERS),
-        help="torch.compile and numexpr on request; on a GPU: torch,torch.compile,liger, without "
-        "it torch.compile for float32 and bfloat16; empty for none",
+        metavar="P,P",
+        help=f"{', '.join(PEERS)}; torch.compile and numexpr on request; on a GPU: "
+        "torch, torch.compile, liger, without it torch.compile for float32 and bfloat16; empty "
+        "for none",
     )
-    bench.add_argument(
+    what.add_argument(
         "--threads",
         type=_counts,
         metavar="1,2",
         help="for everybody; of several numbers --markdown writes what more of them gain",
     )
-    bench.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
-    bench.add_argument(
-        "--json", type=Path, metavar="F", help="write machine and rows to F, table by table"
-    )
-    bench.add_argument(
+    time = parser.add_argument_group("how long")
+    time.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
+    time.add_argument(
         "--stop-after",
         type=_seconds,
         metavar="S",
         help="start no row after S seconds; the exit status is 3 if some are left",
     )
-    bench.add_argument(
+    time.add_argument(
         "--resume",
         action="store_const",
         const=True,
         help="measure only what the file of --json lacks, peers included",
     )
-    bench.add_argument(
+    time.add_argument(
         "--list",
         action="store_const",
         const=True,
         help="measure nothing: say what would be, and how long it would take",
     )
-    bench.add_argument(
+    results = parser.add_argument_group("what becomes of it")
+    results.add_argument(
+        "--json", type=Path, metavar="F", help="write machine and rows to F, table by table"
+    )
+    results.add_argument(
         "--results",
         type=Path,
         metavar="DIR",
         help="go on with bench.json in the folder of this kind of machine in DIR, and write "
         "scoreboard.md beside it",
     )
-    bench.add_argument(
+    results.add_argument(
         "--scoreboard", type=Path, metavar="F", help="write to F where we are ahead and behind"
     )
-    bench.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
-    bench.add_argument(
+    results.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
+    results.add_argument(
         "--plot",
         type=Path,
         metavar="F.png",
-        help=f"draw the speed-ups; of more than {_PANELS} ops a picture for each family, "
-        "F_norms.png and so on; on a GPU: bytes a second against those of a copy",
+        help="draw everybody's speed beside that of a copy; of more than "
+        f"{_PANELS} ops the speed-ups, a picture for each family: F_norms.png and so on; on a GPU "
+        "bytes a second",
     )
-    bench.add_argument(
+    results.add_argument(
         "--from",
         type=Path,
         dest="source",
@@ -440,12 +506,6 @@ def _parser() -> argparse.ArgumentParser:
         help="measure nothing: show, write or draw what --json wrote to F; of a CPU, of the types, "
         "directions, peers and threads that are named",
     )
-    bench.set_defaults(run=_bench)
-
-    for command in (check, bench):
-        command.set_defaults(parser=command)
-    info.set_defaults(parser=info)
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,6 +29,7 @@ from .ops.moments import Moments
 from .ops.norm import Norm
 from .ops.op import ops
 from .ops.types import ActivationLike, Axes, Parameters
+from .ops.weighting import check_mask, lacking
 from .runtime.threads import num_threads
 
 __all__ = ["layer_norm", "mean_var", "moments"]
@@ -134,15 +135,21 @@ def _is_statistic(op: Any) -> bool:
 def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     """The op's results, from merged moments."""
     x, where = options.x, f"fastact.{op.name}"
+    operands = {
+        name: _beside(where, name, given.pop(name), x, options.axis)
+        for name in ("weights", "where")
+        if given.get(name) is not None
+    }
     # What the op says to one element is what it would say to all of them; so are the dtypes.
+    one = {name: np.ones((1,) * x.ndim, a.dtype) for name, a in {"x": x, **operands}.items()}
     with np.errstate(all="ignore"):
-        sample = _parts(_quietly(op, np.ones((1,) * x.ndim, x.dtype), **given))
+        sample = _parts(_quietly(op, one.pop("x"), **given, **one))
     over = _axes.axes(where, options.axis, x.ndim)
     told = {n: v for n, v in given.items() if n in ops["moments"].entry_points["call"].defaults}
     told = {n: v for n, v in told.items() if n not in ("axis", "keepdims")}
     if getattr(op, "skips", False):
         told["skipna"] = True
-    merged = _merged_moments(x, over, told)
+    merged = _merged_moments(x, over, told, operands)
     correction = given.get("correction", 0)
     results = [
         _finished(merged, name, part.dtype, over, options.keepdims, correction)
@@ -151,7 +158,7 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]
     count: Any = math.prod(x.shape[axis] for axis in over)
-    if told.get("skipna"):
+    if told.get("skipna") or operands:
         count = _finished(merged, "count", np.float64, over, options.keepdims, 0)
     return Moments.of_checked(count, *results)
 
@@ -168,11 +175,44 @@ def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
 
-def _merged_moments(x: Any, over: tuple[int, ...], told: Mapping[str, Any]) -> Any:
+def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
+    """An array of each element of x, in the same chunks; weights may be along the axes alone."""
+    if isinstance(value, da.Array):
+        _check(where, name, value)
+    else:
+        foreign.plain(where, name, value)
+        value = np.asarray(value)
+    shape = tuple(value.shape)
+    if name == "weights":
+        value = da.expand_dims(da.asarray(value), lacking(where, axis, shape, x.shape))
+    else:
+        check_mask(where, str(value.dtype), shape, x.shape)
+    return da.broadcast_to(value, x.shape).rechunk(x.chunks)
+
+
+def _merged_moments(
+    x: Any, over: tuple[int, ...], told: Mapping[str, Any], operands: Mapping[str, Any]
+) -> Any:
     """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
+    index = tuple(range(x.ndim))
+    of_chunks = da.blockwise(
+        partial(
+            _of_chunk,
+            names=tuple(operands),
+            axis=over,
+            moments=_task(ops["moments"]),
+            told=dict(told),
+        ),
+        index,
+        *(part for array in (x, *operands.values()) for part in (array, index)),
+        adjust_chunks={axis: lambda length: 1 for axis in over},
+        dtype=np.float64,
+        meta=np.empty((0,) * x.ndim),
+        token="fastact-moments",
+    )
     return da.reduction(
-        x,
-        partial(_of_chunk, moments=_task(ops["moments"]), told=dict(told)),
+        of_chunks,
+        _same,
         _merge,
         axis=over,
         keepdims=True,
@@ -185,16 +225,17 @@ def _merged_moments(x: Any, over: tuple[int, ...], told: Mapping[str, Any]) -> A
 
 def _of_chunk(
     x: Any,
+    *operands: Any,
+    names: Sequence[str],
     axis: tuple[int, ...],
-    keepdims: bool,
     moments: Task,
     told: Mapping[str, Any],
-    computing_meta: bool = False,
 ) -> Any:
-    """The moments of a chunk; of none, an array, as dask asks what the blocks are like."""
-    if computing_meta:
-        return np.empty((0,) * x.ndim)
-    return moments(x, tuple(axis), keepdims=True, **told)
+    return moments(x, axis, keepdims=True, **told, **dict(zip(names, operands, strict=True)))
+
+
+def _same(moments: Moments, axis: Any, keepdims: bool) -> Any:
+    return moments
 
 
 def _merge(parts: Any, axis: Any, keepdims: bool) -> Any:
@@ -267,7 +308,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
         function = partial(_norm_of_chunk, op=op, names=tuple(parameters), options=given)
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, options.eps)
-        merged = _merged_moments(x, over, {})
+        merged = _merged_moments(x, over, {}, {})
         arrays += [_finished(merged, name, np.float64, over, True, 0.0) for name in ("mean", "var")]
         known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
         function = partial(
@@ -312,8 +353,8 @@ def _norm_of_part(
     given = dict(zip(names, parameters, strict=True))
     rest = _axes_but(over, x.ndim)
     order = (*rest, *over)
-    rows = math.prod(x.shape[a] for a in rest)
-    flat = x.transpose(order).reshape(rows, -1 if x.size else 0)
+    rows, columns = (math.prod(x.shape[a] for a in axes) for axes in (rest, over))
+    flat = x.transpose(order).reshape(rows, columns)
     narrow = x.dtype.itemsize < 4
     flat = flat.astype(np.float32) if narrow else flat  # 16 bits are rounded once, in the end
     y = ops["norm_apply"](flat, mean.reshape(-1), 1 / np.sqrt(var + eps).reshape(-1), axis=0)

@@ -8,7 +8,7 @@ MLPInference                a fitted MLPClassifier or MLPRegressor, bias and act
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn import preprocessing
@@ -18,38 +18,13 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .interop import foreign
+from .ops.moments import Moments
 from .ops.op import ops
 
 __all__ = ["MLPInference", "StandardScaler", "incremental_mean_and_var"]
 
-_ROWS = 1024  # at a time, where weights are multiplied in
-
 
 # --- statistics -----------------------------------------------------------------------------------
-
-
-class _Columns(NamedTuple):
-    """Moments of columns, each of which has a count of its own: of values, or of their weights."""
-
-    count: Any
-    mean: Any
-    m2: Any
-
-    def merge(self, other: _Columns) -> _Columns:
-        """Of both, by Chan's formula; where one has no values, of the other."""
-        count = self.count + other.count
-        with np.errstate(all="ignore"):
-            share = other.count / count
-            delta = other.mean - self.mean
-            mean = self.mean + delta * share
-            m2 = self.m2 + other.m2 + delta * delta * (self.count * share)
-        made = _Columns(count, mean, m2)
-        for part, rest in ((self, other), (other, self)):
-            is_empty = rest.count == 0
-            made = _Columns(
-                count, *(np.where(is_empty, a, b) for a, b in zip(part[1:], made[1:], strict=True))
-            )
-        return made
 
 
 def incremental_mean_and_var(
@@ -99,50 +74,16 @@ def incremental_mean_and_var(
                 f"{where}: sample_weight must have shape {X.shape[:1]}, got {sample_weight.shape}"
             )
     features = X.shape[1:]
-    so_far = np.broadcast_to(np.asarray(last_sample_count, np.float64), features)
-    mean = np.broadcast_to(np.asarray(last_mean, np.float64), features)
-    var = 0.0 if last_variance is None else np.asarray(last_variance, np.float64)
-    last = _Columns(so_far, mean, np.broadcast_to(var, features) * so_far)
-    count, mean, m2 = last.merge(_of_batch(X, sample_weight))
+    so_far, mean, var = (
+        np.array(np.broadcast_to(np.asarray(0.0 if v is None else v, np.float64), features))
+        for v in (last_sample_count, last_mean, last_variance)
+    )
+    m = Moments(so_far, mean, var * so_far).merge(
+        ops["moments"](X, 0, weights=sample_weight, skipna=True)
+    )
     with np.errstate(all="ignore"):
-        mean = np.where(count == 0, np.nan, mean)
-        return mean, None if last_variance is None else m2 / count, count
-
-
-def _of_batch(X: Any, weights: Any) -> _Columns:
-    """The moments of a batch, without what is NaN."""
-    if not len(X):
-        return _Columns(*np.zeros((3, X.shape[1])))
-    if weights is not None:
-        parts = range(0, len(X), _ROWS)
-        found = _weighted(X[:_ROWS], weights[:_ROWS])
-        for begin in parts[1:]:
-            rows = slice(begin, begin + _ROWS)
-            found = found.merge(_weighted(X[rows], weights[rows]))
-        return found
-    X = X if X.dtype.kind == "f" else X.astype(np.float64)
-    m = ops["moments"](X, 0)
-    count = np.full(X.shape[1], float(len(X)))
-    for column in np.flatnonzero(np.isnan(m.mean)):  # the few that have some
-        values = X[:, column]
-        of_column = ops["moments"](values[~np.isnan(values)])
-        count[column] = of_column.count
-        m.mean[column], m.m2[column] = of_column.mean, of_column.m2
-    return _Columns(count, m.mean, m.m2)
-
-
-def _weighted(X: Any, weights: Any) -> _Columns:
-    """Of a few rows, in two passes; from the first value on, so that equal ones do not vary."""
-    is_there = ~np.isnan(X)
-    w = weights[:, None] * is_there
-    values = np.where(is_there, X, 0).astype(np.float64)
-    first = np.take_along_axis(values, is_there.argmax(0)[None], 0)[0]
-    values -= first
-    count = w.sum(0)
-    with np.errstate(all="ignore"):
-        mean = (w * values).sum(0) / count
-    m2 = (w * (values - mean) ** 2).sum(0)
-    return _Columns(count, first + mean, m2)
+        mean = np.where(m.count == 0, np.nan, m.mean)
+        return mean, None if last_variance is None else m.m2 / m.count, m.count
 
 
 def _with_ours(method: Any) -> Any:

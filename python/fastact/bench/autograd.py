@@ -1,14 +1,20 @@
 """fastact in torch's autograd against torch's own ops, and in whole models.
 
     python -m fastact.bench.autograd ops --json ops.json
+    python -m fastact.bench.autograd ops mish softmax --compiled --json compiled.json
+    python -m fastact.bench.autograd fusion --json fusion.json
+    python -m fastact.bench.autograd ways --json ways.json
     python -m fastact.bench.autograd models --json models.json
     python -m fastact.bench.autograd generate --json generate.json    # needs transformers
-    python -m fastact.bench.autograd page ops.json models.json generate.json \\
-        --markdown docs/results/torch.md
+    python -m fastact.bench.autograd page *.json --markdown docs/results/torch.md
 
 A row of `ops` is a call and its gradient, by every tensor that has one; the cases are those of the
 families (`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor.
+`fusion` has what inductor makes one kernel of, `ways` what a call costs by each way into torch.
 All take turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
+
+Each command may be given names of ops, families, models or blocks, and so run in parts: `page` puts
+files of one command together.
 """
 
 from __future__ import annotations
@@ -16,8 +22,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +35,7 @@ from ..ops.op import arrays_of, ops
 from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import markdown_table, table
-from . import models
+from . import models, torch_calls
 from .cpu import take_turns
 from .files import write_whole
 from .peers import COMPILED, OURS, TORCH, LeftOut, as_tensor, compiled_by_torch, open_torch
@@ -43,7 +50,8 @@ SIZES = (1, 64, 4096, 50_000, 1_000_000, 16_000_000)
 class Row:
     """Median seconds of a call and its gradient, or of what a model does, and ratios to ours.
 
-    about : what else is known of each: memory in bytes.
+    about : what else is known of each, and `unit`, what that is.
+    size : of an op, about how many elements; 0 where that tells nothing.
     """
 
     what: str
@@ -52,10 +60,12 @@ class Row:
     threads: int
     seconds: dict[str, float]
     ratios: dict[str, float]
-    about: dict[str, float]
+    about: dict[str, float] = field(default_factory=dict)
+    unit: str = ""
+    size: int = 0
 
 
-def _cases(chosen: Sequence[Any], sizes: Sequence[int], dtype: str) -> Iterator[Case]:
+def _cases(chosen: Sequence[Any], sizes: Sequence[int], dtype: str) -> Iterator[tuple[int, Case]]:
     """Of each op one case a size: the first one of its family that has about as many elements."""
     for op in chosen:
         seen = set()
@@ -64,7 +74,7 @@ def _cases(chosen: Sequence[Any], sizes: Sequence[int], dtype: str) -> Iterator[
             for case in cases[:1]:
                 if case.size and case.shape not in seen:
                     seen.add(case.shape)
-                    yield case
+                    yield size, case
 
 
 def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], Any]]:
@@ -80,8 +90,9 @@ def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], An
     options = {name: value for name, value in case.options.items() if name in entry.defaults}
 
     def ours(**tensors: Any) -> Any:
-        first = [tensors.pop(name) for name in entry.arrays]
-        return case.op(*first, **tensors, **options)
+        first = [tensors[name] for name in entry.arrays]
+        by_name = {name: tensors[name] for name in entry.defaults if name in tensors}
+        return case.op(*first, **by_name, **options)
 
     def step(function: Callable[..., Any]) -> Callable[[], Any]:
         own = {n: t.clone().requires_grad_(n in leaves) for n, t in given.items()}
@@ -109,7 +120,7 @@ def _row(
     calls: dict[str, Callable[[], Any]],
     seconds: float,
     threads: int,
-    about: dict[str, float] | None = None,
+    **more: Any,
 ) -> Row:
     with num_threads(threads):
         samples = take_turns(calls, seconds)
@@ -125,7 +136,7 @@ def _row(
             name: median(b / a for a, b in zip(ours, values, strict=False))
             for name, values in samples.items()
         },
-        about or {},
+        **more,
     )
 
 
@@ -133,7 +144,7 @@ def measure_ops(args: argparse.Namespace) -> Iterator[Row]:
     """A row for each op and size."""
     chosen = [op for op in ops.values() if not args.ops or {op.name, op.family} & {*args.ops}]
     for dtype in args.dtypes:
-        for case in _cases(chosen, args.sizes, dtype):
+        for size, case in _cases(chosen, args.sizes, dtype):
             try:
                 calls = steps(case, args.threads, args.compiled)
                 for call in calls.values():
@@ -141,7 +152,30 @@ def measure_ops(args: argparse.Namespace) -> Iterator[Row]:
             except (LeftOut, AttributeError, RuntimeError, TypeError) as error:
                 print(f"{case.op.name}: left out, {str(error).partition(chr(10))[0]}")
                 continue
-            yield _row(case.op.name, case.label, dtype, calls, args.seconds, args.threads)
+            given = (case.op.name, case.label, dtype, calls, args.seconds, args.threads)
+            yield _row(*given, size=size)
+
+
+def measure_fusion(args: argparse.Namespace) -> Iterator[Row]:
+    """Rows of blocks of several operations, eager and compiled, and their gradients."""
+    open_torch(args.threads)
+    for name in args.ops or torch_calls.BLOCKS:
+        for rows in dict.fromkeys(max(1, size // torch_calls.WIDTH) for size in args.sizes):
+            case, ours, theirs = torch_calls.block(name, rows)
+            calls = {OURS: ours[0], TORCH: theirs[0], OURS_COMPILED: ours[1], COMPILED: theirs[1]}
+            for call in calls.values():
+                call()
+            yield _row(name, case, "float32", calls, args.seconds, args.threads)
+
+
+def measure_ways(args: argparse.Namespace) -> Iterator[Row]:
+    """Rows of one op that computes next to nothing, by each way into torch."""
+    open_torch(1)
+    for case, calls in torch_calls.ways().items():
+        for call in calls.values():
+            call()
+        given = {OURS: calls.pop("fa.relu(x)"), TORCH: calls.pop("torch.relu(x)"), **calls}
+        yield _row("relu", case, "float32", given, args.seconds, 1)
 
 
 def measure_models(args: argparse.Namespace) -> Iterator[Row]:
@@ -152,11 +186,12 @@ def measure_models(args: argparse.Namespace) -> Iterator[Row]:
             pair = models.pair(name, getattr(torch, dtype))
             for case, calls in pair.items():
                 given = {OURS: calls["converted"], TORCH: calls["as it is"]}
-                about = {
-                    who: models.peak_memory(name, dtype, case, which, args.threads)
+                row = _row(name, case, dtype, given, args.seconds, args.threads)
+                peaks = {
+                    who: models.peak_memory(name, dtype, case, which, args.threads) / 1e6
                     for who, which in ((OURS, "converted"), (TORCH, "as it is"))
                 }
-                yield _row(name, case, dtype, given, args.seconds, args.threads, about)
+                yield replace(row, about=peaks, unit="peak, MB")
 
 
 def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
@@ -169,10 +204,7 @@ def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
             case = f"{models.NEW_TOKENS} tokens"
             row = _row(name, case, dtype, given, args.seconds, args.threads)
             rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
-            print(
-                f"{name}: tokens a second: " + ", ".join(f"{w} {r:.1f}" for w, r in rates.items())
-            )
-            yield row
+            yield replace(row, about=rates, unit="tokens a second")
 
 
 def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -181,9 +213,9 @@ def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     header = ["", "case", "type", f"{OURS}, µs"]
     for name in others:
         header += [f"{name}, µs", f"× {name}"]
-    remembers = any(row.about for row in rows)
-    if remembers:
-        header += [f"peak, MB: {OURS}", TORCH]
+    unit = rows[0].unit
+    if unit:
+        header += [f"{unit}: {OURS}", TORCH]
     lines = []
     for row in rows:
         line = [row.what, row.case, row.dtype, f"{1e6 * row.seconds[OURS]:,.1f}"]
@@ -191,8 +223,8 @@ def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
             took_part = name in row.seconds
             line.append(f"{1e6 * row.seconds[name]:,.1f}" if took_part else "–")
             line.append(f"{row.ratios[name]:.2f}" if took_part else "–")
-        if remembers:
-            line += [f"{row.about[name] / 1e6:.0f}" for name in (OURS, TORCH)]
+        if unit:
+            line += [f"{row.about[name]:.0f}" for name in (OURS, TORCH)]
         lines.append(line)
     return header, lines
 
@@ -201,25 +233,85 @@ LEGEND = """\
 A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
 what a model does: inference, or a training step with its optimiser. Times are medians; both sides
 take turns on as many threads. × torch: torch's time over that of fastact; above 1, fastact is
-faster."""
+faster. Of few elements the time is that of Python's node in the graph, where torch's is one of C++,
+and of `torch.autograd.grad` on both sides: an `autograd.Function` of nothing takes as long as
+all of torch's relu ([why](../design/torch.md)). The gradient of a plain sum (`sum`, `mean`,
+`bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one element that
+repeats."""
+
+
+def _marked(ratio: float) -> str:
+    """Bold where torch is faster."""
+    return f"**{ratio:.2f}**" if ratio < 1 else f"{ratio:.2f}"
+
+
+def _by_size(rows: Sequence[Row]) -> str:
+    """A row for each op, a column for each size: µs of ours, and torch's time over it."""
+    sizes = sorted({row.size for row in rows})
+    of = {(row.what, row.dtype, row.size): row for row in rows}
+    header = ["", "type", *(f"{size:,}" for size in sizes)]
+    lines = []
+    for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
+        line = [what, dtype]
+        for size in sizes:
+            row = of.get((what, dtype, size))
+            times = "" if row is None else f"{1e6 * row.seconds[OURS]:,.1f}"
+            line.append("" if row is None else f"{times} ({_marked(row.ratios[TORCH])})")
+        lines.append(line)
+    ratios = [[row.ratios[TORCH] for row in rows if row.size == size] for size in sizes]
+    lines += [
+        ["slower than torch", "", *(f"{sum(r < 1 for r in of)} of {len(of)}" for of in ratios)],
+        ["median × torch", "", *(f"{median(of):.2f}" for of in ratios)],
+        ["least × torch", "", *(f"{min(of):.2f}" for of in ratios)],
+    ]
+    return (
+        "In brackets × torch, bold where torch is faster, before them the microseconds of fastact, "
+        "by the number of elements, about.\n\n" + markdown_table(header, lines, 2)
+    )
+
+
+def _slower(rows: Sequence[Row]) -> list[str]:
+    """Where torch is faster, in words."""
+    slower = [f"{r.what} {r.case} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1]
+    found = [_list_of(f"Slower than torch in {len(slower)} of {len(rows)} rows", slower)]
+    if compiled := [row for row in rows if COMPILED in row.seconds]:
+        best = [min(row.seconds[OURS], row.seconds[OURS_COMPILED]) for row in compiled]
+        slower = [
+            f"{row.what} {row.case} ({row.seconds[COMPILED] / ours:.2f})"
+            for row, ours in zip(compiled, best, strict=True)
+            if row.seconds[COMPILED] < ours
+        ]
+        told = "Slower than torch.compile, where the faster of fastact's two counts, in"
+        found.append(_list_of(f"{told} {len(slower)} of {len(compiled)} rows", slower))
+    return found
+
+
+def _list_of(told: str, items: Sequence[str]) -> str:
+    return f"{told}: {', '.join(items)}." if items else f"{told}."
 
 
 def page(args: argparse.Namespace) -> None:
-    """The page of files that were measured before."""
-    parts = ["# Speed in torch", LEGEND]
+    """The page of files that were measured before; those of one command are one section."""
+    sections: dict[str, list[Any]] = {}
     for file in args.files:
         numbers = json.loads(file.read_text(encoding="utf-8"))
-        facts, rows = numbers["machine"], [Row(**row) for row in numbers["rows"]]
-        threads = rows[0].threads
-        parts.append(
-            f"## {numbers['title']}\n\n{facts['processor']}, torch {facts['torch']}, {threads} "
-            f"thread{'s' if threads > 1 else ''}. Measured by `{numbers['command']}`."
-        )
-        if slower := [r for r in rows if r.ratios[TORCH] < 1]:
-            told = ", ".join(f"{r.what} {r.case} ({r.ratios[TORCH]:.2f})" for r in slower)
-            parts.append(f"Slower than torch in {len(slower)} of {len(rows)} rows: {told}.")
-        header, lines = lines_of(rows)
-        parts.append(markdown_table(header, lines, 3))
+        sections.setdefault(numbers["title"], []).append(numbers)
+    parts = ["# Speed in torch", LEGEND]
+    for title, found in sections.items():
+        rows = [Row(**row) for numbers in found for row in numbers["rows"]]
+        facts, threads = found[0]["machine"], rows[0].threads
+        commands = ", ".join(f"`{numbers['command']}`" for numbers in found)
+        about = [
+            f"{facts['processor']}, torch {facts['torch']}, {threads} "
+            f"thread{'s' if threads > 1 else ''}, {found[0]['date']}. Measured by {commands}.",
+            *dict.fromkeys(numbers["note"] for numbers in found if numbers["note"]),
+        ]
+        parts.append(f"## {title}\n\n{' '.join(about)}")
+        if all({*row.seconds} == {OURS, TORCH} and row.size for row in rows):
+            parts.append(_by_size(rows))
+        else:
+            header, lines = lines_of(rows)
+            parts += [*_slower(rows), markdown_table(header, lines, 3)]
     write_whole(args.markdown, "\n\n".join(parts) + "\n")
 
 
@@ -228,6 +320,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     for name, run, title in (
         ("ops", measure_ops, "Ops, forward and backward"),
+        ("fusion", measure_fusion, "Blocks that inductor fuses, forward and backward"),
+        ("ways", measure_ways, "What a call costs by each way into torch"),
         ("models", measure_models, "Models"),
         ("generate", measure_generation, "Language models of transformers"),
     ):
@@ -239,6 +333,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--seconds", type=float, default=0.5, help="for each row, about")
         command.add_argument("--compiled", action="store_true", help="by inductor as well")
         command.add_argument("--json", type=Path)
+        command.add_argument("--note", default="", help="what the page is to say beside the rows")
         command.set_defaults(run=run, title=title)
     command = commands.add_parser("page")
     command.add_argument("files", nargs="+", type=Path)
@@ -255,7 +350,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     torch = open_torch(args.threads)
     facts = {**config.config(), "torch": torch.__version__}
-    command = " ".join(["python -m fastact.bench.autograd", *arguments])
+    kept = [a for a in arguments if a not in ("--json", str(args.json), "--note", args.note)]
+    command = " ".join(["python -m fastact.bench.autograd", *kept])
+    title = args.title + (", compiled" if args.compiled else "")
     rows: list[Row] = []
     for row in args.run(args):
         rows.append(row)
@@ -263,8 +360,10 @@ def main(arguments: Sequence[str]) -> int:
         print("  ".join(f"{h} {v}".strip() for h, v in zip(header, lines[0], strict=True)))
         if args.json is not None:
             numbers = {
-                "title": args.title,
+                "title": title,
+                "date": time.strftime("%Y-%m-%d"),
                 "command": command,
+                "note": args.note,
                 "machine": facts,
                 "rows": [asdict(row) for row in rows],
             }

@@ -23,7 +23,7 @@ import numpy as np
 from .. import _cpu
 from ..ops.op import ops
 from ..runtime.threads import num_threads
-from ..terminal import Progress, table
+from ..terminal import Progress, paragraph, say, styled, table
 from .cpu_rows import Results, Row, digits, machine, start
 from .onnx import by_onnx
 from .peers import (
@@ -54,6 +54,7 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
 _FEW_ROUNDS = 3  # of calls so long that a cold cache or a thread that sleeps is lost in them
 _LONG_SECONDS = 5e-3
 _HOPELESS = 3  # times our time
+_ALIKE = 0.95  # and its inverse: between them nobody is faster
 
 
 def _time(call: Call, times: int) -> float:
@@ -267,7 +268,7 @@ def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
     family = FAMILIES[ops[rows[0].op].family]
     named = dict.fromkeys(name for row in rows for name in row.seconds)
     peers = [name for name in named if name in (*PEERS, *ON_REQUEST)]
-    header = [family.heading, OURS, COPY, "× copy", "without out="]
+    header = [family.heading, OURS, COPY, f"× {COPY}", "no out="]
     for peer in peers:
         header += [peer, f"× {peer}"]
     lines = []
@@ -284,7 +285,7 @@ def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
 
 
 LEGEND = """\
-Times are medians. fastact and copy write to a given array; peers, and fastact "without out=",
+Times are medians. fastact and copy write to a given array; peers, and fastact with "no out=",
 return a new one. × copy: time of fastact over that of a parallel copy of the same bytes through the
 same threads; 1 is the speed of memory. × numpy, × torch …: their time over that of fastact."""
 
@@ -295,10 +296,17 @@ def legend(rows: Sequence[Row]) -> str:
     return "\n".join([LEGEND, *filter(None, notes)])
 
 
+def _gain(column: str, cell: str) -> str:
+    """The style of a ratio: whether the peer is slower than we are, or faster."""
+    if not column.startswith("× ") or column == f"× {COPY}" or cell == "–":
+        return ""
+    return "green" if float(cell) > 1 / _ALIKE else "red" if float(cell) < _ALIKE else ""
+
+
 def _show(part: Sequence[Row]) -> None:
     """Print the table of one op, direction and dtype."""
     header, lines, left = table_of(part)
-    print(f"\n{title_of(part[0])}\n{table(header, lines, left=left)}", flush=True)
+    say("", styled(title_of(part[0]), "bold"), table(header, lines, left=left, style=_gain))
 
 
 def bench(
@@ -319,11 +327,11 @@ def bench(
     """
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
-        print(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
+        say(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
     peers = versions(options.peers)
     for peer in options.peers:
         if peer not in peers:
-            print(f"{peer}: not installed, left out")
+            say(f"{peer}: not installed, left out")
     facts = machine(peers)
     results = start(json_file, facts, goes_on) if json_file is not None else Results(facts)
     tables = [
@@ -332,7 +340,7 @@ def bench(
     ]
     results.left = sum(map(len, tables))
     if goes_on:
-        print(f"{len(results.rows)} rows are there, {results.left} to be measured", flush=True)
+        say(f"{len(results.rows)} rows are there, {results.left} to be measured")
     ends = time.monotonic() + options.stop_after
     with Progress("bench", results.left) as progress:
         for part in filter(None, tables):
@@ -349,13 +357,13 @@ def bench(
             if not rows:
                 break
             _show(rows)
-            print(*reasons, sep="\n", end="\n" if reasons else "")
+            say(*reasons, end="\n" if reasons else "")
             if json_file is not None:  # what has been measured survives whatever comes
                 results.write(json_file)
     if results.rows:
-        print(f"\n{legend(results.sorted())}")
+        say("", paragraph(legend(results.sorted())))
     if results.left:
-        print(f"{results.left} rows are left; the same with --resume goes on")
+        say(f"{results.left} rows are left; the same with --resume goes on")
     return results
 
 
@@ -375,7 +383,7 @@ def show(rows: Sequence[Row]) -> None:
     for _, part in groupby(rows, title_of):
         _show(list(part))
     if rows:
-        print(f"\n{legend(rows)}")
+        say("", paragraph(legend(rows)))
 
 
 def all_tables(chosen: Sequence[Any], options: Options) -> Iterator[list[tuple[Case, int]]]:
@@ -390,4 +398,4 @@ def all_tables(chosen: Sequence[Any], options: Options) -> Iterator[list[tuple[C
                 found = True
                 yield [(case, threads) for case in cases]
         if not found:
-            print(f"{op.name}: nothing to measure of it")
+            say(f"{op.name}: nothing to measure of it")

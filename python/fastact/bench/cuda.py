@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from ..ops.op import arrays_of
-from ..terminal import Progress
+from ..terminal import Progress, say
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
 from .cuda_rows import Latency, Results, Row, resume
@@ -165,8 +165,8 @@ def check_graph(work: Work, device: Gpu) -> str:
     try:
         replay = device.capture(work.ours)
         for tensor in work.read:
-            if tensor.is_floating_point():  # classes stay classes
-                tensor.neg_()
+            if tensor.is_floating_point():  # classes stay classes, and weights weights
+                tensor.neg_() if (tensor < 0).any() else tensor.mul_(2)
         work.ours()
         expected = [out.clone() for out in outs]
         for out in outs:
@@ -294,7 +294,7 @@ def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[Case]]:
                 lacking.remove(op)
             yield cases
     for op in lacking:
-        print(f"{op.name}: no benchmark on a GPU")
+        say(f"{op.name}: no benchmark on a GPU")
 
 
 def _absent(peers: Sequence[str]) -> dict[str, str]:
@@ -343,7 +343,7 @@ def bench(
     ]
     results.left = sum(map(len, tables))
     if goes_on:
-        print(f"{len(results.rows)} rows are there, {results.left} to be measured", flush=True)
+        say(f"{len(results.rows)} rows are there, {results.left} to be measured")
     ends = time.monotonic() + options.stop_after
     with Progress("bench", results.left) as progress:
         for cases in filter(None, tables):
@@ -389,10 +389,10 @@ def _row(results: Results, case: Case, device: Gpu, options: Options) -> Row | N
         row = measure(case, device, options)
     except Exception as error:  # the other rows are still wanted
         results.failures[case.name] = row = _first_line(error)
-        print(f"{case.name}: failed, {row}")
+        say(f"{case.name}: failed, {row}")
         return None
     if isinstance(row, str):
-        print(f"{case.name}: {row}")
+        say(f"{case.name}: {row}")
         return None
     results.add(row)
     return row

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..terminal import markdown_table, table
+from ..terminal import markdown_table, paragraph, say, styled, table
 from .cpu import _duration
 from .cuda_rows import Latency, Results, Row
 from .liger import OPS
@@ -66,9 +66,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     """One table: the rows of one op, direction and dtype."""
     if not rows:
         return
-    print(f"\n{_title(rows[0])}")
-    print(table(*_columns(rows)))
-    print(*_left_out(rows), sep="\n", end="", flush=True)
+    say("", styled(_title(rows[0]), "bold"), table(*_columns(rows)))
+    say(*_left_out(rows), end="")
 
 
 def _latency_columns(latencies: Sequence[Latency]) -> tuple[list[str], list[list[str]]]:
@@ -85,9 +84,8 @@ def _latency_columns(latencies: Sequence[Latency]) -> tuple[list[str], list[list
 def print_latency(latencies: Sequence[Latency]) -> None:
     """The table of what calls cost the host, and its legend."""
     if latencies:
-        print("\ncall to launch")
-        print(table(*_latency_columns(latencies), left=2))
-        print(f"\n{LATENCY_LEGEND}", flush=True)
+        say("", styled("call to launch", "bold"), table(*_latency_columns(latencies), left=2))
+        say("", paragraph(LATENCY_LEGEND))
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
@@ -125,18 +123,17 @@ def _absent(results: Results) -> list[str]:
 
 def print_absent(results: Results) -> None:
     """Who will not be in the tables."""
-    for line in _absent(results):
-        print(line, flush=True)
+    say(*_absent(results), end="\n" if results.absent else "")
 
 
 def print_end(results: Results) -> None:
     """What the columns mean, and what went wrong."""
     if results.rows:
-        print(f"\n{_legend(results.rows)}")
+        say("", paragraph(_legend(results.rows)))
     if results.left:
-        print(f"{results.left} rows are left; the same with --resume goes on")
+        say(f"{results.left} rows are left; the same with --resume goes on")
     for problem in results.problems:
-        print(f"WRONG: {problem}")
+        say(styled(f"WRONG: {problem}", "red"))
 
 
 def print_again(results: Results) -> None:

@@ -142,6 +142,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "ConvNeXt": _convnext,
     "transformer": _transformer,
     "LSTM": _lstm,
+    "LSTM, asked for": _lstm,
 }
 
 
@@ -177,9 +178,10 @@ def generations(name: str, dtype: torch.dtype) -> Calls:
     return {which: partial(one.generate, prompt, **options) for which, one in both.items()}
 
 
-def _converted(model: nn.Module) -> nn.Module:
+def _converted(model: nn.Module, *, asked_for: bool) -> nn.Module:
+    """A copy of it, with what `convert` leaves to torch unless it is asked for, or without."""
     model = copy.deepcopy(model)
-    convert(model, only=lambda name, module: True)
+    convert(model, only=(lambda name, module: True) if asked_for else None)
     for part in model.modules():
         if type(part) is Product:
             part.__class__ = _Product
@@ -212,7 +214,7 @@ def pair(name: str, dtype: torch.dtype) -> dict[str, Calls]:
     torch.manual_seed(0)
     model, x = MODELS[name]()
     model, x = model.to(dtype), x.to(dtype)
-    both = {"as it is": model, "converted": _converted(model)}
+    both = {"as it is": model, "converted": _converted(model, asked_for="asked for" in name)}
     return {
         "training step": {which: _training(one, x) for which, one in both.items()},
         "inference": {which: _inference(one, x) for which, one in both.items()},

@@ -15,7 +15,7 @@ from ..ops.op import ops
 from ..terminal import require
 from .cpu_rows import Row
 from .peers import PEERS
-from .plot import heading, size_label
+from .plot import on, size_label
 from .report import times
 
 _CELL = (0.62, 0.26)  # inches
@@ -194,6 +194,6 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
         name = f"{file.stem}_{family}" + (f"_{dtype}" if several else "") + file.suffix
         written.append(file.with_name(name))
         by = ", by number of elements" if family == "activations" else ", by shape"
-        title = f"{heading(rows, cpu)}\n{family}{by}, {dtype}"
+        title = f"Speed-up by fastact on {on(rows, cpu)}\n{family}{by}, {dtype}"
         _picture(title, _beside(one), written[-1])
     return written

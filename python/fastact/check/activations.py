@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _HEADER = [
     f">{EDGES[-1]:g}",
 ]
 _LEFT = 4  # columns of names
+_INTERVALS, _POINTS = 300, 2000  # of x in a picture, and inputs in each
 
 _LEGEND = """\
 worst ULP: over all inputs. counted ULP: over those whose absolute error exceeds the absolute bound;
@@ -154,16 +156,77 @@ def _torch(subject: _Subject) -> Contender:
 _PEERS = {"numpy": _numpy, "torch": _torch}
 
 
-def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
-    """Forward and derivative on many or all float32 inputs."""
-    oracle = importlib.import_module("fastact.check.reference")
-    threads = get_num_threads()
-    contenders = [_ours(subject, isa) for isa in options.isas]
-    for peer in options.peers:
+def _contenders(
+    subject: _Subject, isas: Sequence[str], peers: Sequence[str], report: Report
+) -> list[Contender]:
+    """Instruction sets of ours, and the peers that have such an op."""
+    found = [_ours(subject, isa) for isa in isas]
+    for peer in peers:
         try:
-            contenders.append(_PEERS[peer](subject))
+            found.append(_PEERS[peer](subject))
         except LeftOut as reason:
             report.say(f"  {peer}: {reason}")
+    return found
+
+
+def _sweep(
+    subject: _Subject,
+    contenders: Sequence[Contender],
+    allowed: dict[str, float],
+    batches: Iterable[Float32s],
+    advance: Callable[[int], None] = lambda steps: None,
+) -> dict[str, list[Tally]]:
+    oracle = importlib.import_module("fastact.check.reference")
+    exact = {
+        "forward": subject.exact(oracle.forward),
+        "derivative": subject.exact(oracle.derivative_by_saved),
+    }
+    return ulp.sweep(contenders, exact, allowed, batches, get_num_threads(), advance)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The worst errors of an op in one direction over x, by whom, in ULP.
+
+    edges : of the intervals of x.
+    errors : by whom: the worst one in each interval, but for those that the absolute bound covers.
+    bound : in ULP.
+    """
+
+    name: str
+    direction: str
+    edges: Float64s
+    errors: dict[str, list[float]]
+    bound: float
+
+
+def curves(op: Any, isas: Sequence[str], peers: Sequence[str]) -> list[Curve]:
+    """The errors of an activation in float32, as a picture has them: over x from -100 to 100."""
+    half = np.geomspace(1e-3, 100.0, _INTERVALS // 2)
+    edges = np.concatenate([-half[::-1], half])
+    generator = np.random.default_rng(0)
+    batches = [
+        generator.uniform(low, high, _POINTS).astype(np.float32) for low, high in pairwise(edges)
+    ]
+    limits = {"forward": op.bounds.forward_ulp, "derivative": op.bounds.derivative_ulp}
+    allowed = {"forward": 0.0, "derivative": op.bounds.derivative_abs}
+    found = []
+    for name, chosen in op.variants.items():
+        subject = _Subject(name, op, chosen)
+        contenders = _contenders(subject, isas, peers, Report(quiet=True))
+        tallies = [_sweep(subject, contenders, allowed, [batch]) for batch in batches]
+        for direction in DIRECTIONS:
+            errors = {
+                contender.label: [tally[direction][i].counted for tally in tallies]
+                for i, contender in enumerate(contenders)
+            }
+            found.append(Curve(name, direction, edges, errors, limits[direction]))
+    return found
+
+
+def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
+    """Forward and derivative on many or all float32 inputs."""
+    contenders = _contenders(subject, options.isas, options.peers, report)
     if options.exhaustive:
         total = ulp.count_float32(options.stride)
         batches = ulp.every_float32(options.stride)
@@ -177,17 +240,7 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
     allowed = {"forward": 0.0, "derivative": subject.op.bounds.derivative_abs}
     started = time.perf_counter()
     with Progress(f"{subject.name}, {total} float32 inputs", total) as progress:
-        totals = ulp.sweep(
-            contenders,
-            {
-                "forward": subject.exact(oracle.forward),
-                "derivative": subject.exact(oracle.derivative_by_saved),
-            },
-            allowed,
-            batches,
-            threads,
-            progress.advance,
-        )
+        totals = _sweep(subject, contenders, allowed, batches, progress.advance)
     seconds = time.perf_counter() - started
     report.say(
         f"  float32: {total} inputs in {seconds:.1f} s; bounds: forward {limits['forward']:g} ULP, "

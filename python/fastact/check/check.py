@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _cpu
-from ..terminal import Progress, markdown_table, table
-from . import activations, bias, gated, gates, moments, norms, reductions, softmax, statistics
+from ..terminal import Progress, markdown_table, paragraph, say, styled, table
+from . import activations, bias, gated, gates, moments, norms, plot, reductions, softmax, statistics
 from .common import Check, Options, Report
 
 CHECKS = (
@@ -51,7 +51,9 @@ def _pages(check: Check, rows: list[list[str]]) -> Iterator[str]:
     yield check.legend
 
 
-def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) -> bool:
+def check(
+    ops: Sequence[Any], options: Options, markdown: Path | None = None, picture: Path | None = None
+) -> bool:
     """Check ops, print what was found, and say whether every bound holds.
 
     Parameters
@@ -62,6 +64,8 @@ def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) ->
         How much to check.
     markdown : Path, optional
         File to write the tables to.
+    picture : Path, optional
+        What the pictures are called after.
     """
     report = Report()
     found: dict[str, tuple[Check, list[list[str]]]] = {}  # by legend: one table for each
@@ -70,7 +74,7 @@ def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) ->
         if check is None:
             report.say(f"{op.name}: no accuracy check yet")
             continue
-        report.say(op.name)
+        report.say(styled(op.name, "bold"))
         begin = len(report.rows)
         with restored_isa():
             check.run(op, options, report)
@@ -81,9 +85,16 @@ def check(ops: Sequence[Any], options: Options, markdown: Path | None = None) ->
             pages = [page for check, rows in found.values() for page in _pages(check, rows)]
             markdown.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
     for legend in found:
-        report.say(f"\n{legend}" if len(found) > 1 else legend)
+        report.say("", paragraph(legend))
+    if picture is not None:
+        with restored_isa():
+            drawn = plot.plot(ops, [*found.values()], options, picture)
+        report.say(*(f"drawn: {file}" for file in drawn))
+    violated = len(report.failures)
     report.say(
-        f"bounds violated: {len(report.failures)}" if report.failures else "every bound holds"
+        styled(f"bounds violated: {violated}", "red")
+        if violated
+        else styled("every bound holds", "green")
     )
     return not report.failures
 
@@ -107,7 +118,8 @@ def overview(ops: Sequence[Any], options: Options) -> bool:
                     header = ["op", *found]
                     lines.append([op.name, *found.values()])
             progress.advance(1)
-    print(table(header, lines, left=1))
+    say(table(header, lines, left=1))
     held = "are not all within their bounds" if report.failures else "are within their bounds"
-    print(f"These and {', '.join(plain)} {held} on {', '.join(options.isas)}.", flush=True)
+    told = paragraph(f"These and {', '.join(plain)} {held} on {', '.join(options.isas)}.")
+    say(styled(told, "red" if report.failures else "green"))
     return not report.failures

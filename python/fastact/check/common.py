@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _cpu
-from ..terminal import Progress
+from ..terminal import Progress, say, styled
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Report:
     rows: list[list[str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def say(self, *lines: str) -> None:
         if not self.quiet:
-            print(text, flush=True)
+            say(*lines)
 
     def fail(self, text: str) -> None:
         self.failures.append(text)
-        print(f"  VIOLATED: {text}", flush=True)
+        say(styled(f"  VIOLATED: {text}", "red"))
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Check:
     of : the class, or classes, of the bounds that ops of this kind state.
     summary : Markdown that says the gist of many rows.
     gist : the largest errors among an op's rows beside what is allowed, by what they are of.
+    allowed : the largest error that a column may have, where that is not 1.
     """
 
     run: Callable[[Any, Options, Report], None]
@@ -74,6 +75,7 @@ class Check:
     of: type | tuple[type, ...]
     summary: Callable[[list[list[str]]], str] | None = None
     gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
+    allowed: Mapping[str, float] = field(default_factory=dict)
 
     def knows(self, op: Any) -> bool:
         """Whether an op is of this kind."""
@@ -117,17 +119,24 @@ def check_by_cases(
         every = list(rows(op, options, report))
         with Progress(op.name, len(every)) as progress:
             for number, row in enumerate(every):
-                cases = list(row.cases())
-                step = min(options.stride, len(cases))
-                cases = cases[number % step :: step]  # so that all rows together have every case
-                alike: dict[tuple[float, ...], list[str]] = {}
-                for isa in options.isas:
-                    _cpu.select_isa(isa)
-                    found = np.max([row.errors(case) for case in cases], axis=0)
-                    alike.setdefault(tuple(found.tolist()), []).append(isa)
-                for worst, isas in alike.items():
-                    judge([op.name, *row.names, " ".join(isas)], worst, report)
+                try:
+                    for worst, isas in worst_of(row, number, options).items():
+                        judge([op.name, *row.names, " ".join(isas)], worst, report)
+                except ModuleNotFoundError as missing:
+                    what = " ".join(row.names)
+                    report.say(f"  {what}: left out, {missing.name} is not installed")
                 progress.advance(1)
+
+    def worst_of(row: Row, number: int, options: Options) -> dict[tuple[float, ...], list[str]]:
+        cases = list(row.cases())
+        step = min(options.stride, len(cases))
+        cases = cases[number % step :: step]  # so that all rows together have every case
+        alike: dict[tuple[float, ...], list[str]] = {}
+        for isa in options.isas:
+            _cpu.select_isa(isa)
+            found = np.max([row.errors(case) for case in cases], axis=0)
+            alike.setdefault(tuple(found.tolist()), []).append(isa)
+        return alike
 
     def judge(case: list[str], worst: Sequence[float], report: Report) -> None:
         cells = [f"{error:.3g}" for error in worst]
@@ -136,7 +145,8 @@ def check_by_cases(
             if not error <= allowed:
                 report.fail(f"{' '.join(case)}: {column} {error:.4g}, allowed {allowed:g}")
 
-    return Check(run, ["op", *names, "by", *columns], len(names) + 2, legend, of=of)
+    header = ["op", *names, "by", *columns]
+    return Check(run, header, len(names) + 2, legend, of=of, allowed=columns)
 
 
 def add_rows(

@@ -321,11 +321,13 @@ def moments(
 class Statistics:
     """Of elements over axes, which are kept, in extended precision; counts says which ones count.
 
-    magnitude : the mean of their abs(x). largest : the largest of these.
+    weights : how often each one counts, 0 for those that don't. count : their sum. magnitude : the
+    mean of their abs(x). largest : the largest of these.
     """
 
     x: NDArray[np.longdouble]
     counts: NDArray[np.bool_]
+    weights: NDArray[np.longdouble]
     count: Any
     mean: Any
     m2: Any
@@ -333,21 +335,25 @@ class Statistics:
     largest: Any
 
     @staticmethod
-    def of(x: Any, axes: tuple[int, ...], skips: bool) -> "Statistics":
-        """Of x; skips: NaN."""
+    def of(
+        x: Any, axes: tuple[int, ...], skips: bool, weights: Any = 1, where: Any = True
+    ) -> "Statistics":
+        """Of x; skips: NaN. weights, where: what broadcasts to its shape."""
         wide = x.astype(np.longdouble)
-        counts = wide == wide if skips else np.full(wide.shape, True)
+        w = np.broadcast_to(np.asarray(weights).astype(np.longdouble), wide.shape)
+        counts = (w != 0) & np.broadcast_to(where, wide.shape) & ((wide == wide) | (not skips))
+        w = np.where(counts, w, 0)
         held = np.where(counts, wide, 0)
         with np.errstate(all="ignore"):
-            count = counts.sum(axes, keepdims=True).astype(np.longdouble)
-            mean = held.sum(axes, keepdims=True) / count
+            count = w.sum(axes, keepdims=True)
+            mean = (w * held).sum(axes, keepdims=True) / count
             d = np.where(counts, wide - mean, 0)
-            d -= d.sum(axes, keepdims=True) / count  # the mean's own rounding
-            m2 = np.where(counts, d * d, 0).sum(axes, keepdims=True)
+            d -= (w * d).sum(axes, keepdims=True) / count  # the mean's own rounding
+            m2 = np.where(counts, w * d * d, 0).sum(axes, keepdims=True)
             size = np.abs(held)
-            magnitude = size.sum(axes, keepdims=True) / count
+            magnitude = (w * size).sum(axes, keepdims=True) / count
         largest = size.max(axes, keepdims=True, initial=0)
-        return Statistics(wide, counts, count, mean, m2, magnitude, largest)
+        return Statistics(wide, counts, w, count, mean, m2, magnitude, largest)
 
     def statistic(self, of: str, correction: float = 0) -> Any:
         """The sum, mean, var or std."""
@@ -374,10 +380,15 @@ class Statistics:
     def gradient(self, of: str, dy: Any, correction: float = 0) -> Any:
         """dx, for a dy with the axes kept."""
         with np.errstate(all="ignore"):
-            dx = dy * self.slope(of, correction) * np.ones(self.x.shape)
+            dx = dy * self.slope(of, correction) * self.weights
             if of in ("var", "std"):
                 dx = dx * (self.x - self.mean)
         return np.where(self.counts, dx, 0)
+
+    def weight_gradient(self, dy: Any) -> Any:
+        """What a gradient dy of the mean, with the axes kept, is for the weight of each element."""
+        with np.errstate(all="ignore"):
+            return dy * (self.x - self.mean) / self.count
 
     @property
     def _axes(self) -> tuple[int, ...]:

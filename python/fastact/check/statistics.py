@@ -37,10 +37,18 @@ def with_gaps(rows: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
-def error(op: Any, y: Any, x: NDArray[Any], axes: tuple[int, ...], correction: float = 0) -> float:
+def error(
+    op: Any,
+    y: Any,
+    x: NDArray[Any],
+    axes: tuple[int, ...],
+    correction: float = 0,
+    weights: Any = 1,
+    where: Any = True,
+) -> float:
     """The largest one in units of the bound; infinite where it is NaN alone."""
     oracle = importlib.import_module("fastact.check.reference")
-    found = oracle.Statistics.of(x, axes, op.skips)
+    found = oracle.Statistics.of(x, axes, op.skips, weights, where)
     exact = found.statistic(op.of, correction)
     with np.errstate(all="ignore"):
         std = np.sqrt(found.m2 / found.count)

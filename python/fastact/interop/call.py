@@ -34,7 +34,7 @@ class Call:
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
     also : dtypes that an array of that name may have beside those that are computed: of a mask, of
-    indices. No number stands for such an array.
+    indices. No number stands for such an array. A first array that is NumPy's may have them, too.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
@@ -48,6 +48,7 @@ class Call:
     def __init__(
         self,
         where: str,
+        /,
         stream: Any = None,
         also: Any = MappingProxyType({}),
         integers: Any = None,
@@ -127,6 +128,8 @@ class Call:
 
     def _take(self, name: str, value: Any, leader: str) -> None:
         also = self._also.get(name, ())
+        if name == leader and self.framework is not NUMPY:
+            also = ()
         if name != leader and isinstance(value, bool | int | float) and not also:
             validate.holds(self.where, name, value, self.views[leader])
             self.views[name] = self.repeated(value, self.views[leader])
@@ -140,7 +143,7 @@ class Call:
             dtype = None if name == leader else self.arrays[leader].dtype
             value = to_numpy(self.where, name, value, dtype, also)
         elif self.framework is NUMPY and name == leader:
-            value = to_numpy(self.where, name, value, integers=self._integers)
+            value = to_numpy(self.where, name, value, also=also, integers=self._integers)
         elif self.framework is NUMPY and also:
             value = whole_numbers(value, also)
         self.arrays[name] = value

@@ -68,8 +68,8 @@ def _why_not_built() -> str:
         _module()
     except ModuleNotFoundError:
         return (
-            "this build of fastact has no CUDA extension; build it where nvcc is: "
-            "pip install . -C cmake.define.FASTACT_CUDA=ON"
+            "this build of fastact has no CUDA extension; pip install 'fastact[cuda]', or from "
+            "source where nvcc is: pip install . -C cmake.define.FASTACT_CUDA=ON"
         )
     except ImportError as error:
         return f"the CUDA extension does not load: {error}"

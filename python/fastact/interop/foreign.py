@@ -117,9 +117,7 @@ def plain(where: str, argument: str, value: Any) -> None:
     if is_tensor(value):
         _plain_tensor(where, argument, value)
         return
-    # The name np.ma would import the module, at somebody's first call: slow, and with a lock that a
-    # process forked meanwhile would wait for. Without the module there is no masked array.
-    if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
+    if is_masked(value):
         cure = f"{argument}.data" if argument.startswith("out") else f"{argument}.filled(...)"
         raise TypeError(f"{where}: {argument} must be a plain array, got a masked one; use {cure}")
     if isinstance(value, _TEXT):
@@ -130,6 +128,18 @@ def plain(where: str, argument: str, value: Any) -> None:
         isinstance(value, np.generic) or hasattr(cls, "__dlpack__")
     ):
         _no_meaning(where, argument, cls)
+
+
+def is_masked(value: Any) -> bool:
+    """Whether a value is an array with a mask."""
+    # The name np.ma would import the module, at somebody's first call: slow, and with a lock that a
+    # process forked meanwhile would wait for. Without the module there is no masked array.
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
+
+
+def loses_mask(where: str) -> TypeError:
+    """The error for an output beside a masked array."""
+    return TypeError(f"{where}: out must be None for a masked array, whose mask it would lose")
 
 
 def _no_meaning(where: str, argument: str, cls: type) -> None:

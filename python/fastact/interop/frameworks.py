@@ -106,8 +106,9 @@ class _NumPy(CpuFramework):
 
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         order, shape = model.order, model.shape
-        dtype = like.dtype if like.dtype.itemsize == model.itemsize else model.dtype_name
-        made = np.empty([shape[axis] for axis in order], dtype).transpose(_inverse(order))
+        is_like = like.dtype.itemsize == model.itemsize and like.dtype.kind not in "biu"
+        dtype = like.dtype if is_like else model.dtype_name
+        made = np.empty([shape[axis] for axis in order], dtype).transpose(inverse(order))
         return View.from_numpy(made), made
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
@@ -199,7 +200,7 @@ class _DLPack(CpuFramework):
         made = self._empty(tuple(shape[axis] for axis in order), dtype, like)
         if order != tuple(range(len(order))):
             permute = getattr(self.namespace, "permute_dims", None) or self.namespace.transpose
-            made = permute(made, _inverse(order))
+            made = permute(made, inverse(order))
         return self.view("fastact", "the output", made, place), made
 
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
@@ -224,7 +225,7 @@ class _DLPack(CpuFramework):
         return self.namespace.from_dlpack(_cpu.Handover(view, wait, (made, *kept)))
 
 
-def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
@@ -366,7 +367,9 @@ def to_numpy(
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything
-    if (kept := whole_numbers(array, also)).dtype.name in also:
+    if array.dtype.name in also:
+        return array
+    if dtype is not None and (kept := whole_numbers(array, also)).dtype.name in also:
         return kept
     if dtype is None:
         if array.dtype.kind not in "biu":

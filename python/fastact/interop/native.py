@@ -52,11 +52,21 @@ class Native(Protocol):
 
     def broadcast(self, x: View, y: View, accumulate: bool, stream: int) -> None: ...
 
-    def moments_workspace(self, x: View, y: View, axes: tuple[int, ...], skips: bool) -> int: ...
+    def moments_workspace(
+        self,
+        x: View,
+        weights: View | None,
+        where: View | None,
+        y: View,
+        axes: tuple[int, ...],
+        skips: bool,
+    ) -> int: ...
 
     def moments(
         self,
         x: View,
+        weights: View | None,
+        where: View | None,
         mean: View | None,
         low: View | None,
         second: View | None,
@@ -92,6 +102,21 @@ class Native(Protocol):
         mean: View | None,
         low: View | None,
         dx: View,
+        skips: bool,
+        accumulate: bool,
+        stream: int,
+    ) -> None: ...
+
+    def weighted_gradient(
+        self,
+        dy: View,
+        slope: View,
+        x: View,
+        weights: View | None,
+        where: View | None,
+        mean: View | None,
+        to: View,
+        of_weights: bool,
         skips: bool,
         accumulate: bool,
         stream: int,

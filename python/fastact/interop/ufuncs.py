@@ -78,16 +78,15 @@ def _as_ufunc(cls: type, ufunc: Any) -> Any:
 def _wrapped(where: str, ufunc: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Any:
     """What a ufunc gives of subclasses of ndarray: of the class that puts itself before others."""
     special = [x for x in inputs if isinstance(x, np.ndarray) and type(x) is not np.ndarray]
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
-    if given and any(isinstance(x, masked) for x in special):
-        raise TypeError(f"{where}: out must be None for a masked array, whose mask it would lose")
+    if given and any(map(foreign.is_masked, special)):
+        raise foreign.loses_mask(where)
     plain = [np.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs]
     result = ufunc(*plain, **given)
     if given:
         return result
     wrapping = max(special, key=lambda x: x.__array_priority__)
-    made = wrapping.__array_wrap__(np.asarray(result), (ufunc, tuple(inputs), 0))
-    if isinstance(made, masked) and np.shape(made.mask):
+    made: Any = wrapping.__array_wrap__(np.asarray(result), (ufunc, tuple(inputs), 0))
+    if foreign.is_masked(made) and np.shape(made.mask):
         # NumPy leaves it the operand's own, which an assignment to the result would unmask.
         own = made.mask.copy()
         made = sys.modules["numpy.ma"].array(made, mask=own, copy=False, keep_mask=False)

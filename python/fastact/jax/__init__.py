@@ -5,8 +5,8 @@
     loss = lambda x, w: fj.layer_norm(fj.mish(x), w).sum()
     jax.jit(jax.grad(loss))(x, w)
 
-Every op is here under its name, for arrays of JAX on the CPU. What is particular about them:
-docs/jax.md.
+Every op is here under its name, for arrays of JAX on the CPU, and on a GPU where the CUDA extension
+is built. What is particular about them: docs/jax.md.
 """
 
 try:
@@ -21,18 +21,24 @@ if not hasattr(jax, "ffi"):
         f"{jax.__version__}; use pip install -U jax"
     )
 
+from importlib.util import find_spec as _find_spec
+
 import numpy as _np
 from ml_dtypes import bfloat16 as _bfloat16  # which JAX itself needs
 
-from .. import _jax
+from .. import _cpu, _jax
 from ..ops.op import ops as _ops
 from .bridge import TARGET as _TARGET
 from .bridge import Function as _Function
 from .calls import function_of as _function_of
+from .device import device_function_of as _device_function_of
 
-_jax.prepare(_function_of, _np.dtype(_bfloat16))
+_cpu.learn_bfloat16(_np.dtype(_bfloat16))
+_jax.prepare(_function_of, _device_function_of, _np.dtype(_bfloat16))
 try:
     jax.ffi.register_ffi_target(_TARGET, _jax.handler(), platform="cpu")
+    if _find_spec("fastact._cuda"):
+        jax.ffi.register_ffi_target(_TARGET, _jax.device_handler(), platform="CUDA")
 except Exception as error:
     raise ImportError(
         f"fastact.jax: jaxlib of JAX {jax.__version__} refuses the handler: {error}"

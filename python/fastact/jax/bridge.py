@@ -17,11 +17,9 @@ from ..interop.shapes import Shape
 from ..ops.moments import Moments
 from ..ops.op import EntryPoint, arrays_of
 from ..ops.spec import spec_of
-from .calls import Buffer, map_buffers, text_of
+from .calls import Buffer, map_buffers, parts_of, text_of
 
 TARGET = "fastact"
-
-_ARRAYS = (jax.Array, np.ndarray)
 
 _EVERY = ("out", "accumulate", "stream")  # of entry points, for memory that JAX's callers don't see
 
@@ -38,11 +36,37 @@ def _register(cls: Any, children: Any, rest: Any, make: Any) -> None:
 
 
 _register(Still, lambda s: (), lambda s: s.value, lambda value, _: Still(value))
+
+
+class Doubles:
+    """float64 that an op saves, where JAX has that switched off: the bits, as pairs of uint32."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, bits: Any) -> None:
+        self.bits = bits
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.bits.shape[:-1]
+        return shape
+
+
+_register(Doubles, lambda d: (d.bits,), lambda d: None, lambda _, bits: Doubles(*bits))
+
+_ARRAYS = (jax.Array, np.ndarray, Doubles)
+
+
+def _moments_of(count: int | None, arrays: Sequence[Any]) -> Moments:
+    mean, m2, *counts = arrays
+    return Moments.of_checked(counts[0] if counts else count, mean, m2)
+
+
 _register(
     Moments,
-    lambda m: (m.mean, m.m2),
-    lambda m: m.count,
-    lambda count, arrays: Moments.of_checked(count, *arrays),
+    lambda m: parts_of(m)[:2] if isinstance(m.count, int) else parts_of(m),
+    lambda m: m.count if isinstance(m.count, int) else None,
+    _moments_of,
 )
 
 
@@ -113,9 +137,9 @@ class Traced:
         given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
         self.result = function(*args, **kwargs)
-        if wanted is not None and isinstance(self.result, tuple):
+        if wanted is not None and isinstance(self.result, tuple):  # without those of no array
             self.result = tuple(
-                v if wants else None for v, wants in zip(self.result, wanted, strict=True)
+                v if wants else None for v, wants in zip(self.result, wanted, strict=False)
             )
         if donates:  # may it be written, and is it of the shape?
             others = arrays_of(self.result)[1:]
@@ -129,6 +153,13 @@ class Traced:
                 made.append(array)
                 paths.append(path)
         self.places, self.outputs = places, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made]
+        doubles = [i for i, array in enumerate(arrays) if isinstance(array, Doubles)]
+        if entry == "forward" and not jax.config.jax_enable_x64:
+            results = [id(array) for _, array in _shapes_in(self.result[0])]
+            for i, array in enumerate(made):
+                if array.dtype == np.float64 and id(array) not in results:
+                    self.outputs[i] = jax.ShapeDtypeStruct((*array.shape, 2), np.uint32)
+                    doubles.append(len(given) + i)
         point = op.entry_points[entry]
         most = point.outputs + point.extra
         if point.skips and isinstance(self.result, tuple):
@@ -139,7 +170,8 @@ class Traced:
             outs += [None] * (most - len(outs))
         out = tuple(outs) if len(outs) > 1 else outs[0]
         copied = [(path, len(given) + i) for i, path in enumerate(paths) if i >= most]
-        self.text = text_of(op, entry, template.args, {**template.kwargs, "out": out}, copied)
+        options = {**template.kwargs, "out": out}
+        self.text = text_of(op, entry, template.args, options, copied, doubles)
 
     def run(self, arrays: Sequence[Any]) -> Any:
         """The result, in a program of XLA's."""
@@ -149,8 +181,9 @@ class Traced:
                     f"fastact.jax.{self.op.name}: its results are float64, which JAX has switched "
                     f'off; use jax.config.update("jax_enable_x64", True)'
                 )
-        made = self._undifferentiable()(*arrays)
-        every = [*arrays, *made]
+        plain = [a.bits if isinstance(a, Doubles) else a for a in arrays]
+        made = self._undifferentiable()(*plain)
+        every = [*arrays, *(Doubles(a) if a.dtype == np.uint32 else a for a in made)]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
     def _undifferentiable(self) -> Callable[..., Any]:
@@ -238,7 +271,7 @@ def _shapes_in(value: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, 
     """The arrays in a result, and the indexes that lead there."""
     if isinstance(value, Shape):
         return [(path, value)]
-    parts = arrays_of(value) if isinstance(value, tuple | Moments) else ()
+    parts = parts_of(value) if isinstance(value, tuple | Moments) else ()
     return [found for i, v in enumerate(parts) for found in _shapes_in(v, (*path, i))]
 
 
@@ -246,7 +279,7 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
     if isinstance(value, Shape):
         return of(value)
     if isinstance(value, Moments):
-        return Moments.of_checked(value.count, of(value.mean), of(value.m2))
+        return Moments.of_checked(_replaced(value.count, of), of(value.mean), of(value.m2))
     return tuple(_replaced(v, of) for v in value) if isinstance(value, tuple) else value
 
 
@@ -311,9 +344,9 @@ def _names_of(op: Any, template: Template) -> list[str]:
 
 def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
     """What is saved, with buffers in the place of arrays, and those."""
-    arrays = [value for value in saved if isinstance(value, jax.Array)]
+    arrays = [value for value in saved if isinstance(value, _ARRAYS)]
     places = iter(range(len(arrays)))
-    taken = (Buffer(next(places)) if isinstance(v, jax.Array) else v for v in saved)
+    taken = (Buffer(next(places)) if isinstance(v, _ARRAYS) else v for v in saved)
     return tuple(taken), arrays
 
 

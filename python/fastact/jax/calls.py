@@ -3,17 +3,17 @@ its handler runs.
 
 The text says everything, so that a program may be kept on disk and run by another process. In it
 `{"buffer": i}` stands for an array of XLA's: those that the program gives come first, then those
-that are to be filled.
+that are to be filled. `{"doubles": i}` is one of pairs of uint32 that are the bits of float64.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..ops.moments import Moments
 from ..ops.op import Op, ops
 
 
@@ -30,34 +30,42 @@ def map_buffers(value: Any, of: Callable[[int], Any]) -> Any:
     return tuple(map_buffers(v, of) for v in value) if isinstance(value, tuple) else value
 
 
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """What a tuple has in it, or moments have: their arrays, and the count."""
+    return (value.mean, value.m2, value.count) if isinstance(value, Moments) else value
+
+
 def text_of(
     op: Any,
     entry: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     copied: Sequence[tuple[Sequence[int], int]],
+    doubles: Sequence[int] = (),
 ) -> str:
     """What `function_of` reads.
 
     copied : of what the call gives and `out` has no place for: the indexes that lead to it in the
     result, and the number of the buffer for it.
+    doubles : the numbers of buffers that are the bits of float64.
     """
-    given = {name: _plain(value) for name, value in kwargs.items()}
-    return json.dumps([op.name, entry, [_plain(value) for value in args], given, copied])
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Buffer):
+            return {"doubles" if value.number in doubles else "buffer": value.number}
+        if isinstance(value, tuple | list):
+            return [plain(v) for v in value]
+        if isinstance(value, np.generic):
+            return value.item()
+        return value.name if isinstance(value, Op) else value
+
+    given = {name: plain(value) for name, value in kwargs.items()}
+    places = [(path, plain(Buffer(number))) for path, number in copied]
+    return json.dumps([op.name, entry, plain(tuple(args)), given, places])
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Buffer):
-        return {"buffer": value.number}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return value.name if isinstance(value, Op) else value
-
-
-def function_of(text: bytes) -> Callable[[Sequence[Any]], object]:
-    """What makes the call, of the arrays in the place of the buffers.
+def function_of(text: bytes, *, with_stream: bool = False) -> Callable[..., object]:
+    """What makes the call, of the arrays in the place of the buffers, and then of the stream.
 
     Its arguments are put together by an expression, which takes a tenth of the time that going
     through the text again would take at each call. Only places of values are written into it.
@@ -68,7 +76,9 @@ def function_of(text: bytes) -> Callable[[Sequence[Any]], object]:
 
     def written(value: Any) -> str:
         if isinstance(value, dict):
-            return f"buffers[{int(value['buffer'])}]"
+            (kind, number), *_ = value.items()
+            bits = ".view('float64')[..., 0]" if kind == "doubles" else ""
+            return f"buffers[{int(number)}]{bits}"
         if isinstance(value, list):
             return f"({''.join(f'{written(v)}, ' for v in value)})"
         constants.append(value)
@@ -79,15 +89,22 @@ def function_of(text: bytes) -> Callable[[Sequence[Any]], object]:
         if not key.isidentifier():
             raise ValueError(f"fastact.jax: a call has no keyword {key!r}")
         given.append(f"{key}={written(value)}")
+    parameters = "buffers"
+    if with_stream:
+        parameters += ", stream"
+        given.append("stream=stream")
     function = op if entry == "call" else getattr(op, entry)
-    source = f"lambda buffers: call({', '.join(given)})"
-    call: Callable[[Sequence[Any]], Any] = eval(source, {"call": function, "constants": constants})
+    source = f"lambda {parameters}: call({', '.join(given)})"
+    call: Callable[..., Any] = eval(source, {"call": function, "constants": constants})
     if not copied:
         return call
 
-    def call_and_copy(buffers: Sequence[Any]) -> None:
-        result = call(buffers)
-        for path, index in copied:
-            buffers[index][...] = reduce(getitem, path, result)
+    targets = ", ".join(written(target) for _, target in copied)
+    targets_of: Callable[..., Any] = eval(f"lambda buffers: ({targets},)")
+
+    def call_and_copy(buffers: Sequence[Any], *stream: int) -> None:
+        result = call(buffers, *stream)
+        for (path, _), target in zip(copied, targets_of(buffers), strict=True):
+            target[...] = reduce(lambda value, i: parts_of(value)[i], path, result)
 
     return call_and_copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from .. import _cpu
@@ -28,6 +28,7 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         functor): backward then computes no exponential, and `forward` may work in place.
     choices : for a parameter that is a string, the native activation that each value stands for.
     rules : what must hold for the parameters that are numbers, in words and as a function of them.
+    piecewise_linear : whether the derivative is constant between corners, and its own is 0.
     """
 
     bounds: Bounds
@@ -43,9 +44,11 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         saves: tuple[str, ...],
         choices: Choices,
         rules: Rules,
+        piecewise_linear: bool,
     ) -> None:
         call = self._declare(function, "activations")
         self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
+        self.piecewise_linear = piecewise_linear
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
         self.entry_points = MappingProxyType(
@@ -132,8 +135,13 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
             call.run(backward, which, dy, saved, dx, numbers, options.accumulate, call.stream)
             return call.result(out, made)
 
-    def _check(self, options: Any) -> None:
-        self.native(self.entry_points["call"].where, options)
+    def _understood(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[EntryPoint, SimpleNamespace]:
+        entry = self.entry_points["call"]
+        options = entry.bind(args, kwargs)
+        self.native(entry.where, options)
+        return entry, options
 
     def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
         """The native activation that the parameters choose, and those that are numbers."""
@@ -156,6 +164,9 @@ def activation(
     saves: tuple[str, ...] = ("x",),
     choices: Choices | None = None,
     rules: Rules = (),
+    piecewise_linear: bool = False,
 ) -> Callable[[Callable[P, R]], Activation[P, R]]:
     """The activation that a function declares; its formula is in src/common/activations."""
-    return lambda function: register(Activation(function, bounds, saves, choices or {}, rules))
+    return lambda function: register(
+        Activation(function, bounds, saves, choices or {}, rules, piecewise_linear)
+    )

@@ -13,7 +13,7 @@ from .op import float32_under_autocast, names_of_ops
 from .types import A, Out, Stream
 
 
-@activation(Bounds(0, 0, 0))
+@activation(Bounds(0, 0, 0), piecewise_linear=True)
 def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Rectified linear unit.
 
@@ -60,7 +60,7 @@ def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(0, 0, 0))
+@activation(Bounds(0, 0, 0), piecewise_linear=True)
 def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Rectified linear unit, capped.
 
@@ -107,7 +107,7 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(1, 0.5, 0))
+@activation(Bounds(1, 0.5, 0), piecewise_linear=True)
 def leaky_relu(
     x: A, /, negative_slope: float = 0.01, out: Out[A] = None, *, stream: Stream = None
 ) -> A:
@@ -628,7 +628,7 @@ def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(1.5, 0.5, 0))
+@activation(Bounds(1.5, 0.5, 0), piecewise_linear=True)
 def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Piecewise linear sigmoid.
 
@@ -726,6 +726,7 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 @activation(
     Bounds(0, 0, 0),
     rules=[("min_val must not exceed max_val", lambda min_val, max_val: min_val <= max_val)],
+    piecewise_linear=True,
 )
 def hardtanh(
     x: A,
@@ -943,7 +944,11 @@ def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(0.5, 0, 0), rules=[("lambd must not be negative", lambda lambd: lambd >= 0)])
+@activation(
+    Bounds(0.5, 0, 0),
+    rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],
+    piecewise_linear=True,
+)
 def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Soft shrinkage.
 
@@ -996,7 +1001,7 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     """
 
 
-@activation(Bounds(0, 0, 0))
+@activation(Bounds(0, 0, 0), piecewise_linear=True)
 def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Hard shrinkage.
 

@@ -564,7 +564,7 @@ def _workspace(call: Call, axis: int) -> View | None:
     x = call.views["x"]
     model = x.shaped(_one_a_channel(x, axis))
     axes_of = axes.all_but(axis, x.ndim)
-    return call.workspace(call.native.moments_workspace(x, model, axes_of, False))
+    return call.workspace(call.native.moments_workspace(x, None, None, model, axes_of, False))
 
 
 def _run_backward(

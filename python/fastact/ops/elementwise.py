@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ..interop import ufuncs
-from .op import Op, P, R
+from .op import EntryPoint, Op, P, R
 
 
 class _Told:
@@ -61,16 +61,16 @@ class Elementwise(_Told, Op[P, R]):
         """The number of arrays in."""
         return len(self.names)
 
-    def _check(self, options: Any) -> None:
-        """Refuse options that no operand would make right."""
+    def _understood(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[EntryPoint, SimpleNamespace]:
+        """A call's entry point and options, without those that no operand would make right."""
         raise NotImplementedError
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         if not ufuncs.concerns(args[: self.nin]):
             return super()._plain_call(*args, **kwargs)
-        entry = self.entry_points["call"]
-        options = entry.bind(args, kwargs)
-        self._check(options)
+        entry, options = self._understood(args, kwargs)
         if options.stream is not None:
             raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
         told = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import Parameter
+from inspect import Parameter, Signature, signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..interop import validate
 from ..interop.call import Call
 from . import axes
 from .bounds import GatedBounds
+from .elementwise import Elementwise
 from .fused import activation_op, bind
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .reduction import SUM_BOUNDS
@@ -43,8 +44,8 @@ class Gated(CachedOp[P, R]):
     def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
         call = self._declare(function, "gated")
         self._choose = choose
-        arrays = tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
-        self._arrays, self.packed = arrays, len(arrays) == 1
+        self._arrays = arrays = _arrays(call)
+        self.packed = len(arrays) == 1
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
         backward = signature_of(call, ("dy", *arrays), ("bias",))
@@ -329,6 +330,10 @@ class Gated(CachedOp[P, R]):
                 others[_label(i, outs)] = view
 
 
+def _arrays(call: Signature) -> tuple[str, ...]:
+    return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
+
+
 def _with_bias(where: str, given: Mapping[str, Any], bias: Any) -> dict[str, Any]:
     """The arrays of a call."""
     return {**given} if bias is None else {**given, "bias": validate.one_axis(where, "bias", bias)}
@@ -352,6 +357,25 @@ def _label(i: int, outs: tuple[Any, ...]) -> str:
     return f"out[{i}]" if len(outs) > 1 else "out"
 
 
+class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
+    """A gated activation of two arrays: element by element, where it has no bias."""
+
+    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("bias") is not None:  # that of an axis, of which no mask or label tells
+            return Gated._plain_call(self, *args, **kwargs)
+        return super()._plain_call(*args, **kwargs)
+
+    def _understood(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[EntryPoint, SimpleNamespace]:
+        entry = self.entry_points["call"]
+        self._bind(entry, args, kwargs)
+        if self._choose is None:
+            op = activation_op(entry.where, entry.option("activation", args, kwargs))
+            entry = entry if op is None else entry.with_parameters(op)
+        return entry, entry.bind(args, kwargs)
+
+
 def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P, R]]:
     """The gated activation that a function declares.
 
@@ -359,4 +383,9 @@ def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P
 
     choose : the activation, by the options; without it these name it.
     """
-    return lambda function: register(Gated(function, choose))
+
+    def declare(function: Callable[P, R]) -> Gated[P, R]:
+        is_packed = len(_arrays(signature(function))) == 1
+        return register((Gated if is_packed else GatedOfTwo)(function, choose))
+
+    return declare

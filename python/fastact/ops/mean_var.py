@@ -103,7 +103,9 @@ def moments(
     /,
     axis: Axes = None,
     *,
+    weights: Array | None = None,
     skipna: bool = False,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Outs[Array] = None,
     stream: Stream = None,
@@ -116,13 +118,20 @@ def moments(
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans, too.
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is. The count is then the sum of the weights.
     skipna : bool, default False
-        Leave out elements that are NaN. The count is then an array of float64, of the mean's shape;
-        where it is 0, the mean is NaN and m2 is 0.
+        Leave out elements that are NaN.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts. With `skipna`, `weights` and
+        `where` the count is an array of float64, of the mean's shape; where it is 0, the mean is
+        NaN and m2 is 0.
     keepdims : bool, default False
         Leave the axes that were reduced in the results, with length 1.
     out : tuple of two arrays or None, optional
@@ -139,9 +148,9 @@ def moments(
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice.
+        For an axis out of range or named twice, or weights or a `where` of another shape.
 
     See Also
     --------
@@ -159,8 +168,12 @@ def moments(
     float64 data that exceed the largest float64 are infinite. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits.
 
-    `moments.forward` saves ``(x,)``; `moments.backward` takes a tuple of the gradients of mean and
-    m2, and gives dx. What all ops share is in docs/conventions.md.
+    Weights are frequencies: the moments are those of x with each element repeated so often, which
+    merge with others as any do. A weight that is negative or not finite makes NaN, and a
+    RuntimeWarning says so.
+
+    `moments.forward` saves ``(x, weights, where)``; `moments.backward` takes a tuple of the
+    gradients of mean and m2, and gives dx. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -173,6 +186,8 @@ def moments(
     >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
     >>> fa.moments(x, axis=1)
     Moments(count=2, mean=array([2., 4.]), m2=array([2., 0.]))
+    >>> fa.moments(x, axis=1, weights=np.array([3.0, 1.0]))
+    Moments(count=array([4., 4.]), mean=array([1.5, 4. ]), m2=array([3., 0.]))
     >>> m, saved = fa.moments.forward(x, axis=1)
     >>> fa.moments.backward((1.0, None), *saved, axis=1)
     array([[0.5, 0.5],

@@ -19,7 +19,8 @@ from . import axes as _axes
 from .bounds import MomentBounds
 from .moments import Moments
 from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
-from .types import A, ArrayOrNumber, Axes, Out, Stream
+from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
+from .weighting import ALSO, ALSO_OF_X, UNWEIGHTED, Weighting, arrays_with_weights, weighting_of
 
 #: Their derivation is in src/cpu/reductions/moment_kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
@@ -27,7 +28,7 @@ MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0*
 _DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 
 #: What the kernels make of m2.
-NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE = range(
+NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
     len(_cpu.OF_M2)
 )
 
@@ -95,11 +96,15 @@ class AxisMoments(CachedOp[P, R]):
         """The count, the mean, the other result, and x as it was computed on."""
         entry = self.entry_points[name]
         options, where = entry.bind(args, kwargs), entry.where
-        with Call(where, options.stream, x=options.x) as call:
+        given = arrays_with_weights(where, options, x=options.x)
+        also = ALSO_OF_X if self.dtype is not None else ALSO
+        with Call(where, options.stream, also, **given) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
+            weighting = weighting_of(call, options.axis)
             skips = getattr(options, "skipna", False)
-            outs = (*options.out, None) if skips else options.out
+            counts = skips or weighting.given
+            outs = (*options.out, None) if counts else options.out
             found = [
                 call.output(
                     f"out[{i}]", out, "x", shape=over.shape, dtype=self.dtype, in_place=False
@@ -115,10 +120,11 @@ class AxisMoments(CachedOp[P, R]):
                     mean,
                     None,
                     second,
-                    count[0] if skips else None,
+                    count[0] if counts else None,
                     self.of_m2,
                     self._correction(options),
                     skips,
+                    weighting=weighting,
                 )
             else:
                 divisor = self._divisor(over.each, options)
@@ -127,7 +133,7 @@ class AxisMoments(CachedOp[P, R]):
                 for view in count:
                     fill(call, view, 0.0)
             results = [call.result(out, made) for out, (_, made) in zip(outs, found, strict=True)]
-            return results[2] if skips else over.each, *results[:2], call.arrays["x"]
+            return results[2] if counts else over.each, *results[:2], call.arrays["x"]
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
@@ -139,15 +145,29 @@ class AxisMoments(CachedOp[P, R]):
             )
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
         skips = getattr(options, "skipna", False)
-        with Call(where, options.stream, x=options.x, **gradients) as call:
+        arrays = arrays_with_weights(where, options, x=options.x, **gradients)
+        with Call(where, options.stream, ALSO, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
+            weighting = weighting_of(call, options.axis)
             divisor = self._divisor(over.each, options)
             dmean, dsecond = (gradient_over(call, name, over) for name in gradients)
-            dx, made = call.output("out", out, "x", in_place=not skips)
+            dx, made = call.output("out", out, "x", in_place=not (skips or weighting.given))
             given = {name: call.views[name] for name in gradients if name in call.arrays}
             validate.apart(where, "out", dx, given)
-            if x.size and skips:  # two terms, whose factors are arrays
+            if x.size and weighting.given:
+                slope, mean = weighted_slopes(call, over.axes, MEAN_SLOPE, 0.0, skips, weighting)
+                kept = _axes.reduced(x.shape, over.axes, keepdims=True)
+                twice = call.temporary("x", kept, _DOUBLE)  # as the mean lies
+                fill(call, twice, 2.0)
+                twice = twice.broadcast_to(x.shape)
+                weighted_gradient(
+                    call, dmean, slope, dx, weighting, skips, accumulate=options.accumulate
+                )
+                weighted_gradient(
+                    call, dsecond, twice, dx, weighting, skips, mean=mean, accumulate=True
+                )
+            elif x.size and skips:  # two terms, whose factors are arrays
                 backward, stream = call.native.statistic_backward, call.stream
                 share = slope_over(call, over.axes, MEAN_SLOPE, 0.0, True)
                 mean, low, _ = slopes_over(call, over.axes, skips=True)
@@ -185,20 +205,22 @@ def reduce_moments(
     correction: float = 0.0,
     skips: bool = False,
     warning: str | None = None,
+    weighting: Weighting = UNWEIGHTED,
 ) -> None:
     """Of the elements of x, of which there are some."""
     x, y = call.views["x"], second if mean is None else mean
     assert y is not None
-    workspace = call.workspace(call.native.moments_workspace(x, y, axes, skips))
+    weights, where = weighting
+    workspace = call.workspace(call.native.moments_workspace(x, weights, where, y, axes, skips))
     options = axes, of_m2, correction, skips, warning, workspace, call.stream
     given = [view for view in (mean, low, second, count) if view is not None]
     if all(_steps(view) == _steps(y) for view in given):
-        call.run(call.native.moments, x, mean, low, second, count, *options)
+        call.run(call.native.moments, x, weights, where, mean, low, second, count, *options)
         return
     moments = call.native.moments  # which walks results by one set of strides
     for view in given:
         a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
-        call.run(moments, x, a, b, c, d, *options)
+        call.run(moments, x, weights, where, a, b, c, d, *options)
 
 
 def _steps(view: View) -> list[int]:
@@ -252,6 +274,52 @@ def slope_over(
     slope = call.temporary("x", kept, _DOUBLE if x.itemsize < 4 else None)
     reduce_moments(call, axes, None, None, slope, None, of_m2, correction, skips)
     return slope.broadcast_to(x.shape)
+
+
+def weighted_slopes(
+    call: Call,
+    axes: tuple[int, ...],
+    of_m2: int,
+    correction: float,
+    skips: bool,
+    weighting: Weighting,
+) -> tuple[View, View]:
+    """What a gradient is multiplied by, and the mean, in double, as they repeat over x."""
+    x = call.views["x"]
+    kept = _axes.reduced(x.shape, axes, keepdims=True)
+    slope, mean = (call.temporary("x", kept, _DOUBLE) for _ in range(2))
+    reduce_moments(
+        call, axes, mean, None, slope, None, of_m2, correction, skips, weighting=weighting
+    )
+    return slope.broadcast_to(x.shape), mean.broadcast_to(x.shape)
+
+
+def weighted_gradient(
+    call: Call,
+    dy: View,
+    slope: View,
+    to: View,
+    weighting: Weighting,
+    skips: bool,
+    *,
+    mean: View | None = None,
+    of_weights: bool = False,
+    accumulate: bool = False,
+) -> None:
+    """The gradient for x, or for the weights, by `src/common/reductions/weights.h`."""
+    call.run(
+        call.native.weighted_gradient,
+        dy,
+        slope,
+        call.views["x"],
+        *weighting,
+        mean,
+        to,
+        of_weights,
+        skips,
+        accumulate,
+        call.stream,
+    )
 
 
 class MeanVar(AxisMoments[P, R]):
@@ -366,6 +434,7 @@ class MomentsOp(AxisMoments[P, R]):
     """`Moments`, in float64."""
 
     results = ("mean", "m2")
+    saves = ("x", "weights", "where")
     dtype = _DOUBLE
     of_m2 = M2
 
@@ -375,10 +444,11 @@ class MomentsOp(AxisMoments[P, R]):
         return Moments.of_checked(math.prod([shape[a] for a in axes]), *arrays)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        if self._options(named).skipna:
+        options = self._options(named)
+        if options.skipna or options.weights is not None or options.where is not None:
             raise TypeError(
-                f"{self._where()}: skipna must be False where torch traces the call, whose count "
-                f"would be an array"
+                f"{self._where()}: skipna must be False, and weights and where None, where torch "
+                f"traces the call, whose count would be an array"
             )
         return super().models(named)
 
@@ -388,7 +458,7 @@ class MomentsOp(AxisMoments[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The moments, and what `backward` needs.
 
-        ``saved = (x,)``, for the derivative of m2 is a multiple of x - mean.
+        ``saved = (x, weights, where)``, for the derivative of m2 is a multiple of x - mean.
 
         Parameters
         ----------
@@ -400,7 +470,8 @@ class MomentsOp(AxisMoments[P, R]):
         moments : Moments
             What calling the op gives.
         saved : tuple
-            ``(x,)``. It is not copied: do not change it before `backward`.
+            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
+            them before `backward`.
 
         Notes
         -----
@@ -414,15 +485,21 @@ class MomentsOp(AxisMoments[P, R]):
         array([-2.,  2.])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Moments, tuple[Any]]:
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Moments, tuple[Any, ...]]:
         count, mean, m2, x = self._reduce("forward", args, kwargs)
-        return Moments.of_checked(count, mean, m2), (x,)
+        return Moments.of_checked(count, mean, m2), (x, *self._given_weights(args, kwargs))
+
+    def _given_weights(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        call = self.entry_points["call"]
+        return call.option("weights", args, kwargs), call.option("where", args, kwargs)
 
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
         x: A,
         /,
+        weights: Array | None = None,
+        where: Array | None = None,
         axis: Axes = None,
         *,
         skipna: bool = False,
@@ -435,7 +512,8 @@ class MomentsOp(AxisMoments[P, R]):
 
         ``dx = dmean / n + 2 * dm2 * (x - mean)``, of n elements a mean. In m2 = sum((x - mean)**2)
         the mean depends on x too, but what comes by way of it is 0, for the distances from the mean
-        add up to 0.
+        add up to 0. With weights of sum W, ``dx = w * (dmean / W + 2 * dm2 * (x - mean))``, and 0
+        where an element does not count; weights have no gradient here (`average` has).
 
         Parameters
         ----------
@@ -444,7 +522,10 @@ class MomentsOp(AxisMoments[P, R]):
             dtype; None for 0.
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
-            two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
+            weights or a mask, of three of float64).
+        weights, where : array, optional
+            What `forward` saved.
         axis : int or tuple of int, optional
             As given to `forward`.
         skipna : bool, default False
@@ -452,8 +533,8 @@ class MomentsOp(AxisMoments[P, R]):
         keepdims : bool, default False
             As given to `forward`.
         out : array, optional
-            Where to write dx; it may be x itself, but for `skipna`, and share no memory with a
-            gradient.
+            Where to write dx; it may be x itself, but for `skipna`, `weights` and `where`, and
+            share no memory with a gradient.
         accumulate : bool, default False
             Add dx to `out` instead of overwriting it.
         stream : optional

@@ -27,8 +27,8 @@ class Moments:
     Attributes
     ----------
     count : int or array
-        Values that each mean is of; not negative. An array of float64, of the mean's shape, where
-        NaN was skipped.
+        Values that each mean is of, or the sum of their weights; not negative. An array of float64,
+        of the mean's shape, where not all elements count, or not once.
     mean, m2 : array
         Of float64, of one shape and from one framework. Python numbers become NumPy's.
 
@@ -81,7 +81,7 @@ class Moments:
     def var(self, correction: float = 0) -> Any:
         """The variance m2 / (count - correction); where that is not positive, as NumPy has it.
 
-        Where NaN was skipped that is NaN.
+        Where the count is an array that is NaN.
         """
         correction = validate.number("fastact.Moments.var", "correction", correction)
         if self._counts_each:
@@ -129,17 +129,25 @@ class Moments:
         )
         return Moments.of_checked(count, mean, m2)
 
-    def update(self, batch: Any, axis: Any = None, *, skipna: bool = False) -> Moments:
+    def update(
+        self,
+        batch: Any,
+        axis: Any = None,
+        *,
+        weights: Any = None,
+        skipna: bool = False,
+        where: Any = None,
+    ) -> Moments:
         """The moments of the values so far and those of a batch.
 
-        ``self.merge(fastact.moments(batch, axis, skipna=skipna))``, where axis is, by default, the
-        leading axes that the mean lacks.
+        ``self.merge(fastact.moments(batch, axis, ...))``, where axis is, by default, the leading
+        axes that the mean lacks.
         """
         if axis is None and hasattr(batch, "ndim"):
             axis = tuple(range(max(batch.ndim - len(self.mean.shape), 0)))
         from .mean_var import moments
 
-        return self.merge(moments(batch, axis, skipna=skipna))
+        return self.merge(moments(batch, axis, weights=weights, skipna=skipna, where=where))
 
     @staticmethod
     def merge_many(parts: Iterable[Moments]) -> Moments:

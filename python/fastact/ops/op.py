@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from .. import _cpu
 from ..interop import foreign, validate
+from . import masked
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -256,6 +257,9 @@ class Op(Generic[P, R]):
         """What calling the op gives, of the arrays in it."""
         return arrays if len(arrays) > 1 else arrays[0]
 
+    #: Whether it is an element-wise op whose derivative is constant between corners.
+    piecewise_linear: bool = False
+
     #: Kinds of devices on which torch's autocast computes it in float32.
     autocast: frozenset[str] = frozenset()
 
@@ -270,6 +274,8 @@ class Op(Generic[P, R]):
             return _bridge().call(self, args, kwargs)
         if args and foreign.is_lazy(args[0]) and _dask_bridge().serves(self):
             return _dask_bridge().call(self, args, kwargs)
+        if masked.serves(self, args):
+            return masked.call(self, args, kwargs)
         return self._call(*args, **kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

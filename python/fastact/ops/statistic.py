@@ -1,7 +1,8 @@
 """The op object of one statistic over axes: the Python half of its entry points.
 
 The sums are those of `fastact.sum`, the moments those of `fastact.moments`; elements that are NaN
-are left out by the accumulators that `src/cpu/reductions/kernels.h` describes.
+are left out by the accumulators that `src/cpu/reductions/kernels.h` describes. What is weighted or
+masked, and integers, are read by `src/cpu/reductions/weighted.h`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .moment import (
     MEAN_SLOPE,
     MOMENT_BOUNDS,
     NOTHING,
+    TOTAL,
     VARIANCE,
     VARIANCE_SLOPE,
     Over,
@@ -32,10 +34,21 @@ from .moment import (
     reduce_moments,
     slope_over,
     slopes_over,
+    weighted_gradient,
+    weighted_slopes,
 )
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .reduction import IDENTITY, SUM_BOUNDS, VALID, add_up
-from .types import ArrayOrNumber
+from .types import Array, ArrayOrNumber
+from .weighting import (
+    ALSO,
+    ALSO_OF_X,
+    UNWEIGHTED,
+    Weighting,
+    aligned_weights,
+    arrays_with_weights,
+    weighting_of,
+)
 
 #: What NumPy warns of where a statistic has too few elements.
 _WARNINGS = {
@@ -43,6 +56,7 @@ _WARNINGS = {
     "var": "Degrees of freedom <= 0 for slice.",
     "std": "Degrees of freedom <= 0 for slice.",
 }
+_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _OF_M2 = {"var": VARIANCE, "std": DEVIATION}
 _SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}
 
@@ -59,11 +73,18 @@ class AxisStatistic(CachedOp[P, R]):
         self.of, self.skips = of, skips
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
-        of_backward = signature_of(call, ("dy", "x"), ("axis",))
+        self.saves = ("x", *(name for name in ALSO if name in call.parameters))
+        arrays = self.differentiated
+        either = [name for name in (*self.saves, "axis") if name not in arrays]
         self._enter(
             call=EntryPoint(self._where(), call),
             forward=EntryPoint(self._where("forward"), call),
-            backward=EntryPoint(self._where("backward"), of_backward),
+            backward=EntryPoint(
+                self._where("backward"),
+                signature_of(call, ("dy", *arrays), either),
+                outputs=len(self.gradients),
+                skips=len(self.gradients) > 1,
+            ),
         )
 
     @staticmethod
@@ -84,14 +105,20 @@ class AxisStatistic(CachedOp[P, R]):
         entry = self.entry_points[name]
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
-        with Call(where, options.stream, integers=np.float64, x=options.x) as call:
+        arrays = arrays_with_weights(where, options, x=options.x)
+        with Call(where, options.stream, ALSO_OF_X, np.float64, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
+            weighting = weighting_of(call, options.axis)
             correction = self._correction(where, options)
-            y, made = call.output("out", out, "x", shape=over.shape, in_place=False)
+            is_whole = x.dtype_name not in _cpu.DTYPE_NAMES
+            dtype = _DOUBLE if is_whole else None
+            y, made = call.output("out", out, "x", shape=over.shape, dtype=dtype, in_place=False)
             kept = y.with_axes(over.dropped)
             if not x.size:
                 self._of_nothing(call, kept, correction)
+            elif weighting.given or is_whole:
+                self._of_elements(call, over, kept, correction, weighting)
             elif self.of == "sum":
                 add_up(call, VALID if self.skips else IDENTITY, x, kept, over.axes)
             elif self.of == "mean" and not self.skips:
@@ -100,10 +127,25 @@ class AxisStatistic(CachedOp[P, R]):
                 self._of_elements(call, over, kept, correction)
             return call.result(out, made), call.arrays["x"]
 
-    def _of_elements(self, call: Call, over: Over, y: View, correction: float) -> None:
-        warning = _WARNINGS[self.of]
-        if self.of == "mean":
-            reduce_moments(call, over.axes, y, of_m2=NOTHING, skips=True, warning=warning)
+    def _of_elements(
+        self,
+        call: Call,
+        over: Over,
+        y: View,
+        correction: float,
+        weighting: Weighting = UNWEIGHTED,
+    ) -> None:
+        warning = _WARNINGS.get(self.of)
+        if self.of in ("sum", "mean"):
+            reduce_moments(
+                call,
+                over.axes,
+                y,
+                of_m2=NOTHING if self.of == "mean" else TOTAL,
+                skips=self.skips,
+                warning=warning,
+                weighting=weighting,
+            )
         else:
             reduce_moments(
                 call,
@@ -113,6 +155,7 @@ class AxisStatistic(CachedOp[P, R]):
                 correction=correction,
                 skips=self.skips,
                 warning=warning,
+                weighting=weighting,
             )
 
     def _of_nothing(self, call: Call, y: View, correction: float) -> None:
@@ -125,7 +168,8 @@ class AxisStatistic(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The statistic, and what `backward` needs.
 
-        ``saved = (x,)``, for the derivative depends on which elements count, and on x - mean.
+        ``saved = (x, weights, where)``, for the derivative depends on which elements count, and on
+        x - mean; `nansum` has no weights.
 
         Parameters
         ----------
@@ -137,7 +181,8 @@ class AxisStatistic(CachedOp[P, R]):
         y : array
             What calling the op gives.
         saved : tuple
-            ``(x,)``. It is not copied: do not change it before `backward`.
+            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
+            them before `backward`.
 
         Notes
         -----
@@ -151,9 +196,10 @@ class AxisStatistic(CachedOp[P, R]):
         array([0.5, 0. , 0.5])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         y, x = self._reduce("forward", args, kwargs)
-        return y, (x,)
+        call = self.entry_points["call"]
+        return y, (x, *(call.option(name, args, kwargs) for name in self.saves[1:]))
 
     def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         """The gradient with respect to x.
@@ -162,7 +208,8 @@ class AxisStatistic(CachedOp[P, R]):
         ``dx = 2 * dy * (x - mean) / (n - correction)``, a standard deviation
         ``dx = dy * (x - mean) / ((n - correction) * std)``, and 0 where that is 0. The mean depends
         on x too, but what comes by way of it is 0, for the distances from the mean add up to 0.
-        Elements that were skipped have a gradient of 0.
+        Elements that were skipped have a gradient of 0. With weights, n is their sum, and dx is
+        multiplied by each; weights have no gradient here (`average` has).
 
         Parameters
         ----------
@@ -170,9 +217,11 @@ class AxisStatistic(CachedOp[P, R]):
             The gradient with respect to the statistic: of its shape, and of x's dtype.
         x : array
             What `forward` saved. Its moments are computed anew: for that, memory of up to three
-            arrays of the statistic's shape is taken (for 16-bit data, of float64).
+            arrays of the statistic's shape is taken (for 16-bit data, with weights and with a mask,
+            of float64).
         *args, **kwargs
-            The op's own options, as given to `forward`. By keyword also `out`, where to write dx,
+            `weights` and `where` as `forward` saved them, then the op's own options, as given to
+            `forward`: `axis`, and the others by keyword. By keyword also `out`, where to write dx,
             which may be x itself, but not share memory with dy; `accumulate`, True to add dx to
             `out` instead of overwriting it; and `stream`, for arrays on a GPU.
 
@@ -197,15 +246,19 @@ class AxisStatistic(CachedOp[P, R]):
         entry = self.entry_points["backward"]
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
-        with Call(where, options.stream, integers=np.float64, x=options.x, dy=options.dy) as call:
+        arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
+        with Call(where, options.stream, ALSO, np.float64, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
+            weighting = weighting_of(call, options.axis)
             correction = self._correction(where, options)
             dy = gradient_over(call, "dy", over)
             dx, made = call.output("out", out, "x")
-            if "dy" in call.arrays:
-                validate.apart(where, "out", dx, {"dy": call.views["dy"]})
-            if x.size:
+            others = {name: call.views[name] for name in call.arrays if name != "x"}
+            validate.apart(where, "out", dx, others)
+            if x.size and weighting.given:
+                self._of_weighted(call, over, correction, weighting, dy, dx, options.accumulate)
+            elif x.size:
                 slope, mean, low = self._slopes(call, over, correction)
                 # What counts is asked of x itself, or, where all of it does, of a number.
                 valid = x if self.skips or mean is not None else call.repeated(0.0, x)
@@ -223,12 +276,34 @@ class AxisStatistic(CachedOp[P, R]):
                 )
             return call.result(out, made)
 
+    def _of_weighted(
+        self,
+        call: Call,
+        over: Over,
+        correction: float,
+        weighting: Weighting,
+        dy: View,
+        dx: View,
+        accumulate: bool,
+    ) -> None:
+        x, mean = call.views["x"], None
+        if self.of == "sum":
+            slope = call.repeated(1.0, x.of_dtype(_DOUBLE))
+        else:
+            slope, found = weighted_slopes(
+                call, over.axes, _SLOPES[self.of], correction, self.skips, weighting
+            )
+            mean = None if self.of == "mean" else found
+        weighted_gradient(
+            call, dy, slope, dx, weighting, self.skips, mean=mean, accumulate=accumulate
+        )
+
     def _slopes(
         self, call: Call, over: Over, correction: float
     ) -> tuple[View, View | None, View | None]:
         """What dy is multiplied by, and the mean and its low part where it is by x - mean, too."""
         x = call.views["x"]
-        wide = x.of_dtype(_cpu.DTYPE_NAMES.index("float64")) if x.itemsize < 4 else x
+        wide = x.of_dtype(_DOUBLE) if x.itemsize < 4 else x
         if self.of == "sum":
             return call.repeated(1.0, wide), None, None
         if self.of == "mean":
@@ -242,6 +317,160 @@ class AxisStatistic(CachedOp[P, R]):
         return slope, mean, low
 
 
+class Average(AxisStatistic[P, R]):
+    """A mean whose weights have a gradient."""
+
+    gradients = ("dx", "dweights")
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        super().__init__(function, "mean", False)
+
+    @staticmethod
+    def sample(x: Any, dy: Any) -> dict[str, Any]:
+        return {"x": x, "weights": abs(dy), "axis": 0}
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The average, and what `backward` needs.
+
+        ``saved = (x, weights)``.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What calling the op takes.
+
+        Returns
+        -------
+        y : array
+            What calling the op gives.
+        saved : tuple
+            ``(x, weights)``. They are not copied: do not change them before `backward`.
+
+        Notes
+        -----
+        Of the same bits, and so as accurate, as calling the op.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.average.forward(np.array([1.0, 5.0]), weights=np.array([3.0, 1.0]))
+        >>> fa.average.backward(1.0, *saved)
+        (array([0.75, 0.25]), array([-0.25,  0.75]))
+        """
+
+    def backward(
+        self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The gradients with respect to x and to the weights.
+
+        With weights w of sum W and the average y, ``dx = dy * w / W`` and
+        ``dweights = dy * (x - y) / W``, added up over what the weights repeat along.
+
+        Parameters
+        ----------
+        dy : array or float
+            The gradient with respect to the average: of its shape, and of x's dtype.
+        x, weights : array
+            What `forward` saved. The average is computed anew: for that, memory of two arrays of
+            its shape and float64 is taken, and where the weights repeat, of one of x's shape.
+        *args, **kwargs
+            `axis` and `keepdims` as given to `forward`. By keyword also `out`, a tuple of two
+            arrays for the gradients, of which one that is None is not computed; `accumulate`, True
+            to add to `out` instead of overwriting it; and `stream`, for arrays on a GPU.
+
+        Returns
+        -------
+        dx : array
+            Of x's shape and dtype.
+        dweights : array or None
+            Of the weights' shape and dtype; None without weights.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and dweights,
+        for x - y, that of y times its factor, too; then one rounding to their dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x = np.array([[1.0, 5.0], [2.0, 2.0]])
+        >>> fa.average.backward(1.0, x, np.array([1.0, 3.0]), axis=1)[1]
+        array([-0.75,  0.25])
+        """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self.entry_points["backward"]
+        options, where = entry.bind(args, kwargs), entry.where
+        arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
+        with Call(where, options.stream, ALSO, np.float64, **arrays) as call:
+            over = over_axes(where, options, call.views["x"])
+            weighting = weighting_of(call, options.axis)
+            dy = gradient_over(call, "dy", over)
+            of_weights = "weights" in arrays and options.wanted[1]
+            if of_weights:
+                validate.supported_dtype(where, "weights", call.views["weights"])
+            wanted = {"x": options.wanted[0], "weights": of_weights}
+            made = {
+                name: call.output(f"out[{i}]", options.out[i], name, in_place=False)
+                for i, name in enumerate(wanted)
+                if wanted[name]
+            }
+            if len(made) == 2:
+                validate.apart(where, "out[1]", made["weights"][0], {"out[0]": made["x"][0]})
+            views = {name: view for name, (view, _) in made.items()}
+            self._of_both(call, over, options, weighting, dy, views)
+            found = [
+                call.result(out, made[name][1]) if name in made else None
+                for name, out in zip(wanted, options.out, strict=True)
+            ]
+            return tuple(found)
+
+    def _of_both(
+        self,
+        call: Call,
+        over: Over,
+        options: Any,
+        weighting: Weighting,
+        dy: View,
+        to: Mapping[str, View],
+    ) -> None:
+        accumulate = options.accumulate
+        dweights = None
+        if "weights" in to:
+            dweights = aligned_weights(call, options.axis, to["weights"])
+        x = call.views["x"]
+        if not x.size:
+            if dweights is not None and not accumulate:
+                fill(call, dweights, 0.0)
+            return
+        slope, mean = weighted_slopes(call, over.axes, MEAN_SLOPE, 0.0, False, weighting)
+        if "x" in to:
+            weighted_gradient(call, dy, slope, to["x"], weighting, False, accumulate=accumulate)
+        if dweights is None:
+            return
+        pairs = zip(dweights.shape, x.shape, strict=True)
+        repeats = tuple(i for i, (n, m) in enumerate(pairs) if n != m)
+        each = call.temporary("x", x.shape, dweights.dtype) if repeats else dweights
+        weighted_gradient(
+            call,
+            dy,
+            slope,
+            each,
+            weighting,
+            False,
+            mean=mean,
+            of_weights=True,
+            accumulate=accumulate and not repeats,
+        )
+        if repeats:
+            add_up(call, IDENTITY, each, dweights, repeats, accumulate)
+
+
 def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
     """The statistic over axes that a function declares."""
     return lambda function: register(AxisStatistic(function, of, skips))
+
+
+def weighted_average(function: Callable[P, R]) -> Average[P, R]:
+    """The average that a function declares."""
+    return register(Average(function))

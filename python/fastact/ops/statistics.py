@@ -1,4 +1,4 @@
-"""Statistics over any axes, of all elements or of those that are not NaN.
+"""Statistics over any axes, of all elements or of those that count.
 
 What NumPy calls by these names: the bits do not depend on the threads, nothing is allocated that
 grows with x, and values far from 0 lose no digits.
@@ -7,8 +7,8 @@ grows with x, and values far from 0 lose no digits.
 from typing import TYPE_CHECKING
 
 from .op import names_of_ops
-from .statistic import statistic
-from .types import A, Axes, Out, Stream
+from .statistic import statistic, weighted_average
+from .types import A, Array, Axes, Out, Stream
 
 
 @statistic("mean")
@@ -17,6 +17,8 @@ def mean(
     /,
     axis: Axes = None,
     *,
+    weights: Array | None = None,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -33,6 +35,12 @@ def mean(
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -49,9 +57,9 @@ def mean(
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice.
+        For an axis out of range or named twice, or weights or a `where` of another shape.
 
     See Also
     --------
@@ -68,7 +76,11 @@ def mean(
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
     GPU there is no warning.
 
-    `mean.forward` saves ``(x,)``; `mean.backward` gives dx. What all ops share is in
+    With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of the
+    abs(x) as they are weighted. A weight that is negative or not finite makes NaN, and a
+    RuntimeWarning says so.
+
+    `mean.forward` saves ``(x, weights, where)``; `mean.backward` gives dx. What all ops share is in
     docs/conventions.md.
 
     References
@@ -87,6 +99,89 @@ def mean(
     """
 
 
+@weighted_average
+def average(
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    weights: Array | None = None,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Weighted mean over axes.
+
+    ``y = np.average(x, axis, weights)``, accumulated in double, without a product of x's size.
+
+    Parameters
+    ----------
+    x : array
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        computed, as NumPy does, as float64.
+    axis : int or tuple of int, optional
+        The axes to reduce, negative ones counted from the last; all of them without any. An empty
+        tuple reduces none.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    keepdims : bool, default False
+        Leave the axes that were reduced in y, with length 1.
+    out : array, optional
+        Where to write y; it may share memory neither with x nor with the weights.
+    stream : optional
+        For arrays on a GPU: the stream to work on.
+
+    Returns
+    -------
+    array
+        The average, of x's dtype and framework. Where all weights are 0 it is NaN, and a
+        RuntimeWarning says so, as for no elements.
+
+    Raises
+    ------
+    TypeError
+        For an axis that is no integer.
+    ValueError
+        For an axis out of range or named twice, or weights of another shape.
+
+    See Also
+    --------
+    mean : The same, with a mask; weights have no gradient there.
+    nanmean : Of what is not NaN.
+    moments : Mean and m2 in float64, which merge with others.
+
+    Notes
+    -----
+    ``sum(weights * x) / sum(weights)``, at most 0.5 ULP of the result plus 2**-46 times the mean of
+    the abs(x) as they are weighted from the true average. Computed in double and rounded once.
+    Infinities and NaN that count propagate as they do in NumPy. A weight that is negative or not
+    finite makes NaN, and a RuntimeWarning says so. On a GPU there is no warning.
+
+    Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
+
+    `average.forward` saves ``(x, weights)``; `average.backward` gives dx and dweights. What all ops
+    share is in docs/conventions.md.
+
+    References
+    ----------
+    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+    (2005), https://doi.org/10.1137/030601818
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, weights = np.array([[1.0, 5.0], [2.0, 2.0]]), np.array([3.0, 1.0])
+    >>> fa.average(x, axis=1, weights=weights)
+    array([2., 2.])
+    >>> y, saved = fa.average.forward(x, axis=1, weights=weights)
+    >>> fa.average.backward(np.ones(2), *saved, axis=1)[0]
+    array([[0.75, 0.25],
+           [0.75, 0.25]])
+    """
+
+
 @statistic("var")
 def var(
     x: A,
@@ -94,6 +189,8 @@ def var(
     axis: Axes = None,
     *,
     correction: float = 0,
+    weights: Array | None = None,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -111,7 +208,14 @@ def var(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements: 1 for the unbiased variance.
+        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
+        unbiased variance.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -128,9 +232,11 @@ def var(
     Raises
     ------
     TypeError
-        For an axis that is no integer, or a correction that is no real number.
+        For an axis that is no integer, a correction that is no real number, or a `where` that is
+        not of bool.
     ValueError
-        For an axis out of range or named twice, or a correction that is not finite.
+        For an axis out of range or named twice, a correction that is not finite, or weights or a
+        `where` of another shape.
 
     See Also
     --------
@@ -148,7 +254,12 @@ def var(
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
     GPU there is no warning.
 
-    `var.forward` saves ``(x,)``; `var.backward` gives dx. What all ops share is in
+    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    the sum of the weights. Where they say how reliable elements are, and their scale has no
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
+
+    `var.forward` saves ``(x, weights, where)``; `var.backward` gives dx. What all ops share is in
     docs/conventions.md.
 
     References
@@ -174,6 +285,8 @@ def std(
     axis: Axes = None,
     *,
     correction: float = 0,
+    weights: Array | None = None,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -191,7 +304,14 @@ def std(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements: 1 for the unbiased variance.
+        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
+        unbiased variance.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -208,9 +328,11 @@ def std(
     Raises
     ------
     TypeError
-        For an axis that is no integer, or a correction that is no real number.
+        For an axis that is no integer, a correction that is no real number, or a `where` that is
+        not of bool.
     ValueError
-        For an axis out of range or named twice, or a correction that is not finite.
+        For an axis out of range or named twice, a correction that is not finite, or weights or a
+        `where` of another shape.
 
     See Also
     --------
@@ -227,7 +349,12 @@ def std(
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
     GPU there is no warning.
 
-    `std.forward` saves ``(x,)``; `std.backward` gives dx. What all ops share is in
+    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    the sum of the weights. Where they say how reliable elements are, and their scale has no
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
+
+    `std.forward` saves ``(x, weights, where)``; `std.backward` gives dx. What all ops share is in
     docs/conventions.md.
 
     References
@@ -252,6 +379,7 @@ def nansum(
     /,
     axis: Axes = None,
     *,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -268,6 +396,8 @@ def nansum(
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -283,9 +413,9 @@ def nansum(
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice.
+        For an axis out of range or named twice, or a `where` of another shape.
 
     See Also
     --------
@@ -301,8 +431,8 @@ def nansum(
     Without NaN the bits are those of `fastact.sum`. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits.
 
-    `nansum.forward` saves ``(x,)``; `nansum.backward` gives dx, which is 0 where x is NaN. What
-    all ops share is in docs/conventions.md.
+    `nansum.forward` saves ``(x, where)``; `nansum.backward` gives dx, which is 0 where x is NaN.
+    What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -326,6 +456,8 @@ def nanmean(
     /,
     axis: Axes = None,
     *,
+    weights: Array | None = None,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -342,6 +474,12 @@ def nanmean(
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -358,9 +496,9 @@ def nanmean(
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice.
+        For an axis out of range or named twice, or weights or a `where` of another shape.
 
     See Also
     --------
@@ -376,8 +514,12 @@ def nanmean(
     Without NaN the bits are those of sums in the order of `fastact.sum`. Terms are added up in
     the order of `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
 
-    `nanmean.forward` saves ``(x,)``; `nanmean.backward` gives dx, which is 0 where x is NaN.
-    What all ops share is in docs/conventions.md.
+    With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of the
+    abs(x) as they are weighted. A weight that is negative or not finite makes NaN, and a
+    RuntimeWarning says so.
+
+    `nanmean.forward` saves ``(x, weights, where)``; `nanmean.backward` gives dx, which is 0 where x
+    is NaN. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -402,6 +544,8 @@ def nanvar(
     axis: Axes = None,
     *,
     correction: float = 0,
+    weights: Array | None = None,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -419,7 +563,14 @@ def nanvar(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements: 1 for the unbiased variance.
+        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
+        unbiased variance.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -436,9 +587,11 @@ def nanvar(
     Raises
     ------
     TypeError
-        For an axis that is no integer, or a correction that is no real number.
+        For an axis that is no integer, a correction that is no real number, or a `where` that is
+        not of bool.
     ValueError
-        For an axis out of range or named twice, or a correction that is not finite.
+        For an axis out of range or named twice, a correction that is not finite, or weights or a
+        `where` of another shape.
 
     See Also
     --------
@@ -456,8 +609,13 @@ def nanvar(
     Without NaN the bits are those of `fastact.var`. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
 
-    `nanvar.forward` saves ``(x,)``; `nanvar.backward` gives dx, which is 0 where x is NaN. What
-    all ops share is in docs/conventions.md.
+    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    the sum of the weights. Where they say how reliable elements are, and their scale has no
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
+
+    `nanvar.forward` saves ``(x, weights, where)``; `nanvar.backward` gives dx, which is 0 where x
+    is NaN. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -482,6 +640,8 @@ def nanstd(
     axis: Axes = None,
     *,
     correction: float = 0,
+    weights: Array | None = None,
+    where: Array | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -499,7 +659,14 @@ def nanstd(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements: 1 for the unbiased variance.
+        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
+        unbiased variance.
+    weights : array, optional
+        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
+        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -516,9 +683,11 @@ def nanstd(
     Raises
     ------
     TypeError
-        For an axis that is no integer, or a correction that is no real number.
+        For an axis that is no integer, a correction that is no real number, or a `where` that is
+        not of bool.
     ValueError
-        For an axis out of range or named twice, or a correction that is not finite.
+        For an axis out of range or named twice, a correction that is not finite, or weights or a
+        `where` of another shape.
 
     See Also
     --------
@@ -535,8 +704,13 @@ def nanstd(
     Without NaN the bits are those of `fastact.std`. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
 
-    `nanstd.forward` saves ``(x,)``; `nanstd.backward` gives dx, which is 0 where x is NaN. What
-    all ops share is in docs/conventions.md.
+    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    the sum of the weights. Where they say how reliable elements are, and their scale has no
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
+
+    `nanstd.forward` saves ``(x, weights, where)``; `nanstd.backward` gives dx, which is 0 where x
+    is NaN. What all ops share is in docs/conventions.md.
 
     References
     ----------

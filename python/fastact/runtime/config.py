@@ -14,6 +14,12 @@ from ..interop.devices import cuda_config
 from . import openmp as _openmp
 from . import threads
 
+_NVIDIA = "/proc/driver/nvidia/version"
+_ISA_FLAGS = {
+    "v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "v3": {"avx2", "fma", "bmi1", "bmi2"},
+}
+
 
 def choose_isa(environ: Mapping[str, str]) -> str:
     """Select the instruction set that FASTACT_ISA names, or the best; say why."""
@@ -87,22 +93,72 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def problems(facts: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What keeps fastact from doing its best here, and the cure of each."""
+    found = []
+    isa, threads, cuda = facts["isa"], facts["threads"], facts["cuda"]
+    if isa["chosen"] != isa["supported"][-1]:
+        what = f"it computes with {isa['chosen']}, and {isa['supported'][-1]} is there"
+        found.append((what, "unset FASTACT_ISA"))
+    elif (best := _best_isa()) and best not in isa["built"]:
+        what = f"this processor has {best}, this build has {', '.join(isa['built'])} alone"
+        cure = "install a wheel, or build here, or with -C cmake.define.FASTACT_BUILD_ISAS=ALL"
+        found.append((what, cure))
+    if not facts["openmp"][0].isdigit():
+        what = "it was built without OpenMP: every call is serial"
+        found.append((what, "build it with a compiler that has OpenMP: GCC, or Clang and libomp"))
+    if threads["limit"] == 1 < _cores() and (name := threads["default_from"]) in environ:
+        found.append((f"{name} allows one thread of {_cores()} cores", f"unset {name}"))
+    if facts["call cache"] != "on":
+        found.append(("small calls take longer than they need to", "unset FASTACT_CALL_CACHE"))
+    if not cuda["available"] and os.path.exists(_NVIDIA):
+        what, _, cure = cuda["why"].partition("; ")
+        found.append((f"there is a GPU here, and it is not used: {what}", cure))
+    return found
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _best_isa() -> str:
+    """The best instruction set of fastact that an x86-64 processor on Linux has; "" if unknown."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((set(line.split()) for line in file if line.startswith("flags")), set())
+    except OSError:
+        return ""
+    return next((name for name, needs in _ISA_FLAGS.items() if needs <= flags), "")
+
+
 def show_config() -> None:
     """Print version, compiler, instruction sets, OpenMP, threads and CUDA: built, chosen and why.
+
+    What is wrong is said first, each with its cure.
 
     Examples
     --------
     >>> import fastact as fa
-    >>> fa.show_config()
-    version     ...
+    >>> fa.show_config()  # doctest: +SKIP
+    version   0.1.0
     """
-    for key, value in config().items():
-        if isinstance(value, dict):
-            value = "; ".join(
-                f"{k} {', '.join(map(str, v)) or 'none' if isinstance(v, list) else v}"
-                for k, v in value.items()
-            )
-        print(f"{key:<11} {value}")
+    from ..terminal import paragraph, say, styled  # for those alone who ask
+
+    facts = config()
+    for what, cure in problems(facts, os.environ):
+        say(styled(paragraph(what, "wrong: "), "red"))
+        say(styled(paragraph(cure, "cure:  "), "green"), "")
+    lines = []
+    for key, value in facts.items():
+        several = value.items() if isinstance(value, dict) else [("", value)]
+        for position, (name, one) in enumerate(several):
+            told = ", ".join(map(str, one)) or "none" if isinstance(one, list) else one
+            lines.append(("" if position else key, name, str(told)))
+    wide = [max(len(line[column]) for line in lines) + 2 for column in (0, 1)]
+    for key, name, told in lines:
+        head = f"{key:{wide[0]}}" + (f"{name:{wide[1]}}" if name else "")
+        text = paragraph(told, head)
+        say(text.replace(key, styled(key, "bold"), 1) if key else text)
 
 
 isa_why = choose_isa(os.environ)

@@ -36,6 +36,19 @@ def _backward(op: Any, dY: Any, X: Any, inplace: bool, **options: Any) -> Any:
     return op.backward(dY, X, out=dY if inplace else None, **options)
 
 
+# thinc's hard_sigmoid is min(max(0.2 x + 0.5, 0), 1), and so hardsigmoid of 1.2 x.
+_STRETCH = 1.2
+
+_FLOATS = (np.float32, np.float64)
+_MOST_PIECES = 4  # of a maxout, measured with 2 and 3
+_ROWS = 128  # of a maxout at a time, which stay in the cache
+
+
+def _stretched(op: Any, X: Any, inplace: bool = False) -> Any:
+    _checked(op.name, X)
+    return np.multiply(X, _STRETCH, out=X if inplace else None)
+
+
 @registry.ops("FastactOps")
 class FastactOps(NumpyOps):  # type: ignore[misc]
     """thinc's backend for NumPy arrays, with activations and softmax by fastact."""
@@ -50,6 +63,23 @@ class FastactOps(NumpyOps):  # type: ignore[misc]
 
     def backprop_relu(self, dY: Any, Y: Any, inplace: bool = False) -> Any:
         return _backward(fa.relu, dY, Y, inplace)  # Y is positive where X is
+
+    def maxout(self, X: Any) -> Any:
+        """By NumPy, piece after piece, which vectorises; thinc goes from unit to unit."""
+        _checked("maxout", X)
+        if X.ndim != 3 or X.dtype not in _FLOATS or not 2 <= X.shape[2] <= _MOST_PIECES:
+            return super().maxout(X)
+        best, which = np.empty(X.shape[:2], X.dtype), np.empty(X.shape[:2], np.int32)
+        for start in range(0, len(X), _ROWS):
+            rows = slice(start, start + _ROWS)
+            pieces = np.ascontiguousarray(X[rows].transpose(2, 0, 1))
+            np.greater(pieces[1], pieces[0], out=which[rows], casting="unsafe")
+            np.maximum(pieces[0], pieces[1], out=best[rows])
+            for number in range(2, len(pieces)):
+                better = np.multiply(pieces[number] > best[rows], number, dtype=np.int32)
+                np.maximum(which[rows], better, out=which[rows])
+                np.maximum(best[rows], pieces[number], out=best[rows])
+        return best, which
 
     def clipped_linear(
         self,
@@ -77,6 +107,22 @@ class FastactOps(NumpyOps):  # type: ignore[misc]
         if (slope, offset) != (1, 0):
             return super().backprop_clipped_linear(dY, X, slope, offset, min_val, max_val, inplace)
         return _backward(fa.hardtanh, dY, X, inplace, min_val=min_val, max_val=max_val)
+
+    def hard_sigmoid(self, X: Any, inplace: bool = False) -> Any:
+        return _forward(fa.hardsigmoid, _stretched(fa.hardsigmoid, X, inplace), True)
+
+    def backprop_hard_sigmoid(self, dY: Any, X: Any, inplace: bool = False) -> Any:
+        dX = _backward(fa.hardsigmoid, dY, _stretched(fa.hardsigmoid, X), inplace)
+        dX *= _STRETCH
+        return dX
+
+    def hard_swish(self, X: Any, inplace: bool = False) -> Any:
+        Y = _forward(fa.hardswish, _stretched(fa.hardswish, X, inplace), True)
+        Y /= _STRETCH
+        return Y
+
+    def backprop_hard_swish(self, dY: Any, X: Any, inplace: bool = False) -> Any:
+        return _backward(fa.hardswish, dY, _stretched(fa.hardswish, X), inplace)
 
     def swish(self, X: Any, inplace: bool = False) -> Any:
         return _forward(fa.silu, X, inplace)

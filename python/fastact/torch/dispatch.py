@@ -31,7 +31,7 @@ from ..ops.types import (
     Casting,
     Parameters,
 )
-from .autograd import Once, apply
+from .autograd import apply, in_graph
 from .spec import Spec, check_recorded, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
@@ -347,7 +347,7 @@ class Traced(torch.autograd.Function):
                 return operators.backward(wanted, *tensors, *options)
 
         if torch.is_grad_enabled():  # create_graph=True, as torch.func always has it
-            found = iter(apply(Once, spec.where, gradients_of, *incoming, *saved))
+            found = iter(in_graph(spec, gradients_of, *incoming, *saved))
         else:
             found = iter(gradients_of(*incoming, *saved))
         gradients = [next(found) if wants else None for wants in wanted]

@@ -39,6 +39,11 @@ def _is_pair(op: Any) -> bool:
     return len(op.results) == 2
 
 
+def _is_weighted(op: Any) -> bool:
+    """Whether it is measured with weights of x's shape: those that have a gradient."""
+    return "dweights" in op.gradients
+
+
 def _has_gradient(op: Any) -> bool:
     """Whether backward of an op is measured beside peers' on the CPU."""
     return op.name not in _SUMS or _SUMS[op.name][1] is not None
@@ -56,6 +61,7 @@ def _case(
     forward, pair = direction == "forward", _is_pair(op)
     # Gradients of statistics but a plain sum or mean need x twice: they compute its mean anew.
     accesses = 1 if forward else 1 + ("x" in op.saves) + pair
+    accesses += _is_weighted(op)
     # `Moments` are of double; gradients are of x's dtype, whatever the results are.
     into = "float64" if "m2" in op.results and forward else dtype
     label = f"{shapes.shape_label(shape)}, {variant}" if variant else shapes.sum_label(shape, axis)
@@ -106,7 +112,10 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
 
 
 def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    return {"x": make.random(case.shape, case.dtype)}
+    found = {"x": make.random(case.shape, case.dtype)}
+    if _is_weighted(case.op):
+        found["weights"] = abs(make.random(case.shape, case.dtype))
+    return found
 
 
 def _incoming(case: Case, make: Maker) -> dict[str, Any]:
@@ -129,12 +138,19 @@ def _moments(x: Any, axis: Axis, m: Any) -> Any:
     return mean, var * (prod(x.shape) / max(prod(mean.shape), 1))
 
 
+def _average(x: Any, axis: Axis, m: Any, weights: Any) -> Any:
+    if hasattr(m, "average"):
+        return m.average(x, axis, weights)
+    return m.sum(x * weights, axis=axis) / m.sum(weights, axis=axis)
+
+
 def _spread(dy: Any, x: Any, m: Any) -> Any:
     """Written out, as ours is; a peer could leave it a view."""
     return (m.clone if hasattr(m, "clone") else m.copy)(m.broadcast_to(dy, x.shape))
 
 
 #: The reduction of x over `axis`, and of sums the gradient for a dy that broadcasts against x.
+#: Of what is weighted it takes the weights last.
 _SUMS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "sum": (lambda x, axis, m: m.sum(x, axis=axis), _spread),
     "sum_squares": (
@@ -144,6 +160,7 @@ _SUMS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "mean_var": (_var_mean, None),
     "moments": (_moments, None),
     "mean": (lambda x, axis, m: m.mean(x, axis=axis), None),
+    "average": (_average, None),
     "var": (lambda x, axis, m: m.var(x, axis, correction=0), None),
     "std": (lambda x, axis, m: m.std(x, axis, correction=0), None),
     "nansum": (lambda x, axis, m: m.nansum(x, axis=axis), None),
@@ -158,6 +175,8 @@ def _by(m: Any, case: Case) -> Callable[..., Any]:
     total = unless_missing(_SUMS.get(case.op.name, (None,))[0], case.op.name)
     if case.variant == _BOTH:
         return lambda x: (total(x, None, m), 2 * x)
+    if _is_weighted(case.op):
+        return lambda x, weights: total(x, case.axis, m, weights)
     return lambda x: total(x, case.axis, m)
 
 
@@ -176,7 +195,7 @@ def _gradient(m: Any, case: Case) -> Gradient | None:
 
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     if case.entry != "backward":
-        return partial(_by(np, case), work.inputs["x"])
+        return partial(_by(np, case), **work.inputs)
     gradient = _gradient(np, case)
     if gradient is None:
         raise LeftOut("only forward is measured")
