@@ -232,10 +232,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the stored benchmark history as PNG.")
     parser.add_argument("regex", nargs="?", default="", help="only benchmarks whose name matches")
     parser.add_argument("--output", type=Path, default=HERE / "history", metavar="DIRECTORY")
+    parser.add_argument("--results", type=Path, metavar="DIRECTORY", help="else those of asv.conf")
     arguments = parser.parse_args()
 
     config = Config.load(str(HERE / "asv.conf.json"))
-    config.results_dir = str(HERE / config.results_dir)
+    config.results_dir = str(arguments.results or HERE / config.results_dir)
     if not (Path(config.results_dir) / "benchmarks.json").exists():
         raise SystemExit("plot_history: nothing is stored yet; asv_bench/README.md says how to run")
     mpl.use("Agg")

@@ -3,7 +3,9 @@
 Tests iterate over `fastact.ops`: an op that is registered is tested, without a line here.
 """
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 from zlib import crc32
@@ -63,6 +65,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         gone = set(map(id, left_out))
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def pytest_collection_finish() -> None:
+    """What has been made until now stays to the end: no test's garbage collector looks through it.
+
+    The test items alone are tens of thousands, and some tests collect many times.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _mark_thorough(items: list[pytest.Item]) -> None:
@@ -148,6 +159,16 @@ def framework(request: pytest.FixtureRequest) -> Framework:
 @pytest.fixture(params=DEVICES, ids=lambda f: f.name)
 def device(request: pytest.FixtureRequest) -> Framework:
     return request.param
+
+
+@contextmanager
+def stores_past_the_caches() -> Iterator[None]:
+    """Results of rows, however small, are stored as large ones are on some processors."""
+    before = _cpu.bypass_caches_from(0)
+    try:
+        yield
+    finally:
+        _cpu.bypass_caches_from(before)
 
 
 def bits(array: Any) -> np.ndarray:

@@ -119,9 +119,23 @@ def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     mean, second = m.made(*kept), m.made(*kept)
     return m.call(
         f"moments {shape} {axes}{', skipping' if skips else ''}",
-        lambda: _cpu.moments_workspace(x, mean, axes, skips),
+        lambda: _cpu.moments_workspace(x, None, None, mean, axes, skips),
         lambda workspace: _cpu.moments(
-            x, mean, None, second, None, axes, 1, 0.0, skips, None, workspace, 0
+            x, None, None, mean, None, second, None, axes, 1, 0.0, skips, None, workspace, 0
+        ),
+    )
+
+
+def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
+    m = Maker()
+    x, weights = m.given(*shape), _cpu.View.from_numpy(m.rng.uniform(size=shape))
+    kept = [1 if i in axes else n for i, n in enumerate(shape)]
+    mean, second = m.made(*kept), m.made(*kept)
+    return m.call(
+        f"weighted moments {shape} {axes}",
+        lambda: _cpu.moments_workspace(x, weights, None, mean, axes, False),
+        lambda workspace: _cpu.moments(
+            x, weights, None, mean, None, second, None, axes, 1, 0.0, False, None, workspace, 0
         ),
     )
 
@@ -228,6 +242,8 @@ def calls() -> list[Native]:
         summed(100_001, axes=(0,)),
         moments(70_000, 3, axes=(0,)),
         moments(100_001, axes=(0,)),
+        weighted_moments(70_000, 3, axes=(0,)),
+        weighted_moments(100_001, axes=(0,)),
         squares(100_001),
         bias_act(30_000, 3, axis=1),
         bias_act(2, 3, 20_001, axis=1),

@@ -33,7 +33,8 @@ case $kind in
       tests/gates/test_gates.py tests/gates/test_gates_errors.py
       tests/norms/test_norms.py tests/norms/test_norms_channels.py tests/norms/test_norms_errors.py
       tests/norms/test_norms_outputs.py tests/norms/test_batch_norm.py tests/reductions/test_moments.py
-      tests/reductions/test_reductions.py tests/reductions/test_reductions_errors.py tests/interop/test_frameworks.py
+      tests/reductions/test_reductions.py tests/reductions/test_reductions_errors.py tests/statistics/test_weights.py
+      tests/interop/test_frameworks.py
       tests/ops/test_call_cache*.py tests/runtime/test_races.py
       -k "not bfloat16") # it runs the code of float16 but for two conversions, which the fuzzer runs
     ;;
@@ -104,8 +105,12 @@ instrumented - <<'PY'
 import fastact, pathlib, sys
 assert pathlib.Path(fastact.__file__).is_relative_to(sys.prefix), fastact.__file__
 PY
-# What a sanitizer writes before it ends the process must not end in a buffer of pytest.
-instrumented -m pytest -q -x --capture=sys -p no:cacheprovider "${chosen[@]}"
+# What a sanitizer writes before it ends a process must not end in a buffer of pytest: a worker's
+# errors go where ours go, and a worker that ends is a failure. Tests of threads have the machine for
+# themselves.
+workers=(-n auto --dist worksteal)
+[[ $kind != thread ]] || workers=()
+instrumented -m pytest -q -x "${workers[@]}" --capture=sys -p no:cacheprovider "${chosen[@]}"
 
 if [[ $kind == address,undefined && ${FUZZ:-90} != 0 && -e tools/fuzz.py && $# == 0 ]]; then
   instrumented tools/fuzz.py --seconds "${FUZZ:-90}"

@@ -1,93 +1,341 @@
-"""Means and variances of what is not NaN beside those of NumPy, bottleneck and numbagg.
+"""Means and variances beside those of NumPy, bottleneck and numbagg: how fast, and how right.
 
-    python tools/statistics_peers.py [--threads 2] [--megabytes 64]
+    pip install bottleneck numbagg
+    python tools/statistics_peers.py --markdown docs/results/statistics.md
 
-Each cell is the least time of many interleaved rounds, in microseconds; the ratios are theirs over
-ours. A peer that is not installed is left out. numbagg compiles before it is timed.
+What others reported of means and variances is computed by each library, beside the exact value of
+long doubles, and then each is timed. With --results the times are kept in a file, and a run goes on
+where the last one stopped: `--stop-after 170` ends with status 3 while there is more to do. What
+stands between the page's marks is written anew. A peer that is not installed is left out. numbagg
+compiles before it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import sys
+import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
+from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import fastact as fa
+from fastact import _cpu
+from fastact.bench.cpu import take_turns
+from fastact.bench.files import write_whole
+from fastact.bench.peers import COPY, OURS
 from fastact.terminal import markdown_table
 
 _PEERS = ("numpy", "bottleneck", "numbagg")
-_ROUNDS = 15
-_SECONDS = 0.02  # of a round of one call, at least
+_SECONDS = 0.7  # of a row
+_BEGIN, _END = "<!-- tables:begin -->", "<!-- tables:end -->"
+
+# On two threads: so many times as fast as each, and so much of a copy's time.
+_WANTED = {"numpy": 5.0, "bottleneck": 1.5, "numbagg": 1.0}
+_SHARE_OF_COPY = 0.6
+_SMALL = 1000  # elements, where bottleneck's call is the mark
 
 
-def _least(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Seconds of one call of each, interleaved."""
-    many = {}
-    for name, call in calls.items():
-        call(), call(), call()
-        begin = perf_counter()
-        call()
-        many[name] = max(1, min(int(_SECONDS / (perf_counter() - begin + 1e-9)), 2000))
-    best = dict.fromkeys(calls, np.inf)
-    for _ in range(_ROUNDS):
-        for name, call in calls.items():
-            begin = perf_counter()
-            for _ in range(many[name]):
-                call()
-            best[name] = min(best[name], (perf_counter() - begin) / many[name])
-    return best
-
-
-def _cases(megabytes: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    side = int((megabytes * 2**18) ** 0.5)
-    yield "first", (side, side), 0
-    yield "last", (side, side), 1
-    yield "middle", (64, side * side // 64 // 256, 256), 1
-    yield "1000", (1000,), 0
-
-
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=64)
-    args = parser.parse_args()
-    fa.set_num_threads(args.threads)
-    warnings.simplefilter("ignore")
-    modules = {}
+def peers() -> dict[str, Any]:
+    """Those of them that are installed."""
+    found = {}
     for name in _PEERS:
         try:
-            modules[name] = importlib.import_module(name)
+            found[name] = importlib.import_module(name)
         except ImportError:
-            print(f"{name} is left out: it is not installed")
+            print(f"{name} is left out: it is not installed", file=sys.stderr)
+    return found
+
+
+# --- what each gives ------------------------------------------------------------------------------
+
+
+class Reported(NamedTuple):
+    """A case that somebody reported.
+
+    op : by the name that skips NaN, which bottleneck and numbagg have alone.
+    """
+
+    where: str
+    what: str
+    op: str
+    axis: int | None
+    data: Callable[[np.random.Generator], np.ndarray]
+
+
+def _columns(*values: float) -> np.ndarray:
+    return np.tile(np.float32(values), (1_000_000, 1))
+
+
+_REPORTED = (
+    Reported("pydata/bottleneck/issues/462", "1e8 float32 uniforms, mean", "nanmean", None,
+             lambda rng: rng.random(100_000_000, np.float32)),
+    Reported("pydata/bottleneck/issues/462", "1e8 float32 uniforms, std", "nanstd", None,
+             lambda rng: rng.random(100_000_000, np.float32)),
+    Reported("pydata/bottleneck/issues/193", "4e7 float32 up to 2e5, sum", "nansum", None,
+             lambda rng: np.float32(2e5) * rng.random(40_000_000, np.float32)),
+    Reported("pydata/xarray/issues/2401", "(10, 10, 500, 500) float32 log-normals, mean", "nanmean",
+             None, lambda rng: rng.lognormal(size=(10, 10, 500, 500)).astype(np.float32)),
+    Reported("numpy/numpy/issues/29772", "(10485760, 2) float32 of 250 to 320, mean over axis 0",
+             "nanmean", 0, lambda rng: rng.uniform(250, 320, (10_485_760, 2)).astype(np.float32)),
+    Reported("numpy/numpy/issues/22956", "(20000000, 2) float32 ones, mean over axis 0", "nanmean",
+             0, lambda rng: np.ones((20_000_000, 2), np.float32)),
+    Reported("numpy/numpy/issues/14691", "(1000000, 2) float32 columns of 100, of -100, std",
+             "nanstd", 0, lambda rng: _columns(100, -100)),
+    Reported("numpy/numpy/issues/6231", "(1000000, 2) float32 at 1e4, std 1, var over axis 0",
+             "nanvar", 0, lambda rng: rng.normal(1e4, 1, (1_000_000, 2)).astype(np.float32)),
+)  # fmt: skip
+
+
+def exact(op: str, x: np.ndarray, axis: int | None) -> Any:
+    """The value of long doubles."""
+    wide = partial(np.mean, axis=axis, dtype=np.longdouble)
+    if op == "nansum":
+        return np.sum(x, axis, np.longdouble)
+    mean = wide(x)
+    if op == "nanmean":
+        return mean
+    parts = [np.square(part - mean).sum(axis) for part in np.array_split(x, 64)]
+    var = sum(parts[1:], parts[0]) * (np.size(mean) / x.size)
+    return var if op == "nanvar" else np.sqrt(var)
+
+
+def reported(modules: dict[str, Any]) -> str:
+    """A table of what each library gives: of columns the first one's."""
+    lines = []
+    for case in _REPORTED:
+        x = case.data(np.random.default_rng(462))
+        given = {"exact": exact(case.op, x, case.axis)}
+        for name, module in modules.items():
+            op = case.op.removeprefix("nan") if name == "numpy" else case.op
+            given[name] = getattr(module, op)(x, axis=case.axis)
+        given[OURS] = fa.ops[case.op](x, case.axis)
+        repository, _, number = case.where.partition("/issues/")
+        link = f"[{repository.partition('/')[2]} {number}](https://github.com/{case.where})"
+        values = {name: float(np.ravel(value)[0]) for name, value in given.items()}
+        lines.append([link, case.what, *(f"{value:.8g}" for value in values.values())])
+        print(*lines[-1], flush=True)
+    return markdown_table(["reported", "of", "exact", *modules, OURS], lines, 2)
+
+
+def memory(modules: dict[str, Any]) -> str:
+    """A table of what each allocates beside x, as a share of it."""
+    lines = []
+    for op, axis in product(("nanmean", "nanvar"), (0, 1)):
+        x = np.ones((2048, 2048), np.float32)
+        calls: dict[str, Callable[[], Any]] = {
+            name: partial(getattr(module, op), x, axis=axis) for name, module in modules.items()
+        }
+        calls[OURS] = partial(fa.ops[op], x, axis)
+        lines.append([op, str(axis), *(f"{_peak(call) / x.nbytes:.2f}" for call in calls.values())])
+    return markdown_table(["op", "axis", *modules, OURS], lines, 2)
+
+
+def _peak(call: Callable[[], Any]) -> int:
+    call()
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def weighted() -> str:
+    """A table of xarray's weighted mean and ours, in the shapes of pydata/xarray#3883."""
+    try:
+        xr: Any = importlib.import_module("xarray")
+        fx: Any = importlib.import_module("fastact.xarray")
+    except ImportError:
+        return "xarray is not installed."
+    rng = np.random.default_rng(3883)
+    weights = xr.DataArray(rng.random((1000, 1000)), dims=["a", "b"])
+    lines = []
+    for gaps in (0.0, 0.25):
+        data = rng.normal(size=(1000, 1000, 10))
+        data[rng.random(data.shape) < gaps] = np.nan
+        x = xr.DataArray(data, dims=["a", "b", "c"])
+        for dims in (None, "a", ("a", "b")):
+            calls: dict[str, Callable[[], Any]] = {
+                OURS: lambda dims=dims, x=x: fx.weighted(x, weights).mean(dims),
+                "xarray": lambda dims=dims, x=x: x.weighted(weights).mean(dims),
+            }
+            seconds = {name: median(found) for name, found in take_turns(calls, _SECONDS).items()}
+            xr.testing.assert_allclose(*(call() for call in calls.values()))
+            cells = [
+                f"{seconds[name] * 1e3:.1f} ms, {_peak(calls[name]) / data.nbytes:.2f}"
+                for name in ("xarray", OURS)
+            ]
+            lines.append([f"{gaps:.0%}", str(dims or "all"), *cells])
+    return markdown_table(["NaN", "over", "xarray", OURS], lines, 2)
+
+
+# --- how fast -------------------------------------------------------------------------------------
+
+Axes = int | tuple[int, ...]
+
+
+class Case(NamedTuple):
+    """A row of a table: the arguments of calls."""
+
+    threads: int
+    size: str
+    op: str
+    dtype: str
+    gaps: float
+    label: str
+    shape: tuple[int, ...]
+    axis: Axes
+
+
+def cases(threads: Sequence[int], megabytes: Sequence[int]) -> Iterator[Case]:
+    """Those of the tables."""
+    kinds = [*product(("nanmean", "nanvar"), (0.0, 0.1)), ("mean", 0.0), ("var", 0.0)]
+    sizes = [*megabytes, 0]
+    for many, size, (op, gaps), dtype in product(threads, sizes, kinds, ("float32", "float64")):
+        row = partial(Case, many, f"{size} MB" if size else f"{_SMALL} elements", op, dtype, gaps)
+        side = int((size * 2**20 / np.dtype(dtype).itemsize) ** 0.5)
+        if not size:
+            yield row("all", (_SMALL,), 0)
+            continue
+        yield row("first", (side, side), 0)
+        yield row("last", (side, side), 1)
+        yield row("middle", (64, side * side // 64 // 256, 256), 1)
+    order = partial(Case, max(threads), "the order of axes", "nanmean", "float64", 0.0)
+    for axes in ((0, 1, 2), (2, 1, 0)):
+        yield order(str(axes), (1000, 200, 10, 3), axes)
+
+
+def measure(case: Case, modules: dict[str, Any]) -> dict[str, float]:
+    """Seconds of a call of each, medians of rounds."""
+    x = np.random.default_rng(0).normal(size=case.shape).astype(case.dtype)
+    x[np.random.default_rng(1).random(case.shape) < case.gaps] = np.nan
+    calls: dict[str, Callable[[], Any]] = {OURS: partial(fa.ops[case.op], x, case.axis)}
+    for name, module in modules.items():
+        if hasattr(module, case.op):
+            calls[name] = partial(getattr(module, case.op), x, axis=case.axis)
+            if name == "bottleneck" and isinstance(case.axis, tuple):
+                del calls[name]  # which takes one axis
+    calls[COPY] = partial(_cpu.copy, np.empty_like(x), x)
+    if "numbagg" in calls:
+        calls["numbagg"]()  # starts its threads, and compiles
+        importlib.import_module("numba").set_num_threads(case.threads)
+        calls["numbagg"]()
+    with fa.num_threads(case.threads):
+        samples = take_turns(calls, _SECONDS)
+    return {name: median(found) for name, found in samples.items()}
+
+
+def _cells(case: Case, seconds: dict[str, float]) -> list[str]:
+    ours = seconds[OURS]
+    cells = [f"{ours * 1e6:.4g}"]
+    for name in _PEERS:
+        ratio = seconds[name] / ours if name in seconds else None
+        wanted = _wanted(case, name)
+        is_short = ratio is not None and ratio < wanted
+        cells.append("–" if ratio is None else f"**{ratio:.2f}**" if is_short else f"{ratio:.2f}")
+    share = ours / seconds[COPY]
+    if _is_small(case):
+        return [*cells, "–"]
+    is_long = share > _SHARE_OF_COPY and case.threads == 2
+    return [*cells, f"**{share:.2f}**" if is_long else f"{share:.2f}"]
+
+
+def _wanted(case: Case, peer: str) -> float:
+    """How many times as fast as a peer a case is meant to be; no slower than any."""
+    if case.threads == 2 and case.op.startswith("nan") and not _is_small(case):
+        return _WANTED[peer]
+    return 1.0
+
+
+def _is_small(case: Case) -> bool:
+    return np.prod(case.shape) == _SMALL
+
+
+def times(rows: Sequence[tuple[Case, dict[str, float]]]) -> str:
+    """Tables: one for each number of threads and size."""
+    parts = []
+    titles = dict.fromkeys((case.threads, case.size) for case, _ in rows)
+    for threads, size in titles:
+        lines = [
+            [case.op, case.dtype, f"{case.gaps:.0%}", case.label, *_cells(case, seconds)]
+            for case, seconds in rows
+            if (case.threads, case.size) == (threads, size)
+        ]
+        header = [
+            "op",
+            "dtype",
+            "NaN",
+            "axis",
+            "µs",
+            *(f"× {name}" for name in _PEERS),
+            "of a copy",
+        ]
+        plural = "s" if threads > 1 else ""
+        parts += [f"### {size}, {threads} thread{plural}", markdown_table(header, lines, 4)]
+    return "\n\n".join(parts)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def _key(case: Case) -> str:
+    return json.dumps(case)
+
+
+def main() -> int:
+    """Measure, and write the page; 3: there is more to measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", default="1,2", help="numbers of threads")
+    parser.add_argument("--megabytes", default="16,64", help="sizes of arrays")
+    parser.add_argument("--results", type=Path, help="keep the times here, and go on with them")
+    parser.add_argument("--stop-after", type=float, default=np.inf, metavar="SECONDS")
+    parser.add_argument("--markdown", type=Path, help="write the tables into this page")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    ends = perf_counter() + args.stop_after
+    threads, sizes = (list(map(int, text.split(","))) for text in (args.threads, args.megabytes))
+    modules = peers()
+    known = {}
+    if args.results and args.results.is_file():
+        known = json.loads(args.results.read_text(encoding="utf-8"))
     rows = []
-    for op, dtype, gaps in product(("nanmean", "nanvar"), ("float32", "float64"), (0.0, 0.1)):
-        for label, shape, axis in _cases(args.megabytes):
-            x = np.random.default_rng(0).normal(size=shape).astype(dtype)
-            x[np.random.default_rng(1).random(shape) < gaps] = np.nan
-            calls: dict[str, Callable[[], Any]] = {"ours": partial(getattr(fa, op), x, axis)}
-            for name, module in modules.items():
-                calls[name] = partial(getattr(module, op), x, axis=axis)
-            y = np.empty_like(x)
-            calls["copy"] = partial(np.copyto, y, x)
-            found = _least(calls)
-            cells = [f"{found['ours'] * 1e6:.1f}"]
-            cells += [f"{found[n] / found['ours']:.2f}" if n in found else "-" for n in _PEERS]
-            rows.append(
-                [op, dtype, f"{gaps:g}", label, *cells, f"{found['ours'] / found['copy']:.2f}"]
-            )
-            print(*rows[-1], flush=True)
-    ratios = [*(f"{n} / ours" for n in _PEERS), "ours / copy"]
-    header = ["op", "dtype", "NaN", "axis", "µs", *ratios]
-    print(markdown_table(header, rows, 4))
+    for case in cases(threads, sizes):
+        if _key(case) not in known:
+            if perf_counter() > ends:
+                return 3
+            known[_key(case)] = measure(case, modules)
+            if args.results:
+                write_whole(args.results, json.dumps(known, indent=0))
+        rows.append((case, known[_key(case)]))
+        print(*case[:6], *_cells(*rows[-1]), flush=True)
+    if args.markdown:
+        parts = [
+            "## What each gives",
+            reported(modules),
+            "Memory beside x, as a share of it, of (2048, 2048) float32:",
+            memory(modules),
+            "Weighted means ([xarray 3883](https://github.com/pydata/xarray/issues/3883)) of "
+            "(1000, 1000, 10) float64, with weights of (1000, 1000): time, and memory as above.",
+            weighted(),
+            "## How fast",
+            times(rows),
+        ]
+        text = args.markdown.read_text(encoding="utf-8")
+        above, _, rest = text.partition(_BEGIN)
+        below = rest.partition(_END)[2]
+        body = "\n\n".join(parts)
+        write_whole(args.markdown, f"{above}{_BEGIN}\n\n{body}\n\n{_END}{below}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,6 +13,7 @@ dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 AXES: Any = [None, 0, -1, (0, 2), (), (0, 1, 2)]
+STATISTICS = [op for op in fa.ops.values() if op.family == "statistics"]
 CHUNKS: Any = [(4, 5, 6), (3, 2, 4), ((1, 0, 3), (2, 2, 1), (1, 5))]
 
 
@@ -53,6 +54,18 @@ def test_element_wise(scheduler):
     assert fa.relu(da.arange(3, chunks=2)).dtype == fa.relu(np.arange(3)).dtype
 
 
+def test_two_operands():
+    x, other = da.from_array(values(), chunks=CHUNKS[1]), da.from_array(values(), chunks=CHUNKS[2])
+    named: dict[str, Any] = {"activation": "leaky_relu", "negative_slope": 0.25, "limit": 7}
+    expected = fa.gated(values(), values(), **named)
+    for y in (fa.gated(x, other, **named), fa.gated(x, values(), **named)):
+        assert (y.dtype, y.shape, type(y._meta)) == (x.dtype, x.shape, np.ndarray)
+        assert_same_bits(y.compute(scheduler="sync"), expected)
+    assert fa.swiglu(x, x).name != fa.swiglu(x, x, limit=7).name
+    with pytest.raises(TypeError, match=r"^fastact\.swiglu: a must be a plain array.*a\.compute"):
+        fa.swiglu(x, x, bias=np.ones(12, np.float32))
+
+
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("axis", AXES, ids=str)
@@ -72,6 +85,37 @@ def test_statistics(axis, chunks, keepdims):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             np.testing.assert_allclose(a.compute(scheduler="sync"), b, 2 * np.finfo(b.dtype).eps,
                                        1e-10)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("op", STATISTICS, ids=lambda op: op.name)
+def test_one_statistic(op, chunks):
+    """Also of chunks, and of rows, that have nothing but NaN."""
+    named = {"correction": 1} if op.of in ("var", "std") else {}
+    for dtype in (np.float16, np.float32, np.float64):
+        x = values(dtype)
+        if op.skips:
+            x[np.random.default_rng(5).random(x.shape) < 0.3] = np.nan
+            x[:, 2:4, 0] = np.nan
+            x[1, 3] = np.nan
+        for axis in AXES:
+            y = op(da.from_array(x, chunks=chunks), axis, **named)
+            eager = op(x, axis, **named)
+            assert (y.dtype, y.shape) == (eager.dtype, eager.shape)
+            eps = np.finfo(dtype).eps
+            found = y.compute(scheduler="sync")
+            np.testing.assert_allclose(found, eager, 2 * eps, 1e-10)
+
+
+def test_moments_of_what_is_not_nan():
+    x = values()
+    x[:2] = np.nan
+    lazy = fa.moments(da.from_array(x, chunks=CHUNKS[1]), 0, skipna=True)
+    (found,) = dask.compute(lazy)
+    eager = fa.moments(x, 0, skipna=True)
+    assert (found.count == eager.count).all()
+    np.testing.assert_allclose(found.var(1), eager.var(1), 1e-12)
 
 
 def test_bits_are_the_chunks_alone():
@@ -164,3 +208,55 @@ def test_threads_of_a_task():
             assert config()["dask"] == {"threads of a task": "2, by dask.config"}
         assert pickle.loads(pickle.dumps(Task(fa.mish, 2))).threads == task.threads == 2
         assert task(np.ones(1)) == 2
+
+
+WEIGHED = [
+    op
+    for op in fa.ops.values()
+    if "weights" in op.entry_points["call"].defaults and op.family in ("statistics", "reductions")
+]
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("op", WEIGHED, ids=lambda op: op.name)
+def test_weights_and_masks(op, chunks):
+    x, rng = values(), np.random.default_rng(9)
+    lazy = da.from_array(x, chunks=chunks)
+    weights = rng.integers(0, 3, x.shape)
+    mask = rng.random((5, 1)) < 0.7
+    given: list[dict[str, Any]] = [
+        {"weights": weights}, {"weights": da.from_array(weights, chunks=2)},
+        {"weights": weights[0, :, 0], "axis": 1}, {"weights": weights[:1, :, :1], "axis": (0, 1)},
+    ]  # fmt: skip
+    if "where" in op.entry_points["call"].defaults:
+        given += [{"where": mask}, {"where": da.from_array(mask, chunks=1), "weights": weights}]
+    for named in given:
+        named = {"axis": 0, **named}
+        eager = {n: v.compute() if isinstance(v, da.Array) else v for n, v in named.items()}
+        found, expected = dask.compute(op(lazy, **named), scheduler="sync")[0], op(x, **eager)
+        for a, b in zip(*map(_arrays, (found, expected)), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a, b, 4 * np.finfo(b.dtype).eps, 1e-9)
+
+
+def _arrays(result: Any) -> tuple[Any, ...]:
+    if isinstance(result, fa.Moments):
+        return result.count, result.mean, result.var()
+    return (result,)
+
+
+def test_weights_and_masks_refused():
+    x = da.from_array(values(), chunks=3)
+    for words, named in (
+        (r"mean: weights must have shape \(4, 5, 6\), or 1 along .* axis 1 \(5,\), got \(4,\)",
+         {"axis": 1, "weights": np.ones(4)}),
+        (r"mean: where must have dtype bool", {"where": np.ones(6)}),
+        (r"mean: where must broadcast to x's shape", {"where": np.ones(4, bool)}),
+        (r"mean: weights must have dtype", {"weights": np.ones((4, 5, 6), complex)}),
+        (r"mean: weights must be a plain array, got a masked", {"weights": np.ma.ones((4, 5, 6))}),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=rf"^fastact\.{words}"):
+            fa.mean(x, **named)
+    with pytest.raises(TypeError, match=r"weights must be a plain array.*weights\.compute"):
+        fa.mean(values(), weights=x)

@@ -143,7 +143,7 @@ def test_vmap(op):
     names = differentiated(op, named)
     arrays = [named[name] for name in names]
     call = jax.jit(called(op, named, names))
-    batches = [np.stack([a, 2 * a, a - 1]) for a in arrays]
+    batches = [np.stack([a, 2 * a, a + 1]) for a in arrays]  # weights stay positive
     for got, part in zip(
         jax.vmap(call)(*batches), zip(*map(call, *batches), strict=True), strict=True
     ):
@@ -180,6 +180,46 @@ def test_a_batch_is_one_call():
     assert calls(jax.vmap(fj.layer_norm), x, jnp.ones((5, 4)))[1]  # a weight each
 
 
+def test_a_layout_that_is_not_the_default():
+    """XLA copies it: the handler asks for rows first."""
+    layout = pytest.importorskip("jax.experimental.layout")
+    if not hasattr(layout, "Format"):
+        pytest.skip("this JAX names layouts otherwise")
+    x = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    y = jax.device_put(x, layout.Format(layout.Layout(major_to_minor=(1, 0)), x.sharding))
+    assert y.format.layout.major_to_minor == (1, 0)
+    for call in (fj.layer_norm, jax.jit(lambda x: fj.layer_norm(x, donate=True))):
+        assert same_bits(call(y), fa.layer_norm(np.asarray(x)))
+
+
+@each_kind
+def test_gradients_with_float64_switched_off(op):
+    """JAX's default, in which what an op saves may yet be float64; of the first array alone."""
+    named = sample(op, np.float32)
+    results = arrays_of(op.bound("call", named)())
+    if any(y.dtype == np.float64 for y in results):
+        return  # an error, which another test has
+    first = differentiated(op, named)[:1]
+    ones = [np.ones_like(y) for y in results]
+    expected = by_hand(op, named, ones)[first[0]]
+    jax.config.update("jax_enable_x64", False)
+    _, pull = jax.vjp(jax.jit(called(op, named, first)), jnp.asarray(named[first[0]]))
+    assert same_bits(pull(tuple(map(jnp.asarray, ones)))[0], expected)
+
+
+def test_saved_float64_that_is_switched_off():
+    jax.config.update("jax_enable_x64", False)
+    x, target = jnp.linspace(-2, 2, 12, dtype="float32").reshape(3, 4), jnp.asarray([0, 2, 1])
+    _, saved = jax.jit(fj.cross_entropy.forward)(x, target)
+    got = jax.jit(fj.cross_entropy.backward)(jnp.ones(()), *saved)
+    expected = fa.cross_entropy.backward(
+        np.ones((), np.float32), *fa.cross_entropy.forward(np.asarray(x), np.asarray(target))[1]
+    )
+    assert same_bits(got, expected)
+    stack = jax.vmap(jax.grad(fj.cross_entropy), (0, None))(jnp.stack([x, 2 * x]), target)
+    assert same_bits(stack[0], expected)
+
+
 def test_what_jax_does_with_functions():
     x = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
     once = fj.mish(fj.layer_norm(x))
@@ -205,7 +245,8 @@ def test_donation(op):
     named = sample(op, np.float32)
     names = [n for n, v in named.items() if isinstance(v, np.ndarray)]
     function = jax.jit(called(op, {**named, "donate": True}, names), donate_argnums=0)
-    arrays = [jnp.asarray(named[name]) for name in names]
+    # XLA's own memory: that of NumPy's, which JAX may take as it is, can't be donated.
+    arrays = [jnp.copy(jnp.asarray(named[name])) for name in names]
     expected = arrays_of(op.bound("call", named)())
     outs = (named[names[0]].copy(), *(None for _ in expected[1:]))
     before = arrays[0].unsafe_buffer_pointer()
@@ -265,6 +306,21 @@ def test_errors_are_the_ops():
         for run in (call, jax.jit(call)):
             with pytest.raises(error, match=words):
                 run()
+
+
+def test_moments_with_a_count_each():
+    x = np.linspace(-2, 2, 12).reshape(3, 4)
+    x[0, 1] = x[2] = np.nan
+    expected = fa.moments(x, axis=0, skipna=True)
+
+    def call(x: Any) -> Any:
+        return fj.moments(x, axis=0, skipna=True)
+
+    for got in (call(jnp.asarray(x)), jax.jit(call)(x)):
+        for name in ("count", "mean", "m2"):
+            assert same_bits(getattr(got, name), getattr(expected, name))
+    dx = jax.grad(lambda x: call(x).m2.sum())(jnp.asarray(x))
+    assert same_bits(dx, fa.moments.backward((None, np.ones(4)), x, axis=0, skipna=True))
 
 
 def test_float64_that_is_switched_off():
@@ -358,3 +414,18 @@ def test_a_jax_that_is_missing_or_old_is_named(module, words):
     done = run_python(f"import sys; sys.modules['jax'] = {module}; import fastact.jax")
     assert done.returncode == 1
     assert re.search(f"ImportError: fastact\\.jax: {words}", done.stderr)
+
+
+def test_a_jaxlib_that_refuses_the_handler_is_named():
+    done = run_python(
+        dedent("""
+            import jax
+            def refuse(*args, **named):
+                raise ValueError("API version 9.9")
+            jax.ffi.register_ffi_target = refuse
+            import fastact.jax
+        """)
+    )
+    assert done.returncode == 1
+    words = r"ImportError: fastact\.jax: jaxlib of JAX .* refuses the handler: API version 9\.9"
+    assert re.search(words, done.stderr)

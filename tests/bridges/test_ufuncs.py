@@ -10,8 +10,9 @@ import pytest
 from conftest import ACTIVATIONS, assert_same_bits
 
 import fastact as fa
-from fastact.ops.elementwise import Bound
+from fastact.ops.elementwise import Bound, Elementwise
 
+GATED = [op for op in fa.ops.values() if isinstance(op, Elementwise) and op.nin == 2]
 OPTIONS = {"leaky_relu": {"negative_slope": 0.25}, "gelu": {"approximate": "tanh"}, "mish": {}}
 by_options = pytest.mark.parametrize("name", OPTIONS)
 
@@ -35,6 +36,17 @@ def test_what_a_ufunc_tells(op):
         assert op.resolve_dtypes((np.dtype(dtype), None)) == like.resolve_dtypes(
             (np.dtype(dtype), None)
         )
+
+
+@pytest.mark.parametrize("op", GATED, ids=lambda op: op.name)
+def test_what_a_ufunc_of_two_tells(op):
+    like = np.logaddexp
+    told = ("nin", "nout", "nargs", "signature")
+    assert [getattr(op, n) for n in told] == [getattr(like, n) for n in told]
+    assert op.types == ["ee->e", "ff->f", "dd->d"]
+    for dtypes in ((np.float32, np.float32), (np.int8, bool), (np.float16, np.float64)):
+        given = (*map(np.dtype, dtypes), None)
+        assert op.resolve_dtypes(given) == like.resolve_dtypes(given)
 
 
 class Recorder:
@@ -80,6 +92,33 @@ def test_options_are_bound():
         assert_same_bits(ufunc(values()), fa.leaky_relu(values(), 0.25))
     assert fa.leaky_relu(x, 0.01)[1] is fa.leaky_relu  # which is the default
     assert fa.leaky_relu(x, 0.25)[1] != fa.leaky_relu(x, 0.5)[1]
+
+
+def test_options_of_two_operands_are_bound():
+    a, b, x = values(), values()[::-1], Recorder()
+    assert fa.swiglu(x, a) == (Recorder, fa.swiglu, "__call__", (x, a), {})
+    for call in (
+        fa.gated(a, x, "leaky_relu", negative_slope=0.25, limit=2),
+        fa.gated(a, x, fa.leaky_relu, negative_slope=0.25, limit=2.0),
+    ):
+        _, ufunc, _, inputs, kwargs = call
+        assert inputs[0] is a
+        assert (inputs[1], kwargs) == (x, {})
+        again = pickle.loads(pickle.dumps(ufunc))
+        assert ufunc == again
+        assert hash(ufunc) == hash(again)
+        expected = fa.gated(a, b, "leaky_relu", negative_slope=0.25, limit=2)
+        assert_same_bits(again(a, b), expected)
+    for call, words in (
+        (lambda: fa.gated(x, a, "mush"), "activation must be .*did you mean 'mish'"),
+        (lambda: fa.swiglu(x, a, limit=-1), "limit must be above zero"),
+        (lambda: fa.swiglu(x, a, activation="mish"), "unknown keyword 'activation'"),
+        (lambda: fa.swiglu(x, a, bias=np.ones(6)), "a must be a plain array, got .*Recorder"),
+        (lambda: fa.swiglu(a, x, bias=np.ones(6)), "b must be a plain array, got .*Recorder"),
+        (lambda: fa.swiglu(x), "b must be given, by position"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=rf"^fastact\.(gated|swiglu): {words}"):
+            call()
 
 
 def test_wrong_options_are_refused_before():
@@ -153,10 +192,21 @@ def test_masks_are_kept(name):
         fa.mish(x, out=x)
 
 
+def test_masks_of_both_operands():
+    a = np.ma.array(values(), mask=values() > 0.5)
+    b = np.ma.array(values()[::-1], mask=values() < -0.5)
+    for one, other in ((a, b), (a, b.data), (a.data, b), (a, 2.0)):
+        y, like = fa.swiglu(one, other), np.logaddexp(one, other)
+        assert (y.mask == like.mask).all()
+        assert_same_bits(y.data, fa.swiglu(np.asarray(one), np.asarray(other)[()]))
+
+
 def test_nothing_else_drops_a_mask():
+    """Statistics with `where` take it: test_masked.py."""
     x = np.ma.array(values(), mask=values() > 0.5)
     for op in fa.ops.values():
-        if op not in ACTIVATIONS and op.family != "bias":
+        takes_it = isinstance(op, Elementwise) or "where" in op.entry_points["call"].defaults
+        if not takes_it and op.family != "bias":
             name = op.entry_points["call"].arrays[0]
             named = {**op.sample(values(), values()), name: x}
             with pytest.raises(TypeError, match=rf"{name} must be a plain array, got a masked one"):
@@ -195,6 +245,11 @@ def test_pandas(name):
     assert fa.mish(pd.Series([1.0, None], dtype="Float64")).isna().tolist() == [False, True]
     with pytest.raises(TypeError, match=r"^fastact\.mish: x must have dtype .*, got object"):
         fa.mish(pd.DataFrame({"a": [1.0], "b": np.array([None], object)}))
+    other = pd.Series(values(4), index=list("dcba"))  # aligned by labels, as ufuncs align
+    with pytest.raises(TypeError, match=r"mean: weights must be a plain .*weights\.to_numpy"):
+        fa.mean(values(4), weights=series)
+    y = fa.swiglu(series, other)
+    assert_same_bits(y["a":"d"].to_numpy(), fa.swiglu(values(4), values(4)[::-1]))
 
 
 @pytest.mark.filterwarnings("ignore")  # of its imports
@@ -205,6 +260,8 @@ def test_sparse():
     assert y.nnz < x.size
     assert_same_bits(y.todense(), fa.leaky_relu(x, 0.25))
     assert fa.sigmoid(sparse.COO(x)).fill_value == 0.5
+    other = sparse.COO(x[::-1])
+    assert_same_bits(fa.swiglu(sparse.COO(x), other).todense(), fa.swiglu(x, x[::-1]))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -212,6 +269,7 @@ def test_awkward():
     ak = pytest.importorskip("awkward")
     x = ak.Array([[1.0, 2.0], [], [-3.0]])
     assert fa.leaky_relu(x, 0.5).to_list() == [[1.0, 2.0], [], [-1.5]]
+    assert fa.reglu(x, x).to_list() == [[1.0, 4.0], [], [0.0]]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -223,6 +281,9 @@ def test_astropy():
     assert fa.relu([-1.0, 50.0] * u.percent).value.tolist() == [0.0, 0.5]
     with pytest.raises(TypeError, match=r"Can only apply 'mish' function to dimensionless"):
         fa.mish([1.0] * u.m)
+    assert fa.reglu(y, y).value.tolist() == [0.0, 4.0]
+    with pytest.raises(TypeError, match=r"Can only apply 'reglu' function to dimensionless"):
+        fa.reglu(y, [1.0, 2.0] * u.m)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -231,5 +292,8 @@ def test_xarray():
     x = xr.DataArray(values(), {"a": list("pqrs")}, ["a", "b"], attrs={"unit": "K"}, name="n")
     y = fa.leaky_relu(x, negative_slope=0.25)
     xr.testing.assert_identical(y, x.copy(data=fa.leaky_relu(values(), 0.25)))
+    y = fa.swiglu(x, x + 1)
+    assert y.coords.equals(x.coords)
+    assert_same_bits(y.to_numpy(), fa.swiglu(values(), values() + 1))
     both = fa.mish(xr.Dataset({"n": x}))
     xr.testing.assert_identical(both["n"].drop_attrs(), fa.mish(x).drop_attrs())

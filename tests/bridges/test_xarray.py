@@ -69,3 +69,36 @@ def test_statistics_of_ops_are_there_by_their_names():
         if name in fa.ops:
             assert getattr(fx, name)(x, "a").dims == ("b",)
             np.testing.assert_allclose(getattr(fx, name)(x, "a"), getattr(np, name)(x, axis=0))
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+@pytest.mark.parametrize("skipna", [True, False])
+@pytest.mark.parametrize("dim", [None, "a", ("c", "a"), "b"], ids=str)
+def test_weighted(x, dim, skipna):
+    x = x.where(x != 9)  # one is NaN
+    by_row = xr.DataArray([1.0, 2.0, 0.5], {"m": ("b", [1, 2, 3])}, ["b"])
+    by_place = xr.DataArray(np.arange(8.0).reshape(4, 2), {"c": [1, 2, 3, 4]}, ["c", "a"])
+    for weights in (by_row, by_place, by_row * by_place):
+        if x.chunks:
+            weights = weights.chunk()
+        ours, theirs = fx.weighted(x, weights), x.weighted(weights)
+        for name in ("mean", "var", "std"):
+            found = getattr(ours, name)(dim, skipna=skipna)
+            expected = getattr(theirs, name)(dim, skipna=skipna, keep_attrs=False)
+            assert (found.chunks is None) == (x.chunks is None)
+            xr.testing.assert_allclose(found.transpose(*expected.dims), expected)
+            assert set(found.coords) == set(expected.coords)
+    both = xr.Dataset({"x": x, "y": ("a", [1.0, 3.0])})
+    xr.testing.assert_allclose(fx.weighted(both, by_row).mean("b")["y"], both["y"])
+
+
+def test_weighted_refused(x):
+    with pytest.raises(TypeError, match=r"xarray\.weighted: weights must be a DataArray, got"):
+        fx.weighted(x, np.ones(3))
+    with pytest.raises(TypeError, match=r"xarray\.weighted: obj must be a DataArray"):
+        fx.weighted(np.ones(3), x)
+    with pytest.raises(ValueError, match=r"weighted\.mean: dim must be of 'a', 'b', 'c'"):
+        fx.weighted(x, x).mean("z")
+    other = xr.DataArray([1.0, 2.0], {"a": ["p", "r"]}, ["a"])
+    with pytest.raises(ValueError, match="align"):
+        fx.weighted(x, other).mean()

@@ -37,6 +37,9 @@ def call_all() -> None:
     fa.nanmean(x, 0)
     fa.nanvar(x, 0)
     fa.nanvar.backward(one, x, axis=0)
+    fa.nanvar(x, 0, weights=x**2, where=x > 0)
+    _, saved = fa.average.forward(x, 0, weights=f32(6) ** 2)
+    fa.average.backward(one, *saved, axis=0)
     fa.bias_act(x, one, "mish", residual=x)
     fa.bias_act.backward(x, x, one, x, "mish")
     both = np.concatenate((one, one))
@@ -97,6 +100,11 @@ def shorter(view: View) -> list[tuple[View, Guarded]]:
 
 REFUSED = (ValueError, TypeError, OverflowError)
 
+# x and weights of these may be integers.
+READ_ANY = {("moments", 0), ("moments", 1), ("weighted_gradient", 2), ("weighted_gradient", 3)}
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of weights that are all 0, say
+
 
 def is_refused(function: Any, arguments: tuple[Any, ...]) -> bool:
     try:
@@ -111,7 +119,7 @@ def test_every_family_is_there(recorded):
     assert names >= {
         *("activation_forward", "activation_backward", "sum", "broadcast", "sum_backward"),
         *("square_value_and_grad", "moments", "moments_backward", "bias_act_forward"),
-        "statistic_backward",
+        *("statistic_backward", "weighted_gradient"),
         *("bias_act_backward", "norm_forward", "norm_backward", "batch_norm_forward"),
         *("batch_norm_backward", "norm_apply", "gates_forward", "gates_backward"),
         *("gated_forward", "gated_backward"),
@@ -148,7 +156,10 @@ def test_arrays_of_other_kinds(recorded):
                 continue
             nothing = value.shaped(value.shape)
             integers = View.from_numpy(np.zeros(value.shape, np.int32))
-            for wrong in (nothing, integers, View()):
+            wrongs = [nothing, View()]
+            if (function.__name__, at) not in READ_ANY:
+                wrongs.append(integers)
+            for wrong in wrongs:
                 with pytest.raises(REFUSED, match=r"fastact\._cpu: \w"):
                     function(*replaced(arguments, at, wrong))
             for dtype in ("float16", "float64"):  # a parameter may be wider

@@ -41,6 +41,8 @@ def recorded() -> list[tuple[Any, tuple[Any, ...]]]:
             fa.sum(f32(30_000)),
             fa.sum_squares.value_and_grad(f32(30_000)),
             fa.moments(f32(30_000)),
+            fa.nanvar(f32(40_000), weights=of(np.ones(40_000, np.float32))),
+            fa.average.backward(one, f32(700, 3), f32(700, 1), axis=0),
             fa.bias_act.backward(x, x, one, None, "mish"),
         ]
         y, saved = fa.gated.forward(x, x, "mish", bias=f32(6))

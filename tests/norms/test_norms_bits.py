@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, stores_past_the_caches
 from normed import (
     Arrays,
     Setting,
@@ -40,6 +40,14 @@ def test_threads_do_not_change_bits(setting, name, dtype):
             found.append(everything(arrays, activation=name))
     assert_all_same_bits(found[1], found[0])
     assert_all_same_bits(found[2], found[0])
+
+
+@pytest.mark.parametrize("setting", BIG, ids=str)
+def test_stores_past_the_caches_change_nothing(setting, dtype):
+    arrays = Arrays(setting, dtype)
+    kept = everything(arrays)
+    with stores_past_the_caches():
+        assert_all_same_bits(everything(arrays), kept)
 
 
 @pytest.mark.parametrize("setting", BIG, ids=str)

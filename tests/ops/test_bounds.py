@@ -147,7 +147,7 @@ def test_gradient_under_cancellation(where, dtype, centre, shape, axes):
     for op, divisor, options in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
         for gradients in ((dmean, dvar), (None, dvar)):
             given = tuple(None if g is None else where.of(g) for g in gradients)
-            dx = op.backward(given, where.of(x), axes, keepdims=True, **options)
+            dx = op.backward(given, where.of(x), axis=axes, keepdims=True, **options)
             scale = 2 * dvar.astype(np.longdouble) / divisor
             of_mean = (dmean if gradients[0] is not None else 0 * dmean).astype(wide.dtype) / count
             terms = (of_mean + 0 * wide, scale * (wide - mean))

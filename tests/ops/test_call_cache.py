@@ -183,7 +183,9 @@ def arrays_of(words: str, dtype: Any, rng: Any) -> tuple[Any, tuple[Any, ...], d
         return argument
 
     outs = tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
-    return entry, tuple(map(of, arguments)), {k: of(v) for k, v in options.items()}, outs
+    # Of normal numbers half are no weights.
+    named = {k: abs(of(v)) if k == "weights" else of(v) for k, v in options.items()}
+    return entry, tuple(map(of, arguments)), named, outs
 
 
 def flat(framework: Framework, result: Any) -> list[Any]:

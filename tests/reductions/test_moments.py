@@ -206,9 +206,9 @@ def test_gradients(dtype, layout, many_threads):
 
 def test_gradient_of_moments():
     x = draw(np.float64, (5, 4))
-    dx = fa.moments.backward((None, np.ones(5)), x, 1)
+    dx = fa.moments.backward((None, np.ones(5)), x, axis=1)
     np.testing.assert_allclose(dx, 2 * (x - x.mean(1, keepdims=True)), rtol=1e-9)
-    dx = fa.moments.backward((1.0, None), x, 1, out=x)
+    dx = fa.moments.backward((1.0, None), x, axis=1, out=x)
     assert dx is x
     np.testing.assert_allclose(dx, np.full((5, 4), 0.25))
 

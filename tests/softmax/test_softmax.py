@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, stores_past_the_caches
 from devices import DTYPES
 
 import fastact as fa
@@ -163,6 +163,16 @@ def test_threads_do_not_matter(op: Any) -> None:
         with fa.num_threads(1):
             assert_same_bits(op(x, axis=axis), y)
             assert_same_bits(op.backward(y, *saved, axis=axis), dx)
+
+
+@by_op
+@by_dtype
+def test_stores_past_the_caches_change_nothing(op: Any, dtype: str) -> None:
+    for shape, axis in SHAPES:
+        x = data(shape, dtype)
+        kept = op(x, axis=axis)
+        with stores_past_the_caches():
+            assert_same_bits(op(x, axis=axis), kept)
 
 
 @by_op

@@ -683,7 +683,7 @@ def test_other_functions_take_no_masks_and_indices(device):
             (m.sum_workspace, (0, wrong, wrong, ())),
             (m.sum_backward, (0, wrong, wrong, wrong, False, 0)),
             (m.broadcast, (wrong, wrong, False, 0)),
-            (m.moments_workspace, (wrong, wrong, (), True)),
+            (m.moments_workspace, (wrong, None, None, wrong, (), True)),
             (m.bias_act_forward, (0, x, short, None, x, 1, (), 0)),
             (m.bias_act_forward, (0, wrong, bias, None, wrong, 1, (), 0)),
             (m.norm_forward_workspace, (wrong, (1,), ())),

@@ -138,7 +138,7 @@ def test_gradient():
     dmean, dm2 = np.array([1.0, 2.0, 3.0]), np.array([0.5, -1.0, 2.0])
     with np.errstate(all="ignore"):
         expected = dmean / m.count + 2 * dm2 * (x - m.mean)
-    dx = fa.moments.backward((dmean, dm2), *saved, 0, skipna=True)
+    dx = fa.moments.backward((dmean, dm2), *saved, axis=0, skipna=True)
     np.testing.assert_allclose(dx, np.nan_to_num(expected), rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match="out must not share memory with x"):
-        fa.moments.backward((dmean, dm2), x, 0, skipna=True, out=x)
+        fa.moments.backward((dmean, dm2), x, axis=0, skipna=True, out=x)

@@ -26,7 +26,8 @@ from fastact import _cpu
 from fastact.check import reference
 from fastact.check.statistics import error, with_gaps
 
-OPS = [op for op in fa.ops.values() if op.family == "statistics"]
+# Those whose weights have a gradient are in test_weights.py.
+OPS = [op for op in fa.ops.values() if op.family == "statistics" and op.gradients == ("dx",)]
 SKIPPING = [op for op in OPS if op.skips]
 CORRECTED = [op for op in OPS if op.of in ("var", "std")]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -154,6 +155,20 @@ def test_without_nan_the_bits_are_those_of_all(op, dtype, shape, axes):
 
 
 # --- hard data, and little of it ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terms", [1, 19, 2048 + 37])  # less than a vector, a block and some more
+def test_the_only_nan_is_seen_wherever_it_is(isa, dtype, terms):
+    x = (np.arange(terms) % 3).astype(dtype)
+    total = int(x.astype(np.int64).sum())
+    for at in {*range(0, terms, 61), *range(max(terms - 80, 0), terms)}:
+        was, x[at] = x[at], np.nan
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a mean of nothing
+            sums = fa.nansum(x), fa.nanmean(x), fa.nansum(np.stack([x, x]), axis=1)[1]
+        x[at] = was
+        assert sums[0] == sums[2] == np.asarray(total - int(was), dtype), at
+        assert terms == 1 or sums[1] == np.asarray((total - int(was)) / (terms - 1), dtype), at
 
 
 def test_far_from_zero(backend):
@@ -332,17 +347,19 @@ def test_gradients(op, dtype, layout, backend):
         dy = np.random.default_rng(2).normal(size=tuple(y.shape)).astype(dtype)
         y.backward(torch.tensor(dy.astype(np.float64)))
         given = tuple(map(backend.of, (dy, x)))
-        dx = backend.numpy(op.backward(*given, axes, keepdims=True, **named))
+        dx = backend.numpy(op.backward(*given, axis=axes, keepdims=True, **named))
         expected = np.nan_to_num(wide.grad.numpy())
         eps = {2: 2.0**-7, 4: 2.0**-21, 8: 2.0**-42}[x.itemsize]
         scale = float(np.abs(expected).max())
         np.testing.assert_allclose(dx.astype(np.float64), expected, rtol=eps, atol=eps * scale)
         if backend is FRAMEWORKS[0]:
             twice = dx.copy()
-            op.backward(dy, x, axes, keepdims=True, out=twice, accumulate=True, **named)
+            op.backward(dy, x, axis=axes, keepdims=True, out=twice, accumulate=True, **named)
             np.testing.assert_allclose(twice.astype(float), 2 * dx.astype(float), rtol=2 * eps)
             alike = x.copy("K")  # the order of the axes in memory may show
-            assert_same_bits(op.backward(dy, alike, axes, keepdims=True, out=alike, **named), dx)
+            assert_same_bits(
+                op.backward(dy, alike, axis=axes, keepdims=True, out=alike, **named), dx
+            )
 
 
 @each_op

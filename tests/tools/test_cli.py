@@ -1,7 +1,9 @@
 """`python -m fastact`: what a person types, what comes out, and how it fails."""
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +17,7 @@ from normed import NORMS
 from processes import TIMEOUT
 
 import fastact as fa
-from fastact import _cpu, cli
+from fastact import _cpu, cli, terminal
 from fastact.bench import cpu, peers, shapes
 from fastact.bench.peers import COPY, FRESH, OURS
 from fastact.bench.workloads import FAMILIES, norms, work
@@ -27,6 +29,7 @@ from fastact.ops import op as fa_op
 from fastact.ops.bounds import Bounds, NormBounds, SumBounds
 from fastact.ops.norm import named_axes
 from fastact.ops.norm import norm as norm_of
+from fastact.runtime import config
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
@@ -446,19 +449,181 @@ def test_bad_words(words, message):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("missing", ["rich", "matplotlib"])
-def test_a_missing_extra_is_named(missing, tmp_path):
-    """Plots need matplotlib; without rich everything is plain text."""
-    (tmp_path / missing).mkdir()
-    (tmp_path / missing / "__init__.py").write_text("raise ImportError('not installed')\n")
-    words = ["bench", "mish", "--sizes", "64", "--peers", "numpy"]
-    if missing == "matplotlib":
-        words += ["--plot", str(tmp_path / "plot.png")]
-    done = fastact(*words, PYTHONPATH=str(tmp_path))
+@pytest.mark.parametrize("command", ["bench", "check"])
+def test_a_missing_extra_is_named(command, tmp_path):
+    """Plots need matplotlib, and say so before anything is computed."""
+    (tmp_path / "matplotlib").mkdir()
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = fastact(command, "mish", "--plot", str(tmp_path / "plot.png"), PYTHONPATH=paths)
+    assert done.returncode != 0
+    assert "fastact[bench]" in done.stderr
+    assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    if missing == "matplotlib":
-        assert done.returncode != 0
-        assert "fastact[bench]" in done.stderr + done.stdout
-    else:
-        assert done.returncode == 0, done.stderr
-        assert "× copy" in done.stdout
+
+
+@pytest.mark.parametrize("family", ["gated", "norms", "gates"])
+def test_what_an_extra_would_judge_is_left_out_without_it(family, tmp_path):
+    """A plain wheel has NumPy alone."""
+    for missing in ("mpmath", "ml_dtypes"):
+        (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    words = ["check", family, "--stride", "9973", "--isa", _cpu.isa()]
+    done = fastact(*words, PYTHONPATH=paths)
+    assert done.returncode == 0, done.stderr
+    assert "every bound holds" in done.stdout
+
+
+def test_nothing_but_numpy_is_imported():
+    """Of what is not asked for; a plain wheel has none of it."""
+    code = (
+        "import sys; from fastact import cli; cli.main(['info']); "
+        "cli.main(['check', 'relu', '--stride', '9973']); "
+        "cli.main(['bench', 'relu', '--sizes', '64', '--peers', 'numpy', '--seconds', '0.001']); "
+        "print({'torch', 'jax', 'matplotlib', 'rich'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize("command", [(), ("info",), ("check",), ("bench",)], ids=" ".join)
+def test_help_fits_a_terminal_and_has_examples(command):
+    done = fastact(*command, "--help", COLUMNS="80")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    examples = [line.split()[3:] for line in done.stdout.partition("examples:\n")[2].splitlines()]
+    assert len(examples) >= 2
+    for words in examples:  # of each, what stands before the words that explain it
+        known = [word for word in words if word.startswith("--")]
+        assert all(word in fastact(words[0], "--help").stdout for word in known)
+
+
+class Screen(io.StringIO):
+    """A terminal of 80 columns."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Call it to have a terminal from then on: what is written to its two streams."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def look():  # in the test itself: pytest has streams of its own for each phase
+        screens = Screen(), Screen()
+        monkeypatch.setattr(sys, "stdout", screens[0])
+        monkeypatch.setattr(sys, "stderr", screens[1])
+        return screens
+
+    return look
+
+
+def plain(text):
+    return re.sub(r"\x1b\[\d*[mK]", "", text)
+
+
+@pytest.mark.parametrize("peers", ["numpy", "numpy,torch"])
+@pytest.mark.usefixtures("torch_threads")
+def test_a_terminal_has_colours_and_a_bar_and_no_line_beyond_it(screen, monkeypatch, peers):
+    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+    words = ["bench", "mish", "layer_norm", "--sizes", "64", "--shapes", "short", "--peers", peers]
+    screens = screen()
+    assert cli.main([*words, "--directions", "forward", "--seconds", "0.001"]) == 0
+    shown, progress = (stream.getvalue() for stream in screens)
+    assert "\x1b[1m" in shown
+    assert max(map(len, plain(shown).splitlines())) <= 80
+    assert "128 × 32" in shown
+    assert "bench" in progress
+    assert progress.endswith("\r\x1b[K")  # and the bar is gone
+    assert max(len(plain(bar)) for bar in progress.split("\r")) < 80
+
+
+def test_a_column_stays_with_the_one_before_it(screen):
+    screen()
+    header = ["name", *(f"{s}peer{i}" for i in range(9) for s in ("", "× "))]
+    shown = terminal.table(
+        header,
+        [[*(4 * letter for letter in "abcdefghijklmnopqrs")]],
+        style=lambda column, cell: "red",
+    )
+    parts = [plain(part).splitlines() for part in shown.split("\n\n")]
+    assert len(parts) > 1
+    for head, line in parts:
+        name, *columns = head.split()
+        assert name == "name"
+        assert columns[0].startswith("peer")
+        assert columns[-1] == "×"
+        assert line.split()[0] == "aaaa"
+        assert len(head) <= 80
+
+
+def test_no_color_is_heard(screen, monkeypatch):
+    screen()
+    assert terminal.styled("text", "red") != "text"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert terminal.styled("text", "red") == "text"
+
+
+@pytest.mark.parametrize(
+    ("changed", "environ", "what", "cure"),
+    [
+        ({"isa": {"chosen": "v2"}}, {}, "it computes with v2", "unset FASTACT_ISA"),
+        ({"openmp": "not built: serial"}, {}, "without OpenMP", "a compiler that has OpenMP"),
+        (
+            {"threads": {"limit": 1, "default_from": "OMP_NUM_THREADS"}},
+            {"OMP_NUM_THREADS": "1"},
+            "OMP_NUM_THREADS allows one thread of 8 cores",
+            "unset OMP_NUM_THREADS",
+        ),
+        ({"call cache": "off"}, {}, "small calls take longer", "unset FASTACT_CALL_CACHE"),
+        (
+            {"cuda": {"available": False, "why": "no extension; build it"}},
+            {},
+            "there is a GPU here, and it is not used: no extension",
+            "build it",
+        ),
+        ({"isa": {"built": ["v2"], "supported": ["v2"], "chosen": "v2"}}, {}, "v9", "a wheel"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_cure(changed, environ, what, cure, monkeypatch, tmp_path):
+    monkeypatch.setattr(config, "_NVIDIA", str(tmp_path))
+    monkeypatch.setattr(config, "_ISA_FLAGS", {})
+    monkeypatch.setattr(config, "_cores", lambda: 8)
+    facts = {
+        "isa": {"built": ["v2", "v3"], "supported": ["v2", "v3"], "chosen": "v3"},
+        "openmp": "201511",
+        "threads": {"limit": 8, "default_from": "CPU affinity"},
+        "call cache": "on",
+        "cuda": {"available": True, "why": ""},
+    }
+    assert config.problems(facts, {}) == []
+    monkeypatch.setattr(config, "_ISA_FLAGS", {"v9": set()} if what == "v9" else {})
+    for key, value in changed.items():
+        facts[key] = facts[key] | value if isinstance(value, dict) else value
+    ((found, cured),) = config.problems(facts, environ)
+    assert what in found
+    assert cure in cured
+
+
+def test_errors_are_drawn(tmp_path, capsys, figures):
+    """Of activations over x, beside a peer; of other ops in units of their bounds."""
+    words = ["check", "relu", "softmax", "bias_act", "--stride", "9973", "--isa", _cpu.isa()]
+    words += ["--peers", "numpy", "--plot", str(tmp_path / "errors.png")]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    over_x, *others = figures
+    assert [axes.get_title() for axes in over_x.axes] == ["relu, forward", "relu, derivative"]
+    (legend,) = over_x.legends
+    assert {text.get_text() for text in legend.get_texts()} == {_cpu.isa(), "numpy", "bound"}
+    assert over_x.axes[0].get_yscale() == "log"
+    assert len(others) == 2
+    for figure in others:
+        lowest, highest = figure.axes[0].dataLim.intervalx
+        assert lowest > 0
+        assert highest <= 1
+    for family in ("activations", "softmax", "bias"):
+        file = tmp_path / f"errors_{family}.png"
+        assert file.stat().st_size > 10_000
+        assert f"drawn: {file}" in shown

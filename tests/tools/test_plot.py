@@ -94,6 +94,17 @@ def test_a_few_ops_are_drawn_in_one_picture(tmp_path, capsys, figures):
     assert titles == [
         f"{o}, {d}, float32" for o in ("mish", "sum") for d in ("forward", "backward")
     ]
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["fastact", "numpy", "torch", "a copy of the bytes"]
+    sizes, _, shapes, _ = figure.axes
+    assert sizes.get_yscale() == shapes.get_xscale() == "log"
+    ours = sizes.lines[0].get_ydata()  # a copy takes half of our time in what was made up
+    assert set(ours) == {0.5}
+    for artist in (legend, figure._suptitle, *figure.axes):
+        extent = artist.get_tightbbox()
+        assert figure.bbox.x0 - 1 <= extent.x0  # a pixel of a line's width
+        assert extent.x1 <= figure.bbox.x1 + 1
 
 
 def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):

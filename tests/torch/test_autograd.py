@@ -1,6 +1,7 @@
 """Gradients by torch's autograd: every op, every tensor, and autograd's own ways."""
 
 import gc
+import sys
 import weakref
 from textwrap import dedent
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import ACTIVATIONS
 from processes import run_python
 from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
 from fastact.ops.op import arrays_of
+from fastact.torch.autograd import recorder
 
 
 def by_hand(op: Any, named: dict[str, Any]) -> tuple[Any, ...]:
@@ -74,7 +77,42 @@ def test_the_entry_points_are_raw(op):
         del saved
 
 
+def frames_of(call: Any) -> int:
+    """How many functions of Python a call enters once it is known."""
+    for _ in range(3):
+        call()
+    entered = []
+    sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len(entered)
+
+
 @each_op
+def test_the_entry_points_take_what_requires_grad_as_fast(op):
+    """As they take other tensors: past the Python layer, where the call cache serves them."""
+    named = sample(op)
+    names = differentiated(op, named)
+    recorded = named | dict(zip(names, leaves(named, names), strict=True))
+    plain = frames_of(op.bound("forward", named))
+    assert frames_of(op.bound("forward", recorded)) == plain
+
+
+def test_an_output_that_requires_grad_is_refused_by_every_call():
+    x, out = torch.ones(2, 3), torch.empty(2, 3)
+    for entry in (fa.relu.forward, fa.layer_norm.forward):
+        for _ in range(4):
+            entry(x, out=out)
+        for _ in range(4):
+            with pytest.raises(TypeError, match="gets no gradient and must not require grad"):
+                entry(x, out=torch.empty(2, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in fa.ops.values() if not op.piecewise_linear], ids=lambda op: op.name
+)
 def test_a_second_derivative_is_an_error(op):
     named = sample(op)
     names = differentiated(op, named)
@@ -84,6 +122,56 @@ def test_a_second_derivative_is_an_error(op):
     (first, *_) = torch.autograd.grad(total, tensors, create_graph=True)
     with pytest.raises(RuntimeError, match=rf"fastact\.{op.name}: has no second derivative"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)
+def test_what_is_piecewise_linear(op):
+    """Its derivative is the same to both sides of whatever is no corner; and has a derivative."""
+    x = torch.linspace(-8, 8, 161, dtype=torch.float64) + 0.03
+    y, beside = (op.backward(1.0, *op.forward(at)[1]) for at in (x, x + 0.01))
+    assert op.piecewise_linear == torch.equal(y, beside)
+    if op.piecewise_linear:
+        x = x[::7].clone().requires_grad_()
+        assert torch.autograd.gradgradcheck(op, x)
+        (dx,) = torch.autograd.grad(op(x).square().sum(), x, create_graph=True)
+        expected = 2 * (op.backward(1.0, x) ** 2)
+        assert torch.allclose(torch.autograd.grad(dx.sum(), x)[0], expected)
+
+
+def test_a_penalty_on_gradients():
+    """As of the critic of a Wasserstein GAN: the gradient of the length of a gradient."""
+    w, x = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    found = []
+    for act in (fa.leaky_relu, torch.nn.functional.leaky_relu):
+        weight, given = w.clone().requires_grad_(), x.clone().requires_grad_()
+        (dx,) = torch.autograd.grad(act(given @ weight, 0.2).sum(), given, create_graph=True)
+        ((dx.norm(dim=1) - 1) ** 2).sum().backward()
+        found.append(weight.grad)
+    torch.testing.assert_close(*found)
+
+
+SEVERAL = [op for op in fa.ops.values() if len({*op.gradients}) > 1]
+
+
+@pytest.mark.parametrize("op", SEVERAL, ids=lambda op: op.name)
+def test_what_is_not_needed_is_not_computed(op):
+    """It is no output of `backward`: what is told to it is None there."""
+    named = sample(op)
+    names = differentiated(op, named)
+    for name in names if len(names) > 1 else []:
+        tensors = {**named, name: named[name].clone().requires_grad_()}
+        call = op.bound("call", tensors)
+        recorded = recorder(op, call.args, call.keywords)
+        outs: list[Any] = []
+
+        def backward(*args: Any, outs: list[Any] = outs, **options: Any) -> Any:
+            outs.extend(options["out"])
+            return op.backward(*args, **options)
+
+        recorded.backward = backward
+        sum(y.sum() for y in arrays_of(recorded(call.args, call.keywords))).backward()
+        place = op.differentiated.index(op.shares.get(name, name))
+        assert [out is not None for out in outs] == [i == place for i in range(len(outs))]
 
 
 @each_op
@@ -109,6 +197,19 @@ def test_what_is_saved_is_all_that_is_kept(op):
     assert torch.equal(got[0], expected[op.differentiated.index(names[0])])
 
 
+def test_no_tensor_is_remembered():
+    """How a call is recorded stays known, the call does not."""
+    gone = []
+    for _ in range(3):
+        x, w = torch.randn(2, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+        for y in (fa.layer_norm(x, w), fa.layer_norm(x, weight=w), fa.mean_var(x)[0]):
+            y.sum().backward()
+        gone += [weakref.ref(x), weakref.ref(w)]
+    del x, w, y
+    gc.collect()
+    assert not any(each() is not None for each in gone)
+
+
 def test_an_input_that_is_not_saved_is_let_go():
     w = torch.ones(3, requires_grad=True)
     x = w * 2
@@ -118,6 +219,28 @@ def test_an_input_that_is_not_saved_is_let_go():
     gc.collect()
     assert gone() is None
     y.sum().backward()
+
+
+NUMBERS = [
+    (op, name)
+    for op in ACTIVATIONS
+    for name, default in op.parameters.items()
+    if not isinstance(default, str)
+]
+
+
+@pytest.mark.parametrize(("op", "name"), NUMBERS, ids=str)
+def test_a_parameter_in_a_tensor(op, name):
+    """Backward is told it again, and each call its own."""
+    default = op.parameters[name]
+    x = torch.randn(7, dtype=torch.float64, requires_grad=True)
+    for value in (default, default + 0.25, default + 0.5):
+        for shape in ((), (1,)):
+            given = torch.full(shape, value, dtype=torch.float64)
+            (dx,) = torch.autograd.grad(op(x, **{name: given}).sum(), x)
+            assert torch.equal(
+                dx, op.backward(1.0, *op.forward(x, **{name: value})[1], **{name: value})
+            )
 
 
 def test_some_results_alone():
@@ -355,8 +478,30 @@ def test_one_framework_and_complex_gradients():
     with pytest.raises(TypeError, match="all arrays must come from one framework"):
         fa.layer_norm(torch.ones(3, **grad), np.ones(3))
     x = torch.ones(3, **grad)
-    (dx,) = torch.autograd.grad(fa.mish(x), x, torch.ones(3, dtype=torch.complex64).conj().real)
+    ones = torch.ones(3, dtype=torch.complex64)
+    (dx,) = torch.autograd.grad(fa.mish(x), x, ones.conj().real)
     assert dx.shape == (3,)
+    with pytest.raises(RuntimeError, match="Mismatch in dtype"):
+        torch.autograd.grad(fa.mish(x), x, ones)
+    y = fa.mish(x)
+    y.register_hook(lambda dy: dy.to(torch.complex64))
+    with pytest.raises(RuntimeError, match="changed the type"):
+        y.sum().backward()
+    for saved in (x, x.detach()):
+        with pytest.raises(TypeError, match=r"^fastact\.mish\.backward: dy must have dtype"):
+            fa.mish.backward(ones, saved)
+
+
+def test_one_device():
+    """With a gradient and without; the meta device is one that any machine has."""
+    x, meta = torch.ones(2, 3), torch.ones(3, device="meta")
+    for _ in range(3):
+        for first, second in ((x, meta), (meta.expand(2, 3), x[0])):
+            with pytest.raises(ValueError, match="all arrays must be on one device"):
+                fa.layer_norm(first, second)
+            with pytest.raises(ValueError, match="all arrays must be on one device"):
+                fa.gated(first, second.expand(2, 3))
+        x, meta = x.requires_grad_(), meta.requires_grad_()
 
 
 def test_no_torch_without_need():

@@ -123,6 +123,17 @@ def test_vmap_along_any_axis():
         torch.func.grad(torch.func.grad(fa.mish))(torch.tensor(1.0))
 
 
+def test_second_derivatives_of_torch_func():
+    """Of y(x)^2 where y is linear in pieces: 2 y'(x)^2, one by one and in a batch."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return fa.leaky_relu(x, 0.5) ** 2
+
+    second = torch.func.grad(torch.func.grad(f))
+    assert [float(second(torch.tensor(x))) for x in (-1.0, 2.0)] == [0.5, 2.0]
+    assert torch.func.vmap(second)(torch.tensor([-1.0, 2.0])).tolist() == [0.5, 2.0]
+
+
 @each_compiled
 def test_compiled_in_one_graph(op):
     named = sample(op)
@@ -172,6 +183,18 @@ def test_running_statistics_and_out_are_written_in_a_graph():
     assert torch.equal(mean, others[0])
     assert torch.equal(var, others[1])
     assert torch.equal(y, fa.mish(x))
+
+
+def test_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(torch.ones(3, 4)).requires_grad_()
+        y = fa.softmax(fa.mish(x))
+        (dx,) = torch.autograd.grad(y.sum(), x)
+    for made in (y, dx):
+        assert type(made) is FakeTensor
+        assert made.shape == (3, 4)
 
 
 def test_export():

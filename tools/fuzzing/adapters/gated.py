@@ -127,10 +127,12 @@ class Gated(Adapter):
         for i, ((exact, error), where) in enumerate(zip(parts, of, strict=True)):
             results.append(self._sum(request, values, i, exact, error, where, dtype))
         if bias is not None:
+            total = tiny.sum(axis=others)  # a sum has those of all its terms, whatever its dtype
             pair = [
                 case.packed(p, q, 0)
                 for p, q in zip(judged["dbias_a"], judged["dbias_b"], strict=True)
             ]
+            pair[1] = pair[1] + case.packed(total, total, 0)
             kept = summed.all(others)
             where = case.packed(kept, kept, 0) & (np.abs(pair[0]) < 1e300)
             results.append(self._sum(request, values, len(parts), *pair, where, made["bias"].dtype))

@@ -250,7 +250,7 @@ class Reductions(Adapter):
         ]
         if is_moments:
             found.insert(0, None)
-        return [*found, None] if request.entry == "forward" else found
+        return [*found, *(None for _ in op.saves)] if request.entry == "forward" else found
 
     def _gradient(
         self, request: Request, values: dict[str, Any], x: Any, mean: Any, d: Any,

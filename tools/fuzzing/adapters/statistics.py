@@ -1,4 +1,4 @@
-"""Sums, means, variances and deviations, of all elements or of what is not NaN."""
+"""Sums, means, variances and deviations, of all elements or of those that count."""
 
 from __future__ import annotations
 
@@ -11,14 +11,33 @@ import fastact as fa
 from fastact.check.reference import Statistics as Oracle
 from fastact.check.sum_axes import axes_of as summed
 
-from ..cases import FLOAT64, Draw, Request, number
+from ..cases import DTYPES, FLOAT64, Array, Draw, Request, Shape, number
 from ..judge import Expected, ulp
 from ..oracle import wide
-from .base import Adapter, added_to, full
+from .base import Adapter, added_to, full, is_made
 from .reductions import axes_of, one_run
 
 _VALUES = ("wide", "wide", "plain", "far", "constant", "specials")
 _TINY = 2.0**-1074
+
+
+_BOOL = np.dtype(bool)
+
+
+def drawn_weights(op: Any, draw: Draw, shape: Shape) -> dict[str, Array]:
+    """Weights and a mask, of what the op takes, each half of the time."""
+    r, takes, made = draw.r, op.entry_points["call"].defaults, {}
+    some = tuple(n if r.random() < 0.7 else 1 for n in shape)
+    if "weights" in takes and draw.chance(0.5):
+        dtype = draw.dtype if draw.chance(0.6) else r.choice(list(DTYPES.values()))
+        if draw.framework == "plain":
+            dtype = draw.dtype
+        values = r.choice(("positive", "small integers"))
+        made["weights"] = draw.array("weights", some if draw.chance(0.5) else shape, values, dtype)
+    if "where" in takes and draw.chance(0.3):
+        made["where"] = draw.array("where", some[r.randrange(len(some) + 1) :], "bits", _BOOL)
+    # A scalar of NumPy's may be Python's float: a number.
+    return {name: replace(array, form="array") for name, array in made.items()}
 
 
 class Statistics(Adapter):
@@ -35,17 +54,26 @@ class Statistics(Adapter):
         x = draw.leader("x", shape, r.choice(_VALUES if entry != "backward" else ("wide", "far")))
         if x.stored is not None:  # integers, which np.mean has as float64
             draw.dtype, x = FLOAT64, replace(x, dtype=FLOAT64)
+        more = drawn_weights(op, draw, shape) if x.form == "array" else {}
         notes = {"axes": axes, "shape": shape, "result": result}
         if entry != "backward":
-            outs = draw.outs([("y", result, draw.dtype)], {}, forbidden=(x,))
+            forbidden = (x, *more.values())
+            outs = draw.outs([("y", result, draw.dtype)], {}, forbidden=forbidden)
+            named |= more
             return Request(
                 op.name, entry, draw.framework, draw.dtype, (x,), named, notes=notes, **outs
             )
         dy = draw.array("dy", result, "wide", number=True)
-        outs = draw.outs([("dx", shape, draw.dtype)], {0: (x,)}, forbidden=(dy,), accumulates=True)
-        return Request(
-            op.name, entry, draw.framework, draw.dtype, (dy, x), named, notes=notes, **outs
-        )
+        args = (dy, x, *(more.get(name) for name in op.saves[1:]))
+        forbidden = (dy, *more.values())
+        outputs: list[Any] = [("dx", shape, draw.dtype)]
+        if len(op.gradients) == 1:
+            outs = draw.outs(outputs, {0: (x,)}, forbidden=forbidden, accumulates=True)
+        else:
+            w = more.get("weights")
+            outputs.append(w and ("dweights", w.shape, w.dtype))
+            outs = draw.outs(outputs, {}, forbidden=(x, *forbidden), skips=True, accumulates=True)
+        return Request(op.name, entry, draw.framework, draw.dtype, args, named, notes=notes, **outs)
 
     def layout_free(self, request: Request) -> bool:
         return one_run(request)
@@ -55,10 +83,15 @@ class Statistics(Adapter):
         at = 1 if request.entry == "backward" else 0
         x = wide(full(request.args[at], values), FLOAT64)
         correction = request.named["correction"].value if "correction" in request.named else 0
+        more = {a.name: full(a, values) for a in request.arrays if a.name in ("weights", "where")}
         with np.errstate(all="ignore"):
-            found = Oracle.of(x, notes["axes"], op.skips)
+            found = Oracle.of(x, notes["axes"], op.skips, **more)
             if at:
-                return [self._gradient(request, values, found, correction)]
+                dx = self._gradient(request, values, found, correction)
+                if len(op.gradients) == 1:
+                    return [dx]
+                both = (dx, self._weight_gradient(request, values, found))
+                return [g if is_made(request, i) else None for i, g in enumerate(both)]
             exact, std = found.statistic(op.of, correction), np.sqrt(found.m2 / found.count)
             # Infinities, too few elements and equal values, of which long doubles do not know, have
             # cases of their own in tests/statistics.
@@ -72,7 +105,31 @@ class Statistics(Adapter):
                 judged &= np.maximum(found.magnitude * found.count, found.m2) < 1e307
         back = lambda a: np.broadcast_to(a, found.count.shape).reshape(notes["result"])  # noqa: E731
         y = Expected(back(safe), back(allowed), True, back(judged))
-        return [y, None] if request.entry == "forward" else [y]
+        saved: list[Expected | None] = [None] * len(op.saves)
+        return [y, *saved] if request.entry == "forward" else [y]
+
+    def _weight_gradient(
+        self, request: Request, values: dict[str, Any], found: Oracle
+    ) -> Expected | None:
+        """Of each element, added up over those that share a weight."""
+        weights = request.args[2]
+        if weights is None:
+            return None
+        dy, dtype = wide(full(request.args[0], values), FLOAT64), weights.dtype
+        if request.args[0].form != "number":
+            dy = dy.reshape(found.count.shape)
+        with np.errstate(all="ignore"):
+            each = found.weight_gradient(dy) * np.ones(found.x.shape)
+            spread = (found.magnitude + found.largest) * np.abs(dy) / found.count
+            error = 2.0**-46 * spread * np.ones(each.shape) + ulp(each, dtype)
+        repeats = tuple(
+            i for i, (n, m) in enumerate(zip(weights.shape, each.shape, strict=True)) if n != m
+        )
+        base = wide(added_to(request, values, 1), FLOAT64)
+        with np.errstate(all="ignore"):
+            dw = each.sum(repeats, keepdims=True) + base
+            error = error.sum(repeats, keepdims=True) + ulp(np.abs(dw) + np.abs(base), dtype)
+        return Expected(dw, error, True, np.isfinite(dw) & np.isfinite(error))
 
     def _gradient(
         self, request: Request, values: dict[str, Any], found: Oracle, correction: float
@@ -82,7 +139,7 @@ class Statistics(Adapter):
         if request.args[0].form != "number":
             dy = dy.reshape(found.count.shape)
         dx = found.gradient(op.of, dy, correction)
-        slope = dy * found.slope(op.of, correction) * np.ones(dx.shape)
+        slope = dy * found.slope(op.of, correction) * found.weights
         magnitude = found.magnitude + found.largest
         error = op.bounds.allowed_gradient(dx, slope, magnitude, dtype)
         base = wide(added_to(request, values, 0), FLOAT64)

@@ -1,7 +1,7 @@
-"""The tables of README.md that the ops and the benchmark know better: its ops, bounds and times.
+"""The tables of docs/results/overview.md, which the ops and the benchmark know: ops, bounds, times.
 
-    python tools/readme_tables.py            # rewrites them
-    python tools/readme_tables.py --check    # fails where README says anything else
+    python tools/overview_tables.py            # rewrites them
+    python tools/overview_tables.py --check    # fails where the page says anything else
 
 Ops and bounds come from `fastact.ops`; times from what `python -m fastact bench --all --results
 docs/results` has written to the folder of one kind of machine. Of which machine the tables of times
@@ -25,8 +25,8 @@ from fastact import ops
 from fastact.bench.report import times
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "README.md"
-MEASURED = re.compile(r"\]\((docs/results/[^/)]+)/bench\.md\)")
+PAGE = ROOT / "docs/results/overview.md"
+MEASURED = re.compile(r"\]\(([^/)]+)/bench\.md\)")
 
 _COLUMNS = (("forward", "torch"), ("backward", "torch"), ("forward", "numpy"))
 _SIZES = (64, 50_000, 1_000_000)
@@ -103,7 +103,7 @@ def _what(cells: Sequence[str], known: set[str]) -> str:
     for more in ("", ", identity"):
         if written + more in known:
             return written + more
-    raise SystemExit(f"readme_tables: {cells[0]} {written}: not among what was measured")
+    raise SystemExit(f"overview_tables: {cells[0]} {written}: not among what was measured")
 
 
 def _row(line: str, measured: Measured) -> str:
@@ -126,8 +126,8 @@ def of_times(part: str) -> str:
     """The rows that are there, measured anew."""
     link = MEASURED.search(part)
     if link is None:
-        raise SystemExit("readme_tables: README has no link to the bench.md of a machine")
-    text = (ROOT / link[1] / "bench.json").read_text(encoding="utf-8")
+        raise SystemExit("overview_tables: there is no link to the bench.md of a machine")
+    text = (PAGE.parent / link[1] / "bench.json").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = json.loads(text)["rows"]
     most = max(row["threads"] for row in rows)
     measured = {
@@ -142,12 +142,12 @@ PARTS: dict[str, Callable[[str], str]] = {"ops": of_ops, "bounds": of_bounds, "b
 
 
 def rewritten(page: str) -> str:
-    """README with its tables as they have to be."""
+    """The page with its tables as they have to be."""
     for mark, table in PARTS.items():
         between = rf"(?<=<!-- {mark}:begin -->\n).*?(?=\n<!-- {mark}:end -->)"
         page, count = re.subn(between, lambda part: table(part[0]), page, flags=re.DOTALL)  # noqa: B023
         if count != 1:
-            raise SystemExit(f"readme_tables: README has {count} parts marked {mark}")
+            raise SystemExit(f"overview_tables: {PAGE.name} has {count} parts marked {mark}")
     return page
 
 
@@ -162,7 +162,7 @@ def main() -> None:
     elif new != page:
         pairs = zip(page.splitlines(), new.splitlines(), strict=False)
         first = next((f"-{a}\n+{b}" for a, b in pairs if a != b), "")
-        sys.exit(f"README.md differs: run python tools/readme_tables.py\n{first}")
+        sys.exit(f"{PAGE.name} differs: run python tools/overview_tables.py\n{first}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""The benchmark of the bridges: what it compares is the same, and pages are made in pieces."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+if not TOOLS.is_dir():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+
+from bench_bridges import (  # noqa: E402
+    MODELS,
+    PROGRAMS,
+    both,
+    in_turns,
+    of_numbers,
+    put_section,
+    squared,
+    table,
+    times,
+)
+
+
+def assert_close(ours, theirs):
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_the_same(name):
+    arguments = of_numbers(0, 8, 16), of_numbers(1, 8, 16), jax.numpy.arange(8)
+    calls = [partial(PROGRAMS[name], ops) for ops in both().values()]
+    assert_close(*(jax.value_and_grad(squared(call))(*arguments) for call in calls))
+
+
+@pytest.mark.thorough  # compiles six gradients
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_the_same(name):
+    found = []
+    for ops in both().values():
+        loss, arguments = MODELS[name](ops)
+        found.append(jax.jit(jax.value_and_grad(loss))(*arguments))
+    assert_close(*found)
+
+
+def test_a_page_in_pieces(tmp_path):
+    page = tmp_path / "page.md"
+    rows = table(["a", "b"], [["x", times(1.0, 2.0)], ["y", times(3.0, 2.0)]])
+    assert rows.splitlines()[2:] == ["| x | **0.50** |", "| y | 1.50 |"]
+    for heading, text in [("One", "first"), ("Two", rows), ("One", "second")]:
+        put_section(page, "jax", heading, text)
+    assert page.read_text() == (
+        f"# JAX with and without fastact\n\n## One\n\nsecond\n\n## Two\n\n{rows}\n"
+    )
+
+
+def test_a_first_call_does_not_count():
+    calls = []
+    assert list(in_turns({"one": lambda: calls.append(1)}, 3)) == ["one"]
+    assert len(calls) == 4

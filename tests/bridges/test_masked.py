@@ -1,0 +1,108 @@
+"""Statistics of masked arrays, beside np.ma's."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastact as fa
+
+MASKED = [
+    op
+    for op in fa.ops.values()
+    if op.family == "statistics" and "where" in op.entry_points["call"].defaults
+]
+AXES: Any = [None, 0, 1, -1, (0, 2), (), (0, 1, 2)]
+each_op = pytest.mark.parametrize("op", MASKED, ids=lambda op: op.name)
+
+
+def values(dtype: Any = np.float32, mask: Any = "some") -> Any:
+    x = np.random.default_rng(7).normal(1e3, 2, (4, 5, 6)).astype(dtype)
+    if mask == "some":
+        mask = np.random.default_rng(8).random(x.shape) < 0.4
+        mask[1, 2] = mask[:, 3, 4] = True
+        mask[0, 0, 1:] = True  # one is left
+        x[mask] = np.nan if np.issubdtype(dtype, np.floating) else 77
+    return np.ma.array(x, mask=mask)
+
+
+def theirs(op: Any, x: Any, axis: Any, keepdims: bool, correction: float) -> Any:
+    """np.ma's own, given a whole mask: without one its `var` leaves as NaN what its `std` masks."""
+    named = {"ddof": correction} if op.of in ("var", "std") else {}
+    wide = np.ma.array(x.data.astype(np.float64), mask=np.ma.getmaskarray(x))
+    with np.errstate(all="ignore"):
+        return getattr(np.ma, op.of)(wide, axis, keepdims=keepdims, **named)
+
+
+@each_op
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("mask", ["some", True, False, np.ma.nomask], ids=str)
+def test_as_np_ma_has_them(op, mask, axis, keepdims):
+    correction = 1 if op.of in ("var", "std") else 0
+    named: dict[str, Any] = {"correction": 1} if correction else {}
+    for dtype in (np.float16, np.float32, np.float64, np.int32):
+        x = values(dtype, mask)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            y = op(x, axis, keepdims=keepdims, **named)
+        like = theirs(op, x, axis, keepdims, correction)
+        assert isinstance(y, np.ma.MaskedArray) == isinstance(like, np.ma.MaskedArray)
+        assert (y is np.ma.masked) == (like is np.ma.masked)
+        assert (np.ma.getmaskarray(y) == np.ma.getmaskarray(like)).all()
+        eps = 1e-10 if dtype in (np.float64, np.int32) else 2 * np.finfo(dtype).eps
+        if dtype == np.float16 and op.of == "sum":
+            continue  # more than it holds
+        found, expected = (np.ma.filled(part.astype(np.float64), 0.0) for part in (y, like))
+        np.testing.assert_allclose(found, expected, eps, 1e-9)
+
+
+@each_op
+def test_nan_is_no_mask(op):
+    y = op(np.ma.array([[1.0, np.nan, 3.0], [2.0, 4.0, np.nan]], mask=[[0, 0, 1], [0, 0, 1]]), 1)
+    assert np.isnan(y.data[0]) == (not op.skips)
+    assert not np.ma.getmaskarray(y).any()
+
+
+@each_op
+def test_where_and_mask(op):
+    x = np.ma.array([1.0, 2.0, 4.0, 9.0], mask=[0, 0, 0, 1])
+    assert op(x, where=np.array([False, True, True, True])) == op(np.array([2.0, 4.0]))
+
+
+def test_weights():
+    x = np.ma.array([1.0, 2.0, 4.0], mask=[0, 0, 1])
+    weights = np.array([3.0, 1.0, 5.0])
+    assert fa.mean(x, weights=weights) == np.ma.average(x, weights=weights)
+
+
+def test_moments_count_what_is_there():
+    x = values()
+    m = fa.moments(x, 0)
+    assert (m.count == x.count(0)).all()
+    there = m.count > 0
+    wide = x.astype(np.longdouble)
+    np.testing.assert_allclose(m.mean[there], wide.mean(0).data[there].astype(float), 1e-14)
+    np.testing.assert_allclose(m.var()[there], wide.var(0).data[there].astype(float), 1e-9, 1e-20)
+    parts = fa.Moments.merge_many(fa.moments(part, 0) for part in (x[:1], x[1:3], x[3:]))
+    assert (parts.count == m.count).all()
+    np.testing.assert_allclose(parts.m2, m.m2, 1e-9, 1e-20)
+
+
+@each_op
+def test_refused(op):
+    x = values()
+    with pytest.raises(TypeError, match="out must be None for a masked array, whose mask"):
+        op(x, 0, out=np.zeros((5, 6), np.float32))
+    for call in (op.forward, lambda x: op.backward(1.0, x)):
+        with pytest.raises(TypeError, match="x must be a plain array, got a masked one"):
+            call(x)
+    with pytest.raises(TypeError, match="where must be a plain array, got a masked one"):
+        op(x, where=x > 0)
+    with pytest.raises(TypeError, match="where must have dtype bool, got float64"):
+        op(x, where=np.ones(6))
+    with pytest.raises(ValueError, match=r"where must broadcast to x's shape \(4, 5, 6\), got"):
+        op(x, where=np.ones(4, bool))
+    with pytest.raises(ValueError, match="axis must be from -3 to 2"):
+        op(x, 3)
