@@ -15,23 +15,24 @@ version = release = fastact.__version__
 extensions = [
     "myst_parser",
     "numpydoc",
+    "sphinx.ext.autodoc",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "formulas",
     "op_pages",
+    "top_level",
 ]
 exclude_patterns = [
     "_build",
     "_ext",
     "gallery/*.ipynb",
     "**/GALLERY_HEADER*",
-    "sg_execution_times.rst",
 ]
 nitpicky = True
-nitpick_ignore = [("py:obj", "Moments")]  # has no page yet
 suppress_warnings = ["config.cache"]
 
+autodoc_typehints = "none"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 numpydoc_show_class_members = False
@@ -43,6 +44,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 1e9,
+    "write_computation_times": False,
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
 }
@@ -52,14 +54,22 @@ html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_title = "fastact"
+html_favicon = "_static/logo.svg"
+html_context = {"default_mode": "auto"}  # the theme's script asks for it
 html_theme_options = {
+    "logo": {
+        "text": "fastact",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+    },
     "show_prev_next": False,
+    "header_links_before_dropdown": 8,
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+# Pages without others beside them have nothing to list.
+html_sidebars = {name: [] for name in ("index", "promises")}

@@ -7,7 +7,7 @@ In torch a network with layer norms and Mish learns the 8 x 8 images of sklearn'
 Its arrays go into one .npz file, and each of the servers, in a process of its own, reads the images
 of the test from it: with NumPy and fastact alone, with torch, with ONNX Runtime. They have to give
 the same labels. What is told of each is the time of a request on one thread, the memory of the
-process, and how much is installed for it.
+process, and how much is installed for it. A run of it: docs/results/inference.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -173,14 +174,18 @@ def serve(server: str, path: str, requests: int) -> dict[str, Any]:
 
 
 def installed(packages: tuple[str, ...]) -> float:
-    """Megabytes of packages on disk, and nan where that can't be told."""
+    """Megabytes of packages on disk, without what Python itself and tests have put there."""
     total = 0
     for name in packages:
         try:
             files = distribution(name).files or []
+            paths = [Path(str(file.locate())) for file in files]
         except PackageNotFoundError:  # not installed, but found in a source tree
-            return float("nan")
-        paths = [Path(str(file.locate())) for file in files]
+            spec = find_spec(name)
+            folders = (spec and spec.submodule_search_locations) or []
+            paths = [path for folder in folders for path in Path(folder).rglob("*")]
+        left_out = ("__pycache__", "_cuda_emulated")
+        paths = [path for path in paths if not any(part in str(path) for part in left_out)]
         total += sum(path.stat().st_size for path in paths if path.is_file())
     return total / 1e6
 

@@ -62,8 +62,14 @@ def _latex(node: ast.expr, outer: int) -> str:
             return rf"\begin{{cases}} {first} \\ {_latex(b, 0)} & \text{{else}} \end{{cases}}"
         case ast.Compare(left=a, ops=[op], comparators=[b]) if type(op) in _COMPARED:
             return f"{_latex(a, 0)} {_COMPARED[type(op)]} {_latex(b, 0)}"
+        case ast.Subscript(value=a, slice=index):
+            return f"{_latex(a, 4)}_{{{_latex(index, 0)}}}"
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return _call(name, [_latex(arg, 0) for arg in args])
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr=name)):
+            return _parted(_of_numpy(name, node.args, node.keywords), outer > 3)
+        case ast.Call(func=ast.Attribute(value=a, attr="reshape")):
+            return _latex(a, outer)
     raise _NoMathematics(ast.dump(node))
 
 
@@ -82,6 +88,38 @@ def _call(name: str, args: list[str]) -> str:
     else:
         head = _name(name) if name in _GREEK else rf"\operatorname{{{_plain(name)}}}"
     return rf"{head}\left({', '.join(args)}\right)"
+
+
+def _of_numpy(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> str:
+    """A function of NumPy; over which axes a sum is says the text."""
+    skips, name = name.startswith("nan"), name.removeprefix("nan")
+    total = r"\sum_{x_i \ne \mathrm{NaN}}" if skips else r"\sum_{i}"
+    less = "".join(f" - {_latex(k.value, 2)}" for k in keywords if k.arg == "ddof")
+    squares = rf"\frac{{1}}{{n{less}}} {total} \left({_each(args[0])} - \mu\right)^2"
+    match name:
+        case "sum":
+            return f"{total} {_each(args[0])}"
+        case "mean":
+            return rf"\frac{{1}}{{n}} {total} {_each(args[0])}"
+        case "var":
+            return squares
+        case "std":
+            return rf"\sqrt{{{squares}}}"
+        case "take":
+            return rf"{_latex(args[0], 4)}_{{\ldots {_latex(args[1], 0)} \ldots}}"
+        case "split":
+            return _call(name, [_latex(args[0], 0)])
+    raise _NoMathematics(name)
+
+
+def _each(of: ast.expr) -> str:
+    """The i-th of the terms of a sum."""
+    match of:
+        case ast.Name():
+            return f"{_latex(of, 4)}_i"
+        case ast.BinOp(left=ast.Name() as a, op=ast.Pow(), right=power):
+            return f"{_latex(a, 4)}_i^{{{_latex(power, 0)}}}"
+    return _latex(of, 3)
 
 
 def _parted(text: str, is_parted: bool) -> str:

@@ -1,30 +1,49 @@
 """A page for each op, from its spec, its documentation and docs/results, before Sphinx reads.
 
 An op that is registered has its page and its line in the lists of families; nothing is added here.
+What a page says besides, pitfalls and questions that it answers, is in docs/op_notes.toml.
 """
 
-import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
-import matplotlib
-import numpy as np
+import measured
+import pictures
 from formulas import latex
-from matplotlib.figure import Figure
 from numpydoc.docscrape_sphinx import SphinxDocString
 from sphinx.application import Sphinx
+from sphinx.errors import ConfigError
 
 import fastact as fa
-from fastact.bench.report import times
 from fastact.bench.workloads import FAMILIES
 from fastact.bench.workloads.work import Options
+from fastact.ops.bounds import Bounds
 
-PEERS = {"numpy": "NumPy", "torch": "torch"}
-_SPAN = np.linspace(-6.0, 6.0, 1201)
 _WHITE_SPACE = re.compile(r"\s+")
+_FAMILIES = {
+    "activations": "Activations",
+    "bias": "Bias and residual",
+    "gated": "Gated activations",
+    "gates": "Recurrent gates",
+    "norms": "Norms",
+    "reductions": "Sums and moments",
+    "softmax": "Softmax and loss",
+    "statistics": "Statistics",
+}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What pages are made of, beside the ops themselves."""
+
+    notes: Mapping[str, Any]
+    machines: Sequence[measured.Machine]
+    accuracy: Sequence[measured.Table]
 
 
 def families() -> dict[str, list[Any]]:
@@ -41,17 +60,19 @@ def summary(op: Any) -> str:
 # --- parts of a page ------------------------------------------------------------------------------
 
 
-def page(op: Any, folder: Path, measured: Mapping[str, Sequence[dict[str, Any]]]) -> str:
+def page(op: Any, sources: Sources) -> str:
     parts = [
         _title(op.name, "="),
-        summary(op),
-        *_formulas(op),
-        *(_pictures(op, folder) if op.family == "activations" else ()),
-        _documented(op, "call"),
-        *(_documented(op, entry) for entry in op.entry_points if entry != "call"),
-        _title("What is kept and what is moved", "-"),
-        _traffic(op),
-        *_speed(op, measured),
+        *([summary(op)] if summary(op).rstrip(".").lower() != op.name else ()),
+        *(f".. math:: {formula}" for formula in _formulas(op)),
+        *(_pictures(op) if _is_activation(op) else ()),
+        _facts(op),
+        *_pitfalls(op, sources.notes),
+        _title("Reference", "-"),
+        *(_documented(op, entry) for entry in op.entry_points),
+        *_accuracy(op, sources.accuracy),
+        *_speed(op, sources.machines),
+        *_answers(op, sources.notes),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -60,11 +81,23 @@ def _title(text: str, line: str) -> str:
     return f"{text}\n{line * len(text)}"
 
 
+def _is_activation(op: Any) -> bool:
+    return isinstance(op.bounds, Bounds)
+
+
 def _formulas(op: Any) -> Iterator[str]:
     told = _WHITE_SPACE.sub(" ", op.__doc__.strip().split("\n\n")[1])
     for formula in re.findall(r"``([^`]* = [^`]*)``", told):
         if (as_latex := latex(formula)) is not None:
-            yield f".. math:: {as_latex}"
+            yield as_latex
+
+
+def _pictures(op: Any) -> Iterator[str]:
+    yield _html(f'<div class="fa-pictures">{pictures.of_activation(op)}</div>')
+
+
+def _html(text: str) -> str:
+    return f".. raw:: html\n\n{indent(text, '   ')}"
 
 
 def _documented(op: Any, entry: str) -> str:
@@ -74,6 +107,9 @@ def _documented(op: Any, entry: str) -> str:
     text = str(
         SphinxDocString(dedent(_first_indented(function.__doc__)), {"show_class_members": False})
     )
+    text = text.replace("docs/conventions.md", ":doc:`/conventions`")
+    # An author's initial would begin a list.
+    text = re.sub(r"^( *)([A-Z])\. ", r"\1\\\2. ", text, flags=re.MULTILINE)
     head = f".. py:function:: fastact.{name}{op.entry_points[entry].signature}"
     return f"{head}\n\n{indent(_without_summary(text, entry), '   ')}"
 
@@ -91,14 +127,18 @@ def _without_summary(text: str, entry: str) -> str:
     return text.strip().partition("\n\n")[2] if entry == "call" else text
 
 
-def _traffic(op: Any) -> str:
-    saved = ", ".join(f"``{name}``" for name in op.saves) or "nothing"
-    gradients = ", ".join(f"``{name}``" for name in op.gradients) or "none"
-    rows = [("``forward`` saves", saved), ("``backward`` gives", gradients)]
+def _facts(op: Any) -> str:
+    rows = [
+        ("``forward`` saves", ", ".join(f"``{name}``" for name in op.saves) or "nothing"),
+        ("``backward`` gives", ", ".join(f"``{name}``" for name in op.gradients) or "none"),
+    ]
     if moved := _moved(op):
         rows.append(("memory moved, in copies of x", moved))
+    if _is_activation(op):
+        rows.append(("error of float32", _bounds(op.bounds)))
+        rows.append(("float16, bfloat16", "the float32 result, rounded once"))
     lines = "\n".join(f"   * - {left}\n     - {right}" for left, right in rows)
-    return f".. list-table::\n   :widths: 35 65\n\n{lines}"
+    return f".. list-table::\n   :class: facts\n\n{lines}"
 
 
 def _moved(op: Any) -> str:
@@ -111,117 +151,148 @@ def _moved(op: Any) -> str:
     return ", ".join(f"{direction} {ratio:.3g}" for direction, ratio in found.items())
 
 
-def _speed(op: Any, measured: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
-    """A table for each machine."""
-    yield _title("Speed", "-")
-    yield (
-        "How many times longer others take for the same, in one run; and the time over that of a "
-        "copy of the same bytes."
-    )
-    for machine, every in measured.items():
-        if rows := [row for row in every if row["op"] == op.name]:
-            yield f":doc:`/results/{machine}/bench`:"
-            yield _of_machine(rows)
+def _bounds(bounds: Bounds) -> str:
+    value = f"at most {bounds.forward_ulp:g} ULP" if bounds.forward_ulp else "none"
+    slope = f"{bounds.derivative_ulp:g} ULP" if bounds.derivative_ulp else "none"
+    if bounds.derivative_abs:
+        slope += f" or {bounds.derivative_abs:.2g} absolute"
+    return f"{value}; of the derivative {slope}"
 
 
-def _of_machine(rows: Sequence[dict[str, Any]]) -> str:
-    peers = [peer for peer in PEERS if any(peer in row["ratios"] for row in rows)]
-    head = ["", "", "dtype", "µs", "× copy", *(PEERS[peer] for peer in peers)]
-    table = [head]
-    for row in rows:
-        others = [times(row["ratios"].get(peer)) for peer in peers]
-        seconds = row["seconds"]
-        over_copy = f"{seconds['fastact'] / seconds['copy']:.2f}" if "copy" in seconds else "–"
-        took = f"{1e6 * seconds['fastact']:,.3g}"
-        table.append([row["direction"], row["what"], row["dtype"], took, over_copy, *others])
-    return _list_table(table)
+def _pitfalls(op: Any, notes: Mapping[str, Any]) -> Iterator[str]:
+    """Those of its family, its own, and what follows from its spec."""
+    told = [
+        *notes["ops"].get(op.name, {}).get("pitfalls", ()),
+        *notes["families"].get(op.family, {}).get("pitfalls", ()),
+    ]
+    if "backward" in op.entry_points:
+        if any(name != "shape" for name in op.saves):
+            told.append("What `forward` saves is not copied: leave it alone until `backward`.")
+        if again := ", ".join(f"`{name}`" for name in _options_of_both(op)):
+            told.append(f"`backward` has to be told again what the call was told: {again}.")
+    if told:
+        yield _title("Pitfalls", "-")
+        yield "\n".join(f"- {_code(text)}" for text in told)
 
 
-def _list_table(rows: Sequence[Sequence[str]]) -> str:
+def _options_of_both(op: Any) -> list[str]:
+    """What changes a result and is a parameter of `backward` too."""
+    call, backward = (op.entry_points[entry].defaults for entry in ("call", "backward"))
+    given = {*op.saves, "out", "stream", "accumulate"}
+    return [name for name in backward if name in call and name not in given]
+
+
+def _code(text: str) -> str:
+    """Markdown's inline code as reStructuredText's; roles of that stay."""
+    return re.sub(r"(:\w+:)?`([^`]+)`", lambda m: m[0] if m[1] else f"``{m[2]}``", text)
+
+
+def _accuracy(op: Any, every: Sequence[measured.Table]) -> Iterator[str]:
+    parts = list(measured.accuracy(op.name, every))
+    if parts:
+        yield _title("Accuracy", "-")
+        yield (
+            f"What was found, as ``python -m fastact check {op.name}`` finds it again. The bounds, "
+            "which hold for all input, stand in the notes above, and in ``op.bounds`` for programs."
+        )
+        yield from parts
+
+
+def _speed(op: Any, machines: Sequence[measured.Machine]) -> Iterator[str]:
+    parts = list(measured.speed(op.name, machines))
+    if parts:
+        yield _title("Speed", "-")
+        yield (
+            "How many times our time the fastest peer takes in the same run, with its name; bold "
+            f"where it is faster. ``python -m fastact bench {op.name}`` measures yours."
+        )
+        yield from parts
+
+
+def _answers(op: Any, notes: Mapping[str, Any]) -> Iterator[str]:
+    answers = notes["ops"].get(op.name, {}).get("answers", ())
+    if answers:
+        yield _title("Asked elsewhere", "-")
+        for answer in answers:
+            where = "/".join(answer["url"].split("/")[3:5])
+            yield f"- `{answer['title']} <{answer['url']}>`__ ({where}). {_code(answer['how'])}"
+
+
+# --- the list of all ------------------------------------------------------------------------------
+
+
+def index() -> str:
+    parts = [
+        _title("Ops", "="),
+        "A page for each: formula, pictures, pitfalls, reference, accuracy and speed. What they "
+        "share, from dtypes to ``out``, is said once: :doc:`/conventions`. Sets of moments that "
+        "merge have a page of their own: :doc:`/moments`.",
+    ]
+    for family, members in families().items():
+        title = _FAMILIES.get(family, family)
+        parts.append(_title(title, "-"))
+        activations = all(map(_is_activation, members))
+        parts.append(_cards(members) if activations else _lines(members))
+        names = "\n".join(f"   generated/{op.name}" for op in members)
+        parts.append(f".. toctree::\n   :hidden:\n   :caption: {title}\n\n{names}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(members: Sequence[Any]) -> str:
+    rows = [[f":doc:`generated/{op.name}`", summary(op)] for op in members]
     lines = [f"   {'*' if not i else ' '} - {cell}" for row in rows for i, cell in enumerate(row)]
-    return ".. list-table::\n   :header-rows: 1\n   :class: figures\n\n" + "\n".join(lines)
+    return ".. list-table::\n   :class: ops\n\n" + "\n".join(lines)
 
 
-# --- pictures -------------------------------------------------------------------------------------
-
-
-def _pictures(op: Any, folder: Path) -> Iterator[str]:
-    """The function with its derivative, and the error of float32 against that of float64."""
-    _curves(op).savefig(folder / f"{op.name}.svg", bbox_inches="tight")
-    _errors(op).savefig(folder / f"{op.name}_ulp.svg", bbox_inches="tight")
-    told = {"": f"{op.name} and its derivative from -6 to 6", "_ulp": "its error in float32"}
-    images = (
-        f"   .. image:: {op.name}{end}.svg\n      :alt: {alt}\n      :width: 49%"
-        for end, alt in told.items()
+def _cards(members: Sequence[Any]) -> str:
+    """The curves of functions, each a link to its page."""
+    cards = "".join(
+        f'<a class="fa-op" href="generated/{op.name}.html">{pictures.sparkline(op)}'
+        f"<code>{op.name}</code></a>"
+        for op in members
     )
-    yield ".. container:: pictures\n\n" + "\n\n".join(images)
+    return _html(f'<div class="fa-ops">{cards}</div>')
 
 
-def _figure(title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, fontsize=11)
-    axes.set_xlabel("x")
-    axes.grid(alpha=0.25)
-    return figure, axes
-
-
-def _curves(op: Any) -> Figure:
-    figure, axes = _figure(f"{op.name} and its derivative")
-    y, saved = op.forward(_SPAN)
-    axes.plot(_SPAN, y, label=op.name)
-    axes.plot(_SPAN, op.backward(np.ones_like(_SPAN), *saved), label="derivative", ls="--")
-    axes.legend(fontsize=9)
-    return figure
-
-
-def _errors(op: Any) -> Figure:
-    """Float64, whose own error is 2**-29 of a float32 unit, stands for the truth."""
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(-6, 6, 20_000)).astype(np.float32)
-    figure, axes = _figure("error of float32, in units in the last place")
-    narrow, wide = (
-        (op(v), op.backward(v * 0 + 1, *op.forward(v)[1])) for v in (x, x.astype(float))
-    )
-    for name, ours, true in zip(("value", "derivative"), narrow, wide, strict=True):
-        unit = np.spacing(np.maximum(np.abs(true), np.finfo(np.float32).tiny).astype(np.float32))
-        error = np.abs(ours.astype(float) - true) / unit
-        if name == "derivative" and op.bounds.derivative_abs:
-            # Near a root the bound is absolute.
-            error = np.where(np.abs(ours - true) <= op.bounds.derivative_abs, np.nan, error)
-        axes.plot(x, error, ".", ms=1.5, label=name, rasterized=True)
-    axes.axhline(op.bounds.forward_ulp, lw=1, ls=":", color="black", label="bound of the value")
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=9, markerscale=6)
-    return figure
+def overview(machines: Sequence[measured.Machine]) -> str:
+    """The picture of the front page, of the machine that was measured last."""
+    if not machines:
+        return ""
+    machine = max(machines, key=lambda machine: machine.facts.get("date", ""))
+    about = re.sub(r":doc:`(.*?) <.*?>`", r"\1", machine.about)
+    picture = pictures.overview(*measured.overview(machine))
+    return f'<figure class="fa-overview">{picture}<figcaption>{about}</figcaption></figure>\n'
 
 
 # --- the build ------------------------------------------------------------------------------------
 
 
 def write(app: Sphinx) -> None:
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    folder = Path(app.srcdir) / "ops" / "generated"
+    root = Path(app.srcdir)
+    folder = root / "ops" / "generated"
     folder.mkdir(parents=True, exist_ok=True)
-    measured = _measured(Path(app.srcdir) / "results")
-    index = [_title("Ops", "="), "What they share: :doc:`/conventions`."]
-    for family, members in families().items():
-        table = [["op", ""], *([f":doc:`generated/{op.name}`", summary(op)] for op in members)]
-        index += [_title(family, "-"), _list_table(table)]
-        names = "\n".join(f"   generated/{op.name}" for op in members)
-        index.append(f".. toctree::\n   :hidden:\n\n{names}")
-        for op in members:
-            _replace(folder / f"{op.name}.rst", page(op, folder, measured))
-    _replace(folder.parent / "index.rst", "\n\n".join(index) + "\n")
+    results = root / "results"
+    sources = Sources(
+        _notes(root / "op_notes.toml"), measured.machines(results), measured.tables(results)
+    )
+    for op in fa.ops.values():
+        replace(folder / f"{op.name}.rst", page(op, sources))
+    for left in folder.iterdir():
+        if left.stem not in fa.ops or left.suffix != ".rst":
+            left.unlink()  # of an op, or by an extension, of an earlier build
+    replace(folder.parent / "index.rst", index())
+    replace(folder.parent / "overview.html", overview(sources.machines))
 
 
-def _measured(results: Path) -> dict[str, list[dict[str, Any]]]:
-    """What `python -m fastact bench --results` wrote, by the folder of the machine."""
-    files = sorted(results.glob("*/bench.json"))
-    return {f.parent.name: json.loads(f.read_text(encoding="utf-8"))["rows"] for f in files}
+def _notes(file: Path) -> dict[str, Any]:
+    notes = tomllib.loads(file.read_text(encoding="utf-8"))
+    unknown = (set(notes["ops"]) - set(fa.ops)) | (set(notes["families"]) - set(families()))
+    if unknown:
+        raise ConfigError(f"{file.name}: there are no {', '.join(sorted(unknown))}")
+    return notes
 
 
-def _replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str) -> None:
     """Only where it differs, so that Sphinx reads again only what has changed."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")

@@ -1,10 +1,10 @@
 """
-The same bits in any batch
-==========================
+Inference that no batch changes
+===============================
 
 A service that gathers requests into batches wants the answer to a request not to depend on who else
-asked. Of fastact a row's result does not: not on the other rows, its place among them, or the
-number of threads.
+asked: to be *batch-invariant*. A row's result by fastact depends on neither the other rows nor its
+place among them, nor on the number of threads.
 """
 
 # %%
@@ -49,8 +49,9 @@ assert not any(differ[ours])
 figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
 place = np.arange(len(sizes))
 axes.bar(place - 0.2, differ[naive], 0.4, label="NumPy's formula")
-axes.bar(place + 0.2, differ[ours], 0.4, label="fastact.layer_norm")
+axes.bar(place + 0.2, differ[ours], 0.4, label="fastact.layer_norm: none")
 axes.set_xticks(place, sizes)
 axes.set(xlabel="requests in the batch", ylabel="elements with other bits")
-axes.legend()
+axes.set_ylim(0, 1.3 * max(differ[naive]))
+axes.legend(loc="upper left", ncols=2)
 plt.show()
