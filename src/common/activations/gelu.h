@@ -99,7 +99,7 @@ struct GeluTanh {
   FASTACT_HD T forward(T x) const {
     const T xc = at_least(x, C::kLow);  // above kHigh y is not used
     const T square = xc * xc;
-    const T factor = madd(square, C::kB, C::kA);
+    const T factor = madd(square, C::kB, approximate ? C::kA + C::kALow : C::kA);
     const T p = xc * factor;
     T y;
     if constexpr (approximate) {
