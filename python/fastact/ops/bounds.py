@@ -630,13 +630,17 @@ class GateBounds:
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 
 
-#: Of a sum of rough exponentials beside its largest, in u: 8, and what is far and counts together.
-ROUGH_SUM = 24.0
+#: Of a rough exponential whose exponent is small, in u: the exponent is rounded together with a
+#: power of two that results are scaled by, of at most 2^64 (src/common/math/elementary.h).
+ROUGH_EXP = 32.0
+
+#: Of a sum of such beside its largest, in u: as of one, and what is far and counts together.
+ROUGH_SUM = ROUGH_EXP + 16
 
 
 def _of_exponent(exponent: Any) -> Any:
     """The relative error of a rough exponential, in u; None: it is not rough."""
-    return 0.0 if exponent is None else 8 + np.abs(exponent)
+    return 0.0 if exponent is None else ROUGH_EXP + np.abs(exponent)
 
 
 def _times_log(share: Any) -> Any:
@@ -659,7 +663,7 @@ class SoftmaxBounds:
     Where it comes from. exp errs by 2 u and its sum by as much; the factor 1 / S is rounded, and so
     is the product. log1p(s) is made in double of such an s, and rounded with the rest.
 
-    Of 16-bit data on a GPU exponentials are rough: exp(d) has a relative error of (8 + |d|) u, and
+    Of 16-bit data on a GPU exponentials are rough: exp(d) has a relative error of (32 + |d|) u, and
     so a sum of them one of rough u.
     """
 
