@@ -6,13 +6,21 @@ every kernel, on any machine, and of instruction sets that the machine does not 
 
 from __future__ import annotations
 
+import platform
 import re
+import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import pytest
+
+from fastact import _cpu
 
 # The widest registers of each instruction set.
 REGISTERS = {"v2": "%xmm", "v3": "%ymm", "v4": "%zmm"}
+BUILT = [isa for isa in _cpu.build_info()["isas"] if isa in REGISTERS]
 
 LINE = re.compile(r"\s*([0-9a-f]+):\s+((?:(?:rep\w*|bnd|notrack|data16|cs|ds) +)*)(\S+)\s*([^#<]*)")
 # Beside a vector's own: constants, which lie at a place relative to the instruction.
@@ -23,6 +31,14 @@ SCALAR = re.compile(
 )
 # Moves of a number, which may be a parameter's, or of half a vector.
 PARTIAL_MOVE = re.compile(r"v?mov([dq]|s[sd]|[lh]p[sd])$")
+
+
+readable = pytest.mark.skipif(
+    platform.system() != "Linux" or platform.machine() != "x86_64" or not shutil.which("objdump"),
+    reason="reads x86-64 code of an ELF file by objdump",
+)
+
+Key = TypeVar("Key")
 
 
 class Instruction(NamedTuple):
@@ -51,6 +67,24 @@ class Instruction(NamedTuple):
 
 Code = dict[int, Instruction]
 Successors = dict[int, list[int]]
+
+
+def module_and_base() -> tuple[Path, int]:
+    """The file of the compiled module, and where it lies in this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, offset, _, _, *path = line.split(maxsplit=5)
+        if path == [_cpu.__file__] and int(offset, 16) == 0:
+            return Path(_cpu.__file__), int(addresses.partition("-")[0], 16)
+    raise LookupError(f"{_cpu.__file__} is not mapped")
+
+
+def code_of(addresses: Mapping[Key, int]) -> tuple[Code, dict[Key, int]]:
+    """The instructions of the translation unit around these kernels."""
+    module, base = module_and_base()
+    entries = {key: address - base for key, address in addresses.items()}
+    margin = 1 << 16  # the last kernel's code, and functions that the compiler set apart
+    start, stop = min(entries.values()), max(entries.values())
+    return disassemble(module, max(start - margin, 0), stop + margin), entries
 
 
 def disassemble(module: Path, start: int, stop: int) -> Code:

@@ -4,39 +4,10 @@ A functor with a branch, or a parameter that the compiler reads under a conditio
 over single elements: right, and 25 times slower. What is read here is the compiled module itself.
 """
 
-import platform
-import shutil
-from pathlib import Path
-
 import pytest
-from assembly import REGISTERS, disassemble, parse, problems
+from assembly import BUILT, code_of, parse, problems, readable
 
 from fastact import _cpu
-
-BUILT = [isa for isa in _cpu.build_info()["isas"] if isa in REGISTERS]
-
-readable = pytest.mark.skipif(
-    platform.system() != "Linux" or platform.machine() != "x86_64" or not shutil.which("objdump"),
-    reason="reads x86-64 code of an ELF file by objdump",
-)
-
-
-def module_and_base():
-    """The file of the compiled module, and where it lies in this process."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, _, offset, _, _, *path = line.split(maxsplit=5)
-        if path == [_cpu.__file__] and int(offset, 16) == 0:
-            return Path(_cpu.__file__), int(addresses.partition("-")[0], 16)
-    raise LookupError(f"{_cpu.__file__} is not mapped")
-
-
-def code_of(addresses):
-    """The instructions of the translation unit around these kernels."""
-    module, base = module_and_base()
-    entries = {key: address - base for key, address in addresses.items()}
-    margin = 1 << 16  # the last kernel's code, and functions that the compiler set apart
-    start, stop = min(entries.values()), max(entries.values())
-    return disassemble(module, max(start - margin, 0), stop + margin), entries
 
 
 @readable

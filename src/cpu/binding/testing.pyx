@@ -111,18 +111,21 @@ def gradient_by_input(int which, View dy, View x, View dx):
     run(table.backward[which][x.dtype][False], NULL, x.dtype, False, 3, arrays, element_count(x))
 
 
+cdef const KernelTable* kernels_of(str isa) except NULL:
+    cdef int i
+    for i in range(built_isas().count):
+        if built_isas().tables[i].isa == isa.encode():
+            return built_isas().tables[i]
+    raise ValueError(isa)
+
+
 def kernel_addresses(str isa):
     """The addresses of an instruction set's element-wise kernels, by name and dtype.
 
     It need not be one that this processor has: who disassembles the kernels does not run them.
     """
-    cdef const KernelTable* of = NULL
+    cdef const KernelTable* of = kernels_of(isa)
     cdef int i, k
-    for i in range(built_isas().count):
-        if built_isas().tables[i].isa == isa.encode():
-            of = built_isas().tables[i]
-    if of is NULL:
-        raise ValueError(isa)
     found = {}
     for k, dtype in enumerate(("float16", "bfloat16", "float32", "float64")):
         for i, name in enumerate(ACTIVATIONS):
@@ -140,4 +143,15 @@ def kernel_addresses(str isa):
             found[f"{name} term backward, accumulated", dtype] = <intptr_t>of.term_backward[i][k][1]
         found["moments backward", dtype] = <intptr_t>of.moments_backward[k][0]
         found["moments backward, accumulated", dtype] = <intptr_t>of.moments_backward[k][1]
+    return found
+
+
+def weighting_addresses(str isa):
+    """Likewise, of the kernels of weights and masks, all of which compute in double."""
+    cdef const ReduceTable* of = kernels_of(isa).reduce
+    cdef int i
+    found = {"choose": <intptr_t>of.choose}
+    for i in range(kWeightedGradients):
+        found[f"gradient {i}"] = <intptr_t>of.gradient[i][0]
+        found[f"gradient {i}, accumulated"] = <intptr_t>of.gradient[i][1]
     return found

@@ -115,8 +115,15 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kTerms
     const char* const kTermNames[1]
 
+    const int kWeightedGradients
+    ctypedef void (*WeightedGradientKernel)(
+        const double*, const double*, const double*, const double*, const double*, const double*,
+        cpp_bool, double*, int64_t
+    ) noexcept
+
     ctypedef struct ReduceTable:
-        pass
+        void (*choose)(double*, double*, const double*, cpp_bool, int64_t) noexcept
+        WeightedGradientKernel gradient[3][2]
 
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)

@@ -639,6 +639,10 @@ void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
   if (step == int64_t(sizeof(T)))
     for (; i + kVector <= n; i += kVector)
       store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
+  if (step == 0 && n > 0) {
+    const double number = to_double(*reinterpret_cast<const T*>(x));
+    for (; i < n; ++i) numbers[i] = number;
+  }
   for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
 }
 
@@ -690,25 +694,25 @@ void weigh(const double* x, const double* weights, const double* centre, int64_t
   }
 }
 
+// Nothing but numbers is asked for each element, or the loop would not be vectorised
+// (tests/statistics/test_weights.py).
+template <int of, bool accumulate>
 void gradient(const double* dy, const double* slope, const double* x, const double* weights,
-              const double* where, const double* mean, bool of_weights, bool skips, bool accumulate,
-              double* to, int64_t n) {
-  const auto each = [&](auto of) FASTACT_INLINED {
-    for (int64_t i = 0; i < n; ++i) {
-      const bool is_there = !where || where[i] != 0;
-      const double w = weight_of(x[i], of_weights || !weights ? 1.0 : weights[i], is_there, skips);
-      const double found = w == 0 ? 0.0 : of(slope[i] * dy[i], w, i);
-      to[i] = accumulate ? to[i] + found : found;
-    }
-  };
-  const auto d = [&](int64_t i) FASTACT_INLINED { return x[i] - mean[i]; };
-  if (!of_weights && !mean)
-    each([&](double s, double w, int64_t) FASTACT_INLINED { return gradient_of_mean(s, w); });
-  else if (!of_weights)
-    each([&](double s, double w, int64_t i)
-             FASTACT_INLINED { return gradient_of_second(s, w, d(i)); });
-  else
-    each([&](double s, double, int64_t i) FASTACT_INLINED { return gradient_of_weight(s, d(i)); });
+              const double* where, const double* mean, bool skips, double* __restrict to,
+              int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const double w = weight_of(x[i], weights[i], where[i] != 0, skips), s = slope[i] * dy[i];
+    double term;
+    if constexpr (of == kMeanByX)
+      term = gradient_of_mean(s, w);
+    else if constexpr (of == kSecondByX)
+      term = gradient_of_second(s, w, x[i] - mean[i]);
+    else
+      term = gradient_of_weight(s, x[i] - mean[i]);
+    const double found = w == 0 ? 0.0 : term;
+    to[i] = accumulate ? to[i] + found : found;
+  }
 }
 
 template <class T>
@@ -807,7 +811,9 @@ const ReduceTable reduce_table = {
     make_finite,
     choose,
     weigh,
-    gradient,
+    {{gradient<kMeanByX, false>, gradient<kMeanByX, true>},
+     {gradient<kSecondByX, false>, gradient<kSecondByX, true>},
+     {gradient<kMeanByWeights, false>, gradient<kMeanByWeights, true>}},
     FASTACT_EACH(row_moments),
 };
 

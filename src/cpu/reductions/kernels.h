@@ -145,6 +145,13 @@ struct Accumulator {
                 int64_t n);
 };
 
+// What a gradient is of, and by: of a mean by x, of what is made of m2 by x, of a mean by the
+// weights.
+enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
+using WeightedGradientKernel = void (*)(const double* dy, const double* slope, const double* x,
+                                        const double* weights, const double* where,
+                                        const double* mean, bool skips, double* to, int64_t n);
+
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
 
@@ -173,11 +180,10 @@ struct ReduceTable {
   // (period): begins anew after so many.
   void (*weigh)(const double* x, const double* weights, const double* centre, int64_t n,
                 int64_t period, double* first, double* second);
-  // to OUT, or IN/OUT +=, = the gradient with respect to x, or to the weights. Null: weights and
-  // mask of 1; the mean, where x is that of a mean.
-  void (*gradient)(const double* dy, const double* slope, const double* x, const double* weights,
-                   const double* where, const double* mean, bool of_weights, bool skips,
-                   bool accumulate, double* to, int64_t n);
+  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient. A mask that is not there is 1, and so
+  // are the weights for the gradient by them; for that of a mean by x any mean will do, and any x
+  // if none is skipped.
+  WeightedGradientKernel gradient[kWeightedGradients][2];
 
   // mean, m2 OUT (one): of a whole row of n contiguous terms.
   void (*row_moments[kDTypes])(const char* x, int64_t n, double* mean, double* m2);

@@ -10,7 +10,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStaged = 512;        // elements at a time: with products they fill 16 KiB
+constexpr int64_t kStaged = 512;        // elements at a time: with products they fill 16 KiB, and
+                                        // all that a gradient is made of 32
 constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
 constexpr int64_t kFewOutputs = 16;     // that make too short rows
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
@@ -207,23 +208,33 @@ struct GradientPieces {
   using G = WeightedGradient;
   const G& g;
   const StridedOperands& s;
-  alignas(64) double values[G::kOperands][kPiece];
-  alignas(64) char stage[kPiece * sizeof(double)];
+  alignas(64) double values[G::kOperands][kStaged];
+  alignas(64) double ones[kStaged];  // in the place of what is not read
+  alignas(64) char stage[kStaged * sizeof(double)];
 
-  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {}
+  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {
+    std::fill_n(ones, kStaged, 1.0);
+  }
+
+  bool is_read(int k) const {
+    if (k == G::kTo) return g.accumulate;
+    if (k == G::kX) return g.skips || g.of != kMeanByX;
+    if (k == G::kWeights && g.of == kMeanByWeights) return false;
+    return s.data[k];
+  }
 
   void run(int64_t first, int64_t end) {
+    const WeightedGradientKernel kernel = g.table->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
-      n = std::min(kPiece, end - first);
-      const double* in[G::kOperands] = {};
-      for (int k = g.accumulate ? G::kTo : G::kDy; k < G::kOperands; ++k) {
-        if (!s.data[k]) continue;
-        in[k] = values[k];
-        read(k, first, n, values[k]);
+      n = std::min(kStaged, end - first);
+      const double* in[G::kOperands];
+      for (int k = 0; k < G::kOperands; ++k) {
+        in[k] = is_read(k) ? values[k] : ones;
+        if (is_read(k)) read(k, first, n, values[k]);
       }
       double* const to = values[G::kTo];
-      g.table->gradient(in[G::kDy], in[G::kSlope], in[G::kX], in[G::kWeights], in[G::kWhere],
-                        in[G::kMean], g.of_weights, g.skips, g.accumulate, to, n);
+      kernel(in[G::kDy], in[G::kSlope], in[G::kX], in[G::kWeights], in[G::kWhere], in[G::kMean],
+             g.skips, to, n);
       write(first, n, to);
     }
   }
@@ -237,12 +248,13 @@ struct GradientPieces {
 
   void write(int64_t first, int64_t n, const double* from) {
     const int64_t item = s.items[G::kTo];
-    g.table->finish[s.dtypes[G::kTo]](from, nullptr, stage, n);
-    const char* at = stage;
+    const auto finish = g.table->finish[s.dtypes[G::kTo]];
     for_pieces(s.columns, G::kTo, s.data[G::kTo], first, n,
                [&](char* to, int64_t stride, int64_t size) {
-                 scatter_for(item)(to, at, stride, size);
-                 at += size * item;
+                 const bool is_row = stride == item && reinterpret_cast<uintptr_t>(to) % item == 0;
+                 finish(from, nullptr, is_row ? to : stage, size);
+                 if (!is_row) scatter_for(item)(to, stage, stride, size);
+                 from += size;
                });
   }
 };
@@ -294,7 +306,10 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
              const Operand* arrays, const int* dtypes, bool of_weights, bool skips,
              bool accumulate) {
   g->table = table;
-  g->of_weights = of_weights, g->skips = skips, g->accumulate = accumulate;
+  g->of = of_weights                             ? kMeanByWeights
+          : arrays[WeightedGradient::kMean].data ? kSecondByX
+                                                 : kMeanByX;
+  g->skips = skips, g->accumulate = accumulate;
   plan_axes(&g->operands, kernels, WeightedGradient::kOperands, arrays, dtypes, nullptr);
 }
 

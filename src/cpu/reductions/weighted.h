@@ -41,7 +41,8 @@ struct WeightedGradient {
 
   const ReduceTable* table;
   StridedOperands operands;
-  bool of_weights, skips, accumulate;
+  WeightedGradientOf of;
+  bool skips, accumulate;
 };
 
 // arrays: in the order above, of dtypes[k] and of one shape, with strides of 0 where they repeat.
