@@ -31,9 +31,13 @@ FASTACT_HD double weight_of(double x, double w, bool is_there, bool skips) {
 
 // What a gradient dy is for an element, of slope times dy: by x of a mean, or of a variance or
 // deviation, with d = x - mean; or by the weights, of a mean.
-FASTACT_HD double gradient_of_mean(double slope, double w) { return w == 0 ? 0.0 : slope * w; }
+FASTACT_HD double gradient_of_mean(double slope, double w) {
+  const double gradient = slope * w;
+  return w == 0 ? 0.0 : gradient;
+}
 FASTACT_HD double gradient_of_second(double slope, double w, double d) {
-  return w == 0 ? 0.0 : slope * w * d;
+  const double gradient = slope * w * d;
+  return w == 0 ? 0.0 : gradient;
 }
 FASTACT_HD double gradient_of_weight(double slope, double d) { return slope * d; }
 

@@ -117,8 +117,7 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
 
     const int kWeightedGradients
     ctypedef void (*WeightedGradientKernel)(
-        const double*, const double*, const double*, const double*, const double*, const double*,
-        cpp_bool, double*, int64_t
+        const double*, const double*, const double*, const double*, const double*, double*, int64_t
     ) noexcept
 
     ctypedef struct ReduceTable:

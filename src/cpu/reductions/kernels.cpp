@@ -657,19 +657,16 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
+// By steps, each of one choice: GCC takes apart a loop with several at -O2, and does not vectorise
+// it (tests/statistics/test_weights.py).
 void choose(double* x, double* weights, const double* where, bool skips, int64_t n) {
-  const auto each = [&](auto is_there) FASTACT_INLINED {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const double w = weight_of(x[i], weights[i], is_there(i), skips);
-      weights[i] = w;
-      x[i] = w == 0 ? 0.0 : x[i];
-    }
-  };
   if (where)
-    each([&](int64_t i) FASTACT_INLINED { return where[i] != 0; });
-  else
-    each([](int64_t) FASTACT_INLINED { return true; });
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) weights[i] = where[i] != 0 ? weights[i] : 0.0;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) weights[i] = weight_of(x[i], weights[i], true, skips);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] = weights[i] == 0 ? 0.0 : x[i];
 }
 
 template <bool has_second>
@@ -694,23 +691,20 @@ void weigh(const double* x, const double* weights, const double* centre, int64_t
   }
 }
 
-// Nothing but numbers is asked for each element, or the loop would not be vectorised
-// (tests/statistics/test_weights.py).
 template <int of, bool accumulate>
 void gradient(const double* dy, const double* slope, const double* x, const double* weights,
-              const double* where, const double* mean, bool skips, double* __restrict to,
-              int64_t n) {
+              const double* mean, double* __restrict to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const double w = weight_of(x[i], weights[i], where[i] != 0, skips), s = slope[i] * dy[i];
-    double term;
+    const double w = weights[i], s = slope[i] * dy[i];
+    double found;
     if constexpr (of == kMeanByX)
-      term = gradient_of_mean(s, w);
+      found = gradient_of_mean(s, w);
     else if constexpr (of == kSecondByX)
-      term = gradient_of_second(s, w, x[i] - mean[i]);
+      found = gradient_of_second(s, w, x[i] - mean[i]);
     else
-      term = gradient_of_weight(s, x[i] - mean[i]);
-    const double found = w == 0 ? 0.0 : term;
+      found = gradient_of_weight(s, x[i] - mean[i]);
+    if constexpr (of == kMeanByWeights) found = w == 0 ? 0.0 : found;
     to[i] = accumulate ? to[i] + found : found;
   }
 }

@@ -149,8 +149,8 @@ struct Accumulator {
 // weights.
 enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
 using WeightedGradientKernel = void (*)(const double* dy, const double* slope, const double* x,
-                                        const double* weights, const double* where,
-                                        const double* mean, bool skips, double* to, int64_t n);
+                                        const double* weights, const double* mean, double* to,
+                                        int64_t n);
 
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
@@ -180,9 +180,8 @@ struct ReduceTable {
   // (period): begins anew after so many.
   void (*weigh)(const double* x, const double* weights, const double* centre, int64_t n,
                 int64_t period, double* first, double* second);
-  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient. A mask that is not there is 1, and so
-  // are the weights for the gradient by them; for that of a mean by x any mean will do, and any x
-  // if none is skipped.
+  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
+  // of ones, for that by the weights. Of a mean by x, x and mean may be any numbers.
   WeightedGradientKernel gradient[kWeightedGradients][2];
 
   // mean, m2 OUT (one): of a whole row of n contiguous terms.

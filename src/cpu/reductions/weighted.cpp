@@ -209,12 +209,9 @@ struct GradientPieces {
   const G& g;
   const StridedOperands& s;
   alignas(64) double values[G::kOperands][kStaged];
-  alignas(64) double ones[kStaged];  // in the place of what is not read
   alignas(64) char stage[kStaged * sizeof(double)];
 
-  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {
-    std::fill_n(ones, kStaged, 1.0);
-  }
+  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {}
 
   bool is_read(int k) const {
     if (k == G::kTo) return g.accumulate;
@@ -227,15 +224,16 @@ struct GradientPieces {
     const WeightedGradientKernel kernel = g.table->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
-      const double* in[G::kOperands];
-      for (int k = 0; k < G::kOperands; ++k) {
-        in[k] = is_read(k) ? values[k] : ones;
-        if (is_read(k)) read(k, first, n, values[k]);
-      }
-      double* const to = values[G::kTo];
-      kernel(in[G::kDy], in[G::kSlope], in[G::kX], in[G::kWeights], in[G::kWhere], in[G::kMean],
-             g.skips, to, n);
-      write(first, n, to);
+      for (int k = 0; k < G::kOperands; ++k)
+        if (is_read(k))
+          read(k, first, n, values[k]);
+        else
+          std::fill_n(values[k], n, 1.0);
+      g.table->choose(values[G::kX], values[G::kWeights],
+                      s.data[G::kWhere] ? values[G::kWhere] : nullptr, g.skips, n);
+      kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
+             values[G::kMean], values[G::kTo], n);
+      write(first, n, values[G::kTo]);
     }
   }
 
