@@ -657,16 +657,18 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
-// By steps, each of one choice: GCC takes apart a loop with several at -O2, and does not vectorise
-// it (tests/statistics/test_weights.py).
+// The mask by itself: with that choice, too, GCC would take the loop apart at -O2, and not
+// vectorise it (tests/statistics/test_weights.py).
 void choose(double* x, double* weights, const double* where, bool skips, int64_t n) {
   if (where)
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) weights[i] = where[i] != 0 ? weights[i] : 0.0;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) weights[i] = weight_of(x[i], weights[i], true, skips);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] = weights[i] == 0 ? 0.0 : x[i];
+  for (int64_t i = 0; i < n; ++i) {
+    const double w = weight_of(x[i], weights[i], true, skips);
+    weights[i] = w;
+    x[i] = w == 0 ? 0.0 : x[i];
+  }
 }
 
 template <bool has_second>

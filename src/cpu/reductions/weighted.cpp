@@ -211,7 +211,9 @@ struct GradientPieces {
   alignas(64) double values[G::kOperands][kStaged];
   alignas(64) char stage[kStaged * sizeof(double)];
 
-  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {}
+  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {
+    for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
+  }
 
   bool is_read(int k) const {
     if (k == G::kTo) return g.accumulate;
@@ -225,16 +227,20 @@ struct GradientPieces {
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
       for (int k = 0; k < G::kOperands; ++k)
-        if (is_read(k))
-          read(k, first, n, values[k]);
-        else
-          std::fill_n(values[k], n, 1.0);
-      g.table->choose(values[G::kX], values[G::kWeights],
-                      s.data[G::kWhere] ? values[G::kWhere] : nullptr, g.skips, n);
+        if (is_read(k)) read(k, first, n, values[k]);
+      choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
              values[G::kMean], values[G::kTo], n);
       write(first, n, values[G::kTo]);
     }
+  }
+
+  void choose(int64_t n) {
+    const bool is_masked = s.data[G::kWhere], is_weighted = is_read(G::kWeights);
+    if (!is_masked && !is_weighted && !g.skips) return;
+    if (!is_weighted) std::fill_n(values[G::kWeights], n, 1.0);
+    g.table->choose(values[G::kX], values[G::kWeights], is_masked ? values[G::kWhere] : nullptr,
+                    g.skips, n);
   }
 
   void read(int k, int64_t first, int64_t n, double* to) const {
