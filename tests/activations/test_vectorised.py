@@ -11,9 +11,10 @@ from fastact import _cpu
 
 
 @readable
+@pytest.mark.parametrize("addresses", [_cpu.kernel_addresses, _cpu.weighting_addresses])
 @pytest.mark.parametrize("isa", BUILT)
-def test_kernels_are_vectorised(isa):
-    code, entries = code_of(_cpu.kernel_addresses(isa))
+def test_kernels_are_vectorised(isa, addresses):
+    code, entries = code_of(addresses(isa))
     found = {key: problems(code, entry, isa) for key, entry in entries.items()}
     assert {key: why for key, why in found.items() if why} == {}
 

@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from assembly import BUILT, code_of, problems, readable
 from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS
 from hypothesis import given, settings
@@ -543,11 +542,3 @@ def test_compiled_by_torch():
     x, w = torch.randn(3, 4), torch.rand(3, 4)
     compiled = torch.compile(lambda x, w: fa.mean(x, 1, weights=w), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, w), fa.mean(x, 1, weights=w))
-
-
-@readable
-@pytest.mark.parametrize("isa", BUILT)
-def test_kernels_are_vectorised(isa):
-    code, entries = code_of(_cpu.weighting_addresses(isa))
-    found = {key: problems(code, entry, isa) for key, entry in entries.items()}
-    assert {key: why for key, why in found.items() if why} == {}

@@ -658,7 +658,7 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
 }
 
 // The mask by itself: with that choice, too, GCC would take the loop apart at -O2, and not
-// vectorise it (tests/statistics/test_weights.py).
+// vectorise it (tests/activations/test_vectorised.py).
 void choose(double* x, double* weights, const double* where, bool skips, int64_t n) {
   if (where)
 #pragma omp simd
