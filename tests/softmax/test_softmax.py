@@ -175,6 +175,31 @@ def test_stores_past_the_caches_change_nothing(op: Any, dtype: str) -> None:
             assert_same_bits(op(x, axis=axis), kept)
 
 
+# Rows in bands, the last of them of fewer rows; in blocks, the last of them shorter; more than a
+# thread's buffer holds twice.
+@pytest.mark.parametrize("shape", [(67, 300), (35, 1000), (5, 2500), (3, 40000)], ids=str)
+@by_dtype
+def test_rows_that_are_stored_beside_later_ones(dtype: str, shape: tuple[int, int]) -> None:
+    """Rows of every kind among ordinary ones: without a maximum, far, empty, one block far below."""
+    rows, size = shape
+    x = data(shape, dtype)
+    x[0, 1], x[1, 2], x[2, 1:] = np.nan, np.inf, -np.inf
+    x[-1] *= 500
+    x[-2, size // 2 :] -= 300
+    mask = np.ones(shape, bool)
+    mask[rows // 2] = mask[-2, : size // 3] = False
+    for options in ({}, {"scale": 0.5}, {"mask": mask}):
+        kept = fa.softmax(x, axis=1, **options)
+        for threads in (1, 2):
+            with stores_past_the_caches(), fa.num_threads(threads):
+                assert_same_bits(fa.softmax(x, axis=1, **options), kept)
+                wide = np.zeros((rows, size + 3), x.dtype)
+                fa.softmax(x, axis=1, **options, out=wide[:, 1:-2])
+            assert_same_bits(np.ascontiguousarray(wide[:, 1:-2]), kept)
+            assert not wide[:, 0].any()
+            assert not wide[:, -2:].any()
+
+
 @by_op
 @by_dtype
 @pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)

@@ -34,23 +34,32 @@ typedef __m128i Streamed;
 inline void stream(char* to, Streamed v) { _mm_stream_si128(reinterpret_cast<Streamed*>(to), v); }
 #endif
 
+constexpr int64_t kLineBytes = 64;
+
+// to OUT, a cache line at its beginning, = from IN.
+inline void stream_line(const char* from, char* to) {
+#if defined(__SSE2__)
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kLineBytes; k += int64_t(sizeof(Streamed))) {
+    Streamed v;
+    memcpy(&v, from + k, sizeof v);
+    stream(to + k, v);
+  }
+#else
+  memcpy(to, from, kLineBytes);
+#endif
+}
+
 // to OUT (bytes) = from IN (bytes). Whoever lets others read it has to fence first: these stores
 // are not ordered with any that follow.
 inline void store_nontemporal(const char* from, char* to, int64_t bytes) {
   int64_t done = 0;
-#if defined(__SSE2__)
-  constexpr int64_t kLineBytes = 64, kStore = sizeof(Streamed);
   const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kLineBytes);
   if (head + kLineBytes <= bytes) {
     memcpy(to, from, head);
     for (done = head; done + kLineBytes <= bytes; done += kLineBytes)
-      for (int64_t k = done; k < done + kLineBytes; k += kStore) {
-        Streamed v;
-        memcpy(&v, from + k, sizeof v);
-        stream(to + k, v);
-      }
+      stream_line(from + done, to + done);
   }
-#endif
   memcpy(to + done, from + done, bytes - done);
 }
 

@@ -7,6 +7,7 @@
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/mixed.h"
+#include "cpu/simd/nontemporal.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -35,14 +36,73 @@ FASTACT_HD void prefetch_lines(const char* at) {
     __builtin_prefetch(at + byte, 0, locality);
 }
 
+// One row of LateProducts, whole cache lines at a time.
+template <class T>
+struct Product {
+  static constexpr int64_t kLine = int64_t(kCacheLine / sizeof(T));
+  const T* from;
+  T* to;
+  int64_t n;
+  T factor;
+  int64_t done;
+
+  FASTACT_HD void store_up_to(int64_t end) {
+    for (; done < end; ++done) to[done] = from[done] * factor;
+  }
+  FASTACT_HD void begin() {
+    const int64_t over = int64_t(reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
+    const int64_t head = over ? kLine - over : 0;
+    store_up_to(head < n ? head : n);
+  }
+  template <int most>
+  FASTACT_HD void lines() {
+#pragma GCC unroll 8
+    for (int line = 0; line < most; ++line) {
+      if (done + kLine > n) return;
+      alignas(kCacheLine) T values[kLine];
+#pragma omp simd
+      for (int k = 0; k < kLine; ++k) values[k] = from[done + k] * factor;
+      stream_line(reinterpret_cast<const char*>(values), reinterpret_cast<char*>(to + done));
+      done += kLine;
+    }
+  }
+  FASTACT_HD void end() {
+    while (done + kLine <= n) lines<1>();
+    store_up_to(n);
+  }
+};
+template <class T>
+constexpr Product<T> kNoProduct = {};
+
+template <class T>
+FASTACT_HD Product<T> product_of(const LateProducts& products, int64_t j) {
+  if (j >= products.rows) return kNoProduct<T>;
+  return {in<T>(products.exponentials.at + j * products.exponentials.stride),
+          out<T>(products.y.at + j * products.y.stride), products.n, T(products.factors[j]), 0};
+}
+
+template <class T>
+void store_row(Product<T> product) {
+  product.begin();
+  product.end();
+}
+
+template <class T>
+void store(const LateProducts& products) {
+  for (int64_t j = 0; j < products.rows; ++j) store_row(product_of<T>(products, j));
+}
+
 // y[i] = f(i), of elements that are y or disjoint from it. What is over of the last vector is
 // computed first, by one that overlaps the vectors before it, and written last.
 //
 // y is __restrict although it may be what f reads: an element is read before it is written, and
 // nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
 // several can't be mixed (FASTACT_MIXED).
-template <class T, class F>
-FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
+//
+// Of what is read next, one part in `parts` is prefetched.
+template <int parts = 1, class T, class F>
+FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
+                     Product<T> beside = kNoProduct<T>) {
   constexpr int kStep = int(kCacheLine / sizeof(T)), kMixed = 4 * kStep;
   const auto over = [&](int64_t first, auto count, T* __restrict to) FASTACT_INLINED {
 #pragma omp simd
@@ -50,19 +110,25 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
   };
   constexpr std::integral_constant<int, kStep> step;
   constexpr std::integral_constant<int, kMixed> mixed;
-  if (n < kStep) return over(0, int(n), y);
+  beside.begin();
+  if (n < kStep) {
+    over(0, int(n), y);
+    return beside.end();
+  }
   const int64_t whole = n / kStep * kStep;
   T last[kStep];
   if (whole < n) over(n - kStep, step, last);
-  const char *const read_next = next.at[0], *const beside = next.at[1];
+  const char *const read_next = next.at[0], *const written_next = next.at[1];
   int64_t i = 0;
   for (; i + kMixed <= whole; i += kMixed) {
-    if (read_next) prefetch_lines<kMixed * sizeof(T), 3>(read_next + i * next.item);
-    if (beside) prefetch_lines<kMixed * sizeof(T), 2>(beside + i * next.item);
+    if (read_next) prefetch_lines<kMixed * sizeof(T) / parts, 3>(read_next + i * next.item / parts);
+    if (written_next) prefetch_lines<kMixed * sizeof(T), 2>(written_next + i * next.item);
     over(i, mixed, y + i);
+    beside.template lines<kMixed / kStep>();
   }
   for (; i < whole; i += kStep) over(i, step, y + i);
   if (whole < n) memcpy(y + n - kStep, last, sizeof last);
+  beside.end();
 }
 
 // y[i][j] = f(i * width + j, j)
@@ -137,16 +203,20 @@ FASTACT_HD bool has_nan(const T* z, int64_t n, int64_t step) {
   return found;
 }
 
-// The sum of n terms, on fixed lanes.
+// The sum of n terms, on fixed lanes; `half` is prefetched: of as many elements that are read next,
+// of `item` bytes.
 template <class T, class Load>
-FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms) {
+FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms, const char* half = nullptr,
+                         int64_t item = 0) {
   Vector lanes[kVectors];
 #pragma GCC unroll 16
   for (int k = 0; k < kVectors; ++k) lanes[k] = Vector{};
   int64_t i = 0;
-  for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes)
+  for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes) {
+    if (half) prefetch_lines<kSoftmaxLanes * sizeof(T) / 2, 3>(half + i * item / 2);
 #pragma GCC unroll 16
     for (int k = 0; k < kVectors; ++k) lanes[k] = load_terms(a, i + k * kVector, lanes[k]);
+  }
 #pragma GCC unroll 16
   for (int k = 0; k < kVectors; ++k, i += kVector)
     if (i + kVector <= n)
@@ -223,8 +293,8 @@ void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
 
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
 template <class T, bool apart>
-FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next, char* exponentials,
-                         TileStats* stats) {
+FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
+                         const LateProducts& products, char* exponentials, TileStats* stats) {
   const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z.at + j * z.stride); };
   T* const e = out<T>(exponentials);
   T max[kBand];
@@ -236,21 +306,26 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next, c
     const T* at = row(j);
     if (!is_near(max[j])) {
       far_block<T, apart>(at, n, e + j * n, stats, j);
+      if (j < products.rows) store_row(product_of<T>(products, j));
       continue;
     }
     const T top = max[j];
     const SoftmaxReference<T> beside = reference[j];
     stats->ones[j] = apart ? ones_of(at, n, top) : T(0);
-    each(
+    each<2>(
         e + j * n, n,
         [=](int64_t i) FASTACT_INLINED {
           const T value = exp_near(at[i], beside);
           return apart && at[i] == top ? T(0) : value;
         },
-        next.of(j));
+        next.of(j), product_of<T>(products, j));
   }
-  for (int64_t j = 0; j < m; ++j)
-    if (is_near(max[j])) stats->rest[j] = sum_of(e + j * n, n, Terms<T>{});
+  for (int64_t j = 0; j < m; ++j) {
+    if (!is_near(max[j])) continue;
+    const NextChunk then = next.of(j);
+    const char* const half = then.at[0] ? then.at[0] + n * then.item / 2 : nullptr;
+    stats->rest[j] = sum_of(e + j * n, n, Terms<T>{}, half, then.item);
+  }
 }
 
 // The lanes of a tile: kSoftmaxLanes of each of its rows.
@@ -579,6 +654,7 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
       {finish<T, false>, finish<T, true>},           \
       lower<T>,                                      \
       scale<T>,                                      \
+      store<T>,                                      \
       tile_scale<T>,                                 \
       exponentials<T>,                               \
       tile_exponentials<T>,                          \

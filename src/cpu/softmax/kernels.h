@@ -45,6 +45,33 @@ struct RowsOut {
   int64_t stride;
 };
 
+// What a kernel stores beside its own work, past the caches: y OUT = a factor times exponentials IN
+// of n elements, one a row. Stored all at once, they would hold the processor up: it can do nothing
+// else before memory has taken them.
+struct LateProducts {
+  RowsIn exponentials;
+  RowsOut y;
+  int64_t rows, n;
+  const double* factors;
+
+  LateProducts after(int64_t j) const {  // without the first j rows
+    return {{exponentials.at + j * exponentials.stride, exponentials.stride},
+            {y.at + j * y.stride, y.stride},
+            rows - j,
+            n,
+            factors + j};
+  }
+  // Of the elements from `column` on, `size` of them, of a row that has a factor a block.
+  LateProducts block(int64_t column, int64_t size, int64_t item) const {
+    if (rows == 0) return *this;
+    return {{exponentials.at + column * item, 0},
+            {y.at + column * item, 0},
+            rows,
+            size,
+            factors + column / kSoftmaxBlock};
+  }
+};
+
 struct SoftmaxKernels {
   // z OUT (n) = scale x IN (n) + mask IN (n); z is x or disjoint from it. [0]: no mask, [1]: bool,
   // -inf where it is false, [2]: of the compute type.
@@ -52,9 +79,9 @@ struct SoftmaxKernels {
 
   // Of a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z, and
   // the statistics OUT; [1]: the elements that are the maximum are counted apart, and their
-  // exponentials left out.
-  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next, char* exponentials,
-                   TileStats* stats);
+  // exponentials left out. products: of up to m rows.
+  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
+                   const LateProducts& products, char* exponentials, TileStats* stats);
   void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
                         TileStats* stats);
 
@@ -69,6 +96,7 @@ struct SoftmaxKernels {
 
   // y OUT = a factor times exponentials IN, one a row; y may be the exponentials.
   void (*scale)(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y);
+  void (*store)(const LateProducts& products);
   void (*tile_scale)(const char* exponentials, int64_t n, int64_t width, const double* factors,
                      char* y);
 

@@ -50,6 +50,8 @@ struct RowBlocks {
         row_bytes(size * s.compute_item),
         reader(s) {}
 
+  void end() const { reader.fence(); }  // of a partition
+
   template <class Visit>
   void for_blocks(Visit visit) const {
     for (int64_t column = 0; column < size; column += kSoftmaxBlock)
@@ -170,6 +172,8 @@ struct RowStatistics : RowBlocks {
   TileStats stats, block_stats;
   TileRows rows;
   double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
+  LateProducts products = {};     // of the rows before, whose exponentials lie in the other half
+  int64_t half = 0;               // of `tile`, in bytes from its beginning, that keeps exponentials
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
@@ -179,19 +183,21 @@ struct RowStatistics : RowBlocks {
         width(std::min(by_tiles ? tile_width(s) : band_of(s), most)) {}
 
   // Where the exponentials of a row are kept, from a column on.
-  char* kept(int64_t column) { return tile + column * s.compute_item; }
+  char* kept(int64_t column) { return tile + half + column * s.compute_item; }
 
-  // Of a band of m rows, or of one row. apart: as of SoftmaxKernels::block. keeps: the exponentials
-  // are kept. y: an operand whose rows are written next, or -1.
+  // Of a band of m rows, or of one row; `products` are stored beside it, of m rows at most. apart:
+  // as of SoftmaxKernels::block. keeps: the exponentials are kept. y: an operand whose rows are
+  // written next, or -1.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps, int y) {
     if (size <= kSoftmaxBlock) {
-      kernels.block[apart](z_band(x, first, m, tile), m, size, next_and_target(first, 0, m, x, y),
-                           tile, &stats);
+      kernels.block[apart](z_band(x, first, m, kept(0)), m, size,
+                           next_and_target(first, 0, m, x, y), products, kept(0), &stats);
     } else {
       for_blocks_of(first, [&](int64_t column, int64_t n) {
         const char* at = z(x, n, buffer);
         TileStats& found = column ? block_stats : stats;
         kernels.block[apart]({at, 0}, 1, n, next_and_target(first, column, 1, x, y),
+                             products.block(column, n, s.compute_item),
                              keeps ? kept(column) : buffer, &found);
         if (keeps) block_max[column / kSoftmaxBlock] = found.max[0];
         if (column) kernels.merge(&stats, block_stats, 1);

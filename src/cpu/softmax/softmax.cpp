@@ -10,11 +10,17 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Forward : RowStatistics {
-  const bool fits;  // all exponentials of a row, or of a tile, are kept
+  const bool fits;        // all exponentials of a row, or of a tile, are kept
+  bool is_put_off;        // y goes past the caches, beside the exponentials of the rows that follow
+  double factors[kBand];  // of `products`: of the rows of a band, or of the blocks of a row
 
   explicit Forward(const Softmax& a)
       : RowStatistics(a, kTileWidth), fits(size * width * s.compute_item <= kTileBytes) {
     if (a.kind != kLogSumExp) reader.bypass_caches(Softmax::kY);
+    constexpr int64_t kFewLines = 16;  // of a row: at its ends, a store reads the line before
+    is_put_off = a.kind == kSoftmax && !by_tiles && reader.bypasses(Softmax::kY) &&
+                 s.rows.count <= 1 && row_bytes >= kFewLines * kVectorBytes &&
+                 row_bytes * width <= kTileBytes / 2;
   }
 
   // A band of m rows, or one row.
@@ -24,8 +30,44 @@ struct Forward : RowStatistics {
          job.kind == kLogSumExp ? -1 : int(Softmax::kY));
     if (job.kind == kLogSumExp)
       for (int64_t j = 0; j < m; ++j) save(first + j, j);
+    else if (is_put_off)
+      put_off(first, m);
     else
       size <= kSoftmaxBlock ? short_rows(first, m) : long_row(first, keeps);
+  }
+
+  void put_off(int64_t first, int64_t m) {
+    store_products(m);
+    const RowsOut y = {s.row(Softmax::kY, first), s.rows.count ? s.rows.stride[Softmax::kY][0] : 0};
+    products = {{kept(0), row_bytes}, y, m, size, factors};
+    if (size <= kSoftmaxBlock)
+      for (int64_t j = 0; j < m; ++j) factors[j] = rows.is_void[j] ? 0.0 : rows.factor[j];
+    else
+      for_blocks_of(first, [&](int64_t column, int64_t n) {
+        const int64_t block = column / kSoftmaxBlock;
+        const double lower = kernels.lower(block_max[block], rows.max[0]);
+        factors[block] = rows.is_void[0] ? 0.0 : lower > 0 ? rows.factor[0] * lower : 1.0;
+        if (!(lower > 0) && !rows.is_void[0]) apply(z(Softmax::kX, n, buffer), n, kept(column));
+      });
+    half = half ? 0 : kTileBytes / 2;
+  }
+
+  // Those that the rows after them, m of them, have not stored.
+  void store_products(int64_t m) {
+    if (products.rows > m) {
+      if (size <= kSoftmaxBlock)
+        kernels.store(products.after(m));
+      else
+        for_blocks([&](int64_t column, int64_t n) {
+          kernels.store(products.block(column, n, s.compute_item));
+        });
+    }
+    products = {};
+  }
+
+  void end() {
+    store_products(0);
+    reader.fence();
   }
 
   void short_rows(int64_t first, int64_t m) {
@@ -216,7 +258,7 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
              [&](int64_t row, int64_t n) {
                frame.by_tiles ? frame.rows_of_tile(row, n) : frame.band(row, n);
              });
-    frame.reader.fence();
+    frame.end();
   });
 }
 
