@@ -43,6 +43,7 @@ void forward(const char* from, const char* bias, char* to, int64_t n, int64_t ah
   T* y = reinterpret_cast<T*>(to);
   const auto f = [&](int64_t i) FASTACT_INLINED { return a.forward(x[i] + b[i]); };
   const auto ask = [&](int64_t i) FASTACT_INLINED {
+    if (ahead == 0) return;
     prefetch(x + i, ahead);
     prefetch(y + i, ahead);
   };
@@ -58,6 +59,7 @@ void backward(const char* gradient, const char* from, const char* bias, char* to
   T* dx = reinterpret_cast<T*>(to);
   const auto f = [&](int64_t i) FASTACT_INLINED { return dy[i] * a.derivative(x[i] + b[i]); };
   const auto ask = [&](int64_t i) FASTACT_INLINED {
+    if (ahead == 0) return;
     prefetch(dy + i, ahead);
     prefetch(x + i, ahead);
     prefetch(dx + i, ahead);

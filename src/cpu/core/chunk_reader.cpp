@@ -182,16 +182,24 @@ namespace {
 
 // AMD's processors write memory a quarter faster without reading it first, from where a cache keeps
 // little; Intel's take up to half as long again (docs/design/norms.md).
-int64_t bytes_that_bypass() {
+bool is_amd() {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
   __builtin_cpu_init();
-  if (__builtin_cpu_is("amd")) return 32 << 20;
+  return __builtin_cpu_is("amd");
+#else
+  return false;
 #endif
-  return std::numeric_limits<int64_t>::max();
 }
+
+int64_t bytes_that_bypass() { return is_amd() ? 32 << 20 : std::numeric_limits<int64_t>::max(); }
 std::atomic<int64_t> nontemporal_bytes{bytes_that_bypass()};
 
 }  // namespace
+
+bool prefetches_next_chunk() {
+  static const bool does = !is_amd();
+  return does;
+}
 
 int64_t bypass_caches_from(int64_t bytes) { return nontemporal_bytes.exchange(bytes); }
 

@@ -78,13 +78,18 @@ struct Chunks {
   const StridedOperands& s;
   ChunkReader reader;
   int64_t at_row = 0, at_column = 0, count = 0;
-  int64_t ahead = 0;  // bytes from this chunk to the next one
+  int64_t ahead = 0;  // bytes from this chunk to the next one; 0: it is not prefetched
+  const bool prefetches;
 
-  explicit Chunks(const FusedPlan& p) : plan(p), s(p.operands), reader(p.operands) {}
+  explicit Chunks(const FusedPlan& p)
+      : plan(p),
+        s(p.operands),
+        reader(p.operands),
+        prefetches(s.item == s.compute_item && prefetches_next_chunk()) {}
 
   void go(int64_t row, int64_t column, int64_t n, int64_t elements_ahead) {
     at_row = row, at_column = column, count = n;
-    ahead = elements_ahead * s.item;
+    if (prefetches) ahead = elements_ahead * s.item;
     reader.go(row, column, n);
   }
 

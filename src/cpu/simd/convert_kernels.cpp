@@ -7,13 +7,23 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// What follows is prefetched, as far ahead as this is long: the next chunk is converted when this
+// one has been computed, and by then the hardware's prefetcher has lost the thread.
 template <class T>
 void to_compute_all(const char* from, char* to, int64_t n) {
   const T* x = reinterpret_cast<const T*>(from);
-  if constexpr (sizeof(T) >= sizeof(float))
+  if constexpr (sizeof(T) >= sizeof(float)) {
     memcpy(to, from, n * sizeof(T));
-  else
-    chunk_to_float(x, reinterpret_cast<float*>(to), n);
+  } else {
+    constexpr int64_t kLine = kLineBytes / sizeof(T);
+    float* wide = reinterpret_cast<float*>(to);
+    int64_t i = 0;
+    for (; i + kLine <= n; i += kLine) {
+      __builtin_prefetch(x + i + n);
+      chunk_to_float(x + i, wide + i, kLine);
+    }
+    chunk_to_float(x + i, wide + i, n - i);
+  }
 }
 
 template <class T, bool accumulate>
