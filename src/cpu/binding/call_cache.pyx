@@ -366,7 +366,7 @@ cdef class CallPlan:
             index = result
             if index < self.arrays:
                 return <object>key.array[index]
-            return buffers.give(index - self.arrays)
+            return buffers.give(self, index - self.arrays)
         if type(result) is tuple:
             found = []
             for part in <tuple>result:
@@ -382,9 +382,13 @@ cdef class CallPlan:
 
 
 cdef class Buffers:
-    """The memory of one run: outputs, until they are given away, and workspaces."""
+    """The memory of one run: outputs, until they are given away, and workspaces.
 
-    cdef list arrays  # the outputs, as the caller gets them; None: not yet
+    No Python object, so that no garbage collector looks at it: it is made at every run.
+    """
+
+    cdef PyObject* arrays[MAX_BUFFERS]  # the outputs, as the caller gets them; NULL: not yet
+    cdef double numbers[MAX_BUFFERS]    # the memory of outputs that are NumPy's numbers
     cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs, and memory of a device
     cdef void* scratch[MAX_BUFFERS]
     cdef DLPackExchangeAPI* api
@@ -396,19 +400,19 @@ cdef class Buffers:
         cdef int k
         if key.kind is not NULL:
             self.api = key.kind.api
-        self.arrays = []
         self.count = plan.outputs + plan.workspaces
         for k in range(plan.outputs):
             model = plan.made[k]
-            if key.kind is NULL:
+            if key.kind is not NULL:
+                data[k] = self.own(k, key.device, model.dtype, model.operand.ndim, model.shape_)
+            elif is_number(model):
+                data[k] = <char*>&self.numbers[k]
+            else:
                 array = cnp.PyArray_SimpleNew(
                     model.operand.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.dtype)
                 )
-                self.arrays.append(array)
                 data[k] = <char*>cnp.PyArray_DATA(array)
-            else:
-                self.arrays.append(None)
-                data[k] = self.own(k, key.device, model.dtype, model.operand.ndim, model.shape_)
+                self.keep(k, array)
         for k in range(plan.outputs, plan.outputs + plan.workspaces):
             size = plan.sizes[k - plan.outputs]
             if is_on_cpu(key):
@@ -426,24 +430,39 @@ cdef class Buffers:
         self.owned[k] = new_tensor(self.api, device, dtype, ndim, shape)
         return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
 
-    cdef object give(self, int k):
+    cdef object give(self, CallPlan plan, int k):
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
-        array = self.arrays[k]
-        if self.api is NULL:
-            if cnp.PyArray_NDIM(array) == 0:
-                return cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
-            return array
-        if array is None:
-            self.owned[k] = NULL
-            array = self.arrays[k] = hand_over(tensor, self.api)
+        if self.arrays[k] is NULL:
+            if self.api is NULL:
+                self.keep(k, number_of(plan.made[k], &self.numbers[k]))
+            else:
+                self.owned[k] = NULL
+                self.keep(k, hand_over(tensor, self.api))
+        array = <object>self.arrays[k]
+        if self.api is NULL and (<View>plan.made[k]).operand.ndim == 0 and cnp.PyArray_Check(array):
+            return cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
         return array
+
+    cdef void keep(self, int k, object array) noexcept:
+        Py_INCREF(array)
+        self.arrays[k] = <PyObject*>array
 
     def __dealloc__(self):
         cdef int k
         for k in range(self.count):
+            Py_XDECREF(self.arrays[k])
             if self.owned[k] is not NULL:
                 self.owned[k].deleter(self.owned[k])
             free(self.scratch[k])
+
+
+cdef bint is_number(View model) noexcept:
+    """Whether an output is a scalar of NumPy's own types, for which it needs no array."""
+    return model.operand.ndim == 0 and model.dtype != kBF16
+
+
+cdef object number_of(View model, double* memory):
+    return PyArray_Scalar(memory, cnp.PyArray_DescrFromType(numpy_type(model.dtype)), None)
 
 
 cdef class CachedCall:

@@ -8,7 +8,7 @@ from cpython.pycapsule cimport (
     PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid,
     PyCapsule_New, PyCapsule_SetName,
 )
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -39,4 +39,5 @@ cdef extern from "numpy/arrayobject.h":
     bint PyArray_ISALIGNED(cnp.ndarray) noexcept
     bint PyArray_ISNOTSWAPPED(cnp.ndarray) noexcept
     bint PyArray_IS_C_CONTIGUOUS(cnp.ndarray) noexcept
+    object PyArray_Scalar(void*, cnp.dtype, object)
     object PyArray_NewLikeArray(cnp.ndarray, cnp.NPY_ORDER order, PyObject* dtype, int subok)
