@@ -77,6 +77,29 @@ def test_weights():
     assert fa.mean(x, weights=weights) == np.ma.average(x, weights=weights)
 
 
+def test_weights_count_beside_a_mask():
+    """Frequencies: 2 thrice is three elements, of which a variance with correction is 0."""
+    x = np.ma.array([[2.0, 9.0], [2.0, 9.0]], mask=[[0, 1], [1, 1]])
+    y = fa.var(x, 1, weights=np.array([3.0, 1.0]), correction=1)
+    np.testing.assert_array_equal(np.ma.getmaskarray(y), [False, True])
+    assert y[0] == fa.var(np.array([2.0]), weights=np.array([3.0]), correction=1) == 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fa.mean(x, 1, weights=np.ones((2, 2))).count() == 1
+    with pytest.warns(RuntimeWarning, match="negative or not finite"):
+        fa.mean(x, 1, weights=-np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("op", [op for op in MASKED if op.skips], ids=lambda op: op.name)
+def test_rows_of_nan_alone(op):
+    """Nothing is left that counts: masked, without a warning; but a sum of nothing is 0."""
+    x = np.ma.array([[np.nan, 1.0], [1.0, 2.0]], mask=[[0, 1], [0, 0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = op(x, 1)
+    assert np.ma.getmaskarray(y).tolist() == [op is not fa.nansum, False]
+
+
 def test_moments_count_what_is_there():
     x = values()
     m = fa.moments(x, 0)

@@ -4,6 +4,7 @@ A call may come by three ways (the Python layer, a recorded call, the compiled s
 activations): each test repeats what it calls until all have served it.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,17 @@ def test_what_is_written_is_a_new_version(case):
         call()
         assert all(t._version > v for t, v in zip(written, before, strict=True))
     assert (X._version, W._version) == read
+
+
+def test_what_was_written_before_a_warning_that_is_an_error_is_a_new_version():
+    x, out = torch.full((2, 3), float("nan")), ones(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(TIMES):
+            before = out._version
+            with pytest.raises(RuntimeWarning, match="Mean of empty slice"):
+                fa.nanmean(x, 0, out=out)
+            assert out._version > before
 
 
 def test_a_refused_call_makes_no_version():

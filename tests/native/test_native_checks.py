@@ -4,6 +4,7 @@ The calls are those that the ops make; one argument at a time is replaced. Whate
 lies between guard bytes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,12 @@ def f32(*shape: int) -> np.ndarray:
     return RNG.normal(size=shape).astype(np.float32)
 
 
-def call_all() -> None:
-    x, one, gates, before = f32(6, 4), f32(4), f32(6, 16), f32(6, 4)
+def f64(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape)
+
+
+def call_all(data: Callable[..., np.ndarray]) -> None:
+    x, one, gates, before = data(6, 4), data(4), data(6, 16), data(6, 4)
     fa.mish.backward(x, x[:, ::-1])
     fa.softplus(x[:, ::-1], 2.0)
     fa.sum(x, 0)
@@ -38,7 +43,7 @@ def call_all() -> None:
     fa.nanvar(x, 0)
     fa.nanvar.backward(one, x, axis=0)
     fa.nanvar(x, 0, weights=x**2, where=x > 0)
-    _, saved = fa.average.forward(x, 0, weights=f32(6) ** 2)
+    _, saved = fa.average.forward(x, 0, weights=data(6) ** 2)
     fa.average.backward(one, *saved, axis=0)
     fa.bias_act(x, one, "mish", residual=x)
     fa.bias_act.backward(x, x, one, x, "mish")
@@ -56,20 +61,27 @@ def call_all() -> None:
     sums = fa.batch_norm.backward_reduce(x, x, *saved[1:3])
     fa.batch_norm.backward_apply(x, x, *saved[1:3], None, *sums, 6)
     fa.norm_apply(x, one, one**2, axis=1)
-    (h, c), saved = fa.lstm_gates.forward(gates, before, bias=f32(16))
+    (h, c), saved = fa.lstm_gates.forward(gates, before, bias=data(16))
     fa.lstm_gates.backward(h, c, *saved)
-    _, saved = fa.lstm_gates.forward(gates, before, recurrent=gates, bias=f32(16), recompute=True)
+    _, saved = fa.lstm_gates.forward(gates, before, recurrent=gates, bias=data(16), recompute=True)
     fa.lstm_gates.backward(h, c, *saved, recompute=True)
-    _, saved = fa.gru_gates.forward(f32(6, 12), f32(6, 12), before, bias=f32(12))
+    _, saved = fa.gru_gates.forward(data(6, 12), data(6, 12), before, bias=data(12))
     fa.gru_gates.backward(x, *saved)
-    fa.gru_reset(f32(6, 4), before)
-    fa.gru_blend(f32(6, 8), before)
+    fa.gru_reset(data(6, 4), before)
+    fa.gru_blend(data(6, 8), before)
+
+
+Calls = list[tuple[Any, tuple[Any, ...]]]
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[tuple[Any, tuple[Any, ...]]]:
+def recorded() -> Calls:
     """Each native function with arguments that are right; its arrays are kept."""
-    calls: list[tuple[Any, tuple[Any, ...]]] = []
+    return record(f32)
+
+
+def record(data: Callable[..., np.ndarray]) -> Calls:
+    calls: Calls = []
     run = call.Call.run
 
     def note(self, function, *arguments):
@@ -78,7 +90,7 @@ def recorded() -> list[tuple[Any, tuple[Any, ...]]]:
 
     call.Call.run = note
     try:
-        call_all()
+        call_all(data)
     finally:
         call.Call.run = run
     return calls
@@ -168,6 +180,55 @@ def test_arrays_of_other_kinds(recorded):
                 is_refused(function, replaced(arguments, at, other))
                 assert guard.is_whole(), (function, at, dtype)
             is_refused(function, replaced(arguments, at, None))
+
+
+# Arrays that are converted, each by its own dtype, to or from double.
+CONVERTED = {
+    *(("sum", at) for at in (1, 2)),
+    *(("moments", at) for at in (0, 1, 3, 5)),
+    *(("weighted_gradient", at) for at in (0, 2, 3, 6)),
+    *(("batch_norm_forward", at) for at in (3, 4, 7, 8)),
+    *(("batch_norm_backward", at) for at in (3, 4, 7, 8, 11, 12)),
+    *(("norm_apply", at) for at in (3, 4)),
+    ("gates_backward", 12),
+}
+
+
+def test_arrays_beside_wider_ones():
+    """A narrower parameter beside float64 would be read past its end."""
+    passed = set()
+    for function, arguments in record(f64):
+        for at, value in enumerate(arguments):
+            if type(value) is not View or value.dtype_name != "float64":
+                continue
+            for dtype in ("float16", "float32"):
+                guard = Guarded(value.size * np.dtype(dtype).itemsize)
+                other = View.from_numpy(guard.array(value.shape, dtype))
+                if not is_refused(function, replaced(arguments, at, other)):
+                    passed.add((function.__name__, at))
+                assert guard.is_whole(), (function, at, dtype)
+    assert passed <= CONVERTED
+
+
+def test_classes_of_the_binding():
+    """Made by hand, or used twice: an error."""
+    view = View.from_numpy(np.ones(3))
+    with pytest.raises(TypeError, match="incorrect type"):
+        _cpu.Memory(None)
+    memory = _cpu.Memory(view)
+    memory.__dlpack__()
+    with pytest.raises(BufferError, match="handed over already"):
+        memory.view()
+    draft = _cpu.PlanDraft()
+    draft.operand(view, 1)
+    for op in (_cpu.CachedOp(), _cpu.FastActivation("relu", 0, ())):
+        op._watch_autocast()
+        with pytest.raises(TypeError, match="an op that was not declared can't be called"):
+            op(np.ones(3))
+    undeclared = _cpu.FastActivation("relu", 0, ())
+    for entry in (undeclared.forward, lambda x: undeclared.backward(x, x)):
+        with pytest.raises(TypeError, match="an op that was not declared can't be called"):
+            entry(np.ones(3))
 
 
 def test_outputs_that_are_read_only(recorded):

@@ -46,6 +46,16 @@ def test_a_keywords_name_and_its_value_do_not_change_places():
         fa.bias_act(x, bias, identity="activation", axis=-1)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_a_number_that_is_returned_twice_is_one_object(dtype):
+    x = np.array(1.0, pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    for _ in range(TIMES):
+        y, saved = fa.softmax.forward(x, axis=())
+        assert type(y) is x.dtype.type
+        assert y == 1
+        assert y is saved[0]
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [(0, False), (1, True), (False, 0), (True, 1), (1, 1.0), ((1,), (True,))]
 )

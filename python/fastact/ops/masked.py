@@ -38,15 +38,34 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         check_mask(where, str(given.dtype), given.shape, x.shape)
         counts &= given
     del named["out"]
-    with warnings.catch_warnings():
-        if named.get("weights") is None:  # of which there may be more to say
-            warnings.simplefilter("ignore", RuntimeWarning)
+    with warnings.catch_warnings():  # of too few elements, which the mask says; weights have others
+        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
         result = op(x.data, **{**named, "where": counts})
     if isinstance(result, Moments):
         return result
     (name,) = op.results
-    left = counts.sum(_axes.axes(where, options.axis, x.ndim), keepdims=options.keepdims)
+    skips_nan, weights = op.skips and name != "sum", named.get("weights")
+    if skips_nan or weights is not None:
+        left = _count(x.data, options, weights, counts, skips_nan)
+    else:
+        left = counts.sum(_axes.axes(where, options.axis, x.ndim), keepdims=options.keepdims)
     is_hidden = left <= (options.correction if name in ("var", "std") else 0)
     if np.ndim(result):
         return ma.array(result, mask=is_hidden)
     return ma.masked if is_hidden else result
+
+
+def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:
+    """How much counts for each result: weights, and what is not NaN."""
+    from .mean_var import moments  # which imports this module
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the op itself has warned
+        return moments(
+            x,
+            options.axis,
+            weights=weights,
+            where=where,
+            skipna=skips_nan,
+            keepdims=options.keepdims,
+        ).count

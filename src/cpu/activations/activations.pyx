@@ -66,7 +66,8 @@ cdef class FastActivation:
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to the Python half."""
-        self.cached_call.casts = True
+        if self.cached_call is not None:
+            self.cached_call.casts = True
 
     cdef bint understand(
         self, tuple args, dict kwargs, PyObject** out, PyObject** accumulate
@@ -74,7 +75,7 @@ cdef class FastActivation:
         """Find out and accumulate; False: the Python half must look."""
         cdef Py_ssize_t understood = 0
         refuse_current_draft()
-        if not call_cache_enabled:
+        if not call_cache_enabled or self.cached_call is None:
             return False
         if args:
             if len(args) > 1 or self.parameters or kwargs:
@@ -106,7 +107,7 @@ cdef class FastActivation:
     def __call__(self, x, /, *args, **kwargs):
         result = self.quick_forward(x, args, kwargs, False)
         if result is NotImplemented:
-            return self.cached_call.enter((x,) + args, kwargs)
+            return enter(self.cached_call, (x,) + args, kwargs)
         return result
 
     def forward(self, x, /, *args, **kwargs):
@@ -139,7 +140,7 @@ cdef class FastActivation:
         """
         result = self.quick_forward(x, args, kwargs, not self.saves_value)
         if result is NotImplemented:
-            return self.cached_forward.enter((x,) + args, kwargs)
+            return enter(self.cached_forward, (x,) + args, kwargs)
         return result, (result if self.saves_value else x,)
 
     def backward(self, dy, saved, /, *args, **kwargs):
@@ -188,4 +189,4 @@ cdef class FastActivation:
             result = quick(&work, 2, values, None if out is NULL else <object>out, False)
             if result is not NotImplemented:
                 return result
-        return self.cached_backward.enter((dy, saved) + args, kwargs)
+        return enter(self.cached_backward, (dy, saved) + args, kwargs)

@@ -22,6 +22,7 @@ cdef int check_bias_act(
     check_index(axis, like.operand.ndim, "axis")
     if bias is None:
         refuse("bias must be an array, got None")
+    check_wide_enough(bias, like, "bias")
     return check_along(bias, like.shape_[axis], "bias", False)
 
 

@@ -13,7 +13,7 @@ namespace fastact {
 // All pointers to n contiguous elements; the output is one of the others or disjoint from them.
 // ahead: bytes from each operand to the elements of the next call, which are prefetched while these
 // are computed: segments of a channel and rows of a tile end before the hardware's own prefetcher
-// has followed them.
+// has followed them. 0: nothing is prefetched.
 struct BiasKernels {
   // y OUT = f(x IN + bias IN)
   void (*forward[kActivations][2])(const char* x, const char* bias, char* y, int64_t n,

@@ -13,7 +13,8 @@
 #     checks; what is left open, memory shared in part, is checked at each run;
 #   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d array
 #     that an op has read as a number leaves its call unrecorded;
-#   - a native function is given the size of every workspace, and refuses one that is short;
+#   - a native function is given the size of every workspace, and refuses one that is short, or does
+#     without it;
 #   - a call in which another op was called, that was given a stream, or whose result or arguments are
 #     of a type that is not listed here, is unrecorded;
 #   - of calls that record gradients no memory is planned: what is kept is how the framework's bridge
@@ -114,6 +115,9 @@ cdef class PlanDraft:
     cdef int claim(self, value) noexcept:
         """The index in the key of an array that is an operand; -1, and refused, if it has none."""
         cdef int k, found = -1
+        if self.key is NULL:  # of no call, or of one that is over
+            self.refused = True
+            return -1
         for k in range(self.key.arrays - 1, -1, -1):
             if self.key.array[k] is <PyObject*>value:
                 if not self.claimed[k]:
@@ -351,13 +355,15 @@ cdef class CallPlan:
             (<View>arguments.views[i]).operand.data = (
                 data[arguments.buffer_indices[i]] + arguments.offsets[i]
             )
-        arguments.run(key)
-        self.free.append(arguments)
-        if self.writes and key.kind is not NULL:
-            written = []
-            for i in range(self.writes):
-                written.append(<object>key.array[self.written[i]])
-            mark_written(key.kind, tuple(written))
+        try:
+            arguments.run(key)
+        finally:  # a warning that is an error comes after the arrays were written
+            self.free.append(arguments)
+            if self.writes and key.kind is not NULL:
+                written = []
+                for i in range(self.writes):
+                    written.append(<object>key.array[self.written[i]])
+                mark_written(key.kind, tuple(written))
         return self.answer(self.result, key, buffers)
 
     cdef object answer(self, result, const CallKey* key, Buffers buffers):
@@ -382,9 +388,10 @@ cdef class CallPlan:
 
 
 cdef class Buffers:
-    """The memory of one run: outputs, until they are given away, and workspaces.
+    """The memory of one run: outputs, and workspaces.
 
-    No Python object, so that no garbage collector looks at it: it is made at every run.
+    It is made at every run, and holds Python objects by C pointers alone: then it is no container
+    to the garbage collector, which would count each one.
     """
 
     cdef PyObject* arrays[MAX_BUFFERS]  # the outputs, as the caller gets them; NULL: not yet
@@ -440,7 +447,10 @@ cdef class Buffers:
                 self.keep(k, hand_over(tensor, self.api))
         array = <object>self.arrays[k]
         if self.api is NULL and (<View>plan.made[k]).operand.ndim == 0 and cnp.PyArray_Check(array):
-            return cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
+            number = cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
+            Py_XDECREF(self.arrays[k])
+            self.keep(k, number)
+            return number
         return array
 
     cdef void keep(self, int k, object array) noexcept:
@@ -457,7 +467,7 @@ cdef class Buffers:
 
 
 cdef bint is_number(View model) noexcept:
-    """Whether an output is a scalar of NumPy's own types, for which it needs no array."""
+    """Whether an output of NumPy's is a scalar that is made of bare memory; bfloat16's is not."""
     return model.operand.ndim == 0 and model.dtype != kBF16
 
 
@@ -520,13 +530,15 @@ cdef class CachedCall:
         draft.outputs, draft.workspaces, draft.written, draft.steps = [], [], [], []
         (&current_draft())[0] = <void*>draft
         try:
-            result = self.function(*args, **kwargs)
-        finally:
-            (&current_draft())[0] = NULL
-        try:
+            try:
+                result = self.function(*args, **kwargs)
+            finally:
+                (&current_draft())[0] = NULL
             plan = draft.plan(result)
         except Unrecorded:
             plan = NEVER
+        finally:
+            draft.key = NULL
         self.remember(words, plan)
         return result
 
@@ -535,6 +547,12 @@ cdef class CachedCall:
             self.plans.clear()
         self.plans[words] = plan
         return 0
+
+
+cdef inline object enter(CachedCall entry, tuple args, dict kwargs):
+    if entry is None:
+        raise TypeError("fastact._cpu: an op that was not declared can't be called")
+    return entry.enter(args, kwargs)
 
 
 cdef class CachedOp:
@@ -547,14 +565,15 @@ cdef class CachedOp:
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to Python."""
-        self.entry.casts = True
+        if self.entry is not None:
+            self.entry.casts = True
 
     def _cached_calls(self):
         """How many keys of calls of the op are remembered."""
-        return len(self.entry.plans)
+        return 0 if self.entry is None else len(self.entry.plans)
 
     def __call__(self, *args, **kwargs):
-        return self.entry.enter(args, kwargs)
+        return enter(self.entry, args, kwargs)
 
 
 def keep_compiled_call(cls):

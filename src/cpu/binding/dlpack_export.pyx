@@ -135,6 +135,9 @@ def exchange_stream(api_capsule, tuple device):
     return <intptr_t>stream
 
 
+cdef str HANDED_OVER = "this memory has been handed over already"
+
+
 cdef class Memory:
     """New memory in the shape, dtype, device and order of a model.
 
@@ -143,7 +146,7 @@ cdef class Memory:
 
     cdef DLManagedTensorVersioned* tensor
 
-    def __cinit__(self, View model, api_capsule=None):
+    def __cinit__(self, View model not None, api_capsule=None):
         cdef int64_t strides[kMaxAxes]
         cdef int64_t inside[kMaxAxes]
         cdef int order[kMaxAxes]
@@ -172,13 +175,15 @@ cdef class Memory:
 
     cdef DLManagedTensorVersioned* release(self) except NULL:
         if self.tensor is NULL:
-            raise BufferError("this memory has been handed over already")
+            raise BufferError(HANDED_OVER)
         tensor = self.tensor
         self.tensor = NULL
         return tensor
 
     def view(self):
         cdef View view = View.__new__(View)
+        if self.tensor is NULL:
+            raise BufferError(HANDED_OVER)
         view.owner = self
         view.take(&self.tensor.dl_tensor)
         return view

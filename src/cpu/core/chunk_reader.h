@@ -159,8 +159,8 @@ bool bypasses_caches(const StridedOperands& s, int k);
 // Sets from how many bytes on that is, and returns from how many it was: for tests.
 int64_t bypass_caches_from(int64_t bytes);
 
-// Whether a kernel that computes a chunk where it lies prefetches the one that follows. It pays on
-// Intel's processors; AMD's do as much by themselves, and it slows them (docs/design/bias.md).
+// Whether bias_act's kernels prefetch the next chunk (Chunks::ahead). It pays on Intel's processors
+// and slows AMD's (docs/design/bias.md); softmax and the norms, which prefetch rows, gain on both.
 bool prefetches_next_chunk();
 
 // One number at any address, of a dtype that is computed; rounded once.

@@ -6,8 +6,8 @@
 
 namespace fastact {
 
-// The elements that will be read after this chunk's, in their stored dtype: of up to two arrays,
-// null for none.
+// What a thread reads, or writes where it lies, after this chunk, in the stored dtype: of up to two
+// arrays, null for none.
 struct NextChunk {
   const char* at[2];
   int64_t item;

@@ -16,6 +16,7 @@ cdef int check_gated(
         refuse("bias_a and bias_b must both be arrays, or both None")
     if bias_a is not None:
         check_index(axis, a.operand.ndim, "axis")
+        check_wide_enough(bias_a, a, "bias_a")
         check_along(bias_a, a.shape_[axis], "bias_a", False)
         check_along(bias_b, a.shape_[axis], "bias_b", False)
         check_dtype(bias_b, bias_a.dtype, "bias_b")

@@ -49,7 +49,9 @@ cdef int check_gates(
     check_packed(gates, state, count, "gates", False)
     check_packed(recurrent, state, kGatesOf[kind], "recurrent", False)
     check_along(bias, packed, "bias", False)
+    check_wide_enough(bias, state, "bias")
     check_along(recurrent_bias, packed, "recurrent_bias", False)
+    check_wide_enough(recurrent_bias, state, "recurrent_bias")
     if places is None or len(places) != kGatesOf[kind]:
         refuse(f"places must be a tuple of {kGatesOf[kind]}, got {places}")
     for place in places:

@@ -43,7 +43,9 @@ cdef int check_batch(int which, View x, View weight, View bias, int axis) except
     check(x, "x", False)
     check_index(axis, x.operand.ndim, "axis")
     check_channels(weight, x, axis, "weight", False)
-    return check_channels(bias, x, axis, "bias", False)
+    check_wide_enough(weight, x, "weight")
+    check_channels(bias, x, axis, "bias", False)
+    return check_wide_enough(bias, x, "bias")
 
 
 cdef int prepare_channels(

@@ -88,8 +88,7 @@ def norm_forward(
             refuse("mean must be an array where it is subtracted, and only there")
         if mean is not None:
             check_like(mean, rstd, "mean", True)
-    check_beside(weight, x, "weight", False)
-    check_beside(bias, x, "bias", False)
+    check_parameters(x, weight, bias)
     if element_count(x) == 0:
         if rstd is not None and element_count(rstd) > 0:
             fill(mean, NAN)
@@ -106,6 +105,13 @@ def norm_forward(
     threads = resolve_threads(element_count(x))
     with nogil:
         run_partitions(threads, partitions_of(norm_forward_partition, &norm))
+
+
+cdef int check_parameters(View x, View weight, View bias) except -1:
+    check_beside(weight, x, "weight", False)
+    check_wide_enough(weight, x, "weight")
+    check_beside(bias, x, "bias", False)
+    return check_wide_enough(bias, x, "bias")
 
 
 cdef int check_gradient(
@@ -128,8 +134,7 @@ cdef int prepare_backward(
     cdef View x = views[1]
     given.lead, given.weight_offset = 1, weight_offset
     prepare_axes(&given, axes, x.operand.ndim, reduced, of_parameter)
-    check_beside(views[6], x, "weight", False)
-    check_beside(views[7], x, "bias", False)
+    check_parameters(x, views[6], views[7])
     check_gradient(views[8], views[6], x, axes.of_parameter, "dweight")
     check_gradient(views[9], views[7], x, axes.of_parameter, "dbias")
     set_arrays(&given, x, views)

@@ -289,9 +289,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
     // So few terms fold to the same bits from either end.
-    const bool is_same = r->terms.size <= 4 || r->terms.size == 8;
-    r->has_dense_terms =
-        is_dense && (is_unit || is_same) && last_stride(r->outputs) == r->terms.size * item;
+    r->has_dense_terms = is_dense && last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
     r->layout = Reducer::kRows;
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.

@@ -20,11 +20,13 @@
 // Where there are few tasks, the terms are cut into chunks as well, whose results meet in a
 // workspace. The chunks are a function of the number of terms alone, and every result is that of
 // its chunks in order, whether they met in a workspace or not: the bits depend neither on the
-// threads nor on the workspace. A workspace takes 16 bytes of a sum, 32 of moments, for at least
-// 2048 terms, and never more than 32 MiB.
+// threads nor on the workspace. A workspace takes 16 bytes of each number of a result (a sum is
+// one, moments are two, those of what is not NaN three) for at least 2048 terms, and never more
+// than 48 MiB.
 //
 // An accumulator with a shift reads the first term of a block before the block (of columns: the
-// first row). One of two passes reads each block twice, and none in segments.
+// first row). One that takes two passes reads each block twice, and never goes by
+// segments.
 //
 // Terms that run backwards are added in the order of their axis, not of memory. Where all of them
 // run backwards that costs nothing: kRows and kNarrow read from the end and reverse the lanes once

@@ -26,9 +26,9 @@ FASTACT_HD T* out(char* at) {
 
 constexpr NextChunk kNoNext = {};
 
-// Of lines to be read at once into the first-level cache (locality 3), of others into the second
-// (2). Their number is a constant, although it is twice what 16-bit elements need: a loop over it
-// takes as long as some of the exponentials beside it.
+// Lines of the first array go to the first-level cache (locality 3), those of the second to the
+// second (2). Their number is a constant, although it is twice what 16-bit elements need: a loop
+// over it takes as long as some of the exponentials beside it.
 template <size_t bytes, int locality>
 FASTACT_HD void prefetch_lines(const char* at) {
 #pragma GCC unroll 8
@@ -36,7 +36,8 @@ FASTACT_HD void prefetch_lines(const char* at) {
     __builtin_prefetch(at + byte, 0, locality);
 }
 
-// One row of LateProducts, whole cache lines at a time.
+// One row of LateProducts, in progress: `begin` stores up to the first whole cache line, `lines` up
+// to so many lines past the caches, `end` all that is left.
 template <class T>
 struct Product {
   static constexpr int64_t kLine = int64_t(kCacheLine / sizeof(T));
@@ -50,8 +51,7 @@ struct Product {
     for (; done < end; ++done) to[done] = from[done] * factor;
   }
   FASTACT_HD void begin() {
-    const int64_t over = int64_t(reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
-    const int64_t head = over ? kLine - over : 0;
+    const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
     store_up_to(head < n ? head : n);
   }
   template <int most>
@@ -99,7 +99,8 @@ void store(const LateProducts& products) {
 // nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
 // several can't be mixed (FASTACT_MIXED).
 //
-// Of what is read next, one part in `parts` is prefetched.
+// beside: a product that is stored meanwhile, a line for each vector; disjoint from y and from what
+// f reads. Of next.at[0] the first one of `parts` is prefetched; the rest by whoever adds up y.
 template <int parts = 1, class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
                      Product<T> beside = kNoProduct<T>) {
@@ -118,11 +119,12 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
   const int64_t whole = n / kStep * kStep;
   T last[kStep];
   if (whole < n) over(n - kStep, step, last);
-  const char *const read_next = next.at[0], *const written_next = next.at[1];
+  const char *const first_next = next.at[0], *const second_next = next.at[1];
   int64_t i = 0;
   for (; i + kMixed <= whole; i += kMixed) {
-    if (read_next) prefetch_lines<kMixed * sizeof(T) / parts, 3>(read_next + i * next.item / parts);
-    if (written_next) prefetch_lines<kMixed * sizeof(T), 2>(written_next + i * next.item);
+    if (first_next)
+      prefetch_lines<kMixed * sizeof(T) / parts, 3>(first_next + i * next.item / parts);
+    if (second_next) prefetch_lines<kMixed * sizeof(T), 2>(second_next + i * next.item);
     over(i, mixed, y + i);
     beside.template lines<kMixed / kStep>();
   }
@@ -164,8 +166,8 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
 template <class T>
 FASTACT_HD T largest(const T* z, int64_t n) {
   constexpr int kWidth = 64, kShort = 16;
-  T max = T(-kInfinity);
   if (n < kShort) {
+    T max = T(-kInfinity);
     for (int64_t i = 0; i < n; ++i) max = z[i] > max ? z[i] : max;
     return max;
   }
@@ -193,7 +195,7 @@ FASTACT_HD T largest(const T* z, int64_t n) {
 #pragma omp simd
     for (int k = 0; k < half; ++k)
       lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
-  return lanes[0] > max ? lanes[0] : max;
+  return lanes[0];
 }
 
 template <class T>
@@ -203,8 +205,8 @@ FASTACT_HD bool has_nan(const T* z, int64_t n, int64_t step) {
   return found;
 }
 
-// The sum of n terms, on fixed lanes; `half` is prefetched: of as many elements that are read next,
-// of `item` bytes.
+// The sum of n terms, on fixed lanes. half: the second half of as many elements that are read next,
+// of `item` bytes, prefetched meanwhile (each<2> took the first); null: nothing.
 template <class T, class Load>
 FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms, const char* half = nullptr,
                          int64_t item = 0) {
@@ -306,7 +308,7 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
     const T* at = row(j);
     if (!is_near(max[j])) {
       far_block<T, apart>(at, n, e + j * n, stats, j);
-      if (j < products.rows) store_row(product_of<T>(products, j));
+      store_row(product_of<T>(products, j));
       continue;
     }
     const T top = max[j];
@@ -354,14 +356,14 @@ struct TileLanes {
 template <class T>
 struct TileReferences {
   alignas(64) T max[kTileWidth], limit[kTileWidth], magic[kTileWidth];
-  bool are_near = true, are_far = true;
+  bool are_near = true;
 
   FASTACT_HD void set(int64_t width) {
     for (int64_t j = 0; j < width; ++j) {
       if (!(magnitude(max[j]) < T(kInfinity))) max[j] = 0;
       const SoftmaxReference<T> reference = reference_of(is_near(max[j]) ? max[j] : T(0));
       limit[j] = reference.limit, magic[j] = reference.magic;
-      (is_near(max[j]) ? are_far : are_near) = false;
+      are_near &= is_near(max[j]);
     }
   }
   // finish(exponential, at, row) of all of a tile.

@@ -45,9 +45,9 @@ struct RowsOut {
   int64_t stride;
 };
 
-// What a kernel stores beside its own work, past the caches: y OUT = a factor times exponentials IN
-// of n elements, one a row. Stored all at once, they would hold the processor up: it can do nothing
-// else before memory has taken them.
+// Rows of y that are still to be stored: y OUT = a factor times exponentials IN, n elements and one
+// factor a row. A kernel stores them past the caches, a few lines at a time between its own
+// computations: all at once they would hold the processor up until memory had taken them.
 struct LateProducts {
   RowsIn exponentials;
   RowsOut y;
@@ -79,7 +79,7 @@ struct SoftmaxKernels {
 
   // Of a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z, and
   // the statistics OUT; [1]: the elements that are the maximum are counted apart, and their
-  // exponentials left out. products: of up to m rows.
+  // exponentials left out. products: the first m of them are stored, what is left by `store`.
   void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
                    const LateProducts& products, char* exponentials, TileStats* stats);
   void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
@@ -90,8 +90,8 @@ struct SoftmaxKernels {
   // rows OUT (n) of stats IN (n); [1]: of maxima that are counted apart, else log and lse are not
   // computed.
   void (*finish[2])(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows);
-  // By what the exponentials of a block are multiplied to be those beside the row's maximum; 0 or
-  // less: they have to be computed anew.
+  // By what the exponentials of a block are multiplied to be those beside the row's maximum; 0:
+  // they have to be computed anew.
   double (*lower)(double block_max, double max);
 
   // y OUT = a factor times exponentials IN, one a row; y may be the exponentials.
@@ -100,7 +100,7 @@ struct SoftmaxKernels {
   void (*tile_scale)(const char* exponentials, int64_t n, int64_t width, const double* factors,
                      char* y);
 
-  // y OUT = a factor times exp(z IN) beside `max`, which is of at least |z|; y may be z.
+  // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
   void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
   void (*tile_exponentials)(const char* z, int64_t n, int64_t width, const double* maxima,
                             const double* factors, char* y);

@@ -10,9 +10,10 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Forward : RowStatistics {
-  const bool fits;        // all exponentials of a row, or of a tile, are kept
+  const bool fits;        // all exponentials of a band, or of a row, are kept
   bool is_put_off;        // y goes past the caches, beside the exponentials of the rows that follow
   double factors[kBand];  // of `products`: of the rows of a band, or of the blocks of a row
+  static_assert(kTileBytes / 2 <= kBand * kSoftmaxBlock * int64_t(sizeof(float)), "one a block");
 
   explicit Forward(const Softmax& a)
       : RowStatistics(a, kTileWidth), fits(size * width * s.compute_item <= kTileBytes) {
@@ -36,6 +37,7 @@ struct Forward : RowStatistics {
       size <= kSoftmaxBlock ? short_rows(first, m) : long_row(first, keeps);
   }
 
+  // Leaves the products of m rows to the rows that come next, or to `end`.
   void put_off(int64_t first, int64_t m) {
     store_products(m);
     const RowsOut y = {s.row(Softmax::kY, first), s.rows.count ? s.rows.stride[Softmax::kY][0] : 0};
@@ -44,15 +46,12 @@ struct Forward : RowStatistics {
       for (int64_t j = 0; j < m; ++j) factors[j] = rows.is_void[j] ? 0.0 : rows.factor[j];
     else
       for_blocks_of(first, [&](int64_t column, int64_t n) {
-        const int64_t block = column / kSoftmaxBlock;
-        const double lower = kernels.lower(block_max[block], rows.max[0]);
-        factors[block] = rows.is_void[0] ? 0.0 : lower > 0 ? rows.factor[0] * lower : 1.0;
-        if (!(lower > 0) && !rows.is_void[0]) apply(z(Softmax::kX, n, buffer), n, kept(column));
+        factors[column / kSoftmaxBlock] = factor_of_block(column, n);
       });
     half = half ? 0 : kTileBytes / 2;
   }
 
-  // Those that the rows after them, m of them, have not stored.
+  // Stores what the m rows that came next have not: each of them stored one. None is left.
   void store_products(int64_t m) {
     if (products.rows > m) {
       if (size <= kSoftmaxBlock)
@@ -84,17 +83,26 @@ struct Forward : RowStatistics {
   void long_row(int64_t index, bool keeps) {
     for_blocks_of(index, [&](int64_t column, int64_t n) {
       char* const y = reader.target(Softmax::kY, buffer, false);
-      const double lower =
-          keeps ? kernels.lower(block_max[column / kSoftmaxBlock], rows.max[0]) : 0.0;
-      const double factor = rows.factor[0] * lower;
-      if (rows.is_void[0])
-        fill(y, n);
-      else if (lower > 0)
+      if (keeps) {
+        const double factor = factor_of_block(column, n);
         kernels.scale({kept(column), 0}, 1, n, &factor, {y, 0});
-      else
+      } else if (rows.is_void[0]) {
+        fill(y, n);
+      } else {
         apply(z(Softmax::kX, n, buffer), n, y);
+      }
       reader.finish(Softmax::kY, y, buffer, false);
     });
+  }
+
+  // What the exponentials that are kept of a block become y by. Where the block's maximum is too
+  // far below the row's they are computed anew, factor and all.
+  double factor_of_block(int64_t column, int64_t n) {
+    if (rows.is_void[0]) return 0.0;
+    const double lower = kernels.lower(block_max[column / kSoftmaxBlock], rows.max[0]);
+    if (lower > 0) return rows.factor[0] * lower;
+    apply(z(Softmax::kX, n, buffer), n, kept(column));
+    return 1.0;
   }
 
   void apply(const char* z, int64_t n, char* y) {
@@ -171,7 +179,7 @@ struct Backward : RowBlocks {
     });
   }
 
-  // Where the next row has what this one has there, which pass 1 will read.
+  // What pass 1 of the next row reads in these columns.
   NextRows after_row(int64_t row, int64_t column) const {
     NextRows found = next(row, size, 1, Softmax::kDy, Softmax::kOut);
     for (const char*& at : found.first.at)

@@ -1,13 +1,13 @@
 // softmax, log_softmax, logsumexp and cross_entropy on the rows engine (core/chunk_reader.h).
 //
 // A row is read in blocks of kSoftmaxBlock elements, each with a maximum of its own
-// (common/softmax/ softmax.h), and the blocks' statistics are merged in their order. Blocks depend
+// (common/softmax/softmax.h), and the blocks' statistics are merged in their order. Blocks depend
 // on nothing but the row's length: neither do bits.
 //
 //   softmax      exponentials go to a buffer of the thread, of at most kTileBytes, and are scaled
-//   from
-//                there: one read of memory, one write. Those of longer rows are computed twice,
-//                once for the sum and once for y: two reads
+//                from there, beside the next rows' where y goes past the caches: one read of
+//                memory, one write. Those of longer rows are computed twice, once for the sum and
+//                once for y: two reads
 //   log_softmax  the statistic, then (z - max) - log1p(s), from the cache where the row fits
 //   logsumexp, cross_entropy   one read. No probability is ever stored
 //   backward     a sum over the row, then its gradient; of logsumexp and cross_entropy one pass

@@ -43,8 +43,7 @@ cdef int check_mask(SoftmaxCall* call, View mask, View x) except -1:
         call.job.mask_kind = 1
     else:
         check_beside(mask, x, "mask", False)
-        if mask.dtype != x.dtype and mask.itemsize <= x.itemsize:
-            refuse(f"mask must have dtype bool, {x.dtype_name} or a wider one, got {mask.dtype_name}")
+        check_wide_enough(mask, x, "mask")
         call.job.mask_kind = 2
     return 0
 

@@ -14,8 +14,8 @@ constexpr int64_t kTogether = kRoots;     // rows, at most, whose divisions over
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
 
 // A statistic of a row: an accumulation (reductions/kernels.h) of which a mean, or 0, and m2 come,
-// the sum of the squares of the distances from that. With the bits of `moments` and of
-// `sum_squares` over these axes.
+// the sum of the squares of the distances from that. With the bits of `moments`, and in
+// rows of one chunk (blocks_a_chunk) of `sum_squares`, over these axes.
 struct RowStatistic {
   int what;
   int first;                               // of {mean, m2}, that it gives

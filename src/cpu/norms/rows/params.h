@@ -45,7 +45,8 @@ class NormParameterReader {
   // Those of all spans of a row, at most kPiece spans of `span` elements.
   SpanValues of_spans(int64_t row, int64_t span, int64_t count) {
     if (!is_there()) return {buffer, 0};
-    if (is_wide && s.columns.count == 2 && s.columns.stride[k][1] == 0)
+    if (is_wide && s.columns.count == 2 && s.columns.length[0] == count &&
+        s.columns.stride[k][1] == 0)
       return {base_of(row), s.columns.stride[k][0]};
     for (int64_t r = 0; r < count; ++r)
       memcpy(span_buffer + r * s.compute_item, of_element(row, r * span), s.compute_item);
