@@ -7,15 +7,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from fastact import _cpu
-
 from .common import (
     DIRECTIONS,
     DTYPES,
     arrays,
     calls,
+    copying,
     dtype_named,
     normal,
     op_named,
@@ -55,7 +52,7 @@ def _copy(layout: str, dtype: str, arrays: int) -> Callable[[], object]:
     """A copy that moves as many bytes as reading or writing that many arrays."""
     size = prod(LAYOUTS[layout][0]) * arrays // 2
     source = normal(size, dtype_named(dtype), seed=3)
-    return partial(_cpu.copy, np.zeros_like(source), source)
+    return copying(source)
 
 
 class BiasAct:

@@ -1,7 +1,7 @@
 """What the benchmarks of every family share: sizes, dtypes, ops by name, arrays.
 
 asv runs the benchmarks of today against the package of older commits. They use the public API, and
-of the rest only `_cpu.copy` and the oracle; that is why the few lines on ULP and on
+of the rest only the oracle; that is why the few lines on ULP and on
 taking turns are here and not those of `fastact.check.ulp` and `fastact.bench.cpu`.
 """
 
@@ -140,6 +140,12 @@ def worst_ulp(
     exponent = np.frexp(exact)[1]  # exact = mantissa in [0.5, 1) times 2**exponent
     ulp = np.ldexp(1.0, np.maximum(exponent, -125) - 24)  # from -126 on, the spacing stays the same
     return round(float(np.max(error / ulp, where=error > allowed, initial=0.0)), 3)
+
+
+def copying(array: NDArray[Any]) -> Call:
+    """A copy of an array by NumPy, on one thread: our own would be another one at each commit."""
+    source = np.ascontiguousarray(array).view(np.uint8)  # NumPy copies bfloat16 one by one
+    return partial(np.copyto, np.zeros_like(source), source)
 
 
 def ratio(call: Callable[[], object], other: Callable[[], object]) -> float:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 import fastact as fa
-from fastact import _cpu
 
-from .common import DIRECTIONS, DTYPES, dtype_named, normal, op_named, ratio, with_out
+from .common import DIRECTIONS, DTYPES, copying, dtype_named, normal, op_named, ratio, with_out
 
 # What the other files of this folder measure, at shapes of their own.
 _ELSEWHERE = ("activations", "bias", "gates", "norms", "reductions")
@@ -39,7 +35,7 @@ class Speed:
         x, dy = (normal(prod(axes), kind, seed).reshape(axes) for seed in (0, 1))
         call = (op.example if direction == "forward" else op.backward_example)(x, dy)
         self.call = with_out(call, call())
-        self.copy = partial(_cpu.copy, np.zeros_like(x), x)
+        self.copy = copying(x)
 
     def time_call(self, *_: Any) -> None:
         self.call()

@@ -180,7 +180,7 @@ def test_stores_past_the_caches_change_nothing(op: Any, dtype: str) -> None:
 @pytest.mark.parametrize("shape", [(67, 300), (35, 1000), (5, 2500), (3, 40000)], ids=str)
 @by_dtype
 def test_rows_that_are_stored_beside_later_ones(dtype: str, shape: tuple[int, int]) -> None:
-    """Rows of every kind among ordinary ones: without a maximum, far, empty, one block far below."""
+    """Rows of each kind among others: without a maximum, far, empty, with a block far below."""
     rows, size = shape
     x = data(shape, dtype)
     x[0, 1], x[1, 2], x[2, 1:] = np.nan, np.inf, -np.inf

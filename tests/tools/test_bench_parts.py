@@ -90,7 +90,7 @@ def test_nothing_is_measured_to_list_it(capsys, monkeypatch):
             assert [family, dtype] in [line.split()[:2] for line in shown.splitlines()]
     rows, minutes = shown.split()[-2:]
     assert int(rows) > 2000
-    assert 0 < float(minutes) < 40  # which is what it may take
+    assert 0 < float(minutes) < 60  # with every peer there is; 40 with none
 
 
 def test_who_takes_too_long_is_timed_once(monkeypatch):

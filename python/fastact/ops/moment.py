@@ -440,9 +440,9 @@ class MomentsOp(AxisMoments[P, R]):
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
         shape, axis = named["x"].shape, named.get("axis")
-        axes = (
-            range(len(shape)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
-        )
+        axes = axis if isinstance(axis, tuple | list) else (axis,)
+        if axis is None:
+            axes = tuple(range(len(shape)))
         return Moments.of_checked(math.prod([shape[a] for a in axes]), *arrays)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:

@@ -169,3 +169,9 @@ class FastactOps(NumpyOps):  # type: ignore[misc]
 
     def backprop_softmax(self, Y: Any, dY: Any, *, axis: int = -1, temperature: float = 1.0) -> Any:
         return _backward(fa.softmax, dY, Y, False, axis=axis, scale=1 / temperature)
+
+
+# thinc holds a backend to the annotations of its base, which name thinc's own types.
+for _name, _method in vars(FastactOps).items():
+    if callable(_method) and hasattr(NumpyOps, _name):
+        _method.__annotations__ = getattr(NumpyOps, _name).__annotations__
