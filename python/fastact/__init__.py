@@ -1,4 +1,4 @@
-"""fastact: the memory-bound kernels of neural networks.
+"""fastact: the memory-bound kernels of neural networks and of statistics.
 
 Every op is a callable with three entry points::
 

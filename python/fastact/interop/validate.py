@@ -166,8 +166,11 @@ def computed_dtype(where: str, name: str, view: View, data_name: str, data: View
         )
 
 
+DOUBLE = _cpu.DTYPE_NAMES.index("float64")
+
+
 def computed_in(view: View) -> int:
-    """The dtype in which an array's is computed: that, or float32 for 16 bits."""
+    """The dtype in which an array's elements are computed: its own, or float32 for 16 bits."""
     return max(view.dtype, _cpu.DTYPE_NAMES.index("float32"))
 
 
@@ -240,7 +243,7 @@ def may_write(
     for name, view in inputs.items():
         if not _reach_overlaps(out, view):
             continue
-        same = out.address == view.address and _steps(out) == _steps(view)
+        same = out.address == view.address and steps(out) == steps(view)
         if same and in_place:
             continue
         shared = _share_memory(out, view)
@@ -262,7 +265,7 @@ def _share_memory(a: View, b: View) -> bool:
         return True  # cannot be told in reasonable time; refusing is safe
 
 
-def _steps(view: View) -> list[int]:
+def steps(view: View) -> list[int]:
     """The strides that count: along an axis of length 1 nobody steps."""
     return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
 
@@ -270,6 +273,11 @@ def _steps(view: View) -> list[int]:
 def _reach_overlaps(a: View, b: View) -> bool:
     (a_low, a_high), (b_low, b_high) = a.reach, b.reach
     return a_low < b_high and b_low < a_high
+
+
+def out_name(i: int, outs: Sequence[Any]) -> str:
+    """What messages call an output."""
+    return "out" if len(outs) == 1 else f"out[{i}]"
 
 
 def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:

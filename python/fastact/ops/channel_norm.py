@@ -13,7 +13,6 @@ from inspect import signature
 from types import SimpleNamespace
 from typing import Any, Generic, Required, Unpack
 
-from .. import _cpu
 from .._cpu import View
 from ..interop import validate
 from ..interop.call import Call
@@ -33,7 +32,6 @@ from .norm_arrays import (
 from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, signature_of
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 
-_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
 _SAVED = (*STATISTICS, *WEIGHTS)
@@ -362,7 +360,9 @@ class BatchNorm(ChannelNorm[P, R]):
             axis = self._axis_of(call, taken)
             kept = _one_a_channel(call.views["x"], axis)
             made: list[Made] = [
-                call.output(f"out[{i}]", out, "x", shape=kept, dtype=_DOUBLE, in_place=False)
+                call.output(
+                    f"out[{i}]", out, "x", shape=kept, dtype=validate.DOUBLE, in_place=False
+                )
                 if taken.wanted[i]
                 else (None, None)
                 for i, out in enumerate(taken.out)

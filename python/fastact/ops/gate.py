@@ -307,12 +307,14 @@ class Gates(CachedOp[P, R]):
         """The results, and the activated gates where they are kept."""
         count = len(self.results)
         made = [
-            call.output(_out_name(i, outs), out, "gates", shape=shapes.state)
+            call.output(validate.out_name(i, outs), out, "gates", shape=shapes.state)
             for i, out in enumerate(outs[:count])
         ]
         if keeps:
             shape = (*shapes.batch, len(self.kept) * shapes.columns)
-            made.append(call.output(_out_name(count, outs), outs[count], "gates", shape=shape))
+            made.append(
+                call.output(validate.out_name(count, outs), outs[count], "gates", shape=shape)
+            )
         elif saves and outs[count] is not None:
             raise ValueError(
                 f"{call.where}: out[{count}] must be None with recompute=True, which keeps no "
@@ -327,7 +329,7 @@ class Gates(CachedOp[P, R]):
         names = (self.state,) if keeps else ("gates", "recurrent", self.state)
         saved = {name: call.views[name] for name in names if name in call.arrays}
         for i, view in enumerate(views):
-            validate.may_write(call.where, _out_name(i, outs), view, saved, in_place=False)
+            validate.may_write(call.where, validate.out_name(i, outs), view, saved, in_place=False)
 
     def _run_forward(
         self, call: Call, results: list[View], kept: View | None, positions: tuple[int, ...]
@@ -521,10 +523,6 @@ def _rows_in_order(packed: View) -> bool:
     return steps == sorted(steps, reverse=True)
 
 
-def _out_name(i: int, outs: tuple[Any, ...]) -> str:
-    return "out" if len(outs) == 1 else f"out[{i}]"
-
-
 def _no_numbers(where: str, given: Mapping[str, Any]) -> None:
     """Refuse numbers for what is packed; they may stand for states and their gradients."""
     for name in _PACKED:
@@ -539,5 +537,6 @@ def _keep_apart(call: Call, outs: list[Any]) -> None:
     others = {name: call.views[name] for name in _BIASES if name in call.arrays}
     for i, view in enumerate(outs):
         if view is not None:
-            validate.apart(call.where, f"out[{i}]", view, others)
-            others[f"out[{i}]"] = view
+            name = validate.out_name(i, outs)
+            validate.apart(call.where, name, view, others)
+            others[name] = view

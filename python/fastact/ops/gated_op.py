@@ -211,7 +211,7 @@ class Gated(CachedOp[P, R]):
             wanted = [*options.wanted[:-1], options.wanted[-1] and has_bias]
             names = (*[self._arrays[0]] * len(self._arrays), "bias")
             made: list[tuple[Any, Any]] = [
-                call.output(_label(i, options.out), out, name, in_place=name != "bias")
+                call.output(validate.out_name(i, options.out), out, name, in_place=name != "bias")
                 if needed
                 else (None, None)
                 for i, (out, needed, name) in enumerate(
@@ -326,8 +326,8 @@ class Gated(CachedOp[P, R]):
             others["dy"] = call.views["dy"]
         for i, view in enumerate(views):
             if view is not None:
-                validate.apart(call.where, _label(i, outs), view, others)
-                others[_label(i, outs)] = view
+                validate.apart(call.where, validate.out_name(i, outs), view, others)
+                others[validate.out_name(i, outs)] = view
 
 
 def _arrays(call: Signature) -> tuple[str, ...]:
@@ -351,10 +351,6 @@ def _limit(where: str, limit: Any) -> float:
     if found <= 0:
         raise ValueError(f"{where}: limit must be above zero or None, got {found!r}")
     return found
-
-
-def _label(i: int, outs: tuple[Any, ...]) -> str:
-    return f"out[{i}]" if len(outs) > 1 else "out"
 
 
 class GatedOfTwo(Elementwise[P, R], Gated[P, R]):

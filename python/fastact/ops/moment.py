@@ -25,7 +25,6 @@ from .weighting import ALSO, ALSO_OF_X, UNWEIGHTED, Weighting, arrays_with_weigh
 #: Their derivation is in src/cpu/reductions/moment_kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
-_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 
 #: What the kernels make of m2.
 NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
@@ -158,7 +157,7 @@ class AxisMoments(CachedOp[P, R]):
             if x.size and weighting.given:
                 slope, mean = weighted_slopes(call, over.axes, MEAN_SLOPE, 0.0, skips, weighting)
                 kept = _axes.reduced(x.shape, over.axes, keepdims=True)
-                twice = call.temporary("x", kept, _DOUBLE)  # as the mean lies
+                twice = call.temporary("x", kept, validate.DOUBLE)  # as the mean lies
                 fill(call, twice, 2.0)
                 twice = twice.broadcast_to(x.shape)
                 weighted_gradient(
@@ -214,17 +213,13 @@ def reduce_moments(
     workspace = call.workspace(call.native.moments_workspace(x, weights, where, y, axes, skips))
     options = axes, of_m2, correction, skips, warning, workspace, call.stream
     given = [view for view in (mean, low, second, count) if view is not None]
-    if all(_steps(view) == _steps(y) for view in given):
+    if all(validate.steps(view) == validate.steps(y) for view in given):
         call.run(call.native.moments, x, weights, where, mean, low, second, count, *options)
         return
     moments = call.native.moments  # which walks results by one set of strides
     for view in given:
         a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
         call.run(moments, x, weights, where, a, b, c, d, *options)
-
-
-def _steps(view: View) -> list[int]:
-    return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
 
 
 def fill(call: Call, y: View, value: float) -> None:
@@ -256,7 +251,7 @@ def slopes_over(
     kept = _axes.reduced(x.shape, axes, keepdims=True)
     # Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
     is_narrow = x.itemsize < 4
-    dtype = _DOUBLE if is_narrow else None
+    dtype = validate.DOUBLE if is_narrow else None
     mean = call.temporary("x", kept, dtype)
     low = None if is_narrow else call.temporary("x", kept)
     slope = None if of_m2 is None else call.temporary("x", kept, dtype)
@@ -271,7 +266,7 @@ def slope_over(
     """What a gradient is multiplied by, as it repeats over x, where no mean is needed."""
     x = call.views["x"]
     kept = _axes.reduced(x.shape, axes, keepdims=True)
-    slope = call.temporary("x", kept, _DOUBLE if x.itemsize < 4 else None)
+    slope = call.temporary("x", kept, validate.DOUBLE if x.itemsize < 4 else None)
     reduce_moments(call, axes, None, None, slope, None, of_m2, correction, skips)
     return slope.broadcast_to(x.shape)
 
@@ -287,7 +282,7 @@ def weighted_slopes(
     """What a gradient is multiplied by, and the mean, in double, as they repeat over x."""
     x = call.views["x"]
     kept = _axes.reduced(x.shape, axes, keepdims=True)
-    slope, mean = (call.temporary("x", kept, _DOUBLE) for _ in range(2))
+    slope, mean = (call.temporary("x", kept, validate.DOUBLE) for _ in range(2))
     reduce_moments(
         call, axes, mean, None, slope, None, of_m2, correction, skips, weighting=weighting
     )
@@ -435,7 +430,7 @@ class MomentsOp(AxisMoments[P, R]):
 
     results = ("mean", "m2")
     saves = ("x", "weights", "where")
-    dtype = _DOUBLE
+    dtype = validate.DOUBLE
     of_m2 = M2
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:

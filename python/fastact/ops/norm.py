@@ -254,7 +254,7 @@ class Norm(CachedOp[P, R]):
             if self.has_residual:
                 validate.same_as(where, "residual", views["residual"], "x", x)
             self._check_weights(call, rows)
-            names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
+            names = [validate.out_name(i, outs) for i in range(len(outs))]
             # What is saved may not be written: x, or with a residual the sum, which is an output.
             in_place = not saves or self.has_residual
             wide = validate.computed_in(x)

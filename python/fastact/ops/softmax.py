@@ -18,7 +18,6 @@ from .norm_arrays import Made, apart, results
 from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
-_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _BOOL = ("bool",)
 _INDICES = ("int32", "int64")
 
@@ -517,8 +516,8 @@ class CrossEntropy(CachedOp[P, R]):
         if not plan.is_one:
             return None, None
         if saves:
-            return call.output("divisor", None, "logits", shape=(), dtype=_DOUBLE)
-        return call.temporary("logits", (), _DOUBLE), None
+            return call.output("divisor", None, "logits", shape=(), dtype=validate.DOUBLE)
+        return call.temporary("logits", (), validate.DOUBLE), None
 
     def _arrays(self, call: Call, plan: _LossPlan) -> tuple[View, View | None]:
         """Target and weight, with the axes of the kernels."""
@@ -628,7 +627,7 @@ class CrossEntropy(CachedOp[P, R]):
             if plan.is_one:
                 axes.has_shape(where, "divisor", views["divisor"], ())
                 validate.same_dtype(
-                    where, "divisor", views["divisor"], "forward's", data.of_dtype(_DOUBLE)
+                    where, "divisor", views["divisor"], "forward's", data.of_dtype(validate.DOUBLE)
                 )
             dlogits, made = call.output("out", taken.out[0], "logits")
             others = {n: v for n, v in views.items() if n in call.arrays and n != "logits"}

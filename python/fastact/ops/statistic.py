@@ -56,7 +56,6 @@ _WARNINGS = {
     "var": "Degrees of freedom <= 0 for slice.",
     "std": "Degrees of freedom <= 0 for slice.",
 }
-_DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 _OF_M2 = {"var": VARIANCE, "std": DEVIATION}
 _SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}
 
@@ -112,7 +111,7 @@ class AxisStatistic(CachedOp[P, R]):
             weighting = weighting_of(call, options.axis)
             correction = self._correction(where, options)
             is_whole = x.dtype_name not in _cpu.DTYPE_NAMES
-            dtype = _DOUBLE if is_whole else None
+            dtype = validate.DOUBLE if is_whole else None
             y, made = call.output("out", out, "x", shape=over.shape, dtype=dtype, in_place=False)
             kept = y.with_axes(over.dropped)
             if not x.size:
@@ -288,7 +287,7 @@ class AxisStatistic(CachedOp[P, R]):
     ) -> None:
         x, mean = call.views["x"], None
         if self.of == "sum":
-            slope = call.repeated(1.0, x.of_dtype(_DOUBLE))
+            slope = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
         else:
             slope, found = weighted_slopes(
                 call, over.axes, _SLOPES[self.of], correction, self.skips, weighting
@@ -303,7 +302,7 @@ class AxisStatistic(CachedOp[P, R]):
     ) -> tuple[View, View | None, View | None]:
         """What dy is multiplied by, and the mean and its low part where it is by x - mean, too."""
         x = call.views["x"]
-        wide = x.of_dtype(_DOUBLE) if x.itemsize < 4 else x
+        wide = x.of_dtype(validate.DOUBLE) if x.itemsize < 4 else x
         if self.of == "sum":
             return call.repeated(1.0, wide), None, None
         if self.of == "mean":

@@ -261,7 +261,10 @@ cdef inline void refuse_current_draft() noexcept:
 
 
 cdef class Arguments:
-    """The native functions of a plan with their arguments; for one run at a time, for addresses go in."""
+    """The native functions of a plan with their arguments.
+
+    A run writes addresses into these, so that each serves one run at a time.
+    """
 
     cdef list functions
     cdef list arguments  # a tuple for each; views without memory
@@ -294,6 +297,7 @@ cdef class Arguments:
         return tuple(found)
 
     cdef object copy_value(self, Arguments other, value):
+        # Views are met in the order in which `take` noted them; one that is not noted is a constant.
         if other.count < self.count and <PyObject*>value is self.views[other.count]:
             return other.take(value, self.buffer_indices[other.count], self.offsets[other.count])
         if type(value) is tuple:
