@@ -8,7 +8,7 @@ import calls
 import numpy as np
 import pytest
 from calls import OPS, parts
-from conftest import assert_same_bits
+from conftest import assert_same_bits, stores_past_the_caches
 
 import fastact as fa
 
@@ -43,6 +43,24 @@ def test_results_that_are_none_are_allocated(op):
             for result, held, same in zip(found, out, expected, strict=True):
                 assert held is None or result is held
                 assert_same_bits(result, same)
+
+
+@each_op
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_results_that_go_past_the_caches(op, dtype):
+    """As those of some ops do where they are large, on some processors: the same bits, no more."""
+    x, dy = (np.resize(a.astype(dtype), (37, 132)) for a in (X, DY))
+    call = calls.forward(op, x, dy)
+    expected = parts(call())
+    for threads in (1, 2):
+        wide = [np.zeros(e.size + 7, e.dtype) for e in expected]
+        out = tuple(w[3 : 3 + e.size].reshape(e.shape) for w, e in zip(wide, expected, strict=True))
+        with stores_past_the_caches(), fa.num_threads(threads):
+            call(out=out)
+        for result, same, around in zip(out, expected, wide, strict=True):
+            assert_same_bits(result, same)
+            assert not around[:3].any()
+            assert not around[-4:].any()
 
 
 @pytest.mark.parametrize("name", BACKWARD)
