@@ -1,5 +1,5 @@
-# The one parallel loop: OpenMP over the partitions of a job. What a partition is, each family says.
-from cython.parallel cimport prange
+# The one parallel region: OpenMP over the partitions of a job. What a partition is, each family says.
+from cython.parallel cimport parallel, threadid
 
 
 cdef void run_partitions(int threads, Partitions job) noexcept nogil:
@@ -9,11 +9,10 @@ cdef void run_partitions(int threads, Partitions job) noexcept nogil:
     count, whoever runs them. One thread enters no parallel region: that costs more than a small job,
     and in a child made by fork it would wait for ever.
     """
-    cdef int number
     if threads == 1:
         job.run(0, 1)
         return
     job.begin()
-    for number in prange(threads, schedule="static", num_threads=threads):
-        job.run_beside_others(number, threads)
+    with parallel(num_threads=threads):
+        job.run_share(threadid(), threads)
     job.end()

@@ -70,7 +70,7 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     cppclass Partitions:
         void run(int64_t number, int64_t count) noexcept
         void begin() noexcept
-        void run_beside_others(int64_t number, int64_t count) noexcept
+        void run_share(int thread, int64_t count) noexcept
         void end() noexcept
     Partitions partitions_of[Job](
         void (*)(const Job*, int64_t, int64_t) noexcept, const Job*

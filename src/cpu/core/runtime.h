@@ -63,13 +63,22 @@ inline const char* compiler() {
 #endif
 }
 
+// Threads of the parallel region that calls this.
+inline int team_size() {
+#ifdef _OPENMP
+  return omp_get_num_threads();
+#else
+  return 1;
+#endif
+}
+
 // A job of any type, cut into partitions: function(job, number, count) does the one of that number.
 // How many they are, and which one writes what, is the job's; who runs them is not. The parallel
-// loop over them is Cython's (binding/parallel.pyx).
+// region is Cython's (binding/parallel.pyx).
 //
 // libgomp waits by futexes, which ThreadSanitizer does not see: it is told that what was written
-// before the loop is read in it, and what is written in it is read after. Two partitions of one
-// loop stay unordered, so that a race between them is found.
+// before the region is read in it, and what is written in it is read after. Two partitions of one
+// region stay unordered, so that a race between them is found.
 class Partitions {
  public:
   Partitions() = default;
@@ -86,19 +95,24 @@ class Partitions {
 
 #ifdef __SANITIZE_THREAD__
   void begin() { __tsan_release(&begun_); }
-  void run_beside_others(int64_t number, int64_t count) {
+  void run_share(int thread, int64_t count) {
     __tsan_acquire(&begun_);
-    run(number, count);
+    run_every(thread, count);
     __tsan_release(&done_);
   }
   void end() { __tsan_acquire(&done_); }
 #else
   void begin() {}
-  void run_beside_others(int64_t number, int64_t count) { run(number, count); }
+  // A thread's own of them: one, unless the region has fewer threads than were asked for.
+  void run_share(int thread, int64_t count) { run_every(thread, count); }
   void end() {}
 #endif
 
  private:
+  void run_every(int thread, int64_t count) const {
+    for (int64_t number = thread; number < count; number += team_size()) run(number, count);
+  }
+
   using Any = void (*)();
   Any function_ = nullptr;
   const void* job_ = nullptr;
