@@ -210,6 +210,21 @@ def test_arrays_beside_wider_ones():
     assert passed <= CONVERTED
 
 
+def test_a_weight_of_one_of_a_rows_axes():
+    """It repeats along another axis of the row, whose spans have it one after the other."""
+    x = f32(2, 3, 4, 64)
+    weight = f32(1, 3, 1, 1)
+    found, expected = np.zeros_like(x), np.zeros_like(x)
+    for given, y in ((weight, found), (np.repeat(weight, 4, 2), expected)):
+        views = [View.from_numpy(a) for a in (x, y, given)]
+        _cpu.norm_forward(
+            _cpu.ACTIVATIONS.index("identity"), views[0], None, None, views[1], None, None,
+            views[2], None, (1, 2, 3), (1, 2), 1e-5, True, 0.0, False, (), None, 0,
+        )  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+    assert (found.std((2, 3)) > 0).all()
+
+
 def test_classes_of_the_binding():
     """Made by hand, or used twice: an error."""
     view = View.from_numpy(np.ones(3))
