@@ -185,7 +185,7 @@ struct RowStatistics : RowBlocks {
   // Where the exponentials of a row are kept, from a column on.
   char* kept(int64_t column) { return tile + half + column * s.compute_item; }
 
-  // Of a band of m rows, or of one row; `products` are stored beside it, of m rows at most. apart:
+  // Of a band of m rows, or of one row; the first m of `products` are stored beside it. apart:
   // as of SoftmaxKernels::block. keeps: the exponentials are kept. y: an operand whose rows are
   // written next, or -1.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps, int y) {
