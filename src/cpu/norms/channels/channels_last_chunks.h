@@ -120,11 +120,14 @@ struct ChannelsLastPass {
                        std::min(kRowPiece, first + n - column)});
   }
 
+  // Whether the rows of a piece are whole pixels, which follow each other.
+  bool are_whole(const RowPiece& piece) const { return joined > 1 || piece.n == channels; }
+
   // Visits what the reader can take at a time: the row's index, or 0 and all rows.
   template <class Visit>
   void for_readable_spans(const RowPiece& piece, Visit visit) {
     const int64_t row = example * pixels + piece.row;
-    if (joined > 1) {
+    if (are_whole(piece)) {
       reader.go(row, 0, piece.rows * piece.n);
       visit(0);
       return;
@@ -148,7 +151,7 @@ struct ChannelsLastPass {
     const int64_t width = piece.n * s.compute_item;
     for_readable_spans(piece, [&](int64_t r) {
       const char* at = reader.load(k, buffer + r * width);
-      joined > 1 ? rows->set(at, piece, width) : void(rows->at[r] = at);
+      are_whole(piece) ? rows->set(at, piece, width) : void(rows->at[r] = at);
     });
   }
 
