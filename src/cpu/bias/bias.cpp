@@ -1,6 +1,8 @@
 // The plan of bias_act, and what it does to a chunk (bias.h).
 #include "cpu/bias/bias.h"
 
+#include <numeric>
+
 #include "cpu/core/fused_pass.h"
 
 namespace fastact {
@@ -16,11 +18,31 @@ struct BiasChunks : Chunks {
 
   explicit BiasChunks(const BiasAct& a) : Chunks(a.plan), act(a), bias(a.plan, a.bias) {}
 
-  void add_all(const char* from, const char* values, char* to) {
-    s.kernels->add[plan.is_double](from, values, reader.load(BiasAct::kResidual, residual), to,
-                                   count);
+  // to = x + bias + residual
+  void add_all(const char* from, char* to) {
+    s.kernels->add[plan.is_double](from, values_of(bias), reader.load(BiasAct::kResidual, residual),
+                                   to, count);
   }
 
+  // The bias of a chunk, as the kernels take it.
+  struct Bias {
+    const char* at;
+    int64_t period;
+  };
+  Bias bias_of_chunk() {
+    if (!s.is_channel_outer) return {values_of(bias), period};
+    if (at_column + count > s.columns.size) return {values_of(bias), kPiece};
+    return {bias.spread(at_row, at_column, std::min<int64_t>(count, 2 * kLanes)), kLanes};
+  }
+
+  // Of rows of channels: after how many values they begin anew at a multiple of kLanes. Of so many
+  // that a chunk does not hold all of that and kLanes more: none of them comes twice.
+  static int64_t period_of(int64_t channels) {
+    const int64_t found = channels <= kPiece ? std::lcm(channels, int64_t(kLanes)) : kPiece;
+    return found + kLanes <= kPiece ? found : kPiece;
+  }
+
+  const int64_t period = period_of(plan.channels);
   const bool has_residual = s.data[BiasAct::kResidual];
 };
 
@@ -28,16 +50,16 @@ struct BiasForward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute() {
-    const char* values = values_of(bias);
     const char* from = reader.load(BiasAct::kX, x);
     char* to = reader.target(BiasAct::kOut, z, false);
     if (has_residual) {
-      add_all(from, values, to);
+      add_all(from, to);
       char* const operands[] = {to, to};
       if (act.activation != k_identity) act.kernel(operands, count, act.parameters);
     } else {
-      s.kernels->bias->forward[act.activation][plan.is_double](from, values, to, count, ahead,
-                                                               act.parameters);
+      const Bias b = bias_of_chunk();
+      s.kernels->bias->forward[act.activation][plan.is_double](from, b.at, b.period, to, count,
+                                                               ahead, act.parameters);
     }
     reader.finish(BiasAct::kOut, to, z, false);
   }
@@ -52,17 +74,17 @@ struct BiasBackward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute(int64_t phase, double* const* lanes) {
-    const char* values = values_of(bias);
     const char* gradient = reader.load(BiasAct::kDy, dy);
     char* to = reader.target(BiasAct::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
       const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
-      s.kernels->bias->backward[act.activation][plan.is_double](gradient, from, values, to, count,
-                                                                ahead, act.parameters, phase,
+      const Bias b = bias_of_chunk();
+      s.kernels->bias->backward[act.activation][plan.is_double](gradient, from, b.at, b.period, to,
+                                                                count, ahead, act.parameters, phase,
                                                                 lanes ? *lanes : nullptr);
     } else {
-      add_all(reader.load(BiasAct::kX, x), values, z);
+      add_all(reader.load(BiasAct::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
       act.kernel(operands, count, act.parameters);
       if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);

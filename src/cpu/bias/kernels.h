@@ -11,18 +11,20 @@
 namespace fastact {
 
 // All pointers to n contiguous elements; the output is one of the others or disjoint from them.
+// bias: `period` values, a multiple of kLanes, which come round again, and kLanes more; or n. The
+// fewer, the better is x prefetched (docs/design/bias.md).
 // ahead: bytes from each operand to the elements of the next call, which are prefetched while these
 // are computed: segments of a channel and rows of a tile end before the hardware's own prefetcher
 // has followed them. 0: nothing is prefetched.
 struct BiasKernels {
   // y OUT = f(x IN + bias IN)
-  void (*forward[kActivations][2])(const char* x, const char* bias, char* y, int64_t n,
-                                   int64_t ahead, const double* parameters);
+  void (*forward[kActivations][2])(const char* x, const char* bias, int64_t period, char* y,
+                                   int64_t n, int64_t ahead, const double* parameters);
 
   // dx OUT = dy IN f'(x IN + bias IN). lanes IN/OUT (kLanes): dx is added to them, the first onto
   // lane `phase` (reductions/kernels.h); null: it is not.
-  void (*backward[kActivations][2])(const char* dy, const char* x, const char* bias, char* dx,
-                                    int64_t n, int64_t ahead, const double* parameters,
+  void (*backward[kActivations][2])(const char* dy, const char* x, const char* bias, int64_t period,
+                                    char* dx, int64_t n, int64_t ahead, const double* parameters,
                                     int64_t phase, double* lanes);
 };
 

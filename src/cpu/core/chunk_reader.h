@@ -144,12 +144,9 @@ void spread_over_rows(const StridedOperands& s, int64_t channels, int64_t row, i
   int64_t channel = row % channels;
   for (int64_t done = 0, m; done < n; done += m, column = 0) {
     m = std::min(n - done, s.columns.size - column);
-    const char* const value = value_of(channel);
+    s.kernels->fill[s.compute_item == sizeof(double)](value_of(channel), to + done * s.compute_item,
+                                                      m);
     if (++channel == channels) channel = 0;
-    if (s.compute_item == sizeof(double))
-      std::fill_n(reinterpret_cast<double*>(to) + done, m, *reinterpret_cast<const double*>(value));
-    else
-      std::fill_n(reinterpret_cast<float*>(to) + done, m, *reinterpret_cast<const float*>(value));
   }
 }
 

@@ -99,6 +99,13 @@ struct Chunks {
                               : channels.values_at(at_column, count);
   }
 
+  // Whether all operands lie in one piece, so that a chunk may go on across the end of a row.
+  bool is_flat() const {
+    bool all = true;
+    for (int k = 0; k < s.count; ++k) all &= !s.data[k] || s.is_flat[k];
+    return all;
+  }
+
   // Where operand k can be written directly, and added up from there.
   bool is_written_through(int k) const { return !plan.accumulate && s.data[k] && s.is_direct[k]; }
 };
@@ -110,10 +117,11 @@ struct Pass : Op {
 
   void run(int64_t first, int64_t end) {
     const int64_t columns = this->s.columns.size;
+    const bool joins = columns < kShortRow || (columns < kPiece && this->is_flat());
     int64_t row = first / columns, column = first % columns;
     for (int64_t n; first < end; first += n) {
       n = std::min(kPiece, end - first);
-      if (columns >= kShortRow) n = std::min(n, columns - column);
+      if (!joins) n = std::min(n, columns - column);
       this->go(row, column, n, n);
       this->compute();
       row += (column + n) / columns;

@@ -32,9 +32,11 @@ void from_compute_all(const char* from, char* to, int64_t n) {
   const C* wide = reinterpret_cast<const C*>(from);
   T* y = reinterpret_cast<T*>(to);
   if constexpr (sizeof(T) < sizeof(float)) {
+    constexpr int64_t kLine = kLineBytes / sizeof(T);
     float sum[kChunk];
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = n - i < kChunk ? n - i : kChunk;
+      for (int64_t k = 0; k < m; k += kLine) __builtin_prefetch(y + i + k + n);
       if (accumulate) {
         chunk_to_float(y + i, sum, m);
 #pragma omp simd
@@ -82,6 +84,14 @@ void twice(const char* from, char* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] + x[i];
 }
 
+template <class T>
+void fill(const char* from, char* to, int64_t n) {
+  const T x = *reinterpret_cast<const T*>(from);
+  T* y = reinterpret_cast<T*>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x;
+}
+
 }  // namespace
 
 extern const BiasKernels bias_kernels;
@@ -96,6 +106,7 @@ const ConvertKernels convert_kernels = {
     {add<float>, add<double>},
     {plus<float>, plus<double>},
     {twice<float>, twice<double>},
+    {fill<float>, fill<double>},
     store_nontemporal,
     &bias_kernels,
 };

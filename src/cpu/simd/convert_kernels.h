@@ -38,6 +38,9 @@ struct ConvertKernels {
   // y OUT (n) = 2 x IN (n), of float or of double.
   void (*twice[2])(const char* x, char* y, int64_t n);
 
+  // y OUT (n) = the one number at x IN, of float or of double.
+  void (*fill[2])(const char* x, char* y, int64_t n);
+
   // to OUT (bytes) = from IN (bytes), past the caches (simd/nontemporal.h).
   void (*stream)(const char* from, char* to, int64_t bytes);
 
