@@ -148,6 +148,8 @@ struct Forward : RowStatistics {
 };
 
 struct Backward : RowBlocks {
+  static constexpr int64_t kBandBytes = 4 << 10;  // of each operand: read twice, by two loops
+
   const bool by_tiles;
   const int64_t width;
   double sums[kTileWidth];
@@ -156,7 +158,8 @@ struct Backward : RowBlocks {
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
-        width(std::max<int64_t>((by_tiles ? tile_width(s) : band_of(s)) / 2, 1)) {}
+        width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1)
+                       : std::clamp<int64_t>(kBandBytes / row_bytes, 1, kBand / 2)) {}
 
   void band(int64_t first, int64_t m) {
     if (size <= kSoftmaxBlock) {
@@ -179,9 +182,15 @@ struct Backward : RowBlocks {
     });
   }
 
-  // What pass 1 of the next row reads in these columns.
+  // What pass 1 of the next band reads, if it pays to prefetch it beside so little arithmetic.
+  NextRows after_band(int64_t row, int64_t column, int64_t m) const {
+    if (!prefetches_next_chunk()) return {{{nullptr, nullptr}, s.item}, {0, 0}};
+    return next(row, column, m, Softmax::kDy, Softmax::kOut);
+  }
+
+  // What that of the next row reads in these columns.
   NextRows after_row(int64_t row, int64_t column) const {
-    NextRows found = next(row, size, 1, Softmax::kDy, Softmax::kOut);
+    NextRows found = after_band(row, size, 1);
     for (const char*& at : found.first.at)
       if (at) at += column * s.item;
     return found;
@@ -193,8 +202,7 @@ struct Backward : RowBlocks {
     const RowsOut to = job.accumulate ? RowsOut{dy, row_bytes} : rows_at(Softmax::kDx, first, dy);
     std::fill(sums, sums + m, 0.0);
     kernels.sum(a, job.kind == kSoftmax ? b : RowsIn{}, m, size, sums);
-    kernels.gradient[job.kind](a, b, m, size, sums, job.scale,
-                               next(first, 0, m, Softmax::kDy, Softmax::kOut), to);
+    kernels.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
     if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
 
