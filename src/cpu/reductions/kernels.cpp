@@ -498,6 +498,8 @@ FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const doubl
   write_lane(lane, lanes + c, pitch);
 }
 
+constexpr int kRowsAtOnce = 8;
+
 // kRows rows at once, so that a lane is read and written once for all of them.
 template <class A, int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
@@ -508,7 +510,7 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
   if (ahead) {
     for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) prefetch<1>(x[i] + c, ahead);
+      for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
       for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
         add_column<A, Vector, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
     }
@@ -518,24 +520,50 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
+// beyond: bytes from the last rows to those that are read after them; 0: not known.
 template <class A, class T>
-void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
-              const double* shift, double* lanes, int64_t pitch, bool fresh) {
-  const T* row[8];
+void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
+                     int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
+                     int64_t beyond) {
+  const T* row[kRowsAtOnce];
   const auto add = [&](auto count) {
     constexpr int kRows = decltype(count)::value;
     for (; rows >= kRows; rows -= kRows, offsets += kRows * step, fresh = false) {
       for (int k = 0; k < kRows; ++k) row[k] = reinterpret_cast<const T*>(x + offsets[k * step]);
-      const int64_t ahead = rows >= 2 * kRows ? offsets[kRows * step] - offsets[0] : 0;
+      const int64_t ahead = rows >= 2 * kRows ? offsets[kRows * step] - offsets[0] : beyond;
       if (fresh)
         add_some<A, kRows, true>(row, columns, shift, lanes, pitch, ahead);
       else
         add_some<A, kRows, false>(row, columns, shift, lanes, pitch, ahead);
     }
   };
-  add(std::integral_constant<int, 8>());
+  add(std::integral_constant<int, kRowsAtOnce>());
   add(std::integral_constant<int, 4>());
   add(std::integral_constant<int, 1>());
+}
+
+template <class A, class T>
+void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
+              const double* shift, double* lanes, int64_t pitch, bool fresh) {
+  add_rows_before<A, T>(x, offsets, step, rows, columns, shift, lanes, pitch, fresh, 0);
+}
+
+// In bands of rows, so that memory is read nearly in its own order: a lane takes all its rows of a
+// band at once.
+template <class A, class T>
+void block_of_rows(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
+                   const double* shift, double* lanes, int64_t pitch) {
+  constexpr int64_t kBand = kRowsAtOnce * kLanes, kLanesAhead = 2;
+  for (int64_t band = 0; band < rows; band += kBand) {
+    const int64_t height = rows - band < kBand ? rows - band : kBand;
+    for (int64_t lane = 0; lane < kLanes && lane < height; ++lane) {
+      const int64_t first = band + lane, later = lane + kLanesAhead;
+      const int64_t next = later < kLanes ? band + later : band + kBand + later - kLanes;
+      const int64_t beyond = next < rows ? offsets[next] - offsets[first] : 0;
+      add_rows_before<A, T>(x, offsets + first, kLanes, (height - lane + kLanes - 1) / kLanes,
+                            columns, shift, lanes + lane * columns, pitch, band == 0, beyond);
+    }
+  }
 }
 
 // Output i, or a vector of outputs, of n terms: each in a lane of its own, folded.
@@ -779,6 +807,7 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
    add_terms<A, T>,               \
    add_segment<A, T>,             \
    add_rows<A, T>,                \
+   block_of_rows<A, T>,           \
    FASTACT_FEW(few_rows, A, T),   \
    FASTACT_FEW(short_rows, A, T), \
    spread<A, T>}

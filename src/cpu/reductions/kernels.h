@@ -113,6 +113,11 @@ struct ReduceKernels {
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                    int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
 
+  // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
+  // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
+  void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
+                        const double* shift, double* lanes, int64_t pitch);
+
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).
   //   few_rows     down columns: row i is contiguous at x + offsets[i]

@@ -178,9 +178,7 @@ struct ArrayInputs : BlockSource {
       for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
         std::copy(shift, shift + done, shift + done);
       if (!is_narrow)
-        for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
-          add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, lanes + lane * n,
-                   true);
+        r.kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch);
       else if (!is_dense)
         gathered(x, n, terms);
       else
@@ -189,9 +187,9 @@ struct ArrayInputs : BlockSource {
     });
   }
 
-  void add_rows(const char* x, const int64_t* at, int64_t step, int64_t rows, int64_t width,
-                double* to, bool fresh) {
-    r.kernels->add_rows(x, at, step, rows, width, shift, to, kPitch, fresh);
+  void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
+                bool fresh) {
+    r.kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {
@@ -210,9 +208,9 @@ struct ArrayInputs : BlockSource {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, end = 0;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = i * kLanes * n * r.item;
-    if (whole) add_rows(x, at, 1, whole, kLanes * n, lanes, fresh);
+    if (whole) add_rows(x, at, whole, kLanes * n, lanes, fresh);
     if (rest)
-      add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, lanes, fresh && whole == 0);
+      add_rows(x + whole * kLanes * n * r.item, &end, 1, rest * n, lanes, fresh && whole == 0);
   }
 
   // The same of rows of which each touches the one before: in memory lane 31 comes first. What is
@@ -221,10 +219,10 @@ struct ArrayInputs : BlockSource {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
-    if (whole) add_rows(x, at, 1, whole, kLanes * n, lanes, true);
+    if (whole) add_rows(x, at, whole, kLanes * n, lanes, true);
     for (int s = 0; s < a.sets && !whole; ++s) std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
     const int64_t end = -(terms - 1) * row;
-    if (rest) add_rows(x, &end, 1, 1, rest * n, lanes + (kLanes - rest) * n, false);
+    if (rest) add_rows(x, &end, 1, rest * n, lanes + (kLanes - rest) * n, false);
     for (int s = 0; s < a.sets; ++s)
       for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
         std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
