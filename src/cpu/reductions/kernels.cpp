@@ -40,6 +40,8 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
 //   first       a lane of one term
 //   Plain       the accumulator that does the same to terms without NaN, faster; void: none. Where
 //               it has a set less, that is the count.
+//   First       of one that may pass over a block twice: the accumulator of the first pass, whose
+//               first result is the shift of the second one
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
 template <class Term>
@@ -120,10 +122,36 @@ struct ValidMean : Sum<Itself> {
   }
 };
 
+// The mean alone of what ShiftedMoments adds up, with the same bits.
+struct ShiftedMean {
+  using Plain = void;
+  static constexpr int kSets = 1;
+  static constexpr bool kHasShift = true, kRetries = false;
+
+  template <class T, class V>
+  struct Adder {
+    V one, minus;
+    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      lane[0] += is_converted<T> ? add_converted(x, one, minus) : x + minus;
+    }
+    FASTACT_HD V neutral() const { return -minus; }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
+    lane[0] = x - shift;
+  }
+  static FASTACT_HD void settle(double shift, const double* lane, int64_t, int64_t n,
+                                double* result, int64_t) {
+    *result = mean_of_sum(shift, *lane, double(n));
+  }
+};
+
 // Sums of d = x - shift and of d^2. Of converted terms d is a multiply-add, in the pipes that
 // conversion and addition leave idle (simd/accumulators.h): with 1 and -shift.
 struct ShiftedMoments {
   using Plain = void;
+  using First = ShiftedMean;
   static constexpr int kSets = 2;
   static constexpr bool kHasShift = true, kRetries = false;
   template <class T>
@@ -169,9 +197,39 @@ struct ShiftedMoments {
   }
 };
 
+// The mean alone of what ValidMoments adds up, and the count, with the same bits.
+struct ValidShiftedMean {
+  using Plain = ShiftedMean;
+  static constexpr int kSets = 2;
+  static constexpr bool kHasShift = true, kRetries = true;
+
+  template <class T, class V>
+  struct Adder {
+    V one, minus;
+    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      const V moved = is_converted<T> ? add_converted(x, one, minus) : x + minus;
+      lane[0] += x == x ? moved : -V{};
+      lane[1] += x == x ? one : -V{};
+    }
+    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
+    lane[0] = x == x ? x - shift : -V{};
+    lane[1] = x == x ? V{} + 1 : -V{};
+  }
+  static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t,
+                                double* result, int64_t) {
+    const double count = lane[pitch], mean = mean_of_sum(shift, *lane, count);
+    *result = count > 0 ? mean : 0.0;
+  }
+};
+
 // The moments of terms that are not NaN, and their number.
 struct ValidMoments {
   using Plain = ShiftedMoments;
+  using First = ValidShiftedMean;
   static constexpr int kSets = 3;
   static constexpr bool kHasShift = true, kRetries = true;
   template <class T>
@@ -385,29 +443,36 @@ FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
 // A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
 // once. (To gather the terms in the other direction first is slower.)
 template <class A, bool backward, class T>
+FASTACT_HD void one_pass(const T* x, int64_t n, double shift, double* result, int64_t pitch) {
+  Lanes<A, T> lanes;
+  lanes.clear();
+  lanes.template add<backward>(x, n, shift);
+  if (backward) {
+    lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
+    if (const int64_t rest = n % kLanes) {
+      const typename A::template Adder<T, double> add_one(1, shift);
+      double memory[A::kSets * kLanes];
+      lanes.write(memory);
+      for (int64_t i = 0; i < rest; ++i)
+        add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
+      lanes.read(memory);
+    }
+  }
+  lanes.settle(shift, n, result, pitch);
+}
+
+template <class A, bool backward, class T>
 FASTACT_HD void one_block(const T* x, int64_t n, double* result, int64_t pitch) {
   double shift = first_shift<A>(x, n, backward ? -1 : 1);
-  const int passes = A::kRetries && !is_finite(shift) ? 2 : A::template kPasses<T>;
+  const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
-#pragma GCC unroll 2
-  for (int pass = 0; pass < passes; ++pass) {
-    Lanes<A, T> lanes;
-    lanes.clear();
-    lanes.template add<backward>(x, n, shift);
-    if (backward) {
-      lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
-      if (const int64_t rest = n % kLanes) {
-        const typename A::template Adder<T, double> add_one(1, shift);
-        double memory[A::kSets * kLanes];
-        lanes.write(memory);
-        for (int64_t i = 0; i < rest; ++i)
-          add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
-        lanes.read(memory);
-      }
+  if constexpr (A::kRetries || A::template kPasses<T> > 1) {
+    if (is_lost || A::template kPasses<T> > 1) {
+      one_pass<typename A::First, backward>(x, n, shift, &shift, 1);
+      shift = finite_or_zero(shift);
     }
-    lanes.settle(shift, n, result, pitch);
-    shift = finite_or_zero(*result);
   }
+  one_pass<A, backward>(x, n, shift, result, pitch);
 }
 
 // What skips NaN does so where there is one.
@@ -811,6 +876,22 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
    FASTACT_FEW(few_rows, A, T),   \
    FASTACT_FEW(short_rows, A, T), \
    spread<A, T>}
+// The passes that another one follows. Nobody asks for their blocks, nor merges them.
+#define FASTACT_FIRST_PASS(A, T)  \
+  {nullptr,                       \
+   nullptr,                       \
+   add_terms<A, T>,               \
+   nullptr,                       \
+   add_rows<A, T>,                \
+   block_of_rows<A, T>,           \
+   FASTACT_FEW(few_rows, A, T),   \
+   FASTACT_FEW(short_rows, A, T), \
+   spread<A, T>}
+#define FASTACT_FIRST(A)                                                                   \
+  {{FASTACT_FIRST_PASS(A, f16), FASTACT_FIRST_PASS(A, bf16), FASTACT_FIRST_PASS(A, float), \
+    FASTACT_FIRST_PASS(A, double)},                                                        \
+   A::kSets,                                                                               \
+   settle<A>}
 #define FASTACT_ACCUMULATOR(A)                                                 \
   {{FASTACT_REDUCE(A, f16), FASTACT_REDUCE(A, bf16), FASTACT_REDUCE(A, float), \
     FASTACT_REDUCE(A, double)},                                                \
@@ -827,6 +908,7 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments)},
+    {FASTACT_FIRST(ShiftedMean), FASTACT_FIRST(ValidShiftedMean)},
     fold,
     fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,

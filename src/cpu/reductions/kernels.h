@@ -150,6 +150,15 @@ struct Accumulator {
                 int64_t n);
 };
 
+// The first of two passes over a block: adds up the mean alone, which is the shift of the second.
+struct FirstPass {
+  ReduceKernels kernels[kDTypes];  // those for which one pass is enough, and segments: null
+  int sets;
+  // mean OUT (columns); as Accumulator's.
+  void (*settle)(const double* shift, const double* lanes, int64_t pitch, int64_t n,
+                 int64_t columns, double* mean, int64_t to_pitch);
+};
+
 // What a gradient is of, and by: of a mean by x, of what is made of m2 by x, of a mean by the
 // weights.
 enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
@@ -159,6 +168,7 @@ using WeightedGradientKernel = void (*)(const double* dy, const double* slope, c
 
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
+  FirstPass first_passes[2];  // of moments; of moments that skip NaN
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);
