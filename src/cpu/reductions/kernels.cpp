@@ -563,19 +563,52 @@ FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const doubl
   write_lane(lane, lanes + c, pitch);
 }
 
-constexpr int kRowsAtOnce = 8;
+template <int kRows, class T>
+FASTACT_HD void prefetch_rows(const T* const* x, int64_t c, int64_t ahead) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
+}
+
+// What skips NaN does so from the first cache line on that holds one, of kRows rows: to ask once a
+// line takes less than to ask of each term. The columns that are done; 0: it does not pay. A call,
+// for inlined it makes the loop that follows slower.
+template <class A, int kRows, bool fresh, class T>
+__attribute__((noinline)) int64_t add_without_nan(const T* const* x, int64_t columns, double one,
+                                                  const double* shift, double* lanes, int64_t pitch,
+                                                  int64_t ahead) {
+  using Plain = typename A::Plain;
+  if constexpr (kRows > 1 && kSeeksNaN<T> && !std::is_void<Plain>::value) {
+    constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T);
+    double* const counts = lanes + Plain::kSets * pitch;
+    for (int64_t c = 0; c + kPerCacheLine <= columns; c += kPerCacheLine) {
+      bool any = false;
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; i += 2) any |= are_unordered(x[i] + c, x[i + 1] + c);
+      if (any) return c;
+      if (ahead) prefetch_rows<kRows>(x, c, ahead);
+      for (int64_t k = c; k < c + kPerCacheLine; k += kVector) {
+        add_column<Plain, Vector, kRows, fresh>(x, k, one, shift, lanes, pitch);
+        if (A::kSets > Plain::kSets)
+          store(fresh ? Vector{} + kRows : load(counts + k) + kRows, counts + k);
+      }
+    }
+    return columns / kPerCacheLine * kPerCacheLine;
+  }
+  return 0;
+}
 
 // kRows rows at once, so that a lane is read and written once for all of them.
+constexpr int kRowsAtOnce = 8;
+
 template <class A, int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
                          int64_t pitch, int64_t ahead) {
   constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = kVector;
   const double one = hidden_one();
-  int64_t c = 0;
+  int64_t c = add_without_nan<A, kRows, fresh>(x, columns, one, shift, lanes, pitch, ahead);
   if (ahead) {
     for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
+      prefetch_rows<kRows>(x, c, ahead);
       for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
         add_column<A, Vector, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
     }
