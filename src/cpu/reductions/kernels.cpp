@@ -692,7 +692,7 @@ void few_rows(const char* x, const int64_t* offsets, int64_t columns, const doub
     Vector terms[n];
 #pragma GCC unroll 8
     for (int i = 0; i < n; ++i) {
-      prefetch<1>(row[i] + c, kAhead);
+      prefetch_far(row[i] + c, kAhead);
       terms[i] = load(row[i] + c);
     }
     fold_few<A>(terms, c, shift, lanes, pitch);
