@@ -650,14 +650,14 @@ void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
 // band at once.
 template <class A, class T>
 void block_of_rows(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                   const double* shift, double* lanes, int64_t pitch) {
+                   const double* shift, double* lanes, int64_t pitch, bool is_far) {
   constexpr int64_t kBand = kRowsAtOnce * kLanes, kLanesAhead = 2;
   for (int64_t band = 0; band < rows; band += kBand) {
     const int64_t height = rows - band < kBand ? rows - band : kBand;
     for (int64_t lane = 0; lane < kLanes && lane < height; ++lane) {
       const int64_t first = band + lane, later = lane + kLanesAhead;
       const int64_t next = later < kLanes ? band + later : band + kBand + later - kLanes;
-      const int64_t beyond = next < rows ? offsets[next] - offsets[first] : 0;
+      const int64_t beyond = is_far && next < rows ? offsets[next] - offsets[first] : 0;
       add_rows_before<A, T>(x, offsets + first, kLanes, (height - lane + kLanes - 1) / kLanes,
                             columns, shift, lanes + lane * columns, pitch, band == 0, beyond);
     }

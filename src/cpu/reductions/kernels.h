@@ -115,8 +115,10 @@ struct ReduceKernels {
 
   // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
   // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
+  // is_far: the rows are worth prefetches, which take as long as the rows of the second-level
+  // cache.
   void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                        const double* shift, double* lanes, int64_t pitch);
+                        const double* shift, double* lanes, int64_t pitch, bool is_far);
 
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).

@@ -10,7 +10,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kGathered = 2048;  // elements gathered at a time
+constexpr int64_t kGathered = 2048;               // elements gathered at a time
+constexpr int64_t kNearBytes = int64_t{1} << 20;  // of x that is not worth prefetches
 
 struct ArrayInputs : BlockSource {
   // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
@@ -20,6 +21,7 @@ struct ArrayInputs : BlockSource {
   const Accumulator& a;
   const FirstPass& first_pass;
   const int passes;
+  const bool is_far;
   // Of the pass that is under way.
   const ReduceKernels* kernels;
   int sets;
@@ -34,7 +36,8 @@ struct ArrayInputs : BlockSource {
       : r(reducer),
         a(*reducer.accumulator),
         first_pass(r.table->first_passes[a.retries]),
-        passes(a.passes[reducer.dtype]) {}
+        passes(a.passes[reducer.dtype]),
+        is_far(r.outputs.size * r.terms.size * r.item > kNearBytes) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
     if (r.layout == Reducer::kRows)
@@ -195,7 +198,7 @@ struct ArrayInputs : BlockSource {
       for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
         std::copy(shift, shift + done, shift + done);
       if (!is_narrow)
-        kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch);
+        kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
       else if (!is_dense)
         gathered(x, n, terms);
       else
