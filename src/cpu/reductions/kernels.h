@@ -115,8 +115,7 @@ struct ReduceKernels {
 
   // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
   // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
-  // is_far: the rows are worth prefetches, which take as long as the rows of the second-level
-  // cache.
+  // is_far: the rows lie beyond the second-level cache, and are worth prefetches.
   void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
                         const double* shift, double* lanes, int64_t pitch, bool is_far);
 
