@@ -25,6 +25,8 @@ struct Moments {
 FASTACT_HD bool is_finite(double x) { return x - x == 0; }
 FASTACT_HD double finite_or_zero(double x) { return is_finite(x) ? x : 0.0; }
 
+FASTACT_HD double mean_of_sum(double shift, double sum, double n) { return shift + sum / n; }
+
 // mean and m2 from n, S and Q. Rounding takes m2 below zero nowhere. An overflow of Q alone is one
 // of m2; with an infinity among the data m2 is NaN.
 FASTACT_HD void moments_of_sums(double shift, double sum, double squares, double n, double* mean,

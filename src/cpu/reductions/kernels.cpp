@@ -40,6 +40,8 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
 //   first       a lane of one term
 //   Plain       the accumulator that does the same to terms without NaN, faster; void: none. Where
 //               it has a set less, that is the count.
+//   First       of one that may pass over a block twice: the accumulator of the first pass, whose
+//               first result is the shift of the second one
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
 template <class Term>
@@ -120,10 +122,36 @@ struct ValidMean : Sum<Itself> {
   }
 };
 
+// The mean alone of what ShiftedMoments adds up, with the same bits.
+struct ShiftedMean {
+  using Plain = void;
+  static constexpr int kSets = 1;
+  static constexpr bool kHasShift = true, kRetries = false;
+
+  template <class T, class V>
+  struct Adder {
+    V one, minus;
+    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      lane[0] += is_converted<T> ? add_converted(x, one, minus) : x + minus;
+    }
+    FASTACT_HD V neutral() const { return -minus; }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
+    lane[0] = x - shift;
+  }
+  static FASTACT_HD void settle(double shift, const double* lane, int64_t, int64_t n,
+                                double* result, int64_t) {
+    *result = mean_of_sum(shift, *lane, double(n));
+  }
+};
+
 // Sums of d = x - shift and of d^2. Of converted terms d is a multiply-add, in the pipes that
 // conversion and addition leave idle (simd/accumulators.h): with 1 and -shift.
 struct ShiftedMoments {
   using Plain = void;
+  using First = ShiftedMean;
   static constexpr int kSets = 2;
   static constexpr bool kHasShift = true, kRetries = false;
   template <class T>
@@ -169,9 +197,39 @@ struct ShiftedMoments {
   }
 };
 
+// The mean alone of what ValidMoments adds up, and the count, with the same bits.
+struct ValidShiftedMean {
+  using Plain = ShiftedMean;
+  static constexpr int kSets = 2;
+  static constexpr bool kHasShift = true, kRetries = true;
+
+  template <class T, class V>
+  struct Adder {
+    V one, minus;
+    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      const V moved = is_converted<T> ? add_converted(x, one, minus) : x + minus;
+      lane[0] += x == x ? moved : -V{};
+      lane[1] += x == x ? one : -V{};
+    }
+    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
+    lane[0] = x == x ? x - shift : -V{};
+    lane[1] = x == x ? V{} + 1 : -V{};
+  }
+  static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t,
+                                double* result, int64_t) {
+    const double count = lane[pitch], mean = mean_of_sum(shift, *lane, count);
+    *result = count > 0 ? mean : 0.0;
+  }
+};
+
 // The moments of terms that are not NaN, and their number.
 struct ValidMoments {
   using Plain = ShiftedMoments;
+  using First = ValidShiftedMean;
   static constexpr int kSets = 3;
   static constexpr bool kHasShift = true, kRetries = true;
   template <class T>
@@ -385,29 +443,36 @@ FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
 // A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
 // once. (To gather the terms in the other direction first is slower.)
 template <class A, bool backward, class T>
+FASTACT_HD void one_pass(const T* x, int64_t n, double shift, double* result, int64_t pitch) {
+  Lanes<A, T> lanes;
+  lanes.clear();
+  lanes.template add<backward>(x, n, shift);
+  if (backward) {
+    lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
+    if (const int64_t rest = n % kLanes) {
+      const typename A::template Adder<T, double> add_one(1, shift);
+      double memory[A::kSets * kLanes];
+      lanes.write(memory);
+      for (int64_t i = 0; i < rest; ++i)
+        add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
+      lanes.read(memory);
+    }
+  }
+  lanes.settle(shift, n, result, pitch);
+}
+
+template <class A, bool backward, class T>
 FASTACT_HD void one_block(const T* x, int64_t n, double* result, int64_t pitch) {
   double shift = first_shift<A>(x, n, backward ? -1 : 1);
-  const int passes = A::kRetries && !is_finite(shift) ? 2 : A::template kPasses<T>;
+  const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
-#pragma GCC unroll 2
-  for (int pass = 0; pass < passes; ++pass) {
-    Lanes<A, T> lanes;
-    lanes.clear();
-    lanes.template add<backward>(x, n, shift);
-    if (backward) {
-      lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
-      if (const int64_t rest = n % kLanes) {
-        const typename A::template Adder<T, double> add_one(1, shift);
-        double memory[A::kSets * kLanes];
-        lanes.write(memory);
-        for (int64_t i = 0; i < rest; ++i)
-          add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
-        lanes.read(memory);
-      }
+  if constexpr (A::kRetries || A::template kPasses<T> > 1) {
+    if (is_lost || A::template kPasses<T> > 1) {
+      one_pass<typename A::First, backward>(x, n, shift, &shift, 1);
+      shift = finite_or_zero(shift);
     }
-    lanes.settle(shift, n, result, pitch);
-    shift = finite_or_zero(*result);
   }
+  one_pass<A, backward>(x, n, shift, result, pitch);
 }
 
 // What skips NaN does so where there is one.
@@ -498,17 +563,52 @@ FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const doubl
   write_lane(lane, lanes + c, pitch);
 }
 
+template <int kRows, class T>
+FASTACT_HD void prefetch_rows(const T* const* x, int64_t c, int64_t ahead) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
+}
+
+// What skips NaN does so from the first cache line on that holds one, of kRows rows: to ask once a
+// line takes less than to ask of each term. The columns that are done; 0: it does not pay. A call,
+// for inlined it makes the loop that follows slower.
+template <class A, int kRows, bool fresh, class T>
+__attribute__((noinline)) int64_t add_without_nan(const T* const* x, int64_t columns, double one,
+                                                  const double* shift, double* lanes, int64_t pitch,
+                                                  int64_t ahead) {
+  using Plain = typename A::Plain;
+  if constexpr (kRows > 1 && kSeeksNaN<T> && !std::is_void<Plain>::value) {
+    constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T);
+    double* const counts = lanes + Plain::kSets * pitch;
+    for (int64_t c = 0; c + kPerCacheLine <= columns; c += kPerCacheLine) {
+      bool any = false;
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; i += 2) any |= are_unordered(x[i] + c, x[i + 1] + c);
+      if (any) return c;
+      if (ahead) prefetch_rows<kRows>(x, c, ahead);
+      for (int64_t k = c; k < c + kPerCacheLine; k += kVector) {
+        add_column<Plain, Vector, kRows, fresh>(x, k, one, shift, lanes, pitch);
+        if (A::kSets > Plain::kSets)
+          store(fresh ? Vector{} + kRows : load(counts + k) + kRows, counts + k);
+      }
+    }
+    return columns / kPerCacheLine * kPerCacheLine;
+  }
+  return 0;
+}
+
 // kRows rows at once, so that a lane is read and written once for all of them.
+constexpr int kRowsAtOnce = 8;
+
 template <class A, int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
                          int64_t pitch, int64_t ahead) {
   constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = kVector;
   const double one = hidden_one();
-  int64_t c = 0;
+  int64_t c = add_without_nan<A, kRows, fresh>(x, columns, one, shift, lanes, pitch, ahead);
   if (ahead) {
     for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) prefetch<1>(x[i] + c, ahead);
+      prefetch_rows<kRows>(x, c, ahead);
       for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
         add_column<A, Vector, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
     }
@@ -518,24 +618,50 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
+// beyond: bytes from the last rows to those that are read after them; 0: not known.
 template <class A, class T>
-void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
-              const double* shift, double* lanes, int64_t pitch, bool fresh) {
-  const T* row[8];
+void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
+                     int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
+                     int64_t beyond) {
+  const T* row[kRowsAtOnce];
   const auto add = [&](auto count) {
     constexpr int kRows = decltype(count)::value;
     for (; rows >= kRows; rows -= kRows, offsets += kRows * step, fresh = false) {
       for (int k = 0; k < kRows; ++k) row[k] = reinterpret_cast<const T*>(x + offsets[k * step]);
-      const int64_t ahead = rows >= 2 * kRows ? offsets[kRows * step] - offsets[0] : 0;
+      const int64_t ahead = rows >= 2 * kRows ? offsets[kRows * step] - offsets[0] : beyond;
       if (fresh)
         add_some<A, kRows, true>(row, columns, shift, lanes, pitch, ahead);
       else
         add_some<A, kRows, false>(row, columns, shift, lanes, pitch, ahead);
     }
   };
-  add(std::integral_constant<int, 8>());
+  add(std::integral_constant<int, kRowsAtOnce>());
   add(std::integral_constant<int, 4>());
   add(std::integral_constant<int, 1>());
+}
+
+template <class A, class T>
+void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
+              const double* shift, double* lanes, int64_t pitch, bool fresh) {
+  add_rows_before<A, T>(x, offsets, step, rows, columns, shift, lanes, pitch, fresh, 0);
+}
+
+// In bands of rows, so that memory is read nearly in its own order: a lane takes all its rows of a
+// band at once.
+template <class A, class T>
+void block_of_rows(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
+                   const double* shift, double* lanes, int64_t pitch, bool is_far) {
+  constexpr int64_t kBand = kRowsAtOnce * kLanes, kLanesAhead = 2;
+  for (int64_t band = 0; band < rows; band += kBand) {
+    const int64_t height = rows - band < kBand ? rows - band : kBand;
+    for (int64_t lane = 0; lane < kLanes && lane < height; ++lane) {
+      const int64_t first = band + lane, later = lane + kLanesAhead;
+      const int64_t next = later < kLanes ? band + later : band + kBand + later - kLanes;
+      const int64_t beyond = is_far && next < rows ? offsets[next] - offsets[first] : 0;
+      add_rows_before<A, T>(x, offsets + first, kLanes, (height - lane + kLanes - 1) / kLanes,
+                            columns, shift, lanes + lane * columns, pitch, band == 0, beyond);
+    }
+  }
 }
 
 // Output i, or a vector of outputs, of n terms: each in a lane of its own, folded.
@@ -566,7 +692,7 @@ void few_rows(const char* x, const int64_t* offsets, int64_t columns, const doub
     Vector terms[n];
 #pragma GCC unroll 8
     for (int i = 0; i < n; ++i) {
-      prefetch<1>(row[i] + c, kAhead);
+      prefetch_far(row[i] + c, kAhead);
       terms[i] = load(row[i] + c);
     }
     fold_few<A>(terms, c, shift, lanes, pitch);
@@ -779,9 +905,26 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
    add_terms<A, T>,               \
    add_segment<A, T>,             \
    add_rows<A, T>,                \
+   block_of_rows<A, T>,           \
    FASTACT_FEW(few_rows, A, T),   \
    FASTACT_FEW(short_rows, A, T), \
    spread<A, T>}
+// The passes that another one follows. Nobody asks for their blocks, nor merges them.
+#define FASTACT_FIRST_PASS(A, T)  \
+  {nullptr,                       \
+   nullptr,                       \
+   add_terms<A, T>,               \
+   nullptr,                       \
+   add_rows<A, T>,                \
+   block_of_rows<A, T>,           \
+   FASTACT_FEW(few_rows, A, T),   \
+   FASTACT_FEW(short_rows, A, T), \
+   spread<A, T>}
+#define FASTACT_FIRST(A)                                                                   \
+  {{FASTACT_FIRST_PASS(A, f16), FASTACT_FIRST_PASS(A, bf16), FASTACT_FIRST_PASS(A, float), \
+    FASTACT_FIRST_PASS(A, double)},                                                        \
+   A::kSets,                                                                               \
+   settle<A>}
 #define FASTACT_ACCUMULATOR(A)                                                 \
   {{FASTACT_REDUCE(A, f16), FASTACT_REDUCE(A, bf16), FASTACT_REDUCE(A, float), \
     FASTACT_REDUCE(A, double)},                                                \
@@ -798,6 +941,7 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments)},
+    {FASTACT_FIRST(ShiftedMean), FASTACT_FIRST(ValidShiftedMean)},
     fold,
     fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,

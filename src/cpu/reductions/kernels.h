@@ -113,6 +113,12 @@ struct ReduceKernels {
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                    int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
 
+  // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
+  // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
+  // is_far: the rows lie beyond the second-level cache, and are worth prefetches.
+  void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
+                        const double* shift, double* lanes, int64_t pitch, bool is_far);
+
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).
   //   few_rows     down columns: row i is contiguous at x + offsets[i]
@@ -145,6 +151,15 @@ struct Accumulator {
                 int64_t n);
 };
 
+// The first of two passes over a block: adds up the mean alone, which is the shift of the second.
+struct FirstPass {
+  ReduceKernels kernels[kDTypes];  // those for which one pass is enough, and segments: null
+  int sets;
+  // mean OUT (columns); as Accumulator's.
+  void (*settle)(const double* shift, const double* lanes, int64_t pitch, int64_t n,
+                 int64_t columns, double* mean, int64_t to_pitch);
+};
+
 // What a gradient is of, and by: of a mean by x, of what is made of m2 by x, of a mean by the
 // weights.
 enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
@@ -154,6 +169,7 @@ using WeightedGradientKernel = void (*)(const double* dy, const double* slope, c
 
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
+  FirstPass first_passes[2];  // of moments; of moments that skip NaN
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);

@@ -10,7 +10,7 @@
 //              contiguous piece. Where the pieces are segments of 64 elements or more, many outputs
 //              are read at once, in the order of memory (reductions/segmented.cpp).
 //   kColumns   The outputs are contiguous. A lane takes every 32nd row of a tile of columns, eight
-//              rows at a time.
+//              rows at a time, in bands of 256 rows: nearly in the order of memory.
 //   kNarrow    Few columns, or strided ones. 32 dense rows are treated as one row that holds every
 //              lane, so that (1M, 3) is read as contiguously as anything. Rows that are not dense
 //              are gathered first, some 2048 elements at a time.
@@ -25,8 +25,8 @@
 // than 48 MiB.
 //
 // An accumulator with a shift reads the first term of a block before the block (of columns: the
-// first row). One that takes two passes reads each block twice, and never goes by
-// segments.
+// first row). One that takes two passes reads each block twice, first for the mean alone, and never
+// goes by segments.
 //
 // Terms that run backwards are added in the order of their axis, not of memory. Where all of them
 // run backwards that costs nothing: kRows and kNarrow read from the end and reverse the lanes once

@@ -10,7 +10,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kGathered = 2048;  // elements gathered at a time
+constexpr int64_t kGathered = 2048;               // elements gathered at a time
+constexpr int64_t kNearBytes = int64_t{1} << 20;  // of x that is not worth prefetches
 
 struct ArrayInputs : BlockSource {
   // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
@@ -18,7 +19,12 @@ struct ArrayInputs : BlockSource {
   static constexpr int64_t kPitch = kLanes * kTile + 72;
   const Reducer& r;
   const Accumulator& a;
+  const FirstPass& first_pass;
   const int passes;
+  const bool is_far;
+  // Of the pass that is under way.
+  const ReduceKernels* kernels;
+  int sets;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
   alignas(64) double later[kTile];  // a later term of each output
@@ -27,7 +33,11 @@ struct ArrayInputs : BlockSource {
   int64_t offsets[kReduceBlock];
 
   explicit ArrayInputs(const Reducer& reducer)
-      : r(reducer), a(*reducer.accumulator), passes(a.passes[reducer.dtype]) {}
+      : r(reducer),
+        a(*reducer.accumulator),
+        first_pass(r.table->first_passes[a.retries]),
+        passes(a.passes[reducer.dtype]),
+        is_far(r.outputs.size * r.terms.size * r.item > kNearBytes) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
     if (r.layout == Reducer::kRows)
@@ -60,6 +70,11 @@ struct ArrayInputs : BlockSource {
     return any;
   }
 
+  void begin_pass(bool is_last) {
+    kernels = is_last ? r.kernels : &first_pass.kernels[r.dtype];
+    sets = is_last ? a.sets : first_pass.sets;
+  }
+
   // The passes over one block of n columns, the first with `shift` as it stands. add: the terms, to
   // lanes, of which it says how many there are.
   template <class Add>
@@ -69,9 +84,12 @@ struct ArrayInputs : BlockSource {
       for (int64_t k = 0; pass > 0 && k < n; ++k)
         if (passes > 1 || lost[k]) shift[k] = lanes[k];
       if (a.has_shift) r.table->make_finite(shift, n);
+      const bool is_last = pass + 1 == all_passes;
+      begin_pass(is_last);
       const int64_t count = add();
-      for (int s = 0; s < a.sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
-      if (a.settle) a.settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
+      for (int s = 0; s < sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
+      if (a.settle)
+        (is_last ? a.settle : first_pass.settle)(shift, lanes, kPitch, terms, n, lanes, kPitch);
     }
   }
 
@@ -99,14 +117,16 @@ struct ArrayInputs : BlockSource {
     const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
     for (int pass = 0; pass < all_passes; ++pass, from = *results) {
       r.table->make_finite(&from, 1);
-      std::fill_n(row, a.sets * kLanes, -0.0);
+      const bool is_last = pass + 1 == all_passes;
+      begin_pass(is_last);
+      std::fill_n(row, sets * kLanes, -0.0);
       int64_t phase = 0;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        r.kernels->add_terms(x + offset, m, phase, from, row);
+        kernels->add_terms(x + offset, m, phase, from, row);
         phase = (phase + m) % kLanes;
       });
-      r.table->fold_each(row, kLanes, a.sets, folded);
-      a.settle(&from, folded, 1, terms, 1, results, kPitch);
+      r.table->fold_each(row, kLanes, sets, folded);
+      (is_last ? a.settle : first_pass.settle)(&from, folded, 1, terms, 1, results, kPitch);
     }
   }
 
@@ -143,13 +163,13 @@ struct ArrayInputs : BlockSource {
       if (r.has_dense_terms) {
         const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
         for_outputs([&](const char* x, int64_t done, int64_t m) {
-          r.kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
+          kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
         });
         return int64_t{1};
       }
       for_outputs([&](const char* x, int64_t done, int64_t m) {
         for (int64_t i = 0; i < terms; ++i)
-          r.kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+          kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
       });
       return terms;
     });
@@ -172,15 +192,13 @@ struct ArrayInputs : BlockSource {
     });
     settle(terms, n, [&] {
       if (!is_narrow && terms <= kFewTerms) {
-        r.kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
+        kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
         return int64_t{1};
       }
       for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
         std::copy(shift, shift + done, shift + done);
       if (!is_narrow)
-        for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, terms); ++lane)
-          add_rows(x, offsets + lane, kLanes, ceil_div(terms - lane, kLanes), n, lanes + lane * n,
-                   true);
+        kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
       else if (!is_dense)
         gathered(x, n, terms);
       else
@@ -189,9 +207,9 @@ struct ArrayInputs : BlockSource {
     });
   }
 
-  void add_rows(const char* x, const int64_t* at, int64_t step, int64_t rows, int64_t width,
-                double* to, bool fresh) {
-    r.kernels->add_rows(x, at, step, rows, width, shift, to, kPitch, fresh);
+  void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
+                bool fresh) {
+    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {
@@ -210,9 +228,9 @@ struct ArrayInputs : BlockSource {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, end = 0;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = i * kLanes * n * r.item;
-    if (whole) add_rows(x, at, 1, whole, kLanes * n, lanes, fresh);
+    if (whole) add_rows(x, at, whole, kLanes * n, lanes, fresh);
     if (rest)
-      add_rows(x + whole * kLanes * n * r.item, &end, 1, 1, rest * n, lanes, fresh && whole == 0);
+      add_rows(x + whole * kLanes * n * r.item, &end, 1, rest * n, lanes, fresh && whole == 0);
   }
 
   // The same of rows of which each touches the one before: in memory lane 31 comes first. What is
@@ -221,11 +239,11 @@ struct ArrayInputs : BlockSource {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
-    if (whole) add_rows(x, at, 1, whole, kLanes * n, lanes, true);
-    for (int s = 0; s < a.sets && !whole; ++s) std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
+    if (whole) add_rows(x, at, whole, kLanes * n, lanes, true);
+    for (int s = 0; s < sets && !whole; ++s) std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
     const int64_t end = -(terms - 1) * row;
-    if (rest) add_rows(x, &end, 1, 1, rest * n, lanes + (kLanes - rest) * n, false);
-    for (int s = 0; s < a.sets; ++s)
+    if (rest) add_rows(x, &end, 1, rest * n, lanes + (kLanes - rest) * n, false);
+    for (int s = 0; s < sets; ++s)
       for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
         std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
                          lanes + s * kPitch + (kLanes - 1 - i) * n);
