@@ -57,9 +57,9 @@ def test_any_layout(drawn, dtype_name, name):
     assert (np.abs(outs[1].astype(np.float64) - rows) <= tolerance).all()
 
 
-# Kernels take the bias of a chunk (1024 elements) as a period of values: of 32 where there is one channel,
-# else of the least common multiple of 32 and the channels, if that and 32 more are a chunk at most, which
-# 992 are and 993 and 31 x 33 are not.
+# Kernels take the bias of a chunk (1024 elements) as a period of values: of 32 where there is one
+# channel, else of the least common multiple of 32 and the channels, if that and 32 more are a chunk
+# at most, which 992 are and 993 and 31 x 33 are not.
 @pytest.mark.parametrize("channels", [1, 3, 31, 33, 48, 64, 330, 960, 992, 993, 1023, 1024, 1100])
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])

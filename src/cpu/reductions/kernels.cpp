@@ -920,11 +920,6 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
    FASTACT_FEW(few_rows, A, T),   \
    FASTACT_FEW(short_rows, A, T), \
    spread<A, T>}
-#define FASTACT_FIRST(A)                                                                   \
-  {{FASTACT_FIRST_PASS(A, f16), FASTACT_FIRST_PASS(A, bf16), FASTACT_FIRST_PASS(A, float), \
-    FASTACT_FIRST_PASS(A, double)},                                                        \
-   A::kSets,                                                                               \
-   settle<A>}
 #define FASTACT_ACCUMULATOR(A)                                                 \
   {{FASTACT_REDUCE(A, f16), FASTACT_REDUCE(A, bf16), FASTACT_REDUCE(A, float), \
     FASTACT_REDUCE(A, double)},                                                \
@@ -941,7 +936,14 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments)},
-    {FASTACT_FIRST(ShiftedMean), FASTACT_FIRST(ValidShiftedMean)},
+    // What skips NaN passes twice over columns of any dtype whose first term is one.
+    {{{{}, {}, {}, FASTACT_FIRST_PASS(ShiftedMean, double)},
+      ShiftedMean::kSets,
+      settle<ShiftedMean>},
+     {{FASTACT_FIRST_PASS(ValidShiftedMean, f16), FASTACT_FIRST_PASS(ValidShiftedMean, bf16),
+       FASTACT_FIRST_PASS(ValidShiftedMean, float), FASTACT_FIRST_PASS(ValidShiftedMean, double)},
+      ValidShiftedMean::kSets,
+      settle<ValidShiftedMean>}},
     fold,
     fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
