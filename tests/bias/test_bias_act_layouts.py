@@ -58,24 +58,26 @@ def test_any_layout(drawn, dtype_name, name):
 
 
 # Kernels take the bias of a chunk (1024 elements) as a period of values: of 32 where there is one
-# channel, else of the least common multiple of 32 and the channels, if that and 32 more are a chunk
-# at most, which 992 are and 993 and 31 x 33 are not.
+# channel, else of the least common multiple of 32 and the channels, if that is less than a chunk,
+# which 992 is.
 @pytest.mark.parametrize("channels", [1, 3, 31, 33, 48, 64, 330, 960, 992, 993, 1023, 1024, 1100])
 @pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_any_number_of_channels(channels, last, threads):
+def test_any_number_of_channels(channels, last, dtype, threads):
     rows = 4000 // channels + 3
     shape = (rows, channels) if last else (2, channels, rows)
-    x, dy = finite(np.float32, shape, 1), finite(np.float32, shape, 2)
-    bias = finite(np.float32, (channels,), 3)
+    x, dy = finite(dtype, shape, 1), finite(dtype, shape, 2)
+    bias = finite(dtype, (channels,), 3)
     spread = bias if last else bias[:, None]
     axis = -1 if last else 1
     with fa.num_threads(threads):
         assert_same_bits(fa.bias_act(x, bias, "identity", axis=axis), x + spread)
         y = fa.bias_act(x, bias, "relu", axis=axis)
-        dx, _ = fa.bias_act.backward(dy, x, bias, activation="relu", axis=axis)
+        dx, dbias = fa.bias_act.backward(dy, x, bias, activation="relu", axis=axis)
     assert_same_bits(y, np.maximum(x + spread, 0))
     assert_same_bits(dx, dy * (x + spread > 0))
+    assert_same_bits(dbias, fa.bias_grad(dx, axis=axis))
 
 
 @pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)

@@ -35,14 +35,8 @@ struct BiasChunks : Chunks {
     return {bias.spread(at_row, at_column, std::min<int64_t>(count, 2 * kLanes)), kLanes};
   }
 
-  // Of rows of channels: after how many values they begin anew at a multiple of kLanes. Of so many
-  // that a chunk does not hold all of that and kLanes more: none of them comes twice.
-  static int64_t period_of(int64_t channels) {
-    const int64_t found = channels <= kPiece ? std::lcm(channels, int64_t(kLanes)) : kPiece;
-    return found + kLanes <= kPiece ? found : kPiece;
-  }
-
-  const int64_t period = period_of(plan.channels);
+  // Of rows of channels: at a multiple of kLanes they begin anew. As many as a chunk: none does.
+  const int64_t period = std::min(std::lcm(plan.channels, int64_t(kLanes)), kPiece);
   const bool has_residual = s.data[BiasAct::kResidual];
 };
 

@@ -22,7 +22,7 @@
 namespace fastact {
 
 constexpr int64_t kPiece = 1024;     // elements of a chunk: of double, five buffers fill 40 KiB
-constexpr int64_t kShortRow = 64;    // columns: below, rows share a chunk
+constexpr int64_t kShortRow = 64;    // columns: below, rows share a chunk wherever they lie
 constexpr int kReaderOperands = 10;  // at most: of the norms backward
 
 // One number a channel.
@@ -156,8 +156,9 @@ bool bypasses_caches(const StridedOperands& s, int k);
 // Sets from how many bytes on that is, and returns from how many it was: for tests.
 int64_t bypass_caches_from(int64_t bytes);
 
-// Whether bias_act's kernels prefetch the next chunk (Chunks::ahead). It pays on Intel's processors
-// and slows AMD's (docs/design/bias.md); softmax and the norms, which prefetch rows, gain on both.
+// Whether kernels of little arithmetic, bias_act and softmax's gradient, prefetch what comes next.
+// It pays on Intel's processors and slows AMD's (docs/design/bias.md, softmax.md); softmax and the
+// norms, which compute more beside it, gain on both.
 bool prefetches_next_chunk();
 
 // One number at any address, of a dtype that is computed; rounded once.

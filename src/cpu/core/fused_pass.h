@@ -100,7 +100,7 @@ struct Chunks {
   }
 
   // Whether all operands lie in one piece, so that a chunk may go on across the end of a row.
-  bool is_flat() const {
+  bool are_all_flat() const {
     bool all = true;
     for (int k = 0; k < s.count; ++k) all &= !s.data[k] || s.is_flat[k];
     return all;
@@ -117,7 +117,7 @@ struct Pass : Op {
 
   void run(int64_t first, int64_t end) {
     const int64_t columns = this->s.columns.size;
-    const bool joins = columns < kShortRow || (columns < kPiece && this->is_flat());
+    const bool joins = columns < kShortRow || (columns < kPiece && this->are_all_flat());
     int64_t row = first / columns, column = first % columns;
     for (int64_t n; first < end; first += n) {
       n = std::min(kPiece, end - first);

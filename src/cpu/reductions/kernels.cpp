@@ -126,7 +126,7 @@ struct ValidMean : Sum<Itself> {
 struct ShiftedMean {
   using Plain = void;
   static constexpr int kSets = 1;
-  static constexpr bool kHasShift = true, kRetries = false;
+  static constexpr bool kHasShift = true;
 
   template <class T, class V>
   struct Adder {
@@ -201,7 +201,7 @@ struct ShiftedMoments {
 struct ValidShiftedMean {
   using Plain = ShiftedMean;
   static constexpr int kSets = 2;
-  static constexpr bool kHasShift = true, kRetries = true;
+  static constexpr bool kHasShift = true;
 
   template <class T, class V>
   struct Adder {
@@ -618,7 +618,7 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
-// beyond: bytes from the last rows to those that are read after them; 0: not known.
+// beyond: bytes from the last rows to those that are prefetched beside them; 0: none are.
 template <class A, class T>
 void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                      int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
@@ -936,7 +936,7 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments)},
-    // What skips NaN passes twice over columns of any dtype whose first term is one.
+    // What skips NaN passes twice, whatever the dtype, where it finds no finite term to begin with.
     {{{{}, {}, {}, FASTACT_FIRST_PASS(ShiftedMean, double)},
       ShiftedMean::kSets,
       settle<ShiftedMean>},

@@ -153,7 +153,7 @@ struct Accumulator {
 
 // The first of two passes over a block: adds up the mean alone, which is the shift of the second.
 struct FirstPass {
-  ReduceKernels kernels[kDTypes];  // those for which one pass is enough, and segments: null
+  ReduceKernels kernels[kDTypes];  // null: of dtypes that take one pass, of blocks and segments
   int sets;
   // mean OUT (columns); as Accumulator's.
   void (*settle)(const double* shift, const double* lanes, int64_t pitch, int64_t n,

@@ -121,7 +121,7 @@ FASTACT_HD bool has_nan(const T* x, int64_t n) {
 }
 
 // Prefetches count elements `ahead` bytes past x, where the hardware's own prefetcher does not
-// follow: in short rows.
+// follow.
 template <int count, class T>
 FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 #pragma GCC unroll 8

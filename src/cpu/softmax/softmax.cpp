@@ -149,6 +149,7 @@ struct Forward : RowStatistics {
 
 struct Backward : RowBlocks {
   static constexpr int64_t kBandBytes = 4 << 10;  // of each operand: read twice, by two loops
+  static_assert(kBandBytes <= kSoftmaxBlock * int64_t(sizeof(float)), "one row of several blocks");
 
   const bool by_tiles;
   const int64_t width;
@@ -188,7 +189,7 @@ struct Backward : RowBlocks {
     return next(row, column, m, Softmax::kDy, Softmax::kOut);
   }
 
-  // What that of the next row reads in these columns.
+  // What pass 1 of the next row reads in these columns.
   NextRows after_row(int64_t row, int64_t column) const {
     NextRows found = after_band(row, size, 1);
     for (const char*& at : found.first.at)

@@ -12,7 +12,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kMomentRows = 256;  // rows whose moments are taken at once
-constexpr int64_t kNarrow = 1024;     // bytes of eight rows that are read as one: more are slower
+constexpr int64_t kNarrow = 1024;     // bytes of eight rows of 16 bits that are read together
 
 struct ChannelsLastForward : ChannelsLastPass {
   const ReduceTable& table;
@@ -117,7 +117,7 @@ struct ChannelsLastForward : ChannelsLastPass {
       else
         for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
       const auto add = accumulator.kernels[s.dtype].add_rows;
-      const bool is_narrow = kColumnRows * width * s.item <= kNarrow;
+      const bool is_narrow = s.item < s.compute_item && kColumnRows * width * s.item <= kNarrow;
       const int64_t step = is_far && !is_narrow ? 1 : kMomentRows;
       for (int64_t r = 0; r < rows; r += step)
         add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums[0], kTile, false);
