@@ -117,7 +117,9 @@ struct Pass : Op {
 
   void run(int64_t first, int64_t end) {
     const int64_t columns = this->s.columns.size;
-    const bool joins = columns < kShortRow || (columns < kPiece && this->are_all_flat());
+    // Long rows of one channel are worth a chunk of their own: its value is not spread.
+    const int64_t longest = this->s.is_channel_outer ? kPiece / 4 : kPiece;
+    const bool joins = columns < kShortRow || (columns < longest && this->are_all_flat());
     int64_t row = first / columns, column = first % columns;
     for (int64_t n; first < end; first += n) {
       n = std::min(kPiece, end - first);
