@@ -33,7 +33,7 @@ FASTACT_HD void moments_of_sums(double shift, double sum, double squares, double
                                 double* m2) {
   const double average = sum / n;
   const double rest = madd(-average, sum, squares);
-  *mean = shift + average;
+  *mean = mean_of_sum(shift, sum, n);
   *m2 = rest < 0 ? 0.0 : !is_finite(squares) && is_finite(sum) ? squares : rest;
 }
 
