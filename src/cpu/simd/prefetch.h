@@ -11,12 +11,15 @@ FASTACT_BEGIN_NAMESPACE
 
 constexpr int64_t kPrefetchStep = 64;  // elements between two batches of prefetches
 
+// Some bytes, to be read or written soon.
+FASTACT_HD void prefetch_range(const char* at, int64_t bytes) {
+  for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(at + byte, 0, 2);
+}
+
 // Those of kPrefetchStep elements.
 FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
   for (const char* at : next.at)
-    if (at)
-      for (int64_t byte = 0; byte < kPrefetchStep * next.item; byte += 64)
-        __builtin_prefetch(at + element * next.item + byte, 0, 2);
+    if (at) prefetch_range(at + element * next.item, kPrefetchStep * next.item);
 }
 
 FASTACT_END_NAMESPACE

@@ -19,13 +19,12 @@ constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters a
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
-// A row between the two passes.
-struct BackwardRow {
-  int64_t index;
-  RowStats stats;
-  double means[2];    // of g and of g xhat
-  const char *p, *x;  // where they need not be made
-  char* dx;           // where it can be written directly
+// Rows that go through pass 2 together.
+struct Band {
+  int64_t first, step;  // their indices
+  int64_t count;
+  BackwardRow rows[kBand];  // p, x and dx where they need not be made
+  int64_t index(int64_t i) const { return first + i * step; }
 };
 
 struct NormBackward : NormChunks {
@@ -36,6 +35,7 @@ struct NormBackward : NormChunks {
   const bool is_plain;   // p and x are arrays
   const bool is_joined;  // all rows of a band pass through one buffer of each operand
   const bool is_direct;  // dx, to where it belongs
+  const bool is_ready;   // all of a row lies where a Band says
   const bool caches_p;   // p, from pass 1 to pass 2
   const bool by_spans;   // all of a row's spans in one call
   ChunkReader reader;
@@ -60,6 +60,7 @@ struct NormBackward : NormChunks {
         // In place, dx may be where the gradient of the sum is yet to be read.
         is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
                   !a.operands.data[Norm::kDSum]),
+        is_ready((is_plain && is_direct) || is_joined),
         caches_p((!a.is_identity || !a.operands.is_direct[Norm::kDy]) && !a.casts &&
                  band * a.operands.columns.size * a.operands.compute_item <= kCachedBytes),
         by_spans(is_plain && (is_direct || !has_dx) && has_short_spans()),
@@ -101,38 +102,43 @@ struct NormBackward : NormChunks {
                       first_group * norm.parameters_per_row;
       std::fill_n(first_sums[k], groups * norm.parameters_per_row, 0.0);
     }
-    BackwardRow rows[kBand];
+    Band rows;
+    rows.step = norm.groups;
     for (int64_t b = chunk * norm.block; b < end; b += band)
       for (int64_t g = 0; g < groups; ++g) {
-        const int count = int(std::min(band, end - b));
-        for (int i = 0; i < count; ++i) {
-          rows[i].index = (b + i) * norm.groups + first_group + g;
-          read_stats(&rows[i]);
-        }
+        rows.first = b * norm.groups + first_group + g;
+        rows.count = std::min(band, end - b);
+        for (int64_t i = 0; i < rows.count; ++i) find(rows.index(i), &rows.rows[i]);
         double* sums[2] = {};
         for (int k = 0; has_sums && k < 2; ++k)
           sums[k] = first_sums[k] + g * norm.parameters_per_row;
-        by_spans                  ? backward_short_spans(&rows[0], sums)
-        : has_shared_parameters() ? backward_spans(&rows[0], sums)
-                                  : backward_band(rows, count, sums);
+        by_spans                  ? backward_short_spans(&rows, sums)
+        : has_shared_parameters() ? backward_spans(&rows, sums)
+                                  : backward_band(&rows, sums);
       }
   }
 
-  void read_stats(BackwardRow* row) {
-    row->stats.mean = s.data[Norm::kMean] ? reader.number(Norm::kMean, row->index) : 0.0;
-    row->stats.rstd = reader.number(Norm::kRstd, row->index);
-    if (is_plain) row->p = s.row(Norm::kDy, row->index), row->x = s.row(Norm::kIn, row->index);
-    if (is_direct) row->dx = s.row(Norm::kDx, row->index);
+  void find(int64_t index, BackwardRow* row) {
+    row->stats.mean = s.data[Norm::kMean] ? reader.number(Norm::kMean, index) : 0.0;
+    row->stats.rstd = reader.number(Norm::kRstd, index);
+    if (is_plain) row->p = s.row(Norm::kDy, index), row->x = s.row(Norm::kIn, index);
+    if (is_direct) row->dx = s.row(Norm::kDx, index);
+    if (is_ready || by_spans) find_next(index, 0, row);
   }
 
-  void join(BackwardRow* rows, int count) {
+  void find_next(int64_t index, int64_t column, BackwardRow* row) const {
+    set_next(index + ahead, column, Norm::kIn, Norm::kDy, &row->next);
+  }
+
+  void join(Band* rows) {
     const int64_t row_bytes = s.columns.size * s.compute_item;
-    reader.go(rows[0].index, 0, count * s.columns.size);
+    reader.go(rows->first, 0, rows->count * s.columns.size);
     const char* const from_p = reader.load(Norm::kDy, p[0]);
     const char* const from_x = reader.load(Norm::kIn, x[0]);
-    for (int i = 0; i < count; ++i) {
-      rows[i].p = from_p + i * row_bytes, rows[i].x = from_x + i * row_bytes;
-      rows[i].dx = dx[0] + i * row_bytes;
+    for (int64_t i = 0; i < rows->count; ++i) {
+      BackwardRow& row = rows->rows[i];
+      row.p = from_p + i * row_bytes, row.x = from_x + i * row_bytes;
+      row.dx = dx[0] + i * row_bytes;
     }
   }
 
@@ -142,17 +148,18 @@ struct NormBackward : NormChunks {
     row->means[1] = sum_g_xhat / double(s.columns.size);
   }
 
-  // p = dy f'(z) and x of a chunk, in the compute type. at: the row's position in the band.
-  void fetch(const BackwardRow& row, int64_t at, const NormChunk& c, bool is_second,
-             const char** to_p, const char** to_x) {
+  // p = dy f'(z) and x of a chunk of the band's row i, in the compute type.
+  void fetch(const Band& rows, int64_t i, const NormChunk& c, bool is_second, const char** to_p,
+             const char** to_x) {
+    const BackwardRow& row = rows.rows[i];
     if (is_plain || is_joined) {
       *to_p = row.p + c.column * s.compute_item, *to_x = row.x + c.column * s.compute_item;
       return;
     }
-    reader.go(row.index, c.column, c.n);
-    *to_x = reader.load(Norm::kIn, x[at % kQuad]);
+    reader.go(rows.index(i), c.column, c.n);
+    *to_x = reader.load(Norm::kIn, x[i % kQuad]);
     char* own =
-        caches_p ? cached_p + (at * s.columns.size + c.column) * s.compute_item : p[at % kQuad];
+        caches_p ? cached_p + (i * s.columns.size + c.column) * s.compute_item : p[i % kQuad];
     *to_p = own;
     if (caches_p && is_second) return;
     const char* gradient = reader.load(Norm::kDy, norm.is_identity ? own : dy);
@@ -172,124 +179,132 @@ struct NormBackward : NormChunks {
 
   // The same for the kernels. Of a norm that casts they get g, rounded, in the place of p, and no
   // weight.
-  NormChunk fetch_for_kernels(const BackwardRow& row, int64_t at, NormChunk c, bool is_second,
-                              const char** to_p, const char** to_x) {
-    fetch(row, at, c, is_second, to_p, to_x);
+  NormChunk fetch_for_kernels(const Band& rows, int64_t i, NormChunk c, bool is_second,
+                              BackwardRow* row) {
+    fetch(rows, i, c, is_second, &row->p, &row->x);
+    row->stats.mean = rows.rows[i].stats.mean;
+    row->stats.rstd = rows.rows[i].stats.rstd;
     if (!norm.casts) return c;
-    char* const g = p[at % kQuad];
+    char* const g = p[i % kQuad];
     if (weight.is_there()) {
-      multiply_cast(*to_p, c.weight, c.n, g);
-      *to_p = g;
+      multiply_cast(row->p, c.weight, c.n, g);
+      row->p = g;
     }
     c.weight = kOne, c.weight_row = false;
     return c;
   }
 
   // Of a norm that casts, sum IN/OUT (n) += p xhat, of which both and the product are rounded.
-  void add_cast_gradient(const BackwardRow& row, const NormChunk& c, char* sum) {
+  void add_cast_gradient(const Band& rows, int64_t i, const NormChunk& c, char* sum) {
     const char *from_p, *from_x;
-    fetch(row, 0, c, true, &from_p, &from_x);
-    normalised_cast(from_x, row.stats, c.n, z);
+    fetch(rows, i, c, true, &from_p, &from_x);
+    normalised_cast(from_x, rows.rows[i].stats, c.n, z);
     multiply_cast(from_p, z, c.n, z);
     s.kernels->plus[false](sum, z, sum, c.n);
   }
 
   // The two sums of some of a row's elements, which are those of g if there is a row of weights.
-  void add_up(const BackwardRow& row, int64_t at, int64_t first, int64_t end, double* both) {
+  void add_up(const Band& rows, int64_t i, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes];
-    for_chunks(row.index, first, end, [&](const NormChunk& chunk) {
-      const char *from_p, *from_x;
-      const NormChunk c = fetch_for_kernels(row, at, chunk, false, &from_p, &from_x);
-      norm.kernels->add_sums[c.weight_row](from_p, from_x, c.n, row.stats, c.weight, lanes,
+    for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
+      BackwardRow row;
+      const NormChunk c = fetch_for_kernels(rows, i, chunk, false, &row);
+      norm.kernels->add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
                                            c.column == first);
     });
     norm.kernels->fold(lanes, both);
   }
 
   // Pass 1 of rows of one chunk.
-  void sum_whole(BackwardRow* rows, int count, const NormChunk& chunk) {
-    for (int first = 0, n; first < count; first += n) {
-      n = std::min(kQuad, count - first);
-      RowChunk chunks[kQuad];
-      NormChunk c = chunk;
-      for (int i = 0; i < n; ++i) {
-        c = fetch_for_kernels(rows[first + i], first + i, chunk, false, &chunks[i].p, &chunks[i].x);
-        chunks[i].stats = rows[first + i].stats;
+  void sum_whole(Band* rows, const NormChunk& chunk) {
+    if (is_ready)
+      norm.kernels->sum_rows[chunk.weight_row](rows->rows, rows->count, chunk.n, chunk.weight);
+    for (int64_t i = 0; i < rows->count; ++i) {
+      BackwardRow own, *const row = is_ready ? &rows->rows[i] : &own;
+      if (!is_ready) {
+        const NormChunk c = fetch_for_kernels(*rows, i, chunk, false, row);
+        norm.kernels->sum_rows[c.weight_row](row, 1, c.n, c.weight);
       }
-      norm.kernels->sum_rows[c.weight_row](chunks, n, c.n, c.weight);
-      for (int i = 0; i < n; ++i)
-        set_means(&rows[first + i], chunks[i].means[0], chunks[i].means[1]);
+      set_means(&rows->rows[i], row->means[0], row->means[1]);
     }
   }
 
-  // Pass 2 of one chunk of some rows. sums IN/OUT: += those of their parameters; null: no sums.
-  void finish(const BackwardRow* rows, int64_t count, const NormChunk& own, double* const* sums) {
+  // Pass 2 of one chunk of a band. sums IN/OUT: += those of its parameters; null: no sums.
+  void finish(const Band& rows, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
+    const char* const first_dx =
+        is_ready || is_direct ? rows.rows[0].dx + own.column * s.compute_item : dx[0];
+    for (int k = 0; sums && k < 2; ++k) {
+      made[k] = of_band[k] + reinterpret_cast<uintptr_t>(first_dx) % kCacheLine;
+      memset(made[k], 0, own.n * s.compute_item);
+    }
+    if (is_ready) {
+      norm.kernels->finish[own.weight_row](rows.rows, rows.count, own.column, own.n, own.weight,
+                                           made[0], made[1]);
+    } else {
+      // Before dx, which may be x or dy.
+      for (int64_t i = 0; norm.casts && sums && i < rows.count; ++i)
+        add_cast_gradient(rows, i, own, made[0]);
+      for (int64_t i = 0; i < rows.count; i += kQuad)
+        finish_made(rows, i, std::min<int64_t>(kQuad, rows.count - i), own, made);
+    }
+    for (int k = 0; sums && k < 2; ++k) norm.kernels->add_band(made[k], own.n, sums[k]);
+  }
+
+  // The same of up to kQuad rows from `first` on, some operand of which passes through a buffer.
+  void finish_made(const Band& rows, int64_t first, int64_t n, const NormChunk& own,
+                   char* const* made) {
+    BackwardRow chunks[kQuad];
     NormChunk c = own;
-    if (sums && norm.casts) {  // first, for dx may be x or dy
-      for (int k = 0; k < 2; ++k) memset(made[k] = of_band[k], 0, c.n * s.compute_item);
-      for (int64_t i = 0; i < count; ++i) add_cast_gradient(rows[i], own, made[0]);
+    for (int64_t i = 0; i < n; ++i) {
+      const BackwardRow& row = rows.rows[first + i];
+      BackwardRow& chunk = chunks[i];
+      c = fetch_for_kernels(rows, first + i, own, true, &chunk);
+      find_next(rows.index(first + i), c.column, &chunk);
+      for (int k = 0; k < 2; ++k) chunk.means[k] = row.means[k];
+      chunk.dx = is_direct ? row.dx + c.column * s.compute_item : dx[i];
     }
-    for (int64_t first = 0, n; first < count; first += n) {
-      n = std::min<int64_t>(kQuad, count - first);
-      RowChunk chunks[kQuad];
-      for (int64_t i = 0; i < n; ++i) {
-        const BackwardRow& row = rows[first + i];
-        RowChunk& chunk = chunks[i];
-        c = fetch_for_kernels(row, first + i, own, true, &chunk.p, &chunk.x);
-        chunk.stats = row.stats;
-        chunk.next = next(row.index + ahead, c.column, Norm::kIn, Norm::kDy);
-        std::copy(row.means, row.means + 2, chunk.means);
-        chunk.dx = is_direct || is_joined ? row.dx + c.column * s.compute_item : dx[i];
-      }
-      if (sums && !made[0])
-        for (int k = 0; k < 2; ++k) {
-          made[k] = of_band[k] + reinterpret_cast<uintptr_t>(chunks[0].dx) % kCacheLine;
-          memset(made[k], 0, c.n * s.compute_item);
-        }
-      const bool adds = !norm.casts;
-      norm.kernels->finish[c.weight_row][n - 1](chunks, c.n, c.weight, adds ? made[0] : nullptr,
-                                                adds ? made[1] : nullptr);
-      for (int64_t i = 0; has_dx && !is_direct && !is_joined && i < n; ++i) {
-        reader.go(rows[first + i].index, c.column, c.n);
-        if (s.data[Norm::kDSum])
-          s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i],
-                                                            dx[i], c.n);
-        reader.store(Norm::kDx, dx[i], norm.accumulate);
-      }
+    const bool adds = !norm.casts;
+    norm.kernels->finish[c.weight_row](chunks, n, 0, c.n, c.weight, adds ? made[0] : nullptr,
+                                       adds ? made[1] : nullptr);
+    for (int64_t i = 0; has_dx && !is_direct && i < n; ++i) {
+      reader.go(rows.index(first + i), c.column, c.n);
+      if (s.data[Norm::kDSum])
+        s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i],
+                                                          dx[i], c.n);
+      reader.store(Norm::kDx, dx[i], norm.accumulate);
     }
-    for (int k = 0; sums && k < 2; ++k) norm.kernels->add_band(made[k], c.n, sums[k]);
   }
 
   // kPerRow, kPerSpan: the two sums of a span are those of its parameters, and by its weight those
   // of g.
-  void backward_spans(BackwardRow* row, double* const* sums) {
+  void backward_spans(Band* rows, double* const* sums) {
     double sum_g = 0.0, sum_g_xhat = 0.0;
     int64_t parameter = 0;
     for (int64_t first = 0; first < s.columns.size; first += norm.span, ++parameter) {
       double both[2];
-      add_up(*row, 0, first, first + norm.span, both);
-      const double w = number_at(s.compute_dtype, weight.of_element(row->index, first));
+      add_up(*rows, 0, first, first + norm.span, both);
+      const double w = number_at(s.compute_dtype, weight.of_element(rows->first, first));
       sum_g += w * both[0];
       sum_g_xhat += w * both[1];
       for (int k = 0; has_sums && k < 2; ++k) sums[k][parameter] += both[1 - k];
     }
     if (!has_dx) return;
-    set_means(row, sum_g, sum_g_xhat);
-    for_row(row->index, [&](const NormChunk& c) { finish(row, 1, c, nullptr); });
+    set_means(&rows->rows[0], sum_g, sum_g_xhat);
+    for_row(rows->first, [&](const NormChunk& c) { finish(*rows, c, nullptr); });
   }
 
   // The same, of spans that lie in one piece and need no buffer.
-  void backward_short_spans(BackwardRow* row, double* const* sums) {
+  void backward_short_spans(Band* rows, double* const* sums) {
     const int64_t spans = spans_of_row();
-    const SpanValues weights = weight.of_spans(row->index, norm.span, spans);
-    RowChunk all{};
-    all.p = row->p, all.x = row->x, all.dx = row->dx, all.stats = row->stats;
+    const SpanValues weights = weight.of_spans(rows->first, norm.span, spans);
+    BackwardRow& all = rows->rows[0];
+    BackwardRow some = all;
     double sum_g = 0.0, sum_g_xhat = 0.0, both[kSpansPerCall][2];
     for (int64_t first = 0, n; first < spans; first += n) {
       n = std::min(kSpansPerCall, spans - first);
-      RowChunk some = all;
-      some.p += first * norm.span * s.compute_item, some.x += first * norm.span * s.compute_item;
+      some.p = all.p + first * norm.span * s.compute_item;
+      some.x = all.x + first * norm.span * s.compute_item;
       norm.kernels->sum_spans(some, n, norm.span, both[0]);
       for (int64_t r = 0; r < n; ++r) {
         const double w = number_at(s.compute_dtype, weights.at + (first + r) * weights.step);
@@ -299,29 +314,27 @@ struct NormBackward : NormChunks {
       }
     }
     if (!has_dx) return;
-    set_means(row, sum_g, sum_g_xhat);
-    std::copy(row->means, row->means + 2, all.means);
-    all.next = next(row->index + ahead, 0, Norm::kIn, Norm::kDy);
+    set_means(&all, sum_g, sum_g_xhat);
     norm.kernels->finish_spans(all, spans, norm.span, weights);
   }
 
   // kPerElement, kMixed: pass 2 takes a chunk of all rows of the band, then the next chunk.
-  void backward_band(BackwardRow* rows, int count, double* const* sums) {
-    if (is_joined) join(rows, count);
+  void backward_band(Band* rows, double* const* sums) {
+    if (is_joined) join(rows);
     if (!has_dx && !caches_p) {
-      for (int i = 0; i < count; ++i) set_means(&rows[i], 0.0, 0.0);
+      for (int64_t i = 0; i < rows->count; ++i) set_means(&rows->rows[i], 0.0, 0.0);
     } else if (s.columns.size <= most) {
-      for_row(rows[0].index, [&](const NormChunk& c) { sum_whole(rows, count, c); });
+      for_row(rows->first, [&](const NormChunk& c) { sum_whole(rows, c); });
     } else {
-      for (int i = 0; i < count; ++i) {
+      for (int64_t i = 0; i < rows->count; ++i) {
         double both[2] = {};
-        add_up(rows[i], i, 0, s.columns.size, both);
-        set_means(&rows[i], both[0], both[1]);
+        add_up(*rows, i, 0, s.columns.size, both);
+        set_means(&rows->rows[i], both[0], both[1]);
       }
     }
-    for_row(rows[0].index, [&](const NormChunk& c) {
+    for_row(rows->first, [&](const NormChunk& c) {
       if (!has_sums) {
-        finish(rows, count, c, nullptr);
+        finish(*rows, c, nullptr);
         return;
       }
       const bool is_row = norm.kind == Norm::kPerElement;
@@ -330,11 +343,11 @@ struct NormBackward : NormChunks {
         to[k] = is_row ? sums[k] + c.column : spread[k];
         if (!is_row) std::fill(spread[k], spread[k] + c.n, 0.0);
       }
-      finish(rows, count, c, to);
+      finish(*rows, c, to);
       if (!is_row) gather_sums(c.column, c.n, sums);
     });
     if (is_joined && has_dx) {
-      reader.go(rows[0].index, 0, count * s.columns.size);
+      reader.go(rows->first, 0, rows->count * s.columns.size);
       reader.store(Norm::kDx, dx[0], norm.accumulate);
     }
   }

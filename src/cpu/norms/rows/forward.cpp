@@ -106,7 +106,7 @@ struct NormForward : NormChunks {
             loaded ? loaded + i * row_bytes : s.row(source, first + i) + c.column * s.compute_item;
         some[i].z =
             is_made ? z + i * row_bytes : s.row(Norm::kY, first + i) + c.column * s.compute_item;
-        some[i].next = after(first + i, c.column);
+        find_next(first + i, c.column, &some[i]);
       }
       norm.kernels->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
       for (int64_t i = 0; !norm.is_identity && i < n; ++i) activate(some[i].z, c.n);
@@ -122,15 +122,16 @@ struct NormForward : NormChunks {
   void normalise_spans(int64_t index, NormRow* row) {
     row->x = s.row(source, index);
     row->z = s.row(Norm::kY, index);
-    row->next = after(index, 0);
+    find_next(index, 0, row);
     const int64_t spans = spans_of_row();
     norm.kernels->normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
                                   bias.of_spans(index, norm.span, spans));
   }
 
   // What is read after a chunk, once this row and its neighbours are done.
-  NextChunk after(int64_t index, int64_t column) const {
-    return next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1);
+  void find_next(int64_t index, int64_t column, NormRow* row) const {
+    set_next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1,
+             &row->next);
   }
 
   // numbers OUT (n): the mean (untouched without one), and the squares. Rows of one block in one
@@ -223,7 +224,7 @@ struct NormForward : NormChunks {
     row->x = s.is_direct[source] ? s.row(source, index) + offset : reader.load(source, x);
     const bool is_made = !s.is_direct[Norm::kY] || reader.bypasses(Norm::kY);
     row->z = is_made ? z : s.row(Norm::kY, index) + offset;
-    row->next = after(index, c.column);
+    find_next(index, c.column, row);
     if (norm.casts)
       normalise_cast(row->x, row->stats, c, row->z);
     else

@@ -14,6 +14,10 @@ static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
 
 constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
 
+// Elements of a row up to which the hardware does not prefetch the lines of kQuad rows of dx that
+// are written side by side: pass 1 does.
+constexpr int64_t kShortStream = 512;
+
 // Elements up to the next one at a multiple of 64 bytes, of which a vector's store and the loads
 // beside it touch one line each, not two.
 template <class T>
@@ -184,9 +188,10 @@ FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean,
 }
 
 template <class T, bool weight_row>
-void sum_rows(RowChunk* rows, int64_t count, int64_t n, const char* weight) {
+void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight) {
   for (int64_t i = 0; i < count; ++i) {
-    RowChunk& row = rows[i];
+    BackwardRow& row = rows[i];
+    if (row.next.at[0] && n <= kShortStream) prefetch_range(row.dx, n * sizeof(T));
     sum_whole<T, weight_row>(reinterpret_cast<const T*>(row.p), reinterpret_cast<const T*>(row.x),
                              reinterpret_cast<const T*>(weight), n, T(row.stats.mean),
                              T(row.stats.rstd), row.means);
@@ -194,7 +199,7 @@ void sum_rows(RowChunk* rows, int64_t count, int64_t n, const char* weight) {
 }
 
 template <class T>
-void sum_spans(const RowChunk& row, int64_t spans, int64_t n, double* both) {
+void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
   const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
   const T mean = T(row.stats.mean), rstd = T(row.stats.rstd);
   for (int64_t r = 0; r < spans; ++r)
@@ -214,14 +219,15 @@ void fold(const double* lanes, double* sums) {
 }
 
 template <class T, bool weight_row, int count, bool has_sums>
-void finish_some(const RowChunk* rows, int64_t n, const T* w, T* dweight, T* dbias) {
+void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w, T* dweight,
+                 T* dbias) {
   const T *p[count], *x[count];
   T *dx[count], mean[count], rstd[count], mean_g[count], mean_gx[count];
   for (int k = 0; k < count; ++k) {
-    const RowChunk& row = rows[k];
-    p[k] = reinterpret_cast<const T*>(row.p);
-    x[k] = reinterpret_cast<const T*>(row.x);
-    dx[k] = reinterpret_cast<T*>(row.dx);
+    const BackwardRow& row = rows[k];
+    p[k] = reinterpret_cast<const T*>(row.p) + column;
+    x[k] = reinterpret_cast<const T*>(row.x) + column;
+    dx[k] = reinterpret_cast<T*>(row.dx) + column;
     mean[k] = T(row.stats.mean), rstd[k] = T(row.stats.rstd);
     mean_g[k] = T(row.means[0]), mean_gx[k] = T(row.means[1]);
   }
@@ -246,22 +252,38 @@ void finish_some(const RowChunk* rows, int64_t n, const T* w, T* dweight, T* dbi
   int64_t i = head_of(dx[0], n);
   over(0, i);
   for (; rows[0].next.at[0] && i + kPrefetchStep <= n; i += kPrefetchStep) {
-    for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, i);
+    for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
     over(i, i + kPrefetchStep);
   }
   over(i, n);
 }
 
-template <class T, bool weight_row, int count>
-void finish(const RowChunk* rows, int64_t n, const char* weight, char* dweight, char* dbias) {
+template <class T, bool weight_row, bool has_sums>
+FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
+                           const T* w, T* dw, T* db) {
+  for (; count >= kQuad; count -= kQuad, rows += kQuad)
+    finish_some<T, weight_row, kQuad, has_sums>(rows, column, n, w, dw, db);
+  switch (count) {
+    case 3:
+      return finish_some<T, weight_row, 3, has_sums>(rows, column, n, w, dw, db);
+    case 2:
+      return finish_some<T, weight_row, 2, has_sums>(rows, column, n, w, dw, db);
+    case 1:
+      return finish_some<T, weight_row, 1, has_sums>(rows, column, n, w, dw, db);
+  }
+}
+
+template <class T, bool weight_row>
+void finish(const BackwardRow* rows, int64_t count, int64_t column, int64_t n, const char* weight,
+            char* dweight, char* dbias) {
   const T* w = reinterpret_cast<const T*>(weight);
   T *dw = reinterpret_cast<T*>(dweight), *db = reinterpret_cast<T*>(dbias);
-  dw ? finish_some<T, weight_row, count, true>(rows, n, w, dw, db)
-     : finish_some<T, weight_row, count, false>(rows, n, w, dw, db);
+  dw ? finish_all<T, weight_row, true>(rows, count, column, n, w, dw, db)
+     : finish_all<T, weight_row, false>(rows, count, column, n, w, dw, db);
 }
 
 template <class T>
-void finish_spans(const RowChunk& row, int64_t spans, int64_t n, const SpanValues& weight) {
+void finish_spans(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight) {
   const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
   T* dx = reinterpret_cast<T*>(row.dx);
   const T mean = T(row.stats.mean), rstd = T(row.stats.rstd);
@@ -284,8 +306,6 @@ void add_band(const char* sums, int64_t n, double* total) {
 
 }  // namespace
 
-#define FASTACT_FINISH(T, row) \
-  {finish<T, row, 1>, finish<T, row, 2>, finish<T, row, 3>, finish<T, row, 4>}
 #define FASTACT_NORM(T)                                         \
   {                                                             \
       roots,                                                    \
@@ -295,7 +315,7 @@ void add_band(const char* sums, int64_t n, double* total) {
       {add_sums<T, false>, add_sums<T, true>},                  \
       {sum_rows<T, false>, sum_rows<T, true>},                  \
       fold,                                                     \
-      {FASTACT_FINISH(T, false), FASTACT_FINISH(T, true)},      \
+      {finish<T, false>, finish<T, true>},                      \
       sum_spans<T>,                                             \
       finish_spans<T>,                                          \
       add_band<T>,                                              \

@@ -13,7 +13,7 @@
 namespace fastact {
 
 constexpr int kNormLanes = 32;  // of float; half of them of double
-constexpr int kQuad = 4;        // rows that one call of `finish` takes, at most
+constexpr int kQuad = 4;        // rows that `finish` goes through side by side, at most
 constexpr int kRoots = 8;       // rows whose rstd one call of `roots` makes, at most
 
 // The statistics of one row.
@@ -21,8 +21,10 @@ struct RowStats {
   double mean, rstd;
 };
 
-// One row's part of a call of `finish`: n elements of p, x and dx; the means of g and of g xhat.
-struct RowChunk {
+// A row of backward: p, x and dx from its first element on, or from that of a chunk; the means of g
+// and of g xhat. It is written and read number by number: a vector of several numbers that were
+// just stored waits for all stores before them.
+struct BackwardRow {
   const char *p, *x;
   char* dx;
   RowStats stats;
@@ -66,23 +68,23 @@ struct NormKernels {
   void (*add_sums[2])(const char* p, const char* x, int64_t n, const RowStats& stats,
                       const char* weight, double* lanes, bool fresh);
 
-  // means OUT of 1 to kQuad rows: both sums, as a fresh `add_sums` and `fold` make them of n
-  // elements of p and x.
-  void (*sum_rows[2])(RowChunk* rows, int64_t count, int64_t n, const char* weight);
+  // means OUT of `count` rows: both sums, as a fresh `add_sums` and `fold` make them of n elements
+  // of p and x.
+  void (*sum_rows[2])(BackwardRow* rows, int64_t count, int64_t n, const char* weight);
 
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);
 
-  // Of 1 to kQuad rows, dx OUT (n) = rstd (p w - mean_g - xhat mean_g_xhat); dx is p, x or
-  // disjoint from them. weight: [1] IN (n), or [0] IN (1).
+  // Of n elements of `count` rows, from `column` on, dx OUT = rstd (p w - mean_g - xhat
+  // mean_g_xhat); dx is p, x or disjoint from them. weight: [1] IN (n), or [0] IN (1).
   //   dweight, dbias IN/OUT (n) += the sums over the rows of p xhat and of p; null: no sums. They
-  //   lie as dx of the first row does within 64 bytes: vectors are aligned to it.
-  void (*finish[2][kQuad])(const RowChunk* rows, int64_t n, const char* weight, char* dweight,
-                           char* dbias);
+  //   lie as that chunk of the first row's dx does within 64 bytes: vectors are aligned to it.
+  void (*finish[2])(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
+                    const char* weight, char* dweight, char* dbias);
 
   // Of a row of such spans: both sums OUT [spans][2] of each, without weights; dx, by its means.
-  void (*sum_spans)(const RowChunk& row, int64_t spans, int64_t n, double* both);
-  void (*finish_spans)(const RowChunk& row, int64_t spans, int64_t n, const SpanValues& weight);
+  void (*sum_spans)(const BackwardRow& row, int64_t spans, int64_t n, double* both);
+  void (*finish_spans)(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight);
 
   // total IN/OUT (n) += sums IN (n), such as `finish` makes.
   void (*add_band)(const char* sums, int64_t n, double* total);

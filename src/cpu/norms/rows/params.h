@@ -118,16 +118,16 @@ struct NormChunks {
         weight(a, Norm::kWeight, 1.0),
         bias(a, Norm::kBias, -0.0) {}
 
-  // The elements from `column` on of a row that comes later, of two operands; none where they are
-  // in a cache already, or rows too big for them to stay in one until then.
-  NextChunk next(int64_t row, int64_t column, int first, int second) const {
+  // next OUT: the elements from `column` on of a row that comes later, of two operands; none where
+  // they are in a cache already, or rows too big for them to stay in one until then.
+  void set_next(int64_t row, int64_t column, int first, int second, NextChunk* next) const {
     const StridedOperands& s = norm.operands;
-    NextChunk found{{nullptr, nullptr}, s.item};
-    if (!is_far || row >= norm.rows()) return found;
+    next->at[0] = next->at[1] = nullptr;
+    next->item = s.item;
+    if (!is_far || row >= norm.rows()) return;
     int count = 0;
     for (const int k : {first, second})
-      if (k >= 0 && s.has_unit_stride[k]) found.at[count++] = s.row(k, row) + column * s.item;
-    return found;
+      if (k >= 0 && s.has_unit_stride[k]) next->at[count++] = s.row(k, row) + column * s.item;
   }
 
   // `casts` alone, so that the data are of 16 bits and there is no bias.
