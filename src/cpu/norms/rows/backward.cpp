@@ -11,11 +11,12 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kCachedBytes =
-    8192 * sizeof(double);                  // bytes of p that pass 2 need not compute again
-constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk
-constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes chunk by chunk
-constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
-constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
+    8192 * sizeof(double);                      // bytes of p that pass 2 need not compute again
+constexpr int64_t kJoinedBytes = kCachedBytes;  // of an operand of a band in one buffer
+constexpr int64_t kBandPiece = kPiece / 2;      // elements of a chunk
+constexpr int64_t kBand = kLeastBlock;          // rows, at most, that pass 2 takes chunk by chunk
+constexpr int64_t kBandBytes = 2 << 20;         // of their x and dy, which stay in a cache,
+constexpr int64_t kSmallBand = 512 << 10;       // and where no sums of parameters are needed
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
@@ -45,6 +46,7 @@ struct NormBackward : NormChunks {
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char cached_p[kCachedBytes];
+  alignas(64) char joined_x[kJoinedBytes], joined_dx[kJoinedBytes];
   alignas(64) char of_band[2][kBandPiece * sizeof(double) + kCacheLine];
   alignas(64) double spread[2][kBandPiece];
 
@@ -80,7 +82,8 @@ struct NormBackward : NormChunks {
   static bool joins_rows(const Norm& a, int64_t band) {
     const StridedOperands& s = a.operands;
     return a.kind == Norm::kPerElement && a.groups == 1 && a.is_identity && !a.casts &&
-           s.item != s.compute_item && !s.data[Norm::kDSum] && band * s.columns.size <= kPiece;
+           s.item != s.compute_item && !s.data[Norm::kDSum] &&
+           band * s.columns.size * s.compute_item <= kJoinedBytes;
   }
 
   // Of no array's layout: the bits of the sums depend on it.
@@ -130,15 +133,29 @@ struct NormBackward : NormChunks {
     set_next(index + ahead, column, Norm::kIn, Norm::kDy, &row->next);
   }
 
+  // Visits the rows of a band as parts that the reader takes at once: their first byte in a buffer.
+  template <class Visit>
+  void for_parts(const Band& rows, Visit visit) {
+    const int64_t at_once = std::max<int64_t>(kPiece / s.columns.size, 1);
+    for (int64_t i = 0, n; i < rows.count; i += n) {
+      n = std::min(at_once, rows.count - i);
+      reader.go(rows.index(i), 0, n * s.columns.size);
+      visit(i * s.columns.size * s.compute_item, n * s.columns.size * s.compute_item);
+    }
+  }
+
   void join(Band* rows) {
     const int64_t row_bytes = s.columns.size * s.compute_item;
-    reader.go(rows->first, 0, rows->count * s.columns.size);
-    const char* const from_p = reader.load(Norm::kDy, p[0]);
-    const char* const from_x = reader.load(Norm::kIn, x[0]);
+    for_parts(*rows, [&](int64_t first, int64_t bytes) {
+      for (const auto& [k, to] : {std::pair(Norm::kDy, cached_p), std::pair(Norm::kIn, joined_x)}) {
+        const char* const from = reader.load(k, to + first);
+        if (from != to + first) memcpy(to + first, from, bytes);
+      }
+    });
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow& row = rows->rows[i];
-      row.p = from_p + i * row_bytes, row.x = from_x + i * row_bytes;
-      row.dx = dx[0] + i * row_bytes;
+      row.p = cached_p + i * row_bytes, row.x = joined_x + i * row_bytes;
+      row.dx = joined_dx + i * row_bytes;
     }
   }
 
@@ -346,10 +363,10 @@ struct NormBackward : NormChunks {
       finish(*rows, c, to);
       if (!is_row) gather_sums(c.column, c.n, sums);
     });
-    if (is_joined && has_dx) {
-      reader.go(rows->first, 0, rows->count * s.columns.size);
-      reader.store(Norm::kDx, dx[0], norm.accumulate);
-    }
+    if (is_joined && has_dx)
+      for_parts(*rows, [&](int64_t first, int64_t) {
+        reader.store(Norm::kDx, joined_dx + first, norm.accumulate);
+      });
   }
 
   // What a chunk gave, onto the parameter_count of its parameters.
