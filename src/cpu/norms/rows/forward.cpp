@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kTogether = kRoots;     // rows, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
+static_assert(kTogetherBytes <= kPiece * sizeof(float), "what a buffer holds, and a reader takes");
 
 // A statistic of a row: an accumulation (reductions/kernels.h) of which a mean, or 0, and m2 come,
 // the sum of the squares of the distances from that. With the bits of `moments`, and in
@@ -70,7 +71,8 @@ struct NormForward : NormChunks {
 
   // Whether one call can take many rows: all have the same parameters, and a buffer holds them.
   static bool is_alike(const Norm& a) {
-    return (is_plain(a) || (a.operands.columns.size <= kPiece / kTogether && !a.casts)) &&
+    const int64_t row_bytes = a.operands.columns.size * a.operands.compute_item;
+    return (is_plain(a) || (row_bytes <= kTogetherBytes && !a.casts)) &&
            (a.kind == Norm::kPerElement || !a.has_parameters()) && a.is_shared(Norm::kWeight) &&
            a.is_shared(Norm::kBias);
   }
