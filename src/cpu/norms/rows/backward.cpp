@@ -82,8 +82,7 @@ struct NormBackward : NormChunks {
   static bool joins_rows(const Norm& a, int64_t band) {
     const StridedOperands& s = a.operands;
     return a.kind == Norm::kPerElement && a.groups == 1 && a.is_identity && !a.casts &&
-           s.item != s.compute_item && !s.data[Norm::kDSum] &&
-           band * s.columns.size * s.compute_item <= kJoinedBytes;
+           s.item != s.compute_item && band * s.columns.size * s.compute_item <= kJoinedBytes;
   }
 
   // Of no array's layout: the bits of the sums depend on it.
@@ -133,23 +132,24 @@ struct NormBackward : NormChunks {
     set_next(index + ahead, column, Norm::kIn, Norm::kDy, &row->next);
   }
 
-  // Visits the rows of a band as parts that the reader takes at once: their first byte in a buffer.
+  // Visits the rows of a band as parts that the reader takes at once: their first byte in a buffer,
+  // and how many elements.
   template <class Visit>
   void for_parts(const Band& rows, Visit visit) {
     const int64_t at_once = std::max<int64_t>(kPiece / s.columns.size, 1);
     for (int64_t i = 0, n; i < rows.count; i += n) {
       n = std::min(at_once, rows.count - i);
       reader.go(rows.index(i), 0, n * s.columns.size);
-      visit(i * s.columns.size * s.compute_item, n * s.columns.size * s.compute_item);
+      visit(i * s.columns.size * s.compute_item, n * s.columns.size);
     }
   }
 
   void join(Band* rows) {
     const int64_t row_bytes = s.columns.size * s.compute_item;
-    for_parts(*rows, [&](int64_t first, int64_t bytes) {
+    for_parts(*rows, [&](int64_t first, int64_t n) {
       for (const auto& [k, to] : {std::pair(Norm::kDy, cached_p), std::pair(Norm::kIn, joined_x)}) {
         const char* const from = reader.load(k, to + first);
-        if (from != to + first) memcpy(to + first, from, bytes);
+        if (from != to + first) memcpy(to + first, from, n * s.compute_item);
       }
     });
     for (int64_t i = 0; i < rows->count; ++i) {
@@ -286,11 +286,16 @@ struct NormBackward : NormChunks {
                                        adds ? made[1] : nullptr);
     for (int64_t i = 0; has_dx && !is_direct && i < n; ++i) {
       reader.go(rows.index(first + i), c.column, c.n);
-      if (s.data[Norm::kDSum])
-        s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, dy), dx[i],
-                                                          dx[i], c.n);
-      reader.store(Norm::kDx, dx[i], norm.accumulate);
+      store(dx[i], c.n);
     }
+  }
+
+  // The n elements of a gradient, to which the reader goes; values is overwritten.
+  void store(char* values, int64_t n) {
+    if (s.data[Norm::kDSum])
+      s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, dy), values,
+                                                        values, n);
+    reader.store(Norm::kDx, values, norm.accumulate);
   }
 
   // kPerRow, kPerSpan: the two sums of a span are those of its parameters, and by its weight those
@@ -364,9 +369,7 @@ struct NormBackward : NormChunks {
       if (!is_row) gather_sums(c.column, c.n, sums);
     });
     if (is_joined && has_dx)
-      for_parts(*rows, [&](int64_t first, int64_t) {
-        reader.store(Norm::kDx, joined_dx + first, norm.accumulate);
-      });
+      for_parts(*rows, [&](int64_t first, int64_t n) { store(joined_dx + first, n); });
   }
 
   // What a chunk gave, onto the parameter_count of its parameters.
