@@ -11,16 +11,16 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kCachedBytes =
-    8192 * sizeof(double);                      // bytes of p that pass 2 need not compute again
-constexpr int64_t kJoinedBytes = kCachedBytes;  // of an operand of a band in one buffer
-constexpr int64_t kBandPiece = kPiece / 2;      // elements of a chunk
-constexpr int64_t kBand = kLeastBlock;          // rows, at most, that pass 2 takes chunk by chunk
-constexpr int64_t kBandBytes = 2 << 20;         // of their x and dy, which stay in a cache,
-constexpr int64_t kSmallBand = 512 << 10;       // and where no sums of parameters are needed
+    8192 * sizeof(double);                  // bytes of p that pass 2 need not compute again
+constexpr int64_t kJoinedBytes = 16 << 10;  // of an operand of rows that share a buffer
+constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk
+constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes chunk by chunk
+constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
+constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
-// Rows that go through pass 2 together.
+// Rows whose parameters' sums are of the compute type, or some of them.
 struct Band {
   int64_t first, step;  // their indices
   int64_t count;
@@ -31,10 +31,11 @@ struct Band {
 struct NormBackward : NormChunks {
   const StridedOperands& s;
   const int64_t band;
-  const int64_t ahead;  // rows from one to the same position of the next band
   const bool has_dx, has_sums;
   const bool is_plain;   // p and x are arrays
-  const bool is_joined;  // all rows of a band pass through one buffer of each operand
+  const bool is_joined;  // whole rows pass through one buffer of each operand
+  const int64_t joined;  // how many together
+  const int64_t ahead;   // rows from one to the same position of those read next
   const bool is_direct;  // dx, to where it belongs
   const bool is_ready;   // all of a row lies where a Band says
   const bool caches_p;   // p, from pass 1 to pass 2
@@ -46,7 +47,8 @@ struct NormBackward : NormChunks {
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char cached_p[kCachedBytes];
-  alignas(64) char joined_x[kJoinedBytes], joined_dx[kJoinedBytes];
+  alignas(64) char joined_p[kJoinedBytes], joined_x[kJoinedBytes], joined_dx[kJoinedBytes];
+  alignas(64) char joined_sums[2][kJoinedBytes];
   alignas(64) char of_band[2][kBandPiece * sizeof(double) + kCacheLine];
   alignas(64) double spread[2][kBandPiece];
 
@@ -54,11 +56,12 @@ struct NormBackward : NormChunks {
       : NormChunks(a, chunk_of(a)),
         s(a.operands),
         band(band_of(a)),
-        ahead(has_shared_parameters() ? 1 : band * a.groups),
         has_dx(a.operands.data[Norm::kDx]),
         has_sums(a.partial),
         is_plain(a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn]),
-        is_joined(joins_rows(a, band)),
+        is_joined(joins_rows(a)),
+        joined(is_joined ? std::clamp<int64_t>(kJoinedBytes / row_bytes(), 1, band) : 0),
+        ahead(has_shared_parameters() ? 1 : (is_joined ? joined : band) * a.groups),
         // In place, dx may be where the gradient of the sum is yet to be read.
         is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
                   !a.operands.data[Norm::kDSum]),
@@ -68,9 +71,12 @@ struct NormBackward : NormChunks {
         by_spans(is_plain && (is_direct || !has_dx) && has_short_spans()),
         reader(a.operands) {}
 
+  int64_t row_bytes() const { return s.columns.size * s.compute_item; }
+
   // As long as what needs no buffer.
   static int64_t chunk_of(const Norm& a) {
     const StridedOperands& s = a.operands;
+    if (joins_rows(a)) return kPiece;
     const bool is_shared = a.kind == Norm::kPerRow || a.kind == Norm::kPerSpan;
     const bool is_plain = a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn];
     const bool stores =
@@ -78,11 +84,12 @@ struct NormBackward : NormChunks {
     return is_shared && is_plain && !stores ? s.columns.size : kBandPiece;
   }
 
-  // Whether short rows are converted together: each by itself, its calls take most of the time.
-  static bool joins_rows(const Norm& a, int64_t band) {
+  // Whether rows are converted as a whole, the short ones together: each by itself, and once a
+  // pass, their calls take most of the time.
+  static bool joins_rows(const Norm& a) {
     const StridedOperands& s = a.operands;
     return a.kind == Norm::kPerElement && a.groups == 1 && a.is_identity && !a.casts &&
-           s.item != s.compute_item && band * s.columns.size * s.compute_item <= kJoinedBytes;
+           s.item != s.compute_item && s.columns.size * s.compute_item <= kJoinedBytes;
   }
 
   // Of no array's layout: the bits of the sums depend on it.
@@ -110,14 +117,22 @@ struct NormBackward : NormChunks {
       for (int64_t g = 0; g < groups; ++g) {
         rows.first = b * norm.groups + first_group + g;
         rows.count = std::min(band, end - b);
-        for (int64_t i = 0; i < rows.count; ++i) find(rows.index(i), &rows.rows[i]);
         double* sums[2] = {};
         for (int k = 0; has_sums && k < 2; ++k)
           sums[k] = first_sums[k] + g * norm.parameters_per_row;
+        if (is_joined) {
+          backward_joined(rows, sums);
+          continue;
+        }
+        find_rows(&rows);
         by_spans                  ? backward_short_spans(&rows, sums)
         : has_shared_parameters() ? backward_spans(&rows, sums)
                                   : backward_band(&rows, sums);
       }
+  }
+
+  void find_rows(Band* rows) {
+    for (int64_t i = 0; i < rows->count; ++i) find(rows->index(i), &rows->rows[i]);
   }
 
   void find(int64_t index, BackwardRow* row) {
@@ -132,30 +147,31 @@ struct NormBackward : NormChunks {
     set_next(index + ahead, column, Norm::kIn, Norm::kDy, &row->next);
   }
 
-  // Visits the rows of a band as parts that the reader takes at once: their first byte in a buffer,
-  // and how many elements.
+  // Visits rows as parts that the reader takes at once, to which it goes: their first byte in a
+  // buffer, and how many elements.
   template <class Visit>
   void for_parts(const Band& rows, Visit visit) {
-    const int64_t at_once = std::max<int64_t>(kPiece / s.columns.size, 1);
-    for (int64_t i = 0, n; i < rows.count; i += n) {
-      n = std::min(at_once, rows.count - i);
-      reader.go(rows.index(i), 0, n * s.columns.size);
-      visit(i * s.columns.size * s.compute_item, n * s.columns.size);
-    }
+    const int64_t size = s.columns.size, at_once = std::max<int64_t>(kPiece / size, 1);
+    for (int64_t i = 0; i < rows.count; i += at_once)
+      for (int64_t column = 0, n; column < size; column += n) {
+        n = size > kPiece ? std::min(kPiece, size - column)
+                          : std::min(at_once, rows.count - i) * size;
+        reader.go(rows.index(i), column, n);
+        visit((i * size + column) * s.compute_item, n);
+      }
   }
 
   void join(Band* rows) {
-    const int64_t row_bytes = s.columns.size * s.compute_item;
     for_parts(*rows, [&](int64_t first, int64_t n) {
-      for (const auto& [k, to] : {std::pair(Norm::kDy, cached_p), std::pair(Norm::kIn, joined_x)}) {
+      for (const auto& [k, to] : {std::pair(Norm::kDy, joined_p), std::pair(Norm::kIn, joined_x)}) {
         const char* const from = reader.load(k, to + first);
         if (from != to + first) memcpy(to + first, from, n * s.compute_item);
       }
     });
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow& row = rows->rows[i];
-      row.p = cached_p + i * row_bytes, row.x = joined_x + i * row_bytes;
-      row.dx = joined_dx + i * row_bytes;
+      row.p = joined_p + i * row_bytes(), row.x = joined_x + i * row_bytes();
+      row.dx = joined_dx + i * row_bytes();
     }
   }
 
@@ -340,20 +356,25 @@ struct NormBackward : NormChunks {
     norm.kernels->finish_spans(all, spans, norm.span, weights);
   }
 
+  // Pass 1.
+  void sum(Band* rows) {
+    if (s.columns.size <= most) {
+      for_row(rows->first, [&](const NormChunk& c) { sum_whole(rows, c); });
+      return;
+    }
+    for (int64_t i = 0; i < rows->count; ++i) {
+      double both[2] = {};
+      add_up(*rows, i, 0, s.columns.size, both);
+      set_means(&rows->rows[i], both[0], both[1]);
+    }
+  }
+  void skip_sum(Band* rows) {
+    for (int64_t i = 0; i < rows->count; ++i) set_means(&rows->rows[i], 0.0, 0.0);
+  }
+
   // kPerElement, kMixed: pass 2 takes a chunk of all rows of the band, then the next chunk.
   void backward_band(Band* rows, double* const* sums) {
-    if (is_joined) join(rows);
-    if (!has_dx && !caches_p) {
-      for (int64_t i = 0; i < rows->count; ++i) set_means(&rows->rows[i], 0.0, 0.0);
-    } else if (s.columns.size <= most) {
-      for_row(rows->first, [&](const NormChunk& c) { sum_whole(rows, c); });
-    } else {
-      for (int64_t i = 0; i < rows->count; ++i) {
-        double both[2] = {};
-        add_up(*rows, i, 0, s.columns.size, both);
-        set_means(&rows->rows[i], both[0], both[1]);
-      }
-    }
+    has_dx || caches_p ? sum(rows) : skip_sum(rows);
     for_row(rows->first, [&](const NormChunk& c) {
       if (!has_sums) {
         finish(*rows, c, nullptr);
@@ -368,8 +389,29 @@ struct NormBackward : NormChunks {
       finish(*rows, c, to);
       if (!is_row) gather_sums(c.column, c.n, sums);
     });
-    if (is_joined && has_dx)
-      for_parts(*rows, [&](int64_t first, int64_t n) { store(joined_dx + first, n); });
+  }
+
+  // The same of rows that are converted as a whole, some at a time.
+  void backward_joined(const Band& rows, double* const* sums) {
+    for (int k = 0; has_sums && k < 2; ++k) memset(joined_sums[k], 0, row_bytes());
+    Band some;
+    some.step = rows.step;
+    for (int64_t first = 0; first < rows.count; first += joined) {
+      some.first = rows.index(first);
+      some.count = std::min(joined, rows.count - first);
+      find_rows(&some);
+      join(&some);
+      has_dx ? sum(&some) : skip_sum(&some);
+      for_row(some.first, [&](const NormChunk& c) {
+        const int64_t at = c.column * s.compute_item;
+        norm.kernels->finish[c.weight_row](some.rows, some.count, c.column, c.n, c.weight,
+                                           has_sums ? joined_sums[0] + at : nullptr,
+                                           has_sums ? joined_sums[1] + at : nullptr);
+      });
+      if (has_dx) for_parts(some, [&](int64_t at, int64_t n) { store(joined_dx + at, n); });
+    }
+    for (int k = 0; has_sums && k < 2; ++k)
+      norm.kernels->add_band(joined_sums[k], s.columns.size, sums[k]);
   }
 
   // What a chunk gave, onto the parameter_count of its parameters.
