@@ -173,18 +173,20 @@ FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean,
   constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
   const T* const end = p + n;
   Vector total[2][kVectors];
-#pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) total[0][k] = total[1][k] = Vector{};
-  while (p != end) {
-    LaneSums<T, weight_row> some;
+  LaneSums<T, weight_row> some;
+  const auto add = [&](bool is_first) FASTACT_INLINED {
     some.take(p, end, x, w, mean, rstd);
 #pragma GCC unroll 16
-    for (int k = 0; k < kVectorsOfLanes; ++k) {
-      total[0][k] += load(some.sums[0] + k * kVector);
-      total[1][k] += load(some.sums[1] + k * kVector);
-    }
-  }
-  for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]);
+    for (int k = 0; k < kVectors; ++k)
+#pragma GCC unroll 2
+      for (int s = 0; s < 2; ++s) {
+        const Vector terms = k < kVectorsOfLanes ? load(some.sums[s] + k * kVector) : Vector{};
+        total[s][k] = is_first ? terms : total[s][k] + terms;
+      }
+  };
+  add(true);
+  while (p != end) add(false);
+  for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]) + 0.0;  // never -0
 }
 
 template <class T, bool weight_row>
