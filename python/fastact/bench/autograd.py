@@ -20,6 +20,7 @@ files of one command together.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import sys
 import time
@@ -111,6 +112,21 @@ def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], An
         found[OURS_COMPILED] = step(compiled_by_torch(torch, ours))
         found[COMPILED] = step(torch.compile(theirs, fullgraph=True, dynamic=False))
     return found
+
+
+def keep_memory() -> None:
+    """Memory that is freed stays with the process, where its libc is glibc.
+
+    What is at the end of the heap goes back to the system else, once it is much, and the next call
+    that allocates gets new pages, one fault each: by chance always one side's.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # TypeError: of Windows
+        return
+    mallopt(trim_threshold, 1 << 30)
+    mallopt(mmap_threshold, 1 << 25)  # the most that it takes
 
 
 def _row(
@@ -232,12 +248,12 @@ def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 LEGEND = """\
 A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
 what a model does: inference, or a training step with its optimiser. Times are medians; both sides
-take turns on as many threads. × torch: torch's time over that of fastact; above 1, fastact is
-faster. Of few elements the time is that of Python's node in the graph, where torch's is one of C++,
-and of `torch.autograd.grad` on both sides: an `autograd.Function` of nothing takes as long as
-all of torch's relu ([why](../design/torch.md)). The gradient of a plain sum (`sum`, `mean`,
-`bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one element that
-repeats."""
+take turns on as many threads, and freed memory stays with the process. × torch: torch's time over
+that of fastact; above 1, fastact is faster. Of few elements the time is that of Python's node in
+the graph, where torch's is one of C++, and of `torch.autograd.grad` on both sides: an
+`autograd.Function` of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The
+gradient of a plain sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in
+torch a view of one element that repeats."""
 
 
 def _marked(ratio: float) -> str:
@@ -348,6 +364,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.run is None:
         page(args)
         return 0
+    keep_memory()
     torch = open_torch(args.threads)
     facts = {**config.config(), "torch": torch.__version__}
     kept = [a for a in arguments if a not in ("--json", str(args.json), "--note", args.note)]
