@@ -111,7 +111,7 @@ struct NormBackward : NormChunks {
                       first_group * norm.parameters_per_row;
       std::fill_n(first_sums[k], groups * norm.parameters_per_row, 0.0);
     }
-    Band rows;
+    Band rows{};
     rows.step = norm.groups;
     for (int64_t b = chunk * norm.block; b < end; b += band)
       for (int64_t g = 0; g < groups; ++g) {
@@ -255,6 +255,7 @@ struct NormBackward : NormChunks {
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow own, *const row = is_ready ? &rows->rows[i] : &own;
       if (!is_ready) {
+        own.next.at[0] = nullptr;  // dx is not prefetched
         const NormChunk c = fetch_for_kernels(*rows, i, chunk, false, row);
         norm.kernels->sum_rows[c.weight_row](row, 1, c.n, c.weight);
       }
