@@ -1,5 +1,6 @@
 """Norms have the same bits: for any threads, on AVX2 and AVX-512, in any batch."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_same_bits, stores_past_the_caches
@@ -69,7 +70,8 @@ def test_rows_do_not_depend_on_each_other(setting, dtype):
     assert_same_bits(one_gradients[0], gradients[0][-1:])
 
 
-@pytest.mark.parametrize("length", [1, 7, 32, 130])  # less than a round of lanes, one, some
+# Less than a round of lanes, one, some; rows of which a buffer holds three, and one.
+@pytest.mark.parametrize("length", [1, 7, 32, 130, 300, 1030])
 @pytest.mark.parametrize("op", [fa.layer_norm, fa.rms_norm], ids=lambda op: op.name)
 @pytest.mark.parametrize("name", ["identity", "mish"])
 def test_short_rows_are_taken_together(op, length, name, dtype, isa):
@@ -85,6 +87,51 @@ def test_short_rows_are_taken_together(op, length, name, dtype, isa):
             one, own = op.forward(x[at], weight, activation=name)
             assert_same_bits(one, y[at])
             assert_same_bits(op.backward(dy[at], *own, activation=name)[0], dx[at])
+
+
+# How 37 rows lie, three bands of which the last one is not whole.
+LAYOUTS = {
+    "C": np.ascontiguousarray,
+    "F": np.asfortranarray,
+    "upside down": lambda a: np.ascontiguousarray(a[::-1])[::-1],
+    "apart": lambda a: np.repeat(np.repeat(a, 2, 0), 2, 1)[::2, ::2],
+}
+
+
+@pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+# Of 16-bit rows a buffer holds all of a band, four, two and one; the last ones go piece by piece.
+@pytest.mark.parametrize("length", [1, 65, 1000, 1025, 2047, 4096, 4100])
+@pytest.mark.parametrize("op", [fa.layer_norm, fa.add_rms_norm], ids=lambda op: op.name)
+def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narrow, isa):
+    """Both are computed in float32, and the former rounded once: also onto what dx holds."""
+    rng = np.random.default_rng(0)
+    x, dy, held = (LAYOUTS[layout](rng.normal(size=(37, length)).astype(narrow)) for _ in range(3))
+    weight = rng.normal(size=length).astype(narrow)
+    more = {"dtotal": held} if op is fa.add_rms_norm else {}
+    given = (x, dy, weight) if more else (x, weight, weight)
+    _, saved = op.forward(*given)
+    wide = [a.astype(np.float32) for a in saved]
+    wide_more = {name: a.astype(np.float32) for name, a in more.items()}
+    exact, *of_parameters = op.backward(dy.astype(np.float32), *wide, **wide_more)
+    found, *parameters = op.backward(dy, *saved, **more)
+    assert_same_bits(found, exact.astype(narrow))
+    if length <= 1024:  # of longer rows the bands are not as many
+        for own, of_float32 in zip(parameters, of_parameters, strict=True):
+            assert_same_bits(own, of_float32.astype(own.dtype))
+
+    none = [None] * len(parameters)
+    assert_same_bits(op.backward(dy, *saved, **more, out=(dy.copy(), *none))[0], found)
+    for at in range(len(parameters)):
+        outs = [None] * (1 + len(parameters))
+        outs[1 + at] = np.empty_like(parameters[at])
+        alone = op.backward(dy, *saved, **more, out=tuple(outs))
+        assert_same_bits(alone[1 + at], parameters[at])
+    onto = LAYOUTS[layout](held.copy())
+    op.backward(dy, *saved, **more, out=(onto, *none), accumulate=True)
+    assert_same_bits(onto, (held.astype(np.float32) + exact).astype(narrow))
+    place = LAYOUTS[layout](dy.copy())
+    assert_same_bits(op.backward(place, *saved, **more, out=(place, *none))[0], found)
 
 
 @pytest.mark.parametrize("shape", [(40, 77), (5, 2500), (2, 300_001)], ids=str)
