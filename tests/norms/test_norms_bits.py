@@ -70,7 +70,7 @@ def test_rows_do_not_depend_on_each_other(setting, dtype):
     assert_same_bits(one_gradients[0], gradients[0][-1:])
 
 
-# Less than a round of lanes, one, some; rows of which a buffer holds three, and one.
+# Less than a round of lanes, one, some; rows of which three share a buffer forward, and none.
 @pytest.mark.parametrize("length", [1, 7, 32, 130, 300, 1030])
 @pytest.mark.parametrize("op", [fa.layer_norm, fa.rms_norm], ids=lambda op: op.name)
 @pytest.mark.parametrize("name", ["identity", "mish"])
@@ -89,7 +89,7 @@ def test_short_rows_are_taken_together(op, length, name, dtype, isa):
             assert_same_bits(op.backward(dy[at], *own, activation=name)[0], dx[at])
 
 
-# How 37 rows lie, three bands of which the last one is not whole.
+# How 150 rows lie: nine bands of 16, and one that is not whole.
 LAYOUTS = {
     "C": np.ascontiguousarray,
     "F": np.asfortranarray,
@@ -100,13 +100,13 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
-# Of 16-bit rows a buffer holds all of a band, four, two and one; the last ones go piece by piece.
+# A buffer holds all 16-bit rows of a band, four, three, two, one; the last ones go piece by piece.
 @pytest.mark.parametrize("length", [1, 65, 1000, 1025, 2047, 4096, 4100])
 @pytest.mark.parametrize("op", [fa.layer_norm, fa.add_rms_norm], ids=lambda op: op.name)
 def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narrow, isa):
     """Both are computed in float32, and the former rounded once: also onto what dx holds."""
     rng = np.random.default_rng(0)
-    x, dy, held = (LAYOUTS[layout](rng.normal(size=(37, length)).astype(narrow)) for _ in range(3))
+    x, dy, held = (LAYOUTS[layout](rng.normal(size=(150, length)).astype(narrow)) for _ in range(3))
     weight = rng.normal(size=length).astype(narrow)
     more = {"dtotal": held} if op is fa.add_rms_norm else {}
     given = (x, dy, weight) if more else (x, weight, weight)

@@ -18,13 +18,15 @@ constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes 
 constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
 constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
 constexpr int64_t kCacheLine = 64;
+constexpr int64_t kShortStream = 512;  // elements of a row up to which the hardware does not
+                                       // prefetch the lines of several dx written side by side
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
-// Rows whose parameters' sums are of the compute type, or some of them.
+// Up to kBand rows, whose parameters' sums are added up in the compute type; or some of such rows.
 struct Band {
   int64_t first, step;  // their indices
   int64_t count;
-  BackwardRow rows[kBand];  // p, x and dx where they need not be made
+  BackwardRow rows[kBand];  // p, x and dx where they lie, or where a buffer holds whole rows
   int64_t index(int64_t i) const { return first + i * step; }
 };
 
@@ -32,14 +34,15 @@ struct NormBackward : NormChunks {
   const StridedOperands& s;
   const int64_t band;
   const bool has_dx, has_sums;
-  const bool is_plain;   // p and x are arrays
-  const bool is_joined;  // whole rows pass through one buffer of each operand
-  const int64_t joined;  // how many together
-  const int64_t ahead;   // rows from one to the same position of those read next
-  const bool is_direct;  // dx, to where it belongs
-  const bool is_ready;   // all of a row lies where a Band says
-  const bool caches_p;   // p, from pass 1 to pass 2
-  const bool by_spans;   // all of a row's spans in one call
+  const bool is_plain;        // p and x are arrays
+  const bool is_joined;       // whole rows pass through one buffer of each operand,
+  const int64_t rows_joined;  // so many together
+  const int64_t ahead;        // rows from one to the same position of those read next
+  const bool is_direct;       // dx, to where it belongs
+  const bool is_ready;        // the kernels find all of a row where a Band says
+  const bool prefetches_dx;
+  const bool caches_p;  // p, from pass 1 to pass 2
+  const bool by_spans;  // all of a row's spans in one call
   ChunkReader reader;
   alignas(64) char x[kQuad][kBandPiece * sizeof(double)];
   alignas(64) char p[kQuad][kBandPiece * sizeof(double)];
@@ -60,12 +63,13 @@ struct NormBackward : NormChunks {
         has_sums(a.partial),
         is_plain(a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn]),
         is_joined(joins_rows(a)),
-        joined(is_joined ? std::clamp<int64_t>(kJoinedBytes / row_bytes(), 1, band) : 0),
-        ahead(has_shared_parameters() ? 1 : (is_joined ? joined : band) * a.groups),
+        rows_joined(is_joined ? std::clamp<int64_t>(kJoinedBytes / row_bytes(), 1, band) : 0),
+        ahead(has_shared_parameters() ? 1 : (is_joined ? rows_joined : band) * a.groups),
         // In place, dx may be where the gradient of the sum is yet to be read.
         is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
                   !a.operands.data[Norm::kDSum]),
         is_ready((is_plain && is_direct) || is_joined),
+        prefetches_dx(is_far && is_direct && a.operands.columns.size <= kShortStream),
         caches_p((!a.is_identity || !a.operands.is_direct[Norm::kDy]) && !a.casts &&
                  band * a.operands.columns.size * a.operands.compute_item <= kCachedBytes),
         by_spans(is_plain && (is_direct || !has_dx) && has_short_spans()),
@@ -161,11 +165,11 @@ struct NormBackward : NormChunks {
       }
   }
 
+  // They are never where they could be used: their dtype is not the compute type.
   void join(Band* rows) {
-    for_parts(*rows, [&](int64_t first, int64_t n) {
+    for_parts(*rows, [&](int64_t first, int64_t) {
       for (const auto& [k, to] : {std::pair(Norm::kDy, joined_p), std::pair(Norm::kIn, joined_x)}) {
-        const char* const from = reader.load(k, to + first);
-        if (from != to + first) memcpy(to + first, from, n * s.compute_item);
+        reader.load(k, to + first);
       }
     });
     for (int64_t i = 0; i < rows->count; ++i) {
@@ -251,13 +255,13 @@ struct NormBackward : NormChunks {
   // Pass 1 of rows of one chunk.
   void sum_whole(Band* rows, const NormChunk& chunk) {
     if (is_ready)
-      norm.kernels->sum_rows[chunk.weight_row](rows->rows, rows->count, chunk.n, chunk.weight);
+      norm.kernels->sum_rows[chunk.weight_row](rows->rows, rows->count, chunk.n, chunk.weight,
+                                               prefetches_dx);
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow own, *const row = is_ready ? &rows->rows[i] : &own;
       if (!is_ready) {
-        own.next.at[0] = nullptr;  // dx is not prefetched
         const NormChunk c = fetch_for_kernels(*rows, i, chunk, false, row);
-        norm.kernels->sum_rows[c.weight_row](row, 1, c.n, c.weight);
+        norm.kernels->sum_rows[c.weight_row](row, 1, c.n, c.weight, false);
       }
       set_means(&rows->rows[i], row->means[0], row->means[1]);
     }
@@ -266,8 +270,7 @@ struct NormBackward : NormChunks {
   // Pass 2 of one chunk of a band. sums IN/OUT: += those of its parameters; null: no sums.
   void finish(const Band& rows, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
-    const char* const first_dx =
-        is_ready || is_direct ? rows.rows[0].dx + own.column * s.compute_item : dx[0];
+    const char* const first_dx = is_direct ? rows.rows[0].dx + own.column * s.compute_item : dx[0];
     for (int k = 0; sums && k < 2; ++k) {
       made[k] = of_band[k] + reinterpret_cast<uintptr_t>(first_dx) % kCacheLine;
       memset(made[k], 0, own.n * s.compute_item);
@@ -338,7 +341,8 @@ struct NormBackward : NormChunks {
     const int64_t spans = spans_of_row();
     const SpanValues weights = weight.of_spans(rows->first, norm.span, spans);
     BackwardRow& all = rows->rows[0];
-    BackwardRow some = all;
+    BackwardRow some;
+    some.stats.mean = all.stats.mean, some.stats.rstd = all.stats.rstd;
     double sum_g = 0.0, sum_g_xhat = 0.0, both[kSpansPerCall][2];
     for (int64_t first = 0, n; first < spans; first += n) {
       n = std::min(kSpansPerCall, spans - first);
@@ -397,9 +401,9 @@ struct NormBackward : NormChunks {
     for (int k = 0; has_sums && k < 2; ++k) memset(joined_sums[k], 0, row_bytes());
     Band some;
     some.step = rows.step;
-    for (int64_t first = 0; first < rows.count; first += joined) {
+    for (int64_t first = 0; first < rows.count; first += rows_joined) {
       some.first = rows.index(first);
-      some.count = std::min(joined, rows.count - first);
+      some.count = std::min(rows_joined, rows.count - first);
       find_rows(&some);
       join(&some);
       has_dx ? sum(&some) : skip_sum(&some);

@@ -14,10 +14,6 @@ static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
 
 constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
 
-// Elements of a row up to which the hardware does not prefetch the lines of kQuad rows of dx that
-// are written side by side: pass 1 does.
-constexpr int64_t kShortStream = 512;
-
 // Elements up to the next one at a multiple of 64 bytes, of which a vector's store and the loads
 // beside it touch one line each, not two.
 template <class T>
@@ -190,10 +186,10 @@ FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean,
 }
 
 template <class T, bool weight_row>
-void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight) {
+void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight, bool prefetches_dx) {
   for (int64_t i = 0; i < count; ++i) {
     BackwardRow& row = rows[i];
-    if (row.next.at[0] && n <= kShortStream) prefetch_range(row.dx, n * sizeof(T));
+    if (prefetches_dx) prefetch_range(row.dx, n * sizeof(T));
     sum_whole<T, weight_row>(reinterpret_cast<const T*>(row.p), reinterpret_cast<const T*>(row.x),
                              reinterpret_cast<const T*>(weight), n, T(row.stats.mean),
                              T(row.stats.rstd), row.means);

@@ -29,7 +29,7 @@ struct BackwardRow {
   char* dx;
   RowStats stats;
   double means[2];
-  NextChunk next;  // of the row that is read after this one
+  NextChunk next;  // of a row that is read later
 };
 
 // One row's part of a call of `normalise`: n elements of x and z.
@@ -70,7 +70,9 @@ struct NormKernels {
 
   // means OUT of `count` rows: both sums, as a fresh `add_sums` and `fold` make them of n elements
   // of p and x.
-  void (*sum_rows[2])(BackwardRow* rows, int64_t count, int64_t n, const char* weight);
+  // prefetches_dx: which is written next, n elements a row.
+  void (*sum_rows[2])(BackwardRow* rows, int64_t count, int64_t n, const char* weight,
+                      bool prefetches_dx);
 
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);
