@@ -165,12 +165,11 @@ struct NormBackward : NormChunks {
       }
   }
 
-  // They are never where they could be used: their dtype is not the compute type.
+  // `load` fills the buffers: only arrays of the compute type are used where they lie.
   void join(Band* rows) {
     for_parts(*rows, [&](int64_t first, int64_t) {
-      for (const auto& [k, to] : {std::pair(Norm::kDy, joined_p), std::pair(Norm::kIn, joined_x)}) {
-        reader.load(k, to + first);
-      }
+      reader.load(Norm::kDy, joined_p + first);
+      reader.load(Norm::kIn, joined_x + first);
     });
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow& row = rows->rows[i];
