@@ -14,7 +14,9 @@ namespace {
 
 constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of their own
 constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
-constexpr int64_t kTwoPassTile = 256;     // of rows that are read twice: 2 KiB of a float64 row
+constexpr int64_t kLongTail =
+    8 * kReduceBlock;                  // terms of a row whose last block may be a short one
+constexpr int64_t kTwoPassTile = 256;  // of rows that are read twice: 2 KiB of a float64 row
 
 int64_t output_stride(const Reducer& r) {
   return r.outputs.count ? r.outputs.y[r.outputs.count - 1] : 0;
@@ -284,6 +286,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
   const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
   r->is_backward = is_reversed && is_dense;
+  r->is_read_ahead = false;
   if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
@@ -295,8 +298,13 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
     r->has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
-    r->tile = is_long || r->has_segments ? 1 : std::clamp<int64_t>(even, 1, 64);
     r->has_dense_terms = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
+    const bool is_whole = r->terms.size % kReduceBlock == 0;
+    r->is_read_ahead = is_long && is_dense && (is_whole || r->terms.size > kLongTail);
+    const int64_t most = r->is_read_ahead && is_whole ? kBlocksAhead * kReduceBlock / r->terms.size
+                         : is_long || r->has_segments ? 1
+                                                      : 64;
+    r->tile = std::clamp<int64_t>(even, 1, std::max<int64_t>(most, 1));
   } else {
     r->layout = is_wide ? Reducer::kColumns : Reducer::kNarrow;
     r->row = plan.inner;

@@ -46,6 +46,7 @@ constexpr int64_t kNarrowTile = 64;     // columns up to which rows are joined
 constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 constexpr int64_t kFewTasks = 32;       // below, the terms are cut too
+constexpr int64_t kBlocksAhead = 128;   // blocks of long rows that are read one after the other
 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
@@ -74,6 +75,7 @@ struct Reducer {
   Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows
+  bool is_read_ahead;    // kRows: whole blocks, several at a time
   bool has_segments;     // kRows: in pieces (reductions/segmented.cpp)
   bool is_y_aligned;
   bool has_dense_rows;   // kNarrow: as in Reduction
