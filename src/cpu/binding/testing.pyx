@@ -148,9 +148,9 @@ def kernel_addresses(str isa):
 
 def weighting_addresses(str isa):
     """Likewise, of the kernels of weights and masks, all of which compute in double."""
-    cdef const ReduceTable* of = kernels_of(isa).reduce
+    cdef const WeightingKernels* of = kernels_of(isa).reduce.weighting
     cdef int i
-    found = {"choose": <intptr_t>of.choose}
+    found = {"choose": <intptr_t>of.choose, "mask": <intptr_t>of.mask}
     for i in range(kWeightedGradients):
         found[f"gradient {i}"] = <intptr_t>of.gradient[i][0]
         found[f"gradient {i}, accumulated"] = <intptr_t>of.gradient[i][1]

@@ -115,13 +115,18 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kTerms
     const char* const kTermNames[1]
 
+    ctypedef struct ReduceTable:
+        const WeightingKernels* weighting
+
+cdef extern from "cpu/reductions/weighted_kernels.h" namespace "fastact" nogil:
     const int kWeightedGradients
     ctypedef void (*WeightedGradientKernel)(
         const double*, const double*, const double*, const double*, const double*, double*, int64_t
     ) noexcept
 
-    ctypedef struct ReduceTable:
-        void (*choose)(double*, double*, const double*, cpp_bool, int64_t) noexcept
+    ctypedef struct WeightingKernels:
+        void (*mask)(double*, const double*, int64_t) noexcept
+        void (*choose)(double*, double*, cpp_bool, int64_t) noexcept
         WeightedGradientKernel gradient[3][2]
 
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:

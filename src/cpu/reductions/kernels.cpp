@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/reductions/moments.h"
-#include "common/reductions/weights.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 
@@ -783,60 +782,6 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
-// The mask by itself: with that choice, too, GCC would take the loop apart at -O2, and not
-// vectorise it (tests/activations/test_vectorised.py).
-void choose(double* x, double* weights, const double* where, bool skips, int64_t n) {
-  if (where)
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) weights[i] = where[i] != 0 ? weights[i] : 0.0;
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const double w = weight_of(x[i], weights[i], true, skips);
-    weights[i] = w;
-    x[i] = w == 0 ? 0.0 : x[i];
-  }
-}
-
-template <bool has_second>
-FASTACT_HD void weigh_some(const double* x, const double* weights, const double* centre, int64_t n,
-                           double* first, double* second) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const double d = x[i] - centre[i], product = weights[i] * d;
-    first[i] = product;
-    if (has_second) second[i] = product * d;
-  }
-}
-
-void weigh(const double* x, const double* weights, const double* centre, int64_t n, int64_t period,
-           double* first, double* second) {
-  for (int64_t at = 0; at < n; at += period) {
-    const int64_t m = n - at < period ? n - at : period;
-    if (second)
-      weigh_some<true>(x + at, weights + at, centre, m, first + at, second + at);
-    else
-      weigh_some<false>(x + at, weights + at, centre, m, first + at, nullptr);
-  }
-}
-
-template <int of, bool accumulate>
-void gradient(const double* dy, const double* slope, const double* x, const double* weights,
-              const double* mean, double* __restrict to, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const double w = weights[i], s = slope[i] * dy[i];
-    double found;
-    if constexpr (of == kMeanByX)
-      found = gradient_of_mean(s, w);
-    else if constexpr (of == kSecondByX)
-      found = gradient_of_second(s, w, x[i] - mean[i]);
-    else
-      found = gradient_of_weight(s, x[i] - mean[i]);
-    if constexpr (of == kMeanByWeights) found = w == 0 ? 0.0 : found;
-    to[i] = accumulate ? to[i] + found : found;
-  }
-}
-
 template <class T>
 void finish(const double* hi, const double* lo, char* to, int64_t n) {
   T* y = reinterpret_cast<T*>(to);
@@ -932,6 +877,7 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
 #define FASTACT_SUM(name, Term) FASTACT_ACCUMULATOR(Sum<Term>),
 #define FASTACT_EACH(f) {f<f16>, f<bf16>, f<float>, f<double>}
 
+extern const WeightingKernels weighting_kernels;
 extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
@@ -951,11 +897,7 @@ const ReduceTable reduce_table = {
     FASTACT_EACH(finish),
     FASTACT_EACH(lose),
     make_finite,
-    choose,
-    weigh,
-    {{gradient<kMeanByX, false>, gradient<kMeanByX, true>},
-     {gradient<kSecondByX, false>, gradient<kSecondByX, true>},
-     {gradient<kMeanByWeights, false>, gradient<kMeanByWeights, true>}},
+    &weighting_kernels,
     FASTACT_EACH(row_moments),
 };
 

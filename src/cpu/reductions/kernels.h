@@ -53,6 +53,7 @@
 #include "common/core/macros.h"
 #include "common/core/operand.h"
 #include "common/reductions/terms.h"
+#include "cpu/reductions/weighted_kernels.h"
 
 namespace fastact {
 
@@ -160,13 +161,6 @@ struct FirstPass {
                  int64_t columns, double* mean, int64_t to_pitch);
 };
 
-// What a gradient is of, and by: of a mean by x, of what is made of m2 by x, of a mean by the
-// weights.
-enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
-using WeightedGradientKernel = void (*)(const double* dy, const double* slope, const double* x,
-                                        const double* weights, const double* mean, double* to,
-                                        int64_t n);
-
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
   FirstPass first_passes[2];  // of moments; of moments that skip NaN
@@ -189,16 +183,7 @@ struct ReduceTable {
   // x IN/OUT (n): what is no number becomes 0.
   void (*make_finite)(double* x, int64_t n);
 
-  // Of n elements with their weights (common/reductions/weights.h), all in double:
-  // weights IN/OUT become 0 where x does not count, and so does x IN/OUT. where: a mask, or null.
-  void (*choose)(double* x, double* weights, const double* where, bool skips, int64_t n);
-  // first OUT = weights (x - centre), second OUT, or null, = that times (x - centre). centre IN
-  // (period): begins anew after so many.
-  void (*weigh)(const double* x, const double* weights, const double* centre, int64_t n,
-                int64_t period, double* first, double* second);
-  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
-  // of ones, for that by the weights. Of a mean by x, x and mean may be any numbers.
-  WeightedGradientKernel gradient[kWeightedGradients][2];
+  const WeightingKernels* weighting;
 
   // mean, m2 OUT (one): of a whole row of n contiguous terms.
   void (*row_moments[kDTypes])(const char* x, int64_t n, double* mean, double* m2);

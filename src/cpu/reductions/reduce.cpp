@@ -94,18 +94,24 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
 }
 
 // A compensated sum over a divisor.
-double quotient(double sum, const double* low, double divisor) {
-  return (low && *low != 0 ? sum + *low : sum) / divisor;
+double quotient(double sum, double low, double divisor) {
+  return (low != 0 ? sum + low : sum) / divisor;
 }
 
 // The mean alone, or the sum, of terms that have a count of their own.
 void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *sum = all.values, *low = all.errors, *count = sum + all.pitch;
+  const double* const count_low = low + all.pitch;
+  bool has_few = false;
+#pragma omp simd reduction(| : has_few)
   for (int64_t i = 0; i < n; ++i) {
-    count[i] = std::abs(count[i] + low[all.pitch + i]);
-    if (r.is_degenerate) note_count(r, count[i], 0);
-    sum[i] = quotient(sum[i], low + i, r.of_m2 == kTotal ? 1.0 : count[i]);
+    count[i] = std::abs(count[i] + count_low[i]);
+    has_few |= !(count[i] > 0);
   }
+  for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
+  const bool is_total = r.of_m2 == kTotal;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) sum[i] = quotient(sum[i], low[i], is_total ? 1.0 : count[i]);
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
 }
@@ -113,7 +119,7 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
 // Sums over the divisor.
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   for (int64_t i = 0; i < n; ++i)
-    all.values[i] = quotient(all.values[i], all.errors ? all.errors + i : nullptr, r.divisor);
+    all.values[i] = quotient(all.values[i], all.errors ? all.errors[i] : 0.0, r.divisor);
   store_sums(r, first, n, all.values, nullptr);
 }
 

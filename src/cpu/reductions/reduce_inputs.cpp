@@ -10,8 +10,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kGathered = 2048;               // elements gathered at a time
-constexpr int64_t kNearBytes = int64_t{1} << 20;  // of x that is not worth prefetches
+constexpr int64_t kGathered = 2048;  // elements gathered at a time
 
 struct ArrayInputs : BlockSource {
   // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
@@ -39,7 +38,7 @@ struct ArrayInputs : BlockSource {
         a(*reducer.accumulator),
         first_pass(r.table->first_passes[a.retries]),
         passes(a.passes[reducer.dtype]),
-        is_far(r.outputs.size * r.terms.size * r.item > kNearBytes) {}
+        is_far(r.outputs.size * r.terms.size * r.item > kFarReduction) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
     if (r.is_read_ahead && terms == kReduceBlock) return row_blocks(first, n, term);

@@ -14,6 +14,7 @@ constexpr int64_t kStaged = 512;        // elements at a time: with products the
                                         // all that a gradient is made of 32
 constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
 constexpr int64_t kFewOutputs = 16;     // that make too short rows
+constexpr int64_t kAhead = 2048;        // bytes, of prefetches along contiguous elements
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
 
 bool is_finite_number(double x) { return x - x == 0; }
@@ -46,6 +47,22 @@ void plan_axes(StridedOperands* s, const ConvertKernels* kernels, int count, con
   for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
 }
 
+// Whether kernels can read the numbers of operand k where they lie.
+bool is_readable(const StridedOperands& s, int k) {
+  auto bits = reinterpret_cast<uintptr_t>(s.data[k]);
+  for (const OperandAxes* axes : {&s.rows, &s.columns})
+    for (int i = 0; i < axes->count; ++i) bits |= uintptr_t(axes->stride[k][i]);
+  return s.data[k] && s.dtypes[k] < kDTypes && bits % uintptr_t(s.items[k]) == 0;
+}
+
+// Whether the rows of all outputs are contiguous and touch each other.
+bool is_dense(const WeightedMoments& m, int k) {
+  const OperandAxes &rows = m.operands.rows, &columns = m.operands.columns;
+  return m.is_readable[k] && rows.count == 1 && columns.count == 1 &&
+         rows.stride[k][0] == m.operands.items[k] &&
+         columns.stride[k][0] == rows.size * m.operands.items[k];
+}
+
 int64_t last_step(const OperandAxes& axes, int k) {
   return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
 }
@@ -53,24 +70,36 @@ int64_t last_step(const OperandAxes& axes, int k) {
 struct WeightedInputs : BlockSource {
   using M = WeightedMoments;
   static constexpr int64_t kPitch = kLanes * kMostWeighted;
+  static constexpr int64_t kBand = 8 * kLanes;  // rows: a lane is read and written once for 8
   const M& m;
   const Reducer& r;
   const StridedOperands& s;
-  const bool has_m2;
+  const WeightingKernels& kernels;
+  const bool has_m2, is_far;
   alignas(64) double x[kStaged];
   alignas(64) double weights[kStaged];
-  alignas(64) double products[2][kStaged];
+  alignas(64) double mask[kStaged];
   alignas(64) double lanes[2][kPitch];
   alignas(64) double centre[kStaged];  // of each column, repeated for every row that is staged
   double count[kMostWeighted];
   double results[kMostSets][kMostWeighted];
   int64_t staged_first, staged_term, staged_terms;
 
+  // Terms of n neighbouring outputs: each is a row of n contiguous numbers.
+  struct Source {
+    const char* at;
+    int64_t item;
+    bool is_staged, is_dense;  // staged: in double; dense: the rows touch each other
+    int64_t offsets[kReduceBlock];
+  } of_x, of_weights;
+
   explicit WeightedInputs(const M& moments)
       : m(moments),
         r(moments.reducer),
         s(moments.operands),
+        kernels(*r.table->weighting),
         has_m2(r.accumulator == &r.table->accumulators[kValidMoments]),
+        is_far(s.size() * s.item > kFarReduction),
         staged_first(-1) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
@@ -82,20 +111,19 @@ struct WeightedInputs : BlockSource {
   // The results of n outputs, to those from `at` on.
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms, int64_t at) {
     if (!has_m2) {
-      std::fill_n(centre, rows_at_once(n) * n, 0.0);
-      pass(first, n, term, terms, false);
+      pass(kPlain, first, n, term, terms);
       std::copy_n(lanes[0], n, results[0] + at);
       std::copy_n(lanes[1], n, results[1] + at);
       return;
     }
     find_centres(first, n, term, terms);
-    pass(first, n, term, terms, false);
+    pass(kAboutCentre, first, n, term, terms);
     for (int64_t c = 0; c < n; ++c) {
       count[c] = lanes[1][c];
       centre[c] = count[c] > 0 ? finite_or_zero(centre[c] + lanes[0][c] / count[c]) : 0.0;
     }
     repeat_centres(n);
-    pass(first, n, term, terms, true);
+    pass(kSquares, first, n, term, terms);
     for (int64_t c = 0; c < n; ++c) {
       double mean = 0, m2 = 0;
       if (count[c] != 0) moments_of_sums(centre[c], lanes[0][c], lanes[1][c], count[c], &mean, &m2);
@@ -107,15 +135,16 @@ struct WeightedInputs : BlockSource {
   void find_centres(int64_t first, int64_t n, int64_t term, int64_t terms) {
     std::fill_n(centre, n, std::nan(""));
     int64_t missing = n;
-    for_stages(first, n, term, terms, [&](int64_t, int64_t staged) {
+    for (int64_t done = 0, staged; done < terms && missing > 0; done += staged) {
+      staged = std::min(rows_at_once(n), terms - done);
+      stage(first, n, term + done, staged);
       for (int64_t i = 0; i < staged * n && missing > 0; ++i) {
         const int64_t c = n == 1 ? 0 : i % n;
         if (centre[c] == centre[c] || !(weights[i] > 0) || !is_finite_number(x[i])) continue;
         centre[c] = x[i];
         --missing;
       }
-      return missing > 0;
-    });
+    }
     for (int64_t c = 0; c < n; ++c) centre[c] = finite_or_zero(centre[c]);
     repeat_centres(n);
   }
@@ -125,27 +154,64 @@ struct WeightedInputs : BlockSource {
       std::copy(centre, centre + done, centre + done);
   }
 
-  // lanes OUT: the sums of w (x - centre), and of w, or of w (x - centre)^2.
-  void pass(int64_t first, int64_t n, int64_t term, int64_t terms, bool squares) {
-    for_stages(first, n, term, terms, [&](int64_t done, int64_t staged) {
-      r.table->weigh(x, weights, centre, staged * n, staged * n, products[0],
-                     squares ? products[1] : nullptr);
-      add(products[0], n, done, staged, lanes[0]);
-      add(squares ? products[1] : weights, n, done, staged, lanes[1]);
-      return true;
-    });
+  // lanes OUT: the sums of `what`.
+  void pass(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
+    for (int64_t done = 0, some; done < terms; done += some) {
+      const int64_t phase = done % kLanes, left = terms - done;
+      some = find(what, first, n, term + done, phase ? std::min(left, kLanes - phase) : left);
+      add(what, n, done, some);
+    }
     for (int k = 0; k < 2 && terms > 1; ++k) r.table->fold(lanes[k], terms, n);
   }
 
-  // visit(terms before, terms) of the terms that are staged, until it says that it has enough.
-  template <class Visit>
-  void for_stages(int64_t first, int64_t n, int64_t term, int64_t terms, Visit visit) {
-    const int64_t most = rows_at_once(n);
-    for (int64_t done = 0, staged; done < terms; done += staged) {
-      staged = std::min(most, terms - done);
-      stage(first, n, term + done, staged);
-      if (!visit(done, staged)) return;
+  // Where the next terms are, and how many of these at most `terms`: all, or whole rounds of the
+  // lanes, or a part of a round.
+  int64_t find(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const int64_t most = std::min(rows_at_once(n), terms);
+    const bool stays = what == kPlain && !r.skips;
+    const int64_t found = stays ? find_in_place(M::kX, first, n, term, terms, &of_x) : 0;
+    if (found == 0) {
+      stage(first, n, term, most);
+      set_staged(x, &of_x);
+      set_staged(weights, &of_weights);
+      return most;
     }
+    const bool are_alike = !s.data[M::kWhere] && s.dtypes[M::kWeights] == s.dtypes[M::kX];
+    const int64_t weighed =
+        are_alike ? find_in_place(M::kWeights, first, n, term, found, &of_weights) : 0;
+    if (weighed > 0) return weighed;
+    stage_weights(first, n, term, std::min(most, found));
+    set_staged(weights, &of_weights);
+    return std::min(most, found);
+  }
+
+  static void set_staged(const double* from, Source* to) {
+    to->at = reinterpret_cast<const char*>(from), to->item = sizeof(double);
+    to->is_staged = to->is_dense = true;
+  }
+
+  // How many terms of operand k can be read where they lie, as `find` says; 0: none.
+  int64_t find_in_place(int k, int64_t first, int64_t n, int64_t term, int64_t terms,
+                        Source* to) const {
+    if (!m.is_readable[k]) return 0;
+    const int64_t item = to->item = s.items[k];
+    bool is_row = true;
+    char* begin = nullptr;
+    for_pieces(s.rows, k, s.data[k], first, n, [&](char* at, int64_t stride, int64_t) {
+      is_row &= !begin && (n == 1 || stride == item);
+      begin = at;
+    });
+    if (!is_row) return 0;
+    int64_t dense = -1;
+    for_pieces(s.columns, k, begin, term, terms, [&](char* at, int64_t stride, int64_t size) {
+      if (dense < 0) dense = stride == n * item || size == 1 ? size : 0, to->at = at;
+    });
+    to->is_staged = false, to->is_dense = dense == terms || dense >= kLanes;
+    if (to->is_dense) return dense == terms ? terms : dense / kLanes * kLanes;
+    if (n == 1) return 0;
+    to->at = begin;
+    for (int64_t i = 0; i < terms; ++i) to->offsets[i] = s.columns.offset(k, term + i);
+    return terms;
   }
 
   // Of n columns: a power of two, so that they are whole rounds of the lanes, or parts of one.
@@ -159,13 +225,17 @@ struct WeightedInputs : BlockSource {
     if (first == staged_first && term == staged_term && terms == staged_terms) return;
     staged_first = first, staged_term = term, staged_terms = terms;
     read(M::kX, first, n, term, terms, x);
+    stage_weights(first, n, term, terms);
+  }
+
+  void stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
     if (s.data[M::kWeights])
       read(M::kWeights, first, n, term, terms, weights);
     else
       std::fill_n(weights, terms * n, 1.0);
-    const bool is_masked = s.data[M::kWhere];
-    if (is_masked) read(M::kWhere, first, n, term, terms, products[0]);
-    r.table->choose(x, weights, is_masked ? products[0] : nullptr, r.skips, terms * n);
+    if (!s.data[M::kWhere]) return;
+    read(M::kWhere, first, n, term, terms, mask);
+    kernels.mask(weights, mask, terms * n);
   }
 
   // to OUT [terms][n]
@@ -187,20 +257,39 @@ struct WeightedInputs : BlockSource {
     });
   }
 
-  // Rows done .. done + rows of n columns onto lanes: kLanes of them are one row that holds every
-  // lane.
-  void add(const double* from, int64_t n, int64_t done, int64_t rows, double* to) const {
-    const ReduceKernels& sums = r.table->accumulators[kItself].kernels[kF64];
-    const int64_t phase = done % kLanes, whole = rows / kLanes, rest = rows % kLanes;
-    const int64_t width = kLanes * n;
-    int64_t at[kStaged / kLanes];
-    for (int64_t i = 0; i < whole; ++i) at[i] = i * width * int64_t(sizeof(double));
-    const auto bytes = [](const double* p) { return reinterpret_cast<const char*>(p); };
-    if (whole) sums.add_rows(bytes(from), at, 1, whole, width, nullptr, to, 0, done == 0);
-    at[0] = 0;
-    if (rest)
-      sums.add_rows(bytes(from + whole * width), at, 1, 1, rest * n, nullptr, to + phase * n, 0,
-                    done + whole * kLanes < kLanes);
+  // Terms done .. done + terms of n columns onto lanes. Where they are dense, kLanes of them are
+  // one row that holds every lane.
+  void add(WeightedTerms what, int64_t n, int64_t done, int64_t terms) {
+    const AddWeighted kernel = of_x.is_staged ? kernels.add_staged[what][r.skips]
+                                              : kernels.add[s.dtypes[M::kX]][of_weights.is_staged];
+    const bool are_joined = of_x.is_dense && of_weights.is_dense;
+    const int64_t joined = are_joined ? kLanes : 1, phase = done % kLanes;
+    for (Source* of : {&of_x, &of_weights})
+      for (int64_t i = 0; of->is_dense && i * joined < terms; ++i)
+        of->offsets[i] = i * joined * n * of->item;
+    const auto add_rows = [&](int64_t row, int64_t step, int64_t rows, int64_t width,
+                              int64_t lane) {
+      const auto rows_of = [&](const Source& of) -> WeightedRows {
+        const int64_t ahead = of.is_staged ? 0
+                              : are_joined ? kAhead
+                                           : of.offsets[1] - of.offsets[0];
+        return {of.at, of.offsets + row, of.is_staged || !is_far ? 0 : ahead};
+      };
+      kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
+             what == kPlain ? nullptr : centre, lanes[0] + lane * n, lanes[1] + lane * n,
+             done + row * joined < kLanes);
+    };
+    if (are_joined) {
+      const int64_t whole = terms / kLanes, rest = terms % kLanes;
+      if (whole) add_rows(0, 1, whole, kLanes, 0);
+      if (rest) add_rows(whole, 1, 1, rest, phase);
+      return;
+    }
+    for (int64_t row = 0; row < terms; row += kBand) {
+      const int64_t rows = std::min(kBand, terms - row);
+      for (int64_t lane = 0; lane < std::min<int64_t>(rows, kLanes); ++lane)
+        add_rows(row + lane, kLanes, ceil_div(rows - lane, kLanes), 1, (phase + lane) % kLanes);
+    }
   }
 };
 
@@ -223,7 +312,7 @@ struct GradientPieces {
   }
 
   void run(int64_t first, int64_t end) {
-    const WeightedGradientKernel kernel = g.table->gradient[g.of][g.accumulate];
+    const WeightedGradientKernel kernel = g.table->weighting->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
       for (int k = 0; k < G::kOperands; ++k)
@@ -239,8 +328,9 @@ struct GradientPieces {
     const bool is_masked = s.data[G::kWhere], is_weighted = is_read(G::kWeights);
     if (!is_masked && !is_weighted && !g.skips) return;
     if (!is_weighted) std::fill_n(values[G::kWeights], n, 1.0);
-    g.table->choose(values[G::kX], values[G::kWeights], is_masked ? values[G::kWhere] : nullptr,
-                    g.skips, n);
+    const WeightingKernels& kernels = *g.table->weighting;
+    if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
+    kernels.choose(values[G::kX], values[G::kWeights], g.skips, n);
   }
 
   void read(int k, int64_t first, int64_t n, double* to) const {
@@ -276,6 +366,7 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
                                         y_dtype};
   StridedOperands& s = m->operands;
   plan_axes(&s, kernels, M::kOperands, arrays, all_dtypes, reduced);
+  for (int k = 0; k < M::kInputs; ++k) m->is_readable[k] = is_readable(s, k);
 
   Reducer* r = &m->reducer;
   const bool has_m2 = of_m2 != kNothing && of_m2 != kTotal;
@@ -289,14 +380,16 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   set_output(r, s.data[M::kY], y_dtype, is_aligned(model, item_size(y_dtype)));
   set_moments(r, model, results, of_m2, correction, skips);
   const int64_t outputs = r->outputs.size, terms = r->terms.size;
-  m->is_by_output =
-      outputs == 1 ||
-      (terms >= kLongTerms &&
-       (outputs < kFewOutputs || last_step(s.columns, M::kX) <= last_step(s.rows, M::kX)));
+  const bool has_dense_rows =
+      is_dense(*m, M::kX) && (!s.data[M::kWeights] || is_dense(*m, M::kWeights));
+  m->is_by_output = outputs == 1 || (terms >= kLongTerms &&
+                                     ((outputs < kFewOutputs && !has_dense_rows) ||
+                                      last_step(s.columns, M::kX) <= last_step(s.rows, M::kX)));
   r->layout = Reducer::kNarrow;
   r->row = outputs;
   const int64_t even = std::max(ceil_div(outputs, kFewTasks), ceil_div(kReduceBlock, terms));
-  r->tile = m->is_by_output ? std::clamp<int64_t>(even, 1, 64) : std::min(outputs, kMostWeighted);
+  const int64_t most = terms > kReduceBlock ? 1 : 64;  // blocks of a row one after the other
+  r->tile = m->is_by_output ? std::clamp<int64_t>(even, 1, most) : std::min(outputs, kMostWeighted);
   r->tasks = ceil_div(outputs, r->tile);
   cut_terms(r);
 }

@@ -1,16 +1,16 @@
 // Moments of elements that are weighted or masked, or of a dtype that no accumulator reads
 // (integers), and their gradients.
 //
-// Whatever the arrays are, 512 elements at a time are staged in double, [term][output], with
-// their weights; what does not count has weight 0 there (common/reductions/weights.h). Their
-// products with x - centre are summed by the kernels of plain sums, in the order of all reductions
-// (reductions/kernels.h), and a block's moments merge as those of what is not NaN, which have a
-// count of their own, too. Weights may concentrate anywhere, so that a block's first element tells
-// little of its mean: each block is passed over twice, about the first element that counts and
-// about the mean.
+// Sums, from which means are made, read elements and weights where they lie, if they are of one
+// dtype, contiguous along the terms or the outputs, and not masked. All else, and what is read
+// several times, is staged in double first, 512 elements at a time, [term][output], with its
+// weights; what the mask takes out has weight 0 there (common/reductions/weights.h). The products
+// with x - centre are summed in the order of all reductions (reductions/kernels.h), and a block's
+// moments merge as those of what is not NaN, which have a count of their own, too. Weights may
+// concentrate anywhere, so that a block's first element tells little of its mean: each block is
+// passed over twice, about the first element that counts and about the mean.
 //
-// One way for all layouts and dtypes takes some four times what a kernel of its own does, and
-// hardly any time to compile: docs/design/reductions.md, "Weights, masks and integers".
+// docs/design/reductions.md, "Weights, masks and integers", has the figures.
 #pragma once
 
 #include "cpu/core/chunk_reader.h"
@@ -22,8 +22,9 @@ struct WeightedMoments {
   enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
 
   Reducer reducer;
-  StridedOperands operands;  // rows: the outputs; columns: the terms
-  bool is_by_output;         // blocks are read output by output
+  StridedOperands operands;   // rows: the outputs; columns: the terms
+  bool is_by_output;          // blocks are read output by output
+  bool is_readable[kInputs];  // by kernels, where they lie
 };
 
 // inputs: x, weights and a mask, of dtypes[k], of any that a View has; of x's shape, with strides

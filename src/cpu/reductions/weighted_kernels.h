@@ -1,0 +1,55 @@
+// The kernels of weighted and masked statistics and of their gradients, compiled once per
+// instruction set as core/kernel_table.h. What a weight is: common/reductions/weights.h.
+//
+// The sums are those of reductions/kernels.h, lane by lane, of two terms an element. Elements and
+// weights are read where they lie, in their dtype; what is masked, skipped or of another dtype is
+// staged in double first (weighted.cpp).
+#pragma once
+
+#include <cstdint>
+
+#include "common/core/operand.h"
+
+namespace fastact {
+
+// What is added of an element to the lanes of two sums: w x and w; w d and w; w d and w d^2, with
+// d = x - centre.
+enum WeightedTerms { kPlain, kAboutCentre, kSquares, kWeightedTerms };
+
+// Rows of contiguous numbers, row i at x + offsets[i * step]; what lies `ahead` bytes on is
+// prefetched, unless that is 0.
+struct WeightedRows {
+  const char* x;
+  const int64_t* offsets;
+  int64_t ahead;
+};
+// lanes IN/OUT, or OUT if `fresh`: first and second (columns) of `rows` rows, one after the other.
+// centre IN (columns), of kPlain null.
+using AddWeighted = void (*)(const WeightedRows& x, const WeightedRows& weights, int64_t step,
+                             int64_t rows, int64_t columns, const double* centre, double* first,
+                             double* second, bool fresh);
+
+// What a gradient is of, and by: of a mean by x, of what is made of m2 by x, of a mean by the
+// weights.
+enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
+using WeightedGradientKernel = void (*)(const double* dy, const double* slope, const double* x,
+                                        const double* weights, const double* mean, double* to,
+                                        int64_t n);
+
+struct WeightingKernels {
+  // kPlain, of elements of a dtype with weights of the same one; [1]: of double.
+  AddWeighted add[kDTypes][2];
+  // Of elements and weights in double; [1]: NaNs do not count.
+  AddWeighted add_staged[kWeightedTerms][2];
+
+  // weights IN/OUT (n) become 0 where `where` IN (n) is 0.
+  void (*mask)(double* weights, const double* where, int64_t n);
+  // Of n elements with their weights: weights IN/OUT become 0 where x does not count, and so does
+  // x IN/OUT.
+  void (*choose)(double* x, double* weights, bool skips, int64_t n);
+  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
+  // of ones, for that by the weights. Of a mean by x, x and mean may be any numbers.
+  WeightedGradientKernel gradient[kWeightedGradients][2];
+};
+
+}  // namespace fastact
