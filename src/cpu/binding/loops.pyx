@@ -8,7 +8,7 @@ cdef void run(
     ElementwiseKernel kernel, const double* parameters, int dtype, bint reads_output, int operands,
     const Operand* arrays, int64_t size
 ) noexcept:
-    """Run a kernel over arrays of one shape, which have been checked."""
+    """Run a kernel, or copy (null), over arrays of one shape, which have been checked."""
     cdef TensorIterator iterator
     if size == 0:
         return

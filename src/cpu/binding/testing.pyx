@@ -137,7 +137,7 @@ def kernel_addresses(str isa):
                 found[f"{name} backward by y, accumulated", dtype] = (
                     <intptr_t>of.backward_by_saved[i][k][1]
                 )
-        found["added", dtype] = <intptr_t>of.identity[k][1]
+        found["added", dtype] = <intptr_t>of.added[k]
         for i, name in enumerate(TERMS):
             found[f"{name} term backward", dtype] = <intptr_t>of.term_backward[i][k][0]
             found[f"{name} term backward, accumulated", dtype] = <intptr_t>of.term_backward[i][k][1]

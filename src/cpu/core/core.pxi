@@ -160,7 +160,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward[1][4][2]
         ElementwiseKernel backward_by_saved[1][4][2]
-        ElementwiseKernel identity[4][2]
+        ElementwiseKernel added[4]
         ElementwiseKernel term_backward[1][4][2]
         ElementwiseKernel moments_backward[4][2]
         ElementwiseKernel slope_backward[4][2]

@@ -49,7 +49,7 @@ struct KernelTable {
   ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
   // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. For fused ops, which have x at hand.
   ElementwiseKernel backward[kActivations][kDTypes][2];
-  ElementwiseKernel identity[kDTypes][2];               // x IN, y OUT; [1]: y IN/OUT, added to
+  ElementwiseKernel added[kDTypes];                     // x IN, y IN/OUT: y += x
   ElementwiseKernel term_backward[kTerms][kDTypes][2];  // likewise, of sums' terms
   // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
   // the mean is double and has no low part.

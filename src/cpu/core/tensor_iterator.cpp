@@ -87,10 +87,37 @@ struct Steps {
 using MoveTile = void (*)(char* to, Steps to_steps, const char* from, Steps from_steps,
                           int64_t rows, int64_t columns);
 
+// Rows side by side, of one element each, by vectors that begin where the row before ends: they may
+// end behind their own row, but not behind the last one. What is longer than kPattern bytes is
+// copied from what has been written, up to kRepeated bytes at a time: memcpy has the best vectors.
+template <class T>
+void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int64_t kBytes = 16, kPattern = 256, kRepeated = 4096;
+  typedef T Several __attribute__((vector_size(kBytes)));
+  const int64_t bytes = columns * int64_t(sizeof(T)), first = std::min(bytes, kPattern);
+  const char* const end = to + rows * bytes;
+  for (int64_t i = 0; i < rows; ++i, to += bytes, from += stride) {
+    T value;
+    memcpy(&value, from, sizeof(T));
+    const Several several = Several{} + value;
+    int64_t done = 0;
+    for (; done < first && end - to >= done + kBytes; done += kBytes)
+      memcpy(to + done, &several, kBytes);
+    for (; done < first; done += sizeof(T)) memcpy(to + done, &value, sizeof(T));
+    for (int64_t n; done < bytes; done += n) {
+      n = std::min({done, kRepeated, bytes - done});
+      memcpy(to + done, to, n);
+    }
+  }
+}
+
 // Short rows column by column: a loop over three elements is mostly its own start and end.
 template <class T>
 void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int64_t rows,
                int64_t columns) {
+  if (from_steps.column == 0 && to_steps.column == int64_t(sizeof(T)) &&
+      (rows == 1 || to_steps.row == columns * to_steps.column))
+    return repeat_elements<T>(to, from, from_steps.row, rows, columns);
   if (columns < kShortRow && rows > columns) {
     std::swap(rows, columns);
     std::swap(to_steps.row, to_steps.column);
@@ -191,10 +218,15 @@ void for_tiles(const TensorIterator& it, Cursor cursor, int operand, int64_t n, 
   }
 }
 
+void run_kernel(const TensorIterator& it, char* const* operands, int64_t n) {
+  if (it.kernel) return it.kernel(operands, n, it.parameters);
+  memmove(operands[1], operands[0], n * it.item);  // the same bits, whatever a NaN carries
+}
+
 void run_contiguous(const TensorIterator& it, int64_t first, int64_t n) {
   char* p[kMaxOperands];
   for (int k = 0; k < it.operands; ++k) p[k] = it.data[k] + first * it.item;
-  it.kernel(p, n, it.parameters);
+  run_kernel(it, p, n);
 }
 
 void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
@@ -207,7 +239,7 @@ void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
     for (int k = 0; k < it.operands; ++k)
       for (int line = 0; line < kAhead; ++line)
         __builtin_prefetch(cursor.at(k) + line * kCacheLine);
-    it.kernel(p, m, it.parameters);
+    run_kernel(it, p, m);
     done += m;
   }
 }
@@ -223,6 +255,8 @@ class BufferedIterator {
   }
 
   void run(int64_t first, int64_t n) {
+    if (!it.kernel && it.contiguous[output] && it.period[0] == 0)
+      return gather(0, Cursor(it, first), n, it.data[output] + first * it.item);
     for (int64_t done = 0; done < n; done += kBuffered)
       chunk(first + done, std::min(kBuffered, n - done));
   }
@@ -234,12 +268,12 @@ class BufferedIterator {
     char* to = it.data[output] + first * it.item;
     if (it.contiguous[output]) {
       p[output] = to;
-      it.kernel(p, n, it.parameters);
+      run_kernel(it, p, n);
     } else {
       p[output] = buffer[output];
       const Cursor cursor(it, first);
-      if (it.reads_output) gather(output, cursor, n);
-      it.kernel(p, n, it.parameters);
+      if (it.reads_output) gather(output, cursor, n, buffer[output]);
+      run_kernel(it, p, n);
       for_tiles(it, cursor, output, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
         move[output](at, steps(output), p[output] + done * it.item, dense(output, columns), rows,
                      columns);
@@ -259,13 +293,13 @@ class BufferedIterator {
       const Cursor cursor(it, first);
       const bool is_one = it.strides[k][it.ndim - 1] == 0 && cursor.left_in_row() >= n;
       if (is_one && cursor.at(k) == value[k] && n <= times[k]) return buffer[k];
-      gather(k, cursor, n);
+      gather(k, cursor, n, buffer[k]);
       value[k] = is_one ? cursor.at(k) : nullptr;
       times[k] = n;
       return buffer[k];
     }
     if (!is_filled[k]) {
-      gather(k, Cursor(it, 0), period);
+      gather(k, Cursor(it, 0), period, buffer[k]);
       const int64_t end = (period + std::min(kBuffered, it.size)) * it.items[k];
       for (int64_t done = period * it.items[k]; done < end; done *= 2)
         memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
@@ -280,9 +314,9 @@ class BufferedIterator {
     return cursor.left_in_row() >= n ? cursor.at(k) : nullptr;
   }
 
-  void gather(int k, const Cursor& cursor, int64_t n) {
+  void gather(int k, const Cursor& cursor, int64_t n, char* to) {
     for_tiles(it, cursor, k, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-      move[k](buffer[k] + done * it.items[k], dense(k, columns), at, steps(k), rows, columns);
+      move[k](to + done * it.items[k], dense(k, columns), at, steps(k), rows, columns);
     });
   }
 

@@ -29,7 +29,7 @@ namespace fastact {
 constexpr int64_t kBlock = 4096;  // elements for one call of a kernel
 
 struct TensorIterator : ElementwisePlan {
-  ElementwiseKernel kernel;
+  ElementwiseKernel kernel;  // null: the first of two operands is copied to the second
   const double* parameters;
   int64_t head;  // elements before the output's first cache line boundary, if contiguous
   bool reads_output;

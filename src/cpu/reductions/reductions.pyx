@@ -110,7 +110,7 @@ cdef void fill_with(View y, char* value) noexcept:
     cdef Operand[2] arrays = [y.operand, y.operand]
     arrays[0].data = value
     arrays[0].strides = &strides[0]
-    run(table.identity[y.dtype][False], NULL, y.dtype, False, 2, arrays, element_count(y))
+    run(NULL, NULL, y.dtype, False, 2, arrays, element_count(y))
 
 
 def broadcast(View x, View y, bint accumulate, int64_t stream):
@@ -119,7 +119,7 @@ def broadcast(View x, View y, bint accumulate, int64_t stream):
     check(x, "x", False)
     check_like(y, x, "y", True)
     arrays = [x.operand, y.operand]
-    run(table.identity[y.dtype][accumulate], NULL, y.dtype, accumulate, 2, arrays, element_count(y))
+    run(table.added[y.dtype] if accumulate else NULL, NULL, y.dtype, accumulate, 2, arrays, element_count(y))
 
 
 def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t stream):
