@@ -22,9 +22,9 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// How often x counts, if the mask says nothing against it.
-FASTACT_HD double weight_of(double x, double w, bool skips) {
-  const bool counts = (w != 0) & !(skips & (x != x));
+// How often x counts. is_there: by the mask.
+FASTACT_HD double weight_of(double x, double w, bool is_there, bool skips) {
+  const bool counts = is_there & (w != 0) & !(skips & (x != x));
   const bool is_weight = (w >= 0) & (w - w == 0);
   return counts ? is_weight ? w : __builtin_nan("") : 0.0;
 }

@@ -49,8 +49,9 @@ struct KernelTable {
   ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
   // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. For fused ops, which have x at hand.
   ElementwiseKernel backward[kActivations][kDTypes][2];
-  ElementwiseKernel added[kDTypes];                     // x IN, y IN/OUT: y += x
-  ElementwiseKernel term_backward[kTerms][kDTypes][2];  // likewise, of sums' terms
+  ElementwiseKernel added[kDTypes];  // x IN, y IN/OUT: y += x
+  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. Of sums' terms.
+  ElementwiseKernel term_backward[kTerms][kDTypes][2];
   // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
   // the mean is double and has no low part.
   ElementwiseKernel moments_backward[kDTypes][2];

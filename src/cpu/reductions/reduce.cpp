@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of their own
 constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
-constexpr int64_t kLongTail =
-    8 * kReduceBlock;                  // terms of a row whose last block may be a short one
+// terms of a row that ends amid a block, below which it gains nothing to read blocks ahead
+constexpr int64_t kLongTail = 8 * kReduceBlock;
 constexpr int64_t kTwoPassTile = 256;  // of rows that are read twice: 2 KiB of a float64 row
 
 int64_t output_stride(const Reducer& r) {
@@ -306,11 +306,12 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
     r->has_dense_terms = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    r->is_read_ahead = is_long && is_dense && (is_whole || r->terms.size > kLongTail);
-    const int64_t most = r->is_read_ahead && is_whole ? kBlocksAhead * kReduceBlock / r->terms.size
-                         : is_long || r->has_segments ? 1
-                                                      : 64;
-    r->tile = std::clamp<int64_t>(even, 1, std::max<int64_t>(most, 1));
+    r->is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
+    r->tile = is_long || r->has_segments ? 1 : std::clamp<int64_t>(even, 1, 64);
+    // Of whole blocks, several rows are read ahead, but no fewer tasks made.
+    if (r->is_read_ahead && is_whole)
+      r->tile = std::clamp<int64_t>(kBlocksAhead * kReduceBlock / r->terms.size, 1,
+                                    std::max<int64_t>(r->outputs.size / kFewTasks, 1));
   } else {
     r->layout = is_wide ? Reducer::kColumns : Reducer::kNarrow;
     r->row = plan.inner;

@@ -6,9 +6,10 @@
 // the threads. A task is a span of neighbouring outputs with all their terms, which are added block
 // by block. How a block is read depends on the layout:
 //
-//   kRows      The terms are contiguous. Each output's block is one call, or one call per
-//              contiguous piece. Where the pieces are segments of 64 elements or more, many outputs
-//              are read at once, in the order of memory (reductions/segmented.cpp).
+//   kRows      The terms are contiguous. A block of several outputs is one call, or one call per
+//              contiguous piece; of long rows several blocks are, in the order of memory. Where the
+//              pieces are segments of 64 elements or more, many outputs are read at once, in the
+//              order of memory (reductions/segmented.cpp).
 //   kColumns   The outputs are contiguous. A lane takes every 32nd row of a tile of columns, eight
 //              rows at a time, in bands of 256 rows: nearly in the order of memory.
 //   kNarrow    Few columns, or strided ones. 32 dense rows are treated as one row that holds every
@@ -47,7 +48,7 @@ constexpr int64_t kMostColumns = 1024;      // columns a task, whoever makes the
 constexpr int64_t kMostOutputs = 256;       // outputs a task where they are not columns, at most
 constexpr int64_t kFewTasks = 32;           // below, the terms are cut too
 constexpr int64_t kFarReduction = 1 << 20;  // bytes of x, from which prefetches pay
-constexpr int64_t kBlocksAhead = 128;       // blocks of long rows that are read one after the other
+constexpr int64_t kBlocksAhead = 128;       // blocks of long rows in one call, at most
 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };

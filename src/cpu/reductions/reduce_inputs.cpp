@@ -26,10 +26,10 @@ struct ArrayInputs : BlockSource {
   int sets;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
-  alignas(64) double later[kTile];        // a later term of each output
-  bool lost[kTile];                       // outputs for which no shift was found
-  double ahead[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
-  int64_t ahead_first = 0, ahead_begin = 0, ahead_end = 0;  // of which output, and which terms
+  alignas(64) double later[kTile];       // a later term of each output
+  bool lost[kTile];                      // outputs for which no shift was found
+  double made[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
+  int64_t made_first = 0, made_begin = 0, made_end = 0;  // of which output, and which terms
   alignas(64) char stage[kGathered * sizeof(double)];
   int64_t offsets[kReduceBlock];
 
@@ -110,11 +110,11 @@ struct ArrayInputs : BlockSource {
   // One of the blocks of long rows. It makes them of several blocks of a row after the other, as
   // they lie, so that the memory is not left to wait for what happens between two blocks.
   Results row_blocks(int64_t first, int64_t n, int64_t term) {
-    if (first != ahead_first || term < ahead_begin || term >= ahead_end) make_ahead(first, n, term);
-    return {ahead[0] + (term - ahead_begin) / kReduceBlock * n, nullptr, kBlocksAhead};
+    if (first != made_first || term < made_begin || term >= made_end) make_blocks(first, n, term);
+    return {made[0] + (term - made_begin) / kReduceBlock * n, nullptr, kBlocksAhead};
   }
 
-  void make_ahead(int64_t first, int64_t n, int64_t term) {
+  void make_blocks(int64_t first, int64_t n, int64_t term) {
     const int64_t task = (r.partial ? r.chunk_blocks : r.chunk_blocks * r.chunks) * kReduceBlock;
     const int64_t end = std::min((term / task + 1) * task, r.terms.size);
     const int64_t blocks = std::min((end - term) / kReduceBlock, kBlocksAhead / n);
@@ -129,8 +129,8 @@ struct ArrayInputs : BlockSource {
     for (int s = 0; s < a.sets; ++s)
       for (int64_t k = 0; k < n; ++k)
         for (int64_t b = 0; b < blocks; ++b)
-          ahead[s][b * n + k] = lanes[s * kPitch + k * blocks + b];
-    ahead_first = first, ahead_begin = term, ahead_end = term + blocks * kReduceBlock;
+          made[s][b * n + k] = lanes[s * kPitch + k * blocks + b];
+    made_first = first, made_begin = term, made_end = term + blocks * kReduceBlock;
   }
 
   // Of an accumulator that does not go by segments.

@@ -10,8 +10,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStaged = 512;        // elements at a time: with products they fill 16 KiB, and
-                                        // all that a gradient is made of 32
+constexpr int64_t kStaged = 512;        // elements at a time: x, weights, mask and centre fill
+                                        // 16 KiB, and all that a gradient is made of 32
 constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
 constexpr int64_t kFewOutputs = 16;     // that make too short rows
 constexpr int64_t kAhead = 2048;        // bytes, of prefetches along contiguous elements
@@ -56,7 +56,7 @@ bool is_readable(const StridedOperands& s, int k) {
 }
 
 // Whether the rows of all outputs are contiguous and touch each other.
-bool is_dense(const WeightedMoments& m, int k) {
+bool has_dense_rows(const WeightedMoments& m, int k) {
   const OperandAxes &rows = m.operands.rows, &columns = m.operands.columns;
   return m.is_readable[k] && rows.count == 1 && columns.count == 1 &&
          rows.stride[k][0] == m.operands.items[k] &&
@@ -111,7 +111,7 @@ struct WeightedInputs : BlockSource {
   // The results of n outputs, to those from `at` on.
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms, int64_t at) {
     if (!has_m2) {
-      pass(kPlain, first, n, term, terms);
+      pass(kProducts, first, n, term, terms);
       std::copy_n(lanes[0], n, results[0] + at);
       std::copy_n(lanes[1], n, results[1] + at);
       return;
@@ -156,33 +156,38 @@ struct WeightedInputs : BlockSource {
 
   // lanes OUT: the sums of `what`.
   void pass(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
-    for (int64_t done = 0, some; done < terms; done += some) {
+    for (int64_t done = 0, found; done < terms; done += found) {
       const int64_t phase = done % kLanes, left = terms - done;
-      some = find(what, first, n, term + done, phase ? std::min(left, kLanes - phase) : left);
-      add(what, n, done, some);
+      found =
+          find_terms(what, first, n, term + done, phase ? std::min(left, kLanes - phase) : left);
+      add(what, n, done, found);
     }
     for (int k = 0; k < 2 && terms > 1; ++k) r.table->fold(lanes[k], terms, n);
   }
 
   // Where the next terms are, and how many of these at most `terms`: all, or whole rounds of the
   // lanes, or a part of a round.
-  int64_t find(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const int64_t most = std::min(rows_at_once(n), terms);
-    const bool stays = what == kPlain && !r.skips;
-    const int64_t found = stays ? find_in_place(M::kX, first, n, term, terms, &of_x) : 0;
+  int64_t find_terms(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const int64_t staged = std::min(rows_at_once(n), terms);
+    const bool are_weights_read = m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
+                                  s.dtypes[M::kWeights] == s.dtypes[M::kX];
+    const int64_t most = are_weights_read ? terms : staged;
+    const bool is_x_read = what == kProducts && !r.skips;
+    int64_t found = is_x_read ? find_in_place(M::kX, first, n, term, most, &of_x) : 0;
     if (found == 0) {
-      stage(first, n, term, most);
+      stage(first, n, term, staged);
       set_staged(x, &of_x);
       set_staged(weights, &of_weights);
-      return most;
+      return staged;
     }
-    const bool are_alike = !s.data[M::kWhere] && s.dtypes[M::kWeights] == s.dtypes[M::kX];
     const int64_t weighed =
-        are_alike ? find_in_place(M::kWeights, first, n, term, found, &of_weights) : 0;
+        are_weights_read ? find_in_place(M::kWeights, first, n, term, found, &of_weights) : 0;
     if (weighed > 0) return weighed;
-    stage_weights(first, n, term, std::min(most, found));
+    found = std::min(staged, found);
+    stage_weights(first, n, term, found);
+    staged_first = -1;  // x is not staged beside them
     set_staged(weights, &of_weights);
-    return std::min(most, found);
+    return found;
   }
 
   static void set_staged(const double* from, Source* to) {
@@ -190,7 +195,7 @@ struct WeightedInputs : BlockSource {
     to->is_staged = to->is_dense = true;
   }
 
-  // How many terms of operand k can be read where they lie, as `find` says; 0: none.
+  // How many terms of operand k can be read where they lie, as find_terms says; 0: none.
   int64_t find_in_place(int k, int64_t first, int64_t n, int64_t term, int64_t terms,
                         Source* to) const {
     if (!m.is_readable[k]) return 0;
@@ -204,7 +209,9 @@ struct WeightedInputs : BlockSource {
     if (!is_row) return 0;
     int64_t dense = -1;
     for_pieces(s.columns, k, begin, term, terms, [&](char* at, int64_t stride, int64_t size) {
-      if (dense < 0) dense = stride == n * item || size == 1 ? size : 0, to->at = at;
+      if (dense >= 0) return;
+      dense = stride == n * item || size == 1 ? size : 0;
+      to->at = at;
     });
     to->is_staged = false, to->is_dense = dense == terms || dense >= kLanes;
     if (to->is_dense) return dense == terms ? terms : dense / kLanes * kLanes;
@@ -270,11 +277,11 @@ struct WeightedInputs : BlockSource {
     const auto add_rows = [&](int64_t row, int64_t step, int64_t rows, int64_t width,
                               int64_t lane) {
       const auto rows_of = [&](const Source& of) -> WeightedRows {
-        const int64_t ahead = are_joined ? kAhead : terms > 1 ? of.offsets[1] - of.offsets[0] : 0;
+        const int64_t ahead = are_joined ? kAhead : of.offsets[1] - of.offsets[0];
         return {of.at, of.offsets + row, is_far && !of.is_staged ? ahead : 0};
       };
       kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
-             what == kPlain ? nullptr : centre, lanes[0] + lane * n, lanes[1] + lane * n,
+             what == kProducts ? nullptr : centre, lanes[0] + lane * n, lanes[1] + lane * n,
              done + row * joined < kLanes);
     };
     if (are_joined) {
@@ -378,10 +385,10 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   set_output(r, s.data[M::kY], y_dtype, is_aligned(model, item_size(y_dtype)));
   set_moments(r, model, results, of_m2, correction, skips);
   const int64_t outputs = r->outputs.size, terms = r->terms.size;
-  const bool has_dense_rows =
-      is_dense(*m, M::kX) && (!s.data[M::kWeights] || is_dense(*m, M::kWeights));
+  const bool are_dense =
+      has_dense_rows(*m, M::kX) && (!s.data[M::kWeights] || has_dense_rows(*m, M::kWeights));
   m->is_by_output = outputs == 1 || (terms >= kLongTerms &&
-                                     ((outputs < kFewOutputs && !has_dense_rows) ||
+                                     ((outputs < kFewOutputs && !are_dense) ||
                                       last_step(s.columns, M::kX) <= last_step(s.rows, M::kX)));
   r->layout = Reducer::kNarrow;
   r->row = outputs;

@@ -10,34 +10,33 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr double kLargest = __DBL_MAX__;
-
-// A vector of elements with their weights onto two lanes. w becomes weight_of(x, w), and x 0 where
-// that is 0; the product of what was converted is exact.
-template <WeightedTerms terms, bool is_converted_, bool skips>
+// A vector of elements with their weights onto two lanes. The first steps are weight_of
+// (common/reductions/weights.h) of vectors: a finite weight is one up to the largest number. The
+// product of what was converted is exact.
+template <WeightedTerms what, bool is_exact, bool skips>
 FASTACT_HD void add_elements(Vector x, Vector w, Vector centre, Vector one, Vector& first,
                              Vector& second) {
   const Vector none = {};
-  w = (w >= none) & (w <= none + kLargest) ? w : none + __builtin_nan("");
+  w = (w >= none) & (w <= none + __DBL_MAX__) ? w : none + __builtin_nan("");
   const auto counts = skips ? (w != none) & (x == x) : w != none;
   w = counts ? w : none;
   x = counts ? x : none;
-  if constexpr (terms == kPlain) {
-    first = is_converted_ ? madd(w, x, first) : first + w * x;
-    second = is_converted_ ? add_converted(w, one, second) : second + w;
+  if constexpr (what == kProducts) {
+    first = is_exact ? madd(w, x, first) : first + w * x;
+    second = is_exact ? add_converted(w, one, second) : second + w;
   } else {
     const Vector d = x - centre, product = w * d;
     first += product;
-    second += terms == kSquares ? product * d : w;
+    second += what == kSquares ? product * d : w;
   }
 }
 
-// `count` vectors of columns from `column` on, or the `some` numbers of one that is not whole: of
+// `count` vectors of columns from `column` on, or the `numbers` of one that is not whole: of
 // all rows, in registers.
-template <WeightedTerms terms, bool skips, class T, class W, int count, bool is_some = false>
+template <WeightedTerms what, bool skips, class T, class W, int count, bool is_part = false>
 FASTACT_HD void add_columns(const WeightedRows& x, const WeightedRows& weights, int64_t step,
                             int64_t rows, int64_t column, const double* centre, double* first,
-                            double* second, bool fresh, int64_t some = 0) {
+                            double* second, bool fresh, int64_t numbers = 0) {
   constexpr bool is_exact = is_converted<T> && is_converted<W>;
   const Vector one = Vector{} + hidden_one();
   Vector a[count], b[count], from[count] = {};
@@ -45,44 +44,44 @@ FASTACT_HD void add_columns(const WeightedRows& x, const WeightedRows& weights, 
   for (int k = 0; k < count; ++k) {
     const int64_t c = column + k * kVector;
     a[k] = b[k] = -Vector{};
-    if (!fresh) a[k] = is_some ? load_some(first + c, some) : load(first + c);
-    if (!fresh) b[k] = is_some ? load_some(second + c, some) : load(second + c);
-    if (terms != kPlain) from[k] = is_some ? load_some(centre + c, some) : load(centre + c);
+    if (!fresh) a[k] = is_part ? load_some(first + c, numbers) : load(first + c);
+    if (!fresh) b[k] = is_part ? load_some(second + c, numbers) : load(second + c);
+    if (what != kProducts) from[k] = is_part ? load_some(centre + c, numbers) : load(centre + c);
   }
   for (int64_t i = 0; i < rows; ++i) {
-    const T* const of_x = reinterpret_cast<const T*>(x.x + x.offsets[i * step]) + column;
+    const T* const of_x = reinterpret_cast<const T*>(x.at + x.offsets[i * step]) + column;
     const W* const of_w =
-        reinterpret_cast<const W*>(weights.x + weights.offsets[i * step]) + column;
-    if (!is_some && x.ahead) prefetch<count * kVector>(of_x, x.ahead);
-    if (!is_some && weights.ahead) prefetch<count * kVector>(of_w, weights.ahead);
+        reinterpret_cast<const W*>(weights.at + weights.offsets[i * step]) + column;
+    if (!is_part && x.ahead) prefetch<count * kVector>(of_x, x.ahead);
+    if (!is_part && weights.ahead) prefetch<count * kVector>(of_w, weights.ahead);
 #pragma GCC unroll 4
     for (int k = 0; k < count; ++k) {
-      const Vector v = is_some ? load_some(of_x, some, Vector{}) : load(of_x + k * kVector);
-      const Vector w = is_some ? load_some(of_w, some, Vector{}) : load(of_w + k * kVector);
-      add_elements<terms, is_exact, skips>(v, w, from[k], one, a[k], b[k]);
+      const Vector v = is_part ? load_some(of_x, numbers, Vector{}) : load(of_x + k * kVector);
+      const Vector w = is_part ? load_some(of_w, numbers, Vector{}) : load(of_w + k * kVector);
+      add_elements<what, is_exact, skips>(v, w, from[k], one, a[k], b[k]);
     }
   }
 #pragma GCC unroll 4
   for (int k = 0; k < count; ++k) {
-    const size_t bytes = is_some ? some * sizeof(double) : sizeof(Vector);
+    const size_t bytes = is_part ? numbers * sizeof(double) : sizeof(Vector);
     memcpy(first + column + k * kVector, &a[k], bytes);
     memcpy(second + column + k * kVector, &b[k], bytes);
   }
 }
 
-template <WeightedTerms terms, bool skips, class T, class W>
+template <WeightedTerms what, bool skips, class T, class W>
 void add(const WeightedRows& x, const WeightedRows& weights, int64_t step, int64_t rows,
          int64_t columns, const double* centre, double* first, double* second, bool fresh) {
   constexpr int kAtOnce = 4;
   int64_t c = 0;
   for (; c + kAtOnce * kVector <= columns; c += kAtOnce * kVector)
-    add_columns<terms, skips, T, W, kAtOnce>(x, weights, step, rows, c, centre, first, second,
-                                             fresh);
+    add_columns<what, skips, T, W, kAtOnce>(x, weights, step, rows, c, centre, first, second,
+                                            fresh);
   for (; c + kVector <= columns; c += kVector)
-    add_columns<terms, skips, T, W, 1>(x, weights, step, rows, c, centre, first, second, fresh);
+    add_columns<what, skips, T, W, 1>(x, weights, step, rows, c, centre, first, second, fresh);
   if (c < columns)
-    add_columns<terms, skips, T, W, 1, true>(x, weights, step, rows, c, centre, first, second,
-                                             fresh, columns - c);
+    add_columns<what, skips, T, W, 1, true>(x, weights, step, rows, c, centre, first, second, fresh,
+                                            columns - c);
 }
 
 // The masks of `mask` and of `choose` are loops of their own: with both choices in one GCC would
@@ -95,7 +94,7 @@ void mask(double* weights, const double* where, int64_t n) {
 void choose(double* x, double* weights, bool skips, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const double w = weight_of(x[i], weights[i], skips);
+    const double w = weight_of(x[i], weights[i], true, skips);
     weights[i] = w;
     x[i] = w == 0 ? 0.0 : x[i];
   }
@@ -121,15 +120,14 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 
 }  // namespace
 
-#define FASTACT_ADD(T) {add<kPlain, false, T, T>, add<kPlain, false, T, double>}
-#define FASTACT_ADD_STAGED(terms) \
-  {add<terms, false, double, double>, add<terms, true, double, double>}
+#define FASTACT_ADD(T) {add<kProducts, false, T, T>, add<kProducts, false, T, double>}
+#define FASTACT_ADD_STAGED(what) {add<what, false, double, double>, add<what, true, double, double>}
 #define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
 
 extern const WeightingKernels weighting_kernels;
 const WeightingKernels weighting_kernels = {
     {FASTACT_ADD(f16), FASTACT_ADD(bf16), FASTACT_ADD(float), FASTACT_ADD(double)},
-    {FASTACT_ADD_STAGED(kPlain), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
+    {FASTACT_ADD_STAGED(kProducts), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
     mask,
     choose,
     {FASTACT_GRADIENT(kMeanByX), FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kMeanByWeights)},

@@ -1,9 +1,9 @@
 // The kernels of weighted and masked statistics and of their gradients, compiled once per
 // instruction set as core/kernel_table.h. What a weight is: common/reductions/weights.h.
 //
-// The sums are those of reductions/kernels.h, lane by lane, of two terms an element. Elements and
-// weights are read where they lie, in their dtype; what is masked, skipped or of another dtype is
-// staged in double first (weighted.cpp).
+// The sums are those of reductions/kernels.h, lane by lane, of two terms an element. Which elements
+// and weights are read where they lie, in their dtype, and which have been staged in double, says
+// weighted.h.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace fastact {
 
 // What is added of an element to the lanes of two sums: w x and w; w d and w; w d and w d^2, with
 // d = x - centre.
-enum WeightedTerms { kPlain, kAboutCentre, kSquares, kWeightedTerms };
+enum WeightedTerms { kProducts, kAboutCentre, kSquares, kWeightedTerms };
 
-// Rows of contiguous numbers, row i at x + offsets[i * step]; what lies `ahead` bytes on is
+// Rows of contiguous numbers, row i at `at` + offsets[i * step]; what lies `ahead` bytes on is
 // prefetched, unless that is 0.
 struct WeightedRows {
-  const char* x;
+  const char* at;
   const int64_t* offsets;
   int64_t ahead;
 };
-// lanes IN/OUT, or OUT if `fresh`: first and second (columns) of `rows` rows, one after the other.
-// centre IN (columns), of kPlain null.
+// first, second IN/OUT (columns), or OUT if `fresh`: the lanes of both sums, onto which `rows` rows
+// are added, one after the other. centre IN (columns), of kProducts null.
 using AddWeighted = void (*)(const WeightedRows& x, const WeightedRows& weights, int64_t step,
                              int64_t rows, int64_t columns, const double* centre, double* first,
                              double* second, bool fresh);
@@ -37,7 +37,7 @@ using WeightedGradientKernel = void (*)(const double* dy, const double* slope, c
                                         int64_t n);
 
 struct WeightingKernels {
-  // kPlain, of elements of a dtype with weights of the same one; [1]: of double.
+  // kProducts, of elements of a dtype with weights of the same one; [1]: of double.
   AddWeighted add[kDTypes][2];
   // Of elements and weights in double; [1]: NaNs do not count.
   AddWeighted add_staged[kWeightedTerms][2];
