@@ -12,12 +12,14 @@ from fastact.check.sum_axes import is_over_any, is_sum, term_of
 
 SUMS = [op for op in fa.ops.values() if is_sum(op) and is_over_any(op)]
 
-# Each way of walking: shape and axes. Long and short rows, one and many blocks of 2048 terms, wide,
-# narrow and tall columns, terms in pieces, few terms of many outputs.
+# Each way of walking: shape and axes. Long and short rows, one and many blocks of 2048 terms, rows
+# of whole blocks that tasks share, wide, narrow and tall columns, terms in pieces, few terms of many
+# outputs.
 CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((70_001,), (0,)),
     ((40, 5003), (1,)),
     ((300, 1000), (1,)),
+    ((70, 4096), (1,)),
     ((3000, 37), (1,)),
     ((2100, 520), (0,)),
     ((6, 20_000), (0,)),

@@ -15,14 +15,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// piece(i, m) for each chunk of n elements; all but the last have a length known to the compiler.
-template <class Piece>
-FASTACT_HD void for_chunks(int64_t n, Piece piece) {
-  int64_t i = 0;
-  for (; i + kChunk <= n; i += kChunk) piece(i, kChunk);
-  if (i < n) piece(i, n - i);
-}
-
 // y[i] = f(x[i])
 //
 // The operands are __restrict although an input may be the output: an element is read before it is

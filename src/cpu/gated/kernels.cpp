@@ -7,38 +7,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// A chunk that is read, or written, in the type that is computed in: where it lies, or in a buffer.
-template <class T>
-struct Wide {
-  Compute<T> buffer[kChunk];
-
-  const Compute<T>* read(const T* x, int64_t n) {
-    if constexpr (sizeof(T) < sizeof(float)) {
-      chunk_to_float(x, buffer, n);
-      return buffer;
-    } else {
-      return x;
-    }
-  }
-  Compute<T>* to(T* y) {
-    if constexpr (sizeof(T) < sizeof(float))
-      return buffer;
-    else
-      return y;
-  }
-  void finish(T* y, int64_t n) {
-    if constexpr (sizeof(T) < sizeof(float)) chunk_from_float(buffer, y, n);
-  }
-};
-
-// chunk(i, m) for each chunk of n elements; all but the last have a length known to the compiler.
-template <class Chunk>
-FASTACT_HD void for_chunks(int64_t n, Chunk chunk) {
-  int64_t i = 0;
-  for (; i + kChunk <= n; i += kChunk) chunk(i, kChunk);
-  if (i < n) chunk(i, n - i);
-}
-
 template <class T>
 const T* of(const char* data) {
   return reinterpret_cast<const T*>(data);

@@ -3,7 +3,8 @@
 // The conversion is a loop of its own: inside the loop of an activation, GCC unrolls it to the
 // 16-bit vector length and spills registers. Chunks have a constant length, for which GCC leaves
 // out all but the main loop. Chunks below 64 elements stall, because their loads and stores differ
-// in width. Measurements: docs/design/activations.md.
+// in width, unless all is unrolled and they never leave the registers. Measurements:
+// docs/design/activations.md.
 #pragma once
 
 #include <type_traits>
@@ -136,6 +137,38 @@ FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = narrow<T>(from[i]);
 }
 #endif
+
+// A chunk that is read, or written, in the type that is computed in: where it lies, or in a buffer.
+template <class T, int64_t most = kChunk>
+struct Wide {
+  Compute<T> buffer[most];
+
+  FASTACT_HD const Compute<T>* read(const T* x, int64_t n) {
+    if constexpr (sizeof(T) < sizeof(float)) {
+      chunk_to_float(x, buffer, n);
+      return buffer;
+    } else {
+      return x;
+    }
+  }
+  FASTACT_HD Compute<T>* to(T* y) {
+    if constexpr (sizeof(T) < sizeof(float))
+      return buffer;
+    else
+      return y;
+  }
+  FASTACT_HD void finish(T* y, int64_t n) {
+    if constexpr (sizeof(T) < sizeof(float)) chunk_from_float(buffer, y, n);
+  }
+};
+
+// chunk(i, m) for each chunk of n elements; all but the last have a length known to the compiler.
+template <int64_t length = kChunk, class Chunk>
+FASTACT_HD void for_chunks(int64_t n, Chunk chunk) {
+  int64_t i = 0;
+  for (; i + length <= n; i += length) chunk(i, length);
+  if (i < n) chunk(i, n - i);
+}
 
 // A vector of doubles, as wide as the instruction set has them, and the conversion of any dtype to
 // it. By intrinsics: GCC 12 makes of __builtin_convertvector two conversions of half the width and

@@ -53,18 +53,45 @@ const T* elements(const char* at) {
   return reinterpret_cast<const T*>(at);
 }
 
+// The columns of one row: of one channel, or [is_row] each of its own. 32 elements of 16 bits are
+// converted, computed and rounded in registers, as many as leave room for the coefficients; of one
+// channel a chunk is no slower, and its loops are short ones.
+template <class Map, bool is_row, class T>
+FASTACT_HD void map_columns(const T* a, const T* b, const char* const* all, T* to, int64_t n) {
+  using C = Compute<T>;
+  constexpr int64_t kLength = is_row ? 32 : kChunk;
+  Wide<T, kLength> wide_a, wide_b, wide;
+  for_chunks<kLength>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const C *x = wide_a.read(a + i, m), *y = wide_b.read(b + i, m);
+    C* const z = wide.to(to + i);
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) z[k] = Map(OfChannel<C>{all, is_row ? i + k : 0})(x[k], y[k]);
+    wide.finish(to + i, m);
+  });
+}
+
 template <class Map, class T>
 void map_chunk(const char* from_a, const char* from_b, const char* const* all, char* to,
                int64_t n) {
-  const Map map(OfChannel<T>{all, 0});
-  const T *a = elements<T>(from_a), *b = elements<T>(from_b);
-  T* made = reinterpret_cast<T*>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) made[i] = map(a[i], b[i]);
+  map_columns<Map, false>(elements<T>(from_a), elements<T>(from_b), all, reinterpret_cast<T*>(to),
+                          n);
 }
 
+template <class Map, class T>
+void map_segments(const char* from_a, const char* from_b, const char* const* all, char* to,
+                  int64_t segments, int64_t n) {
+  using C = Compute<T>;
+  const T *a = elements<T>(from_a), *b = elements<T>(from_b);
+  T* made = reinterpret_cast<T*>(to);
+  for (int64_t r = 0; r < segments; ++r, a += n, b += n, made += n) {
+    const Map map(OfChannel<C>{all, r});
+    map_span(a, b, made, n, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
+  }
+}
+
+// Several rows at once, whose coefficients are read once.
 template <class Map, int64_t kRows, class T>
-void map_some(const T* a, const T* b, const char* const* all, T* to, int64_t n) {
+FASTACT_HD void map_some(const T* a, const T* b, const char* const* all, T* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const Map map(OfChannel<T>{all, i});
@@ -74,25 +101,15 @@ void map_some(const T* a, const T* b, const char* const* all, T* to, int64_t n) 
 }
 
 template <class Map, class T>
-void map_segments(const char* from_a, const char* from_b, const char* const* all, char* to,
-                  int64_t segments, int64_t n) {
-  const T *a = elements<T>(from_a), *b = elements<T>(from_b);
-  T* made = reinterpret_cast<T*>(to);
-  for (int64_t r = 0; r < segments; ++r, a += n, b += n, made += n) {
-    const Map map(OfChannel<T>{all, r});
-    map_span(a, b, made, n, [=](T x, T y) FASTACT_INLINED { return map(x, y); });
-  }
-}
-
-template <class Map, class T>
 void map_rows(const char* from_a, const char* from_b, const char* const* all, char* to,
               int64_t rows, int64_t n) {
   const T *a = elements<T>(from_a), *b = elements<T>(from_b);
   T* made = reinterpret_cast<T*>(to);
-  for_rows(
-      rows,
-      [&](int64_t r) { map_some<Map, kRowsAtOnce>(a + r * n, b + r * n, all, made + r * n, n); },
-      [&](int64_t r) { map_some<Map, 1>(a + r * n, b + r * n, all, made + r * n, n); });
+  int64_t r = 0;
+  if constexpr (sizeof(T) >= sizeof(float))
+    for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce)
+      map_some<Map, kRowsAtOnce>(a + r * n, b + r * n, all, made + r * n, n);
+  for (; r < rows; ++r) map_columns<Map, true>(a + r * n, b + r * n, all, made + r * n, n);
 }
 
 // The number of a lane.
@@ -288,21 +305,18 @@ void flush(char* from, double* sums, int64_t n) {
 
 }  // namespace
 
-#define FASTACT_MAP(Map, T)                                                \
-  {                                                                        \
-    map_chunk<Map<T>, T>, { map_segments<Map<T>, T>, map_rows<Map<T>, T> } \
+#define FASTACT_MAP(Map, T)                                          \
+  {                                                                  \
+    map_chunk<Map<Compute<T>>, T>, {                                 \
+      map_segments<Map<Compute<T>>, T>, map_rows<Map<Compute<T>>, T> \
+    }                                                                \
   }
-#define FASTACT_BATCH(T)      \
-  {FASTACT_MAP(Normalise, T), \
-   FASTACT_MAP(Gradient, T),  \
-   FASTACT_MAP(Scale, T),     \
-   add_segment<T>,            \
-   add_piece<T>,              \
-   add_channels<T>,           \
-   add_rows<T>,               \
-   flush<T>}
+#define FASTACT_MAPS(T) {FASTACT_MAP(Normalise, T), FASTACT_MAP(Gradient, T), FASTACT_MAP(Scale, T)}
+#define FASTACT_SUMS(T) {add_segment<T>, add_piece<T>, add_channels<T>, add_rows<T>, flush<T>}
 
 extern const BatchNormTable batch_norm_table;
-const BatchNormTable batch_norm_table = {{FASTACT_BATCH(float), FASTACT_BATCH(double)}};
+const BatchNormTable batch_norm_table = {
+    {FASTACT_MAPS(f16), FASTACT_MAPS(bf16), FASTACT_MAPS(float), FASTACT_MAPS(double)},
+    {FASTACT_SUMS(float), FASTACT_SUMS(double)}};
 
 FASTACT_END_NAMESPACE

@@ -1,10 +1,14 @@
-// The kernels of batch_norm over a chunk of the compute type (core/chunk_reader.h), compiled once
-// per instruction set; the formulas are those of common/norms/batch_norm.h.
+// The kernels of batch_norm over a chunk (core/chunk_reader.h), compiled once per instruction set;
+// the formulas are those of common/norms/batch_norm.h. Maps are of elements of any dtype, and sums
+// of those of a compute type.
 //
-// A channel coefficient is one number for the whole chunk, or [1] a row of them, one an element.
+// A channel coefficient, of the compute type, is one number for the whole chunk, or [1] a row of
+// them, one an element.
 #pragma once
 
 #include <cstdint>
+
+#include "common/core/operand.h"
 
 namespace fastact {
 
@@ -28,11 +32,13 @@ struct BatchNormMap {
                   int64_t rows, int64_t n);
 };
 
-struct BatchNormKernels {
+struct BatchNormMaps {
   BatchNormMap normalise;  // z = (x - mean) scale + offset of a = x
   BatchNormMap gradient;   // dx of a = p and b = x
   BatchNormMap scale;      // dx = p scale of a = p
+};
 
+struct BatchNormSumKernels {
   // sums IN/OUT (2) += p and p (x - mean) of n elements, all of one channel.
   void (*add_segment)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                       double* sums);
@@ -58,7 +64,8 @@ struct BatchNormKernels {
 };
 
 struct BatchNormTable {
-  BatchNormKernels kernels[2];  // float, double
+  BatchNormMaps maps[kDTypes];
+  BatchNormSumKernels sums[2];  // float, double
 };
 
 }  // namespace fastact

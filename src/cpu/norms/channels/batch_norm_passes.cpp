@@ -20,6 +20,9 @@ struct BatchNormChunks {
   const BatchNorm& norm;
   const StridedOperands& s;
   ChunkReader reader;
+  const bool is_plain;  // all is read and written where it lies, else in the compute type
+  const int64_t item;   // bytes of an element, as the maps take it
+  const BatchNormMaps& maps;
   const char* coefficients[kCoefficients];
   int used = 0;           // coefficients, the first of them
   const int64_t longest;  // elements of a chunk
@@ -34,27 +37,23 @@ struct BatchNormChunks {
   alignas(64) char out[kPiece * sizeof(double)];
   alignas(64) char spread[kCoefficients][kPiece * sizeof(double)];
 
-  explicit BatchNormChunks(const BatchNorm& n)
+  // has_sums: which are of the compute type alone.
+  explicit BatchNormChunks(const BatchNorm& n, bool has_sums = false)
       : norm(n),
         s(n.operands),
         reader(n.operands),
-        longest(longest_of(n)),
+        is_plain(n.is_identity && !n.accumulate && are_flat(s) &&
+                 !(has_sums && s.dtype != s.compute_dtype)),
+        item(is_plain ? s.item : s.compute_item),
+        maps(n.table->batch_norm->maps[is_plain ? s.dtype : s.compute_dtype]),
+        longest(is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece),
         at_once(most_rows(n)),
-        is_near(n.operands.size() * n.operands.item <= kNear),
+        is_near(s.size() * s.item <= kNear || s.dtype != s.compute_dtype),
         is_short(n.operands.columns.size < shortest_of(n)) {}
 
   // Of a row that has a call of its own.
   static int64_t shortest_of(const BatchNorm& n) {
     return n.operands.is_channel_outer ? kLeastSegment : kShortRow;
-  }
-
-  // What needs no buffer is as long as it likes.
-  static bool is_plain(const BatchNorm& n) {
-    const StridedOperands& s = n.operands;
-    bool is_plain = n.is_identity && !n.accumulate;
-    for (int k = 0; k <= BatchNorm::kOut; ++k)
-      if (s.data[k]) is_plain &= s.is_direct[k] && s.is_flat[k];
-    return is_plain;
   }
 
   static bool are_flat(const StridedOperands& s) {
@@ -63,18 +62,12 @@ struct BatchNormChunks {
     return are;
   }
 
-  static int64_t longest_of(const BatchNorm& n) {
-    const int64_t columns = n.operands.columns.size;
-    return is_plain(n) ? std::max(columns, kRowsAtOnce * kTile) : kPiece;
-  }
-
   // Whole rows of a chunk: eight of one set of coefficients, or rows of channels side by side.
-  static int64_t most_rows(const BatchNorm& n) {
-    const int64_t columns = n.operands.columns.size;
-    if (columns < shortest_of(n) || (n.operands.is_channel_outer && !are_flat(n.operands)))
-      return 1;
-    const int64_t rows = std::max<int64_t>(longest_of(n) / columns, 1);
-    return n.operands.is_channel_outer ? rows : std::min(rows, kRowsAtOnce);
+  int64_t most_rows(const BatchNorm& n) const {
+    const int64_t columns = s.columns.size;
+    if (columns < shortest_of(n) || (s.is_channel_outer && !are_flat(s))) return 1;
+    const int64_t rows = std::max<int64_t>(longest / columns, 1);
+    return s.is_channel_outer ? rows : std::min(rows, kRowsAtOnce);
   }
 
   const char* coefficient(int k, int64_t channel) const {
@@ -114,11 +107,12 @@ struct BatchNormChunks {
   int64_t width_of(int64_t n) const { return row_count > 1 ? s.columns.size : n; }
 
   // Visits the rows of a chunk: from which element on, how many. Together they take their
-  // coefficients once, but beyond the caches the hardware's prefetcher does not follow eight.
+  // coefficients once, but beyond the caches the hardware's prefetcher does not follow eight:
+  // unless they lie in a buffer.
   template <class Visit>
   void for_rows(int64_t n, Visit visit) const {
     if (is_near || row_count == 1 || s.is_channel_outer) return visit(0, row_count);
-    for (int64_t at = 0, width = s.columns.size; at < n; at += width) visit(at * s.compute_item, 1);
+    for (int64_t at = 0, width = s.columns.size; at < n; at += width) visit(at * item, 1);
   }
 
   void map(const BatchNormMap& kernels, const char* a, const char* b, char* to, int64_t n) {
@@ -128,12 +122,21 @@ struct BatchNormChunks {
     });
   }
 
-  void normalise(const char* x, char* to, int64_t n) { map(norm.kernels->normalise, x, x, to, n); }
+  const char* read(int k, char* buffer) {
+    return is_plain ? reader.stored(k) : reader.load(k, buffer);
+  }
+  // Where an output is made; null: in a buffer.
+  char* target(int k) const {
+    if (is_plain) return reader.stored(k);
+    return norm.accumulate ? nullptr : reader.direct(k);
+  }
+
+  void normalise(const char* x, char* to, int64_t n) { map(maps.normalise, x, x, to, n); }
 
   void forward(int64_t n) {
-    char* y = reader.direct(BatchNorm::kOut);
+    char* y = target(BatchNorm::kOut);
     char* to = y ? y : z;
-    normalise(reader.load(BatchNorm::kX, x_buffer), to, n);
+    normalise(read(BatchNorm::kX, x_buffer), to, n);
     char* const operands[] = {to, to};
     if (!norm.is_identity) norm.activation(operands, n, norm.parameters);
     if (!y) reader.store(BatchNorm::kOut, z, false);
@@ -141,7 +144,7 @@ struct BatchNormChunks {
 
   // p = dy f'(z).
   const char* gradient_of_z(const char* x, int64_t n) {
-    const char* dy = reader.load(BatchNorm::kDy, dy_buffer);
+    const char* dy = read(BatchNorm::kDy, dy_buffer);
     if (norm.is_identity) return dy;
     normalise(x, z, n);
     char* const operands[] = {const_cast<char*>(dy), z, z};
@@ -150,15 +153,14 @@ struct BatchNormChunks {
   }
 
   void backward(int64_t n) {
-    const char* x =
-        norm.is_training || !norm.is_identity ? reader.load(BatchNorm::kX, x_buffer) : nullptr;
+    const char* x = norm.is_training || !norm.is_identity ? read(BatchNorm::kX, x_buffer) : nullptr;
     const char* p = gradient_of_z(x, n);
-    char* dx = norm.accumulate ? nullptr : reader.direct(BatchNorm::kOut);
+    char* dx = target(BatchNorm::kOut);
     char* to = dx ? dx : out;
     if (norm.is_training)
-      map(norm.kernels->gradient, p, x, to, n);
+      map(maps.gradient, p, x, to, n);
     else
-      map(norm.kernels->scale, p, p, to, n);
+      map(maps.scale, p, p, to, n);
     if (!dx) reader.store(BatchNorm::kOut, out, norm.accumulate);
   }
 
@@ -199,7 +201,7 @@ struct BatchNormChunks {
 struct BatchNormSums : BatchNormChunks {
   const bool is_whole;  // dy and x lie in one piece and are summed as they are
   explicit BatchNormSums(const BatchNorm& n)
-      : BatchNormChunks(n),
+      : BatchNormChunks(n, true),
         is_whole(n.is_identity && is_piece(BatchNorm::kDy) && is_piece(BatchNorm::kX)) {}
 
   bool is_piece(int k) const { return s.is_direct[k] && s.is_flat[k]; }
@@ -214,8 +216,8 @@ struct BatchNormSums : BatchNormChunks {
     const int64_t columns = s.columns.size;
     for (int64_t done = 0; done < n; done += columns, to += 2) {
       for (int k = 0; k < used; ++k) one[k] = coefficients[k] + done * s.compute_item;
-      norm.kernels->add_segment(p + done * s.compute_item, x + done * s.compute_item, one, columns,
-                                to);
+      norm.sum_kernels->add_segment(p + done * s.compute_item, x + done * s.compute_item, one,
+                                    columns, to);
     }
   }
 
@@ -226,7 +228,7 @@ struct BatchNormSums : BatchNormChunks {
     double* to = norm.partial + 2 * chunk * norm.channels + first;
     if (!is_short && is_whole && norm.cuts == 1) {
       go(begin * norm.channels + first, 0, s.columns.size);
-      return norm.kernels->add_channels(
+      return norm.sum_kernels->add_channels(
           reader.direct(BatchNorm::kDy), reader.direct(BatchNorm::kX), coefficients, n, end - begin,
           norm.channels * s.columns.size, s.columns.size, to, to + norm.channels);
     }
@@ -258,7 +260,7 @@ struct BatchNormSums : BatchNormChunks {
         m = std::min(kPiece, last - column);  // whole groups of lanes: no cut that the bits see
         go(row, column, m);
         const char* x = reader.load(BatchNorm::kX, x_buffer);
-        norm.kernels->add_piece(gradient_of_z(x, m), x, coefficients, m, double_lanes);
+        norm.sum_kernels->add_piece(gradient_of_z(x, m), x, coefficients, m, double_lanes);
       }
     }
     norm.table->reduce->fold_each(double_lanes, kLanes, 2, sums);
@@ -281,15 +283,15 @@ struct BatchNormSums : BatchNormChunks {
       const char* x = reader.load(BatchNorm::kX, x_buffer);
       const char* p = gradient_of_z(x, m);
       for_rows(m, [&](int64_t at, int64_t count) {
-        norm.kernels->add_rows(p + at, x + at, coefficients, count, width_of(m), lanes, width);
+        norm.sum_kernels->add_rows(p + at, x + at, coefficients, count, width_of(m), lanes, width);
       });
       terms += int(row_count);
       if (terms == kTermsOfLane) {
-        norm.kernels->flush(lanes, double_lanes, 2 * width);
+        norm.sum_kernels->flush(lanes, double_lanes, 2 * width);
         terms = 0;
       }
     }
-    norm.kernels->flush(lanes, double_lanes, 2 * width);
+    norm.sum_kernels->flush(lanes, double_lanes, 2 * width);
     for (int s_ = 0; s_ < 2; ++s_) {
       double* to = norm.partial + (2 * chunk + s_) * norm.channels + first;
       const double* from = double_lanes + s_ * width;
@@ -331,19 +333,22 @@ void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t
   const int64_t tile = tile_of(*norm), tasks = ceil_div(norm->channels, tile),
                 most = channels_at_once(*norm);
   const int64_t last = std::min(tasks * (index + 1) / partitions * tile, norm->channels);
-  with_frame<BatchNormSums>(*norm, [&](BatchNormSums& sums) {
+  const auto backward = [&](BatchNormSums& sums, BatchNormChunks& chunks) {
+    sums.used = sums_use(*norm);
+    chunks.used = gradient_uses(*norm);
     for (int64_t first = tasks * index / partitions * tile, end; first < last; first = end) {
       end = std::min(first + most, last);
-      sums.used = sums_use(*norm);
       const int64_t step = sums.is_short ? tile : end - first;
       for (int64_t chunk = 0; chunk < norm->chunks; ++chunk)
         for (int64_t channel = first; channel < end; channel += step)
           sums.segments(chunk, channel, std::min(step, end - channel));
       merge_batch_sums(*norm, first, end - first);
       make_slopes(*norm, first, end - first);
-      sums.used = gradient_uses(*norm);
-      sums.for_channels(first, end - first, [&](int64_t n) { sums.backward(n); });
+      chunks.for_channels(first, end - first, [&](int64_t n) { chunks.backward(n); });
     }
+  };
+  with_frame<BatchNormSums>(*norm, [&](BatchNormSums& sums) {
+    with_frame<BatchNormChunks>(*norm, [&](BatchNormChunks& chunks) { backward(sums, chunks); });
   });
 }
 
