@@ -1,4 +1,4 @@
-// Maps a short span; compiled once per instruction set, with the kernels that use it.
+// Maps a span of any dtype; compiled once per instruction set, with the kernels that use it.
 #pragma once
 
 #include <cstring>
@@ -27,6 +27,24 @@ FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
   memcpy(last_b, b + last, sizeof last_b);
   for (int64_t i = 0; i < last; i += kStep) map(a + i, b + i, to + i);
   map(last_a, last_b, to + last);
+}
+
+// Elements of 16 bits that are converted, mapped and rounded in registers: as many as leave room
+// for a few coefficients of each.
+constexpr int64_t kInRegisters = 32;
+
+// to[i] = f(i, a[i], b[i]), in the type that T is computed in, for any n elements, `length` of them
+// at a time; `to` is a, b or disjoint from both.
+template <int64_t length, class T, class F>
+FASTACT_HD void map_columns(const T* a, const T* b, T* to, int64_t n, F f) {
+  Wide<T, length> wide_a, wide_b, wide;
+  for_chunks<length>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const Compute<T>*x = wide_a.read(a + i, m), *y = wide_b.read(b + i, m);
+    Compute<T>* const z = wide.to(to + i);
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) z[k] = f(i + k, x[k], y[k]);
+    wide.finish(to + i, m);
+  });
 }
 
 FASTACT_END_NAMESPACE

@@ -53,28 +53,13 @@ const T* elements(const char* at) {
   return reinterpret_cast<const T*>(at);
 }
 
-// The columns of one row: of one channel, or [is_row] each of its own. 32 elements of 16 bits are
-// converted, computed and rounded in registers, as many as leave room for the coefficients; of one
-// channel a chunk is no slower, and its loops are short ones.
-template <class Map, bool is_row, class T>
-FASTACT_HD void map_columns(const T* a, const T* b, const char* const* all, T* to, int64_t n) {
-  using C = Compute<T>;
-  constexpr int64_t kLength = is_row ? 32 : kChunk;
-  Wide<T, kLength> wide_a, wide_b, wide;
-  for_chunks<kLength>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const C *x = wide_a.read(a + i, m), *y = wide_b.read(b + i, m);
-    C* const z = wide.to(to + i);
-#pragma omp simd
-    for (int64_t k = 0; k < m; ++k) z[k] = Map(OfChannel<C>{all, is_row ? i + k : 0})(x[k], y[k]);
-    wide.finish(to + i, m);
-  });
-}
-
 template <class Map, class T>
 void map_chunk(const char* from_a, const char* from_b, const char* const* all, char* to,
                int64_t n) {
-  map_columns<Map, false>(elements<T>(from_a), elements<T>(from_b), all, reinterpret_cast<T*>(to),
-                          n);
+  using C = Compute<T>;
+  const Map map(OfChannel<C>{all, 0});
+  map_columns<kChunk>(elements<T>(from_a), elements<T>(from_b), reinterpret_cast<T*>(to), n,
+                      [=](int64_t, C x, C y) FASTACT_INLINED { return map(x, y); });
 }
 
 template <class Map, class T>
@@ -103,13 +88,17 @@ FASTACT_HD void map_some(const T* a, const T* b, const char* const* all, T* to, 
 template <class Map, class T>
 void map_rows(const char* from_a, const char* from_b, const char* const* all, char* to,
               int64_t rows, int64_t n) {
+  using C = Compute<T>;
   const T *a = elements<T>(from_a), *b = elements<T>(from_b);
   T* made = reinterpret_cast<T*>(to);
   int64_t r = 0;
   if constexpr (sizeof(T) >= sizeof(float))
     for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce)
       map_some<Map, kRowsAtOnce>(a + r * n, b + r * n, all, made + r * n, n);
-  for (; r < rows; ++r) map_columns<Map, true>(a + r * n, b + r * n, all, made + r * n, n);
+  for (; r < rows; ++r)
+    map_columns<kInRegisters>(a + r * n, b + r * n, made + r * n, n,
+                              [=](int64_t i, C x, C y)
+                                  FASTACT_INLINED { return Map(OfChannel<C>{all, i})(x, y); });
 }
 
 // The number of a lane.

@@ -12,7 +12,6 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kMomentRows = 256;  // rows whose moments are taken at once
-constexpr int64_t kNarrow = 1024;     // bytes of eight rows of 16 bits that are read together
 
 struct ChannelsLastForward : ChannelsLastPass {
   const ReduceTable& table;
@@ -25,7 +24,9 @@ struct ChannelsLastForward : ChannelsLastPass {
   alignas(64) char z[kPiece * sizeof(double)];
 
   explicit ChannelsLastForward(const Norm& a)
-      : ChannelsLastPass(a), table(*a.table->reduce), accumulator(table.accumulators[kMoments]) {}
+      : ChannelsLastPass(a, {Norm::kX, Norm::kY}),
+        table(*a.table->reduce),
+        accumulator(table.accumulators[kMoments]) {}
 
   void normalise_example(int64_t index) {
     example = index;
@@ -117,10 +118,7 @@ struct ChannelsLastForward : ChannelsLastPass {
       else
         for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
       const auto add = accumulator.kernels[s.dtype].add_rows;
-      const bool is_narrow = s.item < s.compute_item && kColumnRows * width * s.item <= kNarrow;
-      const int64_t step = is_far && !is_narrow ? 1 : kMomentRows;
-      for (int64_t r = 0; r < rows; r += step)
-        add(base, offsets + r, 1, std::min(step, rows - r), width, shift, sums[0], kTile, false);
+      add(base, offsets, 1, rows, width, shift, sums[0], kTile, false);
       const int64_t end = (pixel * n + rows * width) * s.item;
       if (rest) add(base, &end, 1, 1, rest * n, shift, sums[0], kTile, false);
       return;
@@ -149,7 +147,7 @@ struct ChannelsLastForward : ChannelsLastPass {
     coefficients_of(piece, first, at);
     load(Norm::kX, piece, x, &from);
     target(Norm::kY, piece, false, z, &to);
-    kernels.normalise(from.at, piece.rows, piece.n, at, to.at, is_far);
+    kernels.normalise(from.at, piece.rows, piece.n, at, to.at, goes_apart);
     if (!norm.is_identity)
       for_dense(piece, to.is_dense(piece, s.compute_item), [&](int64_t r, int64_t n) {
         char* const operands[] = {to.at[r], to.at[r]};
@@ -169,7 +167,7 @@ struct ChannelsLastBackward : ChannelsLastPass {
   alignas(64) char p[kPiece * sizeof(double)];
 
   explicit ChannelsLastBackward(const Norm& a)
-      : ChannelsLastPass(a),
+      : ChannelsLastPass(a, {Norm::kDy, Norm::kIn, Norm::kDx}),
         has_dx(a.operands.data[Norm::kDx]),
         has_sums(a.partial),
         caches_p(!a.is_identity && has_dx && !a.accumulate && is_plain(Norm::kDx) &&
@@ -237,7 +235,7 @@ struct ChannelsLastBackward : ChannelsLastPass {
     load(Norm::kDy, piece, dy, &gradient);
     to_z.set(z, piece, piece.n * s.compute_item);
     target(Norm::kDx, piece, !caches_p, z, &made);
-    kernels.normalise(to_x->at, piece.rows, piece.n, at, to_z.at, is_far);
+    kernels.normalise(to_x->at, piece.rows, piece.n, at, to_z.at, goes_apart);
     const bool is_dense =
         gradient.is_dense(piece, s.compute_item) && made.is_dense(piece, s.compute_item);
     for_dense(piece, is_dense, [&](int64_t r, int64_t n) {
@@ -271,7 +269,7 @@ struct ChannelsLastBackward : ChannelsLastPass {
         coefficients_of(piece, first, at);
         fetch(piece, at, true, &from_x, &from_p);
         target(Norm::kDx, piece, norm.accumulate, p, &to);
-        kernels.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at, is_far);
+        kernels.finish(from_p.at, from_x.at, piece.rows, piece.n, at, to.at, goes_apart);
         if (to.is_own) store(Norm::kDx, piece, norm.accumulate, p);
       });
     });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <initializer_list>
 #include <numeric>
 #include <type_traits>
 
@@ -43,10 +44,12 @@ struct PieceRows {
 struct ChannelsLastPass {
   const Norm& norm;
   const StridedOperands& s;
+  const bool is_stored;  // all is read and written where it lies, else in the compute type
   const ChannelsLastKernels& kernels;
   const int64_t channels, group, pixels;
-  const int64_t joined;  // pixels of a row; 1: rows are pieces of pixels
-  const bool is_far;     // the hardware's prefetcher is needed, which does not follow eight rows
+  const int64_t joined;   // pixels of a row; 1: rows are pieces of pixels
+  const bool is_far;      // the hardware's prefetcher is needed, which does not follow eight rows
+  const bool goes_apart;  // so kernels take one row at a time, unless all lies in a buffer
   NormParameterReader weight, bias;
   ChunkReader reader;
   int64_t example = 0, first_group = 0, groups = 0;
@@ -54,18 +57,27 @@ struct ChannelsLastPass {
   double mean_g[2][kTile];  // of g and of g xhat
   alignas(64) char coefficients[kColumnCoefficients][kTile * sizeof(double)];
 
-  explicit ChannelsLastPass(const Norm& a)
+  // arrays: the operands that have an element a column.
+  ChannelsLastPass(const Norm& a, std::initializer_list<int> arrays)
       : norm(a),
         s(a.operands),
-        kernels(a.table->channels_last->kernels[a.operands.compute_item == sizeof(double)]),
+        is_stored(a.is_identity && !a.accumulate && are_stored(a.operands, arrays)),
+        kernels(a.table->channels_last->kernels[is_stored ? s.dtype : s.compute_dtype]),
         channels(a.operands.columns.size),
         group(a.parameters_per_row),
         pixels(a.pixels),
         joined(pixels_of_row(a.operands.columns.size)),
         is_far(a.operands.size() * a.operands.item > kNear),
+        goes_apart(is_far && s.dtype == s.compute_dtype),
         weight(a, Norm::kWeight, 1.0),
         bias(a, Norm::kBias, -0.0),
         reader(a.operands) {}
+
+  static bool are_stored(const StridedOperands& s, std::initializer_list<int> arrays) {
+    return std::all_of(arrays.begin(), arrays.end(), [&](int k) {
+      return !s.data[k] || (s.is_flat[k] && s.dtypes[k] == s.dtype);
+    });
+  }
 
   static int64_t pixels_of_row(int64_t channels) {
     if (channels >= kFewChannels) return 1;
@@ -138,8 +150,9 @@ struct ChannelsLastPass {
     }
   }
 
-  // Operand k in one piece and of the compute type: where its rows lie is where the first one does.
-  bool is_plain(int k) const { return s.is_flat[k] && s.is_direct[k]; }
+  // Operand k in one piece, of the type that the kernels take: where its rows lie is where the
+  // first one does.
+  bool is_plain(int k) const { return is_stored || (s.is_flat[k] && s.is_direct[k]); }
   char* plain(int k, const RowPiece& piece) const {
     return s.data[k] + ((example * pixels + piece.row) * channels + piece.column) * s.item;
   }

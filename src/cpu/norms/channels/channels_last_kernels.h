@@ -1,11 +1,13 @@
-// The kernels of the norms whose channels come last, over some rows of a tile of columns, in the
-// compute type; compiled once per instruction set as core/kernel_table.h.
+// The kernels of the norms whose channels come last, over some rows of a tile of columns, of any
+// dtype; compiled once per instruction set as core/kernel_table.h.
 //
-// The coefficients of the channels are rows themselves, one element a column, and stay in registers
-// for all rows of a call. The formulas are those of common/norms/norms.h.
+// The coefficients of the channels are rows themselves, one element a column, of the compute type,
+// and stay in registers for all rows of a call. The formulas are those of common/norms/norms.h.
 #pragma once
 
 #include <cstdint>
+
+#include "common/core/operand.h"
 
 namespace fastact {
 
@@ -40,7 +42,7 @@ struct ChannelsLastKernels {
 };
 
 struct ChannelsLastTable {
-  ChannelsLastKernels kernels[2];  // float, double
+  ChannelsLastKernels kernels[kDTypes];
 };
 
 }  // namespace fastact
