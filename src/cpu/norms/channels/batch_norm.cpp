@@ -30,7 +30,6 @@ void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand
                 arrays[BatchNorm::kDy].data);
   const StridedOperands& s = norm->operands;
   norm->table = table;
-  norm->sum_kernels = &table->batch_norm->sums[s.compute_item == sizeof(double)];
   norm->channels = arrays[lead].shape[axis];
   norm->count = s.size() / norm->channels;
   const int64_t c = norm->channels;

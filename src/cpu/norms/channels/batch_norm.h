@@ -3,7 +3,7 @@
 // The statistics are moments (reductions/reduce.h) over every axis but the channels'. Everything
 // after them goes chunk by chunk in the compute type (core/chunk_reader.h), with the activation's
 // kernel on a chunk that lies in the first-level cache. Contiguous arrays of 16 bits, where there
-// is no activation, need no such chunk: the maps convert as they go. The channel coefficients, a
+// is no activation, need no such chunk: the kernels convert as they go. The channel coefficients, a
 // few numbers a channel, are computed once a call. Where the channels are rows (NCHW) a coefficient
 // is one number a row, or is spread over a chunk of short rows; where they are the columns
 // (channels last) the coefficients are a row themselves, repeated for short rows.
@@ -33,7 +33,6 @@ struct BatchNorm {
 
   StridedOperands operands;
   const KernelTable* table;
-  const BatchNormSumKernels* sum_kernels;
   ElementwiseKernel activation;  // of the compute type, forward or backward
   const double* parameters;
   bool is_identity;

@@ -1,6 +1,8 @@
 // The kernels of norms/channels/batch_norm_kernels.h.
 #include "cpu/norms/channels/batch_norm_kernels.h"
 
+#include <type_traits>
+
 #include "common/norms/batch_norm.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/map_span.h"
@@ -39,14 +41,6 @@ struct Scale {
   FASTACT_HD explicit Scale(OfChannel<T> of) : factor(of(kScale)) {}
   FASTACT_HD T operator()(T p, T) const { return p * factor; }
 };
-
-// As many calls with 8 rows as there are, the others one by one.
-template <class Visit8, class Visit1>
-FASTACT_HD void for_rows(int64_t rows, Visit8 eight, Visit1 one) {
-  int64_t r = 0;
-  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) eight(r);
-  for (; r < rows; ++r) one(r);
-}
 
 template <class T>
 const T* elements(const char* at) {
@@ -117,14 +111,16 @@ constexpr LaneNumbers<T> kLaneNumbers;
 // before them, of which none counts twice. (Added to the first lanes one by one they would stall: a
 // vector's load waits for every store before it.)
 template <class T>
-FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
+FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T> low, int64_t n,
                              Vector (&total)[2][kVectors]) {
-  constexpr int kCount = kVector * int(sizeof(double) / sizeof(T)), kParts = kLanes / kCount;
+  using C = Compute<T>;
+  constexpr int kCount = kVector * int(sizeof(double) / sizeof(C)), kParts = kLanes / kCount;
   constexpr int kHalf = kLanes / 2, kHalfParts = kParts / 2;
-  typedef T V __attribute__((vector_size(kCount * sizeof(T))));
-  const auto read = [](const T* at) FASTACT_INLINED {
+  typedef C V __attribute__((vector_size(kCount * sizeof(C))));
+  const auto read = [](const auto* at) FASTACT_INLINED {
+    Wide<std::decay_t<decltype(*at)>, kCount> wide;
     V v;
-    memcpy(&v, at, sizeof v);
+    memcpy(&v, wide.read(at, kCount), sizeof v);
     return v;
   };
   const T *const start = p, *const end = p + n;
@@ -143,7 +139,7 @@ FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
         product[k] += term * ((read(x + k * kCount) - high) - low);
       }
     }
-    T lanes[2][kLanes];
+    C lanes[2][kLanes];
     int rest = rounds < kTermsOfLane ? int(end - p) : 0;
     if (rest >= kHalf) {
 #pragma GCC unroll 16
@@ -158,7 +154,7 @@ FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
     if (rest > 0 && p - start >= before) {
 #pragma GCC unroll 16
       for (int k = 0; k < kHalfParts; ++k) {
-        const auto counts = read(kLaneNumbers<T>.at + k * kCount) >= T(before);
+        const auto counts = read(kLaneNumbers<C>.at + k * kCount) >= C(before);
         const V term = read(p - before + k * kCount);
         const V centred_x = (read(x - before + k * kCount) - high) - low;
         sum[kHalfParts + k] += counts ? term : zero;
@@ -173,8 +169,9 @@ FASTACT_HD void add_elements(const T* p, const T* x, T high, T low, int64_t n,
     }
     if (rest > 0 && p != end) {  // of a segment shorter than half the lanes
       for (int k = 0; k < rest; ++k) {
-        lanes[0][kHalf + before + k] += p[k];
-        lanes[1][kHalf + before + k] += p[k] * centred(x[k], high, low);
+        const C term = widen(p[k]);
+        lanes[0][kHalf + before + k] += term;
+        lanes[1][kHalf + before + k] += term * centred(widen(x[k]), high, low);
       }
       p += rest;
     }
@@ -198,9 +195,8 @@ FASTACT_HD void set_lanes(Vector (&total)[2][kVectors], const double* from) {
 template <class T>
 FASTACT_HD void add_elements_of(const char* p, const char* x, const char* const* all, int64_t n,
                                 Vector (&total)[2][kVectors]) {
-  add_elements(reinterpret_cast<const T*>(p), reinterpret_cast<const T*>(x),
-               *reinterpret_cast<const T*>(all[kHigh]), *reinterpret_cast<const T*>(all[kLow]), n,
-               total);
+  const OfChannel<Compute<T>> of{all, 0};
+  add_elements(elements<T>(p), elements<T>(x), of(kHigh), of(kLow), n, total);
 }
 
 template <class T>
@@ -231,10 +227,8 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
                   int64_t channels, int64_t segments, int64_t pitch, int64_t n, double* sums,
                   double* products) {
   for (int64_t c = 0; c < channels; ++c) {
-    const T* p = reinterpret_cast<const T*>(first_p) + c * n;
-    const T* x = reinterpret_cast<const T*>(first_x) + c * n;
-    const T high = reinterpret_cast<const T*>(all[kHigh])[c];
-    const T low = reinterpret_cast<const T*>(all[kLow])[c];
+    const T *p = elements<T>(first_p) + c * n, *x = elements<T>(first_x) + c * n;
+    const OfChannel<Compute<T>> of{all, c};
     Vector total[2][kVectors];
     set_lanes(total, nullptr);
     for (int64_t segment = 0; segment < segments; ++segment, p += pitch, x += pitch) {
@@ -248,7 +242,7 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
         __builtin_prefetch(p + i);
         __builtin_prefetch(x + i);
       }
-      add_elements(p, x, high, low, n, total);
+      add_elements(p, x, of(kHigh), of(kLow), n, total);
     }
     sums[c] = fold_vectors(total[0]);
     products[c] = fold_vectors(total[1]);
@@ -256,35 +250,57 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
 }
 
 template <class T, int kRows>
-void add_some(const T* p, const T* x, const char* const* all, int64_t n, T* sum, T* product) {
-  const T *high = elements<T>(all[kHigh]), *low = elements<T>(all[kLow]);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    T s = sum[i], q = product[i];
+FASTACT_HD void add_some(const T* p, const T* x, const char* const* all, int64_t n, Compute<T>* sum,
+                         Compute<T>* product) {
+  using C = Compute<T>;
+  const C *high = elements<C>(all[kHigh]), *low = elements<C>(all[kLow]);
+  if constexpr (sizeof(T) < sizeof(float)) {
+    Wide<T, kInRegisters> of_p, of_x;
+    for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+      C s[kInRegisters], q[kInRegisters];
+      memcpy(s, sum + i, m * sizeof(C));
+      memcpy(q, product + i, m * sizeof(C));
 #pragma GCC unroll 8
-    for (int k = 0; k < kRows; ++k) {
-      const T term = p[k * n + i];
-      s += term;
-      q += term * centred(x[k * n + i], high[i], low[i]);
+      for (int k = 0; k < kRows; ++k) {
+        const C *terms = of_p.read(p + k * n + i, m), *v = of_x.read(x + k * n + i, m);
+#pragma omp simd
+        for (int64_t j = 0; j < m; ++j) {
+          s[j] += terms[j];
+          q[j] += terms[j] * centred(v[j], high[i + j], low[i + j]);
+        }
+      }
+      memcpy(sum + i, s, m * sizeof(C));
+      memcpy(product + i, q, m * sizeof(C));
+    });
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      C s = sum[i], q = product[i];
+#pragma GCC unroll 8
+      for (int k = 0; k < kRows; ++k) {
+        const C term = p[k * n + i];
+        s += term;
+        q += term * centred(x[k * n + i], high[i], low[i]);
+      }
+      sum[i] = s, product[i] = q;
     }
-    sum[i] = s, product[i] = q;
   }
 }
 
 template <class T>
 void add_rows(const char* p_, const char* x_, const char* const* all, int64_t rows, int64_t n,
               char* to, int64_t pitch) {
-  const T *p = reinterpret_cast<const T*>(p_), *x = reinterpret_cast<const T*>(x_);
-  T *sum = reinterpret_cast<T*>(to), *product = sum + pitch;
-  for_rows(
-      rows,
-      [&](int64_t r) { add_some<T, kRowsAtOnce>(p + r * n, x + r * n, all, n, sum, product); },
-      [&](int64_t r) { add_some<T, 1>(p + r * n, x + r * n, all, n, sum, product); });
+  const T *p = elements<T>(p_), *x = elements<T>(x_);
+  Compute<T>*sum = reinterpret_cast<Compute<T>*>(to), *product = sum + pitch;
+  int64_t r = 0;
+  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce)
+    add_some<T, kRowsAtOnce>(p + r * n, x + r * n, all, n, sum, product);
+  for (; r < rows; ++r) add_some<T, 1>(p + r * n, x + r * n, all, n, sum, product);
 }
 
 template <class T>
 void flush(char* from, double* sums, int64_t n) {
-  T* lanes = reinterpret_cast<T*>(from);
+  Compute<T>* lanes = reinterpret_cast<Compute<T>*>(from);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     sums[i] += double(lanes[i]);
@@ -300,12 +316,18 @@ void flush(char* from, double* sums, int64_t n) {
       map_segments<Map<Compute<T>>, T>, map_rows<Map<Compute<T>>, T> \
     }                                                                \
   }
-#define FASTACT_MAPS(T) {FASTACT_MAP(Normalise, T), FASTACT_MAP(Gradient, T), FASTACT_MAP(Scale, T)}
-#define FASTACT_SUMS(T) {add_segment<T>, add_piece<T>, add_channels<T>, add_rows<T>, flush<T>}
+#define FASTACT_BATCH(T)      \
+  {FASTACT_MAP(Normalise, T), \
+   FASTACT_MAP(Gradient, T),  \
+   FASTACT_MAP(Scale, T),     \
+   add_segment<T>,            \
+   add_piece<T>,              \
+   add_channels<T>,           \
+   add_rows<T>,               \
+   flush<T>}
 
 extern const BatchNormTable batch_norm_table;
 const BatchNormTable batch_norm_table = {
-    {FASTACT_MAPS(f16), FASTACT_MAPS(bf16), FASTACT_MAPS(float), FASTACT_MAPS(double)},
-    {FASTACT_SUMS(float), FASTACT_SUMS(double)}};
+    {FASTACT_BATCH(f16), FASTACT_BATCH(bf16), FASTACT_BATCH(float), FASTACT_BATCH(double)}};
 
 FASTACT_END_NAMESPACE

@@ -1,6 +1,5 @@
-// The kernels of batch_norm over a chunk (core/chunk_reader.h), compiled once per instruction set;
-// the formulas are those of common/norms/batch_norm.h. Maps are of elements of any dtype, and sums
-// of those of a compute type.
+// The kernels of batch_norm over a chunk (core/chunk_reader.h) of any dtype, compiled once per
+// instruction set; the formulas are those of common/norms/batch_norm.h.
 //
 // A channel coefficient, of the compute type, is one number for the whole chunk, or [1] a row of
 // them, one an element.
@@ -32,13 +31,11 @@ struct BatchNormMap {
                   int64_t rows, int64_t n);
 };
 
-struct BatchNormMaps {
+struct BatchNormKernels {
   BatchNormMap normalise;  // z = (x - mean) scale + offset of a = x
   BatchNormMap gradient;   // dx of a = p and b = x
   BatchNormMap scale;      // dx = p scale of a = p
-};
 
-struct BatchNormSumKernels {
   // sums IN/OUT (2) += p and p (x - mean) of n elements, all of one channel.
   void (*add_segment)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                       double* sums);
@@ -64,8 +61,7 @@ struct BatchNormSumKernels {
 };
 
 struct BatchNormTable {
-  BatchNormMaps maps[kDTypes];
-  BatchNormSumKernels sums[2];  // float, double
+  BatchNormKernels kernels[kDTypes];
 };
 
 }  // namespace fastact

@@ -21,8 +21,8 @@ struct BatchNormChunks {
   const StridedOperands& s;
   ChunkReader reader;
   const bool is_plain;  // all is read and written where it lies, else in the compute type
-  const int64_t item;   // bytes of an element, as the maps take it
-  const BatchNormMaps& maps;
+  const int64_t item;   // bytes of an element, as the kernels take it
+  const BatchNormKernels& kernels;
   const char* coefficients[kCoefficients];
   int used = 0;           // coefficients, the first of them
   const int64_t longest;  // elements of a chunk
@@ -37,15 +37,15 @@ struct BatchNormChunks {
   alignas(64) char out[kPiece * sizeof(double)];
   alignas(64) char spread[kCoefficients][kPiece * sizeof(double)];
 
-  // has_sums: which are of the compute type alone.
-  explicit BatchNormChunks(const BatchNorm& n, bool has_sums = false)
+  explicit BatchNormChunks(const BatchNorm& n)
+      : BatchNormChunks(n, n.is_identity && !n.accumulate && are_flat(n.operands)) {}
+  BatchNormChunks(const BatchNorm& n, bool plain)
       : norm(n),
         s(n.operands),
         reader(n.operands),
-        is_plain(n.is_identity && !n.accumulate && are_flat(s) &&
-                 !(has_sums && s.dtype != s.compute_dtype)),
+        is_plain(plain),
         item(is_plain ? s.item : s.compute_item),
-        maps(n.table->batch_norm->maps[is_plain ? s.dtype : s.compute_dtype]),
+        kernels(n.table->batch_norm->kernels[is_plain ? s.dtype : s.compute_dtype]),
         longest(is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece),
         at_once(most_rows(n)),
         is_near(s.size() * s.item <= kNear || s.dtype != s.compute_dtype),
@@ -115,10 +115,10 @@ struct BatchNormChunks {
     for (int64_t at = 0, width = s.columns.size; at < n; at += width) visit(at * item, 1);
   }
 
-  void map(const BatchNormMap& kernels, const char* a, const char* b, char* to, int64_t n) {
-    if (row_count == 1 && !is_row) return kernels.chunk(a, b, coefficients, to, n);
+  void map(const BatchNormMap& of, const char* a, const char* b, char* to, int64_t n) {
+    if (row_count == 1 && !is_row) return of.chunk(a, b, coefficients, to, n);
     for_rows(n, [&](int64_t at, int64_t rows) {
-      kernels.rows[is_row](a + at, b + at, coefficients, to + at, rows, width_of(n));
+      of.rows[is_row](a + at, b + at, coefficients, to + at, rows, width_of(n));
     });
   }
 
@@ -131,7 +131,7 @@ struct BatchNormChunks {
     return norm.accumulate ? nullptr : reader.direct(k);
   }
 
-  void normalise(const char* x, char* to, int64_t n) { map(maps.normalise, x, x, to, n); }
+  void normalise(const char* x, char* to, int64_t n) { map(kernels.normalise, x, x, to, n); }
 
   void forward(int64_t n) {
     char* y = target(BatchNorm::kOut);
@@ -158,9 +158,9 @@ struct BatchNormChunks {
     char* dx = target(BatchNorm::kOut);
     char* to = dx ? dx : out;
     if (norm.is_training)
-      map(maps.gradient, p, x, to, n);
+      map(kernels.gradient, p, x, to, n);
     else
-      map(maps.scale, p, p, to, n);
+      map(kernels.scale, p, p, to, n);
     if (!dx) reader.store(BatchNorm::kOut, out, norm.accumulate);
   }
 
@@ -199,25 +199,22 @@ struct BatchNormChunks {
 
 // One thread's sums of p and p (x - mean).
 struct BatchNormSums : BatchNormChunks {
-  const bool is_whole;  // dy and x lie in one piece and are summed as they are
   explicit BatchNormSums(const BatchNorm& n)
-      : BatchNormChunks(n, true),
-        is_whole(n.is_identity && is_piece(BatchNorm::kDy) && is_piece(BatchNorm::kX)) {}
+      : BatchNormChunks(n, n.is_identity && n.operands.is_flat[BatchNorm::kDy] &&
+                               n.operands.is_flat[BatchNorm::kX]) {}
 
-  bool is_piece(int k) const { return s.is_direct[k] && s.is_flat[k]; }
   alignas(64) char lanes[2 * kPiece * sizeof(double)];
   alignas(64) double double_lanes[2 * kPiece];
 
   // Short rows, of n / columns channels: to [2] of each.
   void add_short(int64_t n, double* to) {
-    const char* x = reader.load(BatchNorm::kX, x_buffer);
+    const char* x = read(BatchNorm::kX, x_buffer);
     const char* p = gradient_of_z(x, n);
     const char* one[kCoefficients];
     const int64_t columns = s.columns.size;
     for (int64_t done = 0; done < n; done += columns, to += 2) {
       for (int k = 0; k < used; ++k) one[k] = coefficients[k] + done * s.compute_item;
-      norm.sum_kernels->add_segment(p + done * s.compute_item, x + done * s.compute_item, one,
-                                    columns, to);
+      kernels.add_segment(p + done * item, x + done * item, one, columns, to);
     }
   }
 
@@ -226,11 +223,11 @@ struct BatchNormSums : BatchNormChunks {
     const int64_t outer = s.rows.size / norm.channels, pieces = outer * norm.cuts;
     const int64_t begin = pieces * chunk / norm.chunks, end = pieces * (chunk + 1) / norm.chunks;
     double* to = norm.partial + 2 * chunk * norm.channels + first;
-    if (!is_short && is_whole && norm.cuts == 1) {
+    if (!is_short && is_plain && norm.cuts == 1) {
       go(begin * norm.channels + first, 0, s.columns.size);
-      return norm.sum_kernels->add_channels(
-          reader.direct(BatchNorm::kDy), reader.direct(BatchNorm::kX), coefficients, n, end - begin,
-          norm.channels * s.columns.size, s.columns.size, to, to + norm.channels);
+      return kernels.add_channels(reader.stored(BatchNorm::kDy), reader.stored(BatchNorm::kX),
+                                  coefficients, n, end - begin, norm.channels * s.columns.size,
+                                  s.columns.size, to, to + norm.channels);
     }
     if (!is_short) {
       for (int64_t k = 0; k < n; ++k) {
@@ -259,8 +256,8 @@ struct BatchNormSums : BatchNormChunks {
       for (int64_t column = columns * cut / norm.cuts, m; column < last; column += m) {
         m = std::min(kPiece, last - column);  // whole groups of lanes: no cut that the bits see
         go(row, column, m);
-        const char* x = reader.load(BatchNorm::kX, x_buffer);
-        norm.sum_kernels->add_piece(gradient_of_z(x, m), x, coefficients, m, double_lanes);
+        const char* x = read(BatchNorm::kX, x_buffer);
+        kernels.add_piece(gradient_of_z(x, m), x, coefficients, m, double_lanes);
       }
     }
     norm.table->reduce->fold_each(double_lanes, kLanes, 2, sums);
@@ -280,18 +277,18 @@ struct BatchNormSums : BatchNormChunks {
       step = is_all ? std::min<int64_t>(at_once, kTermsOfLane - terms) : joined;
       const int64_t m = std::min(step, end - row) * n;
       go(row, first, m);
-      const char* x = reader.load(BatchNorm::kX, x_buffer);
+      const char* x = read(BatchNorm::kX, x_buffer);
       const char* p = gradient_of_z(x, m);
       for_rows(m, [&](int64_t at, int64_t count) {
-        norm.sum_kernels->add_rows(p + at, x + at, coefficients, count, width_of(m), lanes, width);
+        kernels.add_rows(p + at, x + at, coefficients, count, width_of(m), lanes, width);
       });
       terms += int(row_count);
       if (terms == kTermsOfLane) {
-        norm.sum_kernels->flush(lanes, double_lanes, 2 * width);
+        kernels.flush(lanes, double_lanes, 2 * width);
         terms = 0;
       }
     }
-    norm.sum_kernels->flush(lanes, double_lanes, 2 * width);
+    kernels.flush(lanes, double_lanes, 2 * width);
     for (int s_ = 0; s_ < 2; ++s_) {
       double* to = norm.partial + (2 * chunk + s_) * norm.channels + first;
       const double* from = double_lanes + s_ * width;
