@@ -13,8 +13,8 @@ from fastact.check.sum_axes import is_over_any, is_sum, term_of
 SUMS = [op for op in fa.ops.values() if is_sum(op) and is_over_any(op)]
 
 # Each way of walking: shape and axes. Long and short rows, one and many blocks of 2048 terms, rows
-# of whole blocks that tasks share, wide, narrow and tall columns, terms in pieces, few terms of many
-# outputs.
+# of whole blocks that tasks share, wide, narrow and tall columns, terms in pieces, few terms of
+# many outputs.
 CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((70_001,), (0,)),
     ((40, 5003), (1,)),

@@ -1,6 +1,7 @@
 """batch_norm and norm_apply: values, running statistics and gradients, of any layout."""
 
 import doctest
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,17 +112,16 @@ def test_against_torch_in_float64(dtype, many_threads, shape, axis, layout, trai
 
 
 @shapes
-def test_same_bits_for_any_threads(shape, axis):
-    x, dy = draw(shape, np.float32, 4), draw(shape, np.float32, 5)
-    weight, bias, *_ = parameters(shape[axis], np.float32)
+@pytest.mark.parametrize("activation", ["identity", "mish"])
+def test_same_bits_for_any_threads(dtype, shape, axis, activation):
+    x, dy = draw(shape, dtype, 4), draw(shape, dtype, 5)
+    weight, bias, *_ = parameters(shape[axis], dtype)
+    how = {"channel_axis": axis, "activation": activation}
     results = []
     for threads in (1, 2, 5):
         with fa.num_threads(threads):
-            y, saved = fa.batch_norm.forward(
-                x, None, None, weight, bias, True, channel_axis=axis, activation="mish"
-            )
-            back = fa.batch_norm.backward(dy, *saved, True, channel_axis=axis, activation="mish")
-            results.append((y, *back))
+            y, saved = fa.batch_norm.forward(x, None, None, weight, bias, True, **how)
+            results.append((y, *fa.batch_norm.backward(dy, *saved, True, **how)))
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             assert_same_bits(a, b)
@@ -129,15 +129,31 @@ def test_same_bits_for_any_threads(shape, axis):
 
 # Lines of a rest alone, of half the lanes and some, of groups and a rest; and of pieces.
 @pytest.mark.parametrize("columns", [9, 21, 49, 196, 1030, 17_000])
-def test_sums_have_the_same_bits_for_any_layout(isa, columns):
-    """Lines that touch each other are summed as they are, all others in pieces from a buffer."""
-    x, dy = (draw((5, 3, columns), np.float32, seed) for seed in range(2))
+def test_the_same_bits_for_any_layout(isa, dtype, columns):
+    """Lines that touch each other are read as they are, all others in pieces from a buffer."""
+    x, dy = (draw((5, 3, columns), dtype, seed) for seed in range(2))
     apart = LAYOUTS["apart"]
-    _, saved = fa.batch_norm.forward(x, None, None, training=True)
-    sums = fa.batch_norm.backward_reduce(dy, *saved)
-    _, *others = fa.batch_norm.forward(apart(x), None, None, training=True)
-    for a, b in zip(sums, fa.batch_norm.backward_reduce(apart(dy), *others[0]), strict=True):
-        assert_same_bits(a, b)
+    y, saved = fa.batch_norm.forward(x, None, None, training=True)
+    other_y, others = fa.batch_norm.forward(apart(x), None, None, training=True)
+    found = [(y, other_y)]
+    for of in (fa.batch_norm.backward_reduce, partial(fa.batch_norm.backward, training=True)):
+        found += zip(of(dy, *saved), of(apart(dy), *others), strict=True)
+    for a, b in found:
+        if a is not None:
+            assert_same_bits(a, b)
+
+
+@shapes
+def test_added_are_the_bits_of_the_gradient(dtype, shape, axis):
+    """Onto zeros; the sums of what is read as it is do not depend on where dx goes."""
+    x, dy = draw(shape, dtype, 4), draw(shape, dtype, 5)
+    weight, bias, *_ = parameters(shape[axis], dtype)
+    _, saved = fa.batch_norm.forward(x, None, None, weight, bias, True, channel_axis=axis)
+    found = fa.batch_norm.backward(dy, *saved, True, channel_axis=axis)
+    onto = tuple(np.zeros_like(a) for a in found)
+    fa.batch_norm.backward(dy, *saved, True, channel_axis=axis, out=onto, accumulate=True)
+    for a, b in zip(found, onto, strict=True):
+        np.testing.assert_array_equal(a.astype(float), b.astype(float))
 
 
 def test_far_from_zero():

@@ -7,12 +7,11 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// to[i] = f(a[i], b[i]), in the type that T is computed in, for n elements: at least as many as
-// fill a cache line of that. `to` is a, b or disjoint from both. As many at the end are read before
-// any is written: they overlap those before.
-template <class T, class F>
+// to[i] = f(a[i], b[i]), in the type that T is computed in, for n >= kStep elements; kStep: those
+// of a cache line of that type, unless it is given. `to` is a, b or disjoint from both: the last
+// kStep elements may overlap those before, so they are read before any is written.
+template <int kStep, class T, class F>
 FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
-  constexpr int kStep = int(kCacheLine / sizeof(Compute<T>));
   const auto map = [&](const T* of_a, const T* of_b, T* made) FASTACT_INLINED {
     Wide<T, kStep> wide_a, wide_b, wide;
     const Compute<T>*x = wide_a.read(of_a, kStep), *y = wide_b.read(of_b, kStep);
@@ -28,6 +27,10 @@ FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
   for (int64_t i = 0; i < last; i += kStep) map(a + i, b + i, to + i);
   map(last_a, last_b, to + last);
 }
+template <class T, class F>
+FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
+  map_span<int(kCacheLine / sizeof(Compute<T>))>(a, b, to, n, f);
+}
 
 // Elements of 16 bits that are converted, mapped and rounded in registers: as many as leave room
 // for a few coefficients of each.
@@ -36,7 +39,7 @@ constexpr int64_t kInRegisters = 32;
 // to[i] = f(i, a[i], b[i]), in the type that T is computed in, for any n elements, `length` of them
 // at a time; `to` is a, b or disjoint from both.
 template <int64_t length, class T, class F>
-FASTACT_HD void map_columns(const T* a, const T* b, T* to, int64_t n, F f) {
+FASTACT_HD void map_indexed(const T* a, const T* b, T* to, int64_t n, F f) {
   Wide<T, length> wide_a, wide_b, wide;
   for_chunks<length>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
     const Compute<T>*x = wide_a.read(a + i, m), *y = wide_b.read(b + i, m);

@@ -138,13 +138,17 @@ FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
 }
 #endif
 
+// Of 16 bits: float is computed in.
+template <class T>
+constexpr bool is_half = sizeof(T) < sizeof(float);
+
 // A chunk that is read, or written, in the type that is computed in: where it lies, or in a buffer.
 template <class T, int64_t most = kChunk>
 struct Wide {
   Compute<T> buffer[most];
 
   FASTACT_HD const Compute<T>* read(const T* x, int64_t n) {
-    if constexpr (sizeof(T) < sizeof(float)) {
+    if constexpr (is_half<T>) {
       chunk_to_float(x, buffer, n);
       return buffer;
     } else {
@@ -152,13 +156,13 @@ struct Wide {
     }
   }
   FASTACT_HD Compute<T>* to(T* y) {
-    if constexpr (sizeof(T) < sizeof(float))
+    if constexpr (is_half<T>)
       return buffer;
     else
       return y;
   }
   FASTACT_HD void finish(T* y, int64_t n) {
-    if constexpr (sizeof(T) < sizeof(float)) chunk_from_float(buffer, y, n);
+    if constexpr (is_half<T>) chunk_from_float(buffer, y, n);
   }
 };
 

@@ -6,6 +6,7 @@
 #include "common/softmax/softmax.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
+#include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"
 #include "cpu/simd/nontemporal.h"
 
@@ -592,15 +593,24 @@ FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
 
 template <class T, int kind>
 FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums,
-                            double scale_, const NextRows& next, RowsOut dx) {
-  const T scale = T(scale_);
+                            double scale_, const NextRows& next, RowsOut of_dx) {
+  using C = Compute<T>;
+  const C scale = C(scale_);
   for (int64_t j = 0; j < m; ++j) {
     const T *dy = in<T>(of_dy.at + j * of_dy.stride), *y = in<T>(of_y.at + j * of_y.stride);
-    const T sum = T(sums[j]);
-    each(
-        out<T>(dx.at + j * dx.stride), n,
-        [=](int64_t i) FASTACT_INLINED { return gradient_of<T, kind>(dy[i], y[i], sum, scale); },
-        next.of(j));
+    T* const dx = out<T>(of_dx.at + j * of_dx.stride);
+    const C sum = C(sums[j]);
+    const auto of = [=](C v, C w)
+                        FASTACT_INLINED { return gradient_of<C, kind>(v, w, sum, scale); };
+    if constexpr (is_half<T>) {
+      if (n >= kInRegisters)
+        map_span<kInRegisters>(dy, y, dx, n, of);
+      else
+        map_indexed<kInRegisters>(dy, y, dx, n,
+                                  [=](int64_t, C v, C w) FASTACT_INLINED { return of(v, w); });
+    } else {
+      each(dx, n, [=](int64_t i) FASTACT_INLINED { return of(dy[i], y[i]); }, next.of(j));
+    }
   }
 }
 
@@ -663,15 +673,20 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
       factor_of<T>,                                  \
       shift<T>,                                      \
       tile_shift<T>,                                 \
-      sum<T>,                                        \
       tile_sum<T>,                                   \
-      {gradient<T, 0>, gradient<T, 1>},              \
       {tile_gradient<T, 0>, tile_gradient<T, 1>},    \
       weigh<T>,                                      \
       subtract<T>,                                   \
   }
 
+#define FASTACT_GRADIENTS(T)                   \
+  {                                            \
+    sum<T>, { gradient<T, 0>, gradient<T, 1> } \
+  }
+
 extern const SoftmaxTable softmax_table;
-const SoftmaxTable softmax_table = {{FASTACT_SOFTMAX(float), FASTACT_SOFTMAX(double)}};
+const SoftmaxTable softmax_table = {{FASTACT_SOFTMAX(float), FASTACT_SOFTMAX(double)},
+                                    {FASTACT_GRADIENTS(f16), FASTACT_GRADIENTS(bf16),
+                                     FASTACT_GRADIENTS(float), FASTACT_GRADIENTS(double)}};
 
 FASTACT_END_NAMESPACE

@@ -1,14 +1,15 @@
 // The kernels of the softmax family over one block of a row or of neighbouring rows, compiled once
 // per instruction set as core/kernel_table.h.
 //
-// All data are of the compute type and contiguous. Those of one row are n elements; those of a tile
-// of `width` rows lie row by row of the tile, [n][width], so that neighbours in memory are elements
-// of neighbouring rows. Both give the same bits: element i of a block is added to lane i mod
-// kSoftmaxLanes, lanes are of double, and fold in halves.
+// All data are of the compute type, but for those of SoftmaxGradients, and contiguous. Those of one
+// row are n elements; those of a tile of `width` rows lie row by row of the tile, [n][width], so
+// that neighbours in memory are elements of neighbouring rows. Both give the same bits: element i
+// of a block is added to lane i mod kSoftmaxLanes, lanes are of double, and fold in halves.
 #pragma once
 
 #include <cstdint>
 
+#include "common/core/operand.h"
 #include "cpu/core/next_chunk.h"
 
 namespace fastact {
@@ -113,14 +114,9 @@ struct SoftmaxKernels {
   void (*tile_shift)(const char* z, int64_t n, int64_t width, const double* maxima,
                      const double* logs, char* y);
 
-  // sums IN/OUT, one a row, += the sum of a IN (n), or with b of a IN b IN.
-  void (*sum)(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums);
+  // Those of SoftmaxGradients, of a tile.
   void (*tile_sum)(const char* a, const char* b, int64_t n, int64_t width, double* sums);
 
-  // dx OUT of dy IN, y IN and their sum, one a row: [0] scale y (dy - sum), [1] scale (dy - exp(y)
-  // sum), 0 where y is -inf. dx may be dy or y.
-  void (*gradient[2])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums, double scale,
-                      const NextRows& next, RowsOut dx);
   void (*tile_gradient[2])(const char* dy, const char* y, int64_t n, int64_t width,
                            const double* sums, double scale, char* dx);
 
@@ -130,8 +126,20 @@ struct SoftmaxKernels {
   void (*subtract)(const SoftmaxTarget& target, int64_t n, double factor, char* dz);
 };
 
+// Of a block of each of m <= kBand rows, of one dtype.
+struct SoftmaxGradients {
+  // sums IN/OUT, one a row, += the sum of a IN (n), or with b of a IN b IN.
+  void (*sum)(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums);
+
+  // dx OUT of dy IN, y IN and their sum, one a row: [0] scale y (dy - sum), [1] scale (dy - exp(y)
+  // sum), 0 where y is -inf. dx may be dy or y.
+  void (*gradient[2])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums, double scale,
+                      const NextRows& next, RowsOut dx);
+};
+
 struct SoftmaxTable {
   SoftmaxKernels kernels[2];  // float, double
+  SoftmaxGradients gradients[kDTypes];
 };
 
 }  // namespace fastact

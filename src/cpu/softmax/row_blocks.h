@@ -80,6 +80,9 @@ struct RowBlocks {
   // The rows of operand k from `first` on where they lie, if they need no buffer.
   RowsOut rows_at(int k, int64_t first, char* buffer) const {
     if (!s.is_direct[k] || s.rows.count > 1 || reader.bypasses(k)) return {buffer, row_bytes};
+    return stored_rows(k, first);
+  }
+  RowsOut stored_rows(int k, int64_t first) const {
     return {s.row(k, first), s.rows.count ? s.rows.stride[k][0] : 0};
   }
 

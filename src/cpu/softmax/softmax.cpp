@@ -152,6 +152,8 @@ struct Backward : RowBlocks {
   static_assert(kBandBytes <= kSoftmaxBlock * int64_t(sizeof(float)), "one row of several blocks");
 
   const bool by_tiles;
+  const bool is_stored;  // all is read and written where it lies, else in the compute type
+  const SoftmaxGradients& gradients;
   const int64_t width;
   double sums[kTileWidth];
   alignas(64) char dy[kTileBytes / 2], y[kTileBytes / 2];
@@ -159,8 +161,17 @@ struct Backward : RowBlocks {
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
+        is_stored(!a.accumulate && s.rows.count <= 1 && is_there(Softmax::kDy) &&
+                  is_there(Softmax::kOut) && is_there(Softmax::kDx)),
+        gradients(a.gradients[is_stored ? s.dtype : s.compute_dtype]),
         width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1)
                        : std::clamp<int64_t>(kBandBytes / row_bytes, 1, kBand / 2)) {}
+
+  bool is_there(int k) const { return s.has_unit_stride[k] && s.dtypes[k] == s.dtype; }
+
+  const char* read(int k, char* buffer) {
+    return is_stored ? reader.stored(k) : reader.load(k, buffer);
+  }
 
   void band(int64_t first, int64_t m) {
     if (size <= kSoftmaxBlock) {
@@ -169,16 +180,17 @@ struct Backward : RowBlocks {
     }
     double sum = 0.0;
     for_blocks_of(first, [&](int64_t, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, dy);
-      const char* b = job.kind == kSoftmax ? reader.load(Softmax::kOut, y) : nullptr;
-      kernels.sum({a, 0}, {b, 0}, 1, n, &sum);
+      const char* a = read(Softmax::kDy, dy);
+      const char* b = job.kind == kSoftmax ? read(Softmax::kOut, y) : nullptr;
+      gradients.sum({a, 0}, {b, 0}, 1, n, &sum);
     });
     for_blocks_of(first, [&](int64_t column, int64_t n) {
-      const char* a = reader.load(Softmax::kDy, dy);
-      const char* b = reader.load(Softmax::kOut, y);
-      char* const dx = reader.target(Softmax::kDx, dy, job.accumulate);
-      kernels.gradient[job.kind]({a, 0}, {b, 0}, 1, n, &sum, job.scale, after_row(first, column),
-                                 {dx, 0});
+      const char* a = read(Softmax::kDy, dy);
+      const char* b = read(Softmax::kOut, y);
+      char* const dx =
+          is_stored ? reader.stored(Softmax::kDx) : reader.target(Softmax::kDx, dy, job.accumulate);
+      gradients.gradient[job.kind]({a, 0}, {b, 0}, 1, n, &sum, job.scale, after_row(first, column),
+                                   {dx, 0});
       reader.finish(Softmax::kDx, dx, dy, job.accumulate);
     });
   }
@@ -197,13 +209,21 @@ struct Backward : RowBlocks {
     return found;
   }
 
+  RowsIn read_band(int k, int64_t first, int64_t m, char* buffer) {
+    if (!is_stored) return load_band(k, first, m, buffer);
+    const RowsOut found = stored_rows(k, first);
+    return {found.at, found.stride};
+  }
+
   void short_rows(int64_t first, int64_t m) {
-    const RowsIn a = load_band(Softmax::kDy, first, m, dy),
-                 b = load_band(Softmax::kOut, first, m, y);
-    const RowsOut to = job.accumulate ? RowsOut{dy, row_bytes} : rows_at(Softmax::kDx, first, dy);
+    const RowsIn a = read_band(Softmax::kDy, first, m, dy),
+                 b = read_band(Softmax::kOut, first, m, y);
+    const RowsOut to = is_stored        ? stored_rows(Softmax::kDx, first)
+                       : job.accumulate ? RowsOut{dy, row_bytes}
+                                        : rows_at(Softmax::kDx, first, dy);
     std::fill(sums, sums + m, 0.0);
-    kernels.sum(a, job.kind == kSoftmax ? b : RowsIn{}, m, size, sums);
-    kernels.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
+    gradients.sum(a, job.kind == kSoftmax ? b : RowsIn{}, m, size, sums);
+    gradients.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
     if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
 
@@ -285,6 +305,7 @@ void plan_softmax(Softmax* job, const KernelTable* table, int count, const Opera
                   const int* dtypes, const bool* reduced, bool in_order) {
   plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
   job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
+  job->gradients = table->softmax->gradients;
 }
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {

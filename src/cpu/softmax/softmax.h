@@ -37,6 +37,7 @@ struct Softmax {
 
   StridedOperands operands;
   const SoftmaxKernels* kernels;
+  const SoftmaxGradients* gradients;  // [kDTypes]
   int kind;
   int mask_kind;  // of SoftmaxKernels::prepare
   double scale;

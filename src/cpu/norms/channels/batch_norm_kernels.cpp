@@ -52,7 +52,7 @@ void map_chunk(const char* from_a, const char* from_b, const char* const* all, c
                int64_t n) {
   using C = Compute<T>;
   const Map map(OfChannel<C>{all, 0});
-  map_columns<kChunk>(elements<T>(from_a), elements<T>(from_b), reinterpret_cast<T*>(to), n,
+  map_indexed<kChunk>(elements<T>(from_a), elements<T>(from_b), reinterpret_cast<T*>(to), n,
                       [=](int64_t, C x, C y) FASTACT_INLINED { return map(x, y); });
 }
 
@@ -69,13 +69,13 @@ void map_segments(const char* from_a, const char* from_b, const char* const* all
 }
 
 // Several rows at once, whose coefficients are read once.
-template <class Map, int64_t kRows, class T>
+template <class Map, class T>
 FASTACT_HD void map_some(const T* a, const T* b, const char* const* all, T* to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const Map map(OfChannel<T>{all, i});
 #pragma GCC unroll 8
-    for (int k = 0; k < kRows; ++k) to[k * n + i] = map(a[k * n + i], b[k * n + i]);
+    for (int k = 0; k < kRowsAtOnce; ++k) to[k * n + i] = map(a[k * n + i], b[k * n + i]);
   }
 }
 
@@ -86,11 +86,11 @@ void map_rows(const char* from_a, const char* from_b, const char* const* all, ch
   const T *a = elements<T>(from_a), *b = elements<T>(from_b);
   T* made = reinterpret_cast<T*>(to);
   int64_t r = 0;
-  if constexpr (sizeof(T) >= sizeof(float))
+  if constexpr (!is_half<T>)
     for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce)
-      map_some<Map, kRowsAtOnce>(a + r * n, b + r * n, all, made + r * n, n);
+      map_some<Map>(a + r * n, b + r * n, all, made + r * n, n);
   for (; r < rows; ++r)
-    map_columns<kInRegisters>(a + r * n, b + r * n, made + r * n, n,
+    map_indexed<kInRegisters>(a + r * n, b + r * n, made + r * n, n,
                               [=](int64_t i, C x, C y)
                                   FASTACT_INLINED { return Map(OfChannel<C>{all, i})(x, y); });
 }
@@ -254,7 +254,7 @@ FASTACT_HD void add_some(const T* p, const T* x, const char* const* all, int64_t
                          Compute<T>* product) {
   using C = Compute<T>;
   const C *high = elements<C>(all[kHigh]), *low = elements<C>(all[kLow]);
-  if constexpr (sizeof(T) < sizeof(float)) {
+  if constexpr (is_half<T>) {
     Wide<T, kInRegisters> of_p, of_x;
     for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
       C s[kInRegisters], q[kInRegisters];

@@ -17,7 +17,7 @@ enum BatchCoefficient : int { kHigh, kLow, kScale, kOffset, kMeanP, kSlope, kCoe
 // Terms that a lane of the compute type takes before it is added to one of double.
 constexpr int kTermsOfLane = 8;
 
-constexpr int64_t kRowsAtOnce = 8;     // whose coefficients are read once
+constexpr int64_t kRowsAtOnce = 8;     // whose coefficients are read once, but for maps of 16 bits
 constexpr int64_t kLeastSegment = 16;  // elements: a cache line of every compute type
 
 // to OUT = f(a IN, b IN), of which it is one or disjoint from both; f takes one of them or both.

@@ -46,6 +46,7 @@ struct BatchNormChunks {
         is_plain(plain),
         item(is_plain ? s.item : s.compute_item),
         kernels(n.table->batch_norm->kernels[is_plain ? s.dtype : s.compute_dtype]),
+        // What needs no buffer is as long as it likes.
         longest(is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece),
         at_once(most_rows(n)),
         is_near(s.size() * s.item <= kNear || s.dtype != s.compute_dtype),
@@ -107,8 +108,8 @@ struct BatchNormChunks {
   int64_t width_of(int64_t n) const { return row_count > 1 ? s.columns.size : n; }
 
   // Visits the rows of a chunk: from which element on, how many. Together they take their
-  // coefficients once, but beyond the caches the hardware's prefetcher does not follow eight:
-  // unless they lie in a buffer.
+  // coefficients once, but beyond the caches the hardware's prefetcher does not follow eight. 16
+  // bits lie in a buffer, or are mapped row by row in one call.
   template <class Visit>
   void for_rows(int64_t n, Visit visit) const {
     if (is_near || row_count == 1 || s.is_channel_outer) return visit(0, row_count);

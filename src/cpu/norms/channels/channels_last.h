@@ -25,8 +25,9 @@
 // <= 2^15 m2 (float64, of two passes: Q ~ m2). The sums of backward are of the compute type over
 // eight rows and of double beyond.
 //
-// Beyond the caches the rows go one after the other, because the hardware's prefetcher does not
-// follow eight. Measurements, and what was tried and rejected: docs/design/norms.md.
+// Beyond the caches the rows that are mapped go one after the other, because the hardware's
+// prefetcher does not follow eight; 16 bits are converted as they go. Measurements, and what was
+// tried and rejected: docs/design/norms.md.
 #pragma once
 
 #include "cpu/norms/rows/plan.h"

@@ -47,9 +47,10 @@ struct ChannelsLastPass {
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const ChannelsLastKernels& kernels;
   const int64_t channels, group, pixels;
-  const int64_t joined;   // pixels of a row; 1: rows are pieces of pixels
-  const bool is_far;      // the hardware's prefetcher is needed, which does not follow eight rows
-  const bool goes_apart;  // so kernels take one row at a time, unless all lies in a buffer
+  const int64_t joined;  // pixels of a row; 1: rows are pieces of pixels
+  // Rows are mapped one after the other: the hardware's prefetcher is needed, which does not follow
+  // eight. 16 bits lie in a buffer, or go one by one anyway.
+  const bool goes_apart;
   NormParameterReader weight, bias;
   ChunkReader reader;
   int64_t example = 0, first_group = 0, groups = 0;
@@ -67,8 +68,7 @@ struct ChannelsLastPass {
         group(a.parameters_per_row),
         pixels(a.pixels),
         joined(pixels_of_row(a.operands.columns.size)),
-        is_far(a.operands.size() * a.operands.item > kNear),
-        goes_apart(is_far && s.dtype == s.compute_dtype),
+        goes_apart(s.size() * s.item > kNear && s.dtype == s.compute_dtype),
         weight(a, Norm::kWeight, 1.0),
         bias(a, Norm::kBias, -0.0),
         reader(a.operands) {}
@@ -158,7 +158,8 @@ struct ChannelsLastPass {
   }
   int64_t pitch(const RowPiece& piece) const { return (joined > 1 ? piece.n : channels) * s.item; }
 
-  // The rows of operand k in the compute type, in `buffer` (kPiece) unless they need not be copied.
+  // The rows of operand k in the type that the kernels take, in `buffer` (kPiece) unless they need
+  // not be copied.
   void load(int k, const RowPiece& piece, char* buffer, PieceRows<const char>* rows) {
     if (is_plain(k)) return rows->set(plain(k, piece), piece, pitch(piece));
     const int64_t width = piece.n * s.compute_item;
@@ -168,7 +169,7 @@ struct ChannelsLastPass {
     });
   }
 
-  // Where they are written: in `buffer` unless they need be neither converted, moved nor added.
+  // Where they are written: where they lie, or in `buffer`, of the compute type.
   void target(int k, const RowPiece& piece, bool accumulate, char* buffer, PieceRows<char>* rows) {
     rows->is_own = accumulate || !is_plain(k);
     if (rows->is_own)

@@ -49,7 +49,7 @@ void normalise_rows(const char* const* from, int64_t n, const char* const* coeff
   };
   if constexpr (is_half<T>) {
     for (int k = 0; k < kRows; ++k)
-      map_columns<kInRegisters>(x.at[k], x.at[k], z.at[k], n,
+      map_indexed<kInRegisters>(x.at[k], x.at[k], z.at[k], n,
                                 [=](int64_t i, C v, C)
                                     FASTACT_INLINED { return of(v, high[i], low[i], i); });
   } else {
@@ -137,7 +137,7 @@ void finish_rows(const char* const* from_p, const char* const* from_x, int64_t n
     return input_gradient(product * w[i], (v - mean[i]) * rstd[i], rstd[i], mean_g[i], mean_gx[i]);
   };
   if constexpr (is_half<T>) {
-    for (int k = 0; k < kRows; ++k) map_columns<kInRegisters>(p.at[k], x.at[k], dx.at[k], n, of);
+    for (int k = 0; k < kRows; ++k) map_indexed<kInRegisters>(p.at[k], x.at[k], dx.at[k], n, of);
   } else {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {

@@ -1,8 +1,9 @@
 // The kernels of the norms whose channels come last, over some rows of a tile of columns, of any
 // dtype; compiled once per instruction set as core/kernel_table.h.
 //
-// The coefficients of the channels are rows themselves, one element a column, of the compute type,
-// and stay in registers for all rows of a call. The formulas are those of common/norms/norms.h.
+// The coefficients of the channels are rows themselves, one element a column, of the compute type.
+// They stay in registers for all rows of a call, but for those of 16 bits, which are converted, and
+// so go one after the other. The formulas are those of common/norms/norms.h.
 #pragma once
 
 #include <cstdint>
