@@ -119,7 +119,7 @@ def test_same_bits(op, dtype, shape, axes, kind):
 
 
 @pytest.mark.parametrize("terms", [1, 2, 7, 31, 33, 255, 256, 2048, 2049, 70_000])
-@each_pair("both", "weights")
+@each_pair("both", "weights", "where")
 def test_same_bits_in_every_layout(op, dtype, terms, kind):
     """A set of values and weights has one result, whatever lies beside it, and how."""
     row = draw(op, dtype, (terms,))
@@ -134,7 +134,7 @@ def test_same_bits_in_every_layout(op, dtype, terms, kind):
         assert_same_bits(op(rows.T.copy(), 0, **columns), np.full(n, y))
         turned = {name: a[:, ::-1].copy()[:, ::-1] for name, a in beside.items()}
         assert_same_bits(op(rows[:, ::-1].copy()[:, ::-1], 1, **turned), np.full(n, y))
-        if op not in WEIGHTED:
+        if "weights" not in made:
             continue
         along = {**beside, "weights": made["weights"][None]}
         assert_same_bits(op(rows, 1, **along), np.full(n, y))

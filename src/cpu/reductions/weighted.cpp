@@ -277,7 +277,7 @@ struct WeightedInputs : BlockSource {
     const auto add_rows = [&](int64_t row, int64_t step, int64_t rows, int64_t width,
                               int64_t lane) {
       const auto rows_of = [&](const Source& of) -> WeightedRows {
-        const int64_t ahead = are_joined ? kAhead : of.offsets[1] - of.offsets[0];
+        const int64_t ahead = are_joined ? kAhead : terms > 1 ? of.offsets[1] - of.offsets[0] : 0;
         return {of.at, of.offsets + row, is_far && !of.is_staged ? ahead : 0};
       };
       kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,

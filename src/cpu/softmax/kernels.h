@@ -114,7 +114,7 @@ struct SoftmaxKernels {
   void (*tile_shift)(const char* z, int64_t n, int64_t width, const double* maxima,
                      const double* logs, char* y);
 
-  // Those of SoftmaxGradients, of a tile.
+  // As SoftmaxGradients has them, of a tile.
   void (*tile_sum)(const char* a, const char* b, int64_t n, int64_t width, double* sums);
 
   void (*tile_gradient[2])(const char* dy, const char* y, int64_t n, int64_t width,

@@ -161,13 +161,14 @@ struct Backward : RowBlocks {
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
-        is_stored(!a.accumulate && s.rows.count <= 1 && is_there(Softmax::kDy) &&
-                  is_there(Softmax::kOut) && is_there(Softmax::kDx)),
+        is_stored(!a.accumulate && s.rows.count <= 1 && has_rows(Softmax::kDy) &&
+                  has_rows(Softmax::kOut) && has_rows(Softmax::kDx)),
         gradients(a.gradients[is_stored ? s.dtype : s.compute_dtype]),
         width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1)
                        : std::clamp<int64_t>(kBandBytes / row_bytes, 1, kBand / 2)) {}
 
-  bool is_there(int k) const { return s.has_unit_stride[k] && s.dtypes[k] == s.dtype; }
+  // Operand k has contiguous rows of the first one's dtype.
+  bool has_rows(int k) const { return s.has_unit_stride[k] && s.dtypes[k] == s.dtype; }
 
   const char* read(int k, char* buffer) {
     return is_stored ? reader.stored(k) : reader.load(k, buffer);

@@ -12,9 +12,6 @@ const T* coefficient(const char* const* coefficients, int which) {
   return reinterpret_cast<const T*>(coefficients[which]);
 }
 
-template <class T>
-constexpr bool is_half = sizeof(T) < sizeof(float);
-
 // Pointers to kRows rows.
 template <class T, int kRows>
 struct Rows {
