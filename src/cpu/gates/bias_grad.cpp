@@ -17,10 +17,10 @@ int operand_of_sum(const Gates& g, int k) {
 // Columns of a task: all their gradients are still in the second-level cache when they are
 // added up, if the rows are not too many for that.
 int64_t tile_of(int kind, int64_t compute_item, int64_t rows, int64_t columns) {
-  const int64_t most = kMostColumns / kSavedOf[kind] / 16 * 16;
+  const int64_t most = kMostColumns / kSavedOf[kind] / kGateStep * kGateStep;
   const int64_t fit = kL2Bytes / (rows * kSavedOf[kind] * compute_item);  // columns in the cache
   const int64_t tiles = ceil_div(columns, fit >= kNarrowTile ? std::min(fit, most) : most);
-  return std::min(columns, ceil_div(ceil_div(columns, tiles), 16) * 16);
+  return std::min(columns, ceil_div(ceil_div(columns, tiles), kGateStep) * kGateStep);
 }
 
 // How the lanes of one block are divided: among `count` parts, in spans of `lanes` lanes. With long

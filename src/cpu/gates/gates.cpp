@@ -36,10 +36,6 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
   g->backward = backward;
   g->accumulate = accumulate;
   g->columns = a.state.shape[last];
-  const bool is_double = g->compute_dtype == kF64, adds = a.recurrent.data;
-  g->kernel = !backward ? table->gate->forward[kind][is_double][adds][a.gates_out.data != nullptr]
-              : recomputes ? table->gate->recompute[kind][is_double][adds]
-                           : table->gate->backward[kind][is_double];
   std::copy_n(a.gate_order, kMostGates, g->gate_order);
 
   struct Array {
@@ -75,6 +71,8 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
   g->is_joined = g->columns < kFewColumns && g->rows > 1;
   g->moves = g->is_joined;
   g->lacks = false;
+  // A kernel converts 16-bit arrays itself where it can read and write all of them.
+  bool converts = g->item < g->compute_item && !g->is_joined && !accumulate;
   for (const Array& array : all) {
     const Operand& x = array.operand;
     const bool is_out = is_gate_output(backward, array.index);
@@ -95,6 +93,7 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
     const bool has_run = column == g->item || (g->columns == 1 && array.count == 1);
     s.is_dense = has_run && bits % uintptr_t(g->item) == 0;
     s.is_direct = s.is_dense && g->item == g->compute_item;
+    converts &= s.is_dense;
     g->moves |= !s.is_direct || (accumulate && is_out);
     for (int k = 0; k < array.count; ++k) {
       const int position = array.is_ordered ? a.gate_order[k] : k;
@@ -102,6 +101,15 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
       g->operands[array.index + k] = s;
     }
   }
+
+  const bool adds = a.recurrent.data;
+  const auto kernel = [&](int stored) {
+    return !backward    ? table->gate->forward[kind][stored][adds][a.gates_out.data != nullptr]
+           : recomputes ? table->gate->recompute[kind][stored][adds]
+                        : table->gate->backward[kind][stored];
+  };
+  g->kernel = kernel(g->compute_dtype);
+  g->converting = converts ? kernel(dtype) : nullptr;
 
   g->biases = reads_sums || backward ? saved : 0;
   for (int k = 0; k < g->biases; ++k) {

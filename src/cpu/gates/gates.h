@@ -4,8 +4,9 @@
 // is the same array from another column on, and nothing is ever gathered to be taken apart. All
 // axes but the last are rows. Each array has its own strides, so that one step of a sequence, or a
 // slice of the gates, is read where it lies. The kernels (gates/kernels.h) run over rows of
-// columns. 16-bit arrays, strided columns, outputs that are added to, and short rows (which are
-// joined) pass through buffers of kGatePiece elements that stay in the first-level cache.
+// columns. Strided columns, outputs that are added to, and short rows (which are joined) pass
+// through buffers of kGatePiece elements that stay in the first-level cache. So do all operands of
+// 16 bits where one of them does; else a kernel converts them.
 //
 // Both biases are added up once for each thread and tile of columns, and are a single row for the
 // kernels. Where there is none it is a row of -0, which changes nothing that it is added to.
@@ -56,7 +57,8 @@ struct Gates {
   };
 
   const ConvertKernels* kernels;
-  GateKernel kernel;
+  GateKernel kernel;      // of the compute type
+  GateKernel converting;  // of 16-bit operands, which then need no buffers; null: they do
   int kind, dtype, compute_dtype;
   int64_t item, compute_item;  // bytes of an element, and of one in the compute type
   bool backward, accumulate;

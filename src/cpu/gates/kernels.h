@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/core/operand.h"
 #include "common/gates/cells.h"
 
 namespace fastact {
@@ -31,15 +32,22 @@ enum GateIndex : int {
 struct GateRows {
   char* data[kGateOperands];
   int64_t step[kGateOperands];
+  // Backward of 16 bits OUT: what the outputs were before they were rounded, for sums; [row][column].
+  float* made[kGateOperands];
 };
 
 using GateKernel = void (*)(const GateRows& rows, int64_t count, int64_t columns);
 
-// Of float and of double. An output is an input or disjoint from all of them.
+// Columns that a kernel of 16-bit operands converts at once: it takes a multiple of these.
+constexpr int64_t kGateStep = 32;
+
+// By the type in which operands are stored, those of 16 bits null where a processor has no
+// instruction for their conversion; a bias is of the type that is computed in. An output is
+// an input or disjoint from all of them.
 struct GateTable {
-  GateKernel forward[kGateKinds][2][2][2];  // [type][adds a recurrent projection][saves gates]
-  GateKernel backward[kGateKinds][2];       // [type]
-  GateKernel recompute[kGateKinds][2][2];   // [type][adds a recurrent projection]
+  GateKernel forward[kGateKinds][kDTypes][2][2];  // [adds a recurrent projection][saves gates]
+  GateKernel backward[kGateKinds][kDTypes];
+  GateKernel recompute[kGateKinds][kDTypes][2];  // [adds a recurrent projection]
 };
 
 }  // namespace fastact

@@ -25,12 +25,15 @@ class GateTiles {
       memset(buffers[kCellGradient], 0, sizeof buffers[0]);
   }
 
-  int64_t most_columns() const { return g.moves || g.lacks ? kGatePiece : kColumns; }
+  int64_t most_columns() const {
+    return (g.moves && !g.converting) || g.backward ? kGatePiece : kColumns;
+  }
 
   // Rows first .. first + n, of all columns from `column` on to `end`.
   void run(int64_t first, int64_t n, int64_t column, int64_t end) {
     for (int64_t m; column < end; column += m) {
       m = std::min(most_columns(), end - column);
+      if (g.converting && m > kGateStep) m -= m % kGateStep;
       for (int64_t done = 0; done < n;) done += tile(first + done, n - done, column, m);
     }
   }
@@ -38,17 +41,19 @@ class GateTiles {
   // The longest span of rows, n at most, that is done at once. What was made of it can be found by
   // `made`, until the next one.
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
+    const bool converts = g.converting && columns % kGateStep == 0, moves = g.moves && !converts;
     if (g.axes) n = std::min(n, g.length[g.axes - 1] - row % g.length[g.axes - 1]);
-    if (g.moves) n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
+    if (moves || (converts && g.backward)) n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
     GateRows rows;
     for (int index = 0; index < kStates; ++index) {
       const Gates::GateOperand& s = g.operands[index];
-      rows.data[index] = buffers[index];
-      rows.step[index] = g.moves ? columns : 0;
+      rows.data[index] = converts && is_gate_output(g.backward, index) ? unwanted : buffers[index];
+      rows.step[index] = moves ? columns : 0;
+      rows.made[index] = reinterpret_cast<float*>(buffers[index]);
       if (!s.data) continue;
       at[index] = s.data + offset(s, row) + column * s.column;
-      if (is_direct(index)) {
+      if (converts || is_direct(index)) {
         rows.data[index] = at[index];
         rows.step[index] = g.axes ? s.step[g.axes - 1] / g.item : 0;
       } else if (!is_gate_output(g.backward, index)) {
@@ -60,7 +65,8 @@ class GateTiles {
     if (g.is_joined)
       g.kernel(rows, 1, n * columns);
     else
-      g.kernel(rows, n, columns);
+      (converts ? g.converting : g.kernel)(rows, n, columns);
+    if (!moves) return n;
     for (int index = 0; index < kStates; ++index)
       if (g.operands[index].data && is_gate_output(g.backward, index) && !is_direct(index))
         store(index, n, columns);
@@ -71,7 +77,7 @@ class GateTiles {
     return g.operands[index].is_direct && !g.is_joined &&
            !(g.accumulate && is_gate_output(g.backward, index));
   }
-  // The compute type's values of an output that passed through its buffer, or that is not wanted.
+  // The compute type's values of an output that is not direct, or not wanted.
   const char* made(int index) const { return buffers[index]; }
 
   int64_t offset(const Gates::GateOperand& s, int64_t row) const {
@@ -141,6 +147,7 @@ class GateTiles {
   char* at[kStates];  // where the tile begins
   int64_t bias_column = -1, bias_columns = 0, bias_times = 0;
   alignas(64) char buffers[kStates][kGatePiece * sizeof(double)];
+  alignas(64) char unwanted[kGatePiece * sizeof(double)];  // outputs of 16 bits
   alignas(64) char bias[kMostGates][kColumns * sizeof(double)];
   alignas(64) char stage[kColumns * sizeof(double)];
 };

@@ -145,7 +145,7 @@ constexpr bool is_half = sizeof(T) < sizeof(float);
 // A chunk that is read, or written, in the type that is computed in: where it lies, or in a buffer.
 template <class T, int64_t most = kChunk>
 struct Wide {
-  Compute<T> buffer[most];
+  alignas(64) Compute<T> buffer[most];  // GCC would peel loops over it to align them
 
   FASTACT_HD const Compute<T>* read(const T* x, int64_t n) {
     if constexpr (is_half<T>) {
