@@ -260,12 +260,10 @@ void recompute(const GateRows& rows, int64_t count, int64_t columns) {
 }
 
 // Of a kind of cell, and of a type that is stored.
-#define FASTACT_FORWARD_OF(Kind, T)                                      \
-  {                                                                      \
-    {forward<Kind<Compute<T>>, T, false, false>,                         \
-     forward<Kind<Compute<T>>, T, false, true>},                         \
-    {forward<Kind<Compute<T>>, T, true, false>,                          \
-     forward<Kind<Compute<T>>, T, true, true>},                          \
+#define FASTACT_FORWARD_OF(Kind, T)                                                            \
+  {                                                                                            \
+      {forward<Kind<Compute<T>>, T, false, false>, forward<Kind<Compute<T>>, T, false, true>}, \
+      {forward<Kind<Compute<T>>, T, true, false>, forward<Kind<Compute<T>>, T, true, true>},   \
   }
 #define FASTACT_BACKWARD_OF(Kind, T) backward<Kind<Compute<T>>, T>
 #define FASTACT_RECOMPUTE_OF(Kind, T) \

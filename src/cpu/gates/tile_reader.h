@@ -43,7 +43,8 @@ class GateTiles {
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     const bool converts = g.converting && columns % kGateStep == 0, moves = g.moves && !converts;
     if (g.axes) n = std::min(n, g.length[g.axes - 1] - row % g.length[g.axes - 1]);
-    if (moves || (converts && g.backward)) n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
+    if (moves || (converts && g.backward))
+      n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
     GateRows rows;
     for (int index = 0; index < kStates; ++index) {

@@ -40,7 +40,7 @@ struct Losses : RowStatistics {
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
-  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows) {}
+  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows, false) {}
 
   // Whether every class takes part in the loss of a row.
   bool is_spread() const { return job.has_probabilities || job.label_smoothing != 0.0; }
@@ -172,7 +172,7 @@ struct Losses : RowStatistics {
     }
     for_blocks([&](int64_t column, int64_t n) {
       reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
-      kernels.tile_exponentials(tile, n, m, maxima, factors, tile);
+      tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
       for (int64_t j = 0; j < m; ++j) finish_in_tile(row, j, m, column, n, g[j], target[j]);
       reader.store_tile(Softmax::kDLogits, row, m, column, n, tile, job.accumulate);
     });

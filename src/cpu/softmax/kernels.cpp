@@ -134,13 +134,39 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
   beside.end();
 }
 
-// y[i][j] = f(i * width + j, j)
-template <class T, class F>
-FASTACT_HD void each_of_tile(T* y, int64_t n, int64_t width, F f) {
+// The elements of a tile of T, in the type that is computed in: those of number i of all its rows,
+// where they lie or converted.
+template <class T>
+struct TileIn {
+  const RowsIn rows;
+  const int64_t width;
+  Wide<T, kTileWidth> wide;
+  TileIn(const RowsIn& r, int64_t w) : rows(r), width(w) {}
+  FASTACT_HD const Compute<T>* read(int64_t i) {
+    return wide.read(in<T>(rows.at + i * rows.stride), width);
+  }
+};
+template <class T>
+struct TileOut {
+  const RowsOut rows;
+  const int64_t width;
+  Wide<T, kTileWidth> wide;
+  TileOut(const RowsOut& r, int64_t w) : rows(r), width(w) {}
+  FASTACT_HD Compute<T>* at(int64_t i) { return wide.to(out<T>(rows.at + i * rows.stride)); }
+  FASTACT_HD void finish(int64_t i) { wide.finish(out<T>(rows.at + i * rows.stride), width); }
+};
+
+// y[i][j] = f(x[i][j], j), x of T and y of U.
+template <class T, class U, class F>
+FASTACT_HD void map_tile(RowsIn x, int64_t n, int64_t width, RowsOut y, F f) {
+  TileIn<T> from(x, width);
+  TileOut<U> to(y, width);
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t first = i * width;
+    const Compute<T>* const of = from.read(i);
+    Compute<U>* const made = to.at(i);
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) y[first + j] = f(first + j, j);
+    for (int64_t j = 0; j < width; ++j) made[j] = f(of[j], j);
+    to.finish(i);
   }
 }
 
@@ -200,9 +226,9 @@ FASTACT_HD T largest(const T* z, int64_t n) {
 }
 
 template <class T>
-FASTACT_HD bool has_nan(const T* z, int64_t n, int64_t step) {
+FASTACT_HD bool has_nan(const T* z, int64_t n) {
   bool found = false;
-  for (int64_t i = 0; i < n; ++i) found |= z[i * step] != z[i * step];
+  for (int64_t i = 0; i < n; ++i) found |= z[i] != z[i];
   return found;
 }
 
@@ -281,7 +307,7 @@ template <class T, bool apart>
 void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
   const T max = T(stats->max[j]);
   if (!(magnitude(max) < T(kInfinity))) {
-    stats->rest[j] = has_nan(z, n, 1) ? __builtin_nan("") : 0.0;
+    stats->rest[j] = has_nan(z, n) ? __builtin_nan("") : 0.0;
     stats->ones[j] = apart;
     each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
@@ -367,55 +393,65 @@ struct TileReferences {
       are_near &= is_near(max[j]);
     }
   }
-  // finish(exponential, at, row) of all of a tile.
+  // y OUT (width) = finish(exponential, z, row) of z IN, one of each row.
   template <class F>
-  FASTACT_HD void map(const T* z, int64_t n, int64_t width, T* y, F finish) const {
+  FASTACT_HD void map(const T* z, int64_t width, T* y, F finish) const {
     if (are_near) {
-      each_of_tile(y, n, width, [&](int64_t i, int64_t j) FASTACT_INLINED {
-        return finish(exp_near(z[i], SoftmaxReference<T>{limit[j], magic[j]}), i, j);
-      });
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j)
+        y[j] = finish(exp_near(z[j], SoftmaxReference<T>{limit[j], magic[j]}), z[j], j);
     } else {
-      each_of_tile(y, n, width, [&](int64_t i, int64_t j) FASTACT_INLINED {
-        const T near = exp_near(z[i], SoftmaxReference<T>{limit[j], magic[j]});
-        const T far = exp_far(z[i], max[j]);
-        return finish(magnitude(max[j]) <= T(kNearMaximum) ? near : far, i, j);
-      });
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) {
+        const T near = exp_near(z[j], SoftmaxReference<T>{limit[j], magic[j]});
+        const T far = exp_far(z[j], max[j]);
+        y[j] = finish(magnitude(max[j]) <= T(kNearMaximum) ? near : far, z[j], j);
+      }
     }
   }
 };
 
 template <class T, bool apart>
-void tile_block(const char* z_, int64_t n, int64_t width, char* exponentials, TileStats* stats) {
-  const T* z = in<T>(z_);
-  T* e = out<T>(exponentials);
-  TileReferences<T> references;
-  T* max = references.max;
-  for (int64_t j = 0; j < width; ++j) max[j] = T(-kInfinity);
-  for (int64_t i = 0; i < n; ++i)
+void tile_block(RowsIn z_, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats) {
+  using C = Compute<T>;
+  TileIn<T> z(z_, width);
+  TileReferences<C> references;
+  C* max = references.max;
+  for (int64_t j = 0; j < width; ++j) max[j] = C(-kInfinity);
+  for (int64_t i = 0; i < n; ++i) {
+    const C* at = z.read(i);
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j)
-      max[j] = z[i * width + j] > max[j] ? z[i * width + j] : max[j];
-  alignas(64) T ones[kTileWidth] = {};
-  if (apart)
-    for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < width; ++j) max[j] = at[j] > max[j] ? at[j] : max[j];
+  }
+  alignas(64) C ones[kTileWidth] = {};
+  for (int64_t i = 0; apart && i < n; ++i) {
+    const C* at = z.read(i);
 #pragma omp simd
-      for (int64_t j = 0; j < width; ++j) ones[j] += z[i * width + j] == max[j] ? T(1) : T(0);
+    for (int64_t j = 0; j < width; ++j) ones[j] += at[j] == max[j] ? C(1) : C(0);
+  }
   bool are_finite = true;
   for (int64_t j = 0; j < width; ++j) {
     stats->max[j] = double(max[j]), stats->ones[j] = double(ones[j]);
-    are_finite &= magnitude(max[j]) < T(kInfinity);
+    are_finite &= magnitude(max[j]) < C(kInfinity);
   }
-  for (int64_t j = 0; !are_finite && j < width; ++j)  // before z may be written
-    stats->rest[j] = has_nan(z + j, n, width) ? __builtin_nan("") : 0.0;
+  if (!are_finite) {  // before z may be written
+    for (int64_t j = 0; j < width; ++j) stats->rest[j] = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+      const C* at = z.read(i);
+      for (int64_t j = 0; j < width; ++j)
+        if (at[j] != at[j]) stats->rest[j] = __builtin_nan("");
+    }
+  }
   references.set(width);
-  references.map(z, n, width, e, [=](T value, int64_t i, int64_t j) FASTACT_INLINED {
-    return apart && z[i] == max[j] ? T(0) : value;
-  });
   TileLanes sums(n, width);
   for (int64_t i = 0; i < n; ++i) {
+    C* const e = out<C>(exponentials.at + i * exponentials.stride);
+    references.map(z.read(i), width, e, [=](C value, C of, int64_t j) FASTACT_INLINED {
+      return apart && of == max[j] ? C(0) : value;
+    });
     double* lane = sums.of(i);
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) lane[j] += double(e[i * width + j]);
+    for (int64_t j = 0; j < width; ++j) lane[j] += double(e[j]);
   }
   const double* sum = sums.fold();
   for (int64_t j = 0; j < width; ++j)
@@ -487,14 +523,21 @@ void scale(RowsIn exponentials, int64_t m, int64_t n, const double* factors, Row
   }
 }
 
+// Numbers of the rows of a tile, in the type that is computed in.
+template <class C>
+struct TileNumbers {
+  alignas(64) C of[kTileWidth];
+  FASTACT_HD TileNumbers(const double* numbers, int64_t width) {
+    for (int64_t j = 0; j < width; ++j) of[j] = C(numbers[j]);
+  }
+};
+
 template <class T>
-void tile_scale(const char* exponentials, int64_t n, int64_t width, const double* factors,
-                char* y) {
-  const T* e = in<T>(exponentials);
-  T factor[kTileWidth];
-  for (int64_t j = 0; j < width; ++j) factor[j] = T(factors[j]);
-  each_of_tile(out<T>(y), n, width,
-               [=, &factor](int64_t i, int64_t j) FASTACT_INLINED { return e[i] * factor[j]; });
+void tile_scale(RowsIn exponentials, int64_t n, int64_t width, const double* factors, RowsOut y) {
+  using C = Compute<T>;
+  const TileNumbers<C> factor(factors, width);
+  map_tile<C, T>(exponentials, n, width, y,
+                 [&](C e, int64_t j) FASTACT_INLINED { return e * factor.of[j]; });
 }
 
 template <class T>
@@ -511,14 +554,20 @@ FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double f
 }
 
 template <class T>
-void tile_exponentials(const char* z, int64_t n, int64_t width, const double* maxima,
-                       const double* factors, char* y) {
-  TileReferences<T> references;
-  T factor[kTileWidth];
-  for (int64_t j = 0; j < width; ++j) references.max[j] = T(maxima[j]), factor[j] = T(factors[j]);
+void tile_exponentials(RowsIn z, int64_t n, int64_t width, const double* maxima,
+                       const double* factors, RowsOut y) {
+  using C = Compute<T>;
+  const TileNumbers<C> factor(factors, width);
+  TileReferences<C> references;
+  for (int64_t j = 0; j < width; ++j) references.max[j] = C(maxima[j]);
   references.set(width);
-  references.map(in<T>(z), n, width, out<T>(y),
-                 [&](T value, int64_t, int64_t j) FASTACT_INLINED { return value * factor[j]; });
+  TileIn<T> from(z, width);
+  TileOut<T> to(y, width);
+  for (int64_t i = 0; i < n; ++i) {
+    references.map(from.read(i), width, to.at(i),
+                   [&](C value, C, int64_t j) FASTACT_INLINED { return value * factor.of[j]; });
+    to.finish(i);
+  }
 }
 
 // Of T(lse), as exp_near and exp_far take it.
@@ -539,13 +588,12 @@ void shift(RowsIn rows, int64_t m, int64_t n, const double* maxima, const double
 }
 
 template <class T>
-void tile_shift(const char* z_, int64_t n, int64_t width, const double* maxima, const double* logs,
-                char* y) {
-  const T* z = in<T>(z_);
-  T max[kTileWidth], log[kTileWidth];
-  for (int64_t j = 0; j < width; ++j) max[j] = T(maxima[j]), log[j] = T(logs[j]);
-  each_of_tile(out<T>(y), n, width, [=, &max, &log](int64_t i, int64_t j) FASTACT_INLINED {
-    return (z[i] - max[j]) - log[j];
+void tile_shift(RowsIn z, int64_t n, int64_t width, const double* maxima, const double* logs,
+                RowsOut y) {
+  using C = Compute<T>;
+  const TileNumbers<C> max(maxima, width), log(logs, width);
+  map_tile<T, T>(z, n, width, y, [&](C value, int64_t j) FASTACT_INLINED {
+    return (value - max.of[j]) - log.of[j];
   });
 }
 
@@ -559,19 +607,19 @@ void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
 }
 
 template <class T>
-void tile_sum(const char* a_, const char* b_, int64_t n, int64_t width, double* sums) {
-  const T *a = in<T>(a_), *b = in<T>(b_);
+void tile_sum(RowsIn a_, RowsIn b_, int64_t n, int64_t width, double* sums) {
+  TileIn<T> a(a_, width), b(b_, width);
   TileLanes lanes(n, width);
   for (int64_t i = 0; i < n; ++i) {
     double* lane = lanes.of(i);
-    const int64_t first = i * width;
-    if (b) {
+    const Compute<T>* const of_a = a.read(i);
+    if (b_.at) {
+      const Compute<T>* const of_b = b.read(i);
 #pragma omp simd
-      for (int64_t j = 0; j < width; ++j)
-        lane[j] = madd(double(a[first + j]), double(b[first + j]), lane[j]);
+      for (int64_t j = 0; j < width; ++j) lane[j] = madd(double(of_a[j]), double(of_b[j]), lane[j]);
     } else {
 #pragma omp simd
-      for (int64_t j = 0; j < width; ++j) lane[j] += double(a[first + j]);
+      for (int64_t j = 0; j < width; ++j) lane[j] += double(of_a[j]);
     }
   }
   const double* sum = lanes.fold();
@@ -615,15 +663,20 @@ FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, con
 }
 
 template <class T, int kind>
-void tile_gradient(const char* dy_, const char* y_, int64_t n, int64_t width, const double* sums,
-                   double scale_, char* dx) {
-  const T *dy = in<T>(dy_), *y = in<T>(y_);
-  const T scale = T(scale_);
-  T sum[kTileWidth];
-  for (int64_t j = 0; j < width; ++j) sum[j] = T(sums[j]);
-  each_of_tile(out<T>(dx), n, width, [=, &sum](int64_t i, int64_t j) FASTACT_INLINED {
-    return gradient_of<T, kind>(dy[i], y[i], sum[j], scale);
-  });
+void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const double* sums,
+                   double scale_, RowsOut of_dx) {
+  using C = Compute<T>;
+  const C scale = C(scale_);
+  const TileNumbers<C> sum(sums, width);
+  TileIn<T> dy(of_dy, width), y(of_y, width);
+  TileOut<T> dx(of_dx, width);
+  for (int64_t i = 0; i < n; ++i) {
+    const C *a = dy.read(i), *b = y.read(i);
+    C* const to = dx.at(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) to[j] = gradient_of<C, kind>(a[j], b[j], sum.of[j], scale);
+    dx.finish(i);
+  }
 }
 
 // t w of n elements, in double.
@@ -661,20 +714,14 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
   {                                                  \
       {prepare<T, 0>, prepare<T, 1>, prepare<T, 2>}, \
       {block<T, false>, block<T, true>},             \
-      {tile_block<T, false>, tile_block<T, true>},   \
       merge<T>,                                      \
       {finish<T, false>, finish<T, true>},           \
       lower<T>,                                      \
       scale<T>,                                      \
       store<T>,                                      \
-      tile_scale<T>,                                 \
       exponentials<T>,                               \
-      tile_exponentials<T>,                          \
       factor_of<T>,                                  \
       shift<T>,                                      \
-      tile_shift<T>,                                 \
-      tile_sum<T>,                                   \
-      {tile_gradient<T, 0>, tile_gradient<T, 1>},    \
       weigh<T>,                                      \
       subtract<T>,                                   \
   }
@@ -684,9 +731,21 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
     sum<T>, { gradient<T, 0>, gradient<T, 1> } \
   }
 
+#define FASTACT_TILES(T)                           \
+  {                                                \
+      {tile_block<T, false>, tile_block<T, true>}, \
+      tile_scale<T>,                               \
+      tile_exponentials<T>,                        \
+      tile_shift<T>,                               \
+      tile_sum<T>,                                 \
+      {tile_gradient<T, 0>, tile_gradient<T, 1>},  \
+  }
+
 extern const SoftmaxTable softmax_table;
-const SoftmaxTable softmax_table = {{FASTACT_SOFTMAX(float), FASTACT_SOFTMAX(double)},
-                                    {FASTACT_GRADIENTS(f16), FASTACT_GRADIENTS(bf16),
-                                     FASTACT_GRADIENTS(float), FASTACT_GRADIENTS(double)}};
+const SoftmaxTable softmax_table = {
+    {FASTACT_SOFTMAX(float), FASTACT_SOFTMAX(double)},
+    {FASTACT_GRADIENTS(f16), FASTACT_GRADIENTS(bf16), FASTACT_GRADIENTS(float),
+     FASTACT_GRADIENTS(double)},
+    {FASTACT_TILES(f16), FASTACT_TILES(bf16), FASTACT_TILES(float), FASTACT_TILES(double)}};
 
 FASTACT_END_NAMESPACE

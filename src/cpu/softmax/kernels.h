@@ -1,10 +1,10 @@
 // The kernels of the softmax family over one block of a row or of neighbouring rows, compiled once
 // per instruction set as core/kernel_table.h.
 //
-// All data are of the compute type, but for those of SoftmaxGradients, and contiguous. Those of one
-// row are n elements; those of a tile of `width` rows lie row by row of the tile, [n][width], so
-// that neighbours in memory are elements of neighbouring rows. Both give the same bits: element i
-// of a block is added to lane i mod kSoftmaxLanes, lanes are of double, and fold in halves.
+// All data are of the compute type, but for those of SoftmaxGradients and SoftmaxTiles. Those of
+// one row are n contiguous elements; of a tile of `width` rows, neighbours in memory are elements
+// of neighbouring rows. Both give the same bits: element i of a block is added to lane i mod
+// kSoftmaxLanes, lanes are of double, and fold in halves.
 #pragma once
 
 #include <cstdint>
@@ -83,8 +83,6 @@ struct SoftmaxKernels {
   // exponentials left out. products: the first m of them are stored, what is left by `store`.
   void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
                    const LateProducts& products, char* exponentials, TileStats* stats);
-  void (*tile_block[2])(const char* z, int64_t n, int64_t width, char* exponentials,
-                        TileStats* stats);
 
   // total IN/OUT (n), each with one more block IN (n).
   void (*merge)(TileStats* total, const TileStats& block, int64_t n);
@@ -98,27 +96,15 @@ struct SoftmaxKernels {
   // y OUT = a factor times exponentials IN, one a row; y may be the exponentials.
   void (*scale)(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y);
   void (*store)(const LateProducts& products);
-  void (*tile_scale)(const char* exponentials, int64_t n, int64_t width, const double* factors,
-                     char* y);
 
   // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
   void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
-  void (*tile_exponentials)(const char* z, int64_t n, int64_t width, const double* maxima,
-                            const double* factors, char* y);
   // What a factor of these is for exp(z - lse): exp(lse's reference - lse).
   double (*factor_of)(double lse);
 
   // y OUT = (z IN - max) - log, one of both a row; y may be z.
   void (*shift)(RowsIn z, int64_t m, int64_t n, const double* maxima, const double* logs,
                 RowsOut y);
-  void (*tile_shift)(const char* z, int64_t n, int64_t width, const double* maxima,
-                     const double* logs, char* y);
-
-  // As SoftmaxGradients has them, of a tile.
-  void (*tile_sum)(const char* a, const char* b, int64_t n, int64_t width, double* sums);
-
-  void (*tile_gradient[2])(const char* dy, const char* y, int64_t n, int64_t width,
-                           const double* sums, double scale, char* dx);
 
   // sums OUT (2): of t w (max - z) and of t w, of z IN (n).
   void (*weigh)(const char* z, const SoftmaxTarget& target, int64_t n, double max, double* sums);
@@ -137,9 +123,25 @@ struct SoftmaxGradients {
                       const NextRows& next, RowsOut dx);
 };
 
+// As SoftmaxKernels and SoftmaxGradients have them, of a block of each of `width` rows that lie
+// side by side, of one dtype: element i of all rows is what RowsIn and RowsOut call a row.
+struct SoftmaxTiles {
+  // exponentials: of the compute type; with a stride of 0 they are not kept.
+  void (*block[2])(RowsIn z, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats);
+  void (*scale)(RowsIn exponentials, int64_t n, int64_t width, const double* factors, RowsOut y);
+  void (*exponentials)(RowsIn z, int64_t n, int64_t width, const double* maxima,
+                       const double* factors, RowsOut y);
+  void (*shift)(RowsIn z, int64_t n, int64_t width, const double* maxima, const double* logs,
+                RowsOut y);
+  void (*sum)(RowsIn a, RowsIn b, int64_t n, int64_t width, double* sums);
+  void (*gradient[2])(RowsIn dy, RowsIn y, int64_t n, int64_t width, const double* sums,
+                      double scale, RowsOut dx);
+};
+
 struct SoftmaxTable {
   SoftmaxKernels kernels[2];  // float, double
   SoftmaxGradients gradients[kDTypes];
+  SoftmaxTiles tiles[kDTypes];
 };
 
 }  // namespace fastact

@@ -20,7 +20,21 @@ inline bool goes_by_tiles(const StridedOperands& s) {
   return s.rows.size > 1 && (are_neighbours || is_short);
 }
 
-// Rows of which a tile of kTileBytes holds a block, or all that there is.
+// Whether tiles of operand k are read and written where they lie: neighbours in memory are
+// neighbouring rows, many of them, and all are of the first operand's dtype.
+inline bool has_tiles(const StridedOperands& s, int k) {
+  constexpr int64_t kMany = 128;
+  const int last = s.rows.count - 1;
+  if (last < 0 || s.columns.count > 1 || s.dtypes[k] != s.dtype) return false;
+  if (last > 0 && s.rows.length[last] < kMany) return false;
+  auto bits = reinterpret_cast<uintptr_t>(s.data[k]);
+  for (int axis = 0; axis <= last; ++axis) bits |= uintptr_t(s.rows.stride[k][axis]);
+  if (s.columns.count) bits |= uintptr_t(s.columns.stride[k][0]);
+  return s.rows.stride[k][last] == s.item && bits % uintptr_t(s.item) == 0;
+}
+
+// Rows of which a tile of kTileBytes holds a block, or all that there is. A tile that lies where it
+// is read, and of which nothing is kept, has kTileWidth: memory is faster by long pieces.
 inline int64_t tile_width(const StridedOperands& s) {
   const int64_t length = std::min(s.columns.size, kSoftmaxBlock);
   return std::min(kTileBytes / s.compute_item / length / 32 * 32, kTileWidth);
@@ -31,6 +45,11 @@ static_assert(kBand * kSoftmaxBlock * sizeof(double) <= kTileBytes);
 inline int64_t band_of(const StridedOperands& s) {
   return s.columns.size <= kSoftmaxBlock ? kBand : 1;
 }
+
+inline RowsIn as_input(RowsOut rows) { return {rows.at, rows.stride}; }
+
+// z is x itself.
+inline bool is_plain(const Softmax& job) { return job.mask_kind == 0 && job.scale == 1.0; }
 
 // A thread's blocks of z = scale x + mask.
 struct RowBlocks {
@@ -50,6 +69,9 @@ struct RowBlocks {
         row_bytes(size * s.compute_item),
         reader(s) {}
 
+  const SoftmaxTiles& tiles_of(bool is_stored) const {
+    return job.tiles[is_stored ? s.dtype : s.compute_dtype];
+  }
   void end() const { reader.fence(); }  // of a partition
 
   template <class Visit>
@@ -69,7 +91,7 @@ struct RowBlocks {
   // Of operand `x`, followed by the mask where there is one; in `buffer`, or where x lies.
   const char* z(int x, int64_t n, char* buffer) {
     const char* at = reader.load(x, buffer);
-    if (job.mask_kind == 0 && job.scale == 1.0) return at;
+    if (is_plain(job)) return at;
     const char* m = nullptr;
     if (job.mask_kind == 1) m = reader.load_stored(x + 1, mask);
     if (job.mask_kind == 2) m = reader.load(x + 1, mask);
@@ -111,7 +133,7 @@ struct RowBlocks {
 
   // The same of z.
   RowsIn z_band(int x, int64_t first, int64_t m, char* buffer) {
-    if (job.mask_kind == 0 && job.scale == 1.0) return load_band(x, first, m, buffer);
+    if (is_plain(job)) return load_band(x, first, m, buffer);
     for_parts(first, m, [&](int64_t offset, int64_t n) {
       const char* at = z(x, n, buffer + offset);
       if (at != buffer + offset) memcpy(buffer + offset, at, n * s.compute_item);
@@ -153,10 +175,23 @@ struct RowBlocks {
     return found;
   }
 
+  // What RowsIn and RowsOut are of a tile: [n][width] in a buffer, and operand k where it
+  // has_tiles.
+  RowsOut tile_in(char* buffer, int64_t width) const { return {buffer, width * s.compute_item}; }
+  RowsOut tile_of(int k, int64_t row, int64_t column) const {
+    const int64_t stride = s.columns.count ? s.columns.stride[k][0] : 0;
+    return {s.row(k, row) + column * stride, stride};
+  }
+  // Of m rows, how many from the first on are neighbours in memory.
+  int64_t neighbours(int64_t first, int64_t m) const {
+    const int last = s.rows.count - 1;
+    return last < 1 ? m : std::min(m, s.rows.length[last] - first % s.rows.length[last]);
+  }
+
   // In `buffer` [n][width].
   void z_tile(int x, int64_t row, int64_t width, int64_t column, int64_t n, char* buffer) {
     reader.load_tile(x, row, width, column, n, buffer);
-    if (job.mask_kind == 0 && job.scale == 1.0) return;
+    if (is_plain(job)) return;
     for (int64_t i = 0; i < n; ++i) {
       char* at = buffer + i * width * s.compute_item;
       if (job.mask_kind == 1) reader.load_stored_tile(x + 1, row, width, column + i, 1, mask);
@@ -171,6 +206,8 @@ struct RowStatistics : RowBlocks {
   static constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
 
   const bool by_tiles;
+  const bool is_stored;  // tiles are read and written where they lie, else in the compute type
+  const SoftmaxTiles& tiles;
   const int64_t width;  // rows whose statistics are finished together
   TileStats stats, block_stats;
   TileRows rows;
@@ -180,10 +217,16 @@ struct RowStatistics : RowBlocks {
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
-  RowStatistics(const Softmax& a, int64_t most)
+  // lies: tiles can be read and written where they lie.
+  RowStatistics(const Softmax& a, int64_t most, bool lies)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
-        width(std::min(by_tiles ? tile_width(s) : band_of(s), most)) {}
+        is_stored(by_tiles && lies),
+        tiles(tiles_of(is_stored)),
+        width(std::min(!by_tiles                           ? band_of(s)
+                       : is_stored && size > kSoftmaxBlock ? kTileWidth
+                                                           : tile_width(s),
+                       most)) {}
 
   // Where the exponentials of a row are kept, from a column on.
   char* kept(int64_t column) { return tile + half + column * s.compute_item; }
@@ -209,11 +252,20 @@ struct RowStatistics : RowBlocks {
     kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
   }
 
-  // Of a tile of m rows, of which the last block's exponentials stay in `tile`.
+  // Of a tile of m rows: z of a block, where it lies or in `tile`.
+  RowsIn z_of_tile(int x, int64_t first, int64_t m, int64_t column, int64_t n) {
+    if (is_stored) return as_input(tile_of(x, first, column));
+    z_tile(x, first, m, column, n, tile);
+    return as_input(tile_in(tile, m));
+  }
+
+  // The exponentials of a block stay in `tile` if it is the only one.
   void find_in_tile(int x, int64_t first, int64_t m, bool apart) {
+    const bool keeps = size <= kSoftmaxBlock;
     for_blocks([&](int64_t column, int64_t n) {
-      z_tile(x, first, m, column, n, tile);
-      kernels.tile_block[apart](tile, n, m, tile, column ? &block_stats : &stats);
+      const RowsIn z = z_of_tile(x, first, m, column, n);
+      tiles.block[apart](z, n, m, keeps ? tile_in(tile, m) : RowsOut{tile, 0},
+                         column ? &block_stats : &stats);
       if (column) kernels.merge(&stats, block_stats, m);
     });
     kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);

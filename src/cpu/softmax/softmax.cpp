@@ -16,7 +16,10 @@ struct Forward : RowStatistics {
   static_assert(kTileBytes / 2 <= kBand * kSoftmaxBlock * int64_t(sizeof(float)), "one a block");
 
   explicit Forward(const Softmax& a)
-      : RowStatistics(a, kTileWidth), fits(size * width * s.compute_item <= kTileBytes) {
+      : RowStatistics(a, kTileWidth,
+                      is_plain(a) && has_tiles(a.operands, Softmax::kX) &&
+                          (a.kind == kLogSumExp || has_tiles(a.operands, Softmax::kY))),
+        fits(size * width * s.compute_item <= kTileBytes) {
     if (a.kind != kLogSumExp) reader.bypass_caches(Softmax::kY);
     constexpr int64_t kFewLines = 16;  // of a row: at its ends, a store reads the line before
     is_put_off = a.kind == kSoftmax && !by_tiles && reader.bypasses(Softmax::kY) &&
@@ -132,13 +135,16 @@ struct Forward : RowStatistics {
       return;
     }
     for_blocks([&](int64_t column, int64_t n) {
-      if (!keeps) z_tile(Softmax::kX, index, m, column, n, tile);
+      const RowsOut made = tile_in(tile, m);
+      const RowsOut y = is_stored ? tile_of(Softmax::kY, index, column) : made;
+      const RowsIn z = keeps ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
       if (keeps)
-        kernels.tile_scale(tile, n, m, rows.factor, tile);
+        tiles.scale(z, n, m, rows.factor, y);
       else if (job.kind == kSoftmax)
-        kernels.tile_exponentials(tile, n, m, rows.max, rows.factor, tile);
+        tiles.exponentials(z, n, m, rows.max, rows.factor, y);
       else
-        kernels.tile_shift(tile, n, m, rows.max, rows.log, tile);
+        tiles.shift(z, n, m, rows.max, rows.log, y);
+      if (is_stored) return;  // no row is void without a mask
       for (int64_t j = 0; rows.has_void && j < m; ++j)
         for (int64_t i = 0; rows.is_void[j] && i < n; ++i)
           fill(tile + (i * m + j) * s.compute_item, 1);
@@ -154,6 +160,7 @@ struct Backward : RowBlocks {
   const bool by_tiles;
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const SoftmaxGradients& gradients;
+  const SoftmaxTiles& tiles;
   const int64_t width;
   double sums[kTileWidth];
   alignas(64) char dy[kTileBytes / 2], y[kTileBytes / 2];
@@ -161,14 +168,18 @@ struct Backward : RowBlocks {
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
-        is_stored(!a.accumulate && s.rows.count <= 1 && has_rows(Softmax::kDy) &&
-                  has_rows(Softmax::kOut) && has_rows(Softmax::kDx)),
+        is_stored(!a.accumulate && lies(Softmax::kDy) && lies(Softmax::kOut) && lies(Softmax::kDx)),
         gradients(a.gradients[is_stored ? s.dtype : s.compute_dtype]),
-        width(by_tiles ? std::max<int64_t>(tile_width(s) / 2, 1)
-                       : std::clamp<int64_t>(kBandBytes / row_bytes, 1, kBand / 2)) {}
+        tiles(tiles_of(is_stored)),
+        width(!by_tiles   ? std::clamp<int64_t>(kBandBytes / row_bytes, 1, kBand / 2)
+              : is_stored ? kTileWidth
+                          : std::max<int64_t>(tile_width(s) / 2, 1)) {}
 
-  // Operand k has contiguous rows of the first one's dtype.
-  bool has_rows(int k) const { return s.has_unit_stride[k] && s.dtypes[k] == s.dtype; }
+  // Operand k has tiles, or contiguous rows, of the first one's dtype.
+  bool lies(int k) const {
+    return by_tiles ? has_tiles(s, k)
+                    : s.rows.count <= 1 && s.has_unit_stride[k] && s.dtypes[k] == s.dtype;
+  }
 
   const char* read(int k, char* buffer) {
     return is_stored ? reader.stored(k) : reader.load(k, buffer);
@@ -233,31 +244,45 @@ struct Backward : RowBlocks {
     // much.
     std::fill(sums, sums + m, 0.0);
     for_blocks([&](int64_t column, int64_t n) {
-      load(index, m, column, n);
-      kernels.tile_sum(dy, job.kind == kSoftmax ? y : nullptr, n, m, sums);
+      const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
+      const RowsIn b =
+          job.kind == kSoftmax ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
+      tiles.sum(a, b, n, m, sums);
     });
     for_blocks([&](int64_t column, int64_t n) {
-      if (size > kSoftmaxBlock) load(index, m, column, n);
-      kernels.tile_gradient[job.kind](dy, y, n, m, sums, job.scale, dy);
-      reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
+      const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
+      const RowsIn b = read_tile(Softmax::kOut, index, m, column, n, y);
+      const RowsOut to = is_stored ? tile_of(Softmax::kDx, index, column) : tile_in(dy, m);
+      tiles.gradient[job.kind](a, b, n, m, sums, job.scale, to);
+      if (!is_stored) reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
     });
   }
 
-  void load(int64_t index, int64_t m, int64_t column, int64_t n) {
-    reader.load_tile(Softmax::kDy, index, m, column, n, dy);
-    reader.load_tile(Softmax::kOut, index, m, column, n, y);
+  RowsIn read_tile(int k, int64_t index, int64_t m, int64_t column, int64_t n, char* buffer) {
+    if (is_stored) return as_input(tile_of(k, index, column));
+    reader.load_tile(k, index, m, column, n, buffer);
+    return as_input(tile_in(buffer, m));
   }
 };
 
 // dx = scale dy exp(z - lse), by the chain rule through logsumexp, whose derivative is softmax.
 struct LseBackward : RowBlocks {
   const bool by_tiles;
+  const bool is_stored;  // as of Backward
+  const SoftmaxTiles& tiles;
   const int64_t width;
   double maxima[kTileWidth], factors[kTileWidth];
   alignas(64) char tile[kTileBytes];
 
   explicit LseBackward(const Softmax& a)
-      : RowBlocks(a), by_tiles(goes_by_tiles(s)), width(by_tiles ? tile_width(s) : 1) {}
+      : RowBlocks(a),
+        by_tiles(goes_by_tiles(s)),
+        is_stored(by_tiles && is_plain(a) && !a.accumulate && has_tiles(s, Softmax::kIn) &&
+                  has_tiles(s, Softmax::kDIn)),
+        tiles(tiles_of(is_stored)),
+        width(is_stored  ? kTileWidth
+              : by_tiles ? tile_width(s)
+                         : 1) {}
 
   // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
   // exponentials beside 0 are 0.
@@ -282,8 +307,13 @@ struct LseBackward : RowBlocks {
   void rows_of_tile(int64_t index, int64_t m) {
     for (int64_t j = 0; j < m; ++j) prepare(index + j, j);
     for_blocks([&](int64_t column, int64_t n) {
+      if (is_stored) {
+        tiles.exponentials(as_input(tile_of(Softmax::kIn, index, column)), n, m, maxima, factors,
+                           tile_of(Softmax::kDIn, index, column));
+        return;
+      }
       z_tile(Softmax::kIn, index, m, column, n, tile);
-      kernels.tile_exponentials(tile, n, m, maxima, factors, tile);
+      tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
       reader.store_tile(Softmax::kDIn, index, m, column, n, tile, job.accumulate);
     });
   }
@@ -294,7 +324,11 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Frame>(*job, [&](Frame& frame) {
     for_rows(job->operands, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
-               frame.by_tiles ? frame.rows_of_tile(row, n) : frame.band(row, n);
+               if (!frame.by_tiles) return frame.band(row, n);
+               for (int64_t m; n > 0; row += m, n -= m) {
+                 m = frame.is_stored ? frame.neighbours(row, n) : n;
+                 frame.rows_of_tile(row, m);
+               }
              });
     frame.end();
   });
@@ -307,6 +341,7 @@ void plan_softmax(Softmax* job, const KernelTable* table, int count, const Opera
   plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
   job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
   job->gradients = table->softmax->gradients;
+  job->tiles = table->softmax->tiles;
 }
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {

@@ -38,6 +38,7 @@ struct Softmax {
   StridedOperands operands;
   const SoftmaxKernels* kernels;
   const SoftmaxGradients* gradients;  // [kDTypes]
+  const SoftmaxTiles* tiles;          // [kDTypes]
   int kind;
   int mask_kind;  // of SoftmaxKernels::prepare
   double scale;
