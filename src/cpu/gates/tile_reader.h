@@ -26,7 +26,8 @@ class GateTiles {
   }
 
   int64_t most_columns() const {
-    return (g.moves && !g.converting) || g.backward ? kGatePiece : kColumns;
+    const bool is_buffered = g.converting ? g.backward : g.moves || g.lacks;
+    return is_buffered ? kGatePiece : kColumns;
   }
 
   // Rows first .. first + n, of all columns from `column` on to `end`.
