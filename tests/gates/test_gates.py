@@ -89,6 +89,32 @@ def test_dbias_is_bias_grad(op, shape, dtype, isa):
         assert_same_bits(named["drecurrent_bias"], fa.bias_grad(named["drecurrent"]))
 
 
+# Columns that a kernel converts as they are, and with a rest; short ones, which are joined; more
+# than a tile has; more rows than a block.
+@each_op
+@pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(37, 32), (5, 3, 100), (40, 9), (6, 1100), (2100, 64)], ids=str)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_16_bits_are_those_of_float32_rounded(op, shape, narrow, recompute, isa):
+    """Both are computed in float32, and the former rounded once; its biases' sums before that."""
+    step = random_step(op, shape, narrow, recompute=recompute)
+    of = lambda a: None if a is None else a.astype(np.float32)  # noqa: E731
+    step.bias, step.recurrent_bias = of(step.bias), of(step.recurrent_bias)
+    wide = Step(
+        op, of(step.gates), of(step.state), of(step.dh), of(step.recurrent), step.bias,
+        step.recurrent_bias, of(step.dc), recompute=recompute,
+    )  # fmt: skip
+    *results, saved = forward(step)
+    *exact, _ = forward(wide)
+    assert_all_same(results, [a.astype(narrow) for a in exact])
+    made = backward(step, saved)
+    for own, of_float32 in zip(made, backward(wide, tuple(map(of, saved))), strict=True):
+        assert_same_bits(own, of_float32.astype(own.dtype))
+    for i, d in enumerate(made):  # each alone
+        out = tuple(np.empty_like(d) if k == i else None for k in range(len(made)))
+        assert_same_bits(backward(step, saved, out=out)[i], d)
+
+
 @each_op
 @pytest.mark.parametrize("threads", [1, 3])
 def test_dbias_alone(op, threads, isa):

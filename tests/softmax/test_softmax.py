@@ -154,6 +154,40 @@ def test_bits_depend_on_the_row_alone(op: Any, n: int, dtype: str, isa: str) -> 
         assert_same_bits(op(backward[:, ::-1]), whole)
 
 
+# Neighbouring rows: more than a tile has, of one block and of two; of two outer axes, with the end
+# of the inner one amid a tile; and so few that a tile is copied together from several of them.
+@by_op
+@by_dtype
+@pytest.mark.parametrize(
+    "shape", [(40, 300), (1500, 300), (2, 1100, 130), (3, 20, 500), (5, 30, 49)], ids=str
+)
+def test_tiles_have_the_bits_of_rows(op: Any, dtype: str, shape: tuple[int, ...], isa: str) -> None:
+    """Where they lie, in place, in other places, onto what is there; and their gradients."""
+    x = data(shape, dtype)
+    as_rows = lambda a: np.ascontiguousarray(np.moveaxis(a, -2, -1))  # noqa: E731
+    keeps = {"keepdims": True} if op is fa.logsumexp else {}
+    y, saved = op.forward(x, axis=-2, **keeps)
+    rows, saved_rows = op.forward(as_rows(x), axis=-1, **keeps)
+    assert_same_bits(as_rows(y), rows)
+    dy = data(y.shape, dtype, seed=1)
+    dx = op.backward(dy, *saved, axis=-2, **keeps)
+    assert_same_bits(as_rows(dx), op.backward(as_rows(dy), *saved_rows, axis=-1, **keeps))
+    for apart in (
+        np.repeat(x, 2, -2)[..., ::2, :],
+        np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
+    ):
+        assert_same_bits(op(apart, axis=-2, **keeps), y)
+    if dtype in ("float32", "float64"):  # of which a gradient is added as it was
+        onto = np.ones_like(x)
+        op.backward(dy, *saved, axis=-2, **keeps, out=onto, accumulate=True)
+        assert_same_bits(onto, dx + 1)
+    if op is not fa.logsumexp:
+        place = x.copy()
+        assert_same_bits(op(place, axis=-2, out=place), y)
+        place = dy.copy()
+        assert_same_bits(op.backward(place, *saved, axis=-2, out=place), dx)
+
+
 @by_op
 def test_threads_do_not_matter(op: Any) -> None:
     for shape, axis in (((301, 400), -1), ((70, 4000), 0)):
