@@ -154,6 +154,14 @@ def test_bits_depend_on_the_row_alone(op: Any, n: int, dtype: str, isa: str) -> 
         assert_same_bits(op(backward[:, ::-1]), whole)
 
 
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same bits, but for those of a NaN."""
+    actual, expected = actual.copy(), expected.copy()
+    for array in (actual, expected):
+        array[np.isnan(array)] = np.nan
+    assert_same_bits(actual, expected)
+
+
 # Neighbouring rows: more than a tile has, of one block and of two; of two outer axes, with the end
 # of the inner one amid a tile; and so few that a tile is copied together from several of them.
 @by_op
@@ -164,28 +172,34 @@ def test_bits_depend_on_the_row_alone(op: Any, n: int, dtype: str, isa: str) -> 
 def test_tiles_have_the_bits_of_rows(op: Any, dtype: str, shape: tuple[int, ...], isa: str) -> None:
     """Where they lie, in place, in other places, onto what is there; and their gradients."""
     x = data(shape, dtype)
+    x[..., 3] *= 400  # far from 0
+    x[..., 1, 5], x[..., 2, 6], x[..., :, 7], x[..., 4, 8] = np.nan, np.inf, -np.inf, -np.inf
     as_rows = lambda a: np.ascontiguousarray(np.moveaxis(a, -2, -1))  # noqa: E731
     keeps = {"keepdims": True} if op is fa.logsumexp else {}
-    y, saved = op.forward(x, axis=-2, **keeps)
-    rows, saved_rows = op.forward(as_rows(x), axis=-1, **keeps)
-    assert_same_bits(as_rows(y), rows)
-    dy = data(y.shape, dtype, seed=1)
-    dx = op.backward(dy, *saved, axis=-2, **keeps)
-    assert_same_bits(as_rows(dx), op.backward(as_rows(dy), *saved_rows, axis=-1, **keeps))
-    for apart in (
-        np.repeat(x, 2, -2)[..., ::2, :],
-        np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
-    ):
-        assert_same_bits(op(apart, axis=-2, **keeps), y)
-    if dtype in ("float32", "float64"):  # of which a gradient is added as it was
-        onto = np.ones_like(x)
-        op.backward(dy, *saved, axis=-2, **keeps, out=onto, accumulate=True)
-        assert_same_bits(onto, dx + 1)
-    if op is not fa.logsumexp:
+    for scale in (1.0, 0.5):
+        options = {"axis": -2, "scale": scale, **keeps}
+        y, saved = op.forward(x, **options)
+        rows, saved_rows = op.forward(as_rows(x), **options | {"axis": -1})
+        assert_same(as_rows(y), rows)
+        dy = data(y.shape, dtype, seed=1)
+        dx = op.backward(dy, *saved, **options)
+        expected = op.backward(as_rows(dy), *saved_rows, **options | {"axis": -1})
+        assert_same(as_rows(dx), expected)
+        backwards = np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :]
+        unaligned = np.frombuffer(b"-" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(shape)
+        for apart in (np.repeat(x, 2, -2)[..., ::2, :], backwards, unaligned):
+            assert_same(op(apart, **options), y)
+        if dtype in ("float32", "float64"):  # of which a gradient is added as it was
+            onto = np.ones_like(x)
+            op.backward(dy, *saved, **options, out=onto, accumulate=True)
+            assert_same(onto, dx + 1)
         place = x.copy()
-        assert_same_bits(op(place, axis=-2, out=place), y)
-        place = dy.copy()
-        assert_same_bits(op.backward(place, *saved, axis=-2, out=place), dx)
+        if op is fa.logsumexp:
+            assert_same(op.backward(dy, place, *saved[1:], **options, out=place), dx)
+        else:
+            assert_same(op(place, **options, out=place), y)
+            place = dy.copy()
+            assert_same(op.backward(place, *saved, **options, out=place), dx)
 
 
 @by_op

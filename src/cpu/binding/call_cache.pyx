@@ -503,16 +503,12 @@ cdef class CachedCall:
 
     cdef object enter(self, tuple args, dict kwargs):
         cdef CallKey key
-        cdef bint may_record = self.recorder is not None
-        cdef tuple given = args  # as the key has them
         refuse_current_draft()
-        if not call_cache_enabled or current_draft() is not NULL:
+        if (
+            not call_cache_enabled or current_draft() is not NULL
+            or not make_key(&key, args, kwargs, self.recorder is not None)
+        ):
             return self.function(*args, **kwargs)
-        if not make_key(&key, args, kwargs, may_record):
-            # A gradient never returns what it is given, so that an array may stand for a scalar.
-            given = scalars_as_arrays(args) if self.attribute == "backward" else None
-            if given is None or not make_key(&key, given, kwargs, may_record):
-                return self.function(*args, **kwargs)
         if self.casts and key.kind is not NULL and may_cast(key.kind):
             return self.function(*args, **kwargs)
         words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
@@ -526,7 +522,7 @@ cdef class CachedCall:
                 self.remember(words, plan)
             return plan(args, kwargs)
         if plan is SEEN:
-            return self.record(&key, words, given, kwargs)
+            return self.record(&key, words, args, kwargs)
         result = self.function(*args, **kwargs)
         if plan is None:
             self.remember(words, SEEN)

@@ -8,8 +8,7 @@
 #   ops                  by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
-# Anything else has no key (a list, an empty array), and its call takes the slow path. So does one with
-# an array scalar, but for gradients: NumPy's words for a sum over all, which comes back to `backward`.
+# Anything else has no key (a list, an array scalar, an empty array), and its call takes the slow path.
 # An array that turns out to be no operand of the op, as a 0-d array in the place of a number, makes the
 # call unrecorded: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
 
@@ -221,23 +220,6 @@ cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) excep
     if key.kind is not NULL and may_have_tangents(key.kind):
         return False
     return key.arrays > 0
-
-
-cdef tuple scalars_as_arrays(tuple args):
-    """The arguments, array scalars of float types among them as arrays of no axes; None without any."""
-    cdef list found = None
-    cdef cnp.ndarray array
-    cdef int i, dtype
-    for i in range(len(args)):
-        if not cnp.PyArray_CheckScalar(args[i]) or PyArray_CheckExact(args[i]):
-            continue
-        array = cnp.PyArray_FROM_O(args[i])
-        dtype = view_dtype_of_numpy(array)
-        if 0 <= dtype <= kF64:
-            if found is None:
-                found = list(args)
-            found[i] = array
-    return None if found is None else tuple(found)
 
 
 cdef bint is_on_cpu(const CallKey* key) noexcept:

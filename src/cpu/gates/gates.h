@@ -6,7 +6,8 @@
 // slice of the gates, is read where it lies. The kernels (gates/kernels.h) run over rows of
 // columns. Strided columns, outputs that are added to, and short rows (which are joined) pass
 // through buffers of kGatePiece elements that stay in the first-level cache. So do all operands of
-// 16 bits where one of them does; else a kernel converts them.
+// 16 bits where one of them does, and columns that are no whole step of the kernels that else
+// convert them.
 //
 // Both biases are added up once for each thread and tile of columns, and are a single row for the
 // kernels. Where there is none it is a row of -0, which changes nothing that it is added to.
@@ -58,7 +59,7 @@ struct Gates {
 
   const ConvertKernels* kernels;
   GateKernel kernel;      // of the compute type
-  GateKernel converting;  // of 16-bit operands, which then need no buffers; null: they do
+  GateKernel converting;  // of 16-bit operands, by whole steps; null: they need buffers
   int kind, dtype, compute_dtype;
   int64_t item, compute_item;  // bytes of an element, and of one in the compute type
   bool backward, accumulate;

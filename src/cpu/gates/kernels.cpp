@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t kStrip = 256;
 
 // step(i, m) for n columns: for all at once, or for as many as are converted in registers.
-template <class T, class Step>
-FASTACT_HD void for_steps(int64_t n, Step step) {
+template <class T, class Visit>
+FASTACT_HD void for_steps(int64_t n, Visit step) {
   if constexpr (is_half<T>)
     for (int64_t i = 0; i < n; i += kGateStep) step(i, kGateStep);
   else
@@ -31,23 +31,23 @@ FASTACT_HD T* at(const GateRows& rows, int index, int64_t row, int64_t column) {
 
 // Of 16 bits: what is converted at once.
 template <class T>
-using Step = Wide<T, is_half<T> ? kGateStep : 1>;
+using Converted = Wide<T, is_half<T> ? kGateStep : 1>;
 
 // Some operands that follow each other: element i of a step, in the type that is computed in.
 template <class T, int count>
 struct Inputs {
-  const Compute<T>* step[count];
-  Step<T> wide[count];
+  const Compute<T>* values[count];
+  Converted<T> wide[count];
 
   // n columns of a row, from `column` on.
   FASTACT_HD Inputs(const GateRows& rows, int first, int64_t row, int64_t column, int64_t n) {
 #pragma GCC unroll 8
     for (int k = 0; k < count; ++k)
-      step[k] = wide[k].read(at<const T>(rows, first + k, row, column), n);
+      values[k] = wide[k].read(at<const T>(rows, first + k, row, column), n);
   }
   FASTACT_HD void read(int64_t i, Compute<T> (&to)[count]) const {
 #pragma GCC unroll 8
-    for (int k = 0; k < count; ++k) to[k] = step[k][i];
+    for (int k = 0; k < count; ++k) to[k] = values[k][i];
   }
 };
 
@@ -55,25 +55,25 @@ struct Inputs {
 template <class T, int count>
 struct Outputs {
   T* stored[count];
-  Compute<T>* step[count];
-  Step<T> wide[count];
+  Compute<T>* values[count];
+  Converted<T> wide[count];
 
   FASTACT_HD Outputs(const GateRows& rows, int first, int64_t row, int64_t column) {
 #pragma GCC unroll 8
     for (int k = 0; k < count; ++k) {
       stored[k] = at<T>(rows, first + k, row, column);
-      step[k] = wide[k].to(stored[k]);
+      values[k] = wide[k].to(stored[k]);
     }
   }
-  // Keeps 16-bit ones as they were before they are rounded, where rows have so many columns.
+  // Makes 16-bit ones in `made`, whose rows have `columns` columns, before they are rounded.
   FASTACT_HD void keep(const GateRows& rows, int first, int64_t row, int64_t column,
                        int64_t columns) {
     if constexpr (is_half<T>)
 #pragma GCC unroll 8
-      for (int k = 0; k < count; ++k) step[k] = rows.made[first + k] + row * columns + column;
+      for (int k = 0; k < count; ++k) values[k] = rows.made[first + k] + row * columns + column;
   }
   FASTACT_HD void finish(int k, int64_t n) {
-    if constexpr (is_half<T>) chunk_from_float(step[k], stored[k], n);
+    if constexpr (is_half<T>) chunk_from_float(values[k], stored[k], n);
   }
 };
 
@@ -140,12 +140,12 @@ FASTACT_HD void forward_step(const GateRows& rows, int64_t row, int64_t column, 
   for (int64_t i = 0; i < n; ++i) {
     C saved[kSaved];
     gates.activate(i, saved);
-    const C state = before.step[0][i], cell = Kind::cell(saved, state);
+    const C state = before.values[0][i], cell = Kind::cell(saved, state);
 #pragma GCC unroll 8
     for (int k = 0; k < kSaved; ++k)
-      if (saves && k != Kind::kLater) out.step[k][i] = saved[k];
-    if constexpr (Kind::kHasCell) c.step[0][i] = cell;
-    if constexpr (!kIsLate) h.step[0][i] = Kind::hidden(saved, state, cell);
+      if (saves && k != Kind::kLater) out.values[k][i] = saved[k];
+    if constexpr (Kind::kHasCell) c.values[0][i] = cell;
+    if constexpr (!kIsLate) h.values[0][i] = Kind::hidden(saved, state, cell);
 #pragma GCC unroll 8
     for (int k = 0; k < Late<Kind>::kCount; ++k) late.of[k][at + i] = saved[Kind::kFirst + k];
     if constexpr (kIsLate && Kind::kHasCell) late.of[Late<Kind>::kCount][at + i] = cell;
@@ -171,11 +171,11 @@ FASTACT_HD void late_step(const GateRows& rows, int64_t row, int64_t column, int
 #pragma GCC unroll 8
     for (int k = 0; k < Late<Kind>::kCount; ++k) saved[Kind::kFirst + k] = late.of[k][at + i];
     Kind::finish(saved);
-    if constexpr (kHasLater) later.step[0][i] = saved[Kind::kLater];
+    if constexpr (kHasLater) later.values[0][i] = saved[Kind::kLater];
     if constexpr (Kind::kHasCell)
-      h.step[0][i] = Kind::hidden(saved, C(0), late.of[Late<Kind>::kCount][at + i]);
+      h.values[0][i] = Kind::hidden(saved, C(0), late.of[Late<Kind>::kCount][at + i]);
     else
-      h.step[0][i] = Kind::hidden(saved, before.step[0][i], C(0));
+      h.values[0][i] = Kind::hidden(saved, before.values[0][i], C(0));
   }
   h.finish(0, n);
   if constexpr (kHasLater) later.finish(0, n);
@@ -217,18 +217,18 @@ FASTACT_HD void backward_step(const GateRows& rows, int64_t row, int64_t columns
   for (int64_t i = 0; i < n; ++i) {
     C saved[kSaved], d[kSaved + 1];
     gates(i, saved);
-    const C state = before.step[0][i];
+    const C state = before.values[0][i];
     C cell = 0, dcell = 0;
     if constexpr (kHasCell) {
-      cell = recomputes ? Kind::cell(saved, state) : c.step[0][i];
-      dcell = dc.step[0][i];
+      cell = recomputes ? Kind::cell(saved, state) : c.values[0][i];
+      dcell = dc.values[0][i];
     }
-    Kind::back(saved, state, cell, dh.step[0][i], dcell, d);
+    Kind::back(saved, state, cell, dh.values[0][i], dcell, d);
 #pragma GCC unroll 8
-    for (int k = 0; k < kGates; ++k) dgates.step[k][i] = d[Kind::gradient_of(k)];
+    for (int k = 0; k < kGates; ++k) dgates.values[k][i] = d[Kind::gradient_of(k)];
 #pragma GCC unroll 8
-    for (int k = 0; k < kAlso; ++k) drecurrent.step[k][i] = d[Kind::gradient_of(kGates + k)];
-    dbefore.step[0][i] = d[Kind::gradient_of(kGates + kAlso)];
+    for (int k = 0; k < kAlso; ++k) drecurrent.values[k][i] = d[Kind::gradient_of(kGates + k)];
+    dbefore.values[0][i] = d[Kind::gradient_of(kGates + kAlso)];
   }
 #pragma GCC unroll 8
   for (int k = 0; k < kGates; ++k) dgates.finish(k, n);

@@ -40,7 +40,7 @@ struct Losses : RowStatistics {
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
-  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows, false) {}
+  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows, false, false) {}
 
   // Whether every class takes part in the loss of a row.
   bool is_spread() const { return job.has_probabilities || job.label_smoothing != 0.0; }

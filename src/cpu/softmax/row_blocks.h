@@ -178,7 +178,7 @@ struct RowBlocks {
   // What RowsIn and RowsOut are of a tile: [n][width] in a buffer, and operand k where it
   // has_tiles.
   RowsOut tile_in(char* buffer, int64_t width) const { return {buffer, width * s.compute_item}; }
-  RowsOut tile_of(int k, int64_t row, int64_t column) const {
+  RowsOut stored_tile(int k, int64_t row, int64_t column) const {
     const int64_t stride = s.columns.count ? s.columns.stride[k][0] : 0;
     return {s.row(k, row) + column * stride, stride};
   }
@@ -206,7 +206,8 @@ struct RowStatistics : RowBlocks {
   static constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
 
   const bool by_tiles;
-  const bool is_stored;  // tiles are read and written where they lie, else in the compute type
+  const bool is_stored;   // tiles are read and written where they lie, else in the compute type
+  const bool keeps_tile;  // the exponentials of a tile's only block stay in `tile`
   const SoftmaxTiles& tiles;
   const int64_t width;  // rows whose statistics are finished together
   TileStats stats, block_stats;
@@ -217,15 +218,17 @@ struct RowStatistics : RowBlocks {
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
-  // lies: tiles can be read and written where they lie.
-  RowStatistics(const Softmax& a, int64_t most, bool lies)
+  // lies: tiles can be read and written where they lie. keeps: of rows of one block the
+  // exponentials are wanted.
+  RowStatistics(const Softmax& a, int64_t most, bool lies, bool keeps)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
         is_stored(by_tiles && lies),
+        keeps_tile(keeps && size <= kSoftmaxBlock),
         tiles(tiles_of(is_stored)),
-        width(std::min(!by_tiles                           ? band_of(s)
-                       : is_stored && size > kSoftmaxBlock ? kTileWidth
-                                                           : tile_width(s),
+        width(std::min(!by_tiles                  ? band_of(s)
+                       : is_stored && !keeps_tile ? kTileWidth
+                                                  : tile_width(s),
                        most)) {}
 
   // Where the exponentials of a row are kept, from a column on.
@@ -254,17 +257,15 @@ struct RowStatistics : RowBlocks {
 
   // Of a tile of m rows: z of a block, where it lies or in `tile`.
   RowsIn z_of_tile(int x, int64_t first, int64_t m, int64_t column, int64_t n) {
-    if (is_stored) return as_input(tile_of(x, first, column));
+    if (is_stored) return as_input(stored_tile(x, first, column));
     z_tile(x, first, m, column, n, tile);
     return as_input(tile_in(tile, m));
   }
 
-  // The exponentials of a block stay in `tile` if it is the only one.
   void find_in_tile(int x, int64_t first, int64_t m, bool apart) {
-    const bool keeps = size <= kSoftmaxBlock;
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn z = z_of_tile(x, first, m, column, n);
-      tiles.block[apart](z, n, m, keeps ? tile_in(tile, m) : RowsOut{tile, 0},
+      tiles.block[apart](z, n, m, keeps_tile ? tile_in(tile, m) : RowsOut{tile, 0},
                          column ? &block_stats : &stats);
       if (column) kernels.merge(&stats, block_stats, m);
     });

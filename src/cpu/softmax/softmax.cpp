@@ -16,15 +16,19 @@ struct Forward : RowStatistics {
   static_assert(kTileBytes / 2 <= kBand * kSoftmaxBlock * int64_t(sizeof(float)), "one a block");
 
   explicit Forward(const Softmax& a)
-      : RowStatistics(a, kTileWidth,
-                      is_plain(a) && has_tiles(a.operands, Softmax::kX) &&
-                          (a.kind == kLogSumExp || has_tiles(a.operands, Softmax::kY))),
+      : RowStatistics(a, kTileWidth, lies(a), a.kind == kSoftmax),
         fits(size * width * s.compute_item <= kTileBytes) {
     if (a.kind != kLogSumExp) reader.bypass_caches(Softmax::kY);
     constexpr int64_t kFewLines = 16;  // of a row: at its ends, a store reads the line before
     is_put_off = a.kind == kSoftmax && !by_tiles && reader.bypasses(Softmax::kY) &&
                  s.rows.count <= 1 && row_bytes >= kFewLines * kVectorBytes &&
                  row_bytes * width <= kTileBytes / 2;
+  }
+
+  // Tiles can be read and written where they lie.
+  static bool lies(const Softmax& a) {
+    return is_plain(a) && has_tiles(a.operands, Softmax::kX) &&
+           (a.kind == kLogSumExp || has_tiles(a.operands, Softmax::kY));
   }
 
   // A band of m rows, or one row.
@@ -128,7 +132,6 @@ struct Forward : RowStatistics {
 
   // A tile of m rows.
   void rows_of_tile(int64_t index, int64_t m) {
-    const bool keeps = job.kind == kSoftmax && size <= kSoftmaxBlock;
     find_in_tile(Softmax::kX, index, m, job.kind != kSoftmax);
     if (job.kind == kLogSumExp) {
       for (int64_t j = 0; j < m; ++j) save(index + j, j);
@@ -136,9 +139,9 @@ struct Forward : RowStatistics {
     }
     for_blocks([&](int64_t column, int64_t n) {
       const RowsOut made = tile_in(tile, m);
-      const RowsOut y = is_stored ? tile_of(Softmax::kY, index, column) : made;
-      const RowsIn z = keeps ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
-      if (keeps)
+      const RowsOut y = is_stored ? stored_tile(Softmax::kY, index, column) : made;
+      const RowsIn z = keeps_tile ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
+      if (keeps_tile)
         tiles.scale(z, n, m, rows.factor, y);
       else if (job.kind == kSoftmax)
         tiles.exponentials(z, n, m, rows.max, rows.factor, y);
@@ -249,17 +252,21 @@ struct Backward : RowBlocks {
           job.kind == kSoftmax ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
       tiles.sum(a, b, n, m, sums);
     });
+    const bool holds = !is_stored && size <= kSoftmaxBlock;  // still, what was read for the sum
     for_blocks([&](int64_t column, int64_t n) {
-      const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
-      const RowsIn b = read_tile(Softmax::kOut, index, m, column, n, y);
-      const RowsOut to = is_stored ? tile_of(Softmax::kDx, index, column) : tile_in(dy, m);
+      const RowsIn a =
+          holds ? as_input(tile_in(dy, m)) : read_tile(Softmax::kDy, index, m, column, n, dy);
+      const RowsIn b = holds && job.kind == kSoftmax
+                           ? as_input(tile_in(y, m))
+                           : read_tile(Softmax::kOut, index, m, column, n, y);
+      const RowsOut to = is_stored ? stored_tile(Softmax::kDx, index, column) : tile_in(dy, m);
       tiles.gradient[job.kind](a, b, n, m, sums, job.scale, to);
       if (!is_stored) reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
     });
   }
 
   RowsIn read_tile(int k, int64_t index, int64_t m, int64_t column, int64_t n, char* buffer) {
-    if (is_stored) return as_input(tile_of(k, index, column));
+    if (is_stored) return as_input(stored_tile(k, index, column));
     reader.load_tile(k, index, m, column, n, buffer);
     return as_input(tile_in(buffer, m));
   }
@@ -308,8 +315,8 @@ struct LseBackward : RowBlocks {
     for (int64_t j = 0; j < m; ++j) prepare(index + j, j);
     for_blocks([&](int64_t column, int64_t n) {
       if (is_stored) {
-        tiles.exponentials(as_input(tile_of(Softmax::kIn, index, column)), n, m, maxima, factors,
-                           tile_of(Softmax::kDIn, index, column));
+        tiles.exponentials(as_input(stored_tile(Softmax::kIn, index, column)), n, m, maxima,
+                           factors, stored_tile(Softmax::kDIn, index, column));
         return;
       }
       z_tile(Softmax::kIn, index, m, column, n, tile);
