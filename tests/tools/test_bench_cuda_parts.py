@@ -228,7 +228,7 @@ needs_the_script = pytest.mark.skipif(not CHECK.exists(), reason="away from the 
     ("status", "returned", "verdict"),
     [
         (0, 0, "bench: passed"),
-        (3, 3, "bench: not done: run it again for the rows that are left"),
+        (3, 3, "bench: not done: run it again for what is left"),
         (1, 1, "bench: FAILED"),
     ],
 )
