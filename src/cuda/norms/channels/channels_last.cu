@@ -136,10 +136,11 @@ Pair parameters_of(const NormCall& call, const Operand& x) {
                  call.of_parameter, false);
 }
 
-// The sums of backward, one behind the other in scratch memory: those of each channel of each
-// example
-// ([p, p xhat][examples][channels]), those of each channel over the examples ([p, p
-// xhat][channels]), and the partial sums of whichever of the two is being added up.
+// The sums of backward, one behind the other in scratch memory:
+//
+//   [p, p xhat][examples][channels]   totals, of each channel of each example
+//   [p, p xhat][channels]             of each channel over the examples
+//   partial sums                      of whichever of the two is being added up
 struct BackwardSums {
   int64_t shape[3], shape_of_channels[3];
 
@@ -147,8 +148,8 @@ struct BackwardSums {
       : shape{2, of.examples, of.channels()}, shape_of_channels{2, 1, of.channels()} {}
 
   int64_t count() const { return 2 * shape[1] * shape[2]; }
-  double* of_channels(double* all) const { return all + count(); }
-  double* partials(double* all) const { return of_channels(all) + 2 * shape[2]; }
+  double* of_channels(double* totals) const { return totals + count(); }
+  double* partials(double* totals) const { return of_channels(totals) + 2 * shape[2]; }
   // most_chunks: of a channel of an example.
   int64_t bytes(int64_t most_chunks) const {
     const int64_t over_examples = sum_workspace<double>(
@@ -156,9 +157,9 @@ struct BackwardSums {
     return (count() + 2 * shape[2]) * kItem +
            std::max(count() * most_chunks * kItem, over_examples);
   }
-  void add_examples(double* all, cudaStream_t stream) const {
-    sum<double>(kItself, operand(all, shape), operand(of_channels(all), shape_of_channels),
-                kExamples, 1.0, partials(all), false, stream);
+  void add_examples(double* totals, cudaStream_t stream) const {
+    sum<double>(kItself, operand(totals, shape), operand(of_channels(totals), shape_of_channels),
+                kExamples, 1.0, partials(totals), false, stream);
   }
 
  private:
