@@ -80,12 +80,18 @@ if(NOT FASTACT_CUDA STREQUAL "OFF")
 endif()
 
 if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
-  # The machine's own GPU, or else each generation that CUDA 13 compiles for, and PTX for the next.
+  include(${PROJECT_SOURCE_DIR}/cmake/cuda_compiler.cmake)
+endif()
+
+if(CMAKE_CUDA_COMPILER AND NOT FASTACT_CUDA STREQUAL "OFF")
+  # The machine's own GPU, or else each generation that CUDA 13 compiles for: code for a capability
+  # runs on the later ones of its generation too (8.6 on 8.9, 10.0 on 10.3, 12.0 on 12.1). PTX of 9.0
+  # is for those between and after them.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     if(FASTACT_GPU_PRESENT)
       set(CMAKE_CUDA_ARCHITECTURES native)
     else()
-      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
+      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90 100-real 120-real)
     endif()
   endif()
   set(CMAKE_CUDA_STANDARD 17)

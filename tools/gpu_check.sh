@@ -5,24 +5,27 @@
 #                      [--out DIR] [--work DIR]
 #
 #   build      installs into an environment of its own, with the CUDA extension for this machine's GPU
-#   test       the test suite
+#   test       the tests that run on a GPU
 #   sanitize   memcheck, racecheck and initcheck of tools/gpu_short.py
 #   bits       every float32 input on the GPU against the CPU (tools/gpu_bits.py)
-#   bench      the benchmark; writes gpu_NAME.json, gpu_NAME.md and gpu_NAME_float32.png (and one of
-#              each other dtype), NAME being the GPU's. It goes on where gpu_NAME.json ends, if that is
-#              of this machine and this commit: run it again until it says passed
+#   bench      the benchmark; writes NAME.json, NAME.md and NAME_float32.png (and one of each other
+#              dtype), NAME being the GPU's
 #   all        each of them, in this order; the default
 #
-#   --quick    fewer inputs and sizes: some minutes for all; the files are gpu_NAME_quick.*
+#   --quick    fewer inputs and sizes: some minutes for all; the files are NAME_quick.*
 #   --only W   of the benchmark these ops or families alone: "norms gates"; the file is the same
-#   --out DIR  where results and the log gpu_NAME.log go; default: docs/results
+#   --out DIR  where results and the log NAME.log go; default: docs/results/gpu
 #   --work DIR what is built; parts that are run one by one share it; default: under $TMPDIR
 #
-# A part ends after PART_SECONDS (540). The whole benchmark takes several of them, a type after the
-# other, float32 first: it stops in time by itself, and what there is is written and drawn. The exit
-# status is 1 if a part failed, 2 for a bad word, and 3 if only rows of the benchmark are left:
+# A part ends after PART_SECONDS (540). All but the build stop in time by themselves, write what there
+# is, and go on with it when they are run again on this machine and this commit: test, sanitize and
+# bits in steps (tools/gpu_steps.py), whose outcomes stand in NAME_checks.json and NAME_checks.md; the
+# benchmark row by row, a type after the other, float32 first. The exit status is 1 if a part failed,
+# 2 for a bad word, and 3 if only steps or rows are left:
 #
-#   tools/gpu_check.sh build && until tools/gpu_check.sh bench; do (($? == 3)) || break; done
+#   for part in build test sanitize bits bench; do
+#     until tools/gpu_check.sh $part; do (($? == 3)) || break; done
+#   done
 #
 # Needed: a GPU, nvcc, a C++17 compiler, compute-sanitizer, and a python3 (or $PYTHON) that has
 # scikit-build-core, cython, pybind11, cmake, ninja, numpy, torch with CUDA, pytest, hypothesis,
@@ -33,10 +36,10 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 self=$root/tools/$(basename "${BASH_SOURCE[0]}")
 python=${PYTHON:-python3}
-out=$root/docs/results
+out=$root/docs/results/gpu
 work=${TMPDIR:-/tmp}/fastact-gpu-check
 limit=${PART_SECONDS:-540}
-rows_left=3 # the benchmark's exit status
+left=3 # the exit status of a part that is to be run again
 quick=0
 only=
 parts=()
@@ -141,46 +144,34 @@ PYTHON
   installed && "$python" -m fastact info && has_gpu
 }
 
+in_steps() { # in_steps PART: in what is kept back, a step that is over time is ended
+  local words=()
+  ((quick == 0)) || words=(--quick)
+  "$python" tools/gpu_steps.py "$1" --json "${file}_checks.json" --markdown "${file}_checks.md" \
+    --stop-after "$((limit > 90 ? limit - 30 : limit))" ${words[@]+"${words[@]}"}
+}
+
 run_tests() {
   installed && has_gpu || return 1
   has_modules "runs the tests" pytest hypothesis mpmath ml_dtypes threadpoolctl torch || return 1
-  local words=(-q -p no:cacheprovider -m "not large") # with what a plain run leaves out
-  ((quick == 0)) || words+=(tests/devices/test_devices.py tests/activations/test_accuracy.py tests/activations/test_layouts.py)
-  # Plugins that happen to be installed are no part of this.
-  PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$python" -m pytest "${words[@]}"
+  in_steps test
 }
 
 sanitize() {
   installed && has_gpu || return 1
   has_program compute-sanitizer "checks memory accesses; it comes with the CUDA toolkit" || return 1
-  local tool words fine=0
-  # Each array in an allocation of its own, or nothing is out of bounds.
-  export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-  "$python" tools/gpu_short.py || return 1
-  for tool in memcheck racecheck initcheck; do
-    words=(--tool "$tool" --error-exitcode 9 --print-limit 20 --target-processes all)
-    if compute-sanitizer "${words[@]}" "$python" tools/gpu_short.py; then
-      echo "$tool: ok"
-    else
-      echo "$tool: FAILED"
-      fine=1
-    fi
-  done
-  return "$fine"
+  in_steps sanitize
 }
 
 bits() {
   installed && has_gpu || return 1
-  local words=()
-  ((quick == 0)) || words=(--stride 61)
-  "$python" tools/gpu_bits.py ${words[@]+"${words[@]}"}
+  in_steps bits
 }
 
 bench() {
   installed && has_gpu || return 1
-  local file=$out/$name status=0 words=()
+  local status=0 words=()
   if ((quick)); then
-    file+=_quick
     words+=(--sizes 33554432 --dtypes "float32,bfloat16" --peers torch)
   fi
   # In what it keeps back, the last row ends and the pictures are drawn. torch.compile may hang.
@@ -189,7 +180,7 @@ bench() {
     "$python" -m fastact bench $only --device cuda --json "$file.json" --markdown "$file.md" \
     --resume --stop-after "$((limit > 90 ? limit - 80 : limit))" ${words[@]+"${words[@]}"} ||
     status=$?
-  ((status != 124)) || status=$rows_left # the next run goes on behind what has been written
+  ((status != 124)) || status=$left # the next run goes on behind what has been written
   if [[ -s $file.json ]] && has_modules "draws the picture" matplotlib; then
     "$python" -m fastact bench --device cuda --from "$file.json" --plot "$file.png" |
       grep '^drawn: '
@@ -198,15 +189,17 @@ bench() {
   return "$status"
 }
 
-gpu_name() { # nvidia_h200 -> h200
+gpu_name() { # NVIDIA H200 -> h200
   local found
   found=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
   found=$(tr '[:upper:]' '[:lower:]' <<<"${found:-unknown}" | tr -cs 'a-z0-9\n' '_')
-  echo "gpu_${found#nvidia_}"
+  echo "${found#nvidia_}"
 }
 
 name=$(gpu_name)
 log=$out/$name.log
+file=$out/$name # and more words
+((quick == 0)) || file+=_quick
 home=$("$python" -c 'import sys; print(sys.prefix)')
 
 without_paths() { # where this machine keeps things is nobody's business
@@ -239,12 +232,12 @@ for part in "${parts[@]}"; do
   result=${PIPESTATUS[0]}
   case $result in
     0) verdict=passed ;;
-    "$rows_left") verdict="not done: run it again for the rows that are left" ;;
+    "$left") verdict="not done: run it again for what is left" ;;
     124 | 137) verdict="FAILED: not done after $limit s" ;;
     *) verdict=FAILED ;;
   esac
-  if ((result == rows_left)); then
-    ((status)) || status=$rows_left
+  if ((result == left)); then
+    ((status)) || status=$left
   elif ((result)); then
     status=1
   fi

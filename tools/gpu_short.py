@@ -93,20 +93,16 @@ def sums(dtype: Any) -> Iterator[tuple[str, np.ndarray, tuple[int, ...] | None]]
     yield ("expanded", np.broadcast_to(values((40,), dtype), (30, 40)), (0,))
 
 
-def tables(dtype: Any, most: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def tables(dtype: Any) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """A name and two arrays of two axes, an input and a gradient, for all other ops.
 
-    Columns are even, for groups of channels. Of arrays with more elements than `most`, as many of
-    the longer axis are left as that allows.
+    Columns are even, for groups of channels.
     """
     pack = 16 // np.dtype(dtype).itemsize
     # Less than a pack; tails; whole packs; rows of one block, and of several (norms.cu: kSplit);
     # rows for several blocks.
     shapes = [(2, 2), (7, 6 * pack + 2), (40, 1024), (3, 4096), (2, 16384 * pack + 6), (3001, 6)]
-    for rows, columns in shapes:
-        if rows * columns > most:
-            rows, columns = min(rows, most // 6), min(columns, most // 2)
-        shape = (rows, columns)
+    for shape in shapes:
         yield (f"{shape}", values(shape, dtype), values(shape, dtype))
     shape = (9, 10 * pack)
     yield ("misaligned", values(shape, dtype, 1), values(shape, dtype, 3))
@@ -152,12 +148,16 @@ class Checker:
         named = {name: there(value) for name, value in call.keywords.items()}
         results = calls.parts(call.func(*map(there, call.args), **named))
         self.calls += 1
+        # Sums over rows are among the results, and saved statistics among the arguments: rstd of a
+        # row of one element is above 300, by which its gradient's rounding grows.
+        given = [a for a in (*call.args, *call.keywords.values()) if isinstance(a, np.ndarray)]
+        sizes = [np.abs(a.astype(np.float64)).max() for a in given if a.dtype.kind not in "bi"]
+        largest = max(sizes, default=0.0)
         for i, (got, expected) in enumerate(zip(results, calls.parts(call()), strict=True)):
             if expected is None:
                 continue
             exact = np.asarray(expected, np.float64)
-            # Sums over rows are among the results, and saved statistics among the arguments.
-            allowed = 20 * CLOSE[expected.dtype.name] * (1 + np.abs(exact).max())
+            allowed = 20 * CLOSE[expected.dtype.name] * (1 + np.abs(exact).max() + largest)
             far = ~(np.abs(back(got).astype(np.float64) - exact) <= allowed)
             if far.any():
                 self.wrong.append(f"{what}, result {i}: {int(far.sum())} of {far.size} are wrong")
@@ -190,18 +190,9 @@ def check_sum(op: Any, dtype: Any, check: Checker) -> None:
             )
 
 
-def normalises_single(op: Any) -> bool:
-    """Whether each element of an array of two axes is a normalization row of its own."""
-    x = values((4, 6), np.dtype(np.float32))
-    _, saved = op.bound("forward", op.sample(x, x))()
-    return any(name == "rstd" and a.size == x.size for name, a in zip(op.saves, saved, strict=True))
-
-
 def check_rest(op: Any, dtype: Any, check: Checker) -> None:
     """Forward and backward with all that the op takes."""
-    # An emulated device takes a block for each normalization row, even of one element.
-    alone = normalises_single(op) and check.device.name.startswith("emulated")
-    for name, x, dy in tables(dtype, 1200 if alone else sys.maxsize):
+    for name, x, dy in tables(dtype):
         check.parts(f"{op.name}, {name}, {dtype.name}", calls.forward(op, x, dy))
         check.parts(f"{op.name}.backward, {name}, {dtype.name}", calls.backward(op, x, dy))
 

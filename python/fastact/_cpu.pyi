@@ -21,6 +21,7 @@ SOFTMAX_KINDS: tuple[str, ...]
 REDUCTIONS: tuple[str, ...]
 GATE_ULPS: tuple[float, float]
 ELEMENTARY: tuple[str, ...]
+view_table: Any
 
 @disjoint_base
 class View:
@@ -38,7 +39,6 @@ class View:
     reach: tuple[int, int]
     overlaps_itself: bool
     order: tuple[int, ...]
-    operand_address: int
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @staticmethod

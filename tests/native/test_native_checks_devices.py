@@ -113,6 +113,19 @@ def test_arrays_that_do_not_fit(recorded):
     assert set(passed) <= {"batch_norm_forward", "batch_norm_backward"}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [object(), np.ones(3, np.float32), View, View()],
+    ids=["object", "array", "class", "unfilled"],
+)
+def test_what_is_no_view(recorded, wrong):
+    """Or one that was never filled in: nothing is read of it."""
+    for function, arguments in recorded[:-1]:
+        first = next(at for at, value in enumerate(arguments) if type(value) is View)
+        with pytest.raises(TypeError, match=r"fastact\._cuda: an array must be a View"):
+            function(*replaced(arguments, first, wrong))
+
+
 def test_numbers_out_of_range(recorded):
     for function, arguments in recorded[:-1]:
         for at, value in enumerate(arguments[:-1]):

@@ -196,6 +196,7 @@ case "$*" in
     echo "$*" >>"{work}/calls"
     while (($#)); do [[ $1 == --json ]] && echo '{{}}' >"$2"; shift; done
     exit "$(cat "{work}/status")" ;;
+  *gpu_steps.py*) echo "$*" >>"{work}/calls"; exit "$(cat "{work}/status")" ;;
   *) exit 0 ;;
 esac
 """
@@ -228,7 +229,7 @@ needs_the_script = pytest.mark.skipif(not CHECK.exists(), reason="away from the 
     ("status", "returned", "verdict"),
     [
         (0, 0, "bench: passed"),
-        (3, 3, "bench: not done: run it again for the rows that are left"),
+        (3, 3, "bench: not done: run it again for what is left"),
         (1, 1, "bench: FAILED"),
     ],
 )
@@ -239,6 +240,21 @@ def test_gpu_check_tells_what_is_left(tmp_path, status, returned, verdict):
     assert "--resume --stop-after 460" in called
     assert "--peers" not in called
     assert "drawn: picture" in done.stdout or "matplotlib" in done.stdout
+
+
+@needs_the_script
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [(0, "passed"), (3, "not done: run it again for what is left"), (1, "FAILED")],
+)
+@pytest.mark.parametrize("part", ["test", "bits"])
+def test_gpu_check_goes_on_with_steps(tmp_path, part, status, verdict):
+    done, called = check(tmp_path, part, "--quick", status=status, PART_SECONDS="540")
+    assert done.returncode == status, done.stdout + done.stderr
+    assert f"{part}: {verdict}" in done.stdout
+    assert called.startswith(f"tools/gpu_steps.py {part} --json {tmp_path}/out/")
+    assert "_quick_checks.json --markdown" in called
+    assert called.rstrip().endswith("_quick_checks.md --stop-after 510 --quick")
 
 
 @needs_the_script

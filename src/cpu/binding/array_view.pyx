@@ -165,7 +165,7 @@ cdef class View:
     cdef readonly int dtype
     cdef readonly str dtype_name
     cdef readonly tuple device
-    cdef int device_type
+    cdef int device_type, device_id  # of `device`
     cdef readonly bint readonly
     cdef readonly int64_t itemsize
     cdef readonly object owner
@@ -198,14 +198,18 @@ cdef class View:
             self.dtype_name = "bool" if kind == "bool" else f"{kind}{d.bits}"
             if d.lanes != 1:
                 self.dtype_name += f"x{d.lanes}"
-        self.device = plain_device(tensor.device)
-        self.device_type = self.device[0]
+        self.put_on(plain_device(tensor.device))
         stride = 1
         for i in range(tensor.ndim - 1, -1, -1):
             self.shape_[i] = tensor.shape[i]
             self.strides_[i] = (tensor.strides[i] if tensor.strides else stride) * self.itemsize
             stride *= tensor.shape[i]
         self.finish(<char*>tensor.data + tensor.byte_offset, tensor.ndim)
+
+    cdef int put_on(self, tuple device) except -1:
+        self.device_type, self.device_id = device
+        self.device = device
+        return 0
 
     cdef void finish(self, char* data, int ndim) noexcept:
         self.operand.data = data
@@ -223,7 +227,7 @@ cdef class View:
         # the name of a dtype costs NumPy 4 us
         view.dtype_name = VIEW_DTYPE_NAMES[view.dtype] if view.dtype >= 0 else a.dtype.name
         view.itemsize = a.dtype.itemsize
-        view.device, view.device_type = (kDLCPU, 0), kDLCPU
+        view.put_on((kDLCPU, 0))
         view.readonly = not cnp.PyArray_ISWRITEABLE(a)
         view.owner = a
         for i in range(a.ndim):
@@ -236,7 +240,7 @@ cdef class View:
     def on_device(cnp.ndarray a not None, tuple device not None):
         """Memory of a device that an array of NumPy's describes, and that nobody reads by it."""
         cdef View view = View.from_numpy(a)
-        view.device, view.device_type = device, device[0]
+        view.put_on(device)
         return view
 
     @staticmethod
@@ -252,7 +256,7 @@ cdef class View:
         view.dtype = like.dtype
         view.dtype_name = like.dtype_name
         view.itemsize = like.itemsize
-        view.device, view.device_type = (kDLCPU, 0), kDLCPU
+        view.put_on((kDLCPU, 0))
         view.readonly = True
         view.owner = value
         for i in range(like.operand.ndim):
@@ -265,8 +269,8 @@ cdef class View:
     def bytes(int64_t count, tuple device not None):
         """A model for `count` bytes on a device."""
         cdef View view = View.__new__(View)
-        view.dtype, view.dtype_name, view.itemsize, view.device = -1, "uint8", 1, device
-        view.device_type = device[0]
+        view.dtype, view.dtype_name, view.itemsize = -1, "uint8", 1
+        view.put_on(device)
         view.shape_[0], view.strides_[0] = count, 1
         view.finish(NULL, 1)
         check_lengths(view)
@@ -279,7 +283,7 @@ cdef class View:
         low, high = self.reach
         if element_count(like) > 0 and high - low < like.itemsize:
             raise ValueError("repeats: the memory must hold one element")
-        view.device, view.device_type = self.device, self.device_type
+        view.device, view.device_type, view.device_id = self.device, self.device_type, self.device_id
         for i in range(like.operand.ndim):
             view.shape_[i], view.strides_[i] = like.shape_[i], 0
         view.owner, view.readonly = self, True
@@ -292,7 +296,7 @@ cdef class View:
         view.dtype = self.dtype
         view.dtype_name = self.dtype_name
         view.itemsize = self.itemsize
-        view.device, view.device_type = self.device, self.device_type
+        view.device, view.device_type, view.device_id = self.device, self.device_type, self.device_id
         view.readonly = self.readonly
         view.owner = self  # which holds what it views
         view.source, view.source_index, view.base = self.source, self.source_index, self.base
@@ -522,11 +526,6 @@ cdef class View:
         return tuple(found)
 
     @property
-    def operand_address(self):
-        """Where the description of this array lies, for other native modules; it lives as long."""
-        return <intptr_t>&self.operand
-
-    @property
     def __array_interface__(self):
         """Raw items, for NumPy's exact overlap test: no dtype, so bfloat16 is no special case."""
         return {
@@ -547,3 +546,20 @@ cdef void axes_in_order(View like, int* order) noexcept:
             order[j] = order[j - 1]
             j -= 1
         order[j] = i
+
+
+cdef cpp_bool read_view(void* given, ViewContent* content) noexcept:
+    """What a device module reads of a View (common/core/device_table.h)."""
+    cdef View view
+    if not isinstance(<object>given, View):
+        return False
+    view = <View>given
+    if view.device is None:
+        return False
+    content.operand, content.dtype, content.device = &view.operand, view.dtype, view.device_id
+    return True
+
+
+cdef ViewTable views
+views.read = read_view
+view_table = PyCapsule_New(&views, "fastact_view_table", NULL)

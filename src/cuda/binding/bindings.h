@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/activations/list.h"
+#include "common/core/device_table.h"
 #include "cuda/core/api.h"
 #include "cuda/core/device.h"
 
@@ -25,10 +26,14 @@ struct Array {
   int device;
 };
 
+// How Views are read; set when the module is imported.
+inline const ViewTable* views = nullptr;
+
 inline Array array_of(const py::handle& view) {
-  const auto address = view.attr("operand_address").cast<uintptr_t>();
-  return {*reinterpret_cast<const Operand*>(address), view.attr("dtype").cast<int>(),
-          view.attr("device").cast<std::pair<int, int>>().second};
+  ViewContent content;
+  if (!views->read(view.ptr(), &content))
+    throw py::type_error("fastact._cuda: an array must be a View of the CPU module");
+  return {*content.operand, content.dtype, content.device};
 }
 
 // An array or None.

@@ -4,7 +4,6 @@
 // Python has checked the arguments. Nothing here allocates or synchronises; work is queued on the
 // stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
 #include "common/activations/list.h"
-#include "common/core/device_table.h"
 #include "cuda/binding/bindings.h"
 #if defined(FASTACT_CUDA_EMULATION)
 #include "cuda_emulation/array.h"
@@ -228,6 +227,8 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.doc() = "The CUDA backend: the functions of fastact._cpu for arrays on a GPU.";
   static const DeviceTable table = {activation};
   m.attr("table") = py::capsule(&table, "fastact_device_table");
+  const auto cpu = py::module_::import("fastact._cpu");
+  views = cpu.attr("view_table").cast<py::capsule>().get_pointer<const ViewTable>();
 
   py::list names;
   for (const char* name : kActivationNames) names.append(name);

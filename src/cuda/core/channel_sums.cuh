@@ -17,12 +17,14 @@
 // What a kernel does not ask for may be left out.
 //
 //   sums_of_segments   dense, channels in segments of `inner` elements: a task is a chunk of the
-//                      vectors of one channel; its team of threads is a warp where a channel is
-//                      short, else a block
+//                      vectors of one channel
 //   sums_of_columns    dense, channels last: a task is a tile of channels over a chunk of rows,
 //                      added in shared memory by a tree; rows that are no whole number of vectors
 //                      are folded, as many as make one
 //   sums_of_any        any strides: a task is a chunk of the elements of one channel
+//
+// A task of one channel has a team of threads: a block where the channel is long, or else as many
+// lanes of a warp as it has vectors or elements, so that short channels share a block.
 //
 // There may be one set of channels an example (norms whose channels come last); a coefficient index
 // counts them all. Partial sums lie [kSums][coefs][chunks]; their order depends on the shape and on
@@ -41,7 +43,7 @@ constexpr int64_t kSumVecs = 2048;      // of a channel, in a chunk
 constexpr int64_t kSumRows = 64;        // or rows
 constexpr int64_t kSumElements = 8192;  // or elements, of any strides
 constexpr int64_t kSumTasks = 1024;     // of columns
-constexpr int64_t kWarpVecs = 256;      // of a channel that a warp takes
+constexpr int64_t kWarpItems = 256;     // of a channel that a warp takes: vectors, or elements
 
 // Arrays of a functor, as run_channel_sums fills them in.
 template <int arrays>
@@ -73,46 +75,83 @@ FASTACT_DEVICE double lane_sum(const Wide<T>& wide) {
   return sum[0] + sum[1];
 }
 
+// Threads of a task of one channel, which has so many vectors or elements.
+inline int team_of(int64_t items) {
+  return items > kWarpItems ? kSumThreads : power_of_two_from(items, kWarp);
+}
+
+// A chunk [begin, end) of a channel's vectors or elements. An idle team has none, yet it takes part
+// in shuffles and barriers.
+struct ChannelTask {
+  bool idle;
+  int64_t coef, chunk, begin, end;
+};
+
+// Visits the tasks of channels of so many items: visit(task, lane).
+template <class Visit>
+FASTACT_DEVICE void for_each_task(const SumTasks& tasks, int team, int64_t items,
+                                  const Visit& visit) {
+  const int here = kSumThreads / team, lane = int(threadIdx.x) % team;
+  const int64_t all = tasks.coefs * tasks.count;
+  for (int64_t first = int64_t(blockIdx.x) * here; first < all;
+       first += int64_t(gridDim.x) * here) {
+    const int64_t task = first + int(threadIdx.x) / team;
+    const bool idle = task >= all;
+    const int64_t coef = idle ? 0 : task / tasks.count;
+    const int64_t chunk = idle ? 0 : task - coef * tasks.count;
+    const int64_t begin = chunk * tasks.size;
+    visit(ChannelTask{idle, coef, chunk, begin, idle ? 0 : smaller(begin + tasks.size, items)},
+          lane);
+  }
+}
+
+// Adds up the sums of a team and puts them where the task's belong.
+template <int sums>
+FASTACT_DEVICE void put_of_team(const SumTasks& tasks, const ChannelTask& task, int team, int lane,
+                                double (&sum)[sums]) {
+#pragma unroll
+  for (int k = 0; k < sums; ++k) {
+    if (team == kSumThreads) {
+      sum[k] = block_sum<kSumThreads>(sum[k]);
+      __syncthreads();
+    } else {
+      sum[k] = warp_sum(sum[k], team);
+    }
+  }
+  if (lane == 0 && !task.idle) tasks.put(task.coef, task.chunk, sum);
+}
+
 struct Segments {
   int64_t channels, inner;
   int64_t segment_vecs;  // of one segment
   int64_t vecs;          // of a channel
-  int team;              // threads of a task
+  int team;
   int64_t step_segments, step;
 };
 
 template <class T, class F>
 FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[0]))
-void sums_of_segments(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks,
-                      const Segments segments) {
+void sums_of_segments(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT const SumTasks tasks,
+                      FASTACT_GRID_CONSTANT const Segments segments) {
   constexpr int kSize = Vec<T>::kSize;
-  const int here = kSumThreads / segments.team, lane = int(threadIdx.x) % segments.team;
-  const int64_t all = segments.channels * tasks.count;
-  for (int64_t first = int64_t(blockIdx.x) * here; first < all;
-       first += int64_t(gridDim.x) * here) {
-    const int64_t task = first + int(threadIdx.x) / segments.team;
-    const bool idle = task >= all;  // yet it takes part in shuffles and barriers
-    const int64_t channel = idle ? 0 : task / tasks.count;
-    const int64_t chunk = idle ? 0 : task - channel * tasks.count;
-    const int64_t end = idle ? 0 : smaller((chunk + 1) * tasks.size, segments.vecs);
-    const auto numbers = f.of_channel(channel);
-
+  for_each_task(tasks, segments.team, segments.vecs, [&](const ChannelTask& task, int lane) {
+    const auto numbers = f.of_channel(task.coef);
     double sum[F::kSums] = {};
-    int64_t q = chunk * tasks.size + lane;
+    int64_t q = task.begin + lane;
     const int64_t segment = q / segments.segment_vecs;
     int64_t within = q - segment * segments.segment_vecs;
-    int64_t at = (segment * segments.channels + channel) * segments.inner + within * kSize;
+    int64_t at = (segment * segments.channels + task.coef) * segments.inner + within * kSize;
     const int64_t stride = segments.channels * segments.inner;
     const int64_t step = segments.step_segments * stride + segments.step * kSize;
     const int64_t wrap = stride - segments.segment_vecs * kSize;
-    while (q < end) {
+    while (q < task.end) {
       int64_t index[F::kTogether];
       int valid[F::kTogether];
 #pragma unroll
       for (int u = 0; u < F::kTogether; ++u) {
         index[u] = at;
         const int64_t left = segments.inner - within * kSize;
-        valid[u] = q < end ? int(smaller(left, kSize)) : 0;
+        valid[u] = q < task.end ? int(smaller(left, kSize)) : 0;
         q += segments.team;
         at += step;
         within += segments.step;
@@ -123,17 +162,8 @@ void sums_of_segments(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks,
         for (int k = 0; k < F::kSums; ++k) sum[k] += lane_sum(terms[k]);
       });
     }
-#pragma unroll
-    for (int k = 0; k < F::kSums; ++k) {
-      if (segments.team == kSumThreads) {
-        sum[k] = block_sum<kSumThreads>(sum[k]);
-        __syncthreads();
-      } else {
-        sum[k] = warp_sum(sum[k]);
-      }
-    }
-    if (lane == 0 && !idle) tasks.put(channel, chunk, sum);
-  }
+    put_of_team(tasks, task, segments.team, lane, sum);
+  });
 }
 
 // Of an example.
@@ -217,17 +247,15 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
 // "Rows" of the table are coefficients.
 template <class T, class F>
 FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[2]))
-void sums_of_any(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks,
+void sums_of_any(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT const SumTasks tasks,
                  FASTACT_GRID_CONSTANT const RowTable<F::kArrays, kMaxAxes> axes,
-                 const int64_t length) {
-  for (int64_t task = blockIdx.x; task < tasks.coefs * tasks.count; task += gridDim.x) {
-    const int64_t coef = task / tasks.count, chunk = task - coef * tasks.count;
-    const int64_t end = smaller((chunk + 1) * tasks.size, length);
-    const auto numbers = [&](int k, int) { return f.number(k, coef); };
+                 const int64_t length, const int team) {
+  for_each_task(tasks, team, length, [&](const ChannelTask& task, int lane) {
+    const auto numbers = [&](int k, int) { return f.number(k, task.coef); };
     int64_t base[F::kArrays] = {};
-    offset_all(axes, coef, 0, axes.row_axes, base);
+    offset_all(axes, task.coef, 0, axes.row_axes, base);
     double sum[F::kSums] = {};
-    for (int64_t i = chunk * tasks.size + threadIdx.x; i < end; i += kSumThreads) {
+    for (int64_t i = task.begin + lane; i < task.end; i += team) {
       int64_t at[F::kArrays];
 #pragma unroll
       for (int k = 0; k < F::kArrays; ++k) at[k] = base[k];
@@ -237,13 +265,8 @@ void sums_of_any(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks,
 #pragma unroll
       for (int k = 0; k < F::kSums; ++k) sum[k] += double(terms[k]);
     }
-#pragma unroll
-    for (int k = 0; k < F::kSums; ++k) {
-      sum[k] = block_sum<kSumThreads>(sum[k]);
-      __syncthreads();
-    }
-    if (threadIdx.x == 0) tasks.put(coef, chunk, sum);
-  }
+    put_of_team(tasks, task, team, lane, sum);
+  });
 }
 
 // Arrays around their channels: examples x outer x channels x inner, or not dense.
@@ -263,11 +286,16 @@ Segments plan_segments(const ChannelLayout& layout, SumTasks* tasks) {
   segments.channels = layout.channels, segments.inner = layout.inner;
   segments.segment_vecs = ceil_div(layout.inner, Vec<T>::kSize);
   segments.vecs = segments.segment_vecs * layout.outer;
-  segments.team = segments.vecs <= kWarpVecs ? kWarp : kSumThreads;
+  segments.team = team_of(segments.vecs);
   segments.step_segments = segments.team / segments.segment_vecs;
   segments.step = segments.team % segments.segment_vecs;
   cut(tasks, segments.vecs, kSumVecs);
   return segments;
+}
+
+// Of kernels whose tasks are of one channel.
+inline Shape blocks_of_teams(const SumTasks& tasks, int team) {
+  return {blocks_for(ceil_div(tasks.coefs * tasks.count, kSumThreads / team)), kSumThreads};
 }
 
 // Cuts the rows of columns.
@@ -328,8 +356,8 @@ int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
       if (counts) axes.row_axes = axes.count;
     }
     cut(&tasks, length, kSumElements);
-    launch(sums_of_any<T, F>, {blocks_for(tasks.coefs * tasks.count), kSumThreads}, stream, f,
-           tasks, axes, length);
+    const int team = team_of(length);
+    launch(sums_of_any<T, F>, blocks_of_teams(tasks, team), stream, f, tasks, axes, length, team);
     return tasks.count;
   }
   f.arrays.n = tasks.coefs * layout.outer * layout.inner;
@@ -339,8 +367,8 @@ int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
       const bool one_segment = layout.outer * layout.channels == 1;
       f.arrays.aligned =
           bits % kVecBytes == 0 && (one_segment || layout.inner % Vec<T>::kSize == 0);
-      const int64_t all = ceil_div(layout.channels * tasks.count, kSumThreads / segments.team);
-      launch(sums_of_segments<T, F>, {blocks_for(all), kSumThreads}, stream, f, tasks, segments);
+      launch(sums_of_segments<T, F>, blocks_of_teams(tasks, segments.team), stream, f, tasks,
+             segments);
       return tasks.count;
     }
   }

@@ -5,7 +5,7 @@
 
 #include "cuda/core/device.h"
 
-#if !defined(FASTACT_CUDA_EMULATION) && CUDART_VERSION >= 12000
+#if !defined(FASTACT_CUDA_EMULATION)
 #include <cudaTypedefs.h>
 #endif
 
@@ -45,18 +45,14 @@ bool is_not_built(cudaError_t error) {
   return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
 }
 
-#if !defined(FASTACT_CUDA_EMULATION) && CUDART_VERSION >= 12000
+#if !defined(FASTACT_CUDA_EMULATION)
 // Of the driver's own interface, which nothing here links against; null where it is not found.
 PFN_cuDevicePrimaryCtxGetState_v7000 find_context_state() {
   constexpr const char* kName = "cuDevicePrimaryCtxGetState";
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion(kName, &found, 12000, cudaEnableDefault, &result);
-#else
-  const cudaError_t error = cudaGetDriverEntryPoint(kName, &found, cudaEnableDefault, &result);
-#endif
   if (error != cudaSuccess) cudaGetLastError();
   const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
   return is_there ? reinterpret_cast<PFN_cuDevicePrimaryCtxGetState_v7000>(found) : nullptr;
@@ -68,13 +64,11 @@ PFN_cuDevicePrimaryCtxGetState_v7000 find_context_state() {
 bool has_context(int device) {
 #if defined(FASTACT_CUDA_EMULATION)
   return emulation::has_context(device);
-#elif CUDART_VERSION >= 12000
+#else
   static const auto state = find_context_state();
   unsigned flags = 0;
   int active = 0;
   return !state || state(device, &flags, &active) != CUDA_SUCCESS || active;
-#else
-  return true;  // there cudaSetDevice makes none
 #endif
 }
 

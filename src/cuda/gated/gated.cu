@@ -98,14 +98,16 @@ IndexOperand channel_of(const GatedArrays& arrays) {
 
 GatedBiases biases_of(const GatedArrays& arrays) { return {{arrays.bias[0], arrays.bias[1]}}; }
 
-// The sums of so many channels, and so many elements of each.
+// The sums of so many channels, and so many elements of each. Channels that do not come last are
+// read one below the other, unless they are too short to fill a block so.
 template <class T>
 Columns divide(int64_t channels, int64_t rows, bool channels_last, SumTasks* tasks) {
   const int64_t vecs = ceil_div(channels, Vec<T>::kSize);
+  const int beside = channels_last ? kWarp : kSumThreads / power_of_two_from(rows, kSumThreads);
   Columns shape{};
   shape.width = shape.channels = channels;
   shape.rows = rows, shape.elements = rows * channels, shape.examples = 1;
-  shape.tx = channels_last ? power_of_two_from(vecs, kWarp) : 1;
+  shape.tx = power_of_two_from(vecs, std::min(beside, kWarp));
   shape.ty = kSumThreads / shape.tx;
   shape.tiles = ceil_div(vecs, shape.tx);
   cut_rows(shape, tasks);

@@ -8,8 +8,9 @@
 //   forward    the moments of each channel of each example (reductions/moments.cu); one warp per
 //              group merges them and makes the coefficients; then the map y = f(z)
 //   backward   the sums of p = dy f'(z) and of p (x - mean) of each channel of each example
-//              (reduction_inputs.cuh); from them the means of g and g xhat of each group, and over
-//              the examples dweight and dbias; then the map dx
+//              (reduction_inputs.cuh); from them the means of g and g xhat of each group; their
+//              sums over the examples (reductions/reductions.cu), which are dweight and dbias; then
+//              the map dx
 //
 // Arrays that are not dense in the order example, pixel, channel go element by element.
 //
@@ -135,6 +136,40 @@ Pair parameters_of(const NormCall& call, const Operand& x) {
                  call.of_parameter, false);
 }
 
+// The sums of backward, one behind the other in scratch memory:
+//
+//   [p, p xhat][examples][channels]   totals, of each channel of each example
+//   [p, p xhat][channels]             of each channel over the examples
+//   partial sums                      of whichever of the two is being added up
+struct BackwardSums {
+  int64_t shape[3], shape_of_channels[3];
+
+  explicit BackwardSums(const ColumnShape& of)
+      : shape{2, of.examples, of.channels()}, shape_of_channels{2, 1, of.channels()} {}
+
+  int64_t count() const { return 2 * shape[1] * shape[2]; }
+  double* of_channels(double* totals) const { return totals + count(); }
+  double* partials(double* totals) const { return of_channels(totals) + 2 * shape[2]; }
+  // most_chunks: of a channel of an example.
+  int64_t bytes(int64_t most_chunks) const {
+    const int64_t over_examples = sum_workspace<double>(
+        kItself, operand(nullptr, shape), operand(nullptr, shape_of_channels), kExamples);
+    return (count() + 2 * shape[2]) * kItem +
+           std::max(count() * most_chunks * kItem, over_examples);
+  }
+  void add_examples(double* totals, cudaStream_t stream) const {
+    sum<double>(kItself, operand(totals, shape), operand(of_channels(totals), shape_of_channels),
+                kExamples, 1.0, partials(totals), false, stream);
+  }
+
+ private:
+  static constexpr int64_t kItem = sizeof(double);
+  static constexpr bool kExamples[] = {false, true, false};
+  static Operand operand(double* data, const int64_t (&shape)[3]) {
+    return {reinterpret_cast<char*>(data), 3, shape, nullptr, kItem};
+  }
+};
+
 int64_t group_blocks(const Groups& groups) { return ceil_div(groups.count, kGroupThreads / kWarp); }
 
 }  // namespace
@@ -175,8 +210,7 @@ template <class T>
 int64_t norm_columns_backward_workspace(const NormCall& call) {
   const ColumnShape shape = shape_of(call, call.data[NormCall::kIn]);
   const int64_t chunks = most_chunks<T>(layout_of(shape, false));
-  return Coefficients<T>::bytes(shape.coefs()) +
-         2 * shape.coefs() * (1 + chunks) * int64_t(sizeof(double));
+  return Coefficients<T>::bytes(shape.coefs()) + BackwardSums(shape).bytes(chunks);
 }
 
 template <class T>
@@ -185,9 +219,10 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
                 &dx = call.data[NormCall::kDx];
   const ColumnShape shape = shape_of(call, x);
   const Coefficients<T> coefs = coefs_at<T>(workspace, shape);
+  const BackwardSums sums(shape);
   auto* totals = reinterpret_cast<double*>(static_cast<char*>(workspace) +
                                            Coefficients<T>::bytes(shape.coefs()));
-  double* partials = totals + 2 * shape.coefs();
+  double* partials = sums.partials(totals);
   const Groups groups = groups_of(shape, 0);
   launch(read_statistics<T>, {ceil_div(shape.coefs(), kGroupThreads), kGroupThreads}, stream, coefs,
          groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
@@ -197,14 +232,19 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
   const int64_t chunks =
       run_norm_sums<T, false>(dy, x, layout_of(shape, is_dense(arrays, 2, shape, sizeof(T))),
                               shape.of_coef, coefs, activation, partials, stream);
-  launch(finish_groups<T>, {group_blocks(groups), kGroupThreads}, stream, coefs, partials, chunks,
-         totals, groups);
-  if (call.dweight.data || call.dbias.data)
-    launch(finish_parameters<T>, {ceil_div(groups.channels, kGroupThreads), kGroupThreads}, stream,
-           totals, groups,
+  if (chunks > 1)
+    finish_partials<double>(partials, sums.count(), chunks, reinterpret_cast<char*>(totals),
+                            sizeof(double), false, stream);
+  launch(finish_groups<T>, {group_blocks(groups), kGroupThreads}, stream, coefs,
+         chunks > 1 ? totals : partials, totals, groups);
+  if (call.dweight.data || call.dbias.data) {
+    sums.add_examples(totals, stream);
+    launch(put_parameters<T>, {ceil_div(groups.channels, kGroupThreads), kGroupThreads}, stream,
+           sums.of_channels(totals), groups.channels,
            pair_of(call.dweight, call.weight_dtype, call.dbias, call.bias_dtype, x, call.reduced,
                    call.of_parameter, false),
            call.accumulate);
+  }
   if (!dx.data) return;
   apply_backward<T, kOfGroups>(arrays, is_dense(arrays, 3, shape, sizeof(T)), shape.of_coef, coefs,
                                activation, call.accumulate, stream);

@@ -77,14 +77,13 @@ void read_statistics(const Coefficients<T> coefs, const Groups groups,
   store(coefs.at(kWeight, coef), C(weight));
 }
 
-// The partial sums of p and p (x - mean) of each channel become the sums of p and p xhat in
-// `totals`
-// ([2][coefs]) and, by the weights, a group's means of g and g xhat. One warp per group, one
-// lane per channel.
+// The sums of p and p (x - mean) of each channel of each example ([2][coefs]) become those of p and
+// p xhat in `totals`, which may be the same memory, and, by the weights, a group's means of g and
+// g xhat. One warp per group, one lane per channel.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
-void finish_groups(const Coefficients<T> coefs, const double* partials, const int64_t chunks,
-                   double* totals, const Groups groups) {
+void finish_groups(const Coefficients<T> coefs, const double* sums, double* totals,
+                   const Groups groups) {
   using C = Compute<T>;
   const int64_t group = int64_t(blockIdx.x) * (kGroupThreads / kWarp) + int(threadIdx.x) / kWarp;
   if (group >= groups.count) return;  // a whole warp
@@ -94,17 +93,12 @@ void finish_groups(const Coefficients<T> coefs, const double* partials, const in
   double g = 0, g_xhat = 0;
   for (int64_t i = lane; i < groups.group_size; i += kWarp) {
     const int64_t coef = first + i;
-    double sum[2] = {};
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      for (int64_t chunk = 0; chunk < chunks; ++chunk)
-        sum[k] += load(partials + (k * all + coef) * chunks + chunk);
-    sum[1] *= rstd;
-    store(totals + coef, sum[0]);
-    store(totals + all + coef, sum[1]);
+    const double p = load(sums + coef), p_xhat = load(sums + all + coef) * rstd;
+    store(totals + coef, p);
+    store(totals + all + coef, p_xhat);
     const double weight = double(load(coefs.at(kWeight, coef)));
-    g += weight * sum[0];
-    g_xhat += weight * sum[1];
+    g += weight * p;
+    g_xhat += weight * p_xhat;
   }
   const double n = double(groups.pixels * groups.group_size);
   g = warp_sum(g) / n;
@@ -115,23 +109,17 @@ void finish_groups(const Coefficients<T> coefs, const double* partials, const in
   }
 }
 
-// dweight and dbias: the totals of a channel over the examples, in their order. One thread per
+// dbias and dweight from the sums of p and p xhat of each channel ([2][channels]); one thread per
 // channel.
 template <class T>
 FASTACT_KERNEL(kGroupThreads)
-void finish_parameters(const double* totals, const Groups groups,
-                       FASTACT_GRID_CONSTANT const Pair gradients, const bool accumulate) {
+void put_parameters(const double* sums, const int64_t channels,
+                    FASTACT_GRID_CONSTANT const Pair gradients, const bool accumulate) {
   const int64_t channel = int64_t(blockIdx.x) * kGroupThreads + threadIdx.x;
-  if (channel >= groups.channels) return;
-  const int64_t all = groups.count * groups.group_size;
-  double p = 0, p_xhat = 0;
-  for (int64_t coef = channel; coef < all; coef += groups.channels) {
-    p += load(totals + coef);
-    p_xhat += load(totals + all + coef);
-  }
+  if (channel >= channels) return;
   const Offset at = locate(gradients.axes, channel);
-  put_number(gradients.a, at.x, p_xhat, accumulate);
-  put_number(gradients.b, at.y, p, accumulate);
+  put_number(gradients.a, at.x, load(sums + channels + channel), accumulate);
+  put_number(gradients.b, at.y, load(sums + channel), accumulate);
 }
 
 }  // namespace

@@ -222,8 +222,13 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   using Cache = SmemCache<T, identity, Rows::kDense, std::decay_t<decltype(memory)>>;
   const int mine = int(threadIdx.x);
   const int64_t task = blockIdx.x;
-  const int64_t chunk = quotient(task, rows.groups), group = task - chunk * rows.groups;
+  const int64_t chunk = quotient(task, plan.blocks);
+  const int64_t first_group = (task - chunk * plan.blocks) * plan.beside;
   const int64_t end = smaller((chunk + 1) * plan.size, rows.batch);
+  // A team whose group is not there has none of the rows.
+  const int teams = rows.teams / plan.beside, here = mine / rows.lanes / teams;
+  const int64_t group = smaller(first_group + here, rows.groups - 1);
+  const int64_t start = first_group + here == group ? mine / rows.lanes % teams : plan.size;
   const int64_t spilled = task * rows.per_lane * 2 * Vec<T>::kSize * int(blockDim.x);
   const Cache cache{{memory}, rows, plan, plan.spilled + spilled * int64_t(sizeof(C))};
   const Partition partition =
@@ -231,13 +236,13 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   if (plan.has_columns) clear<T>(cache, partition);
   int added = 0;
   bool is_first = true;
-  for (int64_t b0 = chunk * plan.size; b0 < end; b0 += cache.tile() * rows.teams) {
-    const int64_t first = b0 + mine / rows.lanes;
-    const Tile tile = tile_of(first, rows.teams, end, group, cache.tile());
+  for (int64_t b0 = chunk * plan.size; b0 < end; b0 += cache.tile() * teams) {
+    const int64_t first = b0 + start;
+    const Tile tile = tile_of(first, teams, end, group, cache.tile());
     fetch_tile<T>(rows, cache, partition, tile);
 #pragma unroll 1
-    for (int r = 0; r < cache.tile() && b0 + r * rows.teams < end; ++r) {
-      const int64_t b = first + r * rows.teams;
+    for (int r = 0; r < cache.tile() && b0 + r * teams < end; ++r) {
+      const int64_t b = first + r * teams;
       const bool idle = b >= end;  // yet it takes part in shuffles and barriers
       Partition own = partition;
       own.row = (idle ? chunk * plan.size : b) * rows.groups + group;
@@ -262,8 +267,8 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
     finish_tile<T, identity>(rows, cache, partition, tile);
     rows.lanes > kWarp ? __syncthreads() : __syncwarp();  // the next tile has statistics of its own
     added += cache.tile();
-    if (plan.has_columns && (added >= kSumRows || b0 + cache.tile() * rows.teams >= end)) {
-      flush<T>(rows, cache, chunk, group, is_first);
+    if (plan.has_columns && (added >= kSumRows || b0 + cache.tile() * teams >= end)) {
+      flush<T>(rows, cache, chunk, first_group, is_first);
       clear<T>(cache, partition);
       added = 0, is_first = false;
     }

@@ -24,6 +24,7 @@
 //   2. p = dy f'(z) replaces dy there, in the compute type; the row's sums of g = p w and g xhat
 //   3. dx, and for each column the sums of p xhat and of p: in the compute type for kSumRows rows,
 //      beyond that in double
+// Short rows of many groups (instance_norm of a few elements) share a block.
 // Where a run of elements shares a parameter (group_norm, instance_norm), its sums are taken row by
 // row. The partial sums of the chunks, at most kMostSums bytes, are added in the order of the
 // chunks by one finishing kernel.
@@ -103,6 +104,11 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward) {
   const int64_t run_vecs = rows.run / Vec<T>::kSize + 1;
   backward->run_lanes = run_vecs > 2 * kWarp ? plan.threads : power_of_two_from(run_vecs, kWarp);
   backward->padded = ceil_div(rows.params, 8) * 8;
+  // Groups beside each other leave a group as many teams as it has rows, so that its sums are added
+  // in the same order.
+  backward->beside = std::min(rows.teams / power_of_two_from(rows.batch, rows.teams),
+                              power_of_two_from(rows.groups, rows.teams));
+  backward->blocks = ceil_div(rows.groups, backward->beside);
 
   if (backward->is_long) {
     const int64_t tiles = ceil_div(vecs, kColumnThreads) * rows.groups;
@@ -114,7 +120,7 @@ NormPlan plan_backward(const NormCall& call, NormBackward* backward) {
   const int64_t bytes = 2 * rows.groups * backward->padded * int64_t(sizeof(double));
   const int64_t chunks =
       std::max<int64_t>(1, std::min({kMostSums / bytes, kManyTasks / rows.groups, kMostChunks}));
-  const int64_t least = int64_t(plan.rows.teams) * (by_runs ? 1 : kMostTile);
+  const int64_t least = int64_t(rows.teams / backward->beside) * (by_runs ? 1 : kMostTile);
   backward->size = std::max(least, has_sums ? ceil_div(rows.batch, chunks) : int64_t(1));
   // No more blocks than a grid has, whatever the batch.
   backward->size = std::max(backward->size, ceil_div(rows.count, kMaxBlocks / 2));
@@ -321,7 +327,7 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
     return finish_gradients<T>(plan, backward, call, stream);
   }
   const int shared = allot_shared<T>(&plan, &backward, identity && plan.is_dense);
-  const int64_t blocks = backward.count * plan.rows.groups;
+  const int64_t blocks = backward.count * backward.blocks;
   for_layout(plan, identity, [&](const auto& rows, auto is_identity) {
     using Rows = std::decay_t<decltype(rows)>;
     launch_with_shared(norm_backward_rows<T, decltype(is_identity)::value, Rows>,

@@ -7,28 +7,31 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Adds the sums of all teams to the chunk's partials and sets them back.
+// Adds the sums of all teams of a group to the chunk's partials. group: the block's first.
 template <class T, class Cache>
 FASTACT_DEVICE void flush(const NormRows& rows, const Cache& cache, int64_t chunk, int64_t group,
                           bool is_first) {
   constexpr int kSize = Vec<T>::kSize;
-  const int lanes = rows.lanes;
+  const int lanes = rows.lanes, columns = rows.per_lane * lanes, beside = cache.plan.beside;
   __syncthreads();
 #pragma unroll 1
-  for (int k = int(threadIdx.x); k < rows.per_lane * lanes; k += int(blockDim.x)) {
+  for (int n = int(threadIdx.x); n < beside * columns; n += int(blockDim.x)) {
+    const int here = n / columns, k = n - here * columns;
     const int i = k / lanes, lane = k - i * lanes;
-    if (k >= vecs_of<T>(rows)) break;
+    if (k >= vecs_of<T>(rows) || group + here >= rows.groups) continue;
+    const int teams = rows.teams / beside, first = here * teams;
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
       double sum[kSize] = {};
-      for (int team = 0; team < rows.teams; ++team) {
+      for (int team = first; team < first + teams; ++team) {
         const Wide<T> part = cache.sums(i, which, team * lanes + lane);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) sum[j] += double(part.lane[j]);
       }
-      double* to = cache.plan.partials +
-                   ((which * cache.plan.count + chunk) * rows.groups + group) * cache.plan.padded +
-                   int64_t(k) * kSize;
+      double* to =
+          cache.plan.partials +
+          ((which * cache.plan.count + chunk) * rows.groups + group + here) * cache.plan.padded +
+          int64_t(k) * kSize;
 #pragma unroll
       for (int j = 0; j < kSize; j += 2) {
         Vec<double> two{{sum[j], sum[j + 1]}};

@@ -11,9 +11,12 @@ enum BackwardRole { kDy, kIn, kDTotal, kDx };
 
 constexpr int kSumRows = 16;  // rows of a column that are added up in the compute type
 
-// A block takes a group of a chunk of the batch, `tile` rows of each team at a time.
+// A block takes a group of a chunk of the batch, `tile` rows of each team at a time; or several
+// groups beside each other, a part of its teams each, where a group has fewer rows than teams.
 struct NormBackward {
   int64_t size, count;  // of the batch in a chunk, and how many chunks
+  int beside;           // groups of a block
+  int64_t blocks;       // of a chunk, for all groups
   int tile;
   bool has_columns;   // sums of the parameters, one per element of a row
   bool has_runs;      // or one a run of elements

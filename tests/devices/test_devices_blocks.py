@@ -1,0 +1,127 @@
+"""How calls of many short channels, or of many examples, are laid out on a device: short channels
+share blocks, and long sums are cut into several."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import finite
+from conftest import assert_same_bits
+from devices import DTYPES, EMULATED, to_emulated
+
+import fastact as fa
+from fastact.interop import devices
+
+emulated: Any = devices.emulate() if EMULATED else None
+pytestmark = pytest.mark.skipif(
+    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
+)
+
+CHANNELS = 2500
+THREADS = 256  # of a block
+
+
+def f32(*shape: int, seed: int = 0) -> np.ndarray:
+    return finite(np.float32, shape, seed)
+
+
+def on_device(call: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    """What a call gives for these arrays on the emulated device; launches are counted anew."""
+    given = map(to_emulated(emulated.ExchangeArray), arrays)
+    emulated.clear_launches()
+    made = call(*given)
+    return [np.frombuffer(a.tobytes(), DTYPES[a.dtype]).reshape(a.shape) for a in made]
+
+
+def blocks(parameter: str) -> int:
+    """Of the one launch since then of a kernel with a parameter of this type."""
+    (one,) = [one for one in emulated.launches() if parameter in one["kernel"]]
+    return int(one["grid"][0])
+
+
+def assert_close(found: list[np.ndarray], expected: Any) -> None:
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=2e-5, atol=2e-5 * np.abs(two).max())
+
+
+def bias_act(dy: Any, x: Any, of_channels: Any) -> Any:
+    return fa.bias_act.backward(dy, x, of_channels, None, "silu", axis=1)
+
+
+def batch_norm(dy: Any, x: Any, of_channels: Any) -> Any:
+    options = {"training": True, "channel_axis": 1}
+    return fa.batch_norm.backward(dy, x, *4 * (of_channels,), **options)
+
+
+# Of 1, 1 and 3 vectors; lanes are a power of two.
+@pytest.mark.parametrize(("length", "lanes"), [(2, 1), (4, 1), (9, 4)])
+@pytest.mark.parametrize("call", [bias_act, batch_norm])
+def test_short_channels_share_blocks(call, length, lanes):
+    arrays = f32(1, CHANNELS, length), f32(1, CHANNELS, length, seed=1), f32(CHANNELS, seed=2)
+    found = on_device(call, *arrays)
+    assert blocks(" Segments") == -(-CHANNELS * lanes // THREADS)
+    assert_close(found, call(*arrays))
+
+
+@pytest.mark.parametrize(("length", "lanes"), [(2, 2), (9, 16), (300, THREADS)])
+@pytest.mark.parametrize("call", [bias_act, batch_norm])
+def test_short_channels_of_any_strides_share_blocks(call, length, lanes):
+    shape = (1, CHANNELS // length, length)
+    dy = np.broadcast_to(f32(*shape)[..., :1], shape)  # its first elements stand for all
+    arrays = dy, f32(*shape, seed=1), f32(shape[1], seed=2)
+    found = on_device(call, *arrays)
+    assert blocks(" RowTable") == -(-shape[1] * lanes // THREADS)
+    assert_close(found, call(*arrays))
+
+
+def test_short_channels_of_gated_activations_share_blocks():
+    """Of vectors of four channels, of which 32 lie beside each other in a block."""
+
+    def call(dy: Any, a: Any, b: Any, bias: Any) -> Any:
+        return fa.gated.backward(dy, a, b, bias, "silu", axis=0)
+
+    arrays = (*(f32(CHANNELS, 3, seed=k) for k in range(3)), f32(2 * CHANNELS, seed=3))
+    found = on_device(call, *arrays)
+    assert blocks(" Columns)") == -(-CHANNELS // (4 * 32))
+    assert_close(found, call(*arrays))
+
+
+@pytest.mark.parametrize(("examples", "beside"), [(1, 256), (3, 64), (70, 2), (300, 1)])
+def test_short_rows_with_weights_share_blocks(examples, beside):
+    """Rows of one vector, a lane each: as many groups lie beside each other as the examples leave
+    lanes."""
+    groups = min(CHANNELS, 30_000 // examples)
+
+    def call(dy: Any, *saved: Any) -> Any:
+        return fa.group_norm.backward(dy, *saved, activation="silu")
+
+    x, weight = f32(examples, 3 * groups, 1), f32(3 * groups, seed=1)
+    _, saved = fa.group_norm.forward(x, groups, weight, weight)
+    arrays = f32(*x.shape, seed=2), *saved
+    found = on_device(call, *arrays)
+    assert blocks(" NormBackward)") == -(-groups // beside)
+    assert_close(found, call(*arrays))
+
+
+@pytest.mark.parametrize(("examples", "parts"), [(3, 1), (64, 1), (65, 2), (1000, 16)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_examples_are_added_by_many_blocks(examples, parts, dtype):
+    """dweight and dbias of norms, channels last, with the same bits however blocks run."""
+    x, dy = (finite(DTYPES[dtype], (examples, 3, 40), seed) for seed in (0, 1))
+    weight = finite(DTYPES[dtype], (40,), 2)
+    _, saved = fa.group_norm.forward(x, 5, weight, weight, channel_axis=-1)
+
+    def call(*arrays: Any) -> Any:
+        return fa.group_norm.backward(*arrays, channel_axis=-1)
+
+    found = on_device(call, dy, *saved)
+    assert blocks("ColumnSums") == 2 * parts  # of the sums of p, and of p xhat
+    assert_close(found, call(dy, *saved))
+    try:
+        for seed in (1, 2):
+            emulated.set_thread_order("shuffle", seed)
+            for one, two in zip(on_device(call, dy, *saved), found, strict=True):
+                assert_same_bits(one, two)
+    finally:
+        emulated.set_thread_order("alternate")

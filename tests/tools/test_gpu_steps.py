@@ -1,0 +1,102 @@
+"""tools/gpu_steps.py: steps that several runs share, of commands that need no GPU."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import fastact as fa
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+if not TOOLS.exists():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+gpu_steps = import_module("gpu_steps")
+
+FACTS = {"gpu": "a GPU", "commit": "1234567"}
+
+
+def step(name, code, also=()):
+    return gpu_steps.Step("test", name, (sys.executable, "-S", "-c", code), also)
+
+
+GOOD = step("good", "print('3 passed')")
+BAD = step("bad", "print('1 | failed'); raise SystemExit(1)")
+NONE = step("none", "raise SystemExit(5)", (gpu_steps.NOTHING_COLLECTED,))
+SLOW = step("slow", "import time; time.sleep(60)")
+
+
+def run(tmp_path, steps, seconds=60.0, facts=FACTS):
+    """The exit status, and what the file has then."""
+    file = tmp_path / "gpu_checks.json"
+    status = gpu_steps.go_on(steps, file, tmp_path / "gpu_checks.md", facts, seconds)
+    found = json.loads(file.read_text()) if file.exists() else {"steps": []}
+    return status, [(one["name"], one["verdict"], one["said"]) for one in found["steps"]]
+
+
+def test_steps_pass_or_fail(tmp_path, capsys):
+    status, found = run(tmp_path, [GOOD, BAD, NONE])
+    assert status == 1
+    assert found == [
+        ("good", "passed", "3 passed"),
+        ("bad", "FAILED (1)", "1 | failed"),
+        ("none", "passed", ""),
+    ]
+    assert "3 of 3 steps are done, 1 failed" in capsys.readouterr().out
+    page = (tmp_path / "gpu_checks.md").read_text()
+    assert "gpu a GPU; commit 1234567." in page
+    assert r"| test | bad | FAILED (1) | 0 | 1 \| failed |" in page
+
+
+def test_what_is_done_is_not_done_again(tmp_path, capsys):
+    """Nor what has failed; without time nothing is begun."""
+    assert run(tmp_path, [GOOD], seconds=0.0) == (gpu_steps.LEFT, [])
+    run(tmp_path, [GOOD, BAD])
+    capsys.readouterr()
+    status, found = run(tmp_path, [GOOD, BAD, NONE])
+    assert status == 1
+    assert [name for name, _, _ in found] == ["good", "bad", "none"]
+    out = capsys.readouterr().out
+    assert "-- none" in out
+    assert "-- good" not in out
+    assert "-- bad" not in out
+
+
+def test_a_step_over_time_is_left_to_the_next_run_and_fails_there(tmp_path):
+    """There it has all the time that a run has."""
+    status, found = run(tmp_path, [GOOD, SLOW, NONE], seconds=2.0)
+    assert (status, [name for name, _, _ in found]) == (gpu_steps.LEFT, ["good"])
+    status, found = run(tmp_path, [GOOD, SLOW, NONE], seconds=1.0)
+    assert status == gpu_steps.LEFT
+    assert found[-1] == ("slow", "FAILED (time)", "")
+    assert run(tmp_path, [GOOD, SLOW, NONE])[0] == 1
+
+
+def test_another_commit_begins_anew(tmp_path):
+    run(tmp_path, [BAD])
+    status, found = run(tmp_path, [GOOD], facts={**FACTS, "commit": "another"})
+    assert (status, [name for name, _, _ in found]) == (0, ["good"])
+    assert (tmp_path / "gpu_checks.json.before").exists()
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "gpu_checks.json").write_text('{"rows": []}')
+    with pytest.raises(ValueError, match=r"was not written by tools/gpu_steps\.py"):
+        run(tmp_path, [GOOD])
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_parts(quick):
+    """Each has every op, tool and file that reaches a GPU, each once."""
+    names = {part: [s.name for s in steps(quick)] for part, steps in gpu_steps.PARTS.items()}
+    for found in names.values():
+        assert len(set(found)) == len(found)
+    activations = [op.name for op in fa.ops.values() if op.family == "activations"]
+    assert names["bits"] == activations
+    families = {op.family for op in fa.ops.values()}
+    assert len(names["sanitize"]) == (2 if quick else 4) * len(families)
+    of_tests = names["test"]
+    assert "tests/devices/test_devices.py" in of_tests
+    assert ("tests/norms/test_norms_devices.py" in of_tests) is not quick

@@ -1,0 +1,223 @@
+"""The parts of gpu_check.sh that only pass or fail, in steps that several runs share.
+
+    python tools/gpu_steps.py test|sanitize|bits --json F [--markdown F] [--stop-after N] [--quick]
+
+A step is a command of some minutes: a file of tests, a tool of compute-sanitizer over the ops of a
+family, the bits of one activation. Those that are in the JSON file, of this machine and this
+commit, are not run again, and a file of another one is put aside. The exit status is 3 while steps
+are left, and then 1 if one of them failed, in this run or an earlier one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import fastact as fa
+from fastact.bench.files import commit, is_of, lines, write_whole
+from fastact.interop.devices import cuda_config
+
+ROOT = Path(__file__).resolve().parents[1]
+SANITIZERS = ("memcheck", "racecheck", "initcheck")
+NOTHING_COLLECTED = 5  # pytest's exit status
+LEFT = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, and the exit statuses besides 0 by which it passes."""
+
+    part: str
+    name: str
+    command: tuple[str, ...]
+    also: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step ended, and its last line of output."""
+
+    part: str
+    name: str
+    verdict: str
+    seconds: int
+    said: str
+
+
+def tests(quick: bool) -> list[Step]:
+    """The cases that run on a GPU, a step a file; what is not large, as `thorough` as may be."""
+    reaches_one = re.compile("cuda|device|backend|framework|KERNELS")  # or its tests never see one
+    files = [
+        file
+        for file in sorted(ROOT.glob("tests/*/test_*.py"))
+        if reaches_one.search(file.read_text(encoding="utf-8"))
+    ]
+    if quick:
+        of = ("devices/test_devices", "activations/test_accuracy", "activations/test_layouts")
+        files = [ROOT / "tests" / f"{name}.py" for name in of]
+    found = []
+    for file in files:
+        name = file.relative_to(ROOT).as_posix()
+        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not large", name]
+        if file.parent.name != "devices":
+            words += ["-k", "cuda"]
+        found.append(Step("test", name, (sys.executable, *words), (NOTHING_COLLECTED,)))
+    return found
+
+
+def sanitizers(quick: bool) -> list[Step]:
+    """tools/gpu_short.py of each family: alone, then under each tool of compute-sanitizer."""
+    families: dict[str, list[str]] = {op.family: [] for op in fa.ops.values()}
+    for op in fa.ops.values():
+        families[op.family].append(op.name)
+    found = []
+    for tool in ("", *(SANITIZERS[:1] if quick else SANITIZERS)):
+        under = "compute-sanitizer --error-exitcode 9 --print-limit 20 --target-processes all"
+        before = (*under.split(), "--tool", tool) if tool else ()
+        for family, names in families.items():
+            command = (*before, sys.executable, "tools/gpu_short.py", *names)
+            found.append(Step("sanitize", f"{tool or 'alone'}, {family}", command))
+    return found
+
+
+def bits(quick: bool) -> list[Step]:
+    """tools/gpu_bits.py of each activation."""
+    words = ("--stride", "61") if quick else ()
+    return [
+        Step("bits", op.name, (sys.executable, "tools/gpu_bits.py", op.name, *words))
+        for op in fa.ops.values()
+        if op.family == "activations"
+    ]
+
+
+PARTS = {"test": tests, "sanitize": sanitizers, "bits": bits}
+
+
+def run(step: Step, seconds: float) -> Outcome | None:
+    """Run a step and show what it says; None if that takes longer than it may."""
+    started = time.monotonic()
+    print(f"-- {step.name}", flush=True)
+    # Each array in an allocation of its own, or nothing is out of bounds; plugins that happen to
+    # be installed are no part of this.
+    more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if step.part == "sanitize" else {}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
+    process = subprocess.Popen(
+        step.command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # a tool has processes of its own
+        process.communicate()
+        return None
+    print(output, end="", flush=True)
+    said = [line for line in output.splitlines() if line.strip()]
+    passed = process.returncode in (0, *step.also)
+    verdict = "passed" if passed else f"FAILED ({process.returncode})"
+    took = round(time.monotonic() - started)
+    return Outcome(step.part, step.name, verdict, took, said[-1] if said else "")
+
+
+def facts() -> dict[str, Any]:
+    """What must not change between runs whose outcomes stand in one table."""
+    cuda = cuda_config()
+    return {
+        "gpu": ", ".join(cuda.get("devices", ())),
+        "driver": cuda.get("driver", 0),
+        "compiler": cuda.get("compiler", ""),
+        "architectures": cuda.get("architectures", ""),
+        "fastact": fa.__version__,
+        "commit": commit(),
+    }
+
+
+def read(file: Path, of: dict[str, Any]) -> list[Outcome]:
+    """What earlier runs of this machine and commit have written."""
+    if not file.exists():
+        return []
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        before, outcomes = dict(found["machine"]), [Outcome(**one) for one in found["steps"]]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{file} was not written by tools/gpu_steps.py") from None
+    return outcomes if is_of(file, before, of, tuple(of)) else []
+
+
+def write(file: Path, of: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
+    """As JSON, for `read`; whoever is interrupted leaves the old file as it was."""
+    steps = lines(map(asdict, outcomes))
+    write_whole(file, f'{{\n"machine": {json.dumps(of, indent=2)},\n"steps": {steps}\n}}\n')
+
+
+def page(of: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
+    """As Markdown."""
+    facts = "; ".join(f"{name} {value}" for name, value in of.items() if value)
+    text = f"# What passed on a GPU\n\n{facts}.\n\n"
+    text += "| part | step | | s | it said |\n|---|---|---|---:|---|\n"
+    for one in outcomes:
+        said = one.said.replace("|", r"\|").strip("= ")
+        text += f"| {one.part} | {one.name} | {one.verdict} | {one.seconds} | {said} |\n"
+    return text
+
+
+def go_on(
+    steps: Sequence[Step], file: Path, markdown: Path | None, of: dict[str, Any], seconds: float
+) -> int:
+    """Run the steps that are not in the file, as long as there is time; the exit status."""
+    end = time.monotonic() + seconds
+    outcomes = read(file, of)
+    done = {(one.part, one.name) for one in outcomes}
+    left = [step for step in steps if (step.part, step.name) not in done]
+    first = True
+    while left and (here := end - time.monotonic()) > 0:
+        step = left[0]
+        outcome = run(step, here)
+        if outcome is None:
+            if not first:
+                break  # the next run begins with it
+            outcome = Outcome(step.part, step.name, "FAILED (time)", round(seconds), "")
+        first = False
+        outcomes.append(outcome)
+        del left[0]
+        write(file, of, outcomes)
+        if markdown is not None:
+            write_whole(markdown, page(of, outcomes))
+    wanted = {(step.part, step.name) for step in steps}
+    failed = [one for one in outcomes if (one.part, one.name) in wanted and one.verdict != "passed"]
+    for one in failed:
+        print(f"{one.verdict}: {one.part}, {one.name}")
+    print(f"{len(steps) - len(left)} of {len(steps)} steps are done, {len(failed)} failed")
+    return LEFT if left else int(bool(failed))
+
+
+def main() -> int:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description="Parts of gpu_check.sh, in steps.")
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--json", type=Path, required=True, metavar="F", help="what was done")
+    parser.add_argument("--markdown", type=Path, metavar="F", help="the same to read")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
+    parser.add_argument("--quick", action="store_true", help="fewer tests, tools and inputs")
+    args = parser.parse_args()
+    steps = PARTS[args.part](args.quick)
+    return go_on(steps, args.json, args.markdown, facts(), args.stop_after)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
