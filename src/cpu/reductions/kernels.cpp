@@ -789,16 +789,28 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
-template <class T>
-void finish(const double* hi, const double* lo, char* to, int64_t n) {
-  T* y = reinterpret_cast<T*>(to);
-  if (lo) {
+template <class T, class Sum>
+FASTACT_HD void finish_sums(Sum sum, T* y, int64_t n) {
+  if constexpr (is_half<T>) {
+    float odd[kChunk];
+    for_chunks(n, [&](int64_t at, int64_t m) FASTACT_INLINED {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(lo[i] == 0 ? hi[i] : hi[i] + lo[i]);
+      for (int64_t i = 0; i < m; ++i) odd[i] = round_to_odd(sum(at + i));
+      chunk_from_float(odd, y + at, m);
+    });
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(hi[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(sum(i));
   }
+}
+
+template <class T>
+void finish(const double* hi, const double* lo, char* to, int64_t n) {
+  T* const y = reinterpret_cast<T*>(to);
+  if (lo)
+    finish_sums([&](int64_t i) FASTACT_INLINED { return lo[i] == 0 ? hi[i] : hi[i] + lo[i]; }, y, n);
+  else
+    finish_sums([&](int64_t i) FASTACT_INLINED { return hi[i]; }, y, n);
 }
 
 template <class T>
