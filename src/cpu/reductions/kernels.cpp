@@ -338,7 +338,8 @@ struct Lanes {
   }
 
   // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
-  // alone, and lane 0 is the last of `v`. What comes `ahead` bytes later is prefetched; 0: nothing is.
+  // alone, and lane 0 is the last of `v`. What comes `ahead` bytes later is
+  // prefetched; 0: nothing is.
   template <bool backward>
   FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
     constexpr int64_t kStep = backward ? -kLanes : kLanes;
@@ -789,13 +790,20 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
+// As narrow_once; 16 bits by the hardware's conversion, but for what a NaN carries: a float16 has no
+// payload.
 template <class T, class Sum>
 FASTACT_HD void finish_sums(Sum sum, T* y, int64_t n) {
   if constexpr (is_half<T>) {
+    constexpr uint32_t kCarried = std::is_same<T, f16>::value ? 0xffc00000 : 0xffffffff;
     float odd[kChunk];
     for_chunks(n, [&](int64_t at, int64_t m) FASTACT_INLINED {
 #pragma omp simd
-      for (int64_t i = 0; i < m; ++i) odd[i] = round_to_odd(sum(at + i));
+      for (int64_t i = 0; i < m; ++i) {
+        const float rounded = round_to_odd(sum(at + i));
+        const uint32_t bits = bit_cast<uint32_t>(rounded);
+        odd[i] = rounded == rounded ? rounded : bit_cast<float>(bits & kCarried);
+      }
       chunk_from_float(odd, y + at, m);
     });
   } else {

@@ -104,8 +104,8 @@ struct ReduceKernels {
 
   // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of its terms
   // already. Where a block ends, its results go to results OUT [sets][pitch], one `stride` after
-  // the other, and it begins anew. Not of blocks that are passed over twice. ahead: as
-  // above.
+  // the other, and it begins anew. Not of blocks that are passed over twice.
+  // ahead: as above.
   void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
                       double* results, int64_t pitch, int64_t stride);
 
