@@ -790,8 +790,8 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
-// As narrow_once; 16 bits by the hardware's conversion, but for what a NaN carries: a float16 has no
-// payload.
+// As narrow_once; 16 bits by the hardware's conversion, but for what a NaN carries: a float16 has
+// no payload.
 template <class T, class Sum>
 FASTACT_HD void finish_sums(Sum sum, T* y, int64_t n) {
   if constexpr (is_half<T>) {
@@ -816,7 +816,8 @@ template <class T>
 void finish(const double* hi, const double* lo, char* to, int64_t n) {
   T* const y = reinterpret_cast<T*>(to);
   if (lo)
-    finish_sums([&](int64_t i) FASTACT_INLINED { return lo[i] == 0 ? hi[i] : hi[i] + lo[i]; }, y, n);
+    finish_sums([&](int64_t i) FASTACT_INLINED { return lo[i] == 0 ? hi[i] : hi[i] + lo[i]; }, y,
+                n);
   else
     finish_sums([&](int64_t i) FASTACT_INLINED { return hi[i]; }, y, n);
 }
