@@ -119,10 +119,9 @@ FASTACT_HD f16 narrow<f16>(float x) {
 }
 #endif
 
-// A double as storage, rounded once. Through float rounded to odd: its 13 and more spare bits then
-// tell the second rounding all that it has to know.
-template <class T>
-FASTACT_HD T narrow_once(double x) {
+// A double as float, rounded to odd: rounded again, to 16 bits, it is what the double rounds to.
+// Its 13 and more spare bits tell the second rounding all that it has to know.
+FASTACT_HD float round_to_odd(double x) {
   const float nearest = float(x);
   uint32_t bits = bit_cast<uint32_t>(nearest);
   const double back = nearest;
@@ -130,7 +129,13 @@ FASTACT_HD T narrow_once(double x) {
     if ((back < 0 ? -back : back) > (x < 0 ? -x : x)) --bits;
     bits |= 1;
   }
-  return narrow<T>(bit_cast<float>(bits));
+  return bit_cast<float>(bits);
+}
+
+// A double as storage, rounded once.
+template <class T>
+FASTACT_HD T narrow_once(double x) {
+  return narrow<T>(round_to_odd(x));
 }
 template <>
 FASTACT_HD float narrow_once<float>(double x) {

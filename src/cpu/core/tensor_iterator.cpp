@@ -88,15 +88,38 @@ using MoveTile = void (*)(char* to, Steps to_steps, const char* from, Steps from
                           int64_t rows, int64_t columns);
 
 // Rows side by side, of one element each, by vectors that begin where the row before ends: they may
-// end behind their own row, but not behind the last one. What is longer than kPattern bytes is
-// copied from what has been written, up to kRepeated bytes at a time: memcpy has the best vectors.
+// end behind their own row, but not behind the last one.
+
+// A vector of kBytes for each row, which is no longer than that. How many rows are done: the last
+// ones lack the room.
+template <class T, int64_t kBytes>
+int64_t repeat_in_vectors(char* to, const char* from, int64_t stride, int64_t rows, int64_t bytes) {
+  typedef T Several __attribute__((vector_size(kBytes)));
+  const int64_t whole = rows - (kBytes - 1) / bytes;
+  for (int64_t i = 0; i < whole; ++i, to += bytes, from += stride) {
+    T value;
+    memcpy(&value, from, sizeof(T));
+    const Several several = Several{} + value;
+    memcpy(to, &several, kBytes);
+  }
+  return std::max<int64_t>(whole, 0);
+}
+
+// What is longer than kPattern bytes is copied from what has been written, up to kRepeated bytes at
+// a time: memcpy has the best vectors.
 template <class T>
 void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, int64_t columns) {
   constexpr int64_t kBytes = 16, kPattern = 256, kRepeated = 4096;
   typedef T Several __attribute__((vector_size(kBytes)));
   const int64_t bytes = columns * int64_t(sizeof(T)), first = std::min(bytes, kPattern);
   const char* const end = to + rows * bytes;
-  for (int64_t i = 0; i < rows; ++i, to += bytes, from += stride) {
+  int64_t i = 0;
+  if (bytes <= kBytes / 2)
+    i = repeat_in_vectors<T, kBytes / 2>(to, from, stride, rows, bytes);
+  else if (bytes <= kBytes)
+    i = repeat_in_vectors<T, kBytes>(to, from, stride, rows, bytes);
+  to += i * bytes, from += i * stride;
+  for (; i < rows; ++i, to += bytes, from += stride) {
     T value;
     memcpy(&value, from, sizeof(T));
     const Several several = Several{} + value;

@@ -338,10 +338,10 @@ struct Lanes {
   }
 
   // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
-  // alone, and lane 0 is the last of `v`. The hardware prefetches them; software prefetches here
-  // are slower.
+  // alone, and lane 0 is the last of `v`. What comes `ahead` bytes later is
+  // prefetched; 0: nothing is.
   template <bool backward>
-  FASTACT_HD void add(const T* x, int64_t n, double shift) {
+  FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
     constexpr int64_t kStep = backward ? -kLanes : kLanes;
     const Adder add_terms(V{} + hidden_one(), V{} + shift);
     const int64_t rest = backward ? 0 : n % kLanes;
@@ -354,7 +354,9 @@ struct Lanes {
       for (int k = 0; k < kGroup; ++k)
 #pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) lane[k][s] = v[group + k][s];
+      const bool prefetches = ahead != 0 && group == 0;
       for (const T* at = x; at != end; at += kStep) {
+        if (prefetches) prefetch_lanes(at, backward ? -ahead : ahead);
 #pragma GCC unroll 16
         for (int k = 0; k < kGroup; ++k) {
           load_to(terms, at + (group + k) * kWidth);
@@ -379,6 +381,11 @@ struct Lanes {
 #pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) v[group + k][s] = lane[k][s];
     }
+  }
+
+  static FASTACT_HD void prefetch_lanes(const T* x, int64_t ahead) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kLanes; i += kCacheLine / sizeof(T)) prefetch_far(x + i, ahead);
   }
 
   // Each set of lanes, as vectors.
@@ -424,7 +431,7 @@ void add_terms(const char* from, int64_t n, int64_t phase, double shift, double*
   if (head == n) return;
   Lanes<A, T> lanes;
   lanes.read(memory);
-  lanes.template add<false>(x + head, n - head, shift);
+  lanes.template add<false>(x + head, n - head, shift, 0);
   lanes.write(memory);
 }
 
@@ -442,10 +449,11 @@ FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
 // A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
 // once. (To gather the terms in the other direction first is slower.)
 template <class A, bool backward, class T>
-FASTACT_HD void one_pass(const T* x, int64_t n, double shift, double* result, int64_t pitch) {
+FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, double* result,
+                         int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.clear();
-  lanes.template add<backward>(x, n, shift);
+  lanes.template add<backward>(x, n, shift, ahead);
   if (backward) {
     lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
     if (const int64_t rest = n % kLanes) {
@@ -461,46 +469,46 @@ FASTACT_HD void one_pass(const T* x, int64_t n, double shift, double* result, in
 }
 
 template <class A, bool backward, class T>
-FASTACT_HD void one_block(const T* x, int64_t n, double* result, int64_t pitch) {
+FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, double* result, int64_t pitch) {
   double shift = first_shift<A>(x, n, backward ? -1 : 1);
   const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
   if constexpr (A::kRetries || A::template kPasses<T> > 1) {
     if (is_lost || A::template kPasses<T> > 1) {
-      one_pass<typename A::First, backward>(x, n, shift, &shift, 1);
+      one_pass<typename A::First, backward>(x, n, shift, ahead, &shift, 1);
       shift = finite_or_zero(shift);
     }
   }
-  one_pass<A, backward>(x, n, shift, result, pitch);
+  one_pass<A, backward>(x, n, shift, ahead, result, pitch);
 }
 
 // What skips NaN does so where there is one.
 template <class A, bool backward, class T>
-void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, double* results,
-            int64_t pitch) {
+void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
+            double* results, int64_t pitch) {
   for (int64_t i = 0; i < count; ++i) {
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
     if constexpr (kSeeksNaN<T> && !std::is_void<typename A::Plain>::value) {
       using Plain = typename A::Plain;
       if (!has_nan(backward ? x - n + 1 : x, n)) {
-        blocks<Plain, backward, T>(from, offsets + i, 1, n, results + i, pitch);
+        one_block<Plain, backward>(x, n, ahead, results + i, pitch);
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
       }
     }
-    one_block<A, backward>(x, n, results + i, pitch);
+    one_block<A, backward>(x, n, ahead, results + i, pitch);
   }
 }
 
 template <class A, class T>
-void add_segment(const char* from, int64_t n, int64_t at, OpenBlock* open, double* results,
-                 int64_t pitch, int64_t stride) {
+void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
+                 double* results, int64_t pitch, int64_t stride) {
   const T* x = reinterpret_cast<const T*>(from);
   double* const memory = open->lanes[0];
   for (int64_t m; n > 0; x += m, n -= m) {
     m = n < kReduceBlock - at ? n : kReduceBlock - at;
     if (m == kReduceBlock) {
-      one_block<A, false>(x, m, results, pitch);
+      one_block<A, false>(x, m, ahead, results, pitch);
       results += stride;
       continue;
     }
@@ -511,7 +519,7 @@ void add_segment(const char* from, int64_t n, int64_t at, OpenBlock* open, doubl
     if (head == m && at < kReduceBlock) return;
     Lanes<A, T> lanes;
     lanes.read(memory);
-    lanes.template add<false>(x + head, m - head, shift);
+    lanes.template add<false>(x + head, m - head, shift, ahead);
     if (at == kReduceBlock) {
       lanes.settle(shift, at, results, pitch);
       results += stride;
@@ -782,16 +790,36 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
-template <class T>
-void finish(const double* hi, const double* lo, char* to, int64_t n) {
-  T* y = reinterpret_cast<T*>(to);
-  if (lo) {
+// As narrow_once; 16 bits by the hardware's conversion, but for what a NaN carries: a float16 has
+// no payload.
+template <class T, class Sum>
+FASTACT_HD void finish_sums(Sum sum, T* y, int64_t n) {
+  if constexpr (is_half<T>) {
+    constexpr uint32_t kCarried = std::is_same<T, f16>::value ? 0xffc00000 : 0xffffffff;
+    float odd[kChunk];
+    for_chunks(n, [&](int64_t at, int64_t m) FASTACT_INLINED {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(lo[i] == 0 ? hi[i] : hi[i] + lo[i]);
+      for (int64_t i = 0; i < m; ++i) {
+        const float rounded = round_to_odd(sum(at + i));
+        const uint32_t bits = bit_cast<uint32_t>(rounded);
+        odd[i] = rounded == rounded ? rounded : bit_cast<float>(bits & kCarried);
+      }
+      chunk_from_float(odd, y + at, m);
+    });
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(hi[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow_once<T>(sum(i));
   }
+}
+
+template <class T>
+void finish(const double* hi, const double* lo, char* to, int64_t n) {
+  T* const y = reinterpret_cast<T*>(to);
+  if (lo)
+    finish_sums([&](int64_t i) FASTACT_INLINED { return lo[i] == 0 ? hi[i] : hi[i] + lo[i]; }, y,
+                n);
+  else
+    finish_sums([&](int64_t i) FASTACT_INLINED { return hi[i]; }, y, n);
 }
 
 template <class T>
@@ -824,7 +852,7 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
     for (int64_t term = begin; term < end; term += kReduceBlock) {
       const int64_t m = end - term < kReduceBlock ? end - term : kReduceBlock;
       double block[2];
-      one_block<ShiftedMoments, false>(x + term, m, block, 1);
+      one_block<ShiftedMoments, false>(x + term, m, 0, block, 1);
       const Moments one = {block[0], block[1], 0, 0};
       if (term > begin)
         merge_counts(one, m, &chunk, term - begin);

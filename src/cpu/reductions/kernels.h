@@ -94,9 +94,9 @@ struct Results {
 struct ReduceKernels {
   // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
   // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes
-  // before it.
+  // before it. ahead: bytes from a term to one that is prefetched; 0: none is.
   using Blocks = void (*)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
-                          double* results, int64_t pitch);
+                          int64_t ahead, double* results, int64_t pitch);
   Blocks blocks, blocks_backward;
 
   // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`.
@@ -105,8 +105,9 @@ struct ReduceKernels {
   // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of its terms
   // already. Where a block ends, its results go to results OUT [sets][pitch], one `stride` after
   // the other, and it begins anew. Not of blocks that are passed over twice.
-  void (*add_segment)(const char* x, int64_t n, int64_t at, OpenBlock* open, double* results,
-                      int64_t pitch, int64_t stride);
+  // ahead: as above.
+  void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
+                      double* results, int64_t pitch, int64_t stride);
 
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
   // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
@@ -16,6 +17,8 @@ constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of th
 constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
 // terms of a row that ends amid a block, below which it gains nothing to read blocks ahead
 constexpr int64_t kLongTail = 8 * kReduceBlock;
+constexpr int64_t kFarTerms = 2 << 20;          // bytes of x, from which it pays to prefetch terms,
+constexpr int64_t kLongRun = 16 * kTermsAhead;  // and of a piece that does not touch the next one
 constexpr int64_t kTwoPassTile = 256;  // of rows that are read twice: 2 KiB of a float64 row
 
 int64_t output_stride(const Reducer& r) {
@@ -278,6 +281,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   set_output(r, plan.y, y_dtype, is_aligned(y, item_size(y_dtype)));
   r->terms = plan.reduced;
   r->has_segments = false;
+  r->ahead = 0;
   (plan.inner_reduced ? r->terms : r->outputs)
       .append(plan.inner, plan.inner_x, plan.inner_reduced ? 0 : plan.inner_y);
   const bool is_unit = plan.has_unit_inner && is_aligned(x, item);
@@ -312,6 +316,11 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     if (r->is_read_ahead && is_whole)
       r->tile = std::clamp<int64_t>(kBlocksAhead * kReduceBlock / r->terms.size, 1,
                                     std::max<int64_t>(r->outputs.size / kFewTasks, 1));
+    // Pieces that are short and do not touch would be left before what is prefetched is reached.
+    const bool is_run = last_stride(r->outputs) == plan.inner * plan.inner_x;
+    const bool is_far = r->outputs.size * r->terms.size * item > kFarTerms;
+    if (is_far && (is_run || plan.inner * item >= kLongRun) && prefetches_next_chunk())
+      r->ahead = kTermsAhead;
   } else {
     r->layout = is_wide ? Reducer::kColumns : Reducer::kNarrow;
     r->row = plan.inner;

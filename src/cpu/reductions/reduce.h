@@ -48,6 +48,7 @@ constexpr int64_t kMostColumns = 1024;      // columns a task, whoever makes the
 constexpr int64_t kMostOutputs = 256;       // outputs a task where they are not columns, at most
 constexpr int64_t kFewTasks = 32;           // below, the terms are cut too
 constexpr int64_t kFarReduction = 1 << 20;  // bytes of x, from which prefetches pay
+constexpr int64_t kTermsAhead = 3 << 10;    // bytes, by which contiguous terms are prefetched
 constexpr int64_t kBlocksAhead = 128;       // blocks of long rows in one call, at most
 
 // An output has too few terms; its weights are none.
@@ -79,6 +80,7 @@ struct Reducer {
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows
   bool is_read_ahead;    // kRows: whole blocks, several at a time
   bool has_segments;     // kRows: in pieces (reductions/segmented.cpp)
+  int64_t ahead;         // kRows: bytes from a term to one that is prefetched; 0: none is
   bool is_y_aligned;
   bool has_dense_rows;   // kNarrow: as in Reduction
   int64_t row;           // columns: outputs that are contiguous in x; else all of them

@@ -99,9 +99,9 @@ struct ArrayInputs : BlockSource {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
     if (r.is_backward)
-      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, lanes, kPitch);
+      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     if (r.has_dense_terms && r.terms.count == 1)
-      return r.kernels->blocks(r.x + term * r.item, at, n, terms, lanes, kPitch);
+      return r.kernels->blocks(r.x + term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     for (int64_t k = 0; k < n; ++k)
       r.has_dense_terms ? pieces(r.x + at[k], term, terms, lanes + k)
                         : gathered_row(r.x + at[k], term, terms, lanes + k);
@@ -125,7 +125,7 @@ struct ArrayInputs : BlockSource {
       for (int64_t b = 0; b < blocks; ++b)
         at[k * blocks + b] = rows[k] + (term + b * kReduceBlock) * step;
     const auto make = r.is_backward ? r.kernels->blocks_backward : r.kernels->blocks;
-    make(r.x, at, n * blocks, kReduceBlock, lanes, kPitch);
+    make(r.x, at, n * blocks, kReduceBlock, r.ahead, lanes, kPitch);
     for (int s = 0; s < a.sets; ++s)
       for (int64_t k = 0; k < n; ++k)
         for (int64_t b = 0; b < blocks; ++b)
@@ -169,7 +169,7 @@ struct ArrayInputs : BlockSource {
         gather(to, x + offset, step, m);
       to += m * r.item;
     });
-    r.kernels->blocks(stage, &start, 1, terms, results, kPitch);
+    r.kernels->blocks(stage, &start, 1, terms, 0, results, kPitch);
   }
 
   void spread(int64_t first, int64_t n, int64_t terms) {

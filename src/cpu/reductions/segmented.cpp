@@ -43,7 +43,7 @@ struct Segments {
         m = std::min(kSegmentPiece, length - done);
         const int64_t block = term / kReduceBlock, held = term % kReduceBlock;
         for (int64_t k = 0; k < n; ++k)
-          r.kernels->add_segment(r.x + at[k] + offset + done * r.item, m, held, &open[k],
+          r.kernels->add_segment(r.x + at[k] + offset + done * r.item, m, held, r.ahead, &open[k],
                                  blocks[0] + k, kPitch, n);
         for (int64_t e = 0; e < (held + m) / kReduceBlock; ++e)
           add(first, n, block + e, kReduceBlock, e * n);

@@ -146,7 +146,7 @@ struct NormForward : NormChunks {
     }
     int64_t at[kRoots];
     for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
-    accumulator().kernels[s.dtype].blocks(s.data[source], at, n, size, numbers[statistic.first],
+    accumulator().kernels[s.dtype].blocks(s.data[source], at, n, size, 0, numbers[statistic.first],
                                           kRoots);
   }
 
@@ -211,7 +211,7 @@ struct NormForward : NormChunks {
         Moments one{};
         int dtype;
         const char* at = block(index, term, n, &dtype);
-        accumulator().kernels[dtype].blocks(at, &start, 1, n, statistic.results(&one).values, 1);
+        accumulator().kernels[dtype].blocks(at, &start, 1, n, 0, statistic.results(&one).values, 1);
         merge(&one, n, &some, term - begin);
       }
       merge(&some, end - begin, &all, begin);
