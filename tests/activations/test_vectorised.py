@@ -19,6 +19,22 @@ def test_kernels_are_vectorised(isa, addresses):
     assert {key: why for key, why in found.items() if why} == {}
 
 
+@readable
+@pytest.mark.parametrize("isa", BUILT)
+def test_gates_that_convert_are_vectorised(isa):
+    """Addresses of two operands may be computed in a vector, from which they are taken."""
+    addresses = _cpu.gate_addresses(isa)
+    if isa == "v2":  # which converts no vector at once
+        assert not addresses
+        return
+    code, entries = code_of(addresses)
+    found = {
+        key: [why for why in problems(code, entry, isa) if not why.startswith("vpextrq")]
+        for key, entry in entries.items()
+    }
+    assert {key: why for key, why in found.items() if why} == {}
+
+
 # --- the reader -----------------------------------------------------------------------------------
 
 # A loop over whole vectors, and the rest one by one.

@@ -155,3 +155,22 @@ def weighting_addresses(str isa):
         found[f"gradient {i}"] = <intptr_t>of.gradient[i][0]
         found[f"gradient {i}, accumulated"] = <intptr_t>of.gradient[i][1]
     return found
+
+
+def gate_addresses(str isa):
+    """Likewise, of the kernels of gates that convert what they read; empty where there are none."""
+    cdef const GateTable* of = kernels_of(isa).gate
+    cdef int i, k, adds, saves
+    found = {}
+    for k, dtype in enumerate(("float16", "bfloat16")):
+        for i, name in enumerate(GATE_KINDS):
+            if of.backward[i][k] is NULL:
+                continue
+            found[f"{name} backward", dtype] = <intptr_t>of.backward[i][k]
+            for adds in range(2):
+                found[f"{name} recompute {adds}", dtype] = <intptr_t>of.recompute[i][k][adds]
+                for saves in range(2):
+                    found[f"{name} forward {adds}{saves}", dtype] = (
+                        <intptr_t>of.forward[i][k][adds][saves]
+                    )
+    return found

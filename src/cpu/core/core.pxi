@@ -163,6 +163,13 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     const double kElementaryUlps[1]
     ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*) noexcept
 
+    ctypedef void (*GateKernel)() noexcept
+
+    ctypedef struct GateTable:
+        GateKernel forward[1][4][2][2]
+        GateKernel backward[1][4]
+        GateKernel recompute[1][4][2]
+
     ctypedef struct KernelTable:
         const char* isa
         ElementwiseKernel forward[1][4]
@@ -175,6 +182,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
         const ReduceTable* reduce
+        const GateTable* gate
         const ConvertKernels* convert
         const CompareKernel* compare
 

@@ -121,7 +121,7 @@ struct Made {
 template <class Kind>
 struct Late {
   static constexpr int kCount = Kind::kLast - Kind::kFirst;
-  static constexpr bool kIs = kCount > 0;
+  static constexpr bool kIsNeeded = kCount > 0;
   alignas(64) typename Kind::Type of[kCount + 1][kStrip];
 };
 
@@ -131,7 +131,7 @@ FASTACT_HD void forward_step(const GateRows& rows, int64_t row, int64_t column, 
                              Late<Kind>& late, int64_t at) {
   using C = typename Kind::Type;
   constexpr int kSaved = Kind::kSaved;
-  constexpr bool kIsLate = Late<Kind>::kIs;
+  constexpr bool kIsLate = Late<Kind>::kIsNeeded;
   const Made<Kind, T, recurrent> gates(rows, row, column, n);
   const Inputs<T, 1> before(rows, kStateIn, row, column, n);
   Outputs<T, 1> c(rows, kCell, row, column), h(rows, kHidden, row, column);
@@ -184,13 +184,13 @@ FASTACT_HD void late_step(const GateRows& rows, int64_t row, int64_t column, int
 template <class Kind, class T, bool recurrent, bool saves>
 FASTACT_HD void forward_row(const GateRows& rows, int64_t row, int64_t columns) {
   Late<Kind> late;
-  const int64_t strip = Late<Kind>::kIs ? kStrip : columns;
+  const int64_t strip = Late<Kind>::kIsNeeded ? kStrip : columns;
   for (int64_t start = 0; start < columns; start += strip) {
     const int64_t count = columns - start < strip ? columns - start : strip;
     for_steps<T>(count, [&](int64_t i, int64_t n) FASTACT_INLINED {
       forward_step<Kind, T, recurrent, saves>(rows, row, start + i, n, late, i);
     });
-    if constexpr (Late<Kind>::kIs)
+    if constexpr (Late<Kind>::kIsNeeded)
       for_steps<T>(count, [&](int64_t i, int64_t n) FASTACT_INLINED {
         late_step<Kind, T, saves>(rows, row, start + i, n, late, i);
       });
