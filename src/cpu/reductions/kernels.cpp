@@ -338,8 +338,8 @@ struct Lanes {
   }
 
   // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
-  // alone, and lane 0 is the last of `v`. What comes `ahead` bytes later is
-  // prefetched; 0: nothing is.
+  // alone, and lane 0 is the last of `v`. What comes `ahead` bytes later is prefetched; 0: nothing
+  // is.
   template <bool backward>
   FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
     constexpr int64_t kStep = backward ? -kLanes : kLanes;
