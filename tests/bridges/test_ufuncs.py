@@ -94,6 +94,19 @@ def test_options_are_bound():
     assert fa.leaky_relu(x, 0.25)[1] != fa.leaky_relu(x, 0.5)[1]
 
 
+def test_an_array_as_an_option_is_the_number_it_was():
+    slope, x = np.array(0.25), np.ma.masked_array(values())
+    (_, ufunc, *_), expected = fa.leaky_relu(Recorder(), slope), fa.leaky_relu(values(), 0.25)
+    assert hash(ufunc) == hash(fa.leaky_relu(Recorder(), 0.25)[1])
+    assert_same_bits(fa.leaky_relu(x, slope).data, expected)  # which has the ufunc's hash taken
+    slope[...] = 0.5
+    assert ufunc == fa.leaky_relu(Recorder(), 0.25)[1]
+    assert_same_bits(ufunc(values()), expected)
+    for axis in ([0], np.zeros(2)):
+        with pytest.raises(TypeError, match=r"^fastact\.swiglu: axis must be "):
+            fa.swiglu(x, x, axis=axis)
+
+
 def test_options_of_two_operands_are_bound():
     a, b, x = values(), values()[::-1], Recorder()
     assert fa.swiglu(x, a) == (Recorder, fa.swiglu, "__call__", (x, a), {})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from numbers import Real
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ..interop import ufuncs
+from ..interop import foreign, ufuncs
 from .op import EntryPoint, Op, P, R
 
 
@@ -73,13 +74,22 @@ class Elementwise(_Told, Op[P, R]):
         entry, options = self._understood(args, kwargs)
         if options.stream is not None:
             raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
-        told = {
-            name: getattr(options, name)
-            for name, default in entry.defaults.items()
-            if name not in ("out", "stream") and getattr(options, name) != default
+        now = {
+            name: _as_now(entry.where, name, getattr(options, name))
+            for name in entry.defaults
+            if name not in ("out", "stream")
         }
+        told = {name: value for name, value in now.items() if value != entry.defaults[name]}
         ufunc = Bound(self, told) if told else self
         return ufuncs.call(entry.where, ufunc, args[: self.nin], options.out)
+
+
+def _as_now(where: str, name: str, value: Any) -> Any:
+    """An option's value that stays: of an array of one element, which may change, its number."""
+    if isinstance(value, Real) or not hasattr(type(value), "__float__"):
+        return value
+    number = foreign.real(where, name, value)
+    return number if isinstance(number, Real) else float(number)
 
 
 class Bound(_Told):
@@ -106,7 +116,7 @@ class Bound(_Told):
         return self.op is other.op and self.options == other.options
 
     def __hash__(self) -> int:
-        return hash((self.op, *sorted(self.options.items())))
+        return hash((self.op, *sorted(self.options)))  # a wrong value may have no hash
 
     def __repr__(self) -> str:
         told = "".join(f", {name}={value!r}" for name, value in self.options.items())
