@@ -49,10 +49,14 @@ from .peers import (
 from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch, flat
 
-_SAMPLE_SECONDS = 1e-3
+_SAMPLE_SECONDS = 2e-3
+# Before a sample, so that threads are awake and arrays in the caches as they are in a loop: of
+# 30 to 60 MB the first call took twice as long as the eighth, with which it had settled.
+_WARM_SECONDS, _WARM_CALLS = 2e-3, 8
+_COLD_SECONDS = 40e-3  # for those calls; a call that is longer has arrays that no cache holds
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
-_FEW_ROUNDS = 3  # of calls so long that a cold cache or a thread that sleeps is lost in them
-_LONG_SECONDS = 5e-3
+_FEW_ROUNDS = 3  # of long calls
+_LONG_SECONDS = 2e-3
 _HOPELESS = 3  # times our time
 _ALIKE = 0.95  # and its inverse: between them nobody is faster
 
@@ -74,6 +78,11 @@ def _calls_per_sample(call: Call, once: float) -> int:
         # the least of them: an interruption is not a call
         seconds = times * min(_time(call, times) for _ in range(3))
     return times
+
+
+def _calls_before(once: float) -> int:
+    """How many calls of so many seconds come before a sample of them."""
+    return int(max(_WARM_SECONDS / once, min(_WARM_CALLS, _COLD_SECONDS / once)))
 
 
 def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
@@ -112,8 +121,8 @@ def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]
                 if name in peers and once[name] > limit:
                     samples[name] = samples[name] or [once[name]]
                     continue
-                if once[name] < _LONG_SECONDS:  # its arrays back into the cache, threads awake
-                    calls[name]()
+                if warm := _calls_before(once[name]):
+                    _time(calls[name], warm)
                 samples[name].append(_time(calls[name], times[name]))
     finally:
         if collecting:

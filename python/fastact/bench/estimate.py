@@ -16,9 +16,9 @@ from .workloads.work import ITEM, Case
 
 _BYTES_A_SECOND = 8e9  # of memory, through two threads
 _CALL = 5e-6  # seconds of a call of next to no elements
-_SAMPLE = 1e-3
+_SAMPLE, _WARM, _WARM_CALLS, _COLD = 2e-3, 2e-3, 8, 40e-3  # as in cpu.take_turns
 _MAKES = 3e-9  # seconds for an element of an array to be made
-_ROUNDS, _FEW_ROUNDS, _LONG = 5, 3, 5e-3  # as in cpu.take_turns
+_ROUNDS, _FEW_ROUNDS, _LONG = 5, 3, 2e-3
 _HOPELESS = 3
 
 #: How many times our time a peer takes, about, and seconds that it takes to begin; more in 16 bits.
@@ -40,8 +40,11 @@ def seconds_of(case: Case, peers: Sequence[str], seconds: float) -> float:
     taken = sum(_BEGINS.get(peer, 0.0) for peer in peers)
     taken += case.accesses * case.size * _MAKES
     taken += sum(2 * call + 4 * min(call, _SAMPLE) + _SAMPLE for call in calls)  # to begin with
-    # Before a short sample its call is made once more.
-    a_round = sum(max(call + min(call, _LONG), _SAMPLE) for call in calls if call <= hopeless)
+    a_round = sum(
+        max(call, _SAMPLE) + max(_WARM, min(_WARM_CALLS * call, _COLD))
+        for call in calls
+        if call <= hopeless
+    )
     rounds = _ROUNDS if ours < _LONG else _FEW_ROUNDS
     return taken + max(seconds, rounds * a_round)
 
