@@ -156,9 +156,10 @@ bool bypasses_caches(const StridedOperands& s, int k);
 // Sets from how many bytes on that is, and returns from how many it was: for tests.
 int64_t bypass_caches_from(int64_t bytes);
 
-// Whether kernels of little arithmetic, bias_act, softmax's gradient and sums of contiguous terms,
-// prefetch what comes next. It pays on Intel's processors and slows AMD's (docs/design/bias.md,
-// softmax.md, reductions.md); softmax and the norms, which compute more beside it, gain on both.
+// Whether kernels of little arithmetic, bias_act, softmax's gradient, sums of contiguous terms and
+// their gradients, prefetch what comes next. It pays on Intel's processors and slows AMD's
+// (docs/design: bias.md, softmax.md, reductions.md, runtime.md); softmax and the norms, which
+// compute more beside it, gain on both.
 bool prefetches_next_chunk();
 
 // One number at any address, of a dtype that is computed; rounded once.

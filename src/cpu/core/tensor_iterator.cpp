@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 
@@ -12,7 +13,11 @@ namespace {
 constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
 constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
 constexpr int kAhead = 4;             // cache lines of the next row to prefetch
-constexpr int64_t kLongRow = 64;      // from here on a row is worth a call of its own
+// An output of so many bytes is not in the last-level cache when it is written: through buffers the
+// hardware's prefetcher alone brought it in at half the rate of a plain loop
+// (docs/design/runtime.md).
+constexpr int64_t kPrefetched = 24 << 20, kOutputAhead = 4096;
+constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
 constexpr int64_t kShortRow = 16;
 
 // What lies backwards, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
@@ -109,7 +114,7 @@ int64_t repeat_in_vectors(char* to, const char* from, int64_t stride, int64_t ro
 // a time: memcpy has the best vectors.
 template <class T>
 void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, int64_t columns) {
-  constexpr int64_t kBytes = 16, kPattern = 256, kRepeated = 4096;
+  constexpr int64_t kBytes = 16, kPattern = 2048, kRepeated = 4096;
   typedef T Several __attribute__((vector_size(kBytes)));
   const int64_t bytes = columns * int64_t(sizeof(T)), first = std::min(bytes, kPattern);
   const char* const end = to + rows * bytes;
@@ -118,13 +123,19 @@ void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, i
     i = repeat_in_vectors<T, kBytes / 2>(to, from, stride, rows, bytes);
   else if (bytes <= kBytes)
     i = repeat_in_vectors<T, kBytes>(to, from, stride, rows, bytes);
+  else if (bytes <= 2 * kBytes)
+    i = repeat_in_vectors<T, 2 * kBytes>(to, from, stride, rows, bytes);
   to += i * bytes, from += i * stride;
   for (; i < rows; ++i, to += bytes, from += stride) {
     T value;
     memcpy(&value, from, sizeof(T));
     const Several several = Several{} + value;
     int64_t done = 0;
-    for (; done < first && end - to >= done + kBytes; done += kBytes)
+    const int64_t room = end - to, whole = std::min(first, room - 4 * kBytes + 1);
+    for (; done < whole; done += 4 * kBytes)
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) memcpy(to + done + k * kBytes, &several, kBytes);
+    for (; done < first && room >= done + kBytes; done += kBytes)
       memcpy(to + done, &several, kBytes);
     for (; done < first; done += sizeof(T)) memcpy(to + done, &value, sizeof(T));
     for (int64_t n; done < bytes; done += n) {
@@ -271,10 +282,14 @@ void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
 class BufferedIterator {
  public:
   explicit BufferedIterator(const TensorIterator& l) : it(l), output(l.operands - 1) {
+    bool repeats = false;
     for (int k = 0; k <= output; ++k) {
       move[k] = tile_for(l.items[k]);
       is_dense[k] = l.strides[k][l.ndim - 1] == l.items[k] && rows_aligned(l, k, l.items[k]);
+      repeats |= l.strides[k][l.ndim - 1] == 0 || l.period[k] != 0;
     }
+    prefetches =
+        repeats && l.item >= 4 && l.size * l.item >= kPrefetched && prefetches_next_chunk();
   }
 
   void run(int64_t first, int64_t n) {
@@ -291,6 +306,9 @@ class BufferedIterator {
     char* to = it.data[output] + first * it.item;
     if (it.contiguous[output]) {
       p[output] = to;
+      if (prefetches)
+        for (int64_t byte = 0; byte < n * it.item; byte += kCacheLine)
+          __builtin_prefetch(to + kOutputAhead + byte);
       run_kernel(it, p, n);
     } else {
       p[output] = buffer[output];
@@ -354,6 +372,7 @@ class BufferedIterator {
 
   const TensorIterator& it;
   const int output;
+  bool prefetches;  // the output, where it is contiguous
   MoveTile move[kMaxOperands];
   bool is_dense[kMaxOperands];           // along its rows
   bool is_filled[kMaxOperands] = {};     // with periods
