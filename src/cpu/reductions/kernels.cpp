@@ -482,7 +482,7 @@ FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, double* result, 
   one_pass<A, backward>(x, n, shift, ahead, result, pitch);
 }
 
-// What skips NaN does so where there is one.
+// What skips NaN looks for one first, and does so where there is one.
 template <class A, bool backward, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
@@ -490,7 +490,9 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
     if constexpr (kSeeksNaN<T> && !std::is_void<typename A::Plain>::value) {
       using Plain = typename A::Plain;
-      if (!has_nan(backward ? x - n + 1 : x, n)) {
+      // Of what comes from memory NaN is skipped, which takes no longer than memory does.
+      const bool seeks = backward || ahead == 0;
+      if (seeks && !has_nan(backward ? x - n + 1 : x, n)) {
         one_block<Plain, backward>(x, n, ahead, results + i, pitch);
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
