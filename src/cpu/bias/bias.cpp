@@ -1,6 +1,7 @@
 // The plan of bias_act, and what it does to a chunk (bias.h).
 #include "cpu/bias/bias.h"
 
+#include <cstring>
 #include <numeric>
 
 #include "cpu/core/fused_pass.h"
@@ -68,6 +69,7 @@ struct BiasBackward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute(int64_t phase, double* const* lanes) {
+    if (act.copies) return copy(phase, lanes);
     const char* gradient = reader.load(BiasAct::kDy, dy);
     char* to = reader.target(BiasAct::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
@@ -86,6 +88,27 @@ struct BiasBackward : BiasChunks {
     reader.finish(BiasAct::kOut, to, product, plan.accumulate);
     made[0] = to;
   }
+
+ private:
+  void copy(int64_t phase, double* const* lanes) {
+    char* to = reader.stored(BiasAct::kOut);
+    const bool is_there = to;
+    if (!is_there) to = product;
+    const char* from = reader.load_stored(BiasAct::kDy, dy);
+    if (ahead) {
+      prefetch(from + ahead);
+      if (is_there) prefetch(to + ahead);
+    }
+    if (to != from) memcpy(to, from, count * s.item);
+    if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
+    if (!is_there) reader.scatter(BiasAct::kOut, to);
+    made[0] = to;
+  }
+  void prefetch(const char* chunk) const {
+    constexpr int64_t kCacheLine = 64;  // bytes
+    for (int64_t byte = 0; byte < count * s.item; byte += kCacheLine)
+      __builtin_prefetch(chunk + byte);
+  }
 };
 
 }  // namespace
@@ -98,6 +121,13 @@ void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
   act->kernel = backward ? table->backward[act->activation][compute][false]
                          : table->forward[act->activation][compute];
   act->bias = along_channels(act->plan, bias, bias_dtype);
+  const StridedOperands& s = act->plan.operands;
+  act->copies = backward && act->activation == k_identity && !act->plan.accumulate &&
+                s.item != s.compute_item;
+  if (act->copies) {
+    compute_as_stored(&act->plan.operands);
+    act->bias.data = nullptr;  // it is not read
+  }
 }
 
 void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate) {

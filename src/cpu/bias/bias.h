@@ -19,6 +19,7 @@ struct BiasAct {
   FusedPlan plan;  // plan.accumulate: dx is added to
   ChannelArray bias;
   int activation;
+  bool copies;  // dx is dy, of 16 bits: copied, and added up as it is stored
   const double* parameters;
   ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual
 };
