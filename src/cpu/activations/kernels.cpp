@@ -15,16 +15,31 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// y[i] = f(x[i])
+template <class T>
+constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
+
+template <class T>
+FASTACT_HD void prefetch(const T* x, int64_t ahead) {
+  __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead);
+}
+
+// y[i] = f(x[i]), a cache line at a time, beside which later ones are prefetched; 16 bits, whose
+// conversions take longer than memory does, in chunks.
 //
 // The operands are __restrict although an input may be the output: an element is read before it is
 // written, and nobody else reads it. Otherwise the stores of one vector hold the loads of the next
 // one back, and the compiler can't mix their steps.
 template <class T, class F>
-FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, F f) {
+FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t ahead, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
+    int64_t i = 0;
+    for (; i + kLine<T> <= n; i += kLine<T>) {
+      prefetch(x + i, ahead), prefetch(y + i, ahead);
 #pragma omp simd
-    for (int64_t k = 0; k < n; ++k) y[k] = f(x[k]);
+      for (int64_t k = i; k < i + kLine<T>; ++k) y[k] = f(x[k]);
+    }
+#pragma omp simd
+    for (int64_t k = i; k < n; ++k) y[k] = f(x[k]);
   } else {
     float wide[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
@@ -39,13 +54,20 @@ FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, F f) {
 // dx[i] = f(dy[i], x[i]), or dx[i] += of the same
 template <bool accumulate, class T, class F>
 FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restrict dx, int64_t n,
-                     F f) {
+                     int64_t ahead, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
-#pragma omp simd
-    for (int64_t k = 0; k < n; ++k) {
+    const auto one = [=](int64_t k) FASTACT_INLINED {
       const T product = f(dy[k], x[k]);
       dx[k] = accumulate ? dx[k] + product : product;
+    };
+    int64_t i = 0;
+    for (; i + kLine<T> <= n; i += kLine<T>) {
+      prefetch(dy + i, ahead), prefetch(x + i, ahead), prefetch(dx + i, ahead);
+#pragma omp simd
+      for (int64_t k = i; k < i + kLine<T>; ++k) one(k);
     }
+#pragma omp simd
+    for (int64_t k = i; k < n; ++k) one(k);
   } else {
     float wide_dy[kChunk], wide_x[kChunk], wide_dx[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
@@ -63,18 +85,20 @@ FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restric
 }
 
 template <class T, template <class, bool> class A>
-FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* parameters) {
+FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* parameters,
+                             int64_t ahead) {
   const A<Compute<T>, false> a(parameters);
-  map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n,
+  map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n, ahead,
        [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
 }
 
 // dx = dy f'(x), of x, or of y = f(x).
 template <class T, template <class, bool> class A, bool accumulate, bool by_value>
-FASTACT_HD void backward_loop(char* const* operands, int64_t n, const double* parameters) {
+FASTACT_HD void backward_loop(char* const* operands, int64_t n, const double* parameters,
+                              int64_t ahead) {
   const A<Compute<T>, false> a(parameters);
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-                   reinterpret_cast<T*>(operands[2]), n,
+                   reinterpret_cast<T*>(operands[2]), n, ahead,
                    [&](Compute<T> dy, Compute<T> x) FASTACT_INLINED {
                      if constexpr (by_value)
                        return dy * a.derivative_by_value(x);
@@ -86,27 +110,29 @@ FASTACT_HD void backward_loop(char* const* operands, int64_t n, const double* pa
 // The kernels. Those of float and double mix the steps of several vectors (CMakeLists.txt). 16-bit
 // ones must not: their chunks would spill registers, and take up to 1.5 times the time.
 template <class T, template <class, bool> class A>
-void forward(char* const* operands, int64_t n, const double* parameters) {
-  forward_loop<T, A>(operands, n, parameters);
+void forward(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
+  forward_loop<T, A>(operands, n, parameters, ahead);
 }
 template <class T, template <class, bool> class A>
-FASTACT_MIXED void mixed_forward(char* const* operands, int64_t n, const double* parameters) {
-  forward_loop<T, A>(operands, n, parameters);
+FASTACT_MIXED void mixed_forward(char* const* operands, int64_t n, const double* parameters,
+                                 int64_t ahead) {
+  forward_loop<T, A>(operands, n, parameters, ahead);
 }
 template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
-void backward(char* const* operands, int64_t n, const double* parameters) {
-  backward_loop<T, A, accumulate, by_value>(operands, n, parameters);
+void backward(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
+  backward_loop<T, A, accumulate, by_value>(operands, n, parameters, ahead);
 }
 template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
-FASTACT_MIXED void mixed_backward(char* const* operands, int64_t n, const double* parameters) {
-  backward_loop<T, A, accumulate, by_value>(operands, n, parameters);
+FASTACT_MIXED void mixed_backward(char* const* operands, int64_t n, const double* parameters,
+                                  int64_t ahead) {
+  backward_loop<T, A, accumulate, by_value>(operands, n, parameters, ahead);
 }
 
 // Of a sum's term.
 template <class T, class Term, bool accumulate>
-void term_backward(char* const* operands, int64_t n, const double*) {
+void term_backward(char* const* operands, int64_t n, const double*, int64_t ahead) {
   map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-                   reinterpret_cast<T*>(operands[2]), n,
+                   reinterpret_cast<T*>(operands[2]), n, ahead,
                    [](Compute<T> dy, Compute<T> x)
                        FASTACT_INLINED { return Term::gradient(dy, x); });
 }
@@ -115,7 +141,7 @@ void term_backward(char* const* operands, int64_t n, const double*) {
 // beside x - mean, comes in full, and x - mean is rounded once or twice: of 16-bit data in double,
 // else with what its rounding lost as an operand of its own.
 template <class T, bool accumulate>
-void moments_backward_narrow(char* const* operands, int64_t n, const double* parameters) {
+void moments_backward_narrow(char* const* operands, int64_t n, const double* parameters, int64_t) {
   enum { kX, kMean, kDMean, kDSecond, kDx };
   const float inverse_count = float(parameters[0]), scale = float(parameters[1]);
   T* y = reinterpret_cast<T*>(operands[kDx]);
@@ -138,7 +164,7 @@ void moments_backward_narrow(char* const* operands, int64_t n, const double* par
 }
 
 template <class T, bool accumulate>
-void moments_backward(char* const* operands, int64_t n, const double* parameters) {
+void moments_backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
   constexpr int kInputs = 5;
   const T inverse_count = T(parameters[0]), scale = T(parameters[1]);
   T* y = reinterpret_cast<T*>(operands[kInputs]);
@@ -160,7 +186,8 @@ void moments_backward(char* const* operands, int64_t n, const double* parameters
 // dx = slope dy (x - mean), or slope dy without a mean; where x is NaN, the parameter instead. Of
 // 16-bit data slope and mean are double.
 template <class T, bool has_mean, bool accumulate>
-void statistic_backward_narrow(char* const* operands, int64_t n, const double* parameters) {
+void statistic_backward_narrow(char* const* operands, int64_t n, const double* parameters,
+                               int64_t) {
   enum { kX, kDy, kSlope, kMean, kDx = has_mean ? kMean + 1 : kMean };
   const float of_nan = float(parameters[0]);
   T* y = reinterpret_cast<T*>(operands[kDx]);
@@ -185,7 +212,7 @@ void statistic_backward_narrow(char* const* operands, int64_t n, const double* p
 }
 
 template <class T, bool has_mean, bool accumulate>
-void statistic_backward(char* const* operands, int64_t n, const double* parameters) {
+void statistic_backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
   constexpr int kInputs = has_mean ? 5 : 3;
   const T of_nan = T(parameters[0]);
   T* y = reinterpret_cast<T*>(operands[kInputs]);
@@ -208,17 +235,17 @@ void statistic_backward(char* const* operands, int64_t n, const double* paramete
 }
 
 template <class T>
-void add(char* const* operands, int64_t n, const double*) {
+void add(char* const* operands, int64_t n, const double*, int64_t ahead) {
   const T* x = reinterpret_cast<const T*>(operands[0]);
-  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n,
+  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n, ahead,
              [](Compute<T> dx, Compute<T>) { return dx; });
 }
 
-#define FASTACT_ELEMENTARY(name, bound, value)                                          \
-  template <class T>                                                                    \
-  void elementary_##name(char* const* operands, int64_t n, const double*) {             \
-    map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n, \
-         [](T x) FASTACT_INLINED { return value; });                                    \
+#define FASTACT_ELEMENTARY(name, bound, value)                                                 \
+  template <class T>                                                                           \
+  void elementary_##name(char* const* operands, int64_t n, const double*, int64_t ahead) {     \
+    map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n, ahead, \
+         [](T x) FASTACT_INLINED { return value; });                                           \
   }
 FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 #undef FASTACT_ELEMENTARY

@@ -50,7 +50,7 @@ struct BiasForward : BiasChunks {
     if (has_residual) {
       add_all(from, to);
       char* const operands[] = {to, to};
-      if (act.activation != k_identity) act.kernel(operands, count, act.parameters);
+      if (act.activation != k_identity) act.kernel(operands, count, act.parameters, 0);
     } else {
       const Bias b = bias_of_chunk();
       s.kernels->bias->forward[act.activation][plan.is_double](from, b.at, b.period, to, count,
@@ -82,7 +82,7 @@ struct BiasBackward : BiasChunks {
     } else {
       add_all(reader.load(BiasAct::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
-      act.kernel(operands, count, act.parameters);
+      act.kernel(operands, count, act.parameters, 0);
       if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
     }
     reader.finish(BiasAct::kOut, to, product, plan.accumulate);

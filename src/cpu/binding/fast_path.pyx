@@ -330,4 +330,4 @@ cdef void run_quick(
         return
     for k in range(operands):
         pointers[k] = arrays[k].data
-    kernel(pointers, size, work.parameters)
+    kernel(pointers, size, work.parameters, 0)

@@ -161,7 +161,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     const int kElementaries
     const char* const kElementaryNames[1]
     const double kElementaryUlps[1]
-    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*) noexcept
+    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
 
     ctypedef void (*GateKernel)() noexcept
 

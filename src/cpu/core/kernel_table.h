@@ -22,8 +22,11 @@
 namespace fastact {
 
 // operands: the inputs in order, then the output; each n elements of one dtype, an input equal to
-// the output or disjoint from it. parameters: of the op, in the order of its signature.
-using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters);
+// the output or disjoint from it. parameters: of the op, in the order of its signature. ahead:
+// bytes from the elements that are computed to those that are prefetched, of arrays of 4 or 8 bytes
+// an element that come from memory; else 0.
+using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters,
+                                   int64_t ahead);
 
 // The functions of math/elementary.h that have a bound, for its tests. X(name, bound, value at x)
 #define FASTACT_ELEMENTARIES(X)                        \

@@ -13,6 +13,8 @@ namespace {
 constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
 constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
 constexpr int kAhead = 4;             // cache lines of the next row to prefetch
+// Loops prefetch so many bytes ahead where an array has so many that no core's cache holds it.
+constexpr int64_t kFar = 1 << 20, kAheadInLoops = 2048;
 // An output of so many bytes is not in the last-level cache when it is written: through buffers the
 // hardware's prefetcher alone brought it in at half the rate of a plain loop
 // (docs/design/runtime.md).
@@ -253,7 +255,7 @@ void for_tiles(const TensorIterator& it, Cursor cursor, int operand, int64_t n, 
 }
 
 void run_kernel(const TensorIterator& it, char* const* operands, int64_t n) {
-  if (it.kernel) return it.kernel(operands, n, it.parameters);
+  if (it.kernel) return it.kernel(operands, n, it.parameters, it.ahead);
   memmove(operands[1], operands[0], n * it.item);  // the same bits, whatever a NaN carries
 }
 
@@ -408,6 +410,8 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
     it->period[k] = period_of(*it, k);
     it->rows &= it->period[k] == 0;
   }
+  const bool is_far = it->item >= 4 && it->size * it->item >= kFar && prefetches_next_chunk();
+  it->ahead = it->whole && is_far ? kAheadInLoops : 0;
   it->head = it->whole ? int64_t((kCacheLine - past_line) % kCacheLine) / it->item : 0;
 }
 

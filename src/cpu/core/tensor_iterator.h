@@ -34,6 +34,7 @@ struct TensorIterator : ElementwisePlan {
   const double* parameters;
   int64_t head;  // elements before the output's first cache line boundary, if contiguous
   bool reads_output;
+  int64_t ahead;                 // of the kernel's prefetches
   int64_t items[kMaxOperands];   // bytes an element; `item`, but for an operand of another dtype
   int64_t period[kMaxOperands];  // elements after which an operand begins anew, if few; else 0
   bool whole, rows;              // contiguous as a whole, or at least row by row

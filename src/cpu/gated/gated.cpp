@@ -27,7 +27,7 @@ struct GatedChunks : Chunks {
 
   void find_value(const char* gate) {
     char* const operands[] = {const_cast<char*>(gate), value};
-    gated.value(operands, count, gated.parameters);
+    gated.value(operands, count, gated.parameters, 0);
   }
 
   // As the reader's, of operand k in its own dtype.
@@ -89,7 +89,7 @@ struct GatedBackward : GatedChunks {
     if (needs_a) {
       char* da = reader.target(Gated::kOutA, g, plan.accumulate);
       char* const operands[] = {g, const_cast<char*>(gate), da};
-      gated.slope(operands, count, gated.parameters);
+      gated.slope(operands, count, gated.parameters, 0);
       reader.finish(Gated::kOutA, da, g, plan.accumulate);
       made[0] = da;
     }

@@ -139,7 +139,7 @@ struct BatchNormChunks {
     char* to = y ? y : z;
     normalise(read(BatchNorm::kX, x_buffer), to, n);
     char* const operands[] = {to, to};
-    if (!norm.is_identity) norm.activation(operands, n, norm.parameters);
+    if (!norm.is_identity) norm.activation(operands, n, norm.parameters, 0);
     if (!y) reader.store(BatchNorm::kOut, z, false);
   }
 
@@ -149,7 +149,7 @@ struct BatchNormChunks {
     if (norm.is_identity) return dy;
     normalise(x, z, n);
     char* const operands[] = {const_cast<char*>(dy), z, z};
-    norm.activation(operands, n, norm.parameters);
+    norm.activation(operands, n, norm.parameters, 0);
     return z;
   }
 

@@ -151,7 +151,7 @@ struct ChannelsLastForward : ChannelsLastPass {
     if (!norm.is_identity)
       for_dense(piece, to.is_dense(piece, s.compute_item), [&](int64_t r, int64_t n) {
         char* const operands[] = {to.at[r], to.at[r]};
-        norm.activation(operands, n, norm.parameters);
+        norm.activation(operands, n, norm.parameters, 0);
       });
     if (to.is_own) store(Norm::kY, piece, false, z);
   }
@@ -240,7 +240,7 @@ struct ChannelsLastBackward : ChannelsLastPass {
         gradient.is_dense(piece, s.compute_item) && made.is_dense(piece, s.compute_item);
     for_dense(piece, is_dense, [&](int64_t r, int64_t n) {
       char* const operands[] = {const_cast<char*>(gradient.at[r]), to_z.at[r], made.at[r]};
-      norm.activation(operands, n, norm.parameters);
+      norm.activation(operands, n, norm.parameters, 0);
     });
     std::copy(made.at, made.at + piece.rows, to_p->at);
   }

@@ -208,7 +208,7 @@ struct NormBackward : NormChunks {
       else
         norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
       char* const operands[] = {const_cast<char*>(gradient), z, own};
-      norm.activation(operands, c.n, norm.parameters);
+      norm.activation(operands, c.n, norm.parameters, 0);
       if (norm.casts) cast(own, c.n);
     }
   }

@@ -118,7 +118,7 @@ struct NormForward : NormChunks {
 
   void activate(char* values, int64_t n) {
     char* const operands[] = {values, values};
-    norm.activation(operands, n, norm.parameters);
+    norm.activation(operands, n, norm.parameters, 0);
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
