@@ -164,10 +164,11 @@ void activations() {
           char* const out = y.data() + at * item;
           char* const both[] = {in, out};
           char* const three[] = {dy.data() + at * item, in, out};
+          const int64_t ahead = n % 2 * 2048;  // of prefetches, which change no bits
           if (is_forward)
-            table->forward[which][dtype](both, n, parameters);
+            table->forward[which][dtype](both, n, parameters, ahead);
           else
-            table->backward[which][dtype][0](three, n, parameters);
+            table->backward[which][dtype][0](three, n, parameters, ahead);
         }
         (is_forward ? forward : backward).add(y, dtype);
       }

@@ -78,7 +78,8 @@ def test_any_number_of_channels(channels, last, dtype, threads):
     assert_same_bits(y, np.maximum(x + spread, 0))
     assert_same_bits(dx, dy * (x + spread > 0))
     assert_same_bits(dbias, fa.bias_grad(dx, axis=axis))
-    for narrow in (dtype, np.float16):  # of 16 bits dy is copied, and added up as it is
+    # Of 16 bits dy is copied, and added up as it is.
+    for narrow in (dtype, DTYPES["float16"], DTYPES["bfloat16"]):
         dy, bias = dy.astype(narrow), bias.astype(narrow)
         with fa.num_threads(threads):
             dx, dbias = fa.bias_act.backward(dy, dy, bias, activation="identity", axis=axis)

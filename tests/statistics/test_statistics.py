@@ -72,6 +72,22 @@ def close(
     assert error(op, y, x, axes, named.get("correction", 0)) <= 1 + reference.BUDGET
 
 
+# Of 5 MB and more, which come from memory, NaN is skipped as it is met; a row by itself, which is
+# in a cache, is asked first whether it has one.
+@each_skipping
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_from_memory_are_as_rows_alone(op, dtype):
+    x = np.random.default_rng(0).normal(10, 3, (300, 4096 + 700)).astype(dtype)
+    x[::3][np.random.default_rng(1).random((100, x.shape[1])) < 0.01] = np.nan
+    x[5, 1024:2048] = np.nan  # a block
+    x[7, 0] = x[8, 1024] = np.inf  # where a block begins
+    x[9] = np.nan
+    rows = [op(row) for row in x]
+    for threads in (1, 2):
+        with fa.num_threads(threads):
+            assert_same_bits(op(x, 1), np.array(rows, dtype))
+
+
 @case
 @each_op
 def test_within_the_bounds(op, dtype, backend, many_threads, shape, axes):

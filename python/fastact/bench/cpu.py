@@ -82,6 +82,7 @@ def _calls_per_sample(call: Call, once: float) -> int:
 
 def _calls_before(once: float) -> int:
     """How many calls of so many seconds come before a sample of them."""
+    once = max(once, 1e-9)
     return int(max(_WARM_SECONDS / once, min(_WARM_CALLS, _COLD_SECONDS / once)))
 
 

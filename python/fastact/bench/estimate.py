@@ -41,7 +41,7 @@ def seconds_of(case: Case, peers: Sequence[str], seconds: float) -> float:
     taken += case.accesses * case.size * _MAKES
     taken += sum(2 * call + 4 * min(call, _SAMPLE) + _SAMPLE for call in calls)  # to begin with
     a_round = sum(
-        max(call, _SAMPLE) + max(_WARM, min(_WARM_CALLS * call, _COLD))
+        max(call, _SAMPLE) + (max(_WARM, min(_WARM_CALLS * call, _COLD)) if call <= _COLD else 0.0)
         for call in calls
         if call <= hopeless
     )

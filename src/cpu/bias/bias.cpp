@@ -96,7 +96,7 @@ struct BiasBackward : BiasChunks {
     if (!is_there) to = product;
     const char* from = reader.load_stored(BiasAct::kDy, dy);
     if (ahead) {
-      prefetch(from + ahead);
+      if (from != dy) prefetch(from + ahead);
       if (is_there) prefetch(to + ahead);
     }
     if (to != from) memcpy(to, from, count * s.item);

@@ -13,11 +13,10 @@ namespace {
 constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
 constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
 constexpr int kAhead = 4;             // cache lines of the next row to prefetch
-// Loops prefetch so many bytes ahead where an array has so many that no core's cache holds it.
+// Both measured (docs/design: activations.md, runtime.md): the bytes of an array from which loops
+// prefetch, and how far; and the bytes of an output that goes with buffers, for which the
+// hardware's prefetcher alone brought it in at half the rate of a plain loop.
 constexpr int64_t kFar = 1 << 20, kAheadInLoops = 2048;
-// An output of so many bytes is not in the last-level cache when it is written: through buffers the
-// hardware's prefetcher alone brought it in at half the rate of a plain loop
-// (docs/design/runtime.md).
 constexpr int64_t kPrefetched = 24 << 20, kOutputAhead = 4096;
 constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
 constexpr int64_t kShortRow = 16;
