@@ -119,7 +119,7 @@ class Function:
         if one.base in ("EXIT", "RET"):
             return after if conditional else []
         if one.base == "BRX":
-            raise ValueError(f"{self.name}: an indirect branch, which cannot be followed")
+            return self._cases(i)
         if one.base in ("BRA", "JMP"):
             conditional |= bool(_PREDICATE.search(one.operands))
             there = self._index[one.target]
@@ -127,6 +127,28 @@ class Function:
         if one.base == "BSYNC":
             return self._reconvergence(one, after)
         return after
+
+    def _cases(self, i: int) -> list[int]:
+        """Where an indirect branch, of a switch, may go: its table is data, and not in the listing.
+
+        To the pieces of code behind it that nothing else leads to: each begins where the one before
+        has left for good.
+        """
+        leaves = ("EXIT", "RET", "BRA", "JMP", "BRX")
+        targets = {
+            self._index.get(other.target) for other in self.code if other.base in ("BRA", "JMP")
+        }
+        cases = [
+            j + 1
+            for j in range(i, len(self.code) - 1)
+            if self.code[j].base in leaves
+            and self.code[j].predicate in ("", "PT", "UPT")
+            and j + 1 not in targets
+            and self.code[j + 1].base != "NOP"
+        ]
+        if not cases:
+            raise ValueError(f"{self.name}: an indirect branch, which cannot be followed")
+        return cases
 
     def _reconvergence(self, one: Instruction, after: list[int]) -> list[int]:
         """Where the threads that BSSY sent apart go on together: nearly always right here."""

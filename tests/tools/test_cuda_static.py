@@ -90,6 +90,22 @@ def code_of(*lines):
     return sass.Function("made", code)
 
 
+def test_an_indirect_branch_goes_to_each_case_of_its_switch():
+    code = code_of(
+        *("LDC", "BRX R2"),
+        *("LDG.E.128", "JMP 0x80"),
+        *("STG.E.128", "JMP 0x80"),
+        *("DADD", "BRA 2"),
+        *("EXIT", "JMP 0x90", "NOP"),
+    )
+    assert code.successors(1) == [4, 6]  # a branch leads to the first: it is no case for certain
+    assert opcodes(code.path(0, 1)) == ["LDC", "BRX", "STG.E.128", "JMP", "EXIT"]
+    assert opcodes(code.path(1, 0)) == ["LDC", "BRX", "DADD", "BRA", "LDG.E.128", "JMP", "EXIT"]
+    lost = code_of("BRX R2", "EXIT")
+    with pytest.raises(ValueError, match="cannot be followed"):
+        sass.Function("lost", lost.code[:1]).successors(0)
+
+
 PASSES = (
     *("LDG.E.128", "STS.128", "BRA 0"),  # keeps what it reads
     *("LDS.128", "DADD", "BRA 3"),

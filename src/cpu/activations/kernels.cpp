@@ -15,6 +15,13 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// Not for processors without AVX2, whose kernels are compiled for size.
+#if defined(__x86_64__) && !defined(__AVX2__)
+constexpr bool kPrefetches = false;
+#else
+constexpr bool kPrefetches = true;
+#endif
+
 template <class T>
 constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
 
@@ -33,7 +40,7 @@ template <class T, class F>
 FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t ahead, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
     int64_t i = 0;
-    for (; i + kLine<T> <= n; i += kLine<T>) {
+    for (; kPrefetches && i + kLine<T> <= n; i += kLine<T>) {
       prefetch(x + i, ahead), prefetch(y + i, ahead);
 #pragma omp simd
       for (int64_t k = i; k < i + kLine<T>; ++k) y[k] = f(x[k]);
@@ -61,7 +68,7 @@ FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restric
       dx[k] = accumulate ? dx[k] + product : product;
     };
     int64_t i = 0;
-    for (; i + kLine<T> <= n; i += kLine<T>) {
+    for (; kPrefetches && i + kLine<T> <= n; i += kLine<T>) {
       prefetch(dy + i, ahead), prefetch(x + i, ahead), prefetch(dx + i, ahead);
 #pragma omp simd
       for (int64_t k = i; k < i + kLine<T>; ++k) one(k);
