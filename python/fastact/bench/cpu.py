@@ -80,7 +80,7 @@ def _calls_per_sample(call: Call, once: float) -> int:
     return times
 
 
-def _calls_before(once: float) -> int:
+def calls_before(once: float) -> int:
     """How many calls of so many seconds come before a sample of them."""
     once = max(once, 1e-9)
     return int(max(_WARM_SECONDS / once, min(_WARM_CALLS, _COLD_SECONDS / once)))
@@ -122,7 +122,7 @@ def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]
                 if name in peers and once[name] > limit:
                     samples[name] = samples[name] or [once[name]]
                     continue
-                if warm := _calls_before(once[name]):
+                if warm := calls_before(once[name]):
                     _time(calls[name], warm)
                 samples[name].append(_time(calls[name], times[name]))
     finally:

@@ -10,15 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ..terminal import table
+from .cpu import calls_before
 from .peers import COMPILED, JAX, MKL, NUMPY, ONNX, PARTIAL, TORCH
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Case
 
 _BYTES_A_SECOND = 8e9  # of memory, through two threads
 _CALL = 5e-6  # seconds of a call of next to no elements
-_SAMPLE, _WARM, _WARM_CALLS, _COLD = 2e-3, 2e-3, 8, 40e-3  # as in cpu.take_turns
+_SAMPLE = 2e-3
 _MAKES = 3e-9  # seconds for an element of an array to be made
-_ROUNDS, _FEW_ROUNDS, _LONG = 5, 3, 2e-3
+_ROUNDS, _FEW_ROUNDS, _LONG = 5, 3, 2e-3  # as in cpu.take_turns
 _HOPELESS = 3
 
 #: How many times our time a peer takes, about, and seconds that it takes to begin; more in 16 bits.
@@ -41,9 +42,7 @@ def seconds_of(case: Case, peers: Sequence[str], seconds: float) -> float:
     taken += case.accesses * case.size * _MAKES
     taken += sum(2 * call + 4 * min(call, _SAMPLE) + _SAMPLE for call in calls)  # to begin with
     a_round = sum(
-        max(call, _SAMPLE) + (max(_WARM, min(_WARM_CALLS * call, _COLD)) if call <= _COLD else 0.0)
-        for call in calls
-        if call <= hopeless
+        max(call, _SAMPLE) + calls_before(call) * call for call in calls if call <= hopeless
     )
     rounds = _ROUNDS if ours < _LONG else _FEW_ROUNDS
     return taken + max(seconds, rounds * a_round)

@@ -9,6 +9,7 @@
 // the parameters through a pointer, and one that is needed on one side of a choice alone is a load
 // that GCC won't do on both: a branch stays in the loop, and it is not vectorised.
 #include "cpu/core/kernel_table.h"
+#include "cpu/simd/accumulators.h"
 #include "cpu/simd/mixed.h"
 #include "cpu/simd/vector.h"
 
@@ -22,12 +23,18 @@ constexpr bool kPrefetches = false;
 constexpr bool kPrefetches = true;
 #endif
 
-template <class T>
-constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
-
-template <class T>
-FASTACT_HD void prefetch(const T* x, int64_t ahead) {
-  __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead);
+// one(k) for all of n elements of T, a cache line at a time; before(i) of the line from i on.
+template <class T, class One, class Before>
+FASTACT_HD void for_elements(int64_t n, One one, Before before) {
+  constexpr int64_t kLine = kCacheLine / sizeof(T);
+  int64_t i = 0;
+  for (; kPrefetches && i + kLine <= n; i += kLine) {
+    before(i);
+#pragma omp simd
+    for (int64_t k = i; k < i + kLine; ++k) one(k);
+  }
+#pragma omp simd
+  for (int64_t k = i; k < n; ++k) one(k);
 }
 
 // y[i] = f(x[i]), a cache line at a time, beside which later ones are prefetched; 16 bits, whose
@@ -39,14 +46,9 @@ FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 template <class T, class F>
 FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t ahead, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
-    int64_t i = 0;
-    for (; kPrefetches && i + kLine<T> <= n; i += kLine<T>) {
-      prefetch(x + i, ahead), prefetch(y + i, ahead);
-#pragma omp simd
-      for (int64_t k = i; k < i + kLine<T>; ++k) y[k] = f(x[k]);
-    }
-#pragma omp simd
-    for (int64_t k = i; k < n; ++k) y[k] = f(x[k]);
+    for_elements<T>(
+        n, [=](int64_t k) FASTACT_INLINED { y[k] = f(x[k]); },
+        [=](int64_t i) FASTACT_INLINED { prefetch<1>(x + i, ahead), prefetch<1>(y + i, ahead); });
   } else {
     float wide[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
@@ -67,14 +69,9 @@ FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restric
       const T product = f(dy[k], x[k]);
       dx[k] = accumulate ? dx[k] + product : product;
     };
-    int64_t i = 0;
-    for (; kPrefetches && i + kLine<T> <= n; i += kLine<T>) {
-      prefetch(dy + i, ahead), prefetch(x + i, ahead), prefetch(dx + i, ahead);
-#pragma omp simd
-      for (int64_t k = i; k < i + kLine<T>; ++k) one(k);
-    }
-#pragma omp simd
-    for (int64_t k = i; k < n; ++k) one(k);
+    for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
+      prefetch<1>(dy + i, ahead), prefetch<1>(x + i, ahead), prefetch<1>(dx + i, ahead);
+    });
   } else {
     float wide_dy[kChunk], wide_x[kChunk], wide_dx[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {

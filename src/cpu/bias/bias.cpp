@@ -96,18 +96,13 @@ struct BiasBackward : BiasChunks {
     if (!is_there) to = product;
     const char* from = reader.load_stored(BiasAct::kDy, dy);
     if (ahead) {
-      if (from != dy) prefetch(from + ahead);
-      if (is_there) prefetch(to + ahead);
+      if (from != dy) prefetch_bytes(from + ahead, count * s.item);
+      if (is_there) prefetch_bytes(to + ahead, count * s.item);
     }
     if (to != from) memcpy(to, from, count * s.item);
     if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
     if (!is_there) reader.scatter(BiasAct::kOut, to);
     made[0] = to;
-  }
-  void prefetch(const char* chunk) const {
-    constexpr int64_t kCacheLine = 64;  // bytes
-    for (int64_t byte = 0; byte < count * s.item; byte += kCacheLine)
-      __builtin_prefetch(chunk + byte);
   }
 };
 

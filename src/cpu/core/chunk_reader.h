@@ -161,10 +161,16 @@ bool bypasses_caches(const StridedOperands& s, int k);
 int64_t bypass_caches_from(int64_t bytes);
 
 // Whether kernels of little arithmetic, bias_act, softmax's gradient, sums of contiguous terms and
-// their gradients, prefetch what comes next. It pays on Intel's processors and slows AMD's
-// (docs/design: bias.md, softmax.md, reductions.md, runtime.md); softmax and the norms, which
-// compute more beside it, gain on both.
+// their gradients, and activations prefetch what comes next. It pays on Intel's processors and
+// slows AMD's (docs/design: activations.md, bias.md, softmax.md, reductions.md, runtime.md);
+// softmax and the norms, which compute more beside it, gain on both.
 bool prefetches_next_chunk();
+
+// All cache lines of so many bytes.
+inline void prefetch_bytes(const char* first, int64_t bytes) {
+  constexpr int64_t kCacheLine = 64;
+  for (int64_t byte = 0; byte < bytes; byte += kCacheLine) __builtin_prefetch(first + byte);
+}
 
 // One number at any address, of a dtype that is computed; rounded once.
 void store_as(int dtype, char* at, double value);

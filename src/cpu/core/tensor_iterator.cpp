@@ -307,9 +307,7 @@ class BufferedIterator {
     char* to = it.data[output] + first * it.item;
     if (it.contiguous[output]) {
       p[output] = to;
-      if (prefetches)
-        for (int64_t byte = 0; byte < n * it.item; byte += kCacheLine)
-          __builtin_prefetch(to + kOutputAhead + byte);
+      if (prefetches) prefetch_bytes(to + kOutputAhead, n * it.item);
       run_kernel(it, p, n);
     } else {
       p[output] = buffer[output];
