@@ -7,8 +7,8 @@
 #
 # The Python that stands first on PATH, or PYTHON, must have the tests' requirements: they are used
 # from where they are, and fastact alone is built anew, in build/sanitize-*. ISA=v2 picks another
-# instruction set, FUZZ=0 the seconds that the fuzzer runs for (address,undefined, after the chosen
-# tests).
+# instruction set, FUZZ the arguments of the fuzzer that runs after the chosen tests (address,undefined;
+# FUZZ= for none).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -112,6 +112,7 @@ workers=(-n auto --dist worksteal)
 [[ $kind != thread ]] || workers=()
 instrumented -m pytest -q -x "${workers[@]}" --capture=sys -p no:cacheprovider "${chosen[@]}"
 
-if [[ $kind == address,undefined && ${FUZZ:-90} != 0 && -e tools/fuzz.py && $# == 0 ]]; then
-  instrumented tools/fuzz.py --seconds "${FUZZ:-90}"
+read -ra fuzz <<< "${FUZZ---seconds 90}"
+if [[ $kind == address,undefined && ${#fuzz[@]} != 0 && -e tools/fuzz.py && $# == 0 ]]; then
+  instrumented tools/fuzz.py "${fuzz[@]}"
 fi

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from itertools import permutations
 from typing import Any
 
 import ml_dtypes
@@ -502,6 +503,31 @@ def test_gradients_of_weights_that_repeat(backend, of, kind):
         only = np.zeros_like(w)
         assert fa.average.backward(*given, axis=1, out=(None, only))[0] is None
         assert_same_bits(only, dw)
+
+
+@pytest.mark.parametrize("dtypes", list(permutations((np.float16, ml_dtypes.bfloat16))), ids=str)
+def test_gradients_of_weights_of_the_other_16_bits(dtypes):
+    """They are added up from memory of the weights' dtype, though x has as many bytes."""
+    of_x, of_weights = dtypes
+    x = np.random.default_rng(0).normal(size=(8, 30)).astype(of_x)
+    w = np.ones((1, 30), of_weights)
+    dw = fa.average.backward(np.ones(8, of_x), x, w, axis=1)[1]
+    wide = x.astype(float)
+    each = ((wide - wide.mean(1, keepdims=True)) / 30).astype(of_weights).astype(float)
+    assert dw.dtype == of_weights
+    np.testing.assert_array_equal(dw[0], each.sum(0).astype(of_weights))
+
+
+@each_corrected
+def test_a_correction_of_nearly_all_weights(op):
+    """What the sum of the weights is off by counts as often as that is more than what is left."""
+    x, weights = draw(op, np.float64, (40, 3)), np.random.default_rng(0).uniform(0, 1, (40, 3))
+    counted = np.where(np.isnan(x), 0, weights).sum(0)
+    for left in (1e-3, 1e-6, 1e-9):
+        correction = counted[1] - left
+        y = op(x, 0, correction=correction, weights=weights)[1]
+        one = np.s_[:, 1:2]
+        assert error(op, y, x[one], (0,), correction, weights[one]) <= 1
 
 
 def test_gradients_without_weights():

@@ -53,8 +53,9 @@ def error(
     with np.errstate(all="ignore"):
         std = np.sqrt(found.m2 / found.count)
         magnitude = np.nan_to_num(found.magnitude)
+        left = op.bounds.of_left(found.count, correction) if np.ndim(weights) else 0.0
         allowed = op.bounds.allowed(
-            np.nan_to_num(exact), found.mean, std, found.count, magnitude, x.dtype
+            np.nan_to_num(exact), found.mean, std, found.count, magnitude, x.dtype, left
         )
     y = np.asarray(y).astype(np.float64).reshape(exact.shape)
     with np.errstate(over="ignore"):  # what the dtype has no number for is infinite

@@ -293,8 +293,8 @@ class MomentBounds:
 class StatisticBounds:
     """Stated accuracy of one statistic of the elements that count: those that are not skipped.
 
-    of : which it is: "sum", "mean", "var" or "std". sums : of a sum, and of a mean that is one over
-    n. moments : of the others. gradient : dx has an error of so many u times its own magnitude, and
+    of : which it is: "sum", "mean", "var" or "std". sums : of a sum, of a mean that is one over n,
+    and of weights that are added up. moments : of the others. gradient : dx has an error of so many u times its own magnitude, and
     that of the mean times 2 dvar / (n - correction), or dstd / ((n - correction) std).
     """
 
@@ -303,13 +303,25 @@ class StatisticBounds:
     moments: MomentBounds
     gradient: float = 6
 
+    def of_left(self, weights: Any, correction: float) -> Any:
+        """The relative error of what is left of the sum of the weights after the correction."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.sums.absolute * weights / np.abs(weights - correction)
+
     def allowed(
-        self, exact: Any, mean: Any, std: Any, count: Any, magnitude: Any, dtype: Any
+        self,
+        exact: Any,
+        mean: Any,
+        std: Any,
+        count: Any,
+        magnitude: Any,
+        dtype: Any,
+        of_left: Any = 0.0,
     ) -> Any:
         """Of the statistic, in the data's dtype.
 
         mean, std, count : of the elements that count, the last without a correction. magnitude :
-        the mean of their abs(x).
+        the mean of their abs(x). of_left : the error of that name, with weights.
         """
         if self.of in ("sum", "mean"):
             share = count if self.of == "sum" else 1.0
@@ -318,20 +330,22 @@ class StatisticBounds:
         share = m.m2_double if _is_double(dtype) else m.m2
         with np.errstate(all="ignore"):
             far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
-        relative = share + m.far * far
+        relative = share + m.far * far + of_left
         if self.of == "std":  # half of the variance's, and the root's own
             relative = relative / 2 + 2.0**-52
         error = relative * np.abs(exact)
         return error + rounding(exact, dtype, error)
 
-    def allowed_gradient(self, exact: Any, slope: Any, magnitude: Any, dtype: Any) -> Any:
+    def allowed_gradient(
+        self, exact: Any, slope: Any, magnitude: Any, dtype: Any, of_left: Any = 0.0
+    ) -> Any:
         """Of dx = slope (x - mean), or of a sum or a mean of the slope itself.
 
-        magnitude : of the data, as `MomentBounds.magnitude` tells it.
+        magnitude : of the data, as `MomentBounds.magnitude` tells it. of_left : as for `allowed`.
         """
         error = self.gradient * unit_roundoff(dtype) * np.abs(exact)
         if self.of in ("var", "std"):
-            error = error + self.moments.mean * np.asarray(magnitude) * np.abs(slope)
+            error = error + of_left * np.abs(exact) + self.moments.mean * np.asarray(magnitude) * np.abs(slope)
         return error + rounding(exact, dtype, error)
 
 

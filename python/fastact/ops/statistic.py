@@ -232,7 +232,8 @@ class AxisStatistic(CachedOp[P, R]):
         Notes
         -----
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and, for
-        x - mean, that of the mean times its factor; then one rounding to x's dtype.
+        x - mean, that of the mean times its factor; then one rounding to x's dtype. With weights, n
+        has the error that the op's notes tell.
 
         Examples
         --------
@@ -387,7 +388,9 @@ class Average(AxisStatistic[P, R]):
         Notes
         -----
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and dweights,
-        for x - y, that of y times its factor, too; then one rounding to their dtype.
+        for x - y, that of y times its factor, too; then one rounding to their dtype. Where the
+        weights repeat, dweights is added up in the order of `fastact.sum`, over the axes along
+        which they do.
 
         Examples
         --------

@@ -256,7 +256,8 @@ def var(
 
     Weights are frequencies: the result is that of x with each element repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
+    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
     `var.forward` saves ``(x, weights, where)``; `var.backward` gives dx. What all ops share is in
@@ -351,7 +352,8 @@ def std(
 
     Weights are frequencies: the result is that of x with each element repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
+    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
     `std.forward` saves ``(x, weights, where)``; `std.backward` gives dx. What all ops share is in
@@ -611,7 +613,8 @@ def nanvar(
 
     Weights are frequencies: the result is that of x with each element repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
+    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
     `nanvar.forward` saves ``(x, weights, where)``; `nanvar.backward` gives dx, which is 0 where x
@@ -706,7 +709,8 @@ def nanstd(
 
     Weights are frequencies: the result is that of x with each element repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. A
+    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
+    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
     `nanstd.forward` saves ``(x, weights, where)``; `nanstd.backward` gives dx, which is 0 where x

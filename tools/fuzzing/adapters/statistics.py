@@ -40,6 +40,14 @@ def drawn_weights(op: Any, draw: Draw, shape: Shape) -> dict[str, Array]:
     return {name: replace(array, form="array") for name, array in made.items()}
 
 
+def _repeats_once(request: Request) -> bool:
+    """Whether a gradient of weights, which is a sum along what they repeat along, is over one axis."""
+    if request.op != "average" or request.entry != "backward" or request.args[2] is None:
+        return True
+    pairs = zip(request.args[2].shape, request.notes["shape"], strict=True)
+    return sum(n != m for n, m in pairs) <= 1
+
+
 class Statistics(Adapter):
     def sample(self, op: Any, draw: Draw) -> Request:
         r = draw.r
@@ -76,7 +84,7 @@ class Statistics(Adapter):
         return Request(op.name, entry, draw.framework, draw.dtype, args, named, notes=notes, **outs)
 
     def layout_free(self, request: Request) -> bool:
-        return one_run(request)
+        return one_run(request) and _repeats_once(request)
 
     def exact(self, request: Request, values: dict[str, Any]) -> list[Expected | None]:
         op, dtype, notes = fa.ops[request.op], request.dtype, request.notes
@@ -99,7 +107,10 @@ class Statistics(Adapter):
             safe = np.where(judged, exact, 0)
             if op.of in ("var", "std"):
                 judged &= found.m2 > 2.0**-50 * found.count * found.mean**2
-            allowed = op.bounds.allowed(safe, found.mean, std, found.count, found.magnitude, dtype)
+            left = op.bounds.of_left(found.count, correction) if "weights" in more else 0.0
+            allowed = op.bounds.allowed(
+                safe, found.mean, std, found.count, found.magnitude, dtype, left
+            )
             allowed = np.nan_to_num(allowed) - ulp(safe, dtype) / 2 + found.count * _TINY
             if dtype == FLOAT64:
                 judged &= np.maximum(found.magnitude * found.count, found.m2) < 1e307
@@ -141,7 +152,9 @@ class Statistics(Adapter):
         dx = found.gradient(op.of, dy, correction)
         slope = dy * found.slope(op.of, correction) * found.weights
         magnitude = found.magnitude + found.largest
-        error = op.bounds.allowed_gradient(dx, slope, magnitude, dtype)
+        weighted = any(a.name == "weights" for a in request.arrays)
+        left = op.bounds.of_left(found.count, correction) if weighted else 0.0
+        error = op.bounds.allowed_gradient(dx, slope, magnitude, dtype, left)
         base = wide(added_to(request, values, 0), FLOAT64)
         error = error + ulp(np.abs(dx) + np.abs(base), dtype)
         few = (found.count > correction) & (found.m2 > 2.0**-40 * found.count * found.mean**2)
