@@ -294,8 +294,9 @@ class StatisticBounds:
     """Stated accuracy of one statistic of the elements that count: those that are not skipped.
 
     of : which it is: "sum", "mean", "var" or "std". sums : of a sum, of a mean that is one over n,
-    and of weights that are added up. moments : of the others. gradient : dx has an error of so many u times its own magnitude, and
-    that of the mean times 2 dvar / (n - correction), or dstd / ((n - correction) std).
+    and of weights that are added up. moments : of the others. gradient : dx has an error of so many
+    u times its own magnitude, and that of the mean times 2 dvar / (n - correction), or
+    dstd / ((n - correction) std).
     """
 
     of: str
@@ -345,7 +346,8 @@ class StatisticBounds:
         """
         error = self.gradient * unit_roundoff(dtype) * np.abs(exact)
         if self.of in ("var", "std"):
-            error = error + of_left * np.abs(exact) + self.moments.mean * np.asarray(magnitude) * np.abs(slope)
+            of_mean = self.moments.mean * np.asarray(magnitude) * np.abs(slope)
+            error = error + of_left * np.abs(exact) + of_mean
         return error + rounding(exact, dtype, error)
 
 

@@ -41,7 +41,7 @@ def drawn_weights(op: Any, draw: Draw, shape: Shape) -> dict[str, Array]:
 
 
 def _repeats_once(request: Request) -> bool:
-    """Whether a gradient of weights, which is a sum along what they repeat along, is over one axis."""
+    """Whether the gradient of weights, where they repeat, is a sum over one axis alone."""
     if request.op != "average" or request.entry != "backward" or request.args[2] is None:
         return True
     pairs = zip(request.args[2].shape, request.notes["shape"], strict=True)
