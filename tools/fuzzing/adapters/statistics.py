@@ -42,10 +42,18 @@ def drawn_weights(op: Any, draw: Draw, shape: Shape) -> dict[str, Array]:
 
 def _repeats_once(request: Request) -> bool:
     """Whether the gradient of weights, where they repeat, is a sum over one axis alone."""
-    if request.op != "average" or request.entry != "backward" or request.args[2] is None:
+    of_weights = request.entry == "backward" and "dweights" in fa.ops[request.op].gradients
+    if not of_weights or request.args[2] is None:
         return True
     pairs = zip(request.args[2].shape, request.notes["shape"], strict=True)
     return sum(n != m for n, m in pairs) <= 1
+
+
+def _of_left(request: Request, found: Oracle, correction: float) -> Any:
+    """The error of what a correction leaves of the weights; 0 without any."""
+    if all(array.name != "weights" for array in request.arrays):
+        return 0.0
+    return fa.ops[request.op].bounds.of_left(found.count, correction)
 
 
 class Statistics(Adapter):
@@ -107,7 +115,7 @@ class Statistics(Adapter):
             safe = np.where(judged, exact, 0)
             if op.of in ("var", "std"):
                 judged &= found.m2 > 2.0**-50 * found.count * found.mean**2
-            left = op.bounds.of_left(found.count, correction) if "weights" in more else 0.0
+            left = _of_left(request, found, correction)
             allowed = op.bounds.allowed(
                 safe, found.mean, std, found.count, found.magnitude, dtype, left
             )
@@ -152,8 +160,7 @@ class Statistics(Adapter):
         dx = found.gradient(op.of, dy, correction)
         slope = dy * found.slope(op.of, correction) * found.weights
         magnitude = found.magnitude + found.largest
-        weighted = any(a.name == "weights" for a in request.arrays)
-        left = op.bounds.of_left(found.count, correction) if weighted else 0.0
+        left = _of_left(request, found, correction)
         error = op.bounds.allowed_gradient(dx, slope, magnitude, dtype, left)
         base = wide(added_to(request, values, 0), FLOAT64)
         error = error + ulp(np.abs(dx) + np.abs(base), dtype)
