@@ -71,11 +71,14 @@ def test_each_kind_of_machine_has_a_folder(tmp_path, monkeypatch):
     (here,) = tmp_path.iterdir()
     assert {file.name for file in here.iterdir()} == {"bench.json", "scoreboard.md"}
     kept = (here / "bench.json").read_bytes()
-    config = cpu_rows.config.config
-    monkeypatch.setattr(cpu_rows.config, "config", lambda: {**config(), "processor": "Another"})
-    assert cli.main(words) == 0
-    assert (here / "bench.json").read_bytes() == kept
-    assert (tmp_path / slug("Another", fa.get_num_threads()) / "bench.json").exists()
+    facts = cpu_rows.config.config()
+    name, isa, threads = facts["processor"], facts["isa"]["chosen"], facts["threads"]["limit"]
+    for other in ({"isa": {**facts["isa"], "chosen": "other"}}, {"processor": "Another"}):
+        monkeypatch.setattr(cpu_rows.config, "config", lambda other=other: facts | other)
+        assert cli.main(words) == 0
+        assert (here / "bench.json").read_bytes() == kept
+    for folder in (slug("Another", isa, threads), slug(name, "other", threads)):
+        assert (tmp_path / folder / "bench.json").exists()
     # Under one name, too, what another machine has measured is put aside.
     assert cli.main([*FEW, "--peers", "", "--json", str(here / "bench.json")]) == 0
     assert (here / "bench.json.before").read_bytes() == kept

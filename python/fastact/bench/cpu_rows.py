@@ -78,7 +78,7 @@ def machine(peers: Mapping[str, str]) -> dict[str, Any]:
 
 def machine_name(facts: Mapping[str, Any]) -> str:
     """The name of this kind of machine, as a folder of results has it."""
-    return slug(facts["processor"], facts["threads"]["limit"])
+    return slug(facts["processor"], facts["isa"]["chosen"], facts["threads"]["limit"])
 
 
 @dataclass

@@ -56,11 +56,13 @@ def lines(items: Iterable[Mapping[str, Any]]) -> str:
     return "[\n" + ",\n".join(map(json.dumps, items)) + "\n]"
 
 
-def slug(processor: str, cores: int) -> str:
+def slug(processor: str, isa: str, cores: int) -> str:
     """The name of a kind of machine, as a folder has it.
 
-    >>> slug("Intel(R) Xeon(R) Processor @ 2.50GHz", 2)
-    'intel-xeon-processor-2.50ghz-2-cores'
+    The instruction set is part of it: processors of two generations call themselves "AMD EPYC".
+
+    >>> slug("Intel(R) Xeon(R) Processor @ 2.50GHz", "v4", 2)
+    'intel-xeon-processor-2.50ghz-v4-2-cores'
     """
     words = re.sub(r"\((r|tm|c)\)", " ", processor.lower())
-    return re.sub(r"[^a-z0-9.]+", "-", f"{words} {cores} cores").strip("-")
+    return re.sub(r"[^a-z0-9.]+", "-", f"{words} {isa} {cores} cores").strip("-")
