@@ -111,6 +111,25 @@ int64_t repeat_in_vectors(char* to, const char* from, int64_t stride, int64_t ro
   return std::max<int64_t>(whole, 0);
 }
 
+// Rows of three, as points and colours are, of neighbours in memory: four rows are three vectors,
+// where four elements are one. How many are done.
+template <class T>
+int64_t repeat_thrice(char* to, const char* from, int64_t rows) {
+  typedef T Four __attribute__((vector_size(4 * sizeof(T))));
+  int64_t i = 0;
+  for (; i + 4 <= rows; i += 4, from += sizeof(Four), to += 3 * sizeof(Four)) {
+    Four each;
+    memcpy(&each, from, sizeof each);
+    const Four first = __builtin_shuffle(each, Four{0, 0, 0, 1});
+    const Four second = __builtin_shuffle(each, Four{1, 1, 2, 2});
+    const Four third = __builtin_shuffle(each, Four{2, 3, 3, 3});
+    memcpy(to, &first, sizeof first);
+    memcpy(to + sizeof(Four), &second, sizeof second);
+    memcpy(to + 2 * sizeof(Four), &third, sizeof third);
+  }
+  return i;
+}
+
 // What is longer than kPattern bytes is copied from what has been written, up to kRepeated bytes at
 // a time: memcpy has the best vectors.
 template <class T>
@@ -119,8 +138,11 @@ void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, i
   typedef T Several __attribute__((vector_size(kBytes)));
   const int64_t bytes = columns * int64_t(sizeof(T)), first = std::min(bytes, kPattern);
   const char* const end = to + rows * bytes;
+  constexpr bool kFourInVector = 4 * sizeof(T) <= kBytes;
   int64_t i = 0;
-  if (bytes <= kBytes / 2)
+  if (kFourInVector && columns == 3 && stride == int64_t(sizeof(T)))
+    i = repeat_thrice<T>(to, from, rows);
+  else if (bytes <= kBytes / 2)
     i = repeat_in_vectors<T, kBytes / 2>(to, from, stride, rows, bytes);
   else if (bytes <= kBytes)
     i = repeat_in_vectors<T, kBytes>(to, from, stride, rows, bytes);

@@ -93,13 +93,34 @@ FASTACT_HD bool are_unordered(const float* a, const float* b) {
 FASTACT_HD bool are_unordered(const double* a, const double* b) {
   return _mm512_cmp_pd_mask(_mm512_loadu_pd(a), _mm512_loadu_pd(b), _CMP_UNORD_Q) != 0;
 }
-#else
+#elif defined(__AVX__)
+FASTACT_HD __m256 unordered(const float* a, const float* b) {
+  return _mm256_cmp_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), _CMP_UNORD_Q);
+}
+FASTACT_HD __m256 unordered(const double* a, const double* b) {
+  return (__m256)_mm256_cmp_pd(_mm256_loadu_pd(a), _mm256_loadu_pd(b), _CMP_UNORD_Q);
+}
 template <class T>
 FASTACT_HD bool are_unordered(const T* a, const T* b) {
-  int any = 0;
-#pragma omp simd reduction(| : any)
-  for (size_t i = 0; i < kCacheLine / sizeof(T); ++i) any |= (a[i] != a[i]) | (b[i] != b[i]);
-  return any != 0;
+  constexpr size_t kHalf = kCacheLine / 2 / sizeof(T);
+  return _mm256_movemask_ps(
+             _mm256_or_ps(unordered(a, b), unordered(a + kHalf, b + kHalf))) != 0;
+}
+#else
+// As vectors, for of a loop with || or | GCC 12 makes scalar comparisons.
+template <class T>
+FASTACT_HD bool are_unordered(const T* a, const T* b) {
+  typedef T Some __attribute__((vector_size(16)));
+  typedef int64_t Bits __attribute__((vector_size(16)));
+  Bits any = {};
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kCacheLine / sizeof(T); i += sizeof(Some) / sizeof(T)) {
+    Some x, y;
+    memcpy(&x, a + i, sizeof x);
+    memcpy(&y, b + i, sizeof y);
+    any |= (Bits)(x != x) | (Bits)(y != y);
+  }
+  return (any[0] | any[1]) != 0;
 }
 #endif
 template <class T>
