@@ -212,3 +212,16 @@ def problems(code: Code, entry: int, isa: str) -> list[str]:
                 elif sum(code[a].jumps for a in one) > 1:
                     found.append("a branch in the innermost loop")
     return found if main_loops else [f"no loop over {register}"]
+
+
+def scalar_loops(code: Code, entry: int) -> list[list[str]]:
+    """Of each innermost loop that works on single numbers, the instructions that do."""
+    successors = function(code, entry)
+    inner = [
+        one for loop in loops(successors, set(successors)) for one in innermost(successors, loop)
+    ]
+    found = [
+        [f"{code[a].name} {code[a].operands}" for a in sorted(one) if SCALAR.match(code[a].name)]
+        for one in inner
+    ]
+    return [each for each in found if each]

@@ -157,6 +157,17 @@ def weighting_addresses(str isa):
     return found
 
 
+def sum_addresses(str isa):
+    """Likewise, of the kernels that add up the terms of whole blocks."""
+    cdef const ReduceTable* of = kernels_of(isa).reduce
+    cdef int i, k
+    return {
+        (name, dtype): <intptr_t>of.accumulators[i].kernels[k].blocks
+        for i, name in enumerate(TERMS)
+        for k, dtype in enumerate(("float16", "bfloat16", "float32", "float64"))
+    }
+
+
 def gate_addresses(str isa):
     """Likewise, of the kernels of gates that convert what they read; empty where there are none."""
     cdef const GateTable* of = kernels_of(isa).gate

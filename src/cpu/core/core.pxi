@@ -123,7 +123,16 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kTerms
     const char* const kTermNames[1]
 
+    ctypedef struct ReduceKernels:
+        void (*blocks)(
+            const char*, const int64_t*, int64_t, int64_t, int64_t, double*, int64_t
+        ) noexcept
+
+    ctypedef struct Accumulator:
+        ReduceKernels kernels[4]
+
     ctypedef struct ReduceTable:
+        Accumulator accumulators[1]
         const WeightingKernels* weighting
 
 cdef extern from "cpu/reductions/weighted_kernels.h" namespace "fastact" nogil:

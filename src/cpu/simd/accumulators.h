@@ -103,11 +103,10 @@ FASTACT_HD __m256 unordered(const double* a, const double* b) {
 template <class T>
 FASTACT_HD bool are_unordered(const T* a, const T* b) {
   constexpr size_t kHalf = kCacheLine / 2 / sizeof(T);
-  return _mm256_movemask_ps(
-             _mm256_or_ps(unordered(a, b), unordered(a + kHalf, b + kHalf))) != 0;
+  return _mm256_movemask_ps(_mm256_or_ps(unordered(a, b), unordered(a + kHalf, b + kHalf))) != 0;
 }
 #else
-// As vectors, for of a loop with || or | GCC 12 makes scalar comparisons.
+// As vectors: of a loop GCC 12 makes scalar comparisons.
 template <class T>
 FASTACT_HD bool are_unordered(const T* a, const T* b) {
   typedef T Some __attribute__((vector_size(16)));
