@@ -39,7 +39,8 @@ class Call:
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
-    All that a call does to memory is done by `run`, `output`, `writes`, `workspace` and `result`.
+    All that a call does to memory is done by `run`, `output`, `writes`, `workspace`, `result` and
+    `saved`.
     Where the call is being recorded, they state it to `_draft`, from which the call cache makes a
     plan for calls with the same key (src/cpu/binding/call_cache.pyx) that repeats this and nothing
     else.
@@ -259,6 +260,10 @@ class Call:
         if self._draft is not None:
             self._draft.finished(made, finished)
         return finished
+
+    def saved(self, made: Any) -> Any:
+        """As `result`, for `backward`, and of NumPy always an array: a number has no key."""
+        return made if self.framework is NUMPY else self.result(None, made)
 
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""

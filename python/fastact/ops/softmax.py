@@ -502,7 +502,7 @@ class CrossEntropy(CachedOp[P, R]):
             found = results(call, options.out[: len(made)], made)
             if not saves:
                 return found[0], ()
-            kept = None if divisor is None else call.result(None, of_divisor)
+            kept = None if divisor is None else call.saved(of_divisor)
             arrays = call.arrays
             return found[0], (
                 arrays["logits"],

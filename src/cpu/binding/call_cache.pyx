@@ -158,8 +158,9 @@ cdef class PlanDraft:
         ):
             raise Unrecorded("more arrays than a plan holds")
         plan.made = []
-        for view, _ in self.outputs:
+        for k, (view, array) in enumerate(self.outputs):
             plan.made.append(contiguous(view))
+            plan.is_number[k] = view.operand.ndim == 0 and not cnp.PyArray_Check(array)
         for k, view in enumerate(self.workspaces):
             plan.sizes[k] = element_count(view) * view.itemsize
         for k in self.written:
@@ -327,6 +328,7 @@ cdef class CallPlan:
     cdef int[MAX_ARRAYS] written    # buffer indices
     cdef int64_t[MAX_BUFFERS] sizes  # of the workspaces, in bytes
     cdef list made                  # a View for each output: dtype, shape
+    cdef bint[MAX_BUFFERS] is_number  # what the caller gets of it is no array: without axes, NumPy's
     cdef object result              # PlanDraft.part_of_result
     cdef Arguments model
     cdef list free                  # copies of `model` that no thread is using
@@ -416,7 +418,7 @@ cdef class Buffers:
             model = plan.made[k]
             if key.kind is not NULL:
                 data[k] = self.own(k, key.device, model.dtype, model.operand.ndim, model.shape_)
-            elif is_number(model):
+            elif plan.is_number[k] and model.dtype != kBF16:  # whose numbers are made of arrays
                 data[k] = <char*>&self.numbers[k]
             else:
                 array = cnp.PyArray_SimpleNew(
@@ -450,7 +452,7 @@ cdef class Buffers:
                 self.owned[k] = NULL
                 self.keep(k, hand_over(tensor, self.api))
         array = <object>self.arrays[k]
-        if self.api is NULL and (<View>plan.made[k]).operand.ndim == 0 and cnp.PyArray_Check(array):
+        if self.api is NULL and plan.is_number[k] and cnp.PyArray_Check(array):
             number = cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
             Py_XDECREF(self.arrays[k])
             self.keep(k, number)
@@ -468,11 +470,6 @@ cdef class Buffers:
             if self.owned[k] is not NULL:
                 self.owned[k].deleter(self.owned[k])
             free(self.scratch[k])
-
-
-cdef bint is_number(View model) noexcept:
-    """Whether an output of NumPy's is a scalar that is made of bare memory; bfloat16's is not."""
-    return model.operand.ndim == 0 and model.dtype != kBF16
 
 
 cdef object number_of(View model, double* memory):
