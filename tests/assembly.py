@@ -129,6 +129,17 @@ def function(code: Code, entry: int) -> Successors:
     return successors
 
 
+def functions(code: Code, entry: int) -> list[Successors]:
+    """A kernel, and the functions of the same file that it calls, which are part of it."""
+    kernel = function(code, entry)
+    called = [
+        one.target
+        for one in map(code.__getitem__, kernel)
+        if one.name == "call" and one.target in code
+    ]
+    return [kernel, *(function(code, target) for target in called)]
+
+
 def loops(successors: Successors, among: set[int]) -> list[set[int]]:
     """The outermost loops: instructions each of which can be reached from all the others."""
     left: list[int] = []  # in the order in which a search in depth leaves them (Kosaraju)
@@ -188,15 +199,8 @@ def problems(code: Code, entry: int, isa: str) -> list[str]:
     each innermost one moves whole vectors and has no branch but the one that closes it.
     """
     register = REGISTERS[isa]
-    successors = function(code, entry)
-    # Functions of the same file that the kernel calls are part of it.
-    parts = [successors]
-    for address in successors:
-        one = code[address]
-        if one.name == "call" and one.target in code:
-            parts.append(function(code, one.target))
     found, main_loops = [], 0
-    for part in parts:
+    for part in functions(code, entry):
         for loop in loops(part, set(part)):
             if not any(code[a].moves_vectors(register) for a in loop):
                 continue
@@ -216,9 +220,11 @@ def problems(code: Code, entry: int, isa: str) -> list[str]:
 
 def scalar_loops(code: Code, entry: int) -> list[list[str]]:
     """Of each innermost loop that works on single numbers, the instructions that do."""
-    successors = function(code, entry)
     inner = [
-        one for loop in loops(successors, set(successors)) for one in innermost(successors, loop)
+        one
+        for part in functions(code, entry)
+        for loop in loops(part, set(part))
+        for one in innermost(part, loop)
     ]
     found = [
         [f"{code[a].name} {code[a].operands}" for a in sorted(one) if SCALAR.match(code[a].name)]

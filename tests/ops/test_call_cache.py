@@ -265,7 +265,7 @@ def test_a_plan_asks_nobody(words, framework, monkeypatch):
 
 @pytest.mark.parametrize("op", fa.ops.values(), ids=fa.ops)
 def test_what_forward_saves_has_a_key(op, monkeypatch):
-    """None of it is a number of NumPy's, with which backward would take the slow path each time."""
+    """In no sample is it a number of NumPy's, with which backward takes the slow path each time."""
     rng = np.random.default_rng(0)
     for time in range(4):
         x, like_x = rng.normal(size=(2, *SHAPE)).astype(np.float32)

@@ -40,10 +40,9 @@ class Call:
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
     All that a call does to memory is done by `run`, `output`, `writes`, `workspace`, `result` and
-    `saved`.
-    Where the call is being recorded, they state it to `_draft`, from which the call cache makes a
-    plan for calls with the same key (src/cpu/binding/call_cache.pyx) that repeats this and nothing
-    else.
+    `saved`. Where the call is being recorded, they state it to `_draft`, from which the call cache
+    makes a plan for calls with the same key (src/cpu/binding/call_cache.pyx) that repeats this and
+    nothing else.
     """
 
     def __init__(
