@@ -7,6 +7,8 @@ from functools import lru_cache, partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVarTuple, cast
 
+import numpy as np
+
 from .. import _cpu
 from .._cpu import View
 from . import devices, foreign, streams, validate
@@ -35,14 +37,16 @@ class Call:
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
     also : dtypes that an array of that name may have beside those that are computed: of a mask, of
     indices. No number stands for such an array. A first array that is NumPy's may have them, too.
+    not_numbers : names of results of an earlier call. A number of NumPy's is the array without
+    axes that it was made of, and stands for no other array.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
-    All that a call does to memory is done by `run`, `output`, `writes`, `workspace`, `result` and
-    `saved`. Where the call is being recorded, they state it to `_draft`, from which the call cache
-    makes a plan for calls with the same key (src/cpu/binding/call_cache.pyx) that repeats this and
-    nothing else.
+    All that a call does to memory is done by `run`, `output`, `writes`, `workspace` and `result`.
+    Where the call is being recorded, they state it to `_draft`, from which the call cache makes a
+    plan for calls with the same key (src/cpu/binding/call_cache.pyx) that repeats this and nothing
+    else.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Call:
         stream: Any = None,
         also: Any = MappingProxyType({}),
         integers: Any = None,
+        not_numbers: Sequence[str] = (),
         **values: Any,
     ) -> None:
         self.where = where
@@ -80,7 +85,8 @@ class Call:
             self._draft.refuse()
         self.place = Place(device, self._stream(device, stream))
         for name, value in values.items():
-            self._take(name, value, leader)
+            is_array = name in not_numbers and isinstance(value, np.generic)
+            self._take(name, np.asarray(value) if is_array else value, leader, given=value)
         if self.framework is not NUMPY:
             for cls in map(type, self.arrays.values()):
                 _register_tensor_type(cls)
@@ -126,7 +132,8 @@ class Call:
             )
         return stream
 
-    def _take(self, name: str, value: Any, leader: str) -> None:
+    def _take(self, name: str, value: Any, leader: str, *, given: Any) -> None:
+        """Make a view of an argument; given: the caller's object, which the call's key has."""
         also = self._also.get(name, ())
         if name == leader and self.framework is not NUMPY:
             also = ()
@@ -148,15 +155,23 @@ class Call:
             value = whole_numbers(value, also)
         self.arrays[name] = value
         self.views[name] = see(self.where, name, value, self.framework, self.place, also)
-        if self._draft is not None:
-            self._draft.operand(self.views[name], value)
+        self._state(self.views[name], given, value)
+
+    def _state(self, view: View, given: Any, array: Any) -> None:
+        """State where a view's memory is: in what the caller gave, or in the array made of it."""
+        if self._draft is None:
+            return
+        if type(given) in (bool, int, float):  # whose value is in the key
+            self._draft.constant(view)
+        else:
+            same = isinstance(given, np.generic) and given.dtype == array.dtype
+            self._draft.operand(view, given if same else array)
 
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""
         element = repeated(value, like)
         if self.place.device[0] == devices.CPU:
-            if self._draft is not None:
-                self._draft.constant(element)
+            self._state(element, value, element.owner)
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
@@ -259,10 +274,6 @@ class Call:
         if self._draft is not None:
             self._draft.finished(made, finished)
         return finished
-
-    def saved(self, made: Any) -> Any:
-        """As `result`, for `backward`, and of NumPy always an array: a number has no key."""
-        return made if self.framework is NUMPY else self.result(None, made)
 
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""

@@ -20,6 +20,8 @@ from .types import A, Array, ArrayOrNumber, Out, Stream
 
 _BOOL = ("bool",)
 _INDICES = ("int32", "int64")
+#: Of one row NumPy has the first as a number, as the second always.
+_OF_FORWARD = ("lse", "divisor")
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -40,13 +42,13 @@ def _with_mask(call: Call, x: View) -> View | None:
 
 
 def _given(where: str, options: SimpleNamespace, *names: str) -> dict[str, Any]:
-    """The arrays of these names; a mask and a weight may be None, and are no numbers."""
+    """The arrays of these names but those that are None; a mask or a weight must be no number."""
     found = {name: getattr(options, name, None) for name in names}
     for name in ("mask", "weight"):
         if isinstance(found.get(name), bool | int | float):
             came = validate.describe(found[name])
             raise TypeError(f"{where}: {name} must be an array, got {came}")
-    optional = ("mask", "weight")
+    optional = ("mask", "weight", "divisor")
     return {name: a for name, a in found.items() if a is not None or name not in optional}
 
 
@@ -338,9 +340,8 @@ class LogSumExp(RowFunction[P, R]):
         entry = self.entry_points["backward"]
         taken, where = entry.bind(args, kwargs), entry.where
         scale = validate.number(where, "scale", taken.scale)
-        lse = np.asarray(taken.lse) if isinstance(taken.lse, np.generic) else taken.lse
-        given = _given(where, taken, "x", "mask", "dy") | {"lse": lse}
-        with Call(where, taken.stream, {"mask": _BOOL}, **given) as call:
+        given = _given(where, taken, "x", "mask", "dy", "lse")
+        with Call(where, taken.stream, {"mask": _BOOL}, not_numbers=("lse",), **given) as call:
             views, data = call.views, call.views["x"]
             over = axes.axes(where, taken.axis, data.ndim)
             model = data.shaped(axes.reduced(data.shape, over, taken.keepdims))
@@ -502,7 +503,7 @@ class CrossEntropy(CachedOp[P, R]):
             found = results(call, options.out[: len(made)], made)
             if not saves:
                 return found[0], ()
-            kept = None if divisor is None else call.saved(of_divisor)
+            kept = None if divisor is None else call.result(None, of_divisor)
             arrays = call.arrays
             return found[0], (
                 arrays["logits"],
@@ -605,12 +606,9 @@ class CrossEntropy(CachedOp[P, R]):
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
         taken, where = entry.bind(args, kwargs), entry.where
-        given = _given(where, taken, "logits", "target", "weight", "dloss")
-        for name in ("lse", "divisor"):  # a number in NumPy's words, but an array of its own dtype
-            value = getattr(taken, name)
-            if value is not None or name == "lse":
-                given[name] = np.asarray(value) if isinstance(value, np.generic) else value
-        with Call(where, taken.stream, {"target": _INDICES}, **given) as call:
+        given = _given(where, taken, "logits", "target", "weight", "dloss", *_OF_FORWARD)
+        also = {"target": _INDICES}
+        with Call(where, taken.stream, also, not_numbers=_OF_FORWARD, **given) as call:
             views, data = call.views, call.views["logits"]
             plan = _LossPlan(where, taken, data.ndim)
             of_target, of_weight = self._arrays(call, plan)

@@ -4,13 +4,14 @@
 #
 #   arrays and tensors   dtype, shape, strides, writability, device, which of them begin at one address,
 #                        which of them require grad while gradients are recorded
+#   numbers of NumPy's   as arrays without axes, in memory of their own
 #   numbers and text     by type and value; keywords by name, apart from positional arguments
 #   ops                  by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
-# Anything else has no key (a list, an array scalar, an empty array), and its call takes the slow path.
-# An array that turns out to be no operand of the op, as a 0-d array in the place of a number, makes the
-# call unrecorded: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
+# Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the slow
+# path. An array that turns out to be no operand of the op, as one without axes in the place of a number,
+# makes the call unrecorded: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
 
 cdef enum:
     MAX_WORDS = 160   # of a key
@@ -106,6 +107,10 @@ cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
     )
 
 
+cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
+    return key.kind is NULL and put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << 34)
+
+
 cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef DLTensor tensor
     cdef int64_t expected = 1
@@ -196,6 +201,12 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         key.op[key.ops] = <PyObject*>value
         key.ops += 1
         return put(key, IS_OP) and put(key, <intptr_t><PyObject*>value)
+    if Py_TYPE(value) is &PyHalfArrType_Type:
+        return put_scalar(key, value, <char*>&(<PyHalfScalarObject*>value).obval, kF16)
+    if Py_TYPE(value) is &PyFloatArrType_Type:
+        return put_scalar(key, value, <char*>&(<PyFloatScalarObject*>value).obval, kF32)
+    if Py_TYPE(value) is &PyDoubleArrType_Type:
+        return put_scalar(key, value, <char*>&(<PyDoubleScalarObject*>value).obval, kF64)
     kind = tensor_type_known(Py_TYPE(value))
     return kind is not NULL and put_tensor(key, value, kind)
 

@@ -33,6 +33,14 @@ cdef extern from "Python.h":
     int PyObject_GenericSetAttr(object, object, object) except -1
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
 
+cdef extern from "numpy/arrayscalars.h":
+    ctypedef struct PyHalfScalarObject:
+        uint16_t obval
+    ctypedef struct PyFloatScalarObject:
+        float obval
+    ctypedef struct PyDoubleScalarObject:
+        double obval
+
 cdef extern from "numpy/arrayobject.h":
     enum: NPY_HALF
     bint PyArray_CheckExact(object) noexcept
@@ -40,4 +48,5 @@ cdef extern from "numpy/arrayobject.h":
     bint PyArray_ISNOTSWAPPED(cnp.ndarray) noexcept
     bint PyArray_IS_C_CONTIGUOUS(cnp.ndarray) noexcept
     object PyArray_Scalar(void*, cnp.dtype, object)
+    PyTypeObject PyHalfArrType_Type, PyFloatArrType_Type, PyDoubleArrType_Type
     object PyArray_NewLikeArray(cnp.ndarray, cnp.NPY_ORDER order, PyObject* dtype, int subok)
