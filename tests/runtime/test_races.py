@@ -4,6 +4,7 @@
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,9 @@ import fastact as fa
 from fastact import _cpu
 
 THREADS = 6
-# Of a call's own work nothing but its size matters: 200 000 elements are 24 grains of threads.pyx,
-# work for more threads than are asked for.
-SMALL, LARGE = (6, 8), (200, 1000)
+# Of a call's own work nothing but its size matters: 80 000 elements are 9 grains of threads.pyx,
+# work for more threads than the five at most that are asked for.
+SMALL, LARGE = (6, 8), (80, 1000)
 NAMES = sorted(
     {op.name: op for op in OPS if op.family != "activations"} | {"mish": None, "gelu": None}
 )
@@ -47,6 +48,15 @@ def same(result: Any, expected: Any) -> None:
     for part, right in zip(parts(result), parts(expected), strict=True):
         if right is not None:
             assert_same_bits(part, right)
+
+
+@pytest.fixture(autouse=True)
+def threads_in_quick_turns():
+    """Each time that a thread comes back from a kernel it waits this long for the interpreter."""
+    interval = sys.getswitchinterval()  # 5 ms, if nobody has changed it
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(interval)
 
 
 @pytest.fixture
