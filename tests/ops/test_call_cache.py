@@ -282,3 +282,41 @@ def test_what_forward_gives_has_a_key(op, dtype, monkeypatch):
             if time >= 3:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
             assert_same(FRAMEWORKS[0], backward(), expected)
+
+
+def numbered(value: Any, kind: Any, factor: float) -> Any:
+    """An argument with its numbers as that kind, times a factor."""
+    if isinstance(value, tuple):
+        return tuple(numbered(part, kind, factor) for part in value)
+    return kind(value * factor) if type(value) is float else value
+
+
+def has_numbers(words: str) -> bool:
+    _, arguments, options, _ = CALLS[words]
+    return numbered((arguments, (*options.values(),)), str, 1) != (arguments, (*options.values(),))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2], ids=lambda f: f.name)
+@pytest.mark.parametrize("words", list(filter(has_numbers, CALLS)))
+def test_a_plan_is_for_the_values_of_its_numbers(words, framework, kind, monkeypatch):
+    """Of parameters and of numbers that stand for arrays: another value is another call.
+
+    Beside tensors a number of NumPy's that comes before the first one has no key.
+    """
+    rng = np.random.default_rng(0)
+    of = partial(in_framework, framework)
+    for time, factor in enumerate([1, 1, 1, 1, 0.5, 0.5, 0.5, 1, 1]):
+        entry, given, named, outs = arrays_of(words, np.float32, rng)
+        has_key = framework.name == "numpy" or isinstance(given[0], np.ndarray)
+        given = given if kind is np.float32 else numbered(given, kind, factor)
+        named = {name: of(numbered(value, kind, factor)) for name, value in named.items()}
+        run = partial(entry, *map(of, given), **named)
+        out, other = (tuple(of(out.copy()) for out in outs) for _ in range(2))
+        _cpu.enable_call_cache(False)
+        expected = run(out=out if len(out) > 1 else out[0])
+        _cpu.enable_call_cache(True)
+        with monkeypatch.context() as context:
+            if time in (3, 6, 8) and has_key:
+                context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
+            assert_same(framework, run(out=other if len(other) > 1 else other[0]), expected)

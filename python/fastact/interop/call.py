@@ -161,11 +161,13 @@ class Call:
         """State where a view's memory is: in what the caller gave, or in the array made of it."""
         if self._draft is None:
             return
-        if type(given) in (bool, int, float):  # whose value is in the key
+        is_scalar = isinstance(given, np.generic)
+        if is_scalar and self.framework is NUMPY and given.dtype == array.dtype:
+            self._draft.operand(view, given)
+        elif is_scalar or isinstance(given, bool | int | float):  # whose value the call is for
             self._draft.constant(view)
         else:
-            same = isinstance(given, np.generic) and given.dtype == array.dtype
-            self._draft.operand(view, given if same else array)
+            self._draft.operand(view, array)
 
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""

@@ -12,7 +12,8 @@
 #   - the key holds whatever a size or a choice of a kernel depends on, so an equal key passes the same
 #     checks; what is left open, memory shared in part, is checked at each run;
 #   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d array
-#     that an op has read as a number leaves its call unrecorded;
+#     that an op has read as a number leaves its call unrecorded; a number of NumPy's, which nobody can
+#     change, makes a plan that runs as long as it has the same bits;
 #   - a native function is given the size of every workspace, and refuses one that is short, or does
 #     without it;
 #   - a call in which another op was called, that was given a stream, or whose result or arguments are
@@ -149,7 +150,11 @@ cdef class PlanDraft:
             raise Unrecorded("the call refused, or stated nothing")
         for k in range(self.key.arrays):
             if not self.claimed[k]:
-                raise Unrecorded("an array that is no operand")
+                if not self.key.is_number[k]:
+                    raise Unrecorded("an array that is no operand")
+                plan.fixed[plan.fixes] = k
+                memcpy(&plan.bits[plan.fixes], self.key.data[k], extent(self.key, k))
+                plan.fixes += 1
         plan.arrays = self.key.arrays
         plan.outputs, plan.workspaces = len(self.outputs), len(self.workspaces)
         if (
@@ -324,7 +329,9 @@ cdef class Arguments:
 cdef class CallPlan:
     """What calls of one key run."""
 
-    cdef int arrays, outputs, workspaces, writes
+    cdef int arrays, outputs, workspaces, writes, fixes
+    cdef int[MAX_ARRAYS] fixed      # numbers of NumPy's among the arrays whose values the plan holds
+    cdef uint64_t[MAX_ARRAYS] bits  # of those
     cdef int[MAX_ARRAYS] written    # buffer indices
     cdef int64_t[MAX_BUFFERS] sizes  # of the workspaces, in bytes
     cdef list made                  # a View for each output: dtype, shape
@@ -333,6 +340,14 @@ cdef class CallPlan:
     cdef Arguments model
     cdef list free                  # copies of `model` that no thread is using
     cdef tuple ops                  # that the key names by their addresses
+
+    cdef bint is_for_numbers_of(self, const CallKey* key) noexcept:
+        cdef int i, k
+        for i in range(self.fixes):
+            k = self.fixed[i]
+            if memcmp(&self.bits[i], key.data[k], extent(key, k)) != 0:
+                return False
+        return True
 
     cdef object run(self, const CallKey* key):
         """NotImplemented where memory is shared that was not when the plan was made."""
@@ -510,6 +525,8 @@ cdef class CachedCall:
             return self.function(*args, **kwargs)
         words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
         plan = self.plans.get(words)
+        if type(plan) is CallPlan and not (<CallPlan>plan).is_for_numbers_of(&key):
+            plan = SEEN
         if type(plan) is CallPlan:
             result = (<CallPlan>plan).run(&key)
             return self.function(*args, **kwargs) if result is NotImplemented else result

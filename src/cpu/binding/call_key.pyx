@@ -4,14 +4,15 @@
 #
 #   arrays and tensors   dtype, shape, strides, writability, device, which of them begin at one address,
 #                        which of them require grad while gradients are recorded
-#   numbers of NumPy's   as arrays without axes, in memory of their own
-#   numbers and text     by type and value; keywords by name, apart from positional arguments
+#   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
+#   numbers and text     by type and value (NumPy's numbers beside tensors, too); keywords by name,
+#                        apart from positional arguments
 #   ops                  by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
 # Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the slow
 # path. An array that turns out to be no operand of the op, as one without axes in the place of a number,
-# makes the call unrecorded: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
+# makes the call unrecorded; a number of NumPy's there makes a plan for its value: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
 
 cdef enum:
     MAX_WORDS = 160   # of a key
@@ -29,6 +30,7 @@ cdef struct CallKey:
     uint64_t[MAX_WORDS] words
     PyObject* op[MAX_ARRAYS]           # ops, which words name by their address
     PyObject* array[MAX_ARRAYS]        # one for each time that an array is given
+    bint is_number[MAX_ARRAYS]         # of NumPy's
     char* data[MAX_ARRAYS]
     int64_t[MAX_ARRAYS] low, high      # addresses of the first byte and past the last
 
@@ -87,11 +89,17 @@ cdef bint put_array(
             else:
                 high += step * (shape[i] - 1)
     key.array[key.arrays] = <PyObject*>x
+    key.is_number[key.arrays] = False
     key.data[key.arrays] = data
     key.low[key.arrays] = <intptr_t>data + low
     key.high[key.arrays] = <intptr_t>data + high + item
     key.arrays += 1
     return True
+
+
+cdef inline size_t extent(const CallKey* key, int k) noexcept:
+    """From an array's first byte to past its last."""
+    return key.high[k] - key.low[k]
 
 
 cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
@@ -108,7 +116,14 @@ cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
 
 
 cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
-    return key.kind is NULL and put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << 34)
+    cdef uint64_t word = 0
+    if key.kind is NULL:
+        if not put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << 34):
+            return False
+        key.is_number[key.arrays - 1] = True
+        return True
+    memcpy(&word, data, item_size(dtype))
+    return put(key, IS_FLOAT | <uint64_t>(1 + dtype) << 8) and put(key, word)
 
 
 cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
