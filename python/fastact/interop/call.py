@@ -37,8 +37,8 @@ class Call:
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
     also : dtypes that an array of that name may have beside those that are computed: of a mask, of
     indices. No number stands for such an array. A first array that is NumPy's may have them, too.
-    not_numbers : names of results of an earlier call. A number of NumPy's is the array without
-    axes that it was made of, and stands for no other array.
+    of_forward : names of what forward has returned, among which a number of NumPy's is an array
+    without axes, of a dtype of its own.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
@@ -56,7 +56,7 @@ class Call:
         stream: Any = None,
         also: Any = MappingProxyType({}),
         integers: Any = None,
-        not_numbers: Sequence[str] = (),
+        of_forward: Sequence[str] = (),
         **values: Any,
     ) -> None:
         self.where = where
@@ -85,7 +85,7 @@ class Call:
             self._draft.refuse()
         self.place = Place(device, self._stream(device, stream))
         for name, value in values.items():
-            is_array = name in not_numbers and isinstance(value, np.generic)
+            is_array = name in of_forward and isinstance(value, np.generic)
             self._take(name, np.asarray(value) if is_array else value, leader, given=value)
         if self.framework is not NUMPY:
             for cls in map(type, self.arrays.values()):
@@ -145,7 +145,7 @@ class Call:
             if self.framework is not NUMPY:
                 raise TypeError(
                     f"{self.where}: {name} must come from {self.framework.name} as the other "
-                    f"arrays do, got {type(value).__name__}"
+                    f"arrays do, got {type(given).__name__}"
                 )
             dtype = None if name == leader else self.arrays[leader].dtype
             value = to_numpy(self.where, name, value, dtype, also)

@@ -390,8 +390,10 @@ def to_numpy(
 
 def repeated(value: float, like: View) -> View:
     """A Python number as an array of `like`'s shape and dtype, without memory of that size."""
-    if like.dtype_name == "bfloat16":  # rounded to nearest even; NumPy itself has no bfloat16
+    with np.errstate(all="ignore"):  # a number of NumPy's may be rounded to nothing, and tell
+        if like.dtype_name != "bfloat16":
+            return View.repeated(np.array(value, like.dtype_name), like)
+        # Rounded to nearest even; NumPy itself has no bfloat16.
         bits = int(np.float32(value).view(np.uint32))
         rounded = bits + 0x7FFF + (bits >> 16 & 1) if np.isfinite(value) else bits
         return View.repeated(np.array(rounded >> 16, np.uint16), like)
-    return View.repeated(np.array(value, like.dtype_name), like)

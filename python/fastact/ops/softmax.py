@@ -20,7 +20,7 @@ from .types import A, Array, ArrayOrNumber, Out, Stream
 
 _BOOL = ("bool",)
 _INDICES = ("int32", "int64")
-#: Of one row NumPy has the first as a number, as the second always.
+#: What backward gets of it; a number of NumPy's for one row (lse) or always (divisor).
 _OF_FORWARD = ("lse", "divisor")
 
 #: Axes of a row: one of x's, or several.
@@ -42,7 +42,7 @@ def _with_mask(call: Call, x: View) -> View | None:
 
 
 def _given(where: str, options: SimpleNamespace, *names: str) -> dict[str, Any]:
-    """The arrays of these names but those that are None; a mask or a weight must be no number."""
+    """The arrays of these names; a mask or a weight must be no number, and is left out if None."""
     found = {name: getattr(options, name, None) for name in names}
     for name in ("mask", "weight"):
         if isinstance(found.get(name), bool | int | float):
@@ -341,7 +341,7 @@ class LogSumExp(RowFunction[P, R]):
         taken, where = entry.bind(args, kwargs), entry.where
         scale = validate.number(where, "scale", taken.scale)
         given = _given(where, taken, "x", "mask", "dy", "lse")
-        with Call(where, taken.stream, {"mask": _BOOL}, not_numbers=("lse",), **given) as call:
+        with Call(where, taken.stream, {"mask": _BOOL}, of_forward=("lse",), **given) as call:
             views, data = call.views, call.views["x"]
             over = axes.axes(where, taken.axis, data.ndim)
             model = data.shaped(axes.reduced(data.shape, over, taken.keepdims))
@@ -608,7 +608,7 @@ class CrossEntropy(CachedOp[P, R]):
         taken, where = entry.bind(args, kwargs), entry.where
         given = _given(where, taken, "logits", "target", "weight", "dloss", *_OF_FORWARD)
         also = {"target": _INDICES}
-        with Call(where, taken.stream, also, not_numbers=_OF_FORWARD, **given) as call:
+        with Call(where, taken.stream, also, of_forward=_OF_FORWARD, **given) as call:
             views, data = call.views, call.views["logits"]
             plan = _LossPlan(where, taken, data.ndim)
             of_target, of_weight = self._arrays(call, plan)

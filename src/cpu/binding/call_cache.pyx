@@ -12,8 +12,8 @@
 #   - the key holds whatever a size or a choice of a kernel depends on, so an equal key passes the same
 #     checks; what is left open, memory shared in part, is checked at each run;
 #   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d array
-#     that an op has read as a number leaves its call unrecorded; a number of NumPy's, which nobody can
-#     change, makes a plan that runs as long as it has the same bits;
+#     that an op has read as a number leaves its call unrecorded; where it has read a number of NumPy's,
+#     which nobody can change, the plan is for the bits of that number, and another value is another key;
 #   - a native function is given the size of every workspace, and refuses one that is short, or does
 #     without it;
 #   - a call in which another op was called, that was given a stream, or whose result or arguments are
@@ -80,8 +80,8 @@ cdef class PlanDraft:
         self.bind(view, FROM_ARRAY, self.claim(value))
 
     def writes(self, View view, value):
-        """An array of the call that native functions write."""
-        cdef int index = self.claim(value)
+        """An array of the call that native functions write; given once where they read the view, too."""
+        cdef int index = view.source_index if view.source == FROM_ARRAY else self.claim(value)
         self.bind(view, FROM_ARRAY, index)
         self.written.append(index)
 
@@ -148,13 +148,12 @@ cdef class PlanDraft:
         cdef int k
         if self.refused or not self.begun:
             raise Unrecorded("the call refused, or stated nothing")
+        plan.fixed = ()
         for k in range(self.key.arrays):
             if not self.claimed[k]:
-                if not self.key.is_number[k]:
+                if not self.key.is_scalar[k]:
                     raise Unrecorded("an array that is no operand")
-                plan.fixed[plan.fixes] = k
-                memcpy(&plan.bits[plan.fixes], self.key.data[k], extent(self.key, k))
-                plan.fixes += 1
+                plan.fixed += (k,)
         plan.arrays = self.key.arrays
         plan.outputs, plan.workspaces = len(self.outputs), len(self.workspaces)
         if (
@@ -329,9 +328,8 @@ cdef class Arguments:
 cdef class CallPlan:
     """What calls of one key run."""
 
-    cdef int arrays, outputs, workspaces, writes, fixes
-    cdef int[MAX_ARRAYS] fixed      # numbers of NumPy's among the arrays whose values the plan holds
-    cdef uint64_t[MAX_ARRAYS] bits  # of those
+    cdef int arrays, outputs, workspaces, writes
+    cdef tuple fixed                # numbers of NumPy's among the arrays whose values the plan is for
     cdef int[MAX_ARRAYS] written    # buffer indices
     cdef int64_t[MAX_BUFFERS] sizes  # of the workspaces, in bytes
     cdef list made                  # a View for each output: dtype, shape
@@ -340,14 +338,6 @@ cdef class CallPlan:
     cdef Arguments model
     cdef list free                  # copies of `model` that no thread is using
     cdef tuple ops                  # that the key names by their addresses
-
-    cdef bint is_for_numbers_of(self, const CallKey* key) noexcept:
-        cdef int i, k
-        for i in range(self.fixes):
-            k = self.fixed[i]
-            if memcmp(&self.bits[i], key.data[k], extent(key, k)) != 0:
-                return False
-        return True
 
     cdef object run(self, const CallKey* key):
         """NotImplemented where memory is shared that was not when the plan was made."""
@@ -515,6 +505,7 @@ cdef class CachedCall:
 
     cdef object enter(self, tuple args, dict kwargs):
         cdef CallKey key
+        cdef tuple fixed = None
         refuse_current_draft()
         if (
             not call_cache_enabled or current_draft() is not NULL
@@ -525,8 +516,10 @@ cdef class CachedCall:
             return self.function(*args, **kwargs)
         words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
         plan = self.plans.get(words)
-        if type(plan) is CallPlan and not (<CallPlan>plan).is_for_numbers_of(&key):
-            plan = SEEN
+        if type(plan) is tuple:  # numbers of NumPy's whose values plans are for
+            fixed = plan
+            words = with_values(words, &key, fixed)
+            plan = self.plans.get(words)
         if type(plan) is CallPlan:
             result = (<CallPlan>plan).run(&key)
             return self.function(*args, **kwargs) if result is NotImplemented else result
@@ -536,13 +529,16 @@ cdef class CachedCall:
                 self.remember(words, plan)
             return plan(args, kwargs)
         if plan is SEEN:
-            return self.record(&key, words, args, kwargs)
+            return self.record(&key, words, fixed, args, kwargs)
         result = self.function(*args, **kwargs)
         if plan is None:
             self.remember(words, SEEN)
         return result
 
-    cdef object record(self, const CallKey* key, bytes words, tuple args, dict kwargs):
+    cdef object record(
+        self, const CallKey* key, object words, tuple fixed, tuple args, dict kwargs
+    ):
+        """fixed: the numbers whose values are in `words`; None: it is not known which should be."""
         cdef PlanDraft draft = PlanDraft.__new__(PlanDraft)
         draft.key = key
         draft.outputs, draft.workspaces, draft.written, draft.steps = [], [], [], []
@@ -553,6 +549,11 @@ cdef class CachedCall:
             finally:
                 (&current_draft())[0] = NULL
             plan = draft.plan(result)
+            if fixed is None and (<CallPlan>plan).fixed:
+                self.remember(words, (<CallPlan>plan).fixed)
+                words = with_values(words, key, (<CallPlan>plan).fixed)
+            elif fixed is not None and (<CallPlan>plan).fixed != fixed:
+                raise Unrecorded("another number was read than in earlier calls")
         except Unrecorded:
             plan = NEVER
         finally:
@@ -560,11 +561,20 @@ cdef class CachedCall:
         self.remember(words, plan)
         return result
 
-    cdef int remember(self, bytes words, object plan) except -1:
-        if len(self.plans) >= MAX_PLANS:
+    cdef int remember(self, object words, object plan) except -1:
+        if len(self.plans) >= MAX_PLANS and words not in self.plans:
             self.plans.clear()
         self.plans[words] = plan
         return 0
+
+
+cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
+    """The key with the bits of these of its numbers."""
+    cdef int k
+    values = []
+    for k in fixed:
+        values.append(PyBytes_FromStringAndSize(key.data[k], extent(key, k)))
+    return words, *values
 
 
 cdef inline object enter(CachedCall entry, tuple args, dict kwargs):

@@ -12,7 +12,8 @@
 #
 # Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the slow
 # path. An array that turns out to be no operand of the op, as one without axes in the place of a number,
-# makes the call unrecorded; a number of NumPy's there makes a plan for its value: see PlanDraft. An entry point that records nothing takes what requires grad as it is.
+# makes the call unrecorded; a number of NumPy's there makes plans for each of its values: see PlanDraft.
+# An entry point that records nothing takes what requires grad as it is.
 
 cdef enum:
     MAX_WORDS = 160   # of a key
@@ -30,7 +31,7 @@ cdef struct CallKey:
     uint64_t[MAX_WORDS] words
     PyObject* op[MAX_ARRAYS]           # ops, which words name by their address
     PyObject* array[MAX_ARRAYS]        # one for each time that an array is given
-    bint is_number[MAX_ARRAYS]         # of NumPy's
+    bint is_scalar[MAX_ARRAYS]         # a number of NumPy's
     char* data[MAX_ARRAYS]
     int64_t[MAX_ARRAYS] low, high      # addresses of the first byte and past the last
 
@@ -52,6 +53,11 @@ cdef enum:
     IS_CONSTANT
     IS_OP
     IS_KEYWORDS
+
+cdef enum:  # bits of an array's first word
+    WRITABLE_BIT = 32
+    RECORDS_BIT
+    SCALAR_BIT
 
 
 cdef bint put_array(
@@ -89,7 +95,7 @@ cdef bint put_array(
             else:
                 high += step * (shape[i] - 1)
     key.array[key.arrays] = <PyObject*>x
-    key.is_number[key.arrays] = False
+    key.is_scalar[key.arrays] = False
     key.data[key.arrays] = data
     key.low[key.arrays] = <intptr_t>data + low
     key.high[key.arrays] = <intptr_t>data + high + item
@@ -111,16 +117,17 @@ cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
         return False
     return put_array(
         key, a, <char*>cnp.PyArray_DATA(a), dtype, cnp.PyArray_NDIM(a),
-        <const int64_t*>cnp.PyArray_DIMS(a), strides, 1, <uint64_t>cnp.PyArray_ISWRITEABLE(a) << 32,
+        <const int64_t*>cnp.PyArray_DIMS(a), strides, 1, <uint64_t>cnp.PyArray_ISWRITEABLE(a) << WRITABLE_BIT,
     )
 
 
 cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
+    """Enter a number of NumPy's: an array, or beside tensors a value, with its dtype beside IS_FLOAT."""
     cdef uint64_t word = 0
     if key.kind is NULL:
-        if not put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << 34):
+        if not put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << SCALAR_BIT):
             return False
-        key.is_number[key.arrays - 1] = True
+        key.is_scalar[key.arrays - 1] = True
         return True
     memcpy(&word, data, item_size(dtype))
     return put(key, IS_FLOAT | <uint64_t>(1 + dtype) << 8) and put(key, word)
@@ -163,7 +170,7 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
         tensor.strides = NULL
     return put_array(
         key, x, <char*>tensor.data + tensor.byte_offset, dtype, tensor.ndim, tensor.shape,
-        tensor.strides, item_size(dtype), <uint64_t>records << 33,
+        tensor.strides, item_size(dtype), <uint64_t>records << RECORDS_BIT,
     )
 
 
