@@ -267,6 +267,15 @@ def test_a_plan_asks_nobody(words, framework, monkeypatch):
              out=out if len(out) > 1 else out[0])  # fmt: skip
 
 
+def without_plans(run: Any) -> Any:
+    """What the call gives without the cache."""
+    _cpu.enable_call_cache(False)
+    try:
+        return run()
+    finally:
+        _cpu.enable_call_cache(True)
+
+
 @pytest.mark.parametrize("op", fa.ops.values(), ids=fa.ops)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_what_forward_gives_has_a_key(op, dtype, monkeypatch):
@@ -275,9 +284,7 @@ def test_what_forward_gives_has_a_key(op, dtype, monkeypatch):
     for time in range(5):
         x, like_x = rng.normal(size=(2, *SHAPE)).astype(dtype)
         backward = op.backward_example(x, like_x)
-        _cpu.enable_call_cache(False)
-        expected = backward()
-        _cpu.enable_call_cache(True)
+        expected = without_plans(backward)
         with monkeypatch.context() as context:
             if time >= 3:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
@@ -313,9 +320,7 @@ def test_a_plan_is_for_the_values_of_its_numbers(words, framework, kind, monkeyp
         named = {name: of(numbered(value, kind, factor)) for name, value in named.items()}
         run = partial(entry, *map(of, given), **named)
         out, other = (tuple(of(out.copy()) for out in outs) for _ in range(2))
-        _cpu.enable_call_cache(False)
-        expected = run(out=out if len(out) > 1 else out[0])
-        _cpu.enable_call_cache(True)
+        expected = without_plans(partial(run, out=out if len(out) > 1 else out[0]))
         with monkeypatch.context() as context:
             if time >= 6 and has_key:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))

@@ -80,7 +80,7 @@ cdef class PlanDraft:
         self.bind(view, FROM_ARRAY, self.claim(value))
 
     def writes(self, View view, value):
-        """An array of the call that native functions write; given once where they read the view, too."""
+        """An array of the call that native functions write, and may read by the same view."""
         cdef int index = view.source_index if view.source == FROM_ARRAY else self.claim(value)
         self.bind(view, FROM_ARRAY, index)
         self.written.append(index)

@@ -117,7 +117,8 @@ cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
         return False
     return put_array(
         key, a, <char*>cnp.PyArray_DATA(a), dtype, cnp.PyArray_NDIM(a),
-        <const int64_t*>cnp.PyArray_DIMS(a), strides, 1, <uint64_t>cnp.PyArray_ISWRITEABLE(a) << WRITABLE_BIT,
+        <const int64_t*>cnp.PyArray_DIMS(a), strides, 1,
+        <uint64_t>cnp.PyArray_ISWRITEABLE(a) << WRITABLE_BIT,
     )
 
 
