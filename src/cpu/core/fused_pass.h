@@ -265,28 +265,36 @@ struct SummingPass : Op, BlockSource {
     }
   }
 
-  // A tile of columns, row after row, in the order of memory. Where what is written holds what is
-  // added up, it is read again from the second-level cache, several rows of a lane at once: lanes
-  // are not read and written for every one.
+  // A tile of columns, a band of rows after the other, nearly in the order of memory. Where what is
+  // written holds what is added up, it is read again from the second-level cache, several rows of a
+  // lane at once: lanes are not read and written for every one.
+  //
+  // Every other tile begins amid its bands: neighbours share a cache line in each row, and threads
+  // that came to it at the same time would take it from each other.
   void column_tile(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t deep =
         reads_back() ? std::clamp<int64_t>(kL2Share / (kLanes * n * s.compute_item), 1, 8) : 0;
+    const int64_t band = std::max<int64_t>(deep, 1) * kLanes;
+    const bool is_odd = first / plan.sums[0].tile % 2;
     int64_t at[kSums][8 * kLanes] = {};
     for (int64_t done = 0, m; done < terms; done += m) {
-      m = deep ? std::min(deep * kLanes, terms - done) : 1;
+      m = std::min(band, terms - done);
+      const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
+        for (int k = 0; k < kSums; ++k)
+          kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr, lanes[k] + i % kLanes * n,
+                             0, done + i < kLanes);
+      };
       const char* start[kSums] = {};
-      for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < m; ++j) {
+        const int64_t i = is_odd ? (j + m / 2) % m : j;
         go(term + done + i, first, n, s.columns.size);
         this->compute(0, nullptr);
-        for (int k = 0; k < kSums; ++k) {
-          if (i == 0) start[k] = made[k];
-          at[k][i] = made[k] - start[k];
-        }
+        if (j == 0 || !deep) std::copy(made, made + kSums, start);
+        for (int k = 0; k < kSums; ++k) at[k][i] = made[k] - start[k];
+        if (!deep) add(start, i, 1);
       }
-      for (int k = 0; k < kSums; ++k)
-        for (int64_t i = 0; i < std::min<int64_t>(m, kLanes); ++i)
-          kernels().add_rows(start[k], at[k] + i, kLanes, ceil_div(m - i, kLanes), n, nullptr,
-                             lanes[k] + (done + i) % kLanes * n, 0, done + i < kLanes);
+      for (int64_t i = 0; deep && i < std::min<int64_t>(m, kLanes); ++i)
+        add(start, i, ceil_div(m - i, kLanes));
     }
   }
 };

@@ -131,7 +131,7 @@ def gated_backward(
     if dbias_a is not None:
         dbiases = [dbias_a.operand, dbias_b.operand]
         prepare_sums_of_gated(&gated, table.reduce, dbiases)
-        use_workspace(gated.plan.sums, gated.plan.sum_count, workspace, threads)
+        divide_work(gated.plan.sums, gated.plan.sum_count, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(gated_backward_partition, &gated))
         merge_chunks(gated.plan.sums, gated.plan.sum_count, threads)

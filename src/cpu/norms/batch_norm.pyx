@@ -128,7 +128,7 @@ def batch_norm_forward(
             &moments, table.reduce, x.operand, results, reduced, x.dtype, kF64, <OfM2>kVariance,
             0, False,
         )
-        use_workspace(&moments, 1, workspace, threads)
+        divide_work(&moments, 1, workspace, threads)
         with nogil:
             run_reduction(&moments, threads)
             take_moments(&norm, eps)

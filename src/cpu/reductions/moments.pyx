@@ -130,7 +130,7 @@ def moments(
     )
     if warning is not None:
         reducer.is_degenerate = &is_degenerate
-    use_workspace(&reducer, 1, workspace, threads)
+    divide_work(&reducer, 1, workspace, threads)
     run_without_gil(&reducer, threads, element_count(x))
     if is_degenerate:
         warn(warning)
@@ -151,7 +151,7 @@ cdef int weighted_moments(
         reducer.is_degenerate = &is_degenerate
     else:
         reducer.is_degenerate = NULL
-    use_workspace(reducer, 1, workspace, threads)
+    divide_work(reducer, 1, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(weighted_partition, &weighted))
         merge_chunks(reducer, 1, threads)

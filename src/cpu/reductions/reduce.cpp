@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"
@@ -19,6 +20,8 @@ constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
 constexpr int64_t kLongTail = 8 * kReduceBlock;
 constexpr int64_t kFarTerms = 2 << 20;          // bytes of x, from which it pays to prefetch terms,
 constexpr int64_t kLongRun = 16 * kTermsAhead;  // and of a piece that does not touch the next one
+constexpr int64_t kTasksAThread = 4;   // from so many on, uneven shares matter little
+constexpr int64_t kLeastTile = 64;     // columns a task, however many threads there are
 constexpr int64_t kTwoPassTile = 256;  // of rows that are read twice: 2 KiB of a float64 row
 
 int64_t output_stride(const Reducer& r) {
@@ -371,6 +374,22 @@ void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, con
 int64_t workspace_size(const Reducer* r) {
   if (r->tasks >= kFewTasks || r->chunks == 1) return 0;
   return r->chunks * r->outputs.size * 2 * r->accumulator->sets * int64_t(sizeof(double));
+}
+
+void share_columns(Reducer* reducers, int count, int threads) {
+  const Reducer& r = *reducers;
+  const int64_t tiles = ceil_div(r.row, r.tile), rows = r.outputs.size / r.row;
+  const int64_t pieces = rows * (r.partial ? r.chunks : 1);  // that are cut into tiles
+  if (r.layout != Reducer::kColumns || pieces * tiles >= kTasksAThread * threads) return;
+  // Of so many tiles of each piece, every thread gets as many.
+  const int64_t equal = threads / std::gcd(pieces, int64_t(threads));
+  const int64_t columns = ceil_div(r.row, ceil_div(tiles, equal) * equal);
+  const int64_t tile = std::max(ceil_div(columns, 16) * 16, kLeastTile);
+  if (tile >= r.tile) return;
+  for (int k = 0; k < count; ++k) {
+    reducers[k].tile = tile;
+    reducers[k].tasks = rows * ceil_div(r.row, tile);
+  }
 }
 
 void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,

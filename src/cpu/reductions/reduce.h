@@ -21,7 +21,9 @@
 // Where there are few tasks, the terms are cut into chunks as well, whose results meet in a
 // workspace. The chunks are a function of the number of terms alone, and every result is that of
 // its chunks in order, whether they met in a workspace or not: the bits depend neither on the
-// threads nor on the workspace. A workspace takes 16 bytes of each number of a result (a sum is
+// threads nor on the workspace. Where there are still fewer than a few for each thread, tiles of
+// columns are as narrow as it takes for equal shares (share_columns): a column's terms have one
+// order, whatever tile it is in. A workspace takes 16 bytes of each number of a result (a sum is
 // one, moments are two, those of what is not NaN three) for at least 2048 terms, and never more
 // than 48 MiB.
 //
@@ -118,6 +120,10 @@ bool is_aligned(const Operand& x, int64_t item);
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
+
+// Makes tiles of columns narrower where so many threads would not get the same share of them.
+// After the workspace is known; all `count` reducers have the same tasks.
+void share_columns(Reducer* reducers, int count, int threads);
 
 // The source of the terms: x, or what another kernel computes of its arrays.
 struct BlockSource {

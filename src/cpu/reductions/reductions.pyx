@@ -54,7 +54,7 @@ def sum(
     threads = resolve_threads(size)
     prepare_sum(&reducer, term, x, y, axes, accumulate)
     reducer.divisor = divisor
-    use_workspace(&reducer, 1, workspace, threads)
+    divide_work(&reducer, 1, workspace, threads)
     run_without_gil(&reducer, threads, size)
 
 
@@ -72,10 +72,11 @@ cdef void run_reduction(const Reducer* reducer, int threads) noexcept nogil:
     merge_chunks(reducer, 1, threads)
 
 
-cdef int use_workspace(Reducer* reducers, int count, View workspace, int threads) except -1:
-    """Cut the terms too, where that helps and the workspace is enough for it: the bits are the same.
+cdef int divide_work(Reducer* reducers, int count, View workspace, int threads) except -1:
+    """Make work for so many threads: the bits are the same.
 
-    Of all `count` reductions, which are of one kind.
+    Cut the terms too, where that helps and the workspace is enough for it, and then columns. Of all
+    `count` reductions, which are of one kind.
     """
     cdef int64_t bytes, needed = workspace_size(reducers)
     cdef char* memory = memory_of(workspace, &bytes)
@@ -83,6 +84,7 @@ cdef int use_workspace(Reducer* reducers, int count, View workspace, int threads
     if threads > 1 and 0 < count * needed <= bytes:
         for k in range(count):
             reducers[k].partial = <double*>(memory + k * needed)
+    share_columns(reducers, count, threads)
     return 0
 
 
@@ -156,7 +158,7 @@ def square_value_and_grad(View x, View y, View grad, View workspace, int64_t str
         return
     threads = resolve_threads(size)
     prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
-    use_workspace(&square.reducer, 1, workspace, threads)
+    divide_work(&square.reducer, 1, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(square_partition, &square))
         merge_chunks(&square.reducer, 1, threads)

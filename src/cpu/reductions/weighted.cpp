@@ -390,7 +390,7 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   m->is_by_output = outputs == 1 || (terms >= kLongTerms &&
                                      ((outputs < kFewOutputs && !are_dense) ||
                                       last_step(s.columns, M::kX) <= last_step(s.rows, M::kX)));
-  r->layout = Reducer::kNarrow;
+  r->layout = m->is_by_output ? Reducer::kNarrow : Reducer::kColumns;
   r->row = outputs;
   const int64_t even = std::max(ceil_div(outputs, kFewTasks), ceil_div(kReduceBlock, terms));
   const int64_t most = terms > kReduceBlock ? 1 : 64;  // blocks of a row one after the other
