@@ -39,29 +39,40 @@ struct BiasChunks : Chunks {
   // Of rows of channels: at a multiple of kLanes they begin anew. As many as a chunk: none does.
   const int64_t period = std::min(std::lcm(plan.channels, int64_t(kLanes)), kPiece);
   const bool has_residual = s.data[BiasAct::kResidual];
+  // 16 bits in one piece are converted in registers; everything else passes through buffers.
+  const bool is_half = s.item < s.compute_item && !has_residual && !plan.accumulate;
+
+  bool is_converted_in_registers() const {
+    bool is = is_half;
+    for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut}) is &= !s.data[k] || reader.stored(k);
+    return is;
+  }
 };
 
 struct BiasForward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute() {
-    const char* from = reader.load(BiasAct::kX, x);
-    char* to = reader.target(BiasAct::kOut, z, false);
+    const bool is_stored = is_converted_in_registers();
+    const char* from = is_stored ? reader.stored(BiasAct::kX) : reader.load(BiasAct::kX, x);
+    char* to =
+        is_stored ? reader.stored(BiasAct::kOut) : reader.target(BiasAct::kOut, z, plan.accumulate);
     if (has_residual) {
       add_all(from, to);
       char* const operands[] = {to, to};
       if (act.activation != k_identity) act.kernel(operands, count, act.parameters, 0);
     } else {
       const Bias b = bias_of_chunk();
-      s.kernels->bias->forward[act.activation][plan.is_double](from, b.at, b.period, to, count,
-                                                               ahead, act.parameters);
+      s.kernels->bias->forward[act.activation][is_stored ? s.dtype : s.compute_dtype](
+          from, b.at, b.period, to, count, ahead, act.parameters);
     }
-    reader.finish(BiasAct::kOut, to, z, false);
+    reader.finish(BiasAct::kOut, to, z, plan.accumulate);
   }
 };
 
 struct BiasBackward : BiasChunks {
   static constexpr int kSums = 1, kSummed[] = {BiasAct::kOut};
+  static constexpr bool kTakesRows = true;
   const char* made[kSums];
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char product[kPiece * sizeof(double)];
@@ -70,15 +81,20 @@ struct BiasBackward : BiasChunks {
 
   void compute(int64_t phase, double* const* lanes) {
     if (act.copies) return copy(phase, lanes);
-    const char* gradient = reader.load(BiasAct::kDy, dy);
-    char* to = reader.target(BiasAct::kOut, product, plan.accumulate);
+    // Without lanes, what is added up later must not be rounded.
+    const bool is_stored = lanes && is_converted_in_registers();
+    const char* gradient = is_stored ? reader.stored(BiasAct::kDy) : reader.load(BiasAct::kDy, dy);
+    char* to = is_stored ? reader.stored(BiasAct::kOut)
+                         : reader.target(BiasAct::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
-      const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
+      const char* from = act.activation == k_identity ? gradient
+                         : is_stored                  ? reader.stored(BiasAct::kX)
+                                                      : reader.load(BiasAct::kX, x);
       const Bias b = bias_of_chunk();
-      s.kernels->bias->backward[act.activation][plan.is_double](gradient, from, b.at, b.period, to,
-                                                                count, ahead, act.parameters, phase,
-                                                                lanes ? *lanes : nullptr);
+      s.kernels->bias->backward[act.activation][is_stored ? s.dtype : s.compute_dtype](
+          gradient, from, b.at, b.period, to, count, ahead, act.parameters, phase,
+          lanes ? *lanes : nullptr);
     } else {
       add_all(reader.load(BiasAct::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
@@ -87,6 +103,22 @@ struct BiasBackward : BiasChunks {
     }
     reader.finish(BiasAct::kOut, to, product, plan.accumulate);
     made[0] = to;
+  }
+
+  bool takes_rows() const {
+    bool all = is_half && !act.copies;
+    for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut}) all &= s.has_unit_stride[k];
+    return all;
+  }
+
+  void compute_rows(const int64_t* rows, int64_t row_count, int64_t column, int64_t n,
+                    double* const* sums, bool fresh) {
+    char* at[BiasAct::kOut + 1][kMostRows];
+    for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut})
+      for (int64_t i = 0; i < row_count; ++i) at[k][i] = s.row(k, rows[i]) + column * s.item;
+    s.kernels->bias->backward_rows[act.activation][s.dtype](
+        at[BiasAct::kDy], at[BiasAct::kX], bias.values_at(column, n), at[BiasAct::kOut], row_count,
+        n, act.parameters, sums[0], fresh);
   }
 
  private:

@@ -1,6 +1,8 @@
 // The kernels of bias/kernels.h.
 #include "cpu/bias/kernels.h"
 
+#include <algorithm>
+
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -17,101 +19,159 @@ FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 }
 
 // The biases of a chunk: `period` of them, a multiple of kLanes, come round again.
-template <class T>
+template <class C>
 struct Biases {
-  const T* all;
+  const C* all;
   int64_t period, at = 0;
 
-  Biases(const char* bias, int64_t p) : all(reinterpret_cast<const T*>(bias)), period(p) {}
-  FASTACT_HD const T* here() const { return all + at; }
+  Biases(const char* bias, int64_t p) : all(reinterpret_cast<const C*>(bias)), period(p) {}
+  FASTACT_HD const C* here() const { return all + at; }
   FASTACT_HD void pass(int64_t n) {
     at += n;
     if (at >= period) at -= period;
   }
 };
 
-// to[i + k] = f(i + k, bias) from i on, in groups of kLanes; before(i) and after(i) of each group.
-// Returns the end of the last whole one.
-template <class T, class F, class Before, class After>
-FASTACT_HD int64_t map_groups(T* to, int64_t i, int64_t n, Biases<T>* biases, F f, Before before,
-                              After after) {
+// Maps groups of kLanes elements: group(i, m, biases) from element i on, m of them.
+template <class C, class Group>
+FASTACT_HD int64_t for_groups(int64_t i, int64_t n, Biases<C>* biases, Group group) {
   for (; i + kLanes <= n; i += kLanes) {
-    const T* b = biases->here();
-    before(i);
-#pragma omp simd
-    for (int k = 0; k < kLanes; ++k) to[i + k] = f(i + k, b[k]);
-    after(i);
+    group(i, kLanes, biases->here());
     biases->pass(kLanes);
   }
   return i;
 }
 
-// The same of fewer than kLanes.
-template <class T, class F>
-FASTACT_HD void map(T* to, int64_t i, int64_t n, Biases<T>* biases, F f) {
-  const T* b = biases->here();
-#pragma omp simd
-  for (int64_t k = 0; k < n - i; ++k) to[i + k] = f(i + k, b[k]);
-  biases->pass(n - i);
-}
-
 template <class T, template <class, bool> class A>
 void forward(const char* from, const char* bias, int64_t period, char* to, int64_t n, int64_t ahead,
              const double* parameters) {
-  const A<T, false> a(parameters);
+  using C = Compute<T>;
+  const A<C, false> a(parameters);
   const T* x = reinterpret_cast<const T*>(from);
   T* y = reinterpret_cast<T*>(to);
-  Biases<T> biases(bias, period);
-  const auto f = [&](int64_t i, T b) FASTACT_INLINED { return a.forward(x[i] + b); };
-  const auto ask = [&](int64_t i) FASTACT_INLINED {
-    if (ahead == 0) return;
-    prefetch(x + i, ahead);
-    prefetch(y + i, ahead);
+  Biases<C> biases(bias, period);
+  const auto group = [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
+    Wide<T, kLanes> of_x, of_y;
+    const C* terms = of_x.read(x + i, m);
+    C* made = of_y.to(y + i);
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) made[k] = a.forward(terms[k] + b[k]);
+    of_y.finish(y + i, m);
   };
-  const int64_t whole = map_groups(y, 0, n, &biases, f, ask, [](int64_t) FASTACT_INLINED {});
-  map(y, whole, n, &biases, f);
+  const int64_t whole =
+      for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
+        if (ahead != 0) {
+          prefetch(x + i, ahead);
+          prefetch(y + i, ahead);
+        }
+        group(i, m, b);
+      });
+  if (whole < n) group(whole, n - whole, biases.here());
+}
+
+// made OUT = dx OUT = dy IN f'(x IN + bias IN), of m <= kLanes elements.
+template <class T, class C, class Activation>
+FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const C* bias, T* dx,
+                             int64_t m, Wide<T, kLanes>* of_dx) {
+  Wide<T, kLanes> of_dy, of_x;
+  const C *dys = of_dy.read(dy, m), *xs = of_x.read(x, m);
+  C* made = of_dx->to(dx);
+#pragma omp simd
+  for (int64_t k = 0; k < m; ++k) made[k] = dys[k] * a.derivative(xs[k] + bias[k]);
+  of_dx->finish(dx, m);
+  return made;  // before it is rounded
+}
+
+// The same of fewer than kLanes, added to the sums, if there are any. A function of its own: there
+// are several of its calls, and none is in a loop.
+template <class T, class C, class Activation>
+__attribute__((noinline)) void some_gradient(const Activation& a, const T* dy, const T* x,
+                                             const C* bias, T* dx, int64_t m, double* sums) {
+  Wide<T, kLanes> of_dx;
+  const C* made = gradient(a, dy, x, bias, dx, m, &of_dx);
+  if (!sums) return;
+  for (int64_t k = 0; k < m; ++k) sums[k] += double(made[k]);
 }
 
 template <class T, template <class, bool> class A>
-void backward(const char* gradient, const char* from, const char* bias, int64_t period, char* to,
+void backward(const char* gradients, const char* from, const char* bias, int64_t period, char* to,
               int64_t n, int64_t ahead, const double* parameters, int64_t phase, double* lanes) {
-  const A<T, false> a(parameters);
-  const T *dy = reinterpret_cast<const T*>(gradient), *x = reinterpret_cast<const T*>(from);
+  using C = Compute<T>;
+  const A<C, false> a(parameters);
+  const T *dy = reinterpret_cast<const T*>(gradients), *x = reinterpret_cast<const T*>(from);
   T* dx = reinterpret_cast<T*>(to);
-  Biases<T> biases(bias, period);
-  const auto f = [&](int64_t i, T b) FASTACT_INLINED { return dy[i] * a.derivative(x[i] + b); };
-  const auto ask = [&](int64_t i) FASTACT_INLINED {
-    if (ahead == 0) return;
-    prefetch(dy + i, ahead);
-    prefetch(x + i, ahead);
-    prefetch(dx + i, ahead);
-  };
-  if (!lanes) {
-    const int64_t whole = map_groups(dx, 0, n, &biases, f, ask, [](int64_t) FASTACT_INLINED {});
-    map(dx, whole, n, &biases, f);
-    return;
-  }
+  Biases<C> biases(bias, period);
   int64_t i = 0;
-  if (phase > 0) {
+  if (lanes && phase > 0) {
     i = kLanes - phase < n ? kLanes - phase : n;
-    map(dx, 0, i, &biases, f);
-    for (int64_t k = 0; k < i; ++k) lanes[phase + k] += double(dx[k]);
+    some_gradient(a, dy, x, biases.here(), dx, i, lanes + phase);
+    biases.pass(i);
   }
-  Vector v[kVectors];
+  const auto ask = [&](int64_t at) FASTACT_INLINED {
+    if (ahead == 0) return;
+    prefetch(dy + at, ahead);
+    prefetch(x + at, ahead);
+    prefetch(dx + at, ahead);
+  };
+  Wide<T, kLanes> of_dx;
+  if (lanes) {
+    Vector v[kVectors];
 #pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
-  i = map_groups(dx, i, n, &biases, f, ask, [&](int64_t group) FASTACT_INLINED {
+    for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
+    i = for_groups(i, n, &biases, [&](int64_t at, int64_t m, const C* b) FASTACT_INLINED {
+      ask(at);
+      const C* made = gradient(a, dy + at, x + at, b, dx + at, m, &of_dx);
 #pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) v[k] += load(dx + group + k * kVector);
-  });
+      for (int k = 0; k < kVectors; ++k) v[k] += load(made + k * kVector);
+    });
 #pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) store(v[k], lanes + k * kVector);
-  map(dx, i, n, &biases, f);
-  for (int64_t k = 0; i + k < n; ++k) lanes[k] += double(dx[i + k]);
+    for (int k = 0; k < kVectors; ++k) store(v[k], lanes + k * kVector);
+  } else {
+    i = for_groups(i, n, &biases, [&](int64_t at, int64_t m, const C* b) FASTACT_INLINED {
+      ask(at);
+      gradient(a, dy + at, x + at, b, dx + at, m, &of_dx);
+    });
+  }
+  if (i < n) some_gradient(a, dy + i, x + i, biases.here(), dx + i, n - i, lanes);
 }
 
-#define FASTACT_FORWARD(name, A) {forward<float, A>, forward<double, A>},
-#define FASTACT_BACKWARD(name, A) {backward<float, A>, backward<double, A>},
+template <class T, template <class, bool> class A>
+void backward_rows(const char* const* dy, const char* const* x, const char* bias, char* const* dx,
+                   int64_t rows, int64_t n, const double* parameters, double* sums, bool fresh) {
+  using C = Compute<T>;
+  const A<C, false> a(parameters);
+  Biases<C> biases(bias, n);
+  Wide<T, kLanes> of_dx;
+  const auto of = [](const char* row, int64_t i) FASTACT_INLINED {
+    return reinterpret_cast<const T*>(row) + i;
+  };
+  const int64_t whole =
+      for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
+        Vector v[kVectors];
+#pragma GCC unroll 16
+        for (int k = 0; k < kVectors; ++k)
+          v[k] = fresh ? Vector{} - 0.0 : load(sums + i + k * kVector);
+        for (int64_t row = 0; row < rows; ++row) {
+          const C* made = gradient(a, of(dy[row], i), of(x[row], i), b,
+                                   reinterpret_cast<T*>(dx[row]) + i, m, &of_dx);
+#pragma GCC unroll 16
+          for (int k = 0; k < kVectors; ++k) v[k] += load(made + k * kVector);
+        }
+#pragma GCC unroll 16
+        for (int k = 0; k < kVectors; ++k) store(v[k], sums + i + k * kVector);
+      });
+  if (whole == n) return;
+  if (fresh) std::fill(sums + whole, sums + n, -0.0);
+  for (int64_t row = 0; row < rows; ++row)
+    some_gradient(a, of(dy[row], whole), of(x[row], whole), biases.here(),
+                  reinterpret_cast<T*>(dx[row]) + whole, n - whole, sums + whole);
+}
+
+#define FASTACT_FORWARD(name, A) \
+  {forward<f16, A>, forward<bf16, A>, forward<float, A>, forward<double, A>},
+#define FASTACT_BACKWARD(name, A) \
+  {backward<f16, A>, backward<bf16, A>, backward<float, A>, backward<double, A>},
+#define FASTACT_BACKWARD_ROWS(name, A) {backward_rows<f16, A>, backward_rows<bf16, A>},
 
 }  // namespace
 
@@ -119,6 +179,7 @@ extern const BiasKernels bias_kernels;
 const BiasKernels bias_kernels = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
+    {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_ROWS)},
 };
 
 FASTACT_END_NAMESPACE

@@ -18,14 +18,20 @@ namespace fastact {
 // has followed them. 0: nothing is prefetched.
 struct BiasKernels {
   // y OUT = f(x IN + bias IN)
-  void (*forward[kActivations][2])(const char* x, const char* bias, int64_t period, char* y,
+  void (*forward[kActivations][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
                                    int64_t n, int64_t ahead, const double* parameters);
 
   // dx OUT = dy IN f'(x IN + bias IN). lanes IN/OUT (kLanes): dx is added to them, the first onto
   // lane `phase` (reductions/kernels.h); null: it is not.
-  void (*backward[kActivations][2])(const char* dy, const char* x, const char* bias, int64_t period,
-                                    char* dx, int64_t n, int64_t ahead, const double* parameters,
-                                    int64_t phase, double* lanes);
+  void (*backward[kActivations][kDTypes])(const char* dy, const char* x, const char* bias,
+                                          int64_t period, char* dx, int64_t n, int64_t ahead,
+                                          const double* parameters, int64_t phase, double* lanes);
+
+  // Of 16 bits: dx OUT as above, of several rows with the bias IN (n); sums IN/OUT (n): the rows
+  // are added to them, one after the other. fresh: the sums are written, not read.
+  void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,
+                                         const char* bias, char* const* dx, int64_t rows, int64_t n,
+                                         const double* parameters, double* sums, bool fresh);
 };
 
 }  // namespace fastact

@@ -74,7 +74,7 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
   }
 }
 
-struct StridedOperands {
+struct alignas(64) StridedOperands {
   const ConvertKernels* kernels;
   int count;
   int dtype, compute_dtype;        // of the first operand

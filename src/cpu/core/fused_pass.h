@@ -24,6 +24,7 @@ namespace fastact {
 constexpr int64_t kL2Bytes = 3 << 18;  // bytes of results that are to be found in the second-level
                                        // cache
 constexpr int kMostSums = 2;           // of a pass
+constexpr int64_t kMostRows = 8;       // of a lane at once
 
 // What every such pass is planned by.
 struct FusedPlan {
@@ -144,7 +145,10 @@ void run_pass(const FusedPlan& plan, const Argument& argument, int64_t index, in
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
-// adds them, the first onto lane `phase`; null: it does not.
+// adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
+// Op::takes_rows(), Op::compute_rows(rows, count, column, n, sums, fresh) computes n columns of
+// several rows and adds them to the sums (n of each), one row after the other; fresh: the sums are
+// written.
 template <class Op>
 struct SummingPass : Op, BlockSource {
   static constexpr int kSums = Op::kSums;
@@ -165,7 +169,12 @@ struct SummingPass : Op, BlockSource {
       channel_rows(first, n, term, terms);
       return {totals, nullptr, 0};
     }
-    plan.channels <= kShortRow ? joined(term, terms) : column_tile(first, n, term, terms);
+    if (plan.channels <= kShortRow)
+      joined(term, terms);
+    else if (takes_rows())
+      column_rows(first, n, term, terms);
+    else
+      column_tile(first, n, term, terms);
     for (int k = 0; k < kSums; ++k) table().fold(lanes[k], terms, n);
     if (kSums == 1) return {lanes[0], nullptr, 0};
     for (int k = 0; k < kSums; ++k) std::copy(lanes[k], lanes[k] + n, totals + k * n);
@@ -229,6 +238,36 @@ struct SummingPass : Op, BlockSource {
     }
   }
 
+  bool takes_rows() const {
+    if constexpr (Op::kTakesRows)
+      return Op::takes_rows();
+    else
+      return false;
+  }
+
+  // A tile of columns in which the op itself adds up several rows of a lane.
+  void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    if constexpr (Op::kTakesRows) {
+      for (int64_t done = 0; done < terms; done += kMostRows * kLanes)
+        for (int64_t j = 0; j < std::min<int64_t>(terms - done, kLanes); ++j) {
+          const int64_t lane = turned(j, std::min<int64_t>(terms - done, kLanes), first);
+          int64_t rows[kMostRows], row_count = 0;
+          for (int64_t i = done + lane; i < terms && row_count < kMostRows; i += kLanes)
+            rows[row_count++] = term + i;
+          double* sums[kSums];
+          for (int k = 0; k < kSums; ++k) sums[k] = lanes[k] + lane * n;
+          Op::compute_rows(rows, row_count, first, n, sums, done == 0);
+        }
+    }
+  }
+
+  // The j-th of m rows that are visited. Every other tile begins amid them: neighbours share a
+  // cache line in each row, and threads that came to it at the same time would take it from each
+  // other.
+  int64_t turned(int64_t j, int64_t m, int64_t first) const {
+    return first / plan.sums[0].tile % 2 ? (j + m / 2) % m : j;
+  }
+
   bool reads_back() const {
     bool all = true;
     for (int k : Op::kSummed) all &= this->is_written_through(k);
@@ -268,15 +307,12 @@ struct SummingPass : Op, BlockSource {
   // A tile of columns, a band of rows after the other, nearly in the order of memory. Where what is
   // written holds what is added up, it is read again from the second-level cache, several rows of a
   // lane at once: lanes are not read and written for every one.
-  //
-  // Every other tile begins amid its bands: neighbours share a cache line in each row, and threads
-  // that came to it at the same time would take it from each other.
   void column_tile(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t deep =
-        reads_back() ? std::clamp<int64_t>(kL2Share / (kLanes * n * s.compute_item), 1, 8) : 0;
+        reads_back() ? std::clamp<int64_t>(kL2Share / (kLanes * n * s.compute_item), 1, kMostRows)
+                     : 0;
     const int64_t band = std::max<int64_t>(deep, 1) * kLanes;
-    const bool is_odd = first / plan.sums[0].tile % 2;
-    int64_t at[kSums][8 * kLanes] = {};
+    int64_t at[kSums][kMostRows * kLanes] = {};
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(band, terms - done);
       const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
@@ -286,7 +322,7 @@ struct SummingPass : Op, BlockSource {
       };
       const char* start[kSums] = {};
       for (int64_t j = 0; j < m; ++j) {
-        const int64_t i = is_odd ? (j + m / 2) % m : j;
+        const int64_t i = turned(j, m, first);
         go(term + done + i, first, n, s.columns.size);
         this->compute(0, nullptr);
         if (j == 0 || !deep) std::copy(made, made + kSums, start);

@@ -55,6 +55,7 @@ struct GatedForward : GatedChunks {
 
 struct GatedBackward : GatedChunks {
   static constexpr int kSums = 2, kSummed[] = {Gated::kOutA, Gated::kOutB};
+  static constexpr bool kTakesRows = false;
   const char* made[kSums];
   alignas(64) char dy_buffer[kPiece * sizeof(double)];
   alignas(64) char g[kPiece * sizeof(double)];  // what comes to the gate, then da

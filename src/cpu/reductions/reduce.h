@@ -56,7 +56,7 @@ constexpr int64_t kBlocksAhead = 128;       // blocks of long rows in one call, 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
-struct Reducer {
+struct alignas(64) Reducer {
   enum Layout { kRows, kColumns, kNarrow, kSpread };
 
   const ReduceTable* table;
