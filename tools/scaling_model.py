@@ -38,7 +38,7 @@ def entering(threads: int) -> float:
 # --- how the sources cut their work ---------------------------------------------------------------
 GRAIN = 8192  # elements a thread: binding/threads.pyx
 K_BLOCK, K_CHUNKS, K_TASKS, K_TILE = 2048, 64, 32, 512  # reductions: kernels.h, reduce.h
-K_LOSS_ROWS = 64  # softmax/softmax.h
+K_LOSS_ROWS, K_MANY_ROWS = 64, 4096  # softmax/softmax.h
 
 
 def elements(shape: tuple[int, ...]) -> int:
@@ -76,8 +76,8 @@ def with_chunks(tasks: int, terms: int) -> int:
 
 
 def losses(shape: tuple[int, ...]) -> int:
-    """Of cross_entropy: rows whose losses are added up together (softmax/cross_entropy.cpp)."""
-    return ceil(shape[0] / K_LOSS_ROWS)
+    """Of cross_entropy: rows; of many, those whose losses are added up together (softmax.h)."""
+    return shape[0] if shape[0] < K_MANY_ROWS else ceil(shape[0] / K_LOSS_ROWS)
 
 
 # --- the model ------------------------------------------------------------------------------------

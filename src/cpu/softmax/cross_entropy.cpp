@@ -90,8 +90,10 @@ struct Losses : RowStatistics {
     *value = total;
   }
 
-  // Those of m rows, which begin where losses are added up anew; m is at most kLossRows.
+  // Those of m rows, at most kLossRows; of a pair of partial sums for several, all of them.
   void forward(int64_t first, int64_t m) {
+    const int64_t each = rows_a_partial(s.rows.size);
+    double* to = job.partial ? job.partial + first / each * 2 : nullptr;
     double sums[2] = {0.0, 0.0};
     for (int64_t row = first, n; row < first + m; row += n) {
       n = std::min(width, first + m - row);
@@ -103,11 +105,11 @@ struct Losses : RowStatistics {
         sums[0] += value, sums[1] += counts;
         if (s.data[Softmax::kOutLse]) reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
         if (s.data[Softmax::kLosses]) reader.store_number(Softmax::kLosses, row + j, value);
+        if (!to || (each > 1 && row + j + 1 < first + m)) continue;
+        to[0] = sums[0], to[1] = sums[1], to += 2;
+        sums[0] = sums[1] = 0.0;
       }
     }
-    if (!job.partial) return;
-    double* to = job.partial + first / kLossRows * 2;
-    to[0] = sums[0], to[1] = sums[1];
   }
 
   // g of a row, and g sum t' w.
@@ -200,7 +202,10 @@ struct Losses : RowStatistics {
 
 }  // namespace
 
-int64_t loss_partials(int64_t rows) { return (rows + kLossRows - 1) / kLossRows * 2; }
+int64_t loss_partials(int64_t rows) {
+  const int64_t each = rows_a_partial(rows);
+  return (rows + each - 1) / each * 2;
+}
 
 bool has_valid_targets(const Softmax& job) {
   for (int64_t row = 0; row < job.operands.rows.size; ++row) {
@@ -223,7 +228,8 @@ void sum_weights(Softmax* job) {
 
 void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
-    for_rows(job->operands, kLossRows, kLossRows, index, partitions,
+    const int64_t each = rows_a_partial(job->operands.rows.size);
+    for_rows(job->operands, kLossRows, losses.by_tiles ? kLossRows : each, index, partitions,
              [&](int64_t row, int64_t n) { losses.forward(row, n); });
   });
 }
@@ -239,8 +245,15 @@ void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t
 }
 
 void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char* divisor) {
+  // The losses of kLossRows rows are added up before others, wherever that is done.
+  const int64_t rows = job.operands.rows.size, count = loss_partials(rows);
+  const int64_t step = 2 * kLossRows / rows_a_partial(rows);
   double sums[2] = {0.0, 0.0};
-  for (int64_t i = 0; i < loss_partials(job.operands.rows.size); ++i) sums[i % 2] += job.partial[i];
+  for (int64_t first = 0; first < count; first += step) {
+    double some[2] = {0.0, 0.0};
+    for (int64_t i = first; i < std::min(first + step, count); ++i) some[i % 2] += job.partial[i];
+    sums[0] += some[0], sums[1] += some[1];
+  }
   const double by = reduction == kMean ? sums[1] : 1.0;
   store_as(dtype, loss, sums[0] / by);
   store_as(kF64, divisor, by);

@@ -23,6 +23,7 @@ namespace fastact {
 constexpr int64_t kTileBytes = 256 << 10;  // of a thread's buffer of exponentials
 constexpr int64_t kFewElements = 32;       // of a row: of shorter rows many are computed at a time
 constexpr int64_t kLossRows = 64;          // rows whose losses are added up before others
+constexpr int64_t kManyRows = 4096;        // from so many on, they are the work of one thread
 
 enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
 constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
@@ -48,7 +49,7 @@ struct Softmax {
   bool has_indices, has_probabilities;
   int64_t ignore_index;
   double label_smoothing;
-  double* partial;  // [ceil(rows / kLossRows)][2]: sums of losses and of their weights; null: none
+  double* partial;  // [loss_partials(rows)]: sums of losses and of their weights; null: none
   double gradient;  // 1 / divisor
   double weight_sum;  // of all classes
 };
@@ -65,6 +66,9 @@ void softmax_backward_partition(const Softmax* job, int64_t index, int64_t parti
 void logsumexp_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
 
 inline int64_t softmax_rows(const Softmax& job) { return job.operands.rows.size; }
+// Rows whose loss and weight are one pair of partial sums: few rows of a large vocabulary are the
+// work of several threads.
+inline int64_t rows_a_partial(int64_t rows) { return rows < kManyRows ? 1 : kLossRows; }
 int64_t loss_partials(int64_t rows);  // doubles
 bool has_valid_targets(const Softmax& job);
 void sum_weights(Softmax* job);
