@@ -87,6 +87,32 @@ def test_any_number_of_channels(channels, last, dtype, threads):
         assert_same_bits(dbias, fa.bias_grad(dy, axis=axis))
 
 
+# Rows on both sides of a lane's (32), of those that are added at once (256) and of a block (2048);
+# channels in tiles that begin within and at the end of a group of 32, and more than one tile.
+@pytest.mark.parametrize("rows", [1, 31, 33, 300, 2049])
+@pytest.mark.parametrize("channels", [65, 96, 1000, 1100])
+@pytest.mark.parametrize("name", ["relu", "mish"])
+@pytest.mark.parametrize("dtype_name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("last", [True, False])
+def test_16_bits_in_registers_or_buffers(rows, channels, name, dtype_name, last):
+    """In one piece they are converted in registers, strided in buffers: to the same bits."""
+    shape = (rows, channels) if last else (1, channels, rows)
+    dy, x, bias, _ = parts(DTYPES[dtype_name], shape, axis := -1 if last else 1)
+
+    def results(*arrays):
+        y = fa.bias_act(*arrays[1:], bias, name, axis=axis)
+        return y, *fa.bias_act.backward(*arrays, bias, activation=name, axis=axis)[:2]
+
+    strided = [np.repeat(a, 2, -1)[..., ::2] for a in (dy, x)]
+    with fa.num_threads(1):
+        expected = results(*strided)
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            for arrays in ((dy, x), strided):
+                for made, right in zip(results(*arrays), expected, strict=True):
+                    assert_same_bits(made, right)
+
+
 @pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 @settings(max_examples=80, deadline=None)
 @given(

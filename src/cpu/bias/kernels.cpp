@@ -150,7 +150,7 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
         Vector v[kVectors];
 #pragma GCC unroll 16
         for (int k = 0; k < kVectors; ++k)
-          v[k] = fresh ? Vector{} - 0.0 : load(sums + i + k * kVector);
+          v[k] = fresh ? -Vector{} : load(sums + i + k * kVector);
         for (int64_t row = 0; row < rows; ++row) {
           const C* made = gradient(a, of(dy[row], i), of(x[row], i), b,
                                    reinterpret_cast<T*>(dx[row]) + i, m, &of_dx);
