@@ -38,6 +38,7 @@ def entering(threads: int) -> float:
 # --- how the sources cut their work ---------------------------------------------------------------
 GRAIN = 8192  # elements a thread: binding/threads.pyx
 K_BLOCK, K_CHUNKS, K_TASKS, K_TILE = 2048, 64, 32, 512  # reductions: kernels.h, reduce.h
+K_LEAST_TILE = 64  # where threads are many: reduce.cpp
 K_LOSS_ROWS, K_MANY_ROWS = 64, 4096  # softmax/softmax.h
 
 
@@ -60,8 +61,9 @@ def row_sums(shape: tuple[int, ...]) -> int:
 
 
 def columns(shape: tuple[int, ...]) -> int:
-    """Of sums over rows: tiles of columns, and chunks where these are few (reduce.cpp)."""
-    return with_chunks(ceil(shape[1] / K_TILE), shape[0])
+    """Of sums over rows: tiles of columns, as narrow as threads need, and chunks (reduce.cpp)."""
+    tiles = ceil(shape[1] / K_TILE)
+    return with_chunks(tiles, shape[0]) // tiles * ceil(shape[1] / K_LEAST_TILE)
 
 
 def everything(shape: tuple[int, ...]) -> int:
@@ -132,6 +134,7 @@ WORK = (
     Work("softmax", (8192, 4096), rows, 1.0, 2),
     Work("softmax", (64, 65536), rows, 1.0, 2),
     Work("cross_entropy", (512, 32000), losses, 0.7, 1),
+    Work("bias_act, backward", (2048, 768), columns, 0.5, 3, 1),
     Work("bias_grad", (8192, 4096), columns, 0.15, 1, 2),
     Work("bias_grad", (65536, 512), columns, 0.15, 1, 2),
     Work("sum of all", (8192, 4096), everything, 0.15, 1, 2),

@@ -14,7 +14,16 @@ if not TOOLS.is_dir():
     pytest.skip("the tools are in the source tree only", allow_module_level=True)
 sys.path.insert(0, str(TOOLS))
 
-from scaling_model import WORK, columns, everything, main, row_sums  # noqa: E402
+from scaling_model import (  # noqa: E402
+    K_LEAST_TILE,
+    K_TILE,
+    WORK,
+    columns,
+    everything,
+    main,
+    row_sums,
+    with_chunks,
+)
 
 SUM = 16  # bytes of a workspace: a value and its error; of a norm, dweight and dbias
 
@@ -57,10 +66,25 @@ def test_chunks_of_terms(shape, workspaces):
     x = np.ones(shape, np.float32)
     with fa.num_threads(2):
         fa.sum(x, axis=0)
-        tiles = -(-shape[1] // 512)
-        assert workspaces["sum_workspace"] == columns(shape) // tiles * shape[1] * SUM
+        chunks = with_chunks(1, shape[0])
+        assert columns(shape) == chunks * -(-shape[1] // K_LEAST_TILE)
+        assert workspaces["sum_workspace"] == chunks * shape[1] * SUM
         fa.sum(x)
         assert workspaces["sum_workspace"] == everything(shape) * SUM
+
+
+@pytest.mark.parametrize("shape", [(2048, 768), (1000, 512), (200, 4096), (300, 1000)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 3, 7, 32])
+def test_equal_shares_of_columns(shape, threads):
+    """As many tasks for each thread, or the narrowest there are; on one thread the widest."""
+    x, y = np.ones(shape, np.float32), np.ones((1, shape[1]), np.float32)
+    views = map(_cpu.View.from_numpy, (x, y))
+    tile, tasks = _cpu.shares_of_columns(*views, (0,), threads)
+    assert tasks == -(-shape[1] // tile)
+    assert K_LEAST_TILE <= tile <= K_TILE
+    assert tasks % threads == 0 or tile == K_LEAST_TILE or tasks > 3 * threads
+    if threads == 1:
+        assert tasks == -(-shape[1] // K_TILE)
 
 
 def test_more_threads_are_no_slower_while_there_is_work_for_them():

@@ -1,5 +1,5 @@
 # For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
-# the copy ceiling, how results are stored, and where kernels lie.
+# the copy ceiling, how results are stored, how work is shared, and where kernels lie.
 
 def level_of_features(
     uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t extended_ecx, uint64_t xcr0
@@ -60,6 +60,15 @@ def compare(
         return None
     above = [found.above[k] for k in range(kErrorEdges)]
     return found.absolute, found.ulp, found.ulp_at, found.counted, found.counted_at, above
+
+
+def shares_of_columns(View x, View y, tuple axes, int threads):
+    """(outputs a task, tasks) of a sum over the axes by so many threads, without a workspace."""
+    cdef Reducer reducer
+    check(x, "x", False)
+    prepare_sum(&reducer, 0, x, y, axes, False)
+    share_columns(&reducer, 1, threads)
+    return reducer.tile, reducer.tasks
 
 
 cdef struct Copy:

@@ -9,6 +9,8 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     enum: kTooFew, kNoWeights
 
     ctypedef struct Reducer:
+        int64_t tile
+        int64_t tasks
         double* partial
         double divisor
         int* is_degenerate
