@@ -142,15 +142,13 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
   const A<C, false> a(parameters);
   Biases<C> biases(bias, n);
   Wide<T, kLanes> of_dx;
-  const auto of = [](const char* row, int64_t i) FASTACT_INLINED {
-    return reinterpret_cast<const T*>(row) + i;
-  };
+  const auto of = [](const char* row, int64_t i)
+                      FASTACT_INLINED { return reinterpret_cast<const T*>(row) + i; };
   const int64_t whole =
       for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
         Vector v[kVectors];
 #pragma GCC unroll 16
-        for (int k = 0; k < kVectors; ++k)
-          v[k] = fresh ? -Vector{} : load(sums + i + k * kVector);
+        for (int k = 0; k < kVectors; ++k) v[k] = fresh ? -Vector{} : load(sums + i + k * kVector);
         for (int64_t row = 0; row < rows; ++row) {
           const C* made = gradient(a, of(dy[row], i), of(x[row], i), b,
                                    reinterpret_cast<T*>(dx[row]) + i, m, &of_dx);

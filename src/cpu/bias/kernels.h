@@ -19,7 +19,7 @@ namespace fastact {
 struct BiasKernels {
   // y OUT = f(x IN + bias IN)
   void (*forward[kActivations][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
-                                   int64_t n, int64_t ahead, const double* parameters);
+                                         int64_t n, int64_t ahead, const double* parameters);
 
   // dx OUT = dy IN f'(x IN + bias IN). lanes IN/OUT (kLanes): dx is added to them, the first onto
   // lane `phase` (reductions/kernels.h); null: it is not.

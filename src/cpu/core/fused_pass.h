@@ -317,8 +317,8 @@ struct SummingPass : Op, BlockSource {
       m = std::min(band, terms - done);
       const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
         for (int k = 0; k < kSums; ++k)
-          kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr, lanes[k] + i % kLanes * n,
-                             0, done + i < kLanes);
+          kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr,
+                             lanes[k] + i % kLanes * n, 0, done + i < kLanes);
       };
       const char* start[kSums] = {};
       for (int64_t j = 0; j < m; ++j) {

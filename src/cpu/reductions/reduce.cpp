@@ -20,8 +20,8 @@ constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
 constexpr int64_t kLongTail = 8 * kReduceBlock;
 constexpr int64_t kFarTerms = 2 << 20;          // bytes of x, from which it pays to prefetch terms,
 constexpr int64_t kLongRun = 16 * kTermsAhead;  // and of a piece that does not touch the next one
-constexpr int64_t kTasksAThread = 4;   // from so many on, uneven shares matter little
-constexpr int64_t kLeastTile = 64;     // columns a task, however many threads there are
+constexpr int64_t kTasksAThread = 4;            // from so many on, uneven shares matter little
+constexpr int64_t kLeastTile = 64;              // columns a task, however many threads there are
 constexpr int64_t kTwoPassTile = 256;  // of rows that are read twice: 2 KiB of a float64 row
 
 int64_t output_stride(const Reducer& r) {

@@ -49,8 +49,8 @@ struct Softmax {
   bool has_indices, has_probabilities;
   int64_t ignore_index;
   double label_smoothing;
-  double* partial;  // [loss_partials(rows)]: sums of losses and of their weights; null: none
-  double gradient;  // 1 / divisor
+  double* partial;    // [loss_partials(rows)]: sums of losses and of their weights; null: none
+  double gradient;    // 1 / divisor
   double weight_sum;  // of all classes
 };
 
