@@ -11,7 +11,7 @@ TIMEOUT = 60  # seconds; a deadlock takes for ever, a loaded machine a few
 
 # Python objects of a call: views with their axes, tuples, messages never.
 OBJECTS = 20_000  # bytes
-# The finder of an editable install builds on import, in a process of its own, and jedi does not ask it.
+# The finder of an editable install builds on import, by a subprocess, and jedi does not ask it.
 is_editable = any("ScikitBuild" in type(finder).__name__ for finder in sys.meta_path)
 reads_proc = os.path.exists("/proc/self/status")
 

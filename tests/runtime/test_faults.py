@@ -112,7 +112,7 @@ started.wait()
 """)
 
 
-@pytest.mark.skipif(is_editable, reason="an editable install, which builds on import by a subprocess")
+@pytest.mark.skipif(is_editable, reason="an editable install, which builds on import")
 @pytest.mark.parametrize("first", ["main", "sub"])
 def test_a_subinterpreter_imports_or_is_refused(first):
     interpreters = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
