@@ -66,6 +66,13 @@ def columns(shape: tuple[int, ...]) -> int:
     return with_chunks(tiles, shape[0]) // tiles * ceil(shape[1] / K_LEAST_TILE)
 
 
+def shares(shape: tuple[int, ...], threads: int) -> int:
+    """Of sums over rows, the tasks of so many threads: equal ones, where columns are wide enough."""
+    tiles = ceil(shape[1] / K_TILE)
+    tasks, most = with_chunks(tiles, shape[0]), columns(shape)
+    return tasks if tasks >= 4 * threads else min(ceil(tasks / threads) * threads, most)
+
+
 def everything(shape: tuple[int, ...]) -> int:
     """Of the sum of all elements."""
     return with_chunks(1, prod(shape))
@@ -106,7 +113,8 @@ class Work:
 
     def seconds(self, threads: int, *, on_one_node: bool = False) -> float:
         """Of a call; on_one_node: all of its memory is that of the first socket."""
-        count, units, size = self.used(threads), self.units(self.shape), prod(self.shape)
+        count, size = self.used(threads), prod(self.shape)
+        units = shares(self.shape, count) if self.units is columns else self.units(self.shape)
         share = ceil(units / count) / units
         busy = ceil(1 / share)
         moved = size * 4 * self.passes

@@ -111,6 +111,38 @@ def test_16_bits_in_registers_or_buffers(rows, channels, name, dtype_name, last)
             for arrays in ((dy, x), strided):
                 for made, right in zip(results(*arrays), expected, strict=True):
                     assert_same_bits(made, right)
+    for k in (0, 1):  # in place
+        arrays = [dy.copy(), x.copy()]
+        out = arrays[k], np.empty_like(bias)
+        fa.bias_act.backward(*arrays, bias, activation=name, axis=axis, out=out)
+        for made, right in zip(out, expected[1:], strict=True):
+            assert_same_bits(made, right)
+    y = x.copy()
+    fa.bias_act(y, bias, name, axis=axis, out=y)
+    assert_same_bits(y, expected[0])
+
+
+# Rows that end amid a group of 32: the next image's begin at another lane of the sum.
+@pytest.mark.parametrize("columns", [65, 70, 1100])
+@pytest.mark.parametrize("dtype_name", ["float16", "bfloat16"])
+def test_16_bits_of_several_images(columns, dtype_name):
+    dy, x, bias, _ = parts(DTYPES[dtype_name], (5, 6, columns), 1)
+    strided = [np.repeat(a, 2, -1)[..., ::2] for a in (dy, x)]
+    expected = fa.bias_act.backward(*strided, bias, activation="mish", axis=1)
+    for threads in (1, 3):
+        with fa.num_threads(threads):
+            made = fa.bias_act.backward(dy, x, bias, activation="mish", axis=1)
+        for actual, right in zip(made, expected, strict=True):
+            assert_same_bits(actual, right)
+
+
+def test_16_bits_of_one_row_again_and_again():
+    dy, x, bias, _ = parts(DTYPES["float16"], (300, 100), -1)
+    row = np.broadcast_to(x[0], x.shape)
+    made = fa.bias_act.backward(dy, row, bias, activation="mish")
+    expected = fa.bias_act.backward(dy, row.copy(), bias, activation="mish")
+    for actual, right in zip(made, expected, strict=True):
+        assert_same_bits(actual, right)
 
 
 @pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)

@@ -161,6 +161,28 @@ def test_threads_and_layout_do_not_matter() -> None:
             assert_same_bits(fa.cross_entropy.backward(1.0, x, *saved[1:]), dx)
 
 
+# Of fewer than 4096 rows each has its own partial sum, of more 64 share one.
+@pytest.mark.parametrize("rows", [63, 64, 65, 129, 4095, 4096, 4100])
+@pytest.mark.parametrize("classes", [7, 40])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_losses_are_added_up_by_64_rows(rows, classes, transposed) -> None:
+    x, target, _ = example((rows, classes), None, "float64", False)
+    target[::5] = -100
+    losses = fa.cross_entropy(x, target, reduction="none")
+    total = 0.0
+    for first in range(0, rows, 64):
+        some = 0.0
+        for loss in losses[first : first + 64]:
+            some += loss
+        total += some
+    given = np.asfortranarray(x) if transposed else x
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            assert_same_bits(fa.cross_entropy(given, target, reduction="sum"), np.float64(total))
+            mean = np.float64(total / (target >= 0).sum())
+            assert_same_bits(fa.cross_entropy(given, target), mean)
+
+
 def test_refusals() -> None:
     x, target = np.zeros((2, 3), np.float32), np.array([0, 1])
     for error, message, options in (

@@ -87,6 +87,24 @@ def test_equal_shares_of_columns(shape, threads):
         assert tasks == -(-shape[1] // K_TILE)
 
 
+# With a workspace, so that chunks of rows are shared out as well; two sums at a time.
+@pytest.mark.parametrize("shape", [(4100, 300), (2000, 520)], ids=str)
+def test_shares_do_not_change_bits(shape):
+    x = np.linspace(-3, 3, shape[0] * shape[1], dtype=np.float32).reshape(shape)
+    bias = np.linspace(-1, 1, 2 * shape[1], dtype=np.float32)
+
+    def results():
+        sums = fa.sum(x, axis=0), fa.var(x, axis=0), fa.average(x, axis=0, weights=np.abs(x))
+        return *sums, *fa.swiglu.backward(x, x, x, bias)
+
+    with fa.num_threads(1):
+        expected = [np.array(part) for part in results()]
+    for threads in (2, 3, 40):
+        with fa.num_threads(threads):
+            for part, right in zip(results(), expected, strict=True):
+                np.testing.assert_array_equal(part, right)
+
+
 def test_more_threads_are_no_slower_while_there_is_work_for_them():
     for work in WORK:
         few = [n for n in (1, 2, 4) if n <= work.units(work.shape)]

@@ -39,11 +39,12 @@ struct BiasChunks : Chunks {
   // Of rows of channels: at a multiple of kLanes they begin anew. As many as a chunk: none does.
   const int64_t period = std::min(std::lcm(plan.channels, int64_t(kLanes)), kPiece);
   const bool has_residual = s.data[BiasAct::kResidual];
-  // 16 bits in one piece are converted in registers; everything else passes through buffers.
-  const bool is_half = s.item < s.compute_item && !has_residual && !plan.accumulate;
+  // What 16 bits need to be converted in registers, where they lie in one piece; else they pass
+  // through buffers.
+  const bool may_convert = s.item < s.compute_item && !has_residual && !plan.accumulate;
 
   bool is_converted_in_registers() const {
-    bool is = is_half;
+    bool is = may_convert;
     for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut}) is &= !s.data[k] || reader.stored(k);
     return is;
   }
@@ -55,8 +56,7 @@ struct BiasForward : BiasChunks {
   void compute() {
     const bool is_stored = is_converted_in_registers();
     const char* from = is_stored ? reader.stored(BiasAct::kX) : reader.load(BiasAct::kX, x);
-    char* to =
-        is_stored ? reader.stored(BiasAct::kOut) : reader.target(BiasAct::kOut, z, plan.accumulate);
+    char* to = is_stored ? reader.stored(BiasAct::kOut) : reader.target(BiasAct::kOut, z, false);
     if (has_residual) {
       add_all(from, to);
       char* const operands[] = {to, to};
@@ -64,9 +64,9 @@ struct BiasForward : BiasChunks {
     } else {
       const Bias b = bias_of_chunk();
       s.kernels->bias->forward[act.activation][is_stored ? s.dtype : s.compute_dtype](
-          from, b.at, b.period, to, count, ahead, act.parameters);
+          from, b.at, b.period, to, count, from == x ? 0 : ahead, act.parameters);
     }
-    reader.finish(BiasAct::kOut, to, z, plan.accumulate);
+    reader.finish(BiasAct::kOut, to, z, false);
   }
 };
 
@@ -93,8 +93,8 @@ struct BiasBackward : BiasChunks {
                                                       : reader.load(BiasAct::kX, x);
       const Bias b = bias_of_chunk();
       s.kernels->bias->backward[act.activation][is_stored ? s.dtype : s.compute_dtype](
-          gradient, from, b.at, b.period, to, count, ahead, act.parameters, phase,
-          lanes ? *lanes : nullptr);
+          gradient, from, b.at, b.period, to, count, gradient == dy ? 0 : ahead, act.parameters,
+          phase, lanes ? *lanes : nullptr);
     } else {
       add_all(reader.load(BiasAct::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
@@ -106,19 +106,19 @@ struct BiasBackward : BiasChunks {
   }
 
   bool takes_rows() const {
-    bool all = is_half && !act.copies;
+    bool all = may_convert;
     for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut}) all &= s.has_unit_stride[k];
     return all;
   }
 
   void compute_rows(const int64_t* rows, int64_t row_count, int64_t column, int64_t n,
-                    double* const* sums, bool fresh) {
+                    double* const* lane, bool fresh) {
     char* at[BiasAct::kOut + 1][kMostRows];
     for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut})
       for (int64_t i = 0; i < row_count; ++i) at[k][i] = s.row(k, rows[i]) + column * s.item;
     s.kernels->bias->backward_rows[act.activation][s.dtype](
         at[BiasAct::kDy], at[BiasAct::kX], bias.values_at(column, n), at[BiasAct::kOut], row_count,
-        n, act.parameters, sums[0], fresh);
+        n, act.parameters, lane[0], fresh);
   }
 
  private:

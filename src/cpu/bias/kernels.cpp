@@ -1,8 +1,6 @@
 // The kernels of bias/kernels.h.
 #include "cpu/bias/kernels.h"
 
-#include <algorithm>
-
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -69,7 +67,7 @@ void forward(const char* from, const char* bias, int64_t period, char* to, int64
   if (whole < n) group(whole, n - whole, biases.here());
 }
 
-// made OUT = dx OUT = dy IN f'(x IN + bias IN), of m <= kLanes elements.
+// dx OUT = dy IN f'(x IN + bias IN), of m <= kLanes elements; returns it before it was rounded.
 template <class T, class C, class Activation>
 FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const C* bias, T* dx,
                              int64_t m, Wide<T, kLanes>* of_dx) {
@@ -79,7 +77,7 @@ FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const
 #pragma omp simd
   for (int64_t k = 0; k < m; ++k) made[k] = dys[k] * a.derivative(xs[k] + bias[k]);
   of_dx->finish(dx, m);
-  return made;  // before it is rounded
+  return made;
 }
 
 // The same of fewer than kLanes, added to the sums, if there are any. A function of its own: there
@@ -137,7 +135,7 @@ void backward(const char* gradients, const char* from, const char* bias, int64_t
 
 template <class T, template <class, bool> class A>
 void backward_rows(const char* const* dy, const char* const* x, const char* bias, char* const* dx,
-                   int64_t rows, int64_t n, const double* parameters, double* sums, bool fresh) {
+                   int64_t rows, int64_t n, const double* parameters, double* lane, bool fresh) {
   using C = Compute<T>;
   const A<C, false> a(parameters);
   Biases<C> biases(bias, n);
@@ -148,7 +146,7 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
       for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
         Vector v[kVectors];
 #pragma GCC unroll 16
-        for (int k = 0; k < kVectors; ++k) v[k] = fresh ? -Vector{} : load(sums + i + k * kVector);
+        for (int k = 0; k < kVectors; ++k) v[k] = fresh ? -Vector{} : load(lane + i + k * kVector);
         for (int64_t row = 0; row < rows; ++row) {
           const C* made = gradient(a, of(dy[row], i), of(x[row], i), b,
                                    reinterpret_cast<T*>(dx[row]) + i, m, &of_dx);
@@ -156,13 +154,13 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
           for (int k = 0; k < kVectors; ++k) v[k] += load(made + k * kVector);
         }
 #pragma GCC unroll 16
-        for (int k = 0; k < kVectors; ++k) store(v[k], sums + i + k * kVector);
+        for (int k = 0; k < kVectors; ++k) store(v[k], lane + i + k * kVector);
       });
   if (whole == n) return;
-  if (fresh) std::fill(sums + whole, sums + n, -0.0);
+  for (int64_t i = whole; fresh && i < n; ++i) lane[i] = -0.0;
   for (int64_t row = 0; row < rows; ++row)
     some_gradient(a, of(dy[row], whole), of(x[row], whole), biases.here(),
-                  reinterpret_cast<T*>(dx[row]) + whole, n - whole, sums + whole);
+                  reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
 }
 
 #define FASTACT_FORWARD(name, A) \

@@ -1,6 +1,6 @@
 // The kernels of bias_act, compiled once per instruction set: the activation of a sum, and the same
-// backward with the sum of its results, in one loop each. Of float and of double; what is narrower
-// or strided passes through buffers (core/chunk_reader.h).
+// backward with the sum of its results, in one loop each. 16 bits are converted in registers; what
+// is strided passes through buffers (core/chunk_reader.h), in the compute type.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace fastact {
 
-// All pointers to n contiguous elements; the output is one of the others or disjoint from them.
-// bias: `period` values, a multiple of kLanes, which come round again, and kLanes more; or n. The
-// fewer, the better is x prefetched (docs/design/bias.md).
-// ahead: bytes from each operand to the elements of the next call, which are prefetched while these
-// are computed: segments of a channel and rows of a tile end before the hardware's own prefetcher
-// has followed them. 0: nothing is prefetched.
+// All pointers to n contiguous elements, of the dtype that the kernel is chosen by; the output is
+// one of the others or disjoint from them. What is added up is not rounded yet. bias: of the
+// compute type, `period` values, a multiple of kLanes, which come round again, and kLanes more; or
+// n. The fewer, the better is x prefetched (docs/design/bias.md). ahead: bytes from each operand to
+// the elements of the next call, which are prefetched while these are computed: segments of a
+// channel and rows of a tile end before the hardware's own prefetcher has followed them. 0: nothing
+// is prefetched.
 struct BiasKernels {
   // y OUT = f(x IN + bias IN)
   void (*forward[kActivations][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
@@ -27,11 +28,11 @@ struct BiasKernels {
                                           int64_t period, char* dx, int64_t n, int64_t ahead,
                                           const double* parameters, int64_t phase, double* lanes);
 
-  // Of 16 bits: dx OUT as above, of several rows with the bias IN (n); sums IN/OUT (n): the rows
-  // are added to them, one after the other. fresh: the sums are written, not read.
+  // Of 16 bits: dx OUT as above, of several rows of one lane, with the bias IN (n); lane IN/OUT
+  // (n): the rows are added to it, one after the other. fresh: it is written, not read.
   void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
-                                         const double* parameters, double* sums, bool fresh);
+                                         const double* parameters, double* lane, bool fresh);
 };
 
 }  // namespace fastact

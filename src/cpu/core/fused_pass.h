@@ -79,14 +79,12 @@ struct Chunks {
   const StridedOperands& s;
   ChunkReader reader;
   int64_t at_row = 0, at_column = 0, count = 0;
-  int64_t ahead = 0;  // bytes from this chunk to the next one; 0: it is not prefetched
+  int64_t ahead = 0;  // bytes from this chunk to the next one; 0: it is not prefetched. Of an
+                      // array, not of a buffer
   const bool prefetches;
 
   explicit Chunks(const FusedPlan& p)
-      : plan(p),
-        s(p.operands),
-        reader(p.operands),
-        prefetches(s.item == s.compute_item && prefetches_next_chunk()) {}
+      : plan(p), s(p.operands), reader(p.operands), prefetches(prefetches_next_chunk()) {}
 
   void go(int64_t row, int64_t column, int64_t n, int64_t elements_ahead) {
     at_row = row, at_column = column, count = n;
@@ -146,9 +144,9 @@ void run_pass(const FusedPlan& plan, const Argument& argument, int64_t index, in
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
 // adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
-// Op::takes_rows(), Op::compute_rows(rows, count, column, n, sums, fresh) computes n columns of
-// several rows and adds them to the sums (n of each), one row after the other; fresh: the sums are
-// written.
+// Op::takes_rows(), Op::compute_rows(rows, count, column, n, lane, fresh) computes n columns of
+// several rows, all of one lane, and adds them to it (n numbers of each sum), one row after the
+// other; fresh: the lane is written, not read.
 template <class Op>
 struct SummingPass : Op, BlockSource {
   static constexpr int kSums = Op::kSums;
@@ -254,16 +252,16 @@ struct SummingPass : Op, BlockSource {
           int64_t rows[kMostRows], row_count = 0;
           for (int64_t i = done + lane; i < terms && row_count < kMostRows; i += kLanes)
             rows[row_count++] = term + i;
-          double* sums[kSums];
-          for (int k = 0; k < kSums; ++k) sums[k] = lanes[k] + lane * n;
-          Op::compute_rows(rows, row_count, first, n, sums, done == 0);
+          double* to[kSums];
+          for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + lane * n;
+          Op::compute_rows(rows, row_count, first, n, to, done == 0);
         }
     }
   }
 
-  // The j-th of m rows that are visited. Every other tile begins amid them: neighbours share a
-  // cache line in each row, and threads that came to it at the same time would take it from each
-  // other.
+  // The j-th of m rows, or lanes, that are visited. Every other tile begins amid them: neighbours
+  // share a cache line in each row, and threads that came to it at the same time would take it from
+  // each other.
   int64_t turned(int64_t j, int64_t m, int64_t first) const {
     return first / plan.sums[0].tile % 2 ? (j + m / 2) % m : j;
   }

@@ -373,7 +373,11 @@ void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, con
 
 int64_t workspace_size(const Reducer* r) {
   if (r->tasks >= kFewTasks || r->chunks == 1) return 0;
-  return r->chunks * r->outputs.size * 2 * r->accumulator->sets * int64_t(sizeof(double));
+  return partial_size(r) * int64_t(sizeof(double));
+}
+
+int64_t partial_size(const Reducer* r) {
+  return r->chunks * r->outputs.size * 2 * r->accumulator->sets;
 }
 
 void share_columns(Reducer* reducers, int count, int threads) {

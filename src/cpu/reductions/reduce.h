@@ -56,6 +56,7 @@ constexpr int64_t kBlocksAhead = 128;       // blocks of long rows in one call, 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
+// Of whole cache lines: a plan lies on the stack of one thread, and others read it all the time.
 struct alignas(64) Reducer {
   enum Layout { kRows, kColumns, kNarrow, kSpread };
 
@@ -121,8 +122,12 @@ bool is_aligned(const Operand& x, int64_t item);
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
 
+// Of a reducer whose terms are cut: the numbers in which its chunks meet.
+int64_t partial_size(const Reducer* reducer);
+
 // Makes tiles of columns narrower where so many threads would not get the same share of them.
-// After the workspace is known; all `count` reducers have the same tasks.
+// After it is settled whether the terms are cut; all `count` reducers have the same tasks, of which
+// there are then more.
 void share_columns(Reducer* reducers, int count, int threads);
 
 // The source of the terms: x, or what another kernel computes of its arrays.

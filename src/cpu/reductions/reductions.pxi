@@ -24,6 +24,7 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
         OfM2, double, cpp_bool
     ) noexcept
     int64_t workspace_size(const Reducer*) noexcept
+    int64_t partial_size(const Reducer*) noexcept
     void share_columns(Reducer*, int, int) noexcept
     void reduce_partition(const Reducer*, int64_t, int64_t) noexcept
     void merge_partition(const Reducer*, int64_t, int64_t) noexcept

@@ -93,7 +93,7 @@ cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept
     for k in range(count):
         if reducers[k].partial is not NULL:
             run_partitions(
-                threads_for(workspace_size(&reducers[k]) // 8, threads),
+                threads_for(partial_size(&reducers[k]), threads),
                 partitions_of(merge_partition, &reducers[k]),
             )
 

@@ -90,7 +90,8 @@ struct Losses : RowStatistics {
     *value = total;
   }
 
-  // Those of m rows, at most kLossRows; of a pair of partial sums for several, all of them.
+  // Those of m rows, at most kLossRows. Where several rows share a pair of partial sums, they are
+  // all that share it.
   void forward(int64_t first, int64_t m) {
     const int64_t each = rows_a_partial(s.rows.size);
     double* to = job.partial ? job.partial + first / each * 2 : nullptr;
