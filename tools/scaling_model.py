@@ -67,7 +67,7 @@ def columns(shape: tuple[int, ...]) -> int:
 
 
 def shares(shape: tuple[int, ...], threads: int) -> int:
-    """Of sums over rows, the tasks of so many threads: equal ones, where columns are wide enough."""
+    """Of sums over rows, the tasks of so many threads: equal ones, if columns are wide enough."""
     tiles = ceil(shape[1] / K_TILE)
     tasks, most = with_chunks(tiles, shape[0]), columns(shape)
     return tasks if tasks >= 4 * threads else min(ceil(tasks / threads) * threads, most)
