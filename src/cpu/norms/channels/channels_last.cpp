@@ -16,6 +16,7 @@ constexpr int64_t kMomentRows = 256;  // rows whose moments are taken at once
 struct ChannelsLastForward : ChannelsLastPass {
   const ReduceTable& table;
   const Accumulator& accumulator;
+  const bool is_unbuffered = is_plain(Norm::kX) && is_plain(Norm::kY);
   // Mean and m2 of all blocks of a tile's columns, what they lost, and of one block; the sums of d
   // and d^2 of that.
   alignas(64) double all_blocks[2][kTile], low[2][kTile], one_block[2][kTile];
@@ -26,16 +27,21 @@ struct ChannelsLastForward : ChannelsLastPass {
   explicit ChannelsLastForward(const Norm& a)
       : ChannelsLastPass(a, {Norm::kX, Norm::kY}),
         table(*a.table->reduce),
-        accumulator(table.accumulators[kMoments]) {}
+        accumulator(table.accumulators[kMoments]) {
+    if (is_unbuffered) use_long_pieces();
+  }
 
   void normalise_example(int64_t index) {
     example = index;
     statistics();
     save();
+    const int64_t of_statistics = joined;
+    if (is_unbuffered) joined = pixels_of_long_row();
     for_tiles([&](int64_t first, int64_t n) {
       set_statistics(first, n);
       for_pieces(first, n, [&](const RowPiece& piece) { normalise(piece, first); });
     });
+    joined = of_statistics;
   }
 
   void statistics() {
@@ -159,8 +165,9 @@ struct ChannelsLastForward : ChannelsLastPass {
 
 struct ChannelsLastBackward : ChannelsLastPass {
   const bool has_dx, has_sums;
-  const bool caches_p;    // p, in dx, from pass 1 to pass 2
-  double sums[2][kTile];  // of p and of p xhat, of a tile's columns
+  const bool caches_p;       // p, in dx, from pass 1 to pass 2
+  const bool is_unbuffered;  // no buffer is used
+  double sums[2][kTile];     // of p and of p xhat, of a tile's columns
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
@@ -171,7 +178,11 @@ struct ChannelsLastBackward : ChannelsLastPass {
         has_dx(a.operands.data[Norm::kDx]),
         has_sums(a.partial),
         caches_p(!a.is_identity && has_dx && !a.accumulate && is_plain(Norm::kDx) &&
-                 a.operands.data[Norm::kDx] != a.operands.data[Norm::kIn]) {}
+                 a.operands.data[Norm::kDx] != a.operands.data[Norm::kIn]),
+        is_unbuffered(a.is_identity && !a.accumulate && is_plain(Norm::kDy) &&
+                      is_plain(Norm::kIn) && (!has_dx || is_plain(Norm::kDx))) {
+    if (is_unbuffered) use_long_pieces();
+  }
 
   // A block of the batch: one row of the parameters' sums.
   void backward_block(int64_t chunk) {
@@ -259,8 +270,11 @@ struct ChannelsLastBackward : ChannelsLastPass {
   }
 
   void finish() {
+    const int64_t of_sums = joined;
+    if (is_unbuffered) joined = pixels_of_long_row();
     for_tiles([&](int64_t first, int64_t n) {
-      if (groups * group > kTile) set_statistics(first, n);  // else they are still there
+      // Else they are still there.
+      if (groups * group > kTile || joined != of_sums) set_statistics(first, n);
       set_means(first, n);
       for_pieces(first, n, [&](const RowPiece& piece) {
         PieceRows<const char> from_x, from_p;
@@ -273,6 +287,7 @@ struct ChannelsLastBackward : ChannelsLastPass {
         if (to.is_own) store(Norm::kDx, piece, norm.accumulate, p);
       });
     });
+    joined = of_sums;
   }
 };
 

@@ -16,7 +16,8 @@ constexpr int64_t kRowPiece = kPiece / kColumnRows;  // elements of a row that g
 constexpr int64_t kFewChannels = 64;                 // below, pixels are joined
 constexpr int64_t kLeastColumns = 16;                // of a task: a cache line of float
 constexpr int64_t kTasksPerPartition = 4;            // where examples are cut
-constexpr int64_t kEven = 16;                        // a row of joined pixels is best a multiple of
+constexpr int64_t kRowsWorthJoining = 32;  // so many times coefficients are used, at least
+constexpr int64_t kEven = 16;              // a row of joined pixels is best a multiple of
 
 // `rows` rows of n elements: those from `column` on of rows that follow each other, or where
 // pixels are joined, so many pixels each.
@@ -47,7 +48,8 @@ struct ChannelsLastPass {
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const ChannelsLastKernels& kernels;
   const int64_t channels, group, pixels;
-  const int64_t joined;  // pixels of a row; 1: rows are pieces of pixels
+  int64_t joined;                    // pixels of a row; 1: rows are pieces of pixels,
+  int64_t most_columns = kRowPiece;  // of at most so many columns
   // Rows are mapped one after the other: the hardware's prefetcher is needed, which does not follow
   // eight. 16 bits lie in a buffer, or go one by one anyway.
   const bool goes_apart;
@@ -83,6 +85,17 @@ struct ChannelsLastPass {
     if (channels >= kFewChannels) return 1;
     const int64_t most = kRowPiece / channels, even = kEven / std::gcd(kEven, channels);
     return most < even ? most : most / even * even;
+  }
+
+  // Rows need not fit the buffers: none is used. Longer ones are faster.
+  void use_long_pieces() { most_columns = kTile; }
+
+  // Pixels of a row where, besides, each element is mapped by itself: no order depends on it. Only
+  // 16 bits gain.
+  int64_t pixels_of_long_row() const {
+    const bool is_whole = groups == norm.groups && s.item < s.compute_item;
+    const int64_t most = std::min(kTile / channels, pixels / kRowsWorthJoining);
+    return is_whole ? std::max(joined, most) : joined;
   }
 
   // Visits the tasks of one partition, of `outer` examples or blocks of them.
@@ -127,9 +140,9 @@ struct ChannelsLastPass {
       return;
     }
     for (int64_t r = 0; r < pixels; r += kColumnRows)
-      for (int64_t column = first; column < first + n; column += kRowPiece)
+      for (int64_t column = first; column < first + n; column += most_columns)
         visit(RowPiece{r, std::min(kColumnRows, pixels - r), column,
-                       std::min(kRowPiece, first + n - column)});
+                       std::min(most_columns, first + n - column)});
   }
 
   // Whether the rows of a piece are whole pixels, which follow each other.
