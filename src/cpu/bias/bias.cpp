@@ -41,20 +41,16 @@ struct BiasChunks : Chunks {
   const bool has_residual = s.data[BiasAct::kResidual];
   // What 16 bits need to be converted in registers, where they lie in one piece; else they pass
   // through buffers.
-  const bool may_convert = s.item < s.compute_item && !has_residual && !plan.accumulate;
-
-  bool is_converted_in_registers() const {
-    bool is = may_convert;
-    for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut}) is &= !s.data[k] || reader.stored(k);
-    return is;
-  }
+  const bool may_convert = s.item < s.compute_item && !has_residual && !plan.accumulate &&
+                           s.kernels->bias->forward[act.activation][s.dtype];
 };
 
 struct BiasForward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute() {
-    const bool is_stored = is_converted_in_registers();
+    const bool is_stored =
+        may_convert && reader.stored(BiasAct::kX) && reader.stored(BiasAct::kOut);
     const char* from = is_stored ? reader.stored(BiasAct::kX) : reader.load(BiasAct::kX, x);
     char* to = is_stored ? reader.stored(BiasAct::kOut) : reader.target(BiasAct::kOut, z, false);
     if (has_residual) {
@@ -81,18 +77,13 @@ struct BiasBackward : BiasChunks {
 
   void compute(int64_t phase, double* const* lanes) {
     if (act.copies) return copy(phase, lanes);
-    // Without lanes, what is added up later must not be rounded.
-    const bool is_stored = lanes && is_converted_in_registers();
-    const char* gradient = is_stored ? reader.stored(BiasAct::kDy) : reader.load(BiasAct::kDy, dy);
-    char* to = is_stored ? reader.stored(BiasAct::kOut)
-                         : reader.target(BiasAct::kOut, product, plan.accumulate);
+    const char* gradient = reader.load(BiasAct::kDy, dy);
+    char* to = reader.target(BiasAct::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
-      const char* from = act.activation == k_identity ? gradient
-                         : is_stored                  ? reader.stored(BiasAct::kX)
-                                                      : reader.load(BiasAct::kX, x);
+      const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
       const Bias b = bias_of_chunk();
-      s.kernels->bias->backward[act.activation][is_stored ? s.dtype : s.compute_dtype](
+      s.kernels->bias->backward[act.activation][plan.is_double](
           gradient, from, b.at, b.period, to, count, gradient == dy ? 0 : ahead, act.parameters,
           phase, lanes ? *lanes : nullptr);
     } else {

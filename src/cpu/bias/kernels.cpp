@@ -40,6 +40,24 @@ FASTACT_HD int64_t for_groups(int64_t i, int64_t n, Biases<C>* biases, Group gro
   return i;
 }
 
+// y OUT = f(x IN + bias IN), of m <= kLanes elements.
+template <class T, class C, class Activation>
+FASTACT_HD void activate(const Activation& a, const T* x, const C* bias, T* y, int64_t m) {
+  Wide<T, kLanes> of_x, of_y;
+  const C* terms = of_x.read(x, m);
+  C* made = of_y.to(y);
+#pragma omp simd
+  for (int64_t k = 0; k < m; ++k) made[k] = a.forward(terms[k] + bias[k]);
+  of_y.finish(y, m);
+}
+
+// The same of fewer than kLanes. A function of its own: it is called once.
+template <class T, class C, class Activation>
+__attribute__((noinline)) void activate_some(const Activation& a, const T* x, const C* bias, T* y,
+                                             int64_t m) {
+  activate(a, x, bias, y, m);
+}
+
 template <class T, template <class, bool> class A>
 void forward(const char* from, const char* bias, int64_t period, char* to, int64_t n, int64_t ahead,
              const double* parameters) {
@@ -48,23 +66,15 @@ void forward(const char* from, const char* bias, int64_t period, char* to, int64
   const T* x = reinterpret_cast<const T*>(from);
   T* y = reinterpret_cast<T*>(to);
   Biases<C> biases(bias, period);
-  const auto group = [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
-    Wide<T, kLanes> of_x, of_y;
-    const C* terms = of_x.read(x + i, m);
-    C* made = of_y.to(y + i);
-#pragma omp simd
-    for (int64_t k = 0; k < m; ++k) made[k] = a.forward(terms[k] + b[k]);
-    of_y.finish(y + i, m);
-  };
   const int64_t whole =
       for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
         if (ahead != 0) {
           prefetch(x + i, ahead);
           prefetch(y + i, ahead);
         }
-        group(i, m, b);
+        activate(a, x + i, b, y + i, m);
       });
-  if (whole < n) group(whole, n - whole, biases.here());
+  if (whole < n) activate_some(a, x + whole, biases.here(), y + whole, n - whole);
 }
 
 // dx OUT = dy IN f'(x IN + bias IN), of m <= kLanes elements; returns it before it was rounded.
@@ -80,8 +90,8 @@ FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const
   return made;
 }
 
-// The same of fewer than kLanes, added to the sums, if there are any. A function of its own: there
-// are several of its calls, and none is in a loop.
+// The same of fewer than kLanes, added to the sums, if there are any. A function of its own: none
+// of its calls is in a loop over elements.
 template <class T, class C, class Activation>
 __attribute__((noinline)) void some_gradient(const Activation& a, const T* dy, const T* x,
                                              const C* bias, T* dx, int64_t m, double* sums) {
@@ -163,11 +173,18 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
                   reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
 }
 
-#define FASTACT_FORWARD(name, A) \
-  {forward<f16, A>, forward<bf16, A>, forward<float, A>, forward<double, A>},
-#define FASTACT_BACKWARD(name, A) \
-  {backward<f16, A>, backward<bf16, A>, backward<float, A>, backward<double, A>},
-#define FASTACT_BACKWARD_ROWS(name, A) {backward_rows<f16, A>, backward_rows<bf16, A>},
+// Where a conversion is many instructions, it is not worth a copy of them in each kernel.
+#if defined(__F16C__) || defined(__aarch64__)
+#define FASTACT_OF_HALF(f) f
+#else
+#define FASTACT_OF_HALF(f) nullptr
+#endif
+#define FASTACT_FORWARD(name, A)                                                               \
+  {FASTACT_OF_HALF((forward<f16, A>)), FASTACT_OF_HALF((forward<bf16, A>)), forward<float, A>, \
+   forward<double, A>},
+#define FASTACT_BACKWARD(name, A) {backward<float, A>, backward<double, A>},
+#define FASTACT_BACKWARD_ROWS(name, A) \
+  {FASTACT_OF_HALF((backward_rows<f16, A>)), FASTACT_OF_HALF((backward_rows<bf16, A>))},
 
 }  // namespace
 

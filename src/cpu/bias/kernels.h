@@ -1,6 +1,7 @@
 // The kernels of bias_act, compiled once per instruction set: the activation of a sum, and the same
-// backward with the sum of its results, in one loop each. 16 bits are converted in registers; what
-// is strided passes through buffers (core/chunk_reader.h), in the compute type.
+// backward with the sum of its results, in one loop each. 16 bits are converted in registers,
+// forward and where backward takes several rows; else, and where arrays are strided, they pass
+// through buffers (core/chunk_reader.h).
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,19 @@ namespace fastact {
 // channel and rows of a tile end before the hardware's own prefetcher has followed them. 0: nothing
 // is prefetched.
 struct BiasKernels {
-  // y OUT = f(x IN + bias IN)
+  // y OUT = f(x IN + bias IN). Null: of 16 bits, where conversions take many instructions.
   void (*forward[kActivations][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
                                          int64_t n, int64_t ahead, const double* parameters);
 
-  // dx OUT = dy IN f'(x IN + bias IN). lanes IN/OUT (kLanes): dx is added to them, the first onto
-  // lane `phase` (reductions/kernels.h); null: it is not.
-  void (*backward[kActivations][kDTypes])(const char* dy, const char* x, const char* bias,
-                                          int64_t period, char* dx, int64_t n, int64_t ahead,
-                                          const double* parameters, int64_t phase, double* lanes);
+  // dx OUT = dy IN f'(x IN + bias IN), of float and of double. lanes IN/OUT (kLanes): dx is added
+  // to them, the first onto lane `phase` (reductions/kernels.h); null: it is not.
+  void (*backward[kActivations][2])(const char* dy, const char* x, const char* bias, int64_t period,
+                                    char* dx, int64_t n, int64_t ahead, const double* parameters,
+                                    int64_t phase, double* lanes);
 
-  // Of 16 bits: dx OUT as above, of several rows of one lane, with the bias IN (n); lane IN/OUT
-  // (n): the rows are added to it, one after the other. fresh: it is written, not read.
+  // Of 16 bits, or null as above: dx OUT as above, of several rows of one lane, with the bias IN
+  // (n); lane IN/OUT (n): the rows are added to it, one after the other. fresh: it is written, not
+  // read.
   void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
                                          const double* parameters, double* lane, bool fresh);
