@@ -55,6 +55,11 @@ class Instruction(NamedTuple):
     def jumps(self) -> bool:
         return self.name.startswith("j")
 
+    @property
+    def branches(self) -> bool:
+        """Jumps or not; a turned loop leaves by a branch, and goes back by a jump after it."""
+        return self.jumps and self.name != "jmp"
+
     def moves_vectors(self, register: str) -> bool:
         """Whether it reads or writes memory by whole vectors."""
         return (
@@ -213,7 +218,7 @@ def problems(code: Code, entry: int, isa: str) -> list[str]:
             for one in innermost(part, loop):
                 if not any(code[a].moves_vectors(register) for a in one):
                     found.append(f"a loop of {len(one)} instructions without {register}")
-                elif sum(code[a].jumps for a in one) > 1:
+                elif sum(code[a].branches for a in one) > 1:
                     found.append("a branch in the innermost loop")
     return found if main_loops else [f"no loop over {register}"]
 
