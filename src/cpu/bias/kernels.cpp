@@ -173,8 +173,8 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
                   reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
 }
 
-// Where a conversion is many instructions, it is not worth a copy of them in each kernel.
-#if defined(__F16C__) || defined(__aarch64__)
+// Elsewhere a conversion is more instructions, of which each kernel would have copies.
+#if defined(__AVX512F__)
 #define FASTACT_OF_HALF(f) f
 #else
 #define FASTACT_OF_HALF(f) nullptr

@@ -19,7 +19,7 @@ namespace fastact {
 // channel and rows of a tile end before the hardware's own prefetcher has followed them. 0: nothing
 // is prefetched.
 struct BiasKernels {
-  // y OUT = f(x IN + bias IN). Null: of 16 bits, where conversions take many instructions.
+  // y OUT = f(x IN + bias IN). Null: of 16 bits, without AVX-512.
   void (*forward[kActivations][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
                                          int64_t n, int64_t ahead, const double* parameters);
 
