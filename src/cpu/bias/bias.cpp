@@ -49,10 +49,13 @@ struct BiasForward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute() {
-    const bool is_stored =
-        may_convert && reader.stored(BiasAct::kX) && reader.stored(BiasAct::kOut);
-    const char* from = is_stored ? reader.stored(BiasAct::kX) : reader.load(BiasAct::kX, x);
-    char* to = is_stored ? reader.stored(BiasAct::kOut) : reader.target(BiasAct::kOut, z, false);
+    const char* from = reader.stored(BiasAct::kX);
+    char* to = reader.stored(BiasAct::kOut);
+    const bool is_stored = may_convert && from && to;
+    if (!is_stored) {
+      from = reader.load(BiasAct::kX, x);
+      to = reader.target(BiasAct::kOut, z, false);
+    }
     if (has_residual) {
       add_all(from, to);
       char* const operands[] = {to, to};

@@ -51,7 +51,7 @@ FASTACT_HD void activate(const Activation& a, const T* x, const C* bias, T* y, i
   of_y.finish(y, m);
 }
 
-// The same of fewer than kLanes. A function of its own: it is called once.
+// The same of fewer than kLanes. Not inlined: it would be a second copy of the loop's body.
 template <class T, class C, class Activation>
 __attribute__((noinline)) void activate_some(const Activation& a, const T* x, const C* bias, T* y,
                                              int64_t m) {
@@ -90,8 +90,7 @@ FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const
   return made;
 }
 
-// The same of fewer than kLanes, added to the sums, if there are any. A function of its own: none
-// of its calls is in a loop over elements.
+// The same of fewer than kLanes, added to the sums, if there are any. Not inlined either.
 template <class T, class C, class Activation>
 __attribute__((noinline)) void some_gradient(const Activation& a, const T* dy, const T* x,
                                              const C* bias, T* dx, int64_t m, double* sums) {

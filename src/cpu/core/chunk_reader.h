@@ -74,8 +74,7 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
   }
 }
 
-// Of whole cache lines: a plan lies on the stack of one thread, and others read it all the time.
-struct alignas(64) StridedOperands {
+struct StridedOperands {
   const ConvertKernels* kernels;
   int count;
   int dtype, compute_dtype;        // of the first operand

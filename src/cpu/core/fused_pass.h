@@ -246,9 +246,10 @@ struct SummingPass : Op, BlockSource {
   // A tile of columns in which the op itself adds up several rows of a lane.
   void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     if constexpr (Op::kTakesRows) {
-      for (int64_t done = 0; done < terms; done += kMostRows * kLanes)
-        for (int64_t j = 0; j < std::min<int64_t>(terms - done, kLanes); ++j) {
-          const int64_t lane = turned(j, std::min<int64_t>(terms - done, kLanes), first);
+      for (int64_t done = 0; done < terms; done += kMostRows * kLanes) {
+        const int64_t lane_count = std::min<int64_t>(terms - done, kLanes);
+        for (int64_t j = 0; j < lane_count; ++j) {
+          const int64_t lane = turned(j, lane_count, first);
           int64_t rows[kMostRows], row_count = 0;
           for (int64_t i = done + lane; i < terms && row_count < kMostRows; i += kLanes)
             rows[row_count++] = term + i;
@@ -256,6 +257,7 @@ struct SummingPass : Op, BlockSource {
           for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + lane * n;
           Op::compute_rows(rows, row_count, first, n, to, done == 0);
         }
+      }
     }
   }
 

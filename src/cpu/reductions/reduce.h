@@ -56,8 +56,7 @@ constexpr int64_t kBlocksAhead = 128;       // blocks of long rows in one call, 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
-// Of whole cache lines: a plan lies on the stack of one thread, and others read it all the time.
-struct alignas(64) Reducer {
+struct Reducer {
   enum Layout { kRows, kColumns, kNarrow, kSpread };
 
   const ReduceTable* table;

@@ -83,7 +83,10 @@ struct ChannelsLastPass {
 
   static int64_t pixels_of_row(int64_t channels) {
     if (channels >= kFewChannels) return 1;
-    const int64_t most = kRowPiece / channels, even = kEven / std::gcd(kEven, channels);
+    return even_pixels(channels, kRowPiece / channels);
+  }
+  static int64_t even_pixels(int64_t channels, int64_t most) {
+    const int64_t even = kEven / std::gcd(kEven, channels);
     return most < even ? most : most / even * even;
   }
 
@@ -95,7 +98,7 @@ struct ChannelsLastPass {
   int64_t pixels_of_long_row() const {
     const bool is_whole = groups == norm.groups && s.item < s.compute_item;
     const int64_t most = std::min(kTile / channels, pixels / kRowsWorthJoining);
-    return is_whole ? std::max(joined, most) : joined;
+    return is_whole ? std::max(joined, even_pixels(channels, most)) : joined;
   }
 
   // Visits the tasks of one partition, of `outer` examples or blocks of them.
