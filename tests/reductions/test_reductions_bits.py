@@ -40,6 +40,45 @@ def test_threads_and_instruction_sets(op, dtype, shape, axes):
         _cpu.select_isa(chosen)
 
 
+def close_to_halves(count: int, rng: np.random.Generator, n: int) -> np.ndarray:
+    """Numbers whose quotients by `count` are as close as can be to the middle of two numbers.
+
+    With m odd, of 54 bits, a middle is m times a power of two. A number s has a quotient 1/count
+    off where s 2^j = m count +- 1 for an odd count: where m is -+ 1/count modulo 2^j.
+    """
+    odd = count // (count & -count)
+    j = odd.bit_length() + 1  # s has at most 53 bits
+    found = []
+    for _ in range(n):
+        rest = int(rng.choice([-1, 1]))
+        m = (int(rng.integers(2**53, 2**54)) >> j << j) + -rest * pow(odd, -1, 2**j) % 2**j
+        found.append((m * odd + rest) // 2**j)
+        assert m % 2 == 1
+        assert found[-1] < 2**53
+        assert (m * odd + rest) % 2**j == 0
+    return np.array(found, np.float64)
+
+
+# Counts: small, of an image's pixels, a prime, and one whose reciprocal is all ones but the last bit.
+@pytest.mark.parametrize("count", [3, 5, 7, 10, 49, 97, 3136, 6361])
+@pytest.mark.parametrize(
+    "special",
+    [[], [0.0, -0.0], [5e-324, -2.0**-1030], [2.0**-900, 2.0**-901], [2.0**900, 2.0**1000],
+     [math.inf, -math.inf, math.nan]],
+    ids=["ordinary", "zeros", "subnormal", "small", "large", "none of them a number"],
+)  # fmt: skip
+def test_a_mean_is_the_sum_over_the_count(count, special, isa):
+    """As a division rounds, which is not how it is computed where numbers are of usual size."""
+    rng = np.random.default_rng(count)
+    sums = rng.standard_normal(1000) * 2.0 ** rng.integers(-890, 890, 1000)
+    values = np.concatenate([sums, special, close_to_halves(count, rng, 1000)])
+    x = np.full((count, values.size), -0.0)  # which adds nothing, not to -0 either
+    x[-1] = values
+    expected = fa.sum(x, axis=0) / count
+    assert_same_bits(fa.mean(x, axis=0), expected)
+    assert_same_bits(fa.mean(np.ascontiguousarray(x.T), axis=1), expected)
+
+
 # Lines of a channel's terms: too short to be carried on (63), the shortest (64), lanes that begin
 # anywhere (65) or at a vector (196), a block exactly, ends of blocks amid lines (3136), lines of
 # more than the eight blocks that are read at once; channels: few, and more than the 64 at once.

@@ -184,6 +184,9 @@ struct ReduceTable {
   // x IN/OUT (n): what is no number becomes 0.
   void (*make_finite)(double* x, int64_t n);
 
+  // x IN/OUT (n) /= divisor, which is a count.
+  void (*divide)(double* x, double divisor, int64_t n);
+
   const WeightingKernels* weighting;
 
   // mean, m2 OUT (one): of a whole row of n contiguous terms.

@@ -124,8 +124,9 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
 
 // Sums over the divisor.
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  for (int64_t i = 0; i < n; ++i)
-    all.values[i] = quotient(all.values[i], all.errors ? all.errors[i] : 0.0, r.divisor);
+  for (int64_t i = 0; i < n && all.errors; ++i)
+    if (all.errors[i] != 0) all.values[i] += all.errors[i];
+  r.table->divide(all.values, r.divisor, n);
   store_sums(r, first, n, all.values, nullptr);
 }
 
