@@ -4,6 +4,7 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 """
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -140,6 +141,19 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
     _cpu.select_isa(request.param)
     yield FRAMEWORKS[0]
     _cpu.select_isa(before)
+
+
+@pytest.fixture(autouse=True)
+def _threads_are_given_back() -> Iterator[None]:
+    """A test that sets torch's threads, as benchmarks do, sets those of the OpenMP runtime.
+
+    That is ours too, where both load the same one: all tests after it would run on so many.
+    """
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    yield
+    if torch and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -96,6 +96,24 @@ def test_output_keeps_the_order(op, dtype):
 
 
 @by_representatives
+def test_a_repeated_axis_keeps_its_place(op):
+    """As in results of NumPy's ufuncs, and of torch, by which traced code knows the strides."""
+    import torch
+
+    base = np.zeros((5, 4, 3), np.float32)
+    for axes in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        for at in range(4):
+            x = np.expand_dims(base.transpose(axes), at)
+            x = np.broadcast_to(x, tuple(2 if i == at else n for i, n in enumerate(x.shape)))
+            tensor = torch.from_numpy(base).permute(axes).unsqueeze(at).expand(x.shape)
+            assert op(tensor).stride() == torch.tanh(tensor).stride()
+            assert op(tensor).stride() == op(tensor.to("meta")).stride()
+            if axes == (0, 1, 2) or at in (0, 3):  # NumPy moves one amid transposed axes
+                assert op(x).strides == np.tanh(x).strides
+    assert fa.layer_norm(x).strides == op(x).strides
+
+
+@by_representatives
 def test_torch_output_keeps_channels_last(op):
     import torch
 

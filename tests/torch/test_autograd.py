@@ -82,11 +82,13 @@ def frames_of(call: Any) -> int:
     for _ in range(3):
         call()
     entered = []
+    gc.disable()  # a collection calls what others have registered for it
     sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return len(entered)
 
 

@@ -517,7 +517,7 @@ cdef class View:
 
     @property
     def order(self):
-        """The axes from the largest stride to the smallest."""
+        """The axes from the largest stride to the smallest; those of stride 0 in their places."""
         cdef int axes[kMaxAxes]
         axes_in_order(self, axes)
         cdef list found = []
@@ -538,14 +538,24 @@ cdef class View:
 
 
 cdef void axes_in_order(View like, int* order) noexcept:
-    """The axes by falling stride; equal ones keep their order."""
-    cdef int i, j
+    """The axes by falling stride; equal ones keep their order.
+
+    One of stride 0, along which an array repeats itself, keeps its place, as in results of NumPy's
+    ufuncs and of torch.
+    """
+    cdef int i, j, at
+    cdef int64_t outer, inner
     for i in range(like.operand.ndim):
-        j = i
-        while j > 0 and abs(like.strides_[order[j - 1]]) < abs(like.strides_[i]):
-            order[j] = order[j - 1]
-            j -= 1
-        order[j] = i
+        order[i] = i
+        at = i
+        for j in range(i - 1, -1, -1):
+            outer, inner = abs(like.strides_[order[j]]), abs(like.strides_[order[at]])
+            if outer == 0 or inner == 0:
+                continue
+            if outer >= inner:
+                break
+            order[j], order[at] = order[at], order[j]
+            at = j
 
 
 cdef cpp_bool read_view(void* given, ViewContent* content) noexcept:

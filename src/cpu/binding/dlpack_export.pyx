@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef void kept_order_strides(View like, int64_t* strides) noexcept:
-    """Element strides without gaps, axes in the order of `like`'s strides (NumPy's order="K")."""
+    """Element strides without gaps, axes in the order of `like`'s strides (axes_in_order)."""
     cdef int order[kMaxAxes]
     cdef int i
     cdef int64_t step = 1
