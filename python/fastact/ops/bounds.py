@@ -155,11 +155,6 @@ class Bounds:
         error = self.before_rounding(exact, dtype, on_gpu)
         return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
 
-    def allowed_derivative(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of f'(x): of backward for a dy of 1."""
-        error = self.slope_before_rounding(exact, dtype, on_gpu)
-        return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
-
     def allowed_gradient(self, dy: Any, derivative: Any, dtype: Any, on_gpu: bool = False) -> Any:
         """Of dy f'(x), which is one product more."""
         u = unit_roundoff(dtype)
