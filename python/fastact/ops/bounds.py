@@ -1,9 +1,9 @@
 """Stated accuracy: the constants, and the absolute errors that they allow.
 
-What an op says of its accuracy is a bounds object, `op.bounds`. The docstrings are rendered from
-its constants, and `python -m fastact check`, the tests and the fuzzer ask its functions,
-elementwise, how far a result may be from an exact value: nobody else multiplies a tolerance. The
-exact values are an oracle's, whose own error is no part of this.
+What an op says of its accuracy is a bounds object, `op.bounds`. The docstrings repeat its constants
+in words, to which tests/ops/test_bounds.py holds them, and `python -m fastact check`, the tests and
+the fuzzer ask its functions, elementwise, how far a result may be from an exact value: nobody else
+multiplies a tolerance. The exact values are an oracle's, whose own error is no part of this.
 
 Everywhere u is the unit roundoff of the type that a dtype is computed in (2^-24; float64: 2^-53),
 and what is allowed of a result includes its last rounding to the dtype. Left out are results that
@@ -14,7 +14,6 @@ it is multiplied by afterwards.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -77,12 +76,6 @@ def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
     with np.errstate(all="ignore"):
         here = f(z)
         return np.maximum(np.abs(f(z + error) - here), np.abs(f(z - error) - here))
-
-
-def text(value: float) -> str:
-    """A constant as the docstrings write it: powers of two as such."""
-    fraction, exponent = math.frexp(value)
-    return f"2**{exponent - 1}" if fraction == 0.5 and not -2 < exponent < 8 else f"{value:g}"
 
 
 class Scaling(NamedTuple):
