@@ -462,7 +462,7 @@ class NormBounds:
     difference from the mean, the product that is taken away, that with rstd. Averages: 7 additions
     in the type that is computed in, the rest in double; 9 roundings of the factors, and what
     follows. Sums over units: 15 additions, and 3 roundings of the factors. The moments of float64:
-    src/cpu/reductions/moment_kernels.h has 71 u of the mean distance from the mean, and 212 u of
+    src/cpu/reductions/kernels.h has 71 u of the mean distance from the mean, and 212 u of
     m2, of which rstd has the half; far from 0 a block's mean and that of all are rounded, u |mean|
     each, and m2 has 4 u of |mean| / std.
     """
