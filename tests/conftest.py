@@ -5,7 +5,7 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -111,6 +111,24 @@ def _chosen(item: Any) -> set[tuple[Any, ...]]:
 
 
 ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
+#: Those with a fused multiply-add, which return the same bits. An install from source has one of
+#: them unless it builds all: a test that compares them is skipped there, lest it compare nothing.
+FUSED_ISAS = [isa for isa in ISAS if isa not in ("v2", "baseline")]
+needs_two_fused_isas = pytest.mark.skipif(
+    len(FUSED_ISAS) < 2, reason="needs AVX2 and AVX-512 to compare: FASTACT_BUILD_ISAS=ALL"
+)
+
+
+def on_fused_isas(call: Callable[[], Any]) -> list[Any]:
+    """What a call gives on each of them."""
+    before, found = _cpu.isa(), []
+    try:
+        for isa in FUSED_ISAS:
+            _cpu.select_isa(isa)
+            found.append(call())
+    finally:
+        _cpu.select_isa(before)
+    return found
 
 
 @pytest.fixture(params=DTYPES.values(), ids=DTYPES.keys())

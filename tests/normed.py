@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, on_fused_isas
 from devices import Framework
 
 import fastact as fa
-from fastact import _cpu
 from fastact.check import reference
 from fastact.check.norm_rows import NormOracle, Rows, Traits, default, rows_of, traits
 
@@ -258,16 +257,9 @@ def assert_all_same_bits(actual: list[Any], expected: list[Any]) -> None:
 
 def assert_same_on_fused_isas(arrays: Arrays) -> None:
     """The same bits on every instruction set that has a fused multiply-add."""
-    before, found = _cpu.isa(), []
-    try:
-        for isa in _cpu.supported_isas():
-            if isa != "v2":
-                _cpu.select_isa(isa)
-                found.append(everything(arrays, activation="mish"))
-    finally:
-        _cpu.select_isa(before)
-    for other in found[1:]:
-        assert_all_same_bits(other, found[0])
+    first, *others = on_fused_isas(lambda: everything(arrays, activation="mish"))
+    for other in others:
+        assert_all_same_bits(other, first)
 
 
 def assert_in_place(arrays: Arrays, name: str) -> None:

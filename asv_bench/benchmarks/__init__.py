@@ -1,1 +1,1 @@
-"""Benchmarks for asv: one module a family, as in the package. See asv_bench/README.md."""
+"""Benchmarks for asv, by family; `samples` has those without a module. See asv_bench/README.md."""

@@ -318,7 +318,7 @@ def test_flush_to_zero_is_nobodys_business(op):
     assert_same_bits(tiny * np.float32(0.5), before)
 
 
-# name in math.h: the exact function, and its range in float32 and float64
+# name in elementary.h: the exact function, and its range in float32 and float64
 ELEMENTARY = {
     "exp": (mpmath.exp, (-87, 88), (-708, 709)),
     "expm1": (mpmath.expm1, (-87, 88), (-708, 709)),
@@ -344,7 +344,7 @@ def elementary_cases(name: str) -> list[tuple[np.ndarray, Exact]]:
 
 
 @pytest.mark.parametrize("name", ELEMENTARY)
-def test_math_h(name, isa):
+def test_elementary_functions(name, isa):
     assert set(ELEMENTARY) == set(_cpu.elementary_bounds())
     for x, exact in elementary_cases(name):
         y = np.empty_like(x)
@@ -355,7 +355,7 @@ def test_math_h(name, isa):
 
 
 def test_the_lists_agree():
-    """The struct list of activations.h, the registry and the oracle name the same activations."""
+    """The struct lists of the kernels, the registry and the oracle name the same activations."""
     names = {op.name for op in ACTIVATIONS}
     structs = {"identity"}.union(*(op.natives for op in ACTIVATIONS))
     for native in filter(None, (find_spec("fastact._cuda"), find_spec("fastact._cuda_emulated"))):

@@ -1,11 +1,9 @@
 """The same bits for any number of threads, on AVX2 and AVX-512, wherever an element stands."""
 
 import numpy as np
-import pytest
-from conftest import assert_same_bits, sample
+from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas, sample
 
 import fastact as fa
-from fastact import _cpu
 
 # Past several blocks of 4096 elements and several threads' worth, and no multiple of anything.
 SIZE = 300_007
@@ -27,20 +25,13 @@ def test_threads(op, dtype):
                 assert_same_bits(actual, one)
 
 
-@pytest.mark.skipif(
-    not {"v3", "v4"} <= set(_cpu.supported_isas()), reason="needs AVX2 and AVX-512 to compare"
-)
-def test_avx2_and_avx512(op, dtype):
+@needs_two_fused_isas
+def test_avx2_and_avx512_have_the_same_bits(op, dtype):
     x, dy = sample(dtype, SIZE), sample(dtype, SIZE, seed=1)
-    chosen = _cpu.isa()
-    try:
-        _cpu.select_isa("v3")
-        expected = results(op, x, dy)
-        _cpu.select_isa("v4")
-        for actual, other in zip(results(op, x, dy), expected, strict=True):
-            assert_same_bits(actual, other)
-    finally:
-        _cpu.select_isa(chosen)
+    expected, *others = on_fused_isas(lambda: results(op, x, dy))
+    for other in others:
+        for actual, one in zip(other, expected, strict=True):
+            assert_same_bits(actual, one)
 
 
 def test_offset_and_length(op, dtype, isa):

@@ -1,12 +1,19 @@
 """bias_act: the same bits whatever the layout and the threads, in place, and without memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from arrays import finite, ulp
 from biased import assert_sums, call, case, expected_dx, expected_forward, name_of_some, parts, wide
-from conftest import DTYPES, assert_agrees, assert_same_bits
+from conftest import (
+    DTYPES,
+    assert_agrees,
+    assert_same_bits,
+    needs_two_fused_isas,
+    on_fused_isas,
+)
 from devices import KERNELS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,29 +175,35 @@ def test_any_layout_on_devices(device, drawn, dtype_name, name):
     assert_sums(device.numpy(got[1]), dx, axis, dtype)
 
 
-@case
-def test_threads_and_instruction_sets(dtype, shape, axis):
+def mish_of(dtype: Any, shape: Any, axis: Any) -> Callable[[], tuple[Any, ...]]:
+    """A call, and its gradients."""
     dy, x, bias, r = parts(dtype, shape, axis)
-    chosen = _cpu.isa()
 
     def results() -> tuple[Any, ...]:
         y = fa.bias_act(x, bias, "mish", axis=axis, residual=r)
         return (y, *fa.bias_act.backward(dy, x, bias, r, "mish", axis=axis))
 
-    fused = None  # what every instruction set with a fused multiply-add gives
-    try:
-        for isa in _cpu.supported_isas():
-            _cpu.select_isa(isa)
-            with fa.num_threads(1):
-                expected = results()
-            if isa not in ("v2", "baseline"):
-                expected = fused = fused or expected
-            for n in (1, 2, 3, 7):
-                with fa.num_threads(n):
-                    for actual, same in zip(results(), expected, strict=True):
-                        assert_same_bits(actual, same)
-    finally:
-        _cpu.select_isa(chosen)
+    return results
+
+
+@case
+def test_same_bits_for_any_threads(isa, dtype, shape, axis):
+    results = mish_of(dtype, shape, axis)
+    with fa.num_threads(1):
+        expected = results()
+    for n in (1, 2, 3, 7):
+        with fa.num_threads(n):
+            for actual, same in zip(results(), expected, strict=True):
+                assert_same_bits(actual, same)
+
+
+@needs_two_fused_isas
+@case
+def test_avx2_and_avx512_have_the_same_bits(dtype, shape, axis):
+    expected, *others = on_fused_isas(mish_of(dtype, shape, axis))
+    for other in others:
+        for actual, same in zip(other, expected, strict=True):
+            assert_same_bits(actual, same)
 
 
 def test_without_workspace(many_threads):

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_same_bits, stores_past_the_caches
+from conftest import assert_same_bits, needs_two_fused_isas, stores_past_the_caches
 from normed import (
     Arrays,
     Setting,
@@ -51,6 +51,7 @@ def test_stores_past_the_caches_change_nothing(setting, dtype):
         assert_all_same_bits(everything(arrays), kept)
 
 
+@needs_two_fused_isas
 @pytest.mark.parametrize("setting", BIG, ids=str)
 def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
     assert_same_on_fused_isas(Arrays(setting, dtype))

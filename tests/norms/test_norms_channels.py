@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import DTYPES, assert_same_bits
+from conftest import DTYPES, assert_same_bits, needs_two_fused_isas
 from normed import (
     Arrays,
     Setting,
@@ -140,6 +140,7 @@ def test_threads_do_not_change_bits(setting, name, dtype):
         assert_all_same_bits(other, found[0])
 
 
+@needs_two_fused_isas
 @each_big
 def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
     assert_same_on_fused_isas(Arrays(setting, dtype))

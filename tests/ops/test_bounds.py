@@ -3,6 +3,7 @@
 Every result is judged by the bounds of its op and the oracle's own error, `reference.BUDGET`.
 """
 
+import math
 import re
 from typing import Any
 
@@ -28,7 +29,6 @@ from fastact.ops.bounds import (
     SoftmaxBounds,
     StatisticBounds,
     SumBounds,
-    text,
 )
 
 STATED = [op for op in fa.ops.values() if hasattr(op, "bounds")]
@@ -40,6 +40,12 @@ def shown(op: Any, entry: str = "") -> str:
     """A docstring as one line."""
     doc = (getattr(op, entry) if entry else op).__doc__
     return re.sub(r"\s+", " ", doc)
+
+
+def text(value: float) -> str:
+    """A constant as the docstrings write it: powers of two as such."""
+    fraction, exponent = math.frexp(value)
+    return f"2**{exponent - 1}" if fraction == 0.5 and not -2 < exponent < 8 else f"{value:g}"
 
 
 def constants(bounds: Any) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
 from devices import DTYPES, FRAMEWORKS, Framework, to_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from processes import peak
 from sums import case
 
 import fastact as fa
-from fastact import Moments, _cpu
+from fastact import Moments
 from fastact.check import reference
 
 OPS = [fa.mean_var, fa.moments]
@@ -90,21 +90,27 @@ def test_oracle_is_right():
             assert abs(sum((t - exact) ** 2 for t in terms) / m2[column] - 1) < 1e-13
 
 
-# Threads, layouts of the other axes and instruction sets with FMA: the same bits.
-@case
-def test_same_bits(dtype, shape, axes):
-    x = draw(dtype, shape)
-    results = []
-    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
-    for isa in isas or [_cpu.isa()]:
-        _cpu.select_isa(isa)
-        for threads in (1, 2, 5):
-            with fa.num_threads(threads):
-                results.append(fa.moments(x, axes))
-    _cpu.select_isa(_cpu.supported_isas()[-1])
+def assert_all_the_same(results: list[Moments]) -> None:
     for a, b in pairwise(results):
         assert_same_bits(a.mean, b.mean)
         assert_same_bits(a.m2, b.m2)
+
+
+@case
+def test_same_bits_for_any_threads(isa, dtype, shape, axes):
+    x = draw(dtype, shape)
+    results = []
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            results.append(fa.moments(x, axes))
+    assert_all_the_same(results)
+
+
+@needs_two_fused_isas
+@case
+def test_avx2_and_avx512_have_the_same_bits(dtype, shape, axes):
+    x = draw(dtype, shape)
+    assert_all_the_same(on_fused_isas(lambda: fa.moments(x, axes)))
 
 
 @pytest.mark.parametrize("terms", [1, 2, 7, 8, 9, 32, 33, 200, 2048, 2049, 300_000])

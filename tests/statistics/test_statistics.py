@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
 from devices import DTYPES, FRAMEWORKS, Framework
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,6 @@ from processes import peak
 from sums import case
 
 import fastact as fa
-from fastact import _cpu
 from fastact.check import reference
 from fastact.check.statistics import error, with_gaps
 
@@ -119,20 +118,24 @@ def test_any_layout(data, name, op):
     close(op, x, axes)
 
 
-# Threads and instruction sets with FMA: the same bits.
 @case
 @each_skipping
-def test_same_bits(op, dtype, shape, axes):
+def test_same_bits_for_any_threads(isa, op, dtype, shape, axes):
     x = draw(op, dtype, shape)
     results = []
-    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
-    for isa in isas or [_cpu.isa()]:
-        _cpu.select_isa(isa)
-        for threads in (1, 2, 5):
-            with fa.num_threads(threads):
-                results.append(op(x, axes))
-    _cpu.select_isa(_cpu.supported_isas()[-1])
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            results.append(op(x, axes))
     for a, b in pairwise(results):
+        assert_same_bits(a, b)
+
+
+@needs_two_fused_isas
+@case
+@each_skipping
+def test_avx2_and_avx512_have_the_same_bits(op, dtype, shape, axes):
+    x = draw(op, dtype, shape)
+    for a, b in pairwise(on_fused_isas(lambda: op(x, axes))):
         assert_same_bits(a, b)
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
 from devices import DTYPES, FRAMEWORKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from processes import peak
 from sums import case
 
 import fastact as fa
-from fastact import Moments, _cpu
+from fastact import Moments
 from fastact.check import reference
 from fastact.check.statistics import error
 
@@ -104,19 +104,24 @@ def test_any_layout(data, name, op, kind):
 
 @case
 @each_pair(*KINDS)
-def test_same_bits(op, dtype, shape, axes, kind):
-    """Threads, and instruction sets with FMA."""
+def test_same_bits_for_any_threads(isa, op, dtype, shape, axes, kind):
     x, made = draw(op, dtype, shape), weighting(op, dtype, shape, axes, kind)
     results = []
-    isas = [isa for isa in _cpu.supported_isas() if isa != "v2"]
-    for isa in isas or [_cpu.isa()]:
-        _cpu.select_isa(isa)
-        for threads in (1, 2, 5):
-            with fa.num_threads(threads):
-                results.append(op(x, axes, **made))
-    _cpu.select_isa(_cpu.supported_isas()[-1])
+    for threads in (1, 2, 5):
+        with fa.num_threads(threads):
+            results.append(op(x, axes, **made))
     for other in results[1:]:
         assert_same_bits(other, results[0])
+
+
+@needs_two_fused_isas
+@case
+@each_pair(*KINDS)
+def test_avx2_and_avx512_have_the_same_bits(op, dtype, shape, axes, kind):
+    x, made = draw(op, dtype, shape), weighting(op, dtype, shape, axes, kind)
+    first, *others = on_fused_isas(lambda: op(x, axes, **made))
+    for other in others:
+        assert_same_bits(other, first)
 
 
 @pytest.mark.parametrize("terms", [1, 2, 7, 31, 33, 255, 256, 2048, 2049, 70_000])

@@ -1,7 +1,8 @@
 """The accuracy check behind ``python -m fastact check``.
 
 Every op is compared with an oracle of higher precision on every instruction set that this CPU has,
-and held to the bounds that the op itself states. How is the matter of `_check_<family>`.
+and held to the bounds that the op itself states. How is the matter of a family's own module, its
+`CHECK`.
 """
 
 from __future__ import annotations

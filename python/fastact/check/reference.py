@@ -266,11 +266,6 @@ def forward_mp(name: str, x: float, **parameters: Any) -> Any:
     return _evaluate_mp(FORWARD[name], x, parameters)
 
 
-def derivative_mp(name: str, x: float, **parameters: Any) -> Any:
-    """f'(x) as an mpmath number, for any finite x."""
-    return _evaluate_mp(DERIVATIVE[name], x, parameters)
-
-
 def derivative_by_saved_mp(name: str, saved: float, **parameters: Any) -> Any:
     """`derivative_by_saved` as an mpmath number, for any finite x."""
     by_saved = {**DERIVATIVE, **DERIVATIVE_BY_VALUE}

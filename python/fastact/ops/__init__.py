@@ -1,1 +1,1 @@
-"""The ops: one module a family; `op` holds what all of them share."""
+"""The ops, by family: signatures in one module, the op object in another, `op` for all of them."""

@@ -1,9 +1,9 @@
 """Stated accuracy: the constants, and the absolute errors that they allow.
 
-What an op says of its accuracy is a bounds object, `op.bounds`. The docstrings are rendered from
-its constants, and `python -m fastact check`, the tests and the fuzzer ask its functions,
-elementwise, how far a result may be from an exact value: nobody else multiplies a tolerance. The
-exact values are an oracle's, whose own error is no part of this.
+What an op says of its accuracy is a bounds object, `op.bounds`. The docstrings repeat its constants
+in words, to which tests/ops/test_bounds.py holds them, and `python -m fastact check`, the tests and
+the fuzzer ask its functions, elementwise, how far a result may be from an exact value: nobody else
+multiplies a tolerance. The exact values are an oracle's, whose own error is no part of this.
 
 Everywhere u is the unit roundoff of the type that a dtype is computed in (2^-24; float64: 2^-53),
 and what is allowed of a result includes its last rounding to the dtype. Left out are results that
@@ -14,7 +14,6 @@ it is multiplied by afterwards.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -77,12 +76,6 @@ def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
     with np.errstate(all="ignore"):
         here = f(z)
         return np.maximum(np.abs(f(z + error) - here), np.abs(f(z - error) - here))
-
-
-def text(value: float) -> str:
-    """A constant as the docstrings write it: powers of two as such."""
-    fraction, exponent = math.frexp(value)
-    return f"2**{exponent - 1}" if fraction == 0.5 and not -2 < exponent < 8 else f"{value:g}"
 
 
 class Scaling(NamedTuple):
@@ -153,11 +146,6 @@ class Bounds:
     def allowed_forward(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
         """Of f(x)."""
         error = self.before_rounding(exact, dtype, on_gpu)
-        return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
-
-    def allowed_derivative(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of f'(x): of backward for a dy of 1."""
-        error = self.slope_before_rounding(exact, dtype, on_gpu)
         return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
 
     def allowed_gradient(self, dy: Any, derivative: Any, dtype: Any, on_gpu: bool = False) -> Any:
@@ -474,7 +462,7 @@ class NormBounds:
     difference from the mean, the product that is taken away, that with rstd. Averages: 7 additions
     in the type that is computed in, the rest in double; 9 roundings of the factors, and what
     follows. Sums over units: 15 additions, and 3 roundings of the factors. The moments of float64:
-    src/cpu/reductions/moment_kernels.h has 71 u of the mean distance from the mean, and 212 u of
+    src/cpu/reductions/kernels.h has 71 u of the mean distance from the mean, and 212 u of
     m2, of which rstd has the half; far from 0 a block's mean and that of all are rounded, u |mean|
     each, and m2 has 4 u of |mean| / std.
     """

@@ -2,7 +2,7 @@
 
 The statistics are computed in double by blocks of fixed size, whose means and squared deviations
 merge by Chan's formula; order, error bound and derivation are in
-`src/cpu/reductions/moment_kernels.h`.
+`src/cpu/reductions/kernels.h`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
 from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
 from .weighting import ALSO, ALSO_OF_X, UNWEIGHTED, Weighting, arrays_with_weights, weighting_of
 
-#: Their derivation is in src/cpu/reductions/moment_kernels.h.
+#: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
 

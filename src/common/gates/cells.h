@@ -14,8 +14,8 @@
 //   cell        the state beside h after the step
 //   hidden      h after the step
 //   back        d OUT: the gradients of what each of the saved gates added up, and of the state
-//   before gradient_of the number in d of each output of backward: of the gates, then of the
-//   recurrent
+//               before
+//   gradient_of the number in d of each output of backward: of the gates, then of the recurrent
 //               projection, then of the state
 //
 // C: the type that it is computed in. approximate: by a GPU's estimates (gates.h).

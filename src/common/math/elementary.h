@@ -1,7 +1,7 @@
 // Elementary functions without branches, for compilers to vectorise.
 //
-// Each states its range and its error bound; tests/test_math.py reads the bound from here, through
-// the module, and holds the function to it.
+// Each states its range and its error bound; tests/activations/test_accuracy.py reads the bound
+// from here, through the module, and holds the function to it.
 //
 // Arguments are clamped by integer minima: for a comparison of floats GCC 12 emits three mask
 // instructions (docs/design/activations.md).
