@@ -1,5 +1,7 @@
 """Norms have the same bits: for any threads, on AVX2 and AVX-512, in any batch."""
 
+from itertools import product
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -102,6 +104,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 # A buffer holds all 16-bit rows of a band, four, three, two, one; the last ones go piece by piece.
+# Where they are converted in registers: one chunk, a part of one, two, and more than that.
 @pytest.mark.parametrize("length", [1, 65, 1000, 1025, 2047, 4096, 4100])
 @pytest.mark.parametrize("op", [fa.layer_norm, fa.add_rms_norm], ids=lambda op: op.name)
 def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narrow, isa):
@@ -117,7 +120,7 @@ def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narro
     exact, *of_parameters = op.backward(dy.astype(np.float32), *wide, **wide_more)
     found, *parameters = op.backward(dy, *saved, **more)
     assert_same_bits(found, exact.astype(narrow))
-    if length <= 1024:  # of longer rows the bands are not as many
+    if length <= 1024 or length > 4096:  # of rows between, bands are not as many
         for own, of_float32 in zip(parameters, of_parameters, strict=True):
             assert_same_bits(own, of_float32.astype(own.dtype))
 
@@ -133,6 +136,39 @@ def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narro
     assert_same_bits(onto, (held.astype(np.float32) + exact).astype(narrow))
     place = LAYOUTS[layout](dy.copy())
     assert_same_bits(op.backward(place, *saved, **more, out=(place, *none))[0], found)
+
+
+# Spans a little longer than the shortest that is one, than registers hold (32), and than is worth a
+# call of its own (1024); rows of one chunk, of many, and of which fewer than eight go together.
+@pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [
+        *product(["group_norm", "instance_norm"], [(2, 6, n) for n in (33, 63, 96, 1000, 1025)]),
+        *product(["layer_norm", "rms_norm"], [(12, 33), (12, 1000), (11, 3136), (11, 50_001)]),
+    ],
+    ids=str,
+)
+def test_16_bits_are_float32_rounded(op, shape, layout, narrow, isa):
+    """Results, and the gradients of what is normalised by spans."""
+    setting = Setting(op, shape, groups=3 if op == "group_norm" else 0)
+    is_by_span = len(shape) == 3
+    rng = np.random.default_rng(0)
+    x, dy = (LAYOUTS[layout](rng.normal(size=shape).astype(narrow)) for _ in range(2))
+    weights = [rng.normal(size=shape[1]).astype(narrow) for _ in range(2)]
+    weights = weights[: 1 if op == "rms_norm" else 2]
+    call = fa.ops[op]
+    y, saved = call.forward(x, *setting.positional, *weights)
+    wide_x, *wide = (a.astype(np.float32) for a in (x, *weights))
+    exact, exact_saved = call.forward(wide_x, *setting.positional, *wide)
+    assert_same_bits(y, exact.astype(narrow))
+    place = LAYOUTS[layout](x.copy())
+    call(place, *setting.positional, *weights, out=place)
+    assert_same_bits(place, y)
+    if is_by_span:
+        exact_dx = call.backward(dy.astype(np.float32), *exact_saved)[0]
+        assert_same_bits(call.backward(dy, *saved)[0], exact_dx.astype(narrow))
 
 
 @pytest.mark.parametrize("shape", [(40, 77), (5, 2500), (2, 300_001)], ids=str)

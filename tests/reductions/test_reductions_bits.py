@@ -59,7 +59,7 @@ def close_to_halves(count: int, rng: np.random.Generator, n: int) -> np.ndarray:
     return np.array(found, np.float64)
 
 
-# Counts: small, of an image's pixels, a prime, and one whose reciprocal is all ones but the last bit.
+# Counts: small, of an image's pixels, and larger primes.
 @pytest.mark.parametrize("count", [3, 5, 7, 10, 49, 97, 3136, 6361])
 @pytest.mark.parametrize(
     "special",

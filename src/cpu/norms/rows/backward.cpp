@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kCachedBytes =
     8192 * sizeof(double);                  // bytes of p that pass 2 need not compute again
 constexpr int64_t kJoinedBytes = 16 << 10;  // of an operand of rows that share a buffer
-constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk
+constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk; of 16 bits, which need no
+constexpr int64_t kStoredPiece = kPiece;    // buffer, more
 constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes chunk by chunk
 constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
 constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
@@ -34,9 +35,12 @@ struct NormBackward : NormChunks {
   const StridedOperands& s;
   const int64_t band;
   const bool has_dx, has_sums;
+  const bool is_joined;  // whole rows pass through one buffer of each operand
+  const bool is_stored;  // all lies in 16 bits where it is read and written
+  const NormKernels& kernels;
+  const int64_t item;         // bytes of what these read and write
   const bool is_plain;        // p and x are arrays
-  const bool is_joined;       // whole rows pass through one buffer of each operand,
-  const int64_t rows_joined;  // so many together
+  const int64_t rows_joined;  // so many together, where they are joined
   const int64_t ahead;        // rows from one to the same position of those read next
   const bool is_direct;       // dx, to where it belongs
   const bool is_ready;        // the kernels find all of a row where a Band says
@@ -53,6 +57,7 @@ struct NormBackward : NormChunks {
   alignas(64) char joined_p[kJoinedBytes], joined_x[kJoinedBytes], joined_dx[kJoinedBytes];
   alignas(64) char joined_sums[2][kJoinedBytes];
   alignas(64) char of_band[2][kBandPiece * sizeof(double) + kCacheLine];
+  static_assert(kStoredPiece * sizeof(float) <= kBandPiece * sizeof(double));
   alignas(64) double spread[2][kBandPiece];
 
   explicit NormBackward(const Norm& a)
@@ -61,16 +66,19 @@ struct NormBackward : NormChunks {
         band(band_of(a)),
         has_dx(a.operands.data[Norm::kDx]),
         has_sums(a.partial),
-        is_plain(a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn]),
         is_joined(joins_rows(a)),
+        is_stored(are_stored(a)),
+        kernels(is_stored ? a.table->norm->kernels[s.dtype] : *a.kernels),
+        item(is_stored ? s.item : s.compute_item),
+        is_plain(is_plain_of(a)),
         rows_joined(is_joined ? std::clamp<int64_t>(kJoinedBytes / row_bytes(), 1, band) : 0),
         ahead(has_shared_parameters() ? 1 : (is_joined ? rows_joined : band) * a.groups),
         // In place, dx may be where the gradient of the sum is yet to be read.
-        is_direct(has_dx && s.is_direct[Norm::kDx] && !a.accumulate &&
-                  !a.operands.data[Norm::kDSum]),
+        is_direct(has_dx && (is_stored || (s.is_direct[Norm::kDx] && !a.accumulate &&
+                                           !a.operands.data[Norm::kDSum]))),
         is_ready((is_plain && is_direct) || is_joined),
         prefetches_dx(is_far && is_direct && a.operands.columns.size <= kShortStream),
-        caches_p((!a.is_identity || !a.operands.is_direct[Norm::kDy]) && !a.casts &&
+        caches_p((!a.is_identity || !s.is_direct[Norm::kDy]) && !a.casts && !is_stored &&
                  band * a.operands.columns.size * a.operands.compute_item <= kCachedBytes),
         by_spans(is_plain && (is_direct || !has_dx) && has_short_spans()),
         reader(a.operands) {}
@@ -82,25 +90,36 @@ struct NormBackward : NormChunks {
     const StridedOperands& s = a.operands;
     if (joins_rows(a)) return kPiece;
     const bool is_shared = a.kind == Norm::kPerRow || a.kind == Norm::kPerSpan;
-    const bool is_plain = a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn];
     const bool stores =
         s.data[Norm::kDx] && (a.accumulate || s.data[Norm::kDSum] || !s.is_direct[Norm::kDx]);
-    return is_shared && is_plain && !stores ? s.columns.size : kBandPiece;
+    if (is_shared && (are_stored(a) || (is_plain_of(a) && !stores))) return s.columns.size;
+    return are_stored(a) && a.kind == Norm::kPerElement ? kStoredPiece : kBandPiece;
   }
 
-  // Whether rows are converted as a whole, the short ones together: each by itself, and once a
-  // pass, their calls take most of the time.
+  static bool is_plain_of(const Norm& a) {
+    const StridedOperands& s = a.operands;
+    return are_stored(a) || (a.is_identity && s.is_direct[Norm::kDy] && s.is_direct[Norm::kIn]);
+  }
+
+  static bool are_stored(const Norm& a) {
+    return !a.accumulate && !a.operands.data[Norm::kDSum] &&
+           NormChunks::are_stored(a, {Norm::kDy, Norm::kIn, Norm::kDx});
+  }
+
+  // Whether rows that have to be converted are so as a whole, the short ones together: each by
+  // itself, and once a pass, their calls take most of the time.
   static bool joins_rows(const Norm& a) {
     const StridedOperands& s = a.operands;
-    return a.kind == Norm::kPerElement && a.groups == 1 && a.is_identity && !a.casts &&
-           s.item != s.compute_item && s.columns.size * s.compute_item <= kJoinedBytes;
+    return !are_stored(a) && a.kind == Norm::kPerElement && a.groups == 1 && a.is_identity &&
+           !a.casts && s.item != s.compute_item && s.columns.size * s.compute_item <= kJoinedBytes;
   }
 
   // Of no array's layout: the bits of the sums depend on it.
   static int64_t band_of(const Norm& a) {
     if (a.kind != Norm::kPerElement) return 1;
     const int64_t bytes = a.operands.columns.size * a.operands.compute_item;
-    const bool is_made = !a.is_identity || a.operands.item != a.operands.compute_item;
+    const bool is_narrow = a.operands.item != a.operands.compute_item;
+    const bool is_made = !a.is_identity || (is_narrow && bytes <= kJoinedBytes);
     const int64_t most = is_made && bytes <= kCachedBytes ? kCachedBytes / bytes : kBand;
     const int64_t fits = (a.partial ? kBandBytes : kSmallBand) / (2 * bytes);
     return std::clamp(std::min(most, fits), int64_t(1), kBand);
@@ -189,7 +208,7 @@ struct NormBackward : NormChunks {
              const char** to_x) {
     const BackwardRow& row = rows.rows[i];
     if (is_plain || is_joined) {
-      *to_p = row.p + c.column * s.compute_item, *to_x = row.x + c.column * s.compute_item;
+      *to_p = row.p + c.column * item, *to_x = row.x + c.column * item;
       return;
     }
     reader.go(rows.index(i), c.column, c.n);
@@ -245,22 +264,22 @@ struct NormBackward : NormChunks {
     for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
       BackwardRow row;
       const NormChunk c = fetch_for_kernels(rows, i, chunk, false, &row);
-      norm.kernels->add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
-                                           c.column == first);
+      kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
+                                     c.column == first);
     });
-    norm.kernels->fold(lanes, both);
+    kernels.fold(lanes, both);
   }
 
   // Pass 1 of rows of one chunk.
   void sum_whole(Band* rows, const NormChunk& chunk) {
     if (is_ready)
-      norm.kernels->sum_rows[chunk.weight_row](rows->rows, rows->count, chunk.n, chunk.weight,
-                                               prefetches_dx);
+      kernels.sum_rows[chunk.weight_row](rows->rows, rows->count, chunk.n, chunk.weight,
+                                         prefetches_dx);
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow own, *const row = is_ready ? &rows->rows[i] : &own;
       if (!is_ready) {
         const NormChunk c = fetch_for_kernels(*rows, i, chunk, false, row);
-        norm.kernels->sum_rows[c.weight_row](row, 1, c.n, c.weight, false);
+        kernels.sum_rows[c.weight_row](row, 1, c.n, c.weight, false);
       }
       set_means(&rows->rows[i], row->means[0], row->means[1]);
     }
@@ -269,14 +288,14 @@ struct NormBackward : NormChunks {
   // Pass 2 of one chunk of a band. sums IN/OUT: += those of its parameters; null: no sums.
   void finish(const Band& rows, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
-    const char* const first_dx = is_direct ? rows.rows[0].dx + own.column * s.compute_item : dx[0];
+    const char* const first_dx = is_direct ? rows.rows[0].dx + own.column * item : dx[0];
     for (int k = 0; sums && k < 2; ++k) {
       made[k] = of_band[k] + reinterpret_cast<uintptr_t>(first_dx) % kCacheLine;
       memset(made[k], 0, own.n * s.compute_item);
     }
     if (is_ready) {
-      norm.kernels->finish[own.weight_row](rows.rows, rows.count, own.column, own.n, own.weight,
-                                           made[0], made[1]);
+      kernels.finish[own.weight_row](rows.rows, rows.count, own.column, own.n, own.weight, made[0],
+                                     made[1]);
     } else {
       // Before dx, which may be x or dy.
       for (int64_t i = 0; norm.casts && sums && i < rows.count; ++i)
@@ -284,7 +303,7 @@ struct NormBackward : NormChunks {
       for (int64_t i = 0; i < rows.count; i += kQuad)
         finish_made(rows, i, std::min<int64_t>(kQuad, rows.count - i), own, made);
     }
-    for (int k = 0; sums && k < 2; ++k) norm.kernels->add_band(made[k], own.n, sums[k]);
+    for (int k = 0; sums && k < 2; ++k) kernels.add_band(made[k], own.n, sums[k]);
   }
 
   // The same of up to kQuad rows from `first` on, some operand of which passes through a buffer.
@@ -298,11 +317,11 @@ struct NormBackward : NormChunks {
       c = fetch_for_kernels(rows, first + i, own, true, &chunk);
       find_next(rows.index(first + i), c.column, &chunk);
       for (int k = 0; k < 2; ++k) chunk.means[k] = row.means[k];
-      chunk.dx = is_direct ? row.dx + c.column * s.compute_item : dx[i];
+      chunk.dx = is_direct ? row.dx + c.column * item : dx[i];
     }
     const bool adds = !norm.casts;
-    norm.kernels->finish[c.weight_row](chunks, n, 0, c.n, c.weight, adds ? made[0] : nullptr,
-                                       adds ? made[1] : nullptr);
+    kernels.finish[c.weight_row](chunks, n, 0, c.n, c.weight, adds ? made[0] : nullptr,
+                                 adds ? made[1] : nullptr);
     for (int64_t i = 0; has_dx && !is_direct && i < n; ++i) {
       reader.go(rows.index(first + i), c.column, c.n);
       store(dx[i], c.n);
@@ -345,9 +364,9 @@ struct NormBackward : NormChunks {
     double sum_g = 0.0, sum_g_xhat = 0.0, both[kSpansPerCall][2];
     for (int64_t first = 0, n; first < spans; first += n) {
       n = std::min(kSpansPerCall, spans - first);
-      some.p = all.p + first * norm.span * s.compute_item;
-      some.x = all.x + first * norm.span * s.compute_item;
-      norm.kernels->sum_spans(some, n, norm.span, both[0]);
+      some.p = all.p + first * norm.span * item;
+      some.x = all.x + first * norm.span * item;
+      kernels.sum_spans(some, n, norm.span, both[0]);
       for (int64_t r = 0; r < n; ++r) {
         const double w = number_at(s.compute_dtype, weights.at + (first + r) * weights.step);
         sum_g += w * both[r][0];
@@ -357,7 +376,7 @@ struct NormBackward : NormChunks {
     }
     if (!has_dx) return;
     set_means(&all, sum_g, sum_g_xhat);
-    norm.kernels->finish_spans(all, spans, norm.span, weights);
+    kernels.finish_spans(all, spans, norm.span, weights);
   }
 
   // Pass 1.
@@ -366,12 +385,33 @@ struct NormBackward : NormChunks {
       for_row(rows->first, [&](const NormChunk& c) { sum_whole(rows, c); });
       return;
     }
+    if (is_stored && rows->count > 1 && weight.is_there()) return sum_by_chunks(rows);
     for (int64_t i = 0; i < rows->count; ++i) {
       double both[2] = {};
       add_up(*rows, i, 0, s.columns.size, both);
       set_means(&rows->rows[i], both[0], both[1]);
     }
   }
+
+  // A chunk of a few rows, then the next one: its weights are converted once for these.
+  void sum_by_chunks(Band* rows) {
+    alignas(64) double lanes[kQuad][2 * kNormLanes];
+    for (int64_t first = 0; first < rows->count; first += kQuad) {
+      const int64_t n = std::min<int64_t>(kQuad, rows->count - first);
+      BackwardRow* const some = rows->rows + first;
+      for_row(rows->first, [&](const NormChunk& c) {
+        for (int64_t i = 0; i < n; ++i)
+          kernels.add_sums[c.weight_row](some[i].p + c.column * item, some[i].x + c.column * item,
+                                         c.n, some[i].stats, c.weight, lanes[i], c.column == 0);
+      });
+      for (int64_t i = 0; i < n; ++i) {
+        double both[2];
+        kernels.fold(lanes[i], both);
+        set_means(&some[i], both[0], both[1]);
+      }
+    }
+  }
+
   void skip_sum(Band* rows) {
     for (int64_t i = 0; i < rows->count; ++i) set_means(&rows->rows[i], 0.0, 0.0);
   }
@@ -408,14 +448,14 @@ struct NormBackward : NormChunks {
       has_dx ? sum(&some) : skip_sum(&some);
       for_row(some.first, [&](const NormChunk& c) {
         const int64_t at = c.column * s.compute_item;
-        norm.kernels->finish[c.weight_row](some.rows, some.count, c.column, c.n, c.weight,
-                                           has_sums ? joined_sums[0] + at : nullptr,
-                                           has_sums ? joined_sums[1] + at : nullptr);
+        kernels.finish[c.weight_row](some.rows, some.count, c.column, c.n, c.weight,
+                                     has_sums ? joined_sums[0] + at : nullptr,
+                                     has_sums ? joined_sums[1] + at : nullptr);
       });
       if (has_dx) for_parts(some, [&](int64_t at, int64_t n) { store(joined_dx + at, n); });
     }
     for (int k = 0; has_sums && k < 2; ++k)
-      norm.kernels->add_band(joined_sums[k], s.columns.size, sums[k]);
+      kernels.add_band(joined_sums[k], s.columns.size, sums[k]);
   }
 
   // What a chunk gave, onto the parameter_count of its parameters.

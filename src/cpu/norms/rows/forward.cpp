@@ -10,8 +10,9 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kTogether = kRoots;     // rows, at most, whose divisions overlap,
-constexpr int64_t kTogetherBytes = 4096;  // of which no more than this is read before it is used
+constexpr int64_t kTogether = kRoots;      // rows, at most, whose divisions overlap,
+constexpr int64_t kTogetherBytes = 4096;   // of which no more than this is read before it is used
+constexpr int64_t kLongBytes = 512 << 10;  // or this, which a second-level cache holds
 static_assert(kTogetherBytes <= kPiece * sizeof(float), "what a buffer holds, and a reader takes");
 
 // A statistic of a row: an accumulation (reductions/kernels.h) of which a mean, or 0, and m2 come,
@@ -32,6 +33,9 @@ struct NormForward : NormChunks {
   const StridedOperands& s;
   const RowStatistic& statistic;
   const int source;      // what is normalised: x, or the sum of x and the residual
+  const bool is_stored;  // it and y lie in 16 bits where they are read and written
+  const NormKernels& kernels;
+  const int64_t item;    // bytes of what these read and write
   const bool are_alike;  // rows of which one call takes many
   const bool by_spans;   // all of a row's spans in one call
   const int64_t together;
@@ -44,20 +48,30 @@ struct NormForward : NormChunks {
       : NormChunks(a, chunk_of(a)),
         s(a.operands),
         statistic(a.is_centred ? kRowMoments : kRowSquares),
-        source(a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX),
+        source(source_of(a)),
+        is_stored(are_stored(a)),
+        kernels(is_stored ? a.table->norm->kernels[s.dtype] : *a.kernels),
+        item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
-        together(std::clamp<int64_t>(
-            kTogetherBytes / (a.operands.columns.size * a.operands.compute_item), 1, kTogether)),
+        together(std::clamp<int64_t>(together_bytes(a) / (s.columns.size * s.compute_item), 1,
+                                     kTogether)),
         reader(a.operands) {
     reader.bypass_caches(Norm::kY);
+  }
+
+  static bool are_stored(const Norm& a) {
+    return NormChunks::are_stored(a, {source_of(a), Norm::kY});
+  }
+  static int source_of(const Norm& a) {
+    return a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX;
   }
 
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
     const StridedOperands& s = a.operands;
-    return a.is_identity && s.is_direct[Norm::kY] && !bypasses_caches(s, Norm::kY) &&
-           s.is_direct[s.data[Norm::kSum] ? Norm::kSum : Norm::kX];
+    return are_stored(a) || (a.is_identity && s.is_direct[Norm::kY] &&
+                             !bypasses_caches(s, Norm::kY) && s.is_direct[source_of(a)]);
   }
 
   // As long as what needs no buffer.
@@ -75,6 +89,13 @@ struct NormForward : NormChunks {
     return (is_plain(a) || (row_bytes <= kTogetherBytes && !a.casts)) &&
            (a.kind == Norm::kPerElement || !a.has_parameters()) && a.is_shared(Norm::kWeight) &&
            a.is_shared(Norm::kBias);
+  }
+
+  // Of rows that one call takes. Long ones of 16 bits, for which their parameters are converted
+  // chunk by chunk: once for all of them.
+  static int64_t together_bytes(const Norm& a) {
+    const bool is_long = chunk_of(a) < a.operands.columns.size;
+    return are_stored(a) && is_alike(a) && is_long ? kLongBytes : kTogetherBytes;
   }
 
   // Up to `together` rows. Between a short row's sums and its elements there are two divisions
@@ -99,21 +120,24 @@ struct NormForward : NormChunks {
       return;
     }
     reader.go(first, 0, n * s.columns.size);
-    const char* const loaded = s.is_direct[source] ? nullptr : reader.load(source, x);
-    const bool is_made = !s.is_direct[Norm::kY] || reader.bypasses(Norm::kY);
+    const char* const loaded = is_read_in_place() ? nullptr : reader.load(source, x);
+    const bool is_made = !is_written_in_place();
     for_row(first, [&](const NormChunk& c) {
-      const int64_t row_bytes = c.n * s.compute_item;  // of what is in a buffer: a row is one chunk
+      const int64_t row_bytes = c.n * item;  // of what is in a buffer: a row is one chunk
       for (int64_t i = 0; i < n; ++i) {
-        some[i].x =
-            loaded ? loaded + i * row_bytes : s.row(source, first + i) + c.column * s.compute_item;
-        some[i].z =
-            is_made ? z + i * row_bytes : s.row(Norm::kY, first + i) + c.column * s.compute_item;
+        some[i].x = loaded ? loaded + i * row_bytes : s.row(source, first + i) + c.column * item;
+        some[i].z = is_made ? z + i * row_bytes : s.row(Norm::kY, first + i) + c.column * item;
         find_next(first + i, c.column, &some[i]);
       }
-      norm.kernels->normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
+      kernels.normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
       for (int64_t i = 0; !norm.is_identity && i < n; ++i) activate(some[i].z, c.n);
     });
     if (is_made) reader.store(Norm::kY, z, false);
+  }
+
+  bool is_read_in_place() const { return is_stored || s.is_direct[source]; }
+  bool is_written_in_place() const {
+    return is_stored || (s.is_direct[Norm::kY] && !reader.bypasses(Norm::kY));
   }
 
   void activate(char* values, int64_t n) {
@@ -126,8 +150,8 @@ struct NormForward : NormChunks {
     row->z = s.row(Norm::kY, index);
     find_next(index, 0, row);
     const int64_t spans = spans_of_row();
-    norm.kernels->normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
-                                  bias.of_spans(index, norm.span, spans));
+    kernels.normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
+                            bias.of_spans(index, norm.span, spans));
   }
 
   // What is read after a chunk, once this row and its neighbours are done.
@@ -221,16 +245,16 @@ struct NormForward : NormChunks {
   }
 
   void normalise(int64_t index, const NormChunk& c, NormRow* row) {
-    const int64_t offset = c.column * s.compute_item;
+    const int64_t offset = c.column * item;
     reader.go(index, c.column, c.n);
-    row->x = s.is_direct[source] ? s.row(source, index) + offset : reader.load(source, x);
-    const bool is_made = !s.is_direct[Norm::kY] || reader.bypasses(Norm::kY);
+    row->x = is_read_in_place() ? s.row(source, index) + offset : reader.load(source, x);
+    const bool is_made = !is_written_in_place();
     row->z = is_made ? z : s.row(Norm::kY, index) + offset;
     find_next(index, c.column, row);
     if (norm.casts)
       normalise_cast(row->x, row->stats, c, row->z);
     else
-      norm.kernels->normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
+      kernels.normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
     if (!norm.is_identity) activate(row->z, c.n);
     if (is_made) reader.store(Norm::kY, z, false);
   }

@@ -29,18 +29,27 @@ void roots(double* squares, int64_t n, double count, double eps) {
 }
 
 template <class T, bool weight_row, bool bias_row>
-FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const T* w, const T* b) {
+FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const Compute<T>* w,
+                              const Compute<T>* b) {
+  using C = Compute<T>;
   const T* x = reinterpret_cast<const T*>(row.x);
   T* z = reinterpret_cast<T*>(row.z);
-  const Centre<T> mean = centre_of<T>(row.stats.mean);
-  const T rstd = T(row.stats.rstd), one_w = *w, one_b = *b;
-  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
-#pragma omp simd
-    for (int64_t i = first; i < end; ++i)
-      z[i] =
-          affine(normalised(x[i], mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
+  const Centre<C> mean = centre_of<C>(row.stats.mean);
+  const C rstd = C(row.stats.rstd), one_w = *w, one_b = *b;
+  const auto of = [=](int64_t i, C v) FASTACT_INLINED {
+    return affine(normalised(v, mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
   };
-  int64_t i = head_of(z, n);
+  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
+    if constexpr (is_half<T>) {
+      map_indexed<kInRegisters>(x + first, x + first, z + first, end - first,
+                                [=](int64_t i, C v, C)
+                                    FASTACT_INLINED { return of(first + i, v); });
+    } else {
+#pragma omp simd
+      for (int64_t i = first; i < end; ++i) z[i] = of(i, x[i]);
+    }
+  };
+  int64_t i = is_half<T> ? 0 : head_of(z, n);
   over(0, i);
   for (; row.next.at[0] && i + kPrefetchStep <= n; i += kPrefetchStep) {
     prefetch_next(row.next, i);
@@ -59,54 +68,72 @@ FASTACT_HD void prefetch_span(const NextChunk& next, int64_t span, int64_t n) {
   for (int64_t i = 0; i < n; i += kPrefetchStep) prefetch_next(next, span * n + i);
 }
 
+// Elements of a span that are mapped at once.
+template <class T>
+constexpr int kSpanStep = is_half<T> ? kInRegisters : kCacheLine / sizeof(T);
+static_assert(kInRegisters <= kLeastSpan);
+
 template <class T>
 void normalise_spans(const NormRow& row, int64_t spans, int64_t n, const SpanValues& weight,
                      const SpanValues& bias) {
+  using C = Compute<T>;
   const T* x = reinterpret_cast<const T*>(row.x);
   T* z = reinterpret_cast<T*>(row.z);
-  const Centre<T> mean = centre_of<T>(row.stats.mean);
-  const T rstd = T(row.stats.rstd);
+  const Centre<C> mean = centre_of<C>(row.stats.mean);
+  const C rstd = C(row.stats.rstd);
   for (int64_t r = 0; r < spans; ++r, x += n, z += n) {
-    const T w = value_of<T>(weight, r), b = value_of<T>(bias, r);
+    const C w = value_of<C>(weight, r), b = value_of<C>(bias, r);
     prefetch_span(row.next, r, n);
-    map_span(x, x, z, n,
-             [=](T v, T) FASTACT_INLINED { return affine(normalised(v, mean, rstd), w, b); });
+    map_span<kSpanStep<T>>(x, x, z, n, [=](C v, C) FASTACT_INLINED {
+      return affine(normalised(v, mean, rstd), w, b);
+    });
   }
 }
 
 template <class T, bool weight_row, bool bias_row>
 void normalise(const NormRow* rows, int64_t count, int64_t n, const char* weight,
                const char* bias) {
-  const T *w = reinterpret_cast<const T*>(weight), *b = reinterpret_cast<const T*>(bias);
+  using C = Compute<T>;
+  const C *w = reinterpret_cast<const C*>(weight), *b = reinterpret_cast<const C*>(bias);
   for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(rows[k], n, w, b);
 }
 
-// Vectors as wide as the instruction set's, and lanes of 128 bytes in all.
+// Vectors of the compute type as wide as the instruction set's, and lanes of 128 bytes in all.
 template <class T>
 struct ComputeVector {
-  static constexpr int kCount = kVector * int(sizeof(double) / sizeof(T));
-  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(T));
+  using C = Compute<T>;
+  static constexpr int kCount = kVector * int(sizeof(double) / sizeof(C));
+  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(C));
   static constexpr int kVectorsOfT = kLanesOfT / kCount;
-  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
-  static FASTACT_HD type load(const T* x) {
+  typedef C type __attribute__((vector_size(kCount * sizeof(C))));
+  template <class From>
+  static FASTACT_HD type load(const From* x) {
     type v;
-    memcpy(&v, x, sizeof v);
+    if constexpr (is_half<From>) {
+      C wide[kCount];
+      chunk_to_float(x, wide, kCount);
+      memcpy(&v, wide, sizeof v);
+    } else {
+      memcpy(&v, x, sizeof v);
+    }
     return v;
   }
 };
 
-// A lane of T takes 8 terms before it is added to its lane of double: half as many instructions as
-// with terms in double, which have to be converted one by one; their rounding is that of a product.
+// A lane of the compute type takes 8 terms before it is added to its lane of double: half as many
+// instructions as with terms in double, which have to be converted one by one; their rounding is
+// that of a product.
 constexpr int kTermsOfLane = 8;
 
 // The sums of up to kTermsOfLane rounds of lanes, and of a rest; moves p, x and w on.
 template <class T, bool weight_row>
 struct LaneSums {
+  using C = Compute<T>;
   static constexpr int kCount = ComputeVector<T>::kCount, kLanesOfT = ComputeVector<T>::kLanesOfT,
                        kVectorsOfT = ComputeVector<T>::kVectorsOfT;
-  T sums[2][kLanesOfT];
+  C sums[2][kLanesOfT];
 
-  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const T*& w, T mean, T rstd) {
+  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const C*& w, C mean, C rstd) {
     using V = typename ComputeVector<T>::type;
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
     const auto add = [&](int k) FASTACT_INLINED {
@@ -131,9 +158,9 @@ struct LaneSums {
     memcpy(sums[0], g_sum, sizeof sums[0]);
     memcpy(sums[1], gx_sum, sizeof sums[1]);
     for (int lane = rest / kCount * kCount; lane < rest; ++lane) {
-      const T g = weight_row ? p[lane] * w[lane] : p[lane];
+      const C of_p = C(widen(p[lane])), g = weight_row ? of_p * w[lane] : of_p;
       sums[0][lane] += g;
-      sums[1][lane] += g * ((x[lane] - mean) * rstd);
+      sums[1][lane] += g * ((C(widen(x[lane])) - mean) * rstd);
     }
     p += rest;
   }
@@ -142,10 +169,11 @@ struct LaneSums {
 template <class T, bool weight_row>
 void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, const char* weight,
               double* lanes, bool fresh) {
+  using C = Compute<T>;
   const T* p = reinterpret_cast<const T*>(p_);
   const T* x = reinterpret_cast<const T*>(x_);
-  const T* w = reinterpret_cast<const T*>(weight);
-  const T mean = T(stats.mean), rstd = T(stats.rstd);
+  const C* w = reinterpret_cast<const C*>(weight);
+  const C mean = C(stats.mean), rstd = C(stats.rstd);
   const T* const end = p + n;
   if (fresh) {
     const Vector zero = {};
@@ -164,9 +192,11 @@ void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, 
 
 // sums OUT (2): those of n elements, on lanes that never leave the registers.
 template <class T, bool weight_row>
-FASTACT_HD void sum_whole(const T* p, const T* x, const T* w, int64_t n, T mean, T rstd,
-                          double* sums) {
+FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
+                          const RowStats& stats, double* sums) {
+  using C = Compute<T>;
   constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
+  const C mean = C(stats.mean), rstd = C(stats.rstd);
   const T* const end = p + n;
   Vector total[2][kVectors];
   LaneSums<T, weight_row> some;
@@ -191,17 +221,15 @@ void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight, b
     BackwardRow& row = rows[i];
     if (prefetches_dx) prefetch_range(row.dx, n * sizeof(T));
     sum_whole<T, weight_row>(reinterpret_cast<const T*>(row.p), reinterpret_cast<const T*>(row.x),
-                             reinterpret_cast<const T*>(weight), n, T(row.stats.mean),
-                             T(row.stats.rstd), row.means);
+                             reinterpret_cast<const Compute<T>*>(weight), n, row.stats, row.means);
   }
 }
 
 template <class T>
 void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
   const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
-  const T mean = T(row.stats.mean), rstd = T(row.stats.rstd);
   for (int64_t r = 0; r < spans; ++r)
-    sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, mean, rstd, both + 2 * r);
+    sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
 }
 
 void fold(const double* lanes, double* sums) {
@@ -271,25 +299,88 @@ FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t colum
   }
 }
 
+// The same of `count` rows of 16 bits, of as many elements at once as registers hold.
+template <class T, bool weight_row, bool has_sums, int count>
+void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const float* w,
+                   float* dweight, float* dbias) {
+  const T *p[count], *x[count];
+  T* dx[count];
+  float mean[count], rstd[count], mean_g[count], mean_gx[count];
+  for (int k = 0; k < count; ++k) {
+    const BackwardRow& row = rows[k];
+    p[k] = reinterpret_cast<const T*>(row.p) + column;
+    x[k] = reinterpret_cast<const T*>(row.x) + column;
+    dx[k] = reinterpret_cast<T*>(row.dx) + column;
+    mean[k] = float(row.stats.mean), rstd[k] = float(row.stats.rstd);
+    mean_g[k] = float(row.means[0]), mean_gx[k] = float(row.means[1]);
+  }
+  const float one_w = *w;
+  Wide<T, kInRegisters> of_p, of_x, of_dx;
+  const bool has_next = rows[0].next.at[0];
+  for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    for (int k = 0; has_next && i % kPrefetchStep == 0 && k < count; ++k)
+      prefetch_next(rows[k].next, column + i);
+    float weights[kInRegisters], dw[kInRegisters], db[kInRegisters];
+#pragma omp simd
+    for (int64_t j = 0; j < m; ++j) {
+      weights[j] = weight_row ? w[i + j] : one_w;
+      dw[j] = has_sums ? dweight[i + j] : 0;
+      db[j] = has_sums ? dbias[i + j] : 0;
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) {
+      const float *of_row = of_p.read(p[k] + i, m), *v = of_x.read(x[k] + i, m);
+      float* const made = of_dx.to(dx[k] + i);
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) {
+        const float product = of_row[j], xhat = (v[j] - mean[k]) * rstd[k];
+        if (has_sums) {
+          dw[j] = madd(product, xhat, dw[j]);
+          db[j] += product;
+        }
+        made[j] = input_gradient(product * weights[j], xhat, rstd[k], mean_g[k], mean_gx[k]);
+      }
+      of_dx.finish(dx[k] + i, m);
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < m; ++j)
+      if (has_sums) dweight[i + j] = dw[j], dbias[i + j] = db[j];
+  });
+}
+
+template <class T, bool weight_row, bool has_sums>
+FASTACT_HD void finish_all_halves(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
+                                  const float* w, float* dw, float* db) {
+  for (; count >= 2; count -= 2, rows += 2)
+    finish_halves<T, weight_row, has_sums, 2>(rows, column, n, w, dw, db);
+  if (count) finish_halves<T, weight_row, has_sums, 1>(rows, column, n, w, dw, db);
+}
+
 template <class T, bool weight_row>
 void finish(const BackwardRow* rows, int64_t count, int64_t column, int64_t n, const char* weight,
             char* dweight, char* dbias) {
-  const T* w = reinterpret_cast<const T*>(weight);
-  T *dw = reinterpret_cast<T*>(dweight), *db = reinterpret_cast<T*>(dbias);
-  dw ? finish_all<T, weight_row, true>(rows, count, column, n, w, dw, db)
-     : finish_all<T, weight_row, false>(rows, count, column, n, w, dw, db);
+  using C = Compute<T>;
+  const C* w = reinterpret_cast<const C*>(weight);
+  C *dw = reinterpret_cast<C*>(dweight), *db = reinterpret_cast<C*>(dbias);
+  if constexpr (is_half<T>)
+    dw ? finish_all_halves<T, weight_row, true>(rows, count, column, n, w, dw, db)
+       : finish_all_halves<T, weight_row, false>(rows, count, column, n, w, dw, db);
+  else
+    dw ? finish_all<T, weight_row, true>(rows, count, column, n, w, dw, db)
+       : finish_all<T, weight_row, false>(rows, count, column, n, w, dw, db);
 }
 
 template <class T>
 void finish_spans(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight) {
+  using C = Compute<T>;
   const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
   T* dx = reinterpret_cast<T*>(row.dx);
-  const T mean = T(row.stats.mean), rstd = T(row.stats.rstd);
-  const T mean_g = T(row.means[0]), mean_gx = T(row.means[1]);
+  const C mean = C(row.stats.mean), rstd = C(row.stats.rstd);
+  const C mean_g = C(row.means[0]), mean_gx = C(row.means[1]);
   for (int64_t r = 0; r < spans; ++r, p += n, x += n, dx += n) {
-    const T w = value_of<T>(weight, r);
+    const C w = value_of<C>(weight, r);
     prefetch_span(row.next, r, n);
-    map_span(p, x, dx, n, [=](T product, T v) FASTACT_INLINED {
+    map_span<kSpanStep<T>>(p, x, dx, n, [=](C product, C v) FASTACT_INLINED {
       return input_gradient(product * w, (v - mean) * rstd, rstd, mean_g, mean_gx);
     });
   }
@@ -316,10 +407,18 @@ void add_band(const char* sums, int64_t n, double* total) {
       {finish<T, false>, finish<T, true>},                      \
       sum_spans<T>,                                             \
       finish_spans<T>,                                          \
-      add_band<T>,                                              \
+      add_band<Compute<T>>,                                     \
   }
+#if defined(__AVX512F__)
+#define FASTACT_NORM_OF_HALVES(T) FASTACT_NORM(T)
+#else
+#define FASTACT_NORM_OF_HALVES(T) \
+  {                               \
+  }
+#endif
 
 extern const NormTable norm_table;
-const NormTable norm_table = {{FASTACT_NORM(float), FASTACT_NORM(double)}};
+const NormTable norm_table = {{FASTACT_NORM_OF_HALVES(f16), FASTACT_NORM_OF_HALVES(bf16),
+                               FASTACT_NORM(float), FASTACT_NORM(double)}};
 
 FASTACT_END_NAMESPACE

@@ -1,13 +1,15 @@
 // The kernels of the norms over one chunk, compiled once per instruction set as
 // core/kernel_table.h.
 //
-// Chunks are of the compute type (core/chunk_reader.h); the formulas are those of
+// Chunks are of the compute type (core/chunk_reader.h), or of 16 bits as they lie in arrays; what
+// is beside them, parameters and their sums, is of the compute type. The formulas are those of
 // common/norms/norms.h. A parameter is one number for the whole chunk (a channel's) or one an
 // element (a row of them).
 #pragma once
 
 #include <cstdint>
 
+#include "common/core/operand.h"
 #include "cpu/core/next_chunk.h"
 
 namespace fastact {
@@ -93,7 +95,8 @@ struct NormKernels {
 };
 
 struct NormTable {
-  NormKernels kernels[2];  // float, double
+  // Of 16 bits, which are converted in registers: null without AVX-512.
+  NormKernels kernels[kDTypes];
 };
 
 }  // namespace fastact

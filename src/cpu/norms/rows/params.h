@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "cpu/norms/rows/plan.h"
 
@@ -117,6 +118,16 @@ struct NormChunks {
                a.operands.size() * a.operands.item > kNear),
         weight(a, Norm::kWeight, 1.0),
         bias(a, Norm::kBias, -0.0) {}
+
+  // Whether kernels read and write these operands, those that are there, where they lie in 16 bits.
+  static bool are_stored(const Norm& a, std::initializer_list<int> operands) {
+    const StridedOperands& s = a.operands;
+    return a.is_identity && !a.casts && s.item == sizeof(uint16_t) &&
+           a.table->norm->kernels[s.dtype].roots &&
+           std::all_of(operands.begin(), operands.end(), [&](int k) {
+             return !s.data[k] || (s.has_unit_stride[k] && s.dtypes[k] == s.dtype);
+           });
+  }
 
   // next OUT: the elements from `column` on of a row that comes later, of two operands; none where
   // they are in a cache already, or rows too big for them to stay in one until then.

@@ -67,7 +67,7 @@ void prepare(Norm* norm, const KernelTable* table, const NormArrays& given) {
   StridedOperands* s = &norm->operands;
   begin_operands(s, table->convert, Norm::kOperands, given.arrays, given.dtypes);
   norm->table = table;
-  norm->kernels = &table->norm->kernels[s->compute_dtype == kF64];
+  norm->kernels = &table->norm->kernels[s->compute_dtype];
   norm->weight_offset = given.weight_offset;
 
   // The batch, then the groups, then the elements; each in the order of plan_reduction. Groups, and
