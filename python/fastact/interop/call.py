@@ -219,13 +219,7 @@ class Call:
                 self._draft.output(view, made)
             return view, made
         foreign.plain(self.where, name, out)
-        given = framework_of(out)
-        if given is not self.framework:
-            came = type(out).__name__ if given is None else given.name
-            raise TypeError(
-                f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
-                f"got {came}"
-            )
+        self.is_own(name, out, like)
         view = see(self.where, name, out, self.framework, self.place)
         validate.same_as(self.where, name, view, like, model)
         validate.writable(self.where, name, view)
@@ -233,6 +227,16 @@ class Call:
         validate.may_write(self.where, name, view, inputs, in_place=in_place)
         self.writes(name, view, out)
         return view, None
+
+    def is_own(self, name: str, array: Any, like: str) -> None:
+        """What is to be written is an array of the framework: of another only a copy would be."""
+        given = framework_of(array)
+        if given is not self.framework:
+            came = type(array).__name__ if given is None else given.name
+            raise TypeError(
+                f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
+                f"got {came}"
+            )
 
     def writes(self, name: str, view: View, array: Any) -> None:
         """The kernels write this array of the caller's."""

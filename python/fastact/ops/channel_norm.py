@@ -219,7 +219,7 @@ class BatchNorm(ChannelNorm[P, R]):
             views, x = call.views, call.views["x"]
             axis = self._axis_of(call, options)
             if training:
-                _may_train(call, axis)
+                _may_train(call, axis, options)
             y, made = call.output("out", options.out[0], "x", in_place=not saves)
             apart(call, {"out": y})
             kept, wide = _one_a_channel(x, axis), validate.computed_in(x)
@@ -609,7 +609,7 @@ def _run_backward(
     )
 
 
-def _may_train(call: Call, axis: int) -> None:
+def _may_train(call: Call, axis: int, options: SimpleNamespace) -> None:
     """There are moments to take, and the running ones may be moved."""
     where, x = call.where, call.views["x"]
     count = math.prod(n for i, n in enumerate(x.shape) if i != axis)
@@ -620,6 +620,7 @@ def _may_train(call: Call, axis: int) -> None:
     for name in _RUNNING:
         if name in call.views:
             view = call.views[name]
+            call.is_own(name, getattr(options, name), "x")
             validate.writable(where, name, view)
             validate.apart(where, name, view, {n: v for n, v in call.views.items() if n != name})
             call.writes(name, view, call.arrays[name])
