@@ -128,15 +128,21 @@ def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
         raise TypeError(f"{where}: all arrays must come from one framework, got {came}")
 
 
+class Only(tuple[str, ...]):
+    """All dtypes that an argument may have, where others may have these and what is computed."""
+
+
 def supported_dtype(where: str, name: str, view: View, also: Sequence[str] = ()) -> None:
     """A dtype that the kernels compute, or one of others that the argument may have."""
-    if not 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and view.dtype_name not in also:
+    is_computed = 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and not isinstance(also, Only)
+    if not is_computed and view.dtype_name not in also:
         raise wrong_dtype(where, name, view.dtype_name, also)
 
 
 def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> TypeError:
-    """The error for a dtype that no kernel takes."""
-    allowed = "".join(f"{dtype}, " for dtype in also) + DTYPES
+    """The error for a dtype that no kernel takes, or for what has none."""
+    is_all = isinstance(also, Only)
+    allowed = " or ".join(also) if is_all else "".join(f"{dtype}, " for dtype in also) + DTYPES
     return TypeError(f"{where}: {name} must have dtype {allowed}, got {came}")
 
 

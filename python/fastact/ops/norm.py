@@ -72,6 +72,8 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
             f"{where}: axis must be an integer or a tuple of integers, "
             f"got {validate.describe(axis)}"
         )
+    if not x.ndim:
+        raise ValueError(f"{where}: x must have an axis to normalize along, got shape ()")
     reduced = axes.axes(where, axis, x.ndim)
     statistics = axes.reduced(x.shape, reduced, keepdims=True)
     return Rows(reduced, reduced, statistics, tuple(x.shape[a] for a in reduced), x.ndim)
