@@ -360,8 +360,10 @@ class Norm(CachedOp[P, R]):
         >>> fa.rms_norm.backward(np.array([[1.0, 0.0]]), *saved)
         (array([[ 0.181..., -0.135...]]), array([0.848..., 0.        ]))
         """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         entry = self.entry_points["backward"]
-        _, which, parameters, taken = bind(entry, (dy, x, *saved), options)
+        _, which, parameters, taken = bind(entry, args, kwargs)
         where = entry.where
         validate.epsilon(where, taken.eps)
         weight_offset, casts = self._casting(where, taken)
