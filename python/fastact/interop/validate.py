@@ -42,9 +42,11 @@ def bind(
     """Optional arguments given by position or by keyword, as values in `defaults`' order."""
     positional = [name for name in defaults if name not in keyword_only]
     if len(args) > len(positional):
+        names = f" ({', '.join(positional)})" if positional else ""
+        of_next = next(name for name in defaults if name in keyword_only)
         raise TypeError(
-            f"{where}: takes at most {len(positional)} arguments after the arrays "
-            f"({', '.join(positional)}), got {len(args)}"
+            f"{where}: takes at most {len(positional)} arguments after the arrays{names} by "
+            f"position, got {len(args)}; {of_next} must be given by keyword"
         )
     values = dict(defaults)
     values.update(zip(positional, args, strict=False))
