@@ -16,7 +16,7 @@ from . import _cpu, terminal
 from .bench import shapes
 from .bench.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH
 from .bench.workloads.work import Options, dtype_named
-from .ops.op import ops
+from .ops.op import aliases, ops
 from .runtime import config
 from .runtime.threads import get_num_threads
 from .terminal import say, styled
@@ -91,8 +91,9 @@ def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]
     families: dict[str, list[str]] = {}
     for op in ops.values():
         families.setdefault(op.family, []).append(op.name)
-    words = _chosen(parser, "op", args.ops, [*ops, *families]) or tuple(ops)
-    names = [name for word in words for name in families.get(word, [word])]
+    named = {**ops, **aliases}
+    words = _chosen(parser, "op", args.ops, [*named, *families]) or tuple(ops)
+    names = [named[name].name for word in words for name in families.get(word, [word])]
     return [ops[name] for name in dict.fromkeys(names)]
 
 

@@ -71,6 +71,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "did you mean 'mish'",
     ),
+    "no axes": (
+        lambda: fa.layer_norm(np.float32(1)),
+        ValueError,
+        r"layer_norm: x must have an axis to normalize along, got shape \(\)",
+    ),
     "keyword": (lambda: fa.layer_norm(X, epsilon=1e-5), TypeError, "did you mean 'eps'"),
     "residual": (
         lambda: fa.add_layer_norm(X, ones(4, 5)),

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import fastact as fa
@@ -16,6 +17,19 @@ def test_options_have_the_defaults_of_the_call(op):
     for point in op.entry_points.values():
         for name in point.defaults.keys() & of_call.keys():
             assert point.defaults[name] in (of_call[name], REQUIRED)
+
+
+@each_op
+def test_a_missing_array_is_named(op):
+    """Of activations, compiled code counts the arguments, and says so in its own words."""
+    for name, point in op.entry_points.items():
+        function = op if name == "call" else getattr(op, name)
+        for count, missing in enumerate(point.arrays):
+            words = rf"^{point.where}: {missing} must be given, by position$"
+            if op.family == "activations":
+                words = r"\(\) takes at least . positional argument"
+            with pytest.raises(TypeError, match=words):
+                function(*[np.ones((2, 3))] * count)
 
 
 @each_op

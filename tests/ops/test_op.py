@@ -46,6 +46,10 @@ def test_examples(op):
 def test_swish_is_silu():
     assert fa.swish is fa.silu
     assert "swish" in fa.__all__
+    x = sample(np.float32)
+    assert_same_bits(fa.layer_norm(x, activation="swish"), fa.layer_norm(x, activation=fa.silu))
+    with pytest.raises(ValueError, match="got 'swihs'; did you mean 'swish'"):
+        fa.layer_norm(x, activation="swihs")
 
 
 def test_parameters_by_position_and_keyword():

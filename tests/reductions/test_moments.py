@@ -174,6 +174,20 @@ def test_results_belong_to_the_caller(dtype):
     assert_same_bits(fa.moments(tensor, 1).m2.numpy(), fa.moments(x, 1).m2)
 
 
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int64])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_integers_are_reduced_as_float64(op, kind):
+    x = (np.arange(15).reshape(3, 5) % 7).astype(kind)
+    for like in (x, x.astype(np.float64)):
+        parts, saved = op.forward(like, 1)
+        mean, second = parts[-2:] if isinstance(parts, tuple) else (parts.mean, parts.m2)
+        dx = op.backward((mean, second), *saved, axis=1)
+        if like is x:
+            expected = mean, second, dx
+    for part, of_floats in zip(expected, (mean, second, dx), strict=True):
+        assert_same_bits(part, of_floats)
+
+
 def test_out(dtype):
     x = draw(dtype, (4, 300, 70))
     mean, var = fa.mean_var(x, 1)

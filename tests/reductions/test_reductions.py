@@ -121,10 +121,29 @@ def test_takes_what_numpy_takes(op):
     assert op([1, 2, 3]) == term_of(op)(np.arange(4.0)).sum()
     assert op([1, 2, 3]).dtype == np.float64
     assert op(3) == term_of(op)(np.float64(3))
-    assert op(np.arange(6, dtype=np.int8).reshape(2, 3), 0).dtype == np.float16
     assert op([[True, False], [True, True]], axis=np.int64(1)).tolist() == [1.0, 2.0]
     assert op(np.ones((2, 3)), axis=[0, 1]) == 6.0
     assert op(np.ones((2, 3)), axis=()).tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int32, np.int64])
+def test_integers_are_summed_as_float64(kind):
+    """As np.mean takes them: 65,536 is too much for float16, in which np.tanh takes small ones."""
+    x = np.full((2, 50000), min(100, np.iinfo(kind).max) if kind is not bool else 1, kind)
+    wide = x.astype(np.float64)
+    for op in (fa.sum, fa.sum_squares):
+        y, saved = op.forward(x)
+        assert_same_bits(np.asarray(y), np.asarray(term_of(op)(wide).sum()))
+        assert_same_bits(op.backward(y, *saved), op.backward(y, *op.forward(wide)[1]))
+    assert_same_bits(fa.sum_squares.backward(2.0, x), 4 * wide)
+    assert_same_bits(fa.sum.backward(x[:, 0], (2, 3), 1), np.repeat(wide[:, :1], 3, 1))
+    value, grad = fa.sum_squares.value_and_grad(x)
+    assert value == (wide**2).sum()
+    assert_same_bits(grad, 2 * wide)
+    assert_same_bits(fa.bias_grad(x, axis=0), wide.sum(1))
+    assert_same_bits(fa.unbroadcast(x, (2, 1)), wide.sum(1, keepdims=True))
+    with pytest.raises(TypeError, match=r"^fastact\.sum: out must have dtype float64, as x has"):
+        fa.sum(x, out=np.zeros((), np.float32))
 
 
 def gradient(op: Any, dy: np.ndarray, x: np.ndarray) -> np.ndarray:

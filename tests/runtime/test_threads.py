@@ -52,17 +52,18 @@ def test_set_get_and_block():
         ({"FASTACT_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, (3, "FASTACT_NUM_THREADS")),
         ({"OMP_NUM_THREADS": "5"}, (5, "OMP_NUM_THREADS")),
         ({"OMP_NUM_THREADS": "4,2"}, (4, "OMP_NUM_THREADS")),
+        ({"OMP_NUM_THREADS": "9999999999"}, (threads.MOST, "OMP_NUM_THREADS")),
     ],
 )
 def test_default_from_environment(environ, expected):
     assert threads.default_num_threads(environ) == expected
 
 
-@pytest.mark.parametrize("value", ["0", "x", "-2", "1.5"])
+@pytest.mark.parametrize("value", ["0", "x", "-2", "1.5", "9999999999"])
 def test_bad_environment_fails_the_import(value):
     done = run_python("import fastact", FASTACT_NUM_THREADS=value)
     assert done.returncode != 0
-    assert f"FASTACT_NUM_THREADS must be a positive integer, got '{value}'" in done.stderr
+    assert f"FASTACT_NUM_THREADS must be an integer from 1 to 8192, got '{value}'" in done.stderr
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

@@ -326,7 +326,7 @@ def each_error() -> Iterator[Any]:
     yield x, {"where": np.ones(4, bool)}, ValueError, where
     yield x, {"where": np.ones((5, 2, 3), bool)}, ValueError, where
     yield x, {"where": np.ones((2, 3))}, TypeError, "where must have dtype bool, got float64"
-    yield x, {"where": np.ones((2, 3), np.int64)}, TypeError, "where must have dtype"
+    yield x, {"where": np.ones((2, 3), int)}, TypeError, "where must have dtype bool, got int64"
     yield x, {"where": False}, TypeError, "where must be an array, got False"
     yield x, {"where": np.ma.ones((2, 3))}, TypeError, "where"
 

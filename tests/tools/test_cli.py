@@ -452,6 +452,13 @@ def test_bad_words(words, message):
     assert "Traceback" not in done.stderr
 
 
+def test_another_name_of_an_op(monkeypatch):
+    chosen = []
+    monkeypatch.setattr("fastact.check.check.check", lambda ops, *_, **__: chosen.extend(ops))
+    cli.main(["check", "swish", "silu"])
+    assert chosen == [fa.silu]
+
+
 @pytest.mark.parametrize("command", ["bench", "check"])
 def test_a_missing_extra_is_named(command, tmp_path):
     """Plots need matplotlib, and say so before anything is computed."""

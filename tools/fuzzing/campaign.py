@@ -161,7 +161,8 @@ def _bad_call(case: Case, r: Random) -> None:
     try:
         function(*args, **named)
     except (TypeError, ValueError) as error:
-        if args and not str(error).startswith(request.where):
+        compiled = not args and case.op.family == "activations"  # what counts the arguments
+        if not compiled and not str(error).startswith(request.where):
             raise Wrong("error words", f"{type(error).__name__}: {error}") from error
     except Exception as error:
         raise Wrong("error class", f"{type(error).__name__}: {error}") from error

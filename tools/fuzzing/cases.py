@@ -24,7 +24,7 @@ DTYPES = {
 }
 INFO = {dtype: ml_dtypes.finfo(dtype) for dtype in DTYPES.values()}
 FLOAT32, FLOAT64 = DTYPES["float32"], DTYPES["float64"]
-#: What NumPy's float functions compute integers in.
+#: What NumPy's float functions, and so all ops but sums and statistics, compute integers in.
 INTEGERS = {
     np.dtype(kind): np.tanh.resolve_dtypes((np.dtype(kind), None))[0]
     for kind in ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64")
@@ -327,13 +327,22 @@ class Draw:
             return replace(made, form="list" if shape else "scalar")
         return made
 
-    def leader(self, name: str, shape: Shape, values: str = "plain") -> Array:
-        """The operand that decides the dtype; integers and lists too, in NumPy."""
+    def leader(
+        self,
+        name: str,
+        shape: Shape,
+        values: str = "plain",
+        integers: np.dtype[Any] | None = None,
+    ) -> Array:
+        """The operand that decides the dtype; integers and lists too, in NumPy.
+
+        integers : what they are computed in; None: as np.tanh has it.
+        """
         made, r = self.array(name, shape, values, leads=True), self.r
         size = math.prod(shape)
         if self.framework == "numpy" and r.random() < 0.08:
             stored = r.choice(list(INTEGERS))
-            self.dtype = INTEGERS[stored]
+            self.dtype = integers or INTEGERS[stored]
             return replace(
                 made,
                 dtype=self.dtype,

@@ -35,8 +35,9 @@ class Call:
 
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
-    also : dtypes that an array of that name may have beside those that are computed: of a mask, of
-    indices. No number stands for such an array. A first array that is NumPy's may have them, too.
+    also : dtypes that an array of that name may have beside those that are computed, or that are
+    all it may have (`validate.Only`): of a mask, of indices. No number stands for such an array. A
+    first array that is NumPy's may have them, too.
     of_forward : names of what forward has returned, among which a number of NumPy's is an array
     without axes, of a dtype of its own.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
@@ -219,13 +220,7 @@ class Call:
                 self._draft.output(view, made)
             return view, made
         foreign.plain(self.where, name, out)
-        given = framework_of(out)
-        if given is not self.framework:
-            came = type(out).__name__ if given is None else given.name
-            raise TypeError(
-                f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
-                f"got {came}"
-            )
+        self.is_own(name, out, like)
         view = see(self.where, name, out, self.framework, self.place)
         validate.same_as(self.where, name, view, like, model)
         validate.writable(self.where, name, view)
@@ -233,6 +228,16 @@ class Call:
         validate.may_write(self.where, name, view, inputs, in_place=in_place)
         self.writes(name, view, out)
         return view, None
+
+    def is_own(self, name: str, array: Any, like: str) -> None:
+        """What is to be written is an array of the framework: of another only a copy would be."""
+        given = framework_of(array)
+        if given is not self.framework:
+            came = type(array).__name__ if given is None else given.name
+            raise TypeError(
+                f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
+                f"got {came}"
+            )
 
     def writes(self, name: str, view: View, array: Any) -> None:
         """The kernels write this array of the caller's."""

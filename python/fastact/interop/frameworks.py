@@ -368,6 +368,8 @@ def to_numpy(
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything
+    if array.dtype.kind == "O" and not hasattr(value, "dtype"):  # None, say, or a number too large
+        raise validate.wrong_dtype(where, argument, validate.describe(value), also)
     if array.dtype.name in also:
         return array
     if dtype is not None and (kept := whole_numbers(array, also)).dtype.name in also:

@@ -42,9 +42,11 @@ def bind(
     """Optional arguments given by position or by keyword, as values in `defaults`' order."""
     positional = [name for name in defaults if name not in keyword_only]
     if len(args) > len(positional):
+        names = f" ({', '.join(positional)})" if positional else ""
+        of_next = next(name for name in defaults if name in keyword_only)
         raise TypeError(
-            f"{where}: takes at most {len(positional)} arguments after the arrays "
-            f"({', '.join(positional)}), got {len(args)}"
+            f"{where}: takes at most {len(positional)} arguments after the arrays{names} by "
+            f"position, got {len(args)}; {of_next} must be given by keyword"
         )
     values = dict(defaults)
     values.update(zip(positional, args, strict=False))
@@ -128,15 +130,21 @@ def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
         raise TypeError(f"{where}: all arrays must come from one framework, got {came}")
 
 
+class Only(tuple[str, ...]):
+    """All dtypes that an argument may have, where others may have these and what is computed."""
+
+
 def supported_dtype(where: str, name: str, view: View, also: Sequence[str] = ()) -> None:
     """A dtype that the kernels compute, or one of others that the argument may have."""
-    if not 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and view.dtype_name not in also:
+    is_computed = 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and not isinstance(also, Only)
+    if not is_computed and view.dtype_name not in also:
         raise wrong_dtype(where, name, view.dtype_name, also)
 
 
 def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> TypeError:
-    """The error for a dtype that no kernel takes."""
-    allowed = "".join(f"{dtype}, " for dtype in also) + DTYPES
+    """The error for a dtype that no kernel takes, or for what has none."""
+    is_all = isinstance(also, Only)
+    allowed = " or ".join(also) if is_all else "".join(f"{dtype}, " for dtype in also) + DTYPES
     return TypeError(f"{where}: {name} must have dtype {allowed}, got {came}")
 
 

@@ -27,6 +27,7 @@ import numpy as _np
 from ml_dtypes import bfloat16 as _bfloat16  # which JAX itself needs
 
 from .. import _cpu, _jax
+from ..ops.op import aliases as _aliases
 from ..ops.op import ops as _ops
 from .bridge import TARGET as _TARGET
 from .bridge import Function as _Function
@@ -45,7 +46,7 @@ except Exception as error:
     ) from error
 
 _functions = {name: _Function(op) for name, op in _ops.items()}
-_functions |= {"swish": _functions["silu"]}
+_functions |= {name: _functions[op.name] for name, op in _aliases.items()}
 
 __all__ = sorted(_functions)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .activation import activation
 from .bounds import Bounds, Scaling
-from .op import float32_under_autocast, names_of_ops
+from .op import alias, float32_under_autocast, names_of_ops
 from .types import A, Out, Stream
 
 
@@ -421,7 +421,7 @@ def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-swish = silu
+swish = alias("swish", silu)
 
 
 @activation(

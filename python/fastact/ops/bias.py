@@ -53,6 +53,7 @@ def bias_grad(
     ----------
     dy : array
         Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
+        Integers are summed as float64.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
     out : array, optional
@@ -65,7 +66,8 @@ def bias_grad(
     Returns
     -------
     array
-        The sum: 1-D, of dy's dtype and framework. Over no elements it is 0.
+        The sum: 1-D, of dy's dtype and framework; of integers it is float64. Over no elements it is
+        0.
 
     Raises
     ------
@@ -131,7 +133,8 @@ def unbroadcast(
     Parameters
     ----------
     dy : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers are summed as
+        float64.
     shape : tuple of int
         A shape that NumPy broadcasts to that of dy.
     out : array, optional
@@ -144,7 +147,8 @@ def unbroadcast(
     Returns
     -------
     array
-        The sum: of the shape `shape`, and of dy's dtype and framework. Over no elements it is 0.
+        The sum: of the shape `shape`, and of dy's dtype and framework; of integers it is float64.
+        Over no elements it is 0.
 
     Raises
     ------

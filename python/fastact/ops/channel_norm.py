@@ -141,7 +141,7 @@ class ChannelNorm(CachedOp[P, R]):
         """Compute y, and what is saved for backward."""
         raise NotImplementedError
 
-    def _gradients(self, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
+    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Compute dx, dweight and dbias; only in training do the statistics depend on x."""
         entry = self.entry_points["backward"]
         _, which, parameters, options = bind(entry, args, kwargs)
@@ -190,7 +190,7 @@ class BatchNorm(ChannelNorm[P, R]):
             backward_reduce=EntryPoint(
                 self._where("backward_reduce"), reduce, outputs=2, skips=True
             ),
-            backward_apply=EntryPoint(self._where("backward_apply"), signature(_backward_apply)),
+            backward_apply=EntryPoint(self._where("backward_apply"), signature(_of_backward_apply)),
         )
 
     @staticmethod
@@ -219,7 +219,7 @@ class BatchNorm(ChannelNorm[P, R]):
             views, x = call.views, call.views["x"]
             axis = self._axis_of(call, options)
             if training:
-                _may_train(call, axis)
+                _may_train(call, axis, options)
             y, made = call.output("out", options.out[0], "x", in_place=not saves)
             apart(call, {"out": y})
             kept, wide = _one_a_channel(x, axis), validate.computed_in(x)
@@ -311,7 +311,6 @@ class BatchNorm(ChannelNorm[P, R]):
         (array([[2., 1.],
                [2., 1.]]), array([4., 8.]), None)
         """
-        return self._gradients((dy, x, *saved), options)
 
     # PR02: as above
     def backward_reduce(  # numpydoc ignore=PR02
@@ -353,8 +352,10 @@ class BatchNorm(ChannelNorm[P, R]):
         >>> fa.batch_norm.backward_reduce(np.ones((2, 1)), x, 2 * one, one)
         (array([[2.]]), array([[0.]]))
         """
+
+    def _backward_reduce(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         entry = self.entry_points["backward_reduce"]
-        _, which, parameters, taken = bind(entry, (dy, x, *saved), options)
+        _, which, parameters, taken = bind(entry, args, kwargs)
         given = present(entry.where, taken, ("x", "dy", *_SAVED))
         with Call(entry.where, taken.stream, **given) as call:
             axis = self._axis_of(call, taken)
@@ -427,8 +428,10 @@ class BatchNorm(ChannelNorm[P, R]):
         array([[0.],
                [0.]])
         """
+
+    def _backward_apply(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward_apply"]
-        _, which, parameters, taken = bind(entry, (dy, x, *saved_and_sums), options)
+        _, which, parameters, taken = bind(entry, args, kwargs)
         where, count = entry.where, validate.number(entry.where, "count", taken.count)
         if count <= 0:
             raise ValueError(f"{where}: count must be positive, got {validate.describe(count)}")
@@ -438,11 +441,10 @@ class BatchNorm(ChannelNorm[P, R]):
             dx, made = call.output("out", taken.out[0], "x")
             apart(call, {"out": dx})
             _run_backward(call, which, axis, parameters, True, taken.accumulate, dx, count=count)
-            found: A = call.result(taken.out[0], made)
-            return found
+            return call.result(taken.out[0], made)
 
 
-def _backward_apply(  # type: ignore[no-untyped-def]
+def _of_backward_apply(  # type: ignore[no-untyped-def]
     dy, x, /, mean, rstd, weight, sum_dy, sum_dy_xhat, count, bias=None, *, channel_axis=1,
     activation="identity", out=None, accumulate=False, stream=None, **parameters,
 ):  # fmt: skip
@@ -546,7 +548,6 @@ class NormApply(ChannelNorm[P, R]):
         >>> fa.norm_apply.backward(1.0, np.ones((1, 2)), np.zeros(2), np.full(2, 0.5), axis=1)[0]
         array([[0.5, 0.5]])
         """
-        return self._gradients((dy, x, *saved), options)
 
 
 def _one_a_channel(x: View, axis: int) -> tuple[int, ...]:
@@ -609,7 +610,7 @@ def _run_backward(
     )
 
 
-def _may_train(call: Call, axis: int) -> None:
+def _may_train(call: Call, axis: int, options: SimpleNamespace) -> None:
     """There are moments to take, and the running ones may be moved."""
     where, x = call.where, call.views["x"]
     count = math.prod(n for i, n in enumerate(x.shape) if i != axis)
@@ -620,6 +621,7 @@ def _may_train(call: Call, axis: int) -> None:
     for name in _RUNNING:
         if name in call.views:
             view = call.views[name]
+            call.is_own(name, getattr(options, name), "x")
             validate.writable(where, name, view)
             validate.apart(where, name, view, {n: v for n, v in call.views.items() if n != name})
             call.writes(name, view, call.arrays[name])

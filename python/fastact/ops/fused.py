@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _cpu
 from ..interop.foreign import describe
-from .op import EntryPoint, Op, ops
+from .op import EntryPoint, Op, aliases, ops
 
 IDENTITY = "identity"
 
@@ -17,10 +17,10 @@ def activation_op(where: str, activation: Any) -> Any:
     if isinstance(activation, str):
         if activation == IDENTITY:
             return None
-        op = ops.get(activation)
+        op = ops.get(activation) or aliases.get(activation)
         if op is not None and op.family == "activations":
             return op
-        allowed = [op.name for op in ops.values() if op.family == "activations"]
+        allowed = [name for name, op in {**ops, **aliases}.items() if op.family == "activations"]
         near = get_close_matches(activation, [IDENTITY, *allowed], 1)
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(sorted(allowed))}"
         raise ValueError(

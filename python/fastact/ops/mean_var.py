@@ -28,7 +28,8 @@ def mean_var(
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+        reduced as float64.
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
@@ -45,7 +46,7 @@ def mean_var(
     Returns
     -------
     mean : array
-        Of x's dtype and framework.
+        Of x's dtype and framework; of integers it is float64.
     var : array
         Of the same shape, dtype and framework.
 

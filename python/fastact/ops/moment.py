@@ -19,6 +19,7 @@ from . import axes as _axes
 from .bounds import MomentBounds
 from .moments import Moments
 from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
+from .reduction import INTEGERS
 from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
 from .weighting import ALSO, ALSO_OF_X, UNWEIGHTED, Weighting, arrays_with_weights, weighting_of
 
@@ -97,7 +98,7 @@ class AxisMoments(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         given = arrays_with_weights(where, options, x=options.x)
         also = ALSO_OF_X if self.dtype is not None else ALSO
-        with Call(where, options.stream, also, **given) as call:
+        with Call(where, options.stream, also, INTEGERS, **given) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
@@ -145,7 +146,7 @@ class AxisMoments(CachedOp[P, R]):
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
         skips = getattr(options, "skipna", False)
         arrays = arrays_with_weights(where, options, x=options.x, **gradients)
-        with Call(where, options.stream, ALSO, **arrays) as call:
+        with Call(where, options.stream, ALSO, INTEGERS, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)

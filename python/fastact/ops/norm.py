@@ -72,6 +72,8 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
             f"{where}: axis must be an integer or a tuple of integers, "
             f"got {validate.describe(axis)}"
         )
+    if not x.ndim:
+        raise ValueError(f"{where}: x must have an axis to normalize along, got shape ()")
     reduced = axes.axes(where, axis, x.ndim)
     statistics = axes.reduced(x.shape, reduced, keepdims=True)
     return Rows(reduced, reduced, statistics, tuple(x.shape[a] for a in reduced), x.ndim)
@@ -358,8 +360,10 @@ class Norm(CachedOp[P, R]):
         >>> fa.rms_norm.backward(np.array([[1.0, 0.0]]), *saved)
         (array([[ 0.181..., -0.135...]]), array([0.848..., 0.        ]))
         """
+
+    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         entry = self.entry_points["backward"]
-        _, which, parameters, taken = bind(entry, (dy, x, *saved), options)
+        _, which, parameters, taken = bind(entry, args, kwargs)
         where = entry.where
         validate.epsilon(where, taken.eps)
         weight_offset, casts = self._casting(where, taken)

@@ -35,6 +35,11 @@ _ops: dict[str, Any] = {}
 #: Every op by its name.
 ops: Mapping[str, Any] = MappingProxyType(_ops)
 
+_aliases: dict[str, Any] = {}
+
+#: Ops by the other names that some have.
+aliases: Mapping[str, Any] = MappingProxyType(_aliases)
+
 REQUIRED: Any = Parameter.empty
 
 _EVERY = ("out", "accumulate", "stream")  # what entry points of all ops have, where it applies
@@ -416,6 +421,12 @@ def register(op: AnyOp) -> AnyOp:
     if op.name in _ops:
         raise RuntimeError(f"two ops are named {op.name!r}")
     _ops[op.name] = op
+    return op
+
+
+def alias(name: str, op: AnyOp) -> AnyOp:
+    """Another name for an op, by which it may be named wherever a name is taken."""
+    _aliases[name] = op
     return op
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, overload
 
+import numpy as np
+
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
@@ -16,6 +18,9 @@ from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 
 #: Of every sum, those of gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
+
+#: What sums and statistics of integers are computed in: 16 bits would overflow.
+INTEGERS = np.float64
 
 #: The numbers of sums of the elements themselves, and of those that are not NaN.
 IDENTITY, VALID = (_cpu.TERMS.index(term) for term in ("identity", "valid"))
@@ -108,7 +113,8 @@ class AxisSum(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         (array,), (out,) = entry.arrays, options.out
         accumulate = getattr(options, "accumulate", False)  # which not every sum has
-        with Call(where, options.stream, **{array: getattr(options, array)}) as call:
+        given = {array: getattr(options, array)}
+        with Call(where, options.stream, integers=INTEGERS, **given) as call:
             x = call.views[array]
             over = self._over(where, options, x.shape)
             y, made = call.output("out", out, array, shape=over.shape, in_place=False)
@@ -210,7 +216,7 @@ class PlainSum(AxisSum[P, R]):
         -------
         array
             The result: of the shape `shape`, and of dy's dtype and framework; for a number
-            of those of `out`, or else NumPy's float64.
+            of those of `out`, or else NumPy's float64, as for integers.
 
         Notes
         -----
@@ -236,7 +242,7 @@ class PlainSum(AxisSum[P, R]):
         # A number has no dtype of its own: it takes that of `out`, or else float64.
         is_number = isinstance(dy, bool | int | float)
         arrays = {"out": out, "dy": dy} if is_number and out is not None else {"dy": dy}
-        with Call(where, options.stream, **arrays) as call:
+        with Call(where, options.stream, integers=INTEGERS, **arrays) as call:
             gradient = call.views["dy"]
             lacks = self._lacking(where, options, None if is_number else gradient, shape)
             if not is_number:
@@ -343,7 +349,7 @@ class TermSum(AxisSum[P, R]):
         Returns
         -------
         array
-            The result, of x's shape, dtype and framework.
+            The result, of x's shape, dtype and framework; for integers of float64.
 
         Notes
         -----
@@ -360,7 +366,8 @@ class TermSum(AxisSum[P, R]):
         entry = self.entry_points["backward"]
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
-        with Call(where, options.stream, x=options.x, dy=options.dy) as call:
+        given = {"x": options.x, "dy": options.dy}
+        with Call(where, options.stream, integers=INTEGERS, **given) as call:
             x, dy = call.views["x"], call.views["dy"]
             over = self._over(where, options, x.shape)
             if "dy" in call.arrays:
@@ -402,7 +409,7 @@ class SquareSum(TermSum[P, R]):
         value : array
             What calling the op on x without an axis gives.
         grad : array
-            Of x's shape, dtype and framework.
+            Of x's shape, dtype and framework; for integers of float64.
 
         Notes
         -----
@@ -419,7 +426,7 @@ class SquareSum(TermSum[P, R]):
     def _value_and_grad(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         entry = self.entry_points["value_and_grad"]
         options, where = entry.bind(args, kwargs), entry.where
-        with Call(where, options.stream, x=options.x) as call:
+        with Call(where, options.stream, integers=INTEGERS, x=options.x) as call:
             x = call.views["x"]
             axes = tuple(range(x.ndim))
             y, value = call.output("out[0]", options.out[0], "x", shape=(), in_place=False)

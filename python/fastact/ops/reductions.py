@@ -35,8 +35,8 @@ def sum(
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers, lists and scalars
-        are taken as np.tanh takes them.
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans
+        are summed as float64; lists and scalars are taken as NumPy takes them.
     axis : int or tuple of int, optional
         The axes to sum over, negative ones counted from the last; all of them without any. An empty
         tuple sums over none.
@@ -50,7 +50,7 @@ def sum(
     Returns
     -------
     array
-        The sum, of x's dtype and framework. Over no elements it is 0.
+        The sum, of x's dtype and framework; of integers it is float64. Over no elements it is 0.
 
     Raises
     ------
@@ -115,8 +115,8 @@ def sum_squares(
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers, lists and scalars
-        are taken as np.tanh takes them.
+        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans
+        are summed as float64; lists and scalars are taken as NumPy takes them.
     axis : int or tuple of int, optional
         The axes to sum over, negative ones counted from the last; all of them without any. An empty
         tuple sums over none.
@@ -130,7 +130,7 @@ def sum_squares(
     Returns
     -------
     array
-        The sum, of x's dtype and framework. Over no elements it is 0.
+        The sum, of x's dtype and framework; of integers it is float64. Over no elements it is 0.
 
     Raises
     ------

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
@@ -38,7 +36,7 @@ from .moment import (
     weighted_slopes,
 )
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
-from .reduction import IDENTITY, SUM_BOUNDS, VALID, add_up
+from .reduction import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
 from .types import Array, ArrayOrNumber
 from .weighting import (
     ALSO,
@@ -105,7 +103,7 @@ class AxisStatistic(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
         arrays = arrays_with_weights(where, options, x=options.x)
-        with Call(where, options.stream, ALSO_OF_X, np.float64, **arrays) as call:
+        with Call(where, options.stream, ALSO_OF_X, INTEGERS, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
@@ -247,7 +245,7 @@ class AxisStatistic(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
         arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ALSO, np.float64, **arrays) as call:
+        with Call(where, options.stream, ALSO, INTEGERS, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
@@ -404,7 +402,7 @@ class Average(AxisStatistic[P, R]):
         entry = self.entry_points["backward"]
         options, where = entry.bind(args, kwargs), entry.where
         arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ALSO, np.float64, **arrays) as call:
+        with Call(where, options.stream, ALSO, INTEGERS, **arrays) as call:
             over = over_axes(where, options, call.views["x"])
             weighting = weighting_of(call, options.axis)
             dy = gradient_over(call, "dy", over)

@@ -18,7 +18,9 @@ from . import axes as _axes
 _WHOLE = ("bool", "int32", "int64")
 
 #: Dtypes that arrays of a call may have beside those that are computed; `x` where it is read alone.
-ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType({"weights": _WHOLE, "where": ("bool",)})
+ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"weights": _WHOLE, "where": validate.Only(("bool",))}
+)
 ALSO_OF_X = MappingProxyType({**ALSO, "x": _WHOLE})
 
 
@@ -71,8 +73,8 @@ def _weights_of(call: Call, axis: Any) -> View | None:
 
 def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, ...]) -> None:
     """Refuse a mask that does not say of each element of x whether it counts."""
-    if dtype != "bool":
-        raise TypeError(f"{where}: where must have dtype bool, got {dtype}")
+    if dtype not in ALSO["where"]:
+        raise validate.wrong_dtype(where, "where", dtype, ALSO["where"])
     if not _axes.broadcasts(shape, of_x):
         raise ValueError(f"{where}: where must broadcast to x's shape {of_x}, got {shape}")
 

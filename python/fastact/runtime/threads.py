@@ -6,6 +6,7 @@ The decision for a call is made in one place, `thread_limit` in `src/cpu/binding
 import os
 from collections.abc import Mapping
 from math import ceil
+from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,16 +14,20 @@ from typing import Any
 from .. import _cpu
 from ..interop.foreign import describe
 
+#: The most threads that may be set: as many CPUs as Linux knows on x86-64.
+MOST = 8192
 
-def _count(name: str, value: Any, *, text: bool = False) -> int:
-    """A thread count: a positive integer, or where it comes as text, what that says."""
+
+def _count(where: str, name: str, value: Any, *, text: bool = False) -> int:
+    """A thread count: an integer, or where it comes as text, what that says."""
+    allowed = f"{where}: {name} must be an integer from 1 to {MOST}, got {describe(value)}"
     try:
-        count = int(value) if text else value.__index__()
-    except (ValueError, TypeError, AttributeError):
-        count = 0
-    if count < 1:
-        raise ValueError(f"fastact: {name} must be a positive integer, got {describe(value)}")
-    return int(count)
+        count = int(value) if text else index(value)
+    except (ValueError, TypeError):
+        raise (ValueError if text else TypeError)(allowed) from None
+    if not 1 <= count <= MOST:
+        raise ValueError(allowed)
+    return count
 
 
 def cgroup_cpus(root: Path = Path("/")) -> float:
@@ -73,11 +78,11 @@ def _words(path: Path) -> list[str]:
 def default_num_threads(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[int, str]:
     """The default count, and what decided it."""
     if value := environ.get("FASTACT_NUM_THREADS"):
-        return _count("FASTACT_NUM_THREADS", value, text=True), "FASTACT_NUM_THREADS"
+        return _count("fastact", "FASTACT_NUM_THREADS", value, text=True), "FASTACT_NUM_THREADS"
     # OMP_NUM_THREADS may be a list, one count a nesting level; what is malformed is OpenMP's affair
     first = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isdigit() and int(first) > 0:
-        return int(first), "OMP_NUM_THREADS"
+        return min(int(first), MOST), "OMP_NUM_THREADS"
     available = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -90,7 +95,8 @@ def default_num_threads(environ: Mapping[str, str], root: Path = Path("/")) -> t
 def set_num_threads(n: int) -> None:
     """Set the number of threads that every later call of this process may use.
 
-    Small arrays use fewer. In a child made by `fork` all calls are serial, whatever is set.
+    n is from 1 to 8192. Small arrays use fewer. In a child made by `fork` all calls are serial,
+    whatever is set.
 
     Examples
     --------
@@ -101,7 +107,7 @@ def set_num_threads(n: int) -> None:
     1
     >>> fa.set_num_threads(before)
     """
-    _cpu.set_process_threads(_count("n", n))
+    _cpu.set_process_threads(_count("fastact.set_num_threads", "n", n))
 
 
 def get_num_threads() -> int:
@@ -125,7 +131,7 @@ class num_threads:
     """
 
     def __init__(self, n: int) -> None:
-        self._n = _count("n", n)
+        self._n = _count("fastact.num_threads", "n", n)
         self._before: list[int] = []
 
     def __enter__(self) -> "num_threads":

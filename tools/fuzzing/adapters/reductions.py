@@ -84,16 +84,16 @@ def sample_sum(op: Any, draw: Draw) -> Request:
     needs_x = "x" in op.saves
     if entry == "backward":
         if needs_x:
-            x = draw.leader("x", shape, r.choice(("wide", "plain")))
+            x = draw.leader("x", shape, r.choice(("wide", "plain")), FLOAT64)
             dy = draw.array("dy", result, "wide", number=True)
             args, places = (dy, x), {0: (x,)}
         else:
-            dy = draw.leader("dy", result, "wide")
+            dy = draw.leader("dy", result, "wide", FLOAT64)
             args, places = (dy, shape), {}
         forbidden = () if needs_x else (dy,)
         outputs = [("dx", shape, draw.dtype)]
     else:
-        x = draw.leader(op.entry_points["call"].arrays[0], shape, values)
+        x = draw.leader(op.entry_points["call"].arrays[0], shape, values, FLOAT64)
         args, places, forbidden = (x, *args), {}, (x,)
         outputs = [("y", result, draw.dtype)]
         if op.entry_points[entry].outputs > 1:  # and the gradient
@@ -164,7 +164,8 @@ class Reductions(Adapter):
         named |= {"keepdims": keepdims} if keepdims or draw.chance(0.2) else {}
         if "correction" in op.entry_points["call"].defaults and draw.chance(0.5):
             named["correction"] = number(r, 0, 1, 1.5)
-        x = draw.leader("x", shape, r.choice(_VALUES if entry != "backward" else ("wide", "far")))
+        values = r.choice(_VALUES if entry != "backward" else ("wide", "far"))
+        x = draw.leader("x", shape, values, FLOAT64)
         notes = {"axes": axes, "shape": shape, "result": result}
         if entry == "backward":
             gradients = tuple(

@@ -67,9 +67,8 @@ class Statistics(Adapter):
         named |= {"keepdims": keepdims} if keepdims or draw.chance(0.2) else {}
         if "correction" in op.entry_points["call"].defaults and draw.chance(0.5):
             named["correction"] = number(r, 0, 1, 1.5)
-        x = draw.leader("x", shape, r.choice(_VALUES if entry != "backward" else ("wide", "far")))
-        if x.stored is not None:  # integers, which np.mean has as float64
-            draw.dtype, x = FLOAT64, replace(x, dtype=FLOAT64)
+        values = r.choice(_VALUES if entry != "backward" else ("wide", "far"))
+        x = draw.leader("x", shape, values, FLOAT64)
         more = drawn_weights(op, draw, shape) if x.form == "array" else {}
         notes = {"axes": axes, "shape": shape, "result": result}
         if entry != "backward":
