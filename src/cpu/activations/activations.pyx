@@ -41,6 +41,10 @@ def activation_backward(
 cdef class CachedCall  # call_cache.pyx
 
 
+# In the place of an argument that was not given, which the Python half says.
+cdef object MISSING = Ellipsis
+
+
 cdef class FastActivation:
     """The compiled half of an activation: its three entry points, the fast path first.
 
@@ -104,13 +108,15 @@ cdef class FastActivation:
         work.casts = self.cached_call.casts and not keep_inputs  # not `forward`
         return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
 
-    def __call__(self, x, /, *args, **kwargs):
+    def __call__(self, x=MISSING, /, *args, **kwargs):
+        if x is MISSING:
+            return enter(self.cached_call, args, kwargs)
         result = self.quick_forward(x, args, kwargs, False)
         if result is NotImplemented:
             return enter(self.cached_call, (x,) + args, kwargs)
         return result
 
-    def forward(self, x, /, *args, **kwargs):
+    def forward(self, x=MISSING, /, *args, **kwargs):
         """forward(x, ..., out=None) -> (y, saved)
 
         The op's value, as calling the op gives it, and the tuple that `backward` needs.
@@ -138,12 +144,14 @@ cdef class FastActivation:
         >>> fa.mish.backward(np.ones(3), *saved)
         array([0.0592..., 0.6       , 1.0490...])
         """
+        if x is MISSING:
+            return enter(self.cached_forward, args, kwargs)
         result = self.quick_forward(x, args, kwargs, not self.saves_value)
         if result is NotImplemented:
             return enter(self.cached_forward, (x,) + args, kwargs)
         return result, (result if self.saves_value else x,)
 
-    def backward(self, dy, saved, /, *args, **kwargs):
+    def backward(self, dy=MISSING, saved=MISSING, /, *args, **kwargs):
         """backward(dy, saved, ..., out=None, accumulate=False) -> dx
 
         dx = dy f'(x), in one pass over dy and what was saved: x, or y of some ops.
@@ -178,6 +186,8 @@ cdef class FastActivation:
         cdef PyObject* out = NULL
         cdef PyObject* accumulate = NULL
         cdef Work work
+        if saved is MISSING:
+            return enter(self.cached_backward, () if dy is MISSING else (dy,), kwargs)
         if self.understand(args, kwargs, &out, &accumulate) and (
             accumulate is NULL or type(<object>accumulate) is bool
         ):

@@ -22,6 +22,19 @@ FASTACT_HD int64_t head_of(const T* at, int64_t n) {
   return int64_t(-reinterpret_cast<uintptr_t>(at) % 64 / sizeof(T));
 }
 
+// over(first, end) for the elements up to `head`, and for those that follow: kPrefetchStep of them
+// at a time where some others are prefetched. In one place, which is all code of a kernel.
+template <class Prefetch, class Over>
+FASTACT_HD void for_pieces(int64_t head, int64_t n, bool has_next, Prefetch prefetch, Over over) {
+  for (int64_t i = 0, end = head; i < n;) {
+    over(i, end);
+    i = end;
+    const bool prefetches = has_next && i + kPrefetchStep <= n;
+    if (prefetches) prefetch(i);
+    end = prefetches ? i + kPrefetchStep : n;
+  }
+}
+
 void roots(double* squares, int64_t n, double count, double eps) {
   for (int64_t i = n; i < kRoots; ++i) squares[i] = 1.0;
 #pragma omp simd
@@ -49,13 +62,9 @@ FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const Compute<T>* w
       for (int64_t i = first; i < end; ++i) z[i] = of(i, x[i]);
     }
   };
-  int64_t i = is_half<T> ? 0 : head_of(z, n);
-  over(0, i);
-  for (; row.next.at[0] && i + kPrefetchStep <= n; i += kPrefetchStep) {
-    prefetch_next(row.next, i);
-    over(i, i + kPrefetchStep);
-  }
-  over(i, n);
+  for_pieces(
+      is_half<T> ? 0 : head_of(z, n), n, row.next.at[0],
+      [&](int64_t i) FASTACT_INLINED { prefetch_next(row.next, i); }, over);
 }
 
 template <class T>
@@ -275,13 +284,10 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w,
       if (has_sums) dweight[i] = dw, dbias[i] = db;
     }
   };
-  int64_t i = head_of(dx[0], n);
-  over(0, i);
-  for (; rows[0].next.at[0] && i + kPrefetchStep <= n; i += kPrefetchStep) {
+  const auto prefetch_all = [&](int64_t i) FASTACT_INLINED {
     for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
-    over(i, i + kPrefetchStep);
-  }
-  over(i, n);
+  };
+  for_pieces(head_of(dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
 }
 
 template <class T, bool weight_row, bool has_sums>
@@ -348,12 +354,15 @@ void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const flo
   });
 }
 
+// Two rows at once, which load and store sums half as often.
 template <class T, bool weight_row, bool has_sums>
 FASTACT_HD void finish_all_halves(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                                   const float* w, float* dw, float* db) {
-  for (; count >= 2; count -= 2, rows += 2)
-    finish_halves<T, weight_row, has_sums, 2>(rows, column, n, w, dw, db);
-  if (count) finish_halves<T, weight_row, has_sums, 1>(rows, column, n, w, dw, db);
+  if constexpr (has_sums)
+    for (; count >= 2; count -= 2, rows += 2)
+      finish_halves<T, weight_row, has_sums, 2>(rows, column, n, w, dw, db);
+  for (; count > 0; --count, ++rows)
+    finish_halves<T, weight_row, has_sums, 1>(rows, column, n, w, dw, db);
 }
 
 template <class T, bool weight_row>
