@@ -71,10 +71,6 @@ struct SoftmaxPlan {
   }
 };
 
-inline bool is_output(const SoftmaxCall& call, int role) {
-  return role == kY && call.arrays[kY].data;
-}
-
 template <class T>
 SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   SoftmaxPlan plan{};
