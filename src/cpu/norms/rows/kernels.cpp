@@ -418,7 +418,7 @@ void add_band(const char* sums, int64_t n, double* total) {
       finish_spans<T>,                                          \
       add_band<Compute<T>>,                                     \
   }
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #define FASTACT_NORM_OF_HALVES(T) FASTACT_NORM(T)
 #else
 #define FASTACT_NORM_OF_HALVES(T) \

@@ -95,7 +95,7 @@ struct NormKernels {
 };
 
 struct NormTable {
-  // Of 16 bits, which are converted in registers: null without AVX-512.
+  // Of 16 bits, which are converted in registers: null without AVX2.
   NormKernels kernels[kDTypes];
 };
 

@@ -17,7 +17,7 @@
 //                 together, chunk by chunk, so that a chunk of the parameters' sums stays in the
 //                 first-level cache for all of them. Of 16 bits, where nothing lies between the
 //                 norm and y, as many whole rows of a band as a small buffer holds are
-//                 converted once for both passes, or with AVX-512 in registers in each of them
+//                 converted once for both passes, or with AVX2 in registers in each of them
 //   kPerSpan      one a span of neighbours (group_norm of NCHW), whose two sums serve dx and the
 //                 parameters
 //   kMixed        anything else: the parameters are spread over a chunk, and their sums gathered
