@@ -295,14 +295,11 @@ FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t colum
                            const T* w, T* dw, T* db) {
   for (; count >= kQuad; count -= kQuad, rows += kQuad)
     finish_some<T, weight_row, kQuad, has_sums>(rows, column, n, w, dw, db);
-  switch (count) {
-    case 3:
-      return finish_some<T, weight_row, 3, has_sums>(rows, column, n, w, dw, db);
-    case 2:
-      return finish_some<T, weight_row, 2, has_sums>(rows, column, n, w, dw, db);
-    case 1:
-      return finish_some<T, weight_row, 1, has_sums>(rows, column, n, w, dw, db);
+  if (count >= 2) {
+    finish_some<T, weight_row, 2, has_sums>(rows, column, n, w, dw, db);
+    count -= 2, rows += 2;
   }
+  if (count) finish_some<T, weight_row, 1, has_sums>(rows, column, n, w, dw, db);
 }
 
 // The same of `count` rows of 16 bits, of as many elements at once as registers hold.
