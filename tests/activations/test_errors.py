@@ -9,6 +9,7 @@ import torch
 from arrays import Elsewhere, f32, read_only
 
 import fastact as fa
+from fastact.runtime.threads import MOST
 
 
 def overlapping() -> tuple[np.ndarray, np.ndarray]:
@@ -169,12 +170,12 @@ def test_gpu_arrays_name_the_reason_and_the_cure():
         fa.mish(Elsewhere(8))
 
 
-@pytest.mark.parametrize("n", [0, -1, 8193, 2**31, 1.5, "2.5", None, "x"])
+@pytest.mark.parametrize("n", [0, -1, MOST + 1, 2**31, 1.5, "2.5", None, "x"])
 def test_thread_counts(n):
     before = fa.get_num_threads()
     error = ValueError if isinstance(n, int) else TypeError
     for take in (fa.set_num_threads, fa.num_threads):
-        words = rf"^fastact\.{take.__name__}: n must be an integer from 1 to 8192, got {n!r}$"
+        words = rf"^fastact\.{take.__name__}: n must be an integer from 1 to {MOST}, got {n!r}$"
         with pytest.raises(error, match=words):
             take(n)
     assert fa.get_num_threads() == before

@@ -123,6 +123,11 @@ def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narro
     if length <= 1024 or length > 4096:  # of rows between, bands are not as many
         for own, of_float32 in zip(parameters, of_parameters, strict=True):
             assert_same_bits(own, of_float32.astype(own.dtype))
+    buffered = op.backward(
+        LAYOUTS["apart"](dy), *map(LAYOUTS["apart"], saved[:1]), *saved[1:], **more
+    )
+    for own, of_buffered in zip(parameters, buffered[1:], strict=True):
+        assert_same_bits(own, of_buffered)
 
     none = [None] * len(parameters)
     assert_same_bits(op.backward(dy, *saved, **more, out=(dy.copy(), *none))[0], found)

@@ -35,9 +35,9 @@ class Call:
 
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
-    also : dtypes that an array of that name may have beside those that are computed, or that are
-    all it may have (`validate.Only`): of a mask, of indices. No number stands for such an array. A
-    first array that is NumPy's may have them, too.
+    also : dtypes that an array of that name may have beside those that are computed, or instead of
+    them (`validate.Only`), as masks and indices. No number stands for such an array. A first array
+    that is NumPy's may have them, too.
     of_forward : names of what forward has returned, among which a number of NumPy's is an array
     without axes, of a dtype of its own.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.

@@ -348,12 +348,15 @@ def to_numpy(
     dtype: Any = None,
     also: Sequence[str] = (),
     integers: Any = None,
+    allowed: Sequence[str] | None = None,
 ) -> NDArray[Any]:
     """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
 
     also : dtypes that it may have beside those that are computed.
 
     integers : the dtype that they get; None: the one that np.tanh would compute in.
+
+    allowed : what a message says in the place of `also`.
 
     To a dtype real numbers are rounded, and no finite one to infinity.
     """
@@ -369,7 +372,8 @@ def to_numpy(
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything
     if array.dtype.kind == "O" and not hasattr(value, "dtype"):  # None, say, or a number too large
-        raise validate.wrong_dtype(where, argument, validate.describe(value), also)
+        said = also if allowed is None else allowed
+        raise validate.wrong_dtype(where, argument, validate.describe(value), said)
     if array.dtype.name in also:
         return array
     if dtype is not None and (kept := whole_numbers(array, also)).dtype.name in also:

@@ -131,7 +131,7 @@ def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
 
 
 class Only(tuple[str, ...]):
-    """All dtypes that an argument may have, where others may have these and what is computed."""
+    """The only dtypes an argument may have; a plain tuple has those beside what is computed."""
 
 
 def supported_dtype(where: str, name: str, view: View, also: Sequence[str] = ()) -> None:

@@ -45,7 +45,7 @@ def batch_norm(
         1-D, one value a channel; of x's dtype or a wider one. Used as they are, or in training
         moved towards the mean and the unbiased variance of x: ``running = (1 - momentum) * running
         + momentum * new``, once all has been checked and computed. In training each may be None,
-        and is no list, which could not be moved.
+        but no list: only a copy of it could be updated.
     weight, bias : array, optional
         1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
     training : bool, default False

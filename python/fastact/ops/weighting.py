@@ -47,7 +47,9 @@ def arrays_with_weights(where: str, options: Any, **arrays: Any) -> dict[str, An
         if isinstance(value, bool | int | float):
             raise TypeError(f"{where}: {name} must be an array, got {validate.describe(value)}")
         foreign.plain(where, name, value)
-        arrays[name] = value if framework_of(value) else to_numpy(where, name, value, also=_WHOLE)
+        if not framework_of(value):
+            value = to_numpy(where, name, value, also=_WHOLE, allowed=ALSO[name])
+        arrays[name] = value
     return arrays
 
 

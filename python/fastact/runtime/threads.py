@@ -15,7 +15,7 @@ from .. import _cpu
 from ..interop.foreign import describe
 
 #: The most threads that may be set: as many CPUs as Linux knows on x86-64.
-MOST = 32768
+MOST = 8192
 
 
 def _count(where: str, name: str, value: Any, *, text: bool = False) -> int:
@@ -95,7 +95,7 @@ def default_num_threads(environ: Mapping[str, str], root: Path = Path("/")) -> t
 def set_num_threads(n: int) -> None:
     """Set the number of threads that every later call of this process may use.
 
-    n is from 1 to 32768. Small arrays use fewer. In a child made by `fork` all calls are serial,
+    n is from 1 to 8192. Small arrays use fewer. In a child made by `fork` all calls are serial,
     whatever is set.
 
     Examples

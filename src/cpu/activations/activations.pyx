@@ -41,8 +41,11 @@ def activation_backward(
 cdef class CachedCall  # call_cache.pyx
 
 
-# In the place of an argument that was not given, which the Python half says.
-cdef object MISSING = Ellipsis
+from inspect import Parameter
+
+# Stands for an argument that was not given; the Python half then raises, and names it. As a default
+# it is to `inspect` as if there were none.
+cdef object MISSING = Parameter.empty
 
 
 cdef class FastActivation:

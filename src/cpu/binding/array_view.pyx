@@ -540,8 +540,8 @@ cdef class View:
 cdef void axes_in_order(View like, int* order) noexcept:
     """The axes by falling stride; equal ones keep their order.
 
-    One of stride 0, along which an array repeats itself, keeps its place, as in results of NumPy's
-    ufuncs and of torch.
+    One of stride 0, along which an array repeats itself, keeps its place, as in results of torch,
+    and of NumPy's ufuncs where the other axes are in order.
     """
     cdef int i, j, at
     cdef int64_t outer, inner

@@ -840,9 +840,9 @@ void make_finite(double* x, int64_t n) {
 
 // Many quotients by one divisor d, rounded as a division rounds them, without its 2 cycles each.
 // With h = 1/d rounded, and l what that lost, x h + x l is off by 2^-51 units in the last place
-// before it is rounded, and a quotient lies at least 1/(2d) from where rounding changes: a number
-// of 53 bits is no odd multiple of d of 54, and misses those by one at least. Where nothing may
-// underflow, that is; and 0 keeps its sign. https://doi.org/10.1109/TC.2004.37
+// before it is rounded. A quotient by a whole d lies at least 1/(2d) from where rounding changes,
+// for x has 53 bits, and d times a number of 54, an odd one, has more: they differ by one at least.
+// Where no underflow counts, that is; and 0 keeps its sign. https://doi.org/10.1109/TC.2004.37
 void divide(double* x, double divisor, int64_t n) {
   int64_t i = 0;
 #if defined(FASTACT_FMA)
@@ -855,7 +855,7 @@ void divide(double* x, double divisor, int64_t n) {
     least = some < least ? some : least;
     most = size > most ? size : most;
   }
-  bool is_safe = divisor >= 1 && divisor <= kMostTerms;
+  bool is_safe = divisor >= 1 && divisor <= kMostTerms && divisor == double(int64_t(divisor));
   for (int k = 0; k < kVector; ++k) is_safe &= least[k] >= kLeast && most[k] <= kMost;
   const double h = 1 / divisor, l = madd(-h, divisor, 1.0) * h;
   const Vector high = Vector{} + h, low = Vector{} + l;

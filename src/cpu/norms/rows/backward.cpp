@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kCachedBytes =
     8192 * sizeof(double);                  // bytes of p that pass 2 need not compute again
 constexpr int64_t kJoinedBytes = 16 << 10;  // of an operand of rows that share a buffer
-constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk; of 16 bits, which need no
-constexpr int64_t kStoredPiece = kPiece;    // buffer, more
+constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk
+constexpr int64_t kStoredPiece = kPiece;    // the same where no operand needs a buffer: of 16 bits
 constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes chunk by chunk
 constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
 constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
@@ -289,8 +289,10 @@ struct NormBackward : NormChunks {
   void finish(const Band& rows, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
     const char* const first_dx = is_direct ? rows.rows[0].dx + own.column * item : dx[0];
+    // As the kernels ask for it. Of 16 bits dx may lie where no float may.
+    const size_t head = is_stored ? 0 : reinterpret_cast<uintptr_t>(first_dx) % kCacheLine;
     for (int k = 0; sums && k < 2; ++k) {
-      made[k] = of_band[k] + reinterpret_cast<uintptr_t>(first_dx) % kCacheLine;
+      made[k] = of_band[k] + head;
       memset(made[k], 0, own.n * s.compute_item);
     }
     if (is_ready) {

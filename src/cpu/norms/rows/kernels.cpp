@@ -23,9 +23,9 @@ FASTACT_HD int64_t head_of(const T* at, int64_t n) {
 }
 
 // over(first, end) for the elements up to `head`, and for those that follow: kPrefetchStep of them
-// at a time where some others are prefetched. In one place, which is all code of a kernel.
+// at a time where some others are prefetched. `over` stands here once, and so is inlined once.
 template <class Prefetch, class Over>
-FASTACT_HD void for_pieces(int64_t head, int64_t n, bool has_next, Prefetch prefetch, Over over) {
+FASTACT_HD void over_all(int64_t head, int64_t n, bool has_next, Prefetch prefetch, Over over) {
   for (int64_t i = 0, end = head; i < n;) {
     over(i, end);
     i = end;
@@ -62,7 +62,7 @@ FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const Compute<T>* w
       for (int64_t i = first; i < end; ++i) z[i] = of(i, x[i]);
     }
   };
-  for_pieces(
+  over_all(
       is_half<T> ? 0 : head_of(z, n), n, row.next.at[0],
       [&](int64_t i) FASTACT_INLINED { prefetch_next(row.next, i); }, over);
 }
@@ -287,7 +287,7 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w,
   const auto prefetch_all = [&](int64_t i) FASTACT_INLINED {
     for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
   };
-  for_pieces(head_of(dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
+  over_all(head_of(dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
 }
 
 template <class T, bool weight_row, bool has_sums>

@@ -82,7 +82,8 @@ struct NormKernels {
   // Of n elements of `count` rows, from `column` on, dx OUT = rstd (p w - mean_g - xhat
   // mean_g_xhat); dx is p, x or disjoint from them. weight: [1] IN (n), or [0] IN (1).
   //   dweight, dbias IN/OUT (n) += the sums over the rows of p xhat and of p; null: no sums. They
-  //   lie as that chunk of the first row's dx does within 64 bytes: vectors are aligned to it.
+  //   lie as that chunk of the first row's dx does within 64 bytes, to which vectors are aligned;
+  //   of 16 bits, at a multiple of 64.
   void (*finish[2])(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                     const char* weight, char* dweight, char* dbias);
 

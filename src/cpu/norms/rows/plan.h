@@ -2,7 +2,8 @@
 // backward.
 //
 // A normalization row (common/norms/norms.h) is a row of StridedOperands (core/chunk_reader.h) and
-// its elements are the columns. The work is done chunk by chunk in the compute type, with the
+// its elements are the columns. The work is done chunk by chunk in the compute type (or of
+// 16 bits that lie contiguous, with AVX2, by kernels that convert them in registers), with the
 // activation's kernel on a chunk that lies in the first-level cache: no norm knows any activation.
 //
 //   forward    pass 1 over the row: its moments (reductions/kernels.h), or sum of squares
@@ -15,9 +16,9 @@
 //   kPerRow       one weight and one bias a row (instance_norm)
 //   kPerElement   one an element (layer_norm, rms_norm). Up to 16 rows, a band, go through pass 2
 //                 together, chunk by chunk, so that a chunk of the parameters' sums stays in the
-//                 first-level cache for all of them. Of 16 bits, where nothing lies between the
-//                 norm and y, as many whole rows of a band as a small buffer holds are
-//                 converted once for both passes, or with AVX2 in registers in each of them
+//                 first-level cache for all of them. Of 16 bits that have to pass through a
+//                 buffer, where nothing lies between the norm and y, as many whole rows of a band
+//                 as a small one holds are converted once for both passes
 //   kPerSpan      one a span of neighbours (group_norm of NCHW), whose two sums serve dx and the
 //                 parameters
 //   kMixed        anything else: the parameters are spread over a chunk, and their sums gathered
