@@ -99,10 +99,8 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
-// A compensated sum over a divisor.
-double quotient(double sum, double low, double divisor) {
-  return (low != 0 ? sum + low : sum) / divisor;
-}
+// A compensated sum as one number. (-0 + 0 would be 0.)
+double total_of(double sum, double low) { return low != 0 ? sum + low : sum; }
 
 // The mean alone, or the sum, of terms that have a count of their own.
 void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
@@ -117,7 +115,7 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
   for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   const bool is_total = r.of_m2 == kTotal;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) sum[i] = quotient(sum[i], low[i], is_total ? 1.0 : count[i]);
+  for (int64_t i = 0; i < n; ++i) sum[i] = total_of(sum[i], low[i]) / (is_total ? 1.0 : count[i]);
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
 }
@@ -125,7 +123,7 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
 // Sums over the divisor.
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   for (int64_t i = 0; i < n && all.errors; ++i)
-    if (all.errors[i] != 0) all.values[i] += all.errors[i];
+    all.values[i] = total_of(all.values[i], all.errors[i]);
   r.table->divide(all.values, r.divisor, n);
   store_sums(r, first, n, all.values, nullptr);
 }

@@ -54,7 +54,7 @@ struct NormForward : NormChunks {
         item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
-        together(std::clamp<int64_t>(together_bytes(a) / (s.columns.size * s.compute_item), 1,
+        together(std::clamp<int64_t>(together_bytes() / (s.columns.size * s.compute_item), 1,
                                      kTogether)),
         reader(a.operands) {
     reader.bypass_caches(Norm::kY);
@@ -93,9 +93,8 @@ struct NormForward : NormChunks {
 
   // Of rows that one call takes. Long ones of 16 bits, for which their parameters are converted
   // chunk by chunk: once for all of them.
-  static int64_t together_bytes(const Norm& a) {
-    const bool is_long = chunk_of(a) < a.operands.columns.size;
-    return are_stored(a) && is_alike(a) && is_long ? kLongBytes : kTogetherBytes;
+  int64_t together_bytes() const {
+    return is_stored && are_alike && most < s.columns.size ? kLongBytes : kTogetherBytes;
   }
 
   // Up to `together` rows. Between a short row's sums and its elements there are two divisions
