@@ -131,6 +131,8 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
   emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
 }
 
+inline void forget(uint32_t (&)[4]) {}
+
 template <class T>
 emulation::SharedSpan<T> dynamic_shared() {
   return emulation::dynamic_shared_span<T>();

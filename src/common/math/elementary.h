@@ -165,12 +165,18 @@ FASTACT_HD float power_of_two_estimate(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+FASTACT_HD double inverse_root_estimate(double x) {
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+}
 #else
 template <class T>
 FASTACT_HD T reciprocal_estimate(T x) {
   return T(1) / x;
 }
 inline float power_of_two_estimate(float x) { return __builtin_exp2f(x); }
+inline double inverse_root_estimate(double x) { return 1 / __builtin_sqrt(x); }
 #endif
 
 template <bool approximate = false, class T>

@@ -85,6 +85,12 @@ FASTACT_DEVICE void store_vec(T* p, const Vec<T>& value) {
   __stwb(reinterpret_cast<uint4*>(p), bit_cast<uint4>(value));
 }
 
+// Lets the compiler forget where a value came from: what follows from it is computed again, where
+// to keep it would take registers.
+FASTACT_DEVICE void forget(uint32_t (&words)[4]) {
+  asm volatile("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
+}
+
 // The shared memory whose size in bytes the launch gives.
 template <class T>
 FASTACT_DEVICE T* dynamic_shared() {

@@ -1,4 +1,19 @@
 // The forward kernels of the norms; norms.cu explains the passes.
+//
+// A row is in registers: its vectors are all read before the first is used, and nothing but the
+// sums of its warps goes through shared memory. The number of vectors of a thread is a template
+// parameter; forward_shape() says how rows are laid over threads.
+//
+// Moments, in the compute type C (float for 16 bits), twice over the registers:
+//
+//   near = sum(x) / n        d = x - near        low = sum(d) / n        mean = near + low
+//   m2 = sum(d^2) - n low^2
+//
+// near is rough, and d is exact where the subtraction cancels, so low makes good what near misses:
+// eight d are added up in C as a tree, and these sums in double. With u the unit roundoff of C the
+// mean is off by 3.5 u mean|d|, and m2 by 6 u of itself. Squares that leave the range of C are
+// those of scale x, with a power of two near the inverse of the largest |x|: exact, and rare, so
+// that the lanes of a row vote on it.
 #pragma once
 
 #include <type_traits>
@@ -11,300 +26,380 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// The i-th vector of what is normalised: from the cache, or read again.
-template <class T, class Rows, class Shared>
-FASTACT_DEVICE Vec<T> normalised_input(const Rows& rows, const Partition& partition, Shared&& cache,
-                                       int i, int valid) {
-  if (i < rows.resident) return cache[i * int(blockDim.x) + int(threadIdx.x)];
-  // Written by this very thread, or read by it before.
-  if (rows.data[kResidual]) return read<T>(rows, kTotal, partition.row, partition.vec(i), valid);
-  return read<T>(rows, kX, partition.row, partition.vec(i), valid);
-}
+// Vectors of a thread, threads of a row, threads of a block.
+struct ForwardShape {
+  int vecs, lanes, threads;
+};
 
-// Caches what is normalised of one vector, and returns its sum, or the sum of its squares where no
-// mean is subtracted.
-template <class T, bool adds, bool caches, class Rows, class Shared>
-FASTACT_DEVICE double take(const Rows& rows, const Partition& partition, Shared&& cache, int i,
-                           int valid, Vec<T> vec, const Vec<T>& other) {
-  if constexpr (adds) {
-    Wide<T> sum = widen_vec(vec);
-    const Wide<T> more = widen_vec(other);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) sum.lane[j] += more.lane[j];
-    vec = narrow_vec<T>(sum);
-    write(rows, kTotal, partition.row, partition.vec(i), valid, vec);
-  }
-  if (caches || i < rows.resident) cache[i * int(blockDim.x) + int(threadIdx.x)] = vec;
-  return rows.is_centred ? sum_of(vec) : squares_of(vec);
-}
-
-// Pass 1: x is read, the residual with it, several vectors at a time where they are whole.
-template <class T, class Rows, class Shared>
-FASTACT_DEVICE double collect(const Rows& rows, const Partition& partition, Shared&& cache) {
-  constexpr int kSize = Vec<T>::kSize;
-  double total = 0;
-  int i = 0;
-  if constexpr (Rows::kDense) {
-    const bool adds = rows.data[kResidual] != nullptr;
-    if (rows.fast[kX] && (!adds || rows.fast[kResidual])) {
-      const auto several = [&](auto count, auto with_residual, auto caches, int end) {
-        constexpr int kUnroll = decltype(count)::value;
-        constexpr bool kAdds = decltype(with_residual)::value;
-        const int64_t step = int64_t(partition.lanes) * kSize;
-        const T* x = row_of<T>(rows, kX, partition.row) + partition.vec(i) * kSize;
-        const T* residual = row_of<T>(rows, kResidual, partition.row) + partition.vec(i) * kSize;
-#pragma unroll 1
-        for (; i + kUnroll <= end; i += kUnroll, x += kUnroll * step, residual += kUnroll * step) {
-          Vec<T> in[kUnroll], other[kUnroll] = {};
-#pragma unroll
-          for (int u = 0; u < kUnroll; ++u) {
-            in[u] = load_vec(x + u * step);
-            if constexpr (kAdds) other[u] = load_vec(residual + u * step);
-          }
-#pragma unroll
-          for (int u = 0; u < kUnroll; ++u)
-            total += take<T, kAdds, decltype(caches)::value>(rows, partition, cache, i + u, kSize,
-                                                             in[u], other[u]);
-        }
-      };
-      using One = std::integral_constant<int, 1>;
-      using Two = std::integral_constant<int, kLoadsInFlight / 2>;
-      using Four = std::integral_constant<int, kLoadsInFlight>;
-      const std::true_type yes;
-      const std::false_type no;
-      const int whole = whole_of<T>(rows, partition);
-      const int cached_whole = int(smaller(whole, rows.resident));
-      if (adds) {
-        several(Two(), yes, yes, cached_whole);
-        several(One(), yes, no, whole);
-      } else {
-        several(Four(), no, yes, cached_whole);
-        several(One(), no, yes, cached_whole);
-        several(Four(), no, no, whole);
-      }
-    }
-  }
-#pragma unroll 1
-  for (; i < partition.count; ++i) {
-    const int valid = valid_of<T>(rows, partition, i);
-    const int64_t q = partition.vec(i);
-    if (rows.data[kResidual]) {
-      const Vec<T> other = read<T>(rows, kResidual, partition.row, q, valid);
-      total += take<T, true, false>(rows, partition, cache, i, valid,
-                                    read<T>(rows, kX, partition.row, q, valid), other);
-    } else {
-      total += take<T, false, false>(rows, partition, cache, i, valid,
-                                     read<T>(rows, kX, partition.row, q, valid), {});
-    }
-  }
-  return total;
-}
-
-// Calls add(vec, valid) for each vector of what is normalised.
-template <class T, class Rows, class Shared, class Add>
-FASTACT_DEVICE void for_cached(const Rows& rows, const Partition& partition, Shared&& cache,
-                               Add add) {
-  int i = 0;
-  const int cached_whole = int(smaller(whole_of<T>(rows, partition), rows.resident));
-  int at = int(threadIdx.x);
-#pragma unroll 1
-  for (; i < cached_whole; ++i, at += int(blockDim.x)) add(cache[at], Vec<T>::kSize);
-#pragma unroll 1
-  for (; i < partition.count; ++i) {
-    const int valid = valid_of<T>(rows, partition, i);
-    add(normalised_input<T>(rows, partition, cache, i, valid), valid);
-  }
-}
-
-// Pass 2: the sums of the distances from the mean, for float64 alone, and of their squares.
-template <class T, class Rows, class Shared>
-FASTACT_DEVICE void spread(const Rows& rows, const Partition& partition, Shared&& cache,
-                           double mean, double (&sums)[2]) {
-  sums[0] = sums[1] = 0;
-  for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
-    double input[Vec<T>::kSize];
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      input[j] = double(widen(vec.lane[j])) - mean;
-      if (j >= valid) input[j] = 0;
-    }
-    double sum = 0, squares = 0;
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      if (sizeof(T) == 8) sum += input[j];
-      squares = madd(input[j], input[j], squares);
-    }
-    sums[0] += sum;
-    sums[1] += squares;
-  });
-}
-
-// Pass 2 of 16-bit data: the squared distances from `near`, the mean as a float, in float.
-template <class T, class Rows, class Shared>
-FASTACT_DEVICE double spread_in_float(const Rows& rows, const Partition& partition, Shared&& cache,
-                                      float near) {
-  double squares = 0;
-  for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
-    Wide<T> x = widen_vec(vec);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      x.lane[j] -= near;
-      if (j >= valid) x.lane[j] = 0;
-    }
-    squares += sum_in_float<T>([&](int j, float sum) { return madd(x.lane[j], x.lane[j], sum); });
-  });
-  return squares;
-}
-
-// Whether a sum of squares in float met no overflow, and no underflow that matters: where the mean
-// square is 2^-80, what is below 2^-126 is nothing. float16 has no such numbers.
+// A vector in registers: nvcc 13.0 takes eight numbers of 16 bits apart.
+struct Held {
+  uint32_t word[4];
+};
 template <class T>
-FASTACT_DEVICE bool is_in_range(double squares, double count) {
-  return std::is_same_v<T, f16> || (squares >= count * 0x1p-80 && squares <= 0x1p120);
+FASTACT_DEVICE Wide<T> widen_held(const Held& held) {
+  return widen_vec(bit_cast<Vec<T>>(held));
 }
 
-// Passes 1 and 2: the mean and the squared distances from it (0 and the sum of squares where none
-// is subtracted), of the `count` elements of all lanes.
-template <class T, class Rows, class Shared>
-FASTACT_DEVICE void find_moments(const Rows& rows, const Partition& partition, Shared&& cache,
-                                 double count, int& sum_index, double* mean, double* m2) {
-  double total[1] = {collect<T>(rows, partition, cache)};
-  team_sum(total, partition.lanes, sum_index);
-  *mean = 0;
-  *m2 = total[0];
-  if (rows.is_centred) *mean = total[0] / (count * kInputScale<T>);
-  double sums[2];
-  if constexpr (sizeof(T) == 8) {  // of float64 the first mean is off by some ULPs
-    if (!rows.is_centred) return;
-    // Where the sum overflows, scaled inputs are added again: that does not, unless an infinity is
-    // among them. All lanes of a warp take part in the vote.
-    if (__any_sync(kAllLanes, !is_finite(total[0]))) {
-      double scaled[1] = {0};
-      for_cached<T>(rows, partition, cache, [&](const Vec<T> vec, int valid) {
+// Vectors of a thread, at most: a vector of 16 bits is eight numbers to compute with.
+template <class T>
+constexpr int kMostVecs = sizeof(T) == 2 ? 4 : 8;
+// Vectors of a row that a block holds.
+template <class T>
+constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
+
+// Of a row of that many vectors. A warp is enough for a short one, many of which share a block, and
+// needs no barrier; of a block four vectors a thread do as long as they can. What was measured:
+// docs/design/cuda.md, "Norms over rows".
+template <class T>
+ForwardShape forward_shape(int64_t vecs) {
+  constexpr int kMost = kMostVecs<T>;
+  if (vecs <= 2 * kWarp) return {2, power_of_two_from(ceil_div(vecs, 2), kWarp), 256};
+  if (vecs <= 4 * kWarp) return {4, kWarp, 256};
+  if (vecs <= kMost * kWarp) return {kMost, kWarp, 128};
+  const int of_thread = vecs <= 1024 ? 4 : kMost;
+  const int lanes = int(ceil_div(ceil_div(vecs, of_thread), kWarp)) * kWarp;
+  return {of_thread, lanes, lanes};
+}
+
+// Numbers of the lanes of a row folded into one, given to all of them. Zero is neutral to merge.
+// The lanes are a power of two within a warp, or whole warps of a block, all of which take part.
+// fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
+// fold is enough: who writes to a buffer again has met all others at the barrier of the fold
+// between.
+template <class N, int n, class Merge>
+FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge) {
+  constexpr int kMostWarps = kRowThreads / kWarp;
+  FASTACT_SHARED(N, of_warps, 2 * n * kMostWarps);
 #pragma unroll
-        for (int j = 0; j < Vec<T>::kSize; ++j)
-          if (j < valid) scaled[0] += double(widen(vec.lane[j])) * 0x1p-64;
-      });
-      team_sum(scaled, partition.lanes, sum_index);
-      if (!is_finite(total[0])) *mean = scaled[0] / count * 0x1p64;
+  for (int k = 0; k < n; ++k) value[k] = warp_fold(value[k], merge, lanes < kWarp ? lanes : kWarp);
+  if (lanes <= kWarp) return;
+  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  const int from = (fold_index++ & 1) * n * kMostWarps;
+#pragma unroll
+  for (int k = 0; k < n; ++k)
+    if (lane == 0) of_warps[from + k * kMostWarps + warp] = value[k];
+  __syncthreads();
+  const int other = lane % kMostWarps;
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const N of_other = other < lanes / kWarp ? N(of_warps[from + k * kMostWarps + other]) : N(0);
+    value[k] = warp_fold(of_other, merge, kMostWarps);
+  }
+}
+
+// Rows of whole vectors that nothing has to be asked about, and no activation behind them: kernels
+// without a call, which would spill what is in registers.
+struct NormQuick : NormRows {};
+template <class Rows>
+constexpr bool is_quick = std::is_same_v<Rows, NormQuick>;
+
+// Resident blocks of kRowThreads on a multiprocessor, at least: two leave a thread 64 registers.
+template <class T, class Rows>
+constexpr int kNormBlocks = is_quick<Rows> && sizeof(T) < 8 ? 2 : 1;
+
+// From the beginning of a quick row, whose length is a 32-bit number, to a thread's i-th vector.
+template <class T>
+FASTACT_DEVICE int quick_offset(const Partition& partition, int i) {
+  return (int(partition.first) + i * partition.lanes) * Vec<T>::kSize;
+}
+
+template <class T, class Rows>
+FASTACT_DEVICE Vec<T> read_vec(const Rows& rows, int role, const Partition& partition, int i) {
+  if constexpr (is_quick<Rows>)
+    return load_vec(row_of<T>(rows, role, partition.row) + quick_offset<T>(partition, i));
+  else
+    return read<T>(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i));
+}
+
+template <class T, class Rows>
+FASTACT_DEVICE void write_vec(const Rows& rows, int role, const Partition& partition, int i,
+                              const Vec<T>& vec) {
+  if constexpr (is_quick<Rows>)
+    store_vec(row_of<T>(rows, role, partition.row) + quick_offset<T>(partition, i), vec);
+  else
+    write(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i), vec);
+}
+
+// Reads a thread's vectors; beyond the end of the row there are zeros. With a residual, as many at
+// a time as registers allow.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void take_row(const Rows& rows, const Partition& partition, Held (&x)[vecs]) {
+  const auto take = [&](int i) {
+    x[i] = {};
+    if (i < partition.count) x[i] = bit_cast<Held>(read_vec<T>(rows, kX, partition, i));
+  };
+  if (!rows.data[kResidual]) {
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) take(i);
+    return;
+  }
+  constexpr int kAtOnce = sizeof(T) == 2 ? 1 : 2;
+#pragma unroll
+  for (int first = 0; first < vecs; first += kAtOnce) {
+    Held residual[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      take(first + k);
+      if (first + k < partition.count)
+        residual[k] = bit_cast<Held>(read_vec<T>(rows, kResidual, partition, first + k));
     }
-    const double first = *mean;
-    spread<T>(rows, partition, cache, first, sums);
-    team_sum(sums, partition.lanes, sum_index);
-    moments_of_sums(first, sums[0], sums[1], count, mean, m2);
-    // Next to an infinite mean, or where the distances from it overflow, there is none to correct.
-    if (!is_finite(*mean)) *mean = first;
-  } else {
-    double squares[1];
-    if constexpr (sizeof(T) == 2) {
-      if (rows.is_centred) {
-        // sum (x - mean)^2 = sum (x - near)^2 - count (mean - near)^2
-        const float near = float(*mean);
-        const double low = *mean - double(near);
-        squares[0] = spread_in_float<T>(rows, partition, cache, near);
-        team_sum(squares, partition.lanes, sum_index);
-        *m2 = squares[0] - count * (low * low);
-        if (*m2 < 0) *m2 = 0;
-      }
-      // All lanes of a warp take part; those whose squares were in range do not use the result.
-      const bool fine = is_in_range<T>(*m2, count);
-      if (std::is_same_v<T, f16> || !__any_sync(kAllLanes, !fine)) return;
-      spread<T>(rows, partition, cache, *mean, sums);
-      squares[0] = sums[1];
-      team_sum(squares, partition.lanes, sum_index);
-      if (!fine) *m2 = squares[0];
-    } else {
-      if (!rows.is_centred) return;
-      spread<T>(rows, partition, cache, *mean, sums);
-      squares[0] = sums[1];
-      team_sum(squares, partition.lanes, sum_index);
-      *m2 = squares[0];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = first + k;
+      if (i >= partition.count) break;
+      Wide<T> sum = widen_held<T>(x[i]);
+      const Wide<T> more = widen_held<T>(residual[k]);
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j) sum.lane[j] += more.lane[j];
+      const Vec<T> total = narrow_vec<T>(sum);
+      write_vec(rows, kTotal, partition, i, total);
+      x[i] = bit_cast<Held>(total);
     }
   }
 }
 
-// xhat = (x - high) rstd + shift, where shift = -low rstd is added in the same madd.
+// Mean squares in [kLeast, kMost] met no overflow, and no underflow that matters: a term that
+// vanished is below 2^-40 of them, or of an eps from kLeastEps on.
+template <class C>
+struct Range {
+  static constexpr double kLeast = sizeof(C) == 8 ? 0x1p-900 : 0x1p-100;
+  static constexpr double kMost = sizeof(C) == 8 ? 0x1p1000 : 0x1p100;
+  static constexpr double kLeastEps = kLeast * 0x1p60;
+};
+
+// The power of two by which numbers as large as peak come near 1: of 0 and of an infinity, one that
+// changes neither. Of double not beyond 2^600, which lets the squares of all numbers and eps be
+// represented.
+FASTACT_DEVICE float scale_of(float peak) {
+  const int exponent = 254 - int(bit_cast<uint32_t>(peak) >> 23);
+  return bit_cast<float>(uint32_t(exponent < 1 ? 1 : exponent > 253 ? 253 : exponent) << 23);
+}
+FASTACT_DEVICE double scale_of(double peak) {
+  constexpr int kMost = 1023 + 600;
+  const int exponent = 2046 - int(bit_cast<uint64_t>(peak) >> 52);
+  return bit_cast<double>(uint64_t(exponent < 1 ? 1 : exponent > kMost ? kMost : exponent) << 52);
+}
+
+FASTACT_DEVICE double inverse_power(double power) {
+  return bit_cast<double>((uint64_t(2046) << 52) - bit_cast<uint64_t>(power));
+}
+
+// The moments of scale x: near + low and m2, which are 0 and the sum of the squares where no mean
+// is subtracted.
+template <class C>
+struct ScaledMoments {
+  C scale, near;
+  double low, m2;
+
+  FASTACT_DEVICE double inverse_scale() const { return inverse_power(double(scale)); }
+  FASTACT_DEVICE double mean() const {
+    // Next to an infinite mean there is nothing to correct.
+    const double sum = is_finite(double(near)) ? double(near) + low : double(near);
+    return sum * inverse_scale();
+  }
+};
+
+// Adds up a group of numbers and their squares in C, each as a tree, and these in double.
+template <class C, int n>
+FASTACT_DEVICE void add_group(const C (&d)[n], double (&sums)[2]) {
+  constexpr int kHalf = n / 2;
+  C sum[kHalf], squares[kHalf];
+#pragma unroll
+  for (int j = 0; j < kHalf; ++j) {
+    sum[j] = d[j] + d[j + kHalf];
+    squares[j] = madd(d[j], d[j], d[j + kHalf] * d[j + kHalf]);
+  }
+#pragma unroll
+  for (int m = kHalf / 2; m > 0; m /= 2)
+#pragma unroll
+    for (int j = 0; j < m; ++j) sum[j] += sum[j + m], squares[j] += squares[j + m];
+  sums[0] += double(sum[0]);
+  sums[1] += double(squares[0]);
+}
+
+template <int vecs>
+FASTACT_DEVICE void forget_row(Held (&x)[vecs]) {
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) forget(x[i].word);
+}
+
+// The largest magnitude, and the vectors times a scale.
+template <class T, int vecs>
+FASTACT_DEVICE Compute<T> peak_of(const Held (&x)[vecs]) {
+  using C = Compute<T>;
+  C peak = 0;
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) {
+    const Wide<T> wide = widen_held<T>(x[i]);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      const C size = wide.lane[j] < 0 ? -wide.lane[j] : wide.lane[j];
+      peak = size > peak ? size : peak;
+    }
+  }
+  return peak;
+}
+template <class T, int vecs>
+FASTACT_DEVICE void scale_row(Compute<T> scale, Held (&x)[vecs]) {
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) {
+    Wide<T> wide = widen_held<T>(x[i]);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] *= scale;
+    x[i] = bit_cast<Held>(narrow_vec<T>(wide));
+  }
+}
+
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Partition& partition,
+                                                      Held (&x)[vecs], double per_count,
+                                                      int& fold_index) {
+  using C = Compute<T>;
+  constexpr int kSize = Vec<T>::kSize, kGroup = sizeof(T) == 4 ? 2 : 1;  // vectors
+  const auto plus = [](auto a, auto b) { return a + b; };
+  // The vector whose end is beyond the row's, if the thread has it.
+  const int last = partition.count - 1;
+  const int valid = is_quick<Rows> || last < 0 ? kSize : valid_of<T>(rows, partition, last);
+  const int cut = valid < kSize ? last : -1;
+  ScaledMoments<C> moments{C(1), C(0), 0, 0};
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    if (rows.is_centred) {
+      C sum[1] = {0};
+#pragma unroll
+      for (int i = 0; i < vecs; ++i) {
+        const Wide<T> wide = widen_held<T>(x[i]);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) sum[0] += wide.lane[j];
+      }
+      fold_lanes(sum, partition.lanes, fold_index, plus);
+      moments.near = sum[0] * C(per_count);
+    }
+    forget_row(x);
+    double sums[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < vecs; i += kGroup) {
+      C d[kGroup * kSize];
+#pragma unroll
+      for (int g = 0; g < kGroup; ++g) {
+        const Wide<T> wide = widen_held<T>(x[i + g]);
+        const bool is_there = i + g < partition.count;
+#pragma unroll
+        for (int j = 0; j < kSize; ++j)
+          d[g * kSize + j] = is_there ? wide.lane[j] - moments.near : C(0);
+        if (!is_quick<Rows> && i + g == cut) {
+#pragma unroll
+          for (int j = 0; j < kSize; ++j)
+            if (j >= valid) d[g * kSize + j] = 0;
+        }
+      }
+      add_group(d, sums);
+    }
+    fold_lanes(sums, partition.lanes, fold_index, plus);
+    moments.m2 = sums[1];
+    if (rows.is_centred) {
+      moments.low = sums[0] * per_count;
+      moments.m2 = madd(-moments.low, sums[0], sums[1]);
+      if (moments.m2 < 0) moments.m2 = 0;
+    }
+    const bool is_small =
+        moments.m2 * per_count < Range<C>::kLeast && rows.eps < Range<C>::kLeastEps;
+    const bool fits = sums[1] * per_count <= Range<C>::kMost && !is_small;
+    // All lanes of a warp take part; a row that needs no scale is found again as it was.
+    forget_row(x);
+    if (again || !__any_sync(kAllLanes, !fits)) break;
+    C peak[1] = {peak_of<T>(x)};
+    fold_lanes(peak, partition.lanes, fold_index, [](C a, C b) { return a > b ? a : b; });
+    if (!fits) moments.scale = scale_of(peak[0]);
+    scale_row<T>(moments.scale, x);
+    forget_row(x);
+  }
+  forget_row(x);
+  return moments;
+}
+
+// 1 / sqrt(x), for float within 2^-38 of it: an estimate of 20 bits, and a step of Newton's.
+template <class C>
+FASTACT_DEVICE double inverse_root(double x) {
+  if constexpr (sizeof(C) == 8) return 1.0 / __builtin_sqrt(x);
+  const double near = inverse_root_estimate(x);
+  const double better = madd(near * 0.5, madd(-x * near, near, 1.0), near);
+  return better > 0 ? better : near;  // of 0 and of an infinity there is none
+}
+
+// xhat = (x - near) rstd + shift, where shift = -low rstd.
 template <class C>
 struct Normaliser {
-  C high, rstd, shift;
-  FASTACT_DEVICE C operator()(C x) const { return madd(x - high, rstd, shift); }
+  C near, rstd, shift;
+  FASTACT_DEVICE C operator()(C x) const { return madd(x - near, rstd, shift); }
 };
+
+// The rstd of x, and what makes xhat.
 template <class C>
-FASTACT_DEVICE Normaliser<C> normaliser(double mean, C rstd) {
-  const Centre<C> centre = centre_of<C>(mean);
-  return {centre.high, rstd, -centre.low * rstd};
+FASTACT_DEVICE double prepare(const ScaledMoments<C>& moments, double per_count, double eps,
+                              Normaliser<C>* to) {
+  const double scale = double(moments.scale);
+  const double rstd = inverse_root<C>(madd(moments.m2, per_count, eps * scale * scale));
+  *to = {moments.near, C(rstd), C(-moments.low * rstd)};
+  return rstd * scale;
 }
 
-template <class T, bool identity>
-FASTACT_DEVICE Vec<T> normalise(const NormRows& rows, const Normaliser<Compute<T>>& transform,
-                                const Vec<T>& vec, const Wide<T>& weight, const Wide<T>& bias,
-                                bool casts = false) {
+// z, before it is rounded to the dtype, but for what casting rounds.
+template <class T>
+FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, const Vec<T>& vec,
+                                 const Wide<T>& weight, const Wide<T>& bias, bool casts = false) {
   Wide<T> z = widen_vec(vec);
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = transform(z.lane[j]);
+  for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = normaliser(z.lane[j]);
   z = cast_if<T>(casts, z);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
     z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
-  z = cast_if<T>(casts, z);
-  if constexpr (!identity) z = activate<T>(rows.which, rows.parameters, z);
-  return narrow_vec<T>(z);
+  return cast_if<T>(casts, z);
 }
 
-// Pass 3: y, of whole vectors of quick rows first. from_memory: nothing is cached.
-template <class T, bool identity, bool from_memory, class Rows, class Shared>
-FASTACT_DEVICE void finish(const Rows& rows, const Partition& partition, Shared&& cache,
-                           double mean, Compute<T> rstd) {
+// y of a thread's vectors: each(put) calls put(i, vec) for each of them.
+template <class T, class Rows, class Each>
+FASTACT_DEVICE void put_row(const Rows& rows, const Partition& partition,
+                            const Normaliser<Compute<T>>& normaliser, const Each& each) {
   using C = Compute<T>;
-  constexpr int kSize = Vec<T>::kSize;
-  const Normaliser<C> transform = normaliser<C>(mean, rstd);
-  int i = 0;
-  if constexpr (Rows::kDense) {
+  if constexpr (is_quick<Rows>) {
+    const char* const of_weight = parameters_base(rows, kWeightRole, partition.row);
+    const char* const of_bias = parameters_base(rows, kBiasRole, partition.row);
+    T* const y = row_of<T>(rows, kY, partition.row);
     const auto quickly = [&](auto weight_given, auto bias_given) {
       constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
-      int whole = whole_of<T>(rows, partition);
-      if (!from_memory) whole = int(smaller(whole, rows.resident));
-      const char* const of_weight = parameters_base(rows, kWeightRole, partition.row);
-      const char* const of_bias = parameters_base(rows, kBiasRole, partition.row);
-      const T* const x = row_of<T>(rows, rows.data[kResidual] ? kTotal : kX, partition.row);
-      T* const y = row_of<T>(rows, kY, partition.row);
-      int q = int(partition.first), at = int(threadIdx.x);
-#pragma unroll 1
-      for (; i < whole; ++i, q += partition.lanes, at += int(blockDim.x)) {
-        Vec<T> vec;
-        if constexpr (from_memory)
-          vec = load_vec(x + int64_t(q) * kSize);
-        else
-          vec = cache[at];
+      each([&](int i, const Vec<T>& vec) {
+        const int q = int(partition.first) + i * partition.lanes;
         const Wide<T> weight =
             quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
         const Wide<T> bias =
             quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
-        store_vec(y + int64_t(q) * kSize,
-                  normalise<T, identity>(rows, transform, vec, weight, bias));
-      }
+        store_vec(y + quick_offset<T>(partition, i),
+                  narrow_vec<T>(normalise<T>(normaliser, vec, weight, bias)));
+      });
     };
     const std::integral_constant<Given, kVecs> vecs;
     const std::integral_constant<Given, kNothing> nothing;
     const std::integral_constant<Given, kAnything> anything;
-    if (rows.quick) {
-      const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
-      if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
-        quickly(vecs, vecs);
-      else if constexpr (identity)
-        own && !rows.data[kBiasRole] ? quickly(vecs, nothing) : quickly(anything, anything);
-    }
-  }
-#pragma unroll 1
-  for (; i < partition.count; ++i) {
-    const int valid = valid_of<T>(rows, partition, i);
-    const int64_t q = partition.vec(i);
-    const Wide<T> weight = weight_of<T>(rows, partition.row, q, valid);
-    const Wide<T> bias =
-        parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), partition.row, q, valid);
-    const Vec<T> vec = normalised_input<T>(rows, partition, cache, i, valid);
-    write(rows, kY, partition.row, q, valid,
-          normalise<T, identity>(rows, transform, vec, weight, bias, rows.casts));
+    const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
+    if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
+      quickly(vecs, vecs);
+    else if (own && !rows.data[kBiasRole])
+      quickly(vecs, nothing);
+    else
+      quickly(anything, anything);
+  } else {
+    each([&](int i, const Vec<T>& vec) {
+      const int valid = valid_of<T>(rows, partition, i);
+      const int64_t q = partition.vec(i);
+      const Wide<T> weight = weight_of<T>(rows, partition.row, q, valid);
+      const Wide<T> bias =
+          parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), partition.row, q, valid);
+      Wide<T> z = normalise<T>(normaliser, vec, weight, bias, rows.casts);
+      if (rows.which != k_identity) z = activate<T>(rows.which, rows.parameters, z);
+      write_vec(rows, kY, partition, i, narrow_vec<T>(z));
+    });
   }
 }
 
@@ -316,18 +411,23 @@ FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t row, double mean,
 }
 
 // A row belongs to some lanes of a warp, or to a block.
-template <class T, bool identity, class Rows>
+template <class T, int vecs, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
-  const auto cache = dynamic_shared<Vec<T>>();
-  int sum_index = 0;
+  int fold_index = 0;
   for_each_row<T>(rows, [&](const Partition& partition, bool idle) {
-    double mean, m2;
-    find_moments<T>(rows, partition, cache, double(rows.length), sum_index, &mean, &m2);
+    Held x[vecs];
+    take_row<T>(rows, partition, x);
+    const auto moments = find_moments<T>(rows, partition, x, rows.per_length, fold_index);
     if (idle) return;
-    const double rstd = rstd_of(m2, double(rows.length), rows.eps);
-    if (partition.lane == 0) store_statistics<T>(rows, partition.row, mean, rstd);
-    finish<T, identity, false>(rows, partition, cache, mean, Compute<T>(rstd));
+    Normaliser<Compute<T>> normaliser;
+    const double rstd = prepare(moments, rows.per_length, rows.eps, &normaliser);
+    if (partition.lane == 0) store_statistics<T>(rows, partition.row, moments.mean(), rstd);
+    put_row<T>(rows, partition, normaliser, [&](const auto& put) {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i)
+        if (i < partition.count) put(i, bit_cast<Vec<T>>(x[i]));
+    });
   });
 }
 
@@ -340,16 +440,17 @@ struct NormChunks : RowChunks {
 template <class T, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  const auto cache = dynamic_shared<Vec<T>>();
-  int sum_index = 0;
+  int fold_index = 0;
   for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
     const int64_t begin = (partition.first - partition.lane) * Vec<T>::kSize;
     const int64_t count = smaller(chunks.size * Vec<T>::kSize, rows.length - begin);
-    double mean, m2;
-    find_moments<T>(rows, partition, cache, double(count), sum_index, &mean, &m2);
+    Held x[kMostVecs<T>];
+    take_row<T>(rows, partition, x);
+    const auto moments = find_moments<T>(rows, partition, x, 1.0 / double(count), fold_index);
     if (partition.lane > 0) return;
-    store(chunks.moments + 2 * task, mean);
-    store(chunks.moments + 2 * task + 1, m2);
+    const double up = moments.inverse_scale();
+    store(chunks.moments + 2 * task, moments.mean());
+    store(chunks.moments + 2 * task + 1, moments.m2 * up * up);
   });
 }
 
@@ -380,14 +481,21 @@ void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) 
   });
 }
 
-template <class T, bool identity, class Rows>
+template <class T, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  const auto cache = dynamic_shared<Vec<T>>();  // nothing is in it: rows.resident is 0
+  using C = Compute<T>;
   for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t) {
-    const double mean = load(chunks.statistics + 2 * partition.row);
-    const double rstd = load(chunks.statistics + 2 * partition.row + 1);
-    finish<T, identity, true>(rows, partition, cache, mean, Compute<T>(rstd));
+    const Centre<C> mean = centre_of<C>(load(chunks.statistics + 2 * partition.row));
+    const C rstd = C(load(chunks.statistics + 2 * partition.row + 1));
+    const Normaliser<C> normaliser{mean.high, rstd, -mean.low * rstd};
+    const int role = rows.data[kResidual] ? kTotal : kX;
+    put_row<T>(rows, partition, normaliser, [&](const auto& put) {
+#pragma unroll 1
+      for (int i = 0; i < partition.count; ++i)
+        put(i,
+            read<T>(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i)));
+    });
   });
 }
 

@@ -56,8 +56,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kSplit = 16384;        // vectors of a row that one block takes
-constexpr int64_t kChunk = 4096;         // vectors of a part of a longer one
 constexpr int64_t kLongRow = 2048;       // vectors of a row that one block takes backward
 constexpr int64_t kLongChunk = 1024;     // vectors of a part of a longer one
 constexpr int64_t kLongRows = 4;         // at least, of the batch in a part of it
@@ -73,11 +71,37 @@ int64_t row_vecs(const NormPlan& plan) {
 }
 
 template <class T>
-NormPlan plan_forward(const NormCall& call, NormChunks* chunks) {
+NormPlan plan_forward(const NormCall& call, NormChunks* chunks, int* vecs_of_thread) {
   const bool outputs[4] = {false, false, call.data[NormCall::kTotal].data != nullptr, true};
   NormPlan plan = plan_norm<T>(call, NormCall::kX, outputs);
-  plan.threads = set_forward_lanes(&plan.rows, row_vecs<T>(plan), kSplit, kChunk, chunks);
+  const int64_t vecs = row_vecs<T>(plan);
+  chunks->size = std::min(vecs, kHeldRow<T>);
+  chunks->count = ceil_div(vecs, chunks->size);
+  const ForwardShape shape = forward_shape<T>(chunks->size);
+  plan.rows.lanes = shape.lanes, plan.rows.teams = shape.threads / shape.lanes;
+  plan.threads = shape.threads;
+  *vecs_of_thread = shape.vecs;
   return plan;
+}
+
+// Runs visit(rows) with the rows as the forward kernels take them.
+template <class T, class Visit>
+void for_forward_layout(const NormPlan& plan, Visit visit) {
+  const NormRows& rows = plan.rows;
+  if (!plan.is_dense) return visit(plan.rows);
+  if (!rows.quick || rows.which != k_identity || rows.length % Vec<T>::kSize != 0)
+    return visit(NormRows(rows));
+  NormQuick quick;
+  static_cast<NormRows&>(quick) = rows;
+  visit(quick);
+}
+
+// Runs visit(vecs) with the number of vectors of a thread as a constant.
+template <class T, class Visit>
+void with_vecs(int vecs, Visit visit) {
+  if (vecs == 2) return visit(std::integral_constant<int, 2>());
+  if (vecs == 4) return visit(std::integral_constant<int, 4>());
+  visit(std::integral_constant<int, kMostVecs<T>>());
 }
 
 // Lanes and chunks do not depend on the strides, on which no bit depends then.
@@ -263,7 +287,8 @@ int64_t norm_forward_workspace(const NormCall& call) {
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward_workspace<T>(call);
   NormChunks chunks;
-  const NormPlan plan = plan_forward<T>(call, &chunks);
+  int vecs;
+  const NormPlan plan = plan_forward<T>(call, &chunks, &vecs);
   return chunks.count > 1 ? plan.rows.count * (chunks.count + 1) * 2 * int64_t(sizeof(double)) : 0;
 }
 
@@ -272,29 +297,22 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward<T>(call, workspace, stream);
   NormChunks chunks;
-  NormPlan plan = plan_forward<T>(call, &chunks);
-  chunks.moments = static_cast<double*>(workspace);
-  chunks.statistics = chunks.moments + 2 * plan.rows.count * chunks.count;
-  const int64_t slot = int64_t(kVecBytes) * plan.threads;
-  plan.rows.resident = int(std::min<int64_t>(plan.rows.per_lane, shared_of_device() / slot));
-  const int shared = int(plan.rows.resident * slot);
+  int vecs;
+  const NormPlan plan = plan_forward<T>(call, &chunks, &vecs);
   const int64_t row_count = plan.rows.count;
-  for_layout(plan, call.which == k_identity, [&](auto rows, auto identity) {
+  chunks.moments = static_cast<double*>(workspace);
+  chunks.statistics = chunks.moments + 2 * row_count * chunks.count;
+  for_forward_layout<T>(plan, [&](auto rows) {
     using Rows = decltype(rows);
-    constexpr bool kIdentity = decltype(identity)::value;
-    if (chunks.count == 1) {
-      launch_with_shared(
-          norm_forward_rows<T, kIdentity, Rows>,
-          {blocks_for(ceil_div(row_count, plan.rows.teams)), plan.threads, 1, 1, shared}, stream,
-          rows);
-      return;
-    }
-    const int64_t blocks = blocks_for(row_count * chunks.count);
-    launch_with_shared(norm_moments<T, Rows>, {blocks, plan.threads, 1, 1, shared}, stream, rows,
-                       chunks);
+    if (chunks.count == 1)
+      return with_vecs<T>(vecs, [&](auto vecs_of_thread) {
+        launch(norm_forward_rows<T, decltype(vecs_of_thread)::value, Rows>,
+               {blocks_for(ceil_div(row_count, rows.teams)), plan.threads}, stream, rows);
+      });
+    const Shape shape{blocks_for(row_count * chunks.count), plan.threads};
+    launch(norm_moments<T, Rows>, shape, stream, rows, chunks);
     launch(norm_merge<T, Rows>, warps_for(row_count, kThreadsOfNarrow), stream, rows, chunks);
-    rows.resident = 0;
-    launch(norm_apply_chunks<T, kIdentity, Rows>, {blocks, plan.threads}, stream, rows, chunks);
+    launch(norm_apply_chunks<T, Rows>, shape, stream, rows, chunks);
   });
 }
 

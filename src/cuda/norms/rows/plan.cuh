@@ -29,6 +29,7 @@ struct NormRows : RowArrays<kNormRoles> {
 
   int64_t batch, groups;
   int64_t params, run;  // length = params * run
+  double per_length;    // 1 / length
   int run_vecs;         // quick rows: vectors that share a parameter; 0: each element has its own
 
   int which;
@@ -78,6 +79,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   rows.batch = axes.size_of(0), rows.groups = axes.size_of(1);
   rows.params = axes.size_of(2), rows.run = axes.size_of(3);
   rows.count = rows.batch * rows.groups, rows.length = rows.params * rows.run;
+  rows.per_length = 1.0 / double(rows.length);
 
   axes.fill(&plan.rows.table, ends[1]);
   for (int k = 0; k < 2; ++k) {

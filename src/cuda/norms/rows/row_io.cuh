@@ -12,11 +12,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Resident blocks of kRowThreads on a multiprocessor, at least: kernels for any strides and those
-// of float64 need more registers.
-template <class T, class Rows>
-constexpr int kNormBlocks = Rows::kDense && sizeof(T) < 8 ? 2 : 1;
-
 // Eight floats from `first` on, for vectors of 16-bit data.
 template <class T>
 FASTACT_DEVICE Wide<T> floats_of(const char* base, int64_t first) {
