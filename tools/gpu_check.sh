@@ -13,7 +13,8 @@
 #   all        each of them, in this order; the default
 #
 #   --quick    fewer inputs and sizes: some minutes for all; the files are NAME_quick.*
-#   --only W   of the benchmark these ops or families alone: "norms gates"; the file is the same
+#   --only W   these ops or families alone: "norms gates"; of tests the folders of these families; the
+#              files are the same
 #   --out DIR  where results and the log NAME.log go; default: docs/results/gpu
 #   --work DIR what is built; parts that are run one by one share it; default: under $TMPDIR
 #
@@ -147,6 +148,8 @@ PYTHON
 in_steps() { # in_steps PART: in what is kept back, a step that is over time is ended
   local words=()
   ((quick == 0)) || words=(--quick)
+  # shellcheck disable=SC2206
+  [[ -z $only ]] || words+=(--only $only)
   "$python" tools/gpu_steps.py "$1" --json "${file}_checks.json" --markdown "${file}_checks.md" \
     --stop-after "$((limit > 90 ? limit - 30 : limit))" ${words[@]+"${words[@]}"}
 }

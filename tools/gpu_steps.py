@@ -1,11 +1,13 @@
 """The parts of gpu_check.sh that only pass or fail, in steps that several runs share.
 
     python tools/gpu_steps.py test|sanitize|bits --json F [--markdown F] [--stop-after N] [--quick]
+        [--only OP_OR_FAMILY ...]
 
-A step is a command of some minutes: a file of tests, a tool of compute-sanitizer over the ops of a
-family, the bits of one activation. Those that are in the JSON file, of this machine and this
-commit, are not run again, and a file of another one is put aside. The exit status is 3 while steps
-are left, and then 1 if one of them failed, in this run or an earlier one.
+A step is a command of at most some minutes: a file of tests, a tool of compute-sanitizer over the
+ops of a family or over some of them in one dtype, the bits of one activation. Those that are in the
+JSON file, of this machine and this commit, are not run again, and a file of another one is put
+aside. The exit status is 3 while steps are left, and then 1 if one of them failed, in this run or
+an earlier one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from fastact.interop.devices import cuda_config
 
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+# What takes longer than a minute under a slow tool goes by dtypes and by so many ops.
+SLOW_SANITIZERS, SLOW_FAMILY, OPS_OF_STEP = SANITIZERS[1:], "activations", 5
 NOTHING_COLLECTED = 5  # pytest's exit status
 LEFT = 3
 
@@ -54,7 +59,12 @@ class Outcome:
     said: str
 
 
-def tests(quick: bool) -> list[Step]:
+def is_chosen(op: Any, only: Sequence[str]) -> bool:
+    """Whether an op, or its family, is among the words; without any, each is."""
+    return not only or op.name in only or op.family in only
+
+
+def tests(quick: bool, only: Sequence[str]) -> list[Step]:
     """The cases that run on a GPU, a step a file; what is not large, as `thorough` as may be."""
     reaches_one = re.compile("cuda|device|backend|framework|KERNELS")  # or its tests never see one
     files = [
@@ -65,8 +75,11 @@ def tests(quick: bool) -> list[Step]:
     if quick:
         of = ("devices/test_devices", "activations/test_accuracy", "activations/test_layouts")
         files = [ROOT / "tests" / f"{name}.py" for name in of]
+    families = {op.family for op in fa.ops.values() if is_chosen(op, only)}
     found = []
     for file in files:
+        if only and file.parent.name not in families:
+            continue
         name = file.relative_to(ROOT).as_posix()
         words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not large", name]
         if file.parent.name != "devices":
@@ -75,28 +88,38 @@ def tests(quick: bool) -> list[Step]:
     return found
 
 
-def sanitizers(quick: bool) -> list[Step]:
+def sanitizers(quick: bool, only: Sequence[str]) -> list[Step]:
     """tools/gpu_short.py of each family: alone, then under each tool of compute-sanitizer."""
-    families: dict[str, list[str]] = {op.family: [] for op in fa.ops.values()}
+    families: dict[str, list[str]] = {}
     for op in fa.ops.values():
-        families[op.family].append(op.name)
+        if is_chosen(op, only):
+            families.setdefault(op.family, []).append(op.name)
     found = []
     for tool in ("", *(SANITIZERS[:1] if quick else SANITIZERS)):
         under = "compute-sanitizer --error-exitcode 9 --print-limit 20 --target-processes all"
         before = (*under.split(), "--tool", tool) if tool else ()
+        command = (*before, sys.executable, "tools/gpu_short.py")
         for family, names in families.items():
-            command = (*before, sys.executable, "tools/gpu_short.py", *names)
-            found.append(Step("sanitize", f"{tool or 'alone'}, {family}", command))
+            what = f"{tool or 'alone'}, {family}"
+            if not (family == SLOW_FAMILY and tool in SLOW_SANITIZERS):
+                found.append(Step("sanitize", what, (*command, *names)))
+                continue
+            for dtype in DTYPES:
+                for first in range(0, len(names), OPS_OF_STEP):
+                    some = names[first : first + OPS_OF_STEP]
+                    words = ("--dtypes", dtype, *some)
+                    which = f"{what}, {dtype}, {some[0]} to {some[-1]}"
+                    found.append(Step("sanitize", which, (*command, *words)))
     return found
 
 
-def bits(quick: bool) -> list[Step]:
+def bits(quick: bool, only: Sequence[str]) -> list[Step]:
     """tools/gpu_bits.py of each activation."""
     words = ("--stride", "61") if quick else ()
     return [
         Step("bits", op.name, (sys.executable, "tools/gpu_bits.py", op.name, *words))
         for op in fa.ops.values()
-        if op.family == "activations"
+        if op.family == "activations" and is_chosen(op, only)
     ]
 
 
@@ -214,8 +237,12 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, metavar="F", help="the same to read")
     parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--quick", action="store_true", help="fewer tests, tools and inputs")
+    parser.add_argument("--only", nargs="*", default=(), metavar="W", help="these ops or families")
     args = parser.parse_args()
-    steps = PARTS[args.part](args.quick)
+    known = {word for op in fa.ops.values() for word in (op.name, op.family)}
+    if missing := [word for word in args.only if word not in known]:
+        parser.error(f"no op or family {', '.join(missing)}")
+    steps = PARTS[args.part](args.quick, args.only)
     return go_on(steps, args.json, args.markdown, facts(), args.stop_after)
 
 

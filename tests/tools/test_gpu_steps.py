@@ -90,13 +90,40 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 @pytest.mark.parametrize("quick", [False, True])
 def test_the_parts(quick):
     """Each has every op, tool and file that reaches a GPU, each once."""
-    names = {part: [s.name for s in steps(quick)] for part, steps in gpu_steps.PARTS.items()}
+    names = {part: [s.name for s in steps(quick, ())] for part, steps in gpu_steps.PARTS.items()}
     for found in names.values():
         assert len(set(found)) == len(found)
     activations = [op.name for op in fa.ops.values() if op.family == "activations"]
     assert names["bits"] == activations
     families = {op.family for op in fa.ops.values()}
-    assert len(names["sanitize"]) == (2 if quick else 4) * len(families)
+    some = -(-len(activations) // gpu_steps.OPS_OF_STEP) * len(gpu_steps.DTYPES)
+    if quick:
+        assert len(names["sanitize"]) == 2 * len(families)
+    else:  # where a tool is slow, activations go by some ops and a dtype
+        assert len(names["sanitize"]) == 4 * len(families) + 2 * (some - 1)
     of_tests = names["test"]
     assert "tests/devices/test_devices.py" in of_tests
     assert ("tests/norms/test_norms_devices.py" in of_tests) is not quick
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_sanitizers_see_every_op_in_every_dtype(quick):
+    """Under each tool, however it is cut into steps."""
+    seen = {}
+    for one in gpu_steps.sanitizers(quick, ()):
+        words = list(one.command[one.command.index("tools/gpu_short.py") + 1 :])
+        dtypes = gpu_steps.DTYPES
+        if words[0] == "--dtypes":
+            dtypes, words = words[1].split(","), words[2:]
+        calls = [(name, dtype) for name in words for dtype in dtypes]
+        seen.setdefault(one.name.split(",")[0], []).extend(calls)
+    every = sorted((name, dtype) for name in fa.ops for dtype in gpu_steps.DTYPES)
+    assert set(seen) == {"alone", *gpu_steps.SANITIZERS[: 1 if quick else 3]}
+    assert all(sorted(found) == every for found in seen.values())
+
+
+def test_only_some():
+    steps = {part: make(False, ["relu", "gates"]) for part, make in gpu_steps.PARTS.items()}
+    assert [one.name for one in steps["bits"]] == ["relu"]
+    assert {one.name.split(", ")[1] for one in steps["sanitize"]} == {"activations", "gates"}
+    assert {one.name.split("/")[1] for one in steps["test"]} == {"activations", "gates"}

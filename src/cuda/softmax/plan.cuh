@@ -20,7 +20,6 @@ constexpr int64_t kSoftmaxSplit = 8192;  // vectors of a row that one block take
 constexpr int64_t kSoftmaxChunk = 4096;  // vectors of a part of a longer one
 constexpr int kColumnBlock = 256;        // threads of a block of columns
 constexpr int64_t kElementsOfLane = 16;  // of a column, that are worth another lane
-constexpr int kColumnShared = 18 << 10;  // bytes, at most, of a columns kernel's own
 constexpr int kData = 3;                 // roles of x's shape and dtype: the first
 
 // The parameters of the kernels.
@@ -159,24 +158,26 @@ void with_constant(bool flag, Visit visit) {
     visit(std::false_type());
 }
 
-// Runs visit(rows) with the rows of the plan's layout, and shared memory for `slots` slots a
-// vector.
+// Runs visit(rows, shape) with the rows of the plan's layout, of which nothing is cached.
 template <class Visit>
-void for_layout(SoftmaxPlan plan, int slots, Visit visit) {
-  const int64_t slot = int64_t(kVecBytes) * plan.threads * slots;
-  const bool is_columns = plan.layout == kColumnLayout;
-  // Two blocks of columns share a multiprocessor: theirs are short.
-  const int64_t most =
-      is_columns ? shared_of_device(kColumnShared) / 2 - kColumnShared : shared_of_device();
-  const int64_t fit = slots > 0 ? most / slot : 0;
-  plan.rows.resident = int(std::min<int64_t>(plan.rows.per_lane, fit));
-  const Shape shape{blocks_for(plan.tasks), plan.threads, 1, 1, int(plan.rows.resident * slot)};
-  if (is_columns)
+void for_layout(const SoftmaxPlan& plan, Visit visit) {
+  const Shape shape{blocks_for(plan.tasks), plan.threads};
+  if (plan.layout == kColumnLayout)
     visit(plan.columns(), shape);
   else if (plan.layout == kRowLayout)
     visit(plan.dense(), shape);
   else
     visit(plan.rows, shape);
+}
+
+// Queues a kernel that caches vectors of its rows. Two blocks of columns share a multiprocessor:
+// theirs are short.
+template <class Rows, class... Parameters, class... Arguments>
+void launch_softmax(void (*kernel)(Parameters...), const Shape& shape, int slots,
+                    cudaStream_t stream, const Rows& rows, const Arguments&... arguments) {
+  const SharedMemory shared = shared_of(kernel);
+  launch_with_cache(kernel, shape, slots, Rows::kColumns ? shared.half() : shared.most, stream,
+                    rows, arguments...);
 }
 
 }  // namespace

@@ -236,12 +236,20 @@ FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, int 
   return z;
 }
 
+// The one array of all folds over columns of n rows side by side: in `fold` itself each Merge would
+// have another.
+template <int n>
+FASTACT_DEVICE auto column_fold_buffer() {
+  FASTACT_SHARED(double, numbers, kColumnBlock* n);
+  return numbers;
+}
+
 // Folds numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.
 template <class Rows, int n, class Merge>
 FASTACT_DEVICE void fold(const Rows& rows, double (&value)[n], int& fold_index, Merge merge) {
   if constexpr (Rows::kColumns) {
     if (rows.lanes == 1) return;
-    FASTACT_SHARED(double, numbers, kColumnBlock* n);
+    const auto numbers = column_fold_buffer<n>();
     const int width = rows.teams, x = int(threadIdx.x) % width, y = int(threadIdx.x) / width;
     const int mine = y * n * width + x;
 #pragma unroll
