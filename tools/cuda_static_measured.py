@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cuda_static_model import COPY_RATE, LAUNCH, MULTIPROCESSORS, Prediction, Work, predict
+from cuda_static_model import MULTIPROCESSORS, Prediction, Work, copy_seconds, predict
 
 GPU = Path(__file__).resolve().parents[1] / "docs/results/gpu"
 PROFILE = GPU / "h200_profile.json"
@@ -64,7 +64,7 @@ class Compared:
 
     def of_copy(self, seconds: float) -> float:
         """The share of a copy's speed that so many seconds are."""
-        return (LAUNCH + self.work.bytes / COPY_RATE) / seconds
+        return copy_seconds(self.work.bytes) / seconds
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -29,10 +29,10 @@ COPY_RATE = 4.2e12
 
 # Fitted together to the launches of docs/results/gpu/h200_profile.json and the float32 rows of
 # h200_study.json, in logarithms; then rounded.
-LAUNCH = 2.6e-6  # s; ncu's shortest kernels take 3.5 us
-FROM_MEMORY = 980.0  # clocks of a round of loads from DRAM under load; an idle one takes some 700
-FROM_CACHE = 600.0  # clocks of a round that L1 or L2 answers, beside others' traffic
-FOLD_STEP = 66.0  # clocks of a shuffle, what it feeds, and its part of the barrier
+LAUNCH = 2.7e-6  # s; the shortest kernel under ncu takes 3.5 us
+FROM_MEMORY = 970.0  # clocks of a round of loads from DRAM under load; an idle one takes some 700
+FROM_CACHE = 525.0  # clocks of a round that L1 or L2 answers, beside others' traffic
+FOLD_STEP = 47.0  # clocks of a shuffle, what it feeds, and its part of the barrier
 OVERLAP = 6.0  # warps a scheduler that raise the exponent by 1
 CHAIN_ISSUE = 1.0  # clocks that an instruction adds to its warp's own chain: no more than its slot
 

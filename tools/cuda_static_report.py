@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sass
+from cuda_static_measured import Compared, profile, study
+from cuda_static_model import (
+    CHAIN_ISSUE,
+    CLOCK,
+    COPY_RATE,
+    FOLD_STEP,
+    FROM_CACHE,
+    FROM_MEMORY,
+    LAUNCH,
+    MULTIPROCESSORS,
+    OVERLAP,
+)
 from cuda_static_norms import traffic
 
 if TYPE_CHECKING:
@@ -31,18 +43,14 @@ LIMITS = {
     "90": Limits(2048, 32, 233472),
 }
 
-# The H200 that predictions are for: bytes/s that a copy moves, multiprocessors, clock in Hz, and
-# instructions of a thread each clock by the unit that runs them; "issue" is all units together.
-COPY_RATE = 4.3e12
-MULTIPROCESSORS = 132
-CLOCK = 1.755e9
+# Instructions of a thread each clock by the unit that runs them; "issue" is all units together.
 RATES = {"issue": 128, "fma": 128, "alu": 64, "fp64": 64, "xu": 16}
 
 _INTRODUCTION = """\
 # What the compiler made of the CUDA kernels
 
-**Nothing on this page was measured, and no GPU was used.** It is read off the machine code that
-nvcc {release} writes for sm_{arch}, by
+**What is measured on this page stands in the section that says so; no GPU was used for the rest.**
+That is read off the machine code that nvcc {release} writes for sm_{arch}, by
 
     python tools/cuda_static.py --arch {arch} --markdown docs/results/cuda_static.md
 
@@ -148,6 +156,49 @@ def bound(kernel: Kernel) -> tuple[float, str, float]:
     return min(1.0, memory / times[unit]), unit, times[unit] / memory
 
 
+_MEASURED = """\
+## Predicted beside measured
+
+What an H200 took, and what the model of `tools/cuda_static_model.py` makes of it:
+
+    time  = launch + (memory^p + issue^p + chain^p)^(1/p),  p = 1 + warps of a scheduler / {overlap:g}
+    chain = waves of blocks x ({issue:g} x instructions + {memory:g} x rounds of loads from DRAM
+            + {cache:g} x rounds from caches + {fold:g} x shuffles) clocks of a warp
+
+with launch {launch:.1f} us, copies at {copy:.1f} TB/s and {clock:.2f} GHz (of a profiled launch, its own
+clock); [the design page](../design/cuda.md) says what the terms stand for. The constants were fitted
+to the first table and to the float32 rows of the second; its bfloat16 rows are the check. "Of copy"
+is the time of a copy of as many bytes. Instructions are those that were executed; of the study,
+those that it states.
+"""
+
+
+def _measured_rows(compared: Sequence[Compared]) -> str:
+    header = ["kernel", "shape", "dtype", "launch", "measured us", "predicted us", "off"]
+    header += ["of copy", "predicted", "bound by", "why not"]
+    rows = []
+    for one in compared:
+        made = one.predicted
+        rows.append([one.title, one.shape, one.dtype, one.layout])
+        rows[-1] += [f"{one.measured * 1e6:.1f}", f"{made.seconds * 1e6:.1f}", f"{one.off:+.0%}"]
+        rows[-1] += [f"{one.of_copy(one.measured):.0%}", f"{one.of_copy(made.seconds):.0%}"]
+        rows[-1] += [made.bound_by, one.why]
+    return _table(header, rows, 4)
+
+
+def measured_table() -> str:
+    """What was measured, and what is predicted of it."""
+    words = _MEASURED.format(
+        **{"overlap": OVERLAP, "issue": CHAIN_ISSUE, "memory": FROM_MEMORY, "cache": FROM_CACHE},
+        **{"fold": FOLD_STEP, "launch": LAUNCH * 1e6, "copy": COPY_RATE / 1e12},
+        clock=CLOCK / 1e9,
+    )
+    parts = [words, "### Launches of this library's kernels under ncu\n"]
+    parts += [_measured_rows(list(profile())) + "\n"]
+    parts += ["### A study's kernels, whose rows are in registers\n"]
+    return "\n".join([*parts, _measured_rows(list(study())) + "\n"])
+
+
 def _by_family(kernels: Sequence[Kernel], table: Callable[[Sequence[Kernel]], str]) -> str:
     """A table a family, under its name."""
     names = sorted({kernel.family for kernel in kernels})
@@ -225,6 +276,6 @@ def report(kernels: Sequence[Kernel], arch: str, release: str, wrong: Sequence[s
     if wrong:
         parts.append("Problems found:\n\n" + "\n".join(f"- {problem}" for problem in wrong) + "\n")
     if arch == "90":
-        parts += [_predictions(with_path), _traffic()]
+        parts += [measured_table(), _predictions(with_path), _traffic()]
     parts += [f"{_PATHS}\n{_by_family(with_path, _paths_table)}", _resources(kernels, arch)]
     return "\n".join(parts)

@@ -66,15 +66,30 @@ class Trace:
         if way and trips:
             self.parts.append((trips, tuple(way), near))
 
-    def repeat(self, times: int) -> Trace:
-        """The same again and again."""
-        return Trace(self.parts * times)
-
     def count(self, name: str = "") -> int:
         """Instructions of an opcode, or all."""
         return sum(
             trips * sum(not name or _matches(one, name) for one in way)
             for trips, way, _ in self.parts
+        )
+
+    def rounds(self) -> tuple[int, int]:
+        """Stretches that load whole vectors from DRAM, and those whose loads a cache answers."""
+        far = near = 0
+        for trips, way, is_near in self.parts:
+            if not any(one.base == "LDG" for one in way):
+                continue
+            if is_near or not any(one.is_wide("LDG") for one in way):
+                near += trips
+            else:
+                far += trips
+        return far, near
+
+    def wide_loads(self) -> int:
+        """The most loads of 16 bytes that a stretch has, which are in flight together."""
+        return max(
+            (sum(one.is_wide("LDG") for one in way) for _, way, near in self.parts if not near),
+            default=0,
         )
 
     def __iter__(self) -> Iterator[tuple[sass.Instruction, bool]]:
@@ -151,7 +166,9 @@ class Router:
 
     def _find_rounds(self, counts: Counts) -> list[list[int]]:
         code = self.code.code
-        ends: dict[int, int] = {}  # of the loops: where each goes back to its head for the last time
+        ends: dict[
+            int, int
+        ] = {}  # of the loops: where each goes back to its head for the last time
         for i in range(len(code)):
             for j in self.code.successors(i):
                 if j <= i:
@@ -161,9 +178,7 @@ class Router:
             first = [head]
             inside = range(head, ends[head] + 1)
             for j in self.code.successors(head):
-                own = {
-                    name: count - _matches(code[head], name) for name, count in counts.items()
-                }
+                own = {name: count - _matches(code[head], name) for name, count in counts.items()}
                 if min(own.values(), default=0) < 0 or code[head].base == "CALL":
                     continue
                 if j == head:
@@ -232,9 +247,7 @@ class Router:
                 at, pending = self._repeat(step, at, made, pending)
         return at, pending
 
-    def _repeat(
-        self, nest: Nest, at: int, made: Trace, pending: Counts
-    ) -> tuple[int, Counts]:
+    def _repeat(self, nest: Nest, at: int, made: Trace, pending: Counts) -> tuple[int, Counts]:
         """The steps once from here, and then again from where they ended."""
         if nest.trips == 0:
             return at, pending
@@ -251,8 +264,10 @@ class Router:
         """The way to a loop and its rounds; returns where the loop is left for."""
         best: tuple[int, list[int], list[int]] | None = None
         for found in self.rounds(loop.counts):
-            way = [] if at == found[0] and not any(pending.values()) else self.way(
-                at, {found[0]}, pending
+            way = (
+                []
+                if at == found[0] and not any(pending.values())
+                else self.way(at, {found[0]}, pending)
             )
             if way or (at == found[0] and not any(pending.values())):
                 length = len(way) + len(found) * loop.trips
