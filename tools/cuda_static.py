@@ -9,9 +9,9 @@ is; a kernel that cuda_static_launches.py does not know is named by words of its
 --source, --via, --grid, --threads, --elements and --bytes. The third holds the model against what
 was measured. Neither is a measurement.
 
-The first compiles src/cuda for one architecture and reads the machine code; no GPU is needed, and nothing
-runs. The exit status is 1 where a kernel spills, uses local memory, has no path of 16-byte accesses
-alone, or breaks one of CLAIMS.
+The first compiles src/cuda for one architecture and reads the machine code; no GPU is needed, and
+nothing runs. The exit status is 1 where a kernel spills, uses local memory, has no path of 16-byte
+accesses alone, or breaks one of CLAIMS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the model predicts beside what an H200 measured: launches under ncu, and a study's kernels."""
+"""What the model predicts beside what an H200 measured: launches under ncu, a study's kernels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ROWS_IN_REGISTERS = (
     "in the kernels that the overlap was fitted to; the prediction is too long"
 )
 _BULK = (
-    "rows come by bulk copies, four ahead, so that a row's chain waits for nothing; the model knows "
-    "loads one row ahead only"
+    "rows come by bulk copies, four ahead, so that a row's chain waits for nothing; the model "
+    "knows loads one row ahead only"
 )
 #: Of the study: what the model misses by more, and why. Dtype, threads of a row, instructions.
 UNEXPLAINED = {
@@ -67,7 +67,8 @@ class Compared:
         return copy_seconds(self.work.bytes) / seconds
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def launches(path: Path = PROFILE) -> list[dict[str, Any]]:
+    """The launches of a record."""
     found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["launches"]
     return found
 
@@ -119,7 +120,7 @@ def work_of_study(row: dict[str, Any]) -> Work:
 
 def profile() -> Iterator[Compared]:
     """The launches under ncu."""
-    for row in _rows(PROFILE):
+    for row in launches():
         work = work_of_profile(row)
         made = predict(work, row["clock_ghz"] * 1e9)
         title = f"{row['kernel']}, {row['op']} {row['direction']}"
@@ -129,7 +130,7 @@ def profile() -> Iterator[Compared]:
 
 def study() -> Iterator[Compared]:
     """The kernels of the study."""
-    for row in _rows(STUDY):
+    for row in launches(STUDY):
         work = work_of_study(row)
         seconds = row["us"] * 1e-6
         made = predict(work)

@@ -18,7 +18,7 @@ Counts = Mapping[str, int]
 
 
 def _matches(one: sass.Instruction, name: str) -> bool:
-    """Whether an instruction is what a count is of: "LDG.128", "SHFL", or "BRX" with its modifiers."""
+    """Whether an instruction has the opcode and the modifiers of a name such as "LDG.128"."""
     base, *modifiers = name.split(".")
     return one.base == base and all(f".{word}" in one.opcode for word in modifiers)
 
@@ -37,7 +37,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Via:
-    """A stretch without a loop, and what it has exactly; of what is not named, as little as can be."""
+    """A stretch without a loop: what it has exactly, and as little as can be of all else."""
 
     counts: Counts
     near: bool = False
@@ -116,7 +116,7 @@ class Router:
         calls: bool = False,
         inside: range | None = None,
     ) -> list[int]:
-        """The shortest way from an instruction to one of `goals`, which it leaves out; or to an exit.
+        """The shortest way from an instruction to one of `goals`, without it, or to an exit.
 
         With no goals it ends in an exit. It has exactly `counts`, and no other call; it stays
         `inside` a piece of the code where one is given.
@@ -166,9 +166,7 @@ class Router:
 
     def _find_rounds(self, counts: Counts) -> list[list[int]]:
         code = self.code.code
-        ends: dict[
-            int, int
-        ] = {}  # of the loops: where each goes back to its head for the last time
+        ends: dict[int, int] = {}  # by a loop's head: where the code last goes back to it
         for i in range(len(code)):
             for j in self.code.successors(i):
                 if j <= i:
@@ -280,50 +278,6 @@ class Router:
         made.add(self._instructions(found), loop.trips, loop.near)
         leaves = [j for j in self.code.successors(found[-1]) if j != found[0]]
         return leaves[0] if leaves else found[0]
-
-
-# Clocks until a result is there, by what makes it; all else is told by the stalls.
-@dataclass(frozen=True)
-class Latencies:
-    """In clocks of the multiprocessor."""
-
-    memory: float  # global, from DRAM
-    near: float  # global, from L1 or L2
-    shared: float = 30
-    shuffle: float = 24
-    special: float = 24  # MUFU, and conversions from and to 64 bits
-    barrier: float = 30
-    other: float = 20
-
-    def of(self, one: sass.Instruction, near: bool) -> float:
-        """Of one instruction that sets a scoreboard."""
-        if one.base == "LDG":
-            return self.near if near else self.memory
-        if one.base in ("LDS", "STS", "LDSM"):
-            return self.shared
-        if one.base == "SHFL":
-            return self.shuffle
-        if one.pipe == "xu":
-            return self.special
-        return self.other
-
-
-def clocks_alone(trace: Trace, latencies: Latencies) -> float:
-    """Clocks that a warp takes for its trace where nothing hinders it: stalls and scoreboards."""
-    free = [0.0] * 8
-    now = 0.0
-    for one, near in trace:
-        for k in one.waits:
-            now = max(now, free[k])
-        result, operands = one.sets
-        if result < 6:
-            free[result] = max(free[result], now + latencies.of(one, near))
-        if operands < 6:
-            free[operands] = max(free[operands], now + latencies.other)
-        now += max(one.stall, 1)
-        if one.base == "BAR":
-            now += latencies.barrier
-    return now
 
 
 def pattern(name: str) -> re.Pattern[str]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 _FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
 _INSTRUCTION = re.compile(
     r"^\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@(?P<predicate>!?U?P\w+)\s+)?"
-    r"(?P<opcode>[A-Z][A-Z0-9_.]*)(?P<operands>[^;]*);"
-    r"(?:\s+/\* 0x[0-9a-f]{16} \*/\s+/\* 0x(?P<control>[0-9a-f]{16}) \*/)?",
+    r"(?P<opcode>[A-Z][A-Z0-9_.]*)(?P<operands>[^;]*);",
     re.MULTILINE,
 )
 _TARGET = re.compile(r"0x([0-9a-f]+)")
@@ -47,25 +46,6 @@ class Instruction:
     predicate: str
     opcode: str
     operands: str
-    control: int = 0  # the upper half of its encoding, whose bits 41 to 57 schedule it
-
-    @property
-    def stall(self) -> int:
-        """Clocks after which the next instruction of the warp may be issued, at the earliest."""
-        return self.control >> 41 & 15
-
-    @property
-    def sets(self) -> tuple[int, int]:
-        """Scoreboards that it holds until its result is there, and until its operands are read.
-
-        7 is none.
-        """
-        return self.control >> 46 & 7, self.control >> 49 & 7
-
-    @property
-    def waits(self) -> list[int]:
-        """Scoreboards that have to be free before it is issued."""
-        return [k for k in range(6) if self.control >> 52 + k & 1]
 
     @property
     def base(self) -> str:
@@ -270,7 +250,6 @@ def parse(listing: str) -> list[Function]:
                 match["predicate"] or "",
                 match["opcode"],
                 match["operands"].strip(),
-                int(match["control"] or "0", 16),
             )
             for match in _INSTRUCTION.finditer(body)
         ]
