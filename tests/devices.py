@@ -129,6 +129,14 @@ def _stream_of_framework(device: int) -> int:
     return stream
 
 
+def refuse_stream(stream: int | None) -> None:
+    """Refuse what one framework or another does of a stream that it is to let wait."""
+    if stream == -1:
+        raise ValueError("JAX: CUDA_ERROR_INVALID_HANDLE")
+    if stream == 0:
+        raise AssertionError("torch and CuPy: stream 0 is ambiguous")
+
+
 class Plain:
     """An array of the emulated device whose framework tells no more than the array API asks for."""
 
@@ -138,8 +146,9 @@ class Plain:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.held, name)
 
-    def __dlpack__(self, **named: Any) -> Any:
-        return self.held.__dlpack__(**named)
+    def __dlpack__(self, *, stream: int | None = None, **named: Any) -> Any:
+        refuse_stream(stream)
+        return self.held.__dlpack__(stream=stream, **named)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self.held.__dlpack_device__()
