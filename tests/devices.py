@@ -183,34 +183,45 @@ def _cuda() -> list[Framework]:
         return []
     found = []
     if torch.cuda.is_available():
-        found.append(Framework("cuda-torch", _to_torch_cuda, _from_torch_cuda, False))
+        found.append(Framework("cuda-torch", torch_on("cuda"), _from_torch_cuda, False))
     if find_spec("cupy") is not None:
-        found.append(Framework("cuda-cupy", _to_cupy, _from_cupy, False))
+        found.append(Framework("cuda-cupy", cupy_by(import_module("cupy")), _from_cupy, False))
     return found
 
 
-def _to_torch_cuda(array: np.ndarray) -> torch.Tensor:
-    if any(stride < 0 for stride in array.strides):
-        pytest.skip("torch has no negative strides")
-    data, offset = hull(array)
-    data += bytes(-len(data) % array.itemsize)
-    held = torch.from_numpy(np.frombuffer(data, np.uint8).copy()).cuda()
-    dtype = torch.bfloat16 if array.dtype == DTYPES["bfloat16"] else to_torch(array[:0]).dtype
-    strides = [stride // array.itemsize for stride in array.strides]
-    return held.view(dtype).as_strided(array.shape, strides, offset // array.itemsize)
+def torch_on(place: str) -> Callable[[np.ndarray], torch.Tensor]:
+    """How tensors are made in new memory of a device."""
+
+    def of(array: np.ndarray) -> torch.Tensor:
+        if any(stride < 0 for stride in array.strides):
+            pytest.skip("torch has no negative strides")
+        dtype = getattr(torch, array.dtype.name)
+        strides = [stride // array.itemsize for stride in array.strides]
+        if array.size == 0:  # which may have strides, and no memory that they would fit in
+            return torch.empty(16, dtype=dtype, device=place).as_strided(array.shape, strides)
+        data, offset = hull(array)
+        data += bytes(-len(data) % array.itemsize)
+        held = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(place)
+        return held.view(dtype).as_strided(array.shape, strides, offset // array.itemsize)
+
+    return of
 
 
 def _from_torch_cuda(tensor: torch.Tensor) -> np.ndarray:
     return from_torch(tensor.cpu())
 
 
-def _to_cupy(array: np.ndarray) -> Any:
-    cupy = import_module("cupy")
-    if array.dtype == DTYPES["bfloat16"]:
-        pytest.skip("CuPy has no bfloat16")
-    data, offset = hull(array)
-    held = cupy.asarray(np.frombuffer(data or b"\0", np.uint8))
-    return cupy.ndarray(array.shape, array.dtype, held.data + offset, strides=array.strides)
+def cupy_by(cupy: Any) -> Callable[[np.ndarray], Any]:
+    """How arrays of CuPy's are made, by its module."""
+
+    def of(array: np.ndarray) -> Any:
+        if array.dtype == DTYPES["bfloat16"]:
+            pytest.skip("CuPy has no bfloat16")
+        data, offset = hull(array)
+        held = cupy.asarray(np.frombuffer(data or bytes(16), np.uint8))
+        return cupy.ndarray(array.shape, array.dtype, held.data + offset, strides=array.strides)
+
+    return of
 
 
 def _from_cupy(array: Any) -> np.ndarray:

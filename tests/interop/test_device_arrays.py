@@ -5,6 +5,7 @@ Numba's own functions are held to have those parameters.
 """
 
 import inspect
+import os
 import sys
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from calls import arguments_of
 from devices import EMULATED, Plain, refuse_stream, to_emulated
+from processes import run_python
 
 import fastact as fa
 from fastact.interop import devices, streams
@@ -308,3 +310,62 @@ def test_numbas_own_functions_take_what_is_given(monkeypatch):
 
 def test_bfloat16_has_no_typestr():
     assert np.dtype(ml_dtypes.bfloat16).str == "<V2"
+
+
+# --- on a GPU alone -------------------------------------------------------------------------------
+
+ON_A_GPU = {
+    "jax": """
+import jax
+jax.config.update("jax_enable_x64", True)
+if jax.default_backend() != "gpu":
+    raise SystemExit(77)
+kind, of, to_host = jax.Array, jax.numpy.asarray, np.asarray
+""",
+    "numba": """
+from numba import cuda
+if not cuda.is_available():
+    raise SystemExit(77)
+kind, of, to_host = type(cuda.device_array(3)), cuda.to_device, lambda array: array.copy_to_host()
+""",
+}
+
+
+@pytest.mark.skipif(bool(devices.cuda_why()), reason=devices.cuda_why() or "-")
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_each_op_on_a_gpu(name):
+    """In a process of its own: JAX starts threads, and other tests fork."""
+    pytest.importorskip(name)
+    code = f"""
+import numpy as np, fastact as fa
+from calls import arguments_of
+from fastact.ops.op import arrays_of
+{ON_A_GPU[name]}
+def made(value):
+    if isinstance(value, tuple):
+        return tuple(map(made, value))
+    return of(value) if isinstance(value, np.ndarray) else value
+
+def found_in(value):
+    parts = arrays_of(value) if isinstance(value, tuple | fa.Moments) else ()
+    if not isinstance(value, tuple | fa.Moments):
+        return [] if value is None or isinstance(value, int | float) else [value]
+    return [found for part in parts for found in found_in(part)]
+
+for op in fa.ops.values():
+    for entry in ("call", "forward", "backward"):
+        args, kwargs = arguments_of(op, entry, np.float32)
+        function = op if entry == "call" else getattr(op, entry)
+        expected = found_in(function(*args, **kwargs))
+        got = found_in(function(*made(tuple(args)), **{{n: made(v) for n, v in kwargs.items()}}))
+        assert len(got) == len(expected), (op.name, entry)
+        for one, wanted in zip(got, expected):
+            assert isinstance(one, kind), (op.name, entry, type(one))
+            # float32 sums of a dozen numbers, in another order
+            np.testing.assert_allclose(to_host(one), wanted, 1e-5, 1e-5, err_msg=op.name)
+"""
+    tests = os.path.dirname(os.path.dirname(__file__))
+    done = run_python(code, PYTHONPATH=tests)
+    if done.returncode == 77:
+        pytest.skip(f"{name} finds no GPU")
+    assert done.returncode == 0, done.stderr
