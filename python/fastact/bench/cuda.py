@@ -145,12 +145,23 @@ def _largest(result: Any) -> Any:
     return max((one for one in arrays_of(result) if one is not None), key=lambda one: one.numel())
 
 
-def _disagreeing(case: Case, calls: dict[str, list[Call]], device: Gpu) -> tuple[str, ...]:
-    """Peers whose result is not ours, roughly: whoever computes something else is no peer."""
+def closeness(case: Case, elements: int) -> dict[str, float]:
+    """How close the elements of two results are that were rounded in other places.
+
+    Where something cancels, an error is as large as what was multiplied, of which random numbers of
+    a normal distribution are the most: the largest product of two of them among n is about log(n).
+    A thousand are within `close` in any case.
+    """
     terms = case.span if case.sums else 1
     close = 3e-2 if ITEM[case.dtype] == 2 else 1e-3
-    limits = {"rtol": close, "atol": close * terms**0.5}
+    farthest = max(1.0, math.log(max(elements, 1)) / math.log(1000))
+    return {"rtol": close, "atol": close * farthest * terms**0.5}
+
+
+def _disagreeing(case: Case, calls: dict[str, list[Call]], device: Gpu) -> tuple[str, ...]:
+    """Peers whose result is not ours, roughly: whoever computes something else is no peer."""
     ours = _largest(calls[OURS][0]())
+    limits = closeness(case, ours.numel())
     names = [name for name in calls if name not in (OURS, COPY, READ)]
     return tuple(
         name
