@@ -303,6 +303,17 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream
   });
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  return api("cudaPointerGetAttributes", [&] {
+    const int device = device_of(p, 1);
+    const bool known = device >= 0;
+    void* here = known ? const_cast<void*>(p) : nullptr;
+    *attributes = {known ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, known ? device : -2,
+                   here, nullptr};
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return api("cudaStreamGetDevice", [&] { return stream_device(stream, device); });
 }

@@ -90,6 +90,19 @@ struct cudaFuncAttributes {
   int maxDynamicSharedSizeBytes;
 };
 
+enum cudaMemoryType : int {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3,
+};
+
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+  void *devicePointer, *hostPointer;
+};
+
 constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
 
@@ -107,6 +120,7 @@ cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaMalloc(void** p, size_t size);
 cudaError_t cudaFree(void* p);
 cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream = nullptr);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);

@@ -84,7 +84,7 @@ class Call:
         self.given = stream is not None
         if self.given and self._draft is not None:
             self._draft.refuse()
-        self.place = Place(device, self._stream(device, stream))
+        self.place = Place(device, self._stream(device, stream, values[leader]))
         for name, value in values.items():
             is_array = name in of_forward and isinstance(value, np.generic)
             self._take(name, np.asarray(value) if is_array else value, leader, given=value)
@@ -116,14 +116,15 @@ class Call:
         if self._has_run:
             for array in self._targets:
                 mark_written(array)
+            self.framework.has_run((*self.arrays.values(), *self._targets), self.place)
 
-    def _stream(self, device: tuple[int, int], given: Any) -> int | None:
+    def _stream(self, device: tuple[int, int], given: Any, leader: Any) -> int | None:
         if device[0] == devices.CPU:
             if given is not None:
                 raise ValueError(f"{self.where}: stream must be None for arrays on the CPU")
             return None
         if given is None:
-            return self.framework.stream(device)
+            return self.framework.stream(device, leader)
         stream = streams.pointer(self.where, given)
         of = cast(Device, self.native).device_of_stream(stream) if stream > 2 else device[1]
         if of != device[1]:

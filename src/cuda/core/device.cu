@@ -195,6 +195,17 @@ int device_of_stream(cudaStream_t stream) {
   return device;
 }
 
+int device_of_memory(const void* p) {
+  if (!p) {
+    int device = 0;
+    FASTACT_CUDA_CHECK(cudaGetDevice(&device));
+    return device;
+  }
+  cudaPointerAttributes attributes{};
+  FASTACT_CUDA_CHECK(cudaPointerGetAttributes(&attributes, p));
+  return attributes.type == cudaMemoryTypeUnregistered ? -1 : attributes.device;
+}
+
 void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited) {
   if (waiting == awaited) return;
   const DeviceGuard guard(device);

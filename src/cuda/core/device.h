@@ -67,6 +67,9 @@ std::string compiler();
 int driver_version();  // 0: none
 
 int device_of_stream(cudaStream_t stream);
+// The device on which memory is; the current one for no memory, -1 for memory that CUDA does not
+// know.
+int device_of_memory(const void* p);
 // Work queued on `waiting` from now on runs after all work that is queued on `awaited` now. Never
 // blocks the host.
 void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited);
