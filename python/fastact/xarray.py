@@ -328,6 +328,8 @@ def _weighted_variable(
     join = "exact" if xr.get_options()["arithmetic_join"] == "exact" else "inner"
     x, weights = xr.align(variable, weights, join=join, copy=False)
     dims = [one for one in dict.fromkeys((*x.dims, *weights.dims)) if one not in over]
+    if weights.chunks is not None and x.chunks is None:  # as xarray's own, the result is lazy
+        x = x.chunk()
     x = _repeated(x, weights, weights.dims)
     own = tuple(one for one in over if one in x.dims)
     try:
