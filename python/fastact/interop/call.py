@@ -17,6 +17,7 @@ from .frameworks import (
     Framework,
     Place,
     framework_of,
+    in_native_order,
     mark_written,
     repeated,
     see,
@@ -155,6 +156,8 @@ class Call:
             value = to_numpy(self.where, name, value, also=also, integers=self._integers)
         elif self.framework is NUMPY and also:
             value = whole_numbers(value, also)
+        if self.framework is NUMPY:
+            value = in_native_order(value)
         self.arrays[name] = value
         self.views[name] = see(self.where, name, value, self.framework, self.place, also)
         self._state(self.views[name], given, value)
@@ -231,13 +234,19 @@ class Call:
         return view, None
 
     def is_own(self, name: str, array: Any, like: str) -> None:
-        """What is to be written is an array of the framework: of another only a copy would be."""
+        """What is to be written is an array of the framework, in the order of bytes that kernels
+        write: of another only a copy would be."""
         given = framework_of(array)
         if given is not self.framework:
             came = type(array).__name__ if given is None else given.name
             raise TypeError(
                 f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
                 f"got {came}"
+            )
+        if given is NUMPY and not array.dtype.isnative:
+            raise TypeError(
+                f"{self.where}: {name}, which is written, must be in native byte order, got dtype "
+                f"{array.dtype.str!r}"
             )
 
     def writes(self, name: str, view: View, array: Any) -> None:

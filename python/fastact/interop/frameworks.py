@@ -103,10 +103,6 @@ class _NumPy(CpuFramework):
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         dtype = array.dtype
-        if not dtype.isnative:
-            raise TypeError(
-                f"{where}: {argument} must be in native byte order, got dtype {dtype.str!r}"
-            )
         if dtype.kind == "V" and dtype.name == "bfloat16":
             _cpu.learn_bfloat16(dtype)
         return View.from_numpy(np.asarray(array))
@@ -451,6 +447,12 @@ def whole_numbers(array: NDArray[Any], also: Sequence[str]) -> NDArray[Any]:
     """Integers of other sizes as int64, where indices are allowed."""
     is_other = array.dtype.kind in "iu" and array.dtype.name not in also
     return array.astype(np.int64) if is_other and "int64" in also else array
+
+
+def in_native_order(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of NumPy's in the byte order that kernels read: itself, or a copy of its values."""
+    dtype = array.dtype
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="), subok=False)
 
 
 def to_numpy(
