@@ -164,6 +164,7 @@ def test_what_is_not_torchs_own_is_left():
             "projected": nn.LSTM(3, 4, proj_size=2),
             "lstm": nn.LSTM(3, 4),
             "early": nn.Softplus(threshold=3),
+            "scalar": nn.LayerNorm(()),
             "prelu": nn.PReLU(),
         }
     )
@@ -176,6 +177,7 @@ def test_what_is_not_torchs_own_is_left():
         "projected": "LSTM: proj_size must be 0, got 2",
         "lstm": f"LSTM: {fnn.LSTM.unasked_for}",
         "early": "Softplus: threshold must be 20.0, got 3",
+        "scalar": "LayerNorm: normalized_shape must have at least one axis, got ()",
     }
     assert type(model["own"]) is Own
 

@@ -614,7 +614,7 @@ def _may_train(call: Call, axis: int, options: SimpleNamespace) -> None:
     """There are moments to take, and the running ones may be moved."""
     where, x = call.where, call.views["x"]
     count = math.prod(n for i, n in enumerate(x.shape) if i != axis)
-    if count < 2 and x.shape[axis]:
+    if count == 1 and x.shape[axis]:
         raise ValueError(
             f"{where}: x must have more than one value a channel in training, got shape {x.shape}"
         )

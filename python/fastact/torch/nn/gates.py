@@ -220,7 +220,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
         if isinstance(input, PackedSequence):
             packed = PackedSequence(out, input.batch_sizes, order, back)
             return packed, (last[0] if self.single else tuple(last))
-        out = out.reshape(len(sizes), sizes[0], -1)
+        out = out.reshape(len(sizes), sizes[0], out.shape[1])
         if input.ndim == 2:
             out, last = out.squeeze(1), [state.squeeze(1) for state in last]
         elif self.batch_first:

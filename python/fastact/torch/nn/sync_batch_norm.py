@@ -99,17 +99,17 @@ class _SyncBatchNorm(torch.autograd.Function):
         shape = tuple(part.mean.shape)
         gathered = _all_gather(part.to_buffer(), group)
         whole = Moments.merge_many(Moments.from_buffer(row, shape) for row in gathered)
-        if whole.count < 2:
+        if whole.count == 1:
             raise ValueError(
                 f"{_WHERE}: input must have more than one value a channel in training, got "
                 f"{whole.count} in all processes"
             )
         mean, rstd = whole.mean, (whole.var() + eps).rsqrt()
         for statistic, new in zip(running, (mean, whole.var(correction=1)), strict=True):
-            if statistic is not None:
+            if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
-        ctx.group, ctx.count, ctx.fused = group, whole.count, fused
+        ctx.group, ctx.count, ctx.fused = group, max(whole.count, 1), fused
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
 
