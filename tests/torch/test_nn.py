@@ -274,6 +274,17 @@ def test_shapes_that_do_not_fit(module, shape, message):
         module()(torch.zeros(shape))
 
 
+def test_numbers_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"BatchNorm1d: eps must be positive in training, got 0"):
+        fnn.BatchNorm1d(3, eps=0)(torch.zeros(2, 3))
+    assert fnn.BatchNorm1d(3, eps=0).eval()(torch.zeros(2, 3)).shape == (2, 3)
+    with pytest.raises(ValueError, match="CrossEntropyLoss: ignore_index must be negative for a"):
+        fnn.CrossEntropyLoss(ignore_index=1)(torch.zeros(2, 3), torch.ones(2, 3))
+    for cls in (fnn.LSTM, fnn.GRU):
+        with pytest.raises(TypeError, match=rf"nn.{cls.__name__}: input must have the parameters'"):
+            cls(3, 4)(torch.zeros(5, 2, 3, dtype=torch.float64))
+
+
 def test_states_that_do_not_fit():
     with pytest.raises(ValueError, match=r"GRU: hx must have shape \(1, 2, 4\), got \(1, 3, 4\)"):
         fnn.GRU(3, 4)(torch.zeros(5, 2, 3), torch.zeros(1, 3, 4))

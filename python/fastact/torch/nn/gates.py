@@ -328,6 +328,11 @@ def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, 
         )
     if not sizes:
         raise ValueError(f"{module.where()}: input must have at least one step, got none")
+    dtype = module.weight_ih_l0.dtype
+    if data.dtype != dtype and not torch.is_autocast_enabled(data.device.type):
+        raise TypeError(
+            f"{module.where()}: input must have the parameters' dtype, {dtype}, got {data.dtype}"
+        )
     return data, sizes, order, back
 
 

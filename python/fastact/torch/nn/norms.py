@@ -117,6 +117,8 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         uses_batch = self.training or (self.running_mean is None and self.running_var is None)
+        if uses_batch and self.eps <= 0:
+            raise ValueError(f"{self.where()}: eps must be positive in training, got {self.eps}")
         tracks = self.training and self.track_running_stats
         momentum, before = self.momentum, None
         if tracks and self.num_batches_tracked is not None:

@@ -55,6 +55,11 @@ class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if target.requires_grad and torch.is_grad_enabled():  # of which the op has no gradient
             return super().forward(input, target)
+        if target.is_floating_point() and self.ignore_index >= 0:
+            raise ValueError(
+                f"{self.where()}: ignore_index must be negative for a target of probabilities, got "
+                f"{self.ignore_index}"
+            )
         weight = self.weight
         if weight is not None:
             weight = weight.to(torch.float32 if input.element_size() < 4 else input.dtype)
