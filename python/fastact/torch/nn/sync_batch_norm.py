@@ -109,7 +109,7 @@ class _SyncBatchNorm(torch.autograd.Function):
             if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
         ctx.save_for_backward(x, mean, rstd, weight, bias)
-        ctx.group, ctx.count, ctx.fused = group, max(whole.count, 1), fused
+        ctx.group, ctx.count, ctx.fused = group, whole.count, fused
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
 
@@ -123,8 +123,9 @@ class _SyncBatchNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             gathered = _all_gather(torch.cat([s.flatten() for s in sums]), ctx.group)
             totals = fa.sum(gathered, 0).reshape(2, -1)
+            count = max(ctx.count, 1)  # of no values, by which nothing is divided
             dx = fa.batch_norm.backward_apply(
-                dy, x, mean, rstd, weight, *totals, ctx.count, bias, **ctx.fused
+                dy, x, mean, rstd, weight, *totals, count, bias, **ctx.fused
             )
         dbias, dweight = (
             None if parameter is None else s.flatten().to(parameter.dtype)
