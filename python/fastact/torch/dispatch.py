@@ -31,7 +31,7 @@ from ..ops.types import (
     Casting,
     Parameters,
 )
-from .autograd import apply, in_graph
+from .autograd import Function, apply, finds_all, in_graph, is_batch, one_by_one
 from .spec import Spec, check_recorded, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
@@ -261,19 +261,7 @@ class Operators:
         def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
             if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
                 return operator(*values), in_dims[0]
-            parts = []
-            for i in range(info.batch_size):
-                one = (
-                    v.select(dim, i) if isinstance(dim, int) else v
-                    for v, dim in zip(values, in_dims, strict=True)
-                )
-                parts.append(operator(*one))
-            if isinstance(parts[0], torch.Tensor):
-                return torch.stack(parts), 0
-            found = [torch.stack(each) for each in zip(*parts, strict=True)]
-            if isinstance(parts[0], tuple):
-                return tuple(found), tuple(0 for _ in found)
-            return found, [0 for _ in found]
+            return one_by_one(operator, info.batch_size, in_dims, values)
 
         return batched
 
@@ -291,7 +279,7 @@ class _Step:
         return {**self.rest, **dict(zip(self.names, tensors, strict=True))}
 
 
-class Traced(torch.autograd.Function):
+class Traced(Function):
     """An op's call in a graph that is traced, or that torch.func transforms."""
 
     generate_vmap_rule = True
@@ -312,11 +300,15 @@ class Traced(torch.autograd.Function):
         named.update(zip(op.results, results, strict=True))
         named.update(zip(kept, others, strict=True))
         saved = op.saved(named)
-        ctx.step = step
+        ctx.step, ctx.where = step, step.operators.spec.where
         ctx.layout = tuple(isinstance(value, torch.Tensor) for value in saved)
         ctx.others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
         ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
-        ctx.mark_non_differentiable(*others)
+        needed = [
+            t for n, t in zip(step.names, tensors, strict=True) if n in step.operators.spec.of
+        ]
+        if finds_all(needed, tensors, results, saved):
+            ctx.mark_non_differentiable(*others)
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -346,7 +338,7 @@ class Traced(torch.autograd.Function):
             with torch._C._AutoDispatchBelowAutograd():
                 return operators.backward(wanted, *tensors, *options)
 
-        if torch.is_grad_enabled():  # create_graph=True, as torch.func always has it
+        if torch.is_grad_enabled() or any(map(is_batch, incoming)):
             found = iter(in_graph(spec, gradients_of, *incoming, *saved))
         else:
             found = iter(gradients_of(*incoming, *saved))
