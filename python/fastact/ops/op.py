@@ -243,6 +243,10 @@ class Op(Generic[P, R]):
     #: Arguments that a call may write.
     written: tuple[str, ...] = ()
 
+    def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those that this one does write."""
+        return self.written
+
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         """The results of a call, and what `forward` makes besides, by its name in `saves`."""
         return [Model() for _ in self.results], {}

@@ -129,7 +129,25 @@ class Recorded:
         return [found[place] if place >= 0 else None for place in self.places]
 
 
-class Step(torch.autograd.Function):
+class Function(torch.autograd.Function):
+    """What our functions of autograd share: they have no forward mode.
+
+    ctx.where : how errors name the function.
+    """
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise _no_forward_mode(ctx.where)
+
+
+def _no_forward_mode(where: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{where}: has no derivative in forward mode, as of torch.func.jvp, jacfwd and hessian; "
+        f"use one in reverse mode, as of torch.func.vjp and jacrev"
+    )
+
+
+class Step(Function):
     """An op's call in autograd's graph."""
 
     @staticmethod
@@ -173,6 +191,10 @@ class Step(torch.autograd.Function):
             return call.gradients(tensors[:count], tensors[count:], numbers)
 
         return None, None, *in_graph(call.spec, gradients, *incoming, *saved)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise _no_forward_mode(ctx.call.spec.where)
 
 
 # --- gradients in a graph -------------------------------------------------------------------------
@@ -230,20 +252,6 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         return once(ctx.where, gradients, *incoming, *ctx.saved_tensors)
 
     return recorded
-
-
-class Function(torch.autograd.Function):
-    """What functions of autograd share that torch.func transforms.
-
-    ctx.where : how errors name it.
-    """
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(
-            f"{ctx.where}: has no derivative in forward mode, as of torch.func.jvp, jacfwd and "
-            f"hessian; use one in reverse mode, as of torch.func.vjp and jacrev"
-        )
 
 
 class Scaled(Function):
@@ -348,7 +356,7 @@ def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
         for tensor, dim in zip(tensors, dims, strict=True)
     ]
     found, _ = one_by_one(gradients, len(stacked), dims, values)
-    return [None if each is None else torch._add_batch_dim(each, 0, level) for each in found]
+    return tuple(None if each is None else torch._add_batch_dim(each, 0, level) for each in found)
 
 
 def apply(function: Any, *args: Any) -> Any:

@@ -261,9 +261,21 @@ class Operators:
         def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
             if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
                 return operator(*values), in_dims[0]
+            if name != f"{self.spec.op.name}_backward":
+                self._check_written(in_dims, values)
             return one_by_one(operator, info.batch_size, in_dims, values)
 
         return batched
+
+    def _check_written(self, in_dims: Sequence[Any], values: Sequence[Any]) -> None:
+        """Each example of a batch writes an array of its own."""
+        named = self.named(values)
+        for name, dim in zip(self.takes, in_dims, strict=False):
+            if dim is None and name in self.spec.op.writes(named) and named[name] is not None:
+                raise ValueError(
+                    f"{self.spec.where}: {name} is written, and must have an axis of the batch in "
+                    f"torch.func.vmap, got one array for all examples"
+                )
 
 
 class _Step:
