@@ -269,6 +269,9 @@ class Op(Generic[P, R]):
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
 
+    #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
+    integers: Any = None
+
     #: Kinds of devices on which torch's autocast computes it in float32.
     autocast: frozenset[str] = frozenset()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..interop import foreign
 from ..ops.op import Op, arrays_of, result_of
 from .spec import Spec, check_recorded, spec_of
 
@@ -45,7 +46,7 @@ class Recorded:
         self.forward, self.backward = op.forward, op.backward
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
-        self.dtype = tensors[self.names[0]].dtype
+        self.dtype = foreign.promoted(tensors[self.names[0]], op.integers).dtype
         self.simple = self.names == [*named][: len(args)] and type(op).result_of is Op.result_of
         self.kwargs = kwargs if self.simple else {}  # else it may have tensors
         self.places = [

@@ -20,6 +20,7 @@ from typing import Any, get_type_hints
 
 import torch
 
+from ..interop import foreign
 from ..ops.activation import Activation
 from ..ops.op import COMPUTED, DATA, Model, ops
 from ..ops.types import (
@@ -148,6 +149,14 @@ class Operators:
                 value = self._repeated(value, named)
             found.append(value)
         return found
+
+    def promoted(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The same with integers in the dtype in which they are computed."""
+        op, first = self.spec.op, self.spec.arrays[0]
+        is_given = first in named  # else the op says so
+        return (
+            {**named, first: foreign.promoted(named[first], op.integers)} if is_given else {**named}
+        )
 
     def options(self, named: Mapping[str, Any]) -> list[Any]:
         """Those that backward is told again."""
@@ -413,6 +422,7 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
     operators = OPERATORS[op.name]
     where = operators.spec.where
     _check(where, operators, named)
+    named = operators.promoted(named)
     try:
         if torch._C._are_functorch_transforms_active():
             return _finished(operators, named, operators.record(named))
@@ -453,6 +463,7 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same as torch.compile reads it."""
     operators = OPERATORS[op.name]
     named = {**dict(zip(operators.spec.positional, args)), **kwargs}  # noqa: B905
+    named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 
