@@ -199,6 +199,9 @@ class BatchNorm(ChannelNorm[P, R]):
         running = dict.fromkeys(_RUNNING)
         return {"x": x, **running, **{w: named[w] for w in WEIGHTS}, "training": True}
 
+    def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        return self.written if self._options(named).training else ()
+
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         x = named["x"]
         axis = axes.one(self._where(), self._options(named).channel_axis, x.ndim)

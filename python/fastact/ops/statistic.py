@@ -65,6 +65,8 @@ class AxisStatistic(CachedOp[P, R]):
     skips : elements that are NaN are left out.
     """
 
+    integers = INTEGERS
+
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
         call = self._declare(function, "statistics")
         self.of, self.skips = of, skips

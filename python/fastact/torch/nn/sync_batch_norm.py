@@ -16,6 +16,7 @@ from torch import Tensor, distributed
 import fastact as fa
 
 from ...ops.moments import Moments
+from ..autograd import Function, once_differentiable
 from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 _WHERE = "fastact.torch.nn.SyncBatchNorm"
@@ -65,6 +66,11 @@ class SyncBatchNorm(BatchNorm):
         if group is None or distributed.get_world_size(group) == 1:
             return super()._normalize(input, *running, uses_batch, momentum, num_batches)
         share = 1 / (num_batches + 1) if momentum is None and num_batches is not None else momentum
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                f"{_WHERE}: transforms of torch.func are not possible in training in several "
+                f"processes, whose statistics are gathered; use torch.autograd, or eval()"
+            )
         options = (group, running, share, self.eps, dict(self.fused))
         return _SyncBatchNorm.apply(input, self.weight, self.bias, *options)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -89,12 +95,13 @@ _BATCH_NORMS = (
 )
 
 
-class _SyncBatchNorm(torch.autograd.Function):
+class _SyncBatchNorm(Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
         ctx, x, weight, bias, group, running, share, eps, fused
     ) -> Tensor:
-        x, weight, bias = (None if t is None else t.detach() for t in (x, weight, bias))
+        arguments = x, weight, bias
+        x, weight, bias = (None if t is None else t.detach() for t in arguments)
         part = fa.moments(x, (0, *range(2, x.ndim)))
         shape = tuple(part.mean.shape)
         gathered = _all_gather(part.to_buffer(), group)
@@ -108,13 +115,13 @@ class _SyncBatchNorm(torch.autograd.Function):
         for statistic, new in zip(running, (mean, whole.var(correction=1)), strict=True):
             if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
-        ctx.save_for_backward(x, mean, rstd, weight, bias)
-        ctx.group, ctx.count, ctx.fused = group, whole.count, fused
+        ctx.save_for_backward(arguments[0], mean, rstd, *arguments[1:])
+        ctx.where, ctx.group, ctx.count, ctx.fused = _WHERE, group, whole.count, fused
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         x, mean, rstd, weight, bias = saved = ctx.saved_tensors
         # sum(p) and sum(p xhat), which are this process's dbias and dweight as well
