@@ -41,7 +41,8 @@ class Call:
     that is NumPy's may have them, too.
     of_forward : names of what forward has returned, among which a number of NumPy's is an array
     without axes, of a dtype of its own.
-    integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
+    integers : the dtype in which a first array of integers is computed; None: as np.tanh or
+    torch.tanh has it.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
@@ -154,6 +155,8 @@ class Call:
             value = to_numpy(self.where, name, value, dtype, also)
         elif self.framework is NUMPY and name == leader:
             value = to_numpy(self.where, name, value, also=also, integers=self._integers)
+        elif name == leader:
+            value = foreign.promoted(value, self._integers)
         elif self.framework is NUMPY and also:
             value = whole_numbers(value, also)
         if self.framework is NUMPY:

@@ -367,6 +367,18 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
     return ""
 
 
+def promoted(array: Any, dtype: Any) -> Any:
+    """A tensor of integers in the dtype in which it is computed; anything else as it is.
+
+    dtype : NumPy's; None: torch's default one, as of `torch.tanh`.
+    """
+    if not is_tensor(array) or array.dtype.is_floating_point or array.dtype.is_complex:
+        return array
+    torch = sys.modules["torch"]
+    wide = torch.get_default_dtype() if dtype is None else getattr(torch, np.dtype(dtype).name)
+    return array.to(wide)
+
+
 # --- dask -----------------------------------------------------------------------------------------
 
 

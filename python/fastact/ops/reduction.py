@@ -88,6 +88,8 @@ class AxisSum(CachedOp[P, R]):
     bounds = SUM_BOUNDS
     term: int
 
+    integers = INTEGERS
+
     def __init__(
         self,
         function: Callable[P, R],

@@ -66,6 +66,8 @@ class AxisStatistic(CachedOp[P, R]):
     term : of a sum, what is summed, as a sum's own.
     """
 
+    integers = INTEGERS
+
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
         call = self._declare(function, "statistics")
         self.of, self.skips = of, skips
