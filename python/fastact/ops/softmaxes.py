@@ -17,8 +17,8 @@ from .types import A, Array, Out, Stream
 def softmax(
     x: A,
     /,
-    *,
     axis: RowAxes = -1,
+    *,
     scale: float = 1.0,
     mask: Array | None = None,
     out: Out[A] = None,
@@ -101,8 +101,8 @@ def softmax(
 def log_softmax(
     x: A,
     /,
-    *,
     axis: RowAxes = -1,
+    *,
     scale: float = 1.0,
     mask: Array | None = None,
     out: Out[A] = None,
@@ -185,8 +185,8 @@ def log_softmax(
 def logsumexp(
     x: A,
     /,
-    *,
     axis: RowAxes = -1,
+    *,
     scale: float = 1.0,
     mask: Array | None = None,
     keepdims: bool = False,
