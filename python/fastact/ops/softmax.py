@@ -188,8 +188,8 @@ class Softmax(RowFunction[P, R]):
         """The gradient with respect to x, from the result alone.
 
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
-        exp(y) * sum(dy))``, with sums over the row; of log_softmax, 0 where y is -inf: there
-        nothing takes part. The mask has no gradient.
+        exp(y) * sum(dy))``, with sums over the row. Where y is 0, of log_softmax -inf, nothing
+        takes part and dx is 0; of softmax at any dy. The mask has no gradient.
 
         Parameters
         ----------
