@@ -263,7 +263,9 @@ def add_layer_norm(
     y : array
         The normalised sum, of x's shape, dtype and framework.
     total : array
-        The sum x + residual, rounded to x's dtype; it is what is normalised.
+        The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is what
+        the norm of this sum gives; kernels that normalise the sum before they round it, as vLLM's
+        and flash-attn's, differ by that rounding in 16 bits.
 
     Raises
     ------
@@ -368,7 +370,9 @@ def add_rms_norm(
     y : array
         The normalised sum, of x's shape, dtype and framework.
     total : array
-        The sum x + residual, rounded to x's dtype; it is what is normalised.
+        The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is what
+        the norm of this sum gives; kernels that normalise the sum before they round it, as vLLM's
+        and flash-attn's, differ by that rounding in 16 bits.
 
     Raises
     ------

@@ -6,7 +6,8 @@
 //
 //   loss = sum a_c w_c (lse - z_c) = sum a_c w_c (m - z_c) + log(sum(exp(z - m))) sum a_c w_c
 //
-// All terms of both sums are of one sign: nothing cancels. With d lse / dz_c = exp(z_c - lse)
+// All terms of both sums are of one sign: nothing cancels. A term of a_c w_c = 0 is 0, where z_c is
+// -infinity too. With d lse / dz_c = exp(z_c - lse)
 //
 //   dloss / dz_c = exp(z_c - lse) sum a w - a_c w_c
 #pragma once
@@ -76,8 +77,9 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Pea
   if (index < 0) return {__builtin_nan(""), __builtin_nan("")};
   const int64_t element = element_of(rows, index);
   const C weight = class_weight<C>(rows, part.row + s, element);
-  const C apart = (level.m - logit_of<T>(rows, part, s, element)) + level.log;
-  loss.loss += double(C(rows.keep) * weight * apart);
+  const C share = C(rows.keep) * weight;
+  const C below = share == 0 ? C(0) : level.m - logit_of<T>(rows, part, s, element);
+  loss.loss += double(share * (below + level.log));
   loss.weight = double(weight);
   return loss;
 }

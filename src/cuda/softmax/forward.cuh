@@ -42,10 +42,11 @@ FASTACT_DEVICE void put_softmax(const Rows& rows, const Part& part, const Scores
     }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) y.lane[j] *= level[row_in_vec<Rows>(j)].inverse;
+    leave_out<T, masked>(rows, part, i, valid, Compute<T>(0), &y);
     write_vec(rows, kY, part, i, valid, narrow_vec<T>(y));
   }
 }
-template <class T, class Rows, class Scores, int n>
+template <class T, bool masked, class Rows, class Scores, int n>
 FASTACT_DEVICE void put_log_softmax(const Rows& rows, const Part& part, const Scores& scores,
                                     const Level<Compute<T>> (&level)[n]) {
 #pragma unroll 1
@@ -58,6 +59,7 @@ FASTACT_DEVICE void put_log_softmax(const Rows& rows, const Part& part, const Sc
       const auto at = difference<T>(y.lane[j], of.m);
       y.lane[j] = (at.d - of.log) + at.low;
     }
+    leave_out<T, masked>(rows, part, i, valid, -infinity<Compute<T>>(), &y);
     write_vec(rows, kY, part, i, valid, narrow_vec<T>(y));
   }
 }
@@ -67,7 +69,7 @@ FASTACT_DEVICE void put_result(const Rows& rows, const Part& part, const Scores&
   if (rows.kind == kSoftmax)
     put_softmax<T, masked, has_terms>(rows, part, scores, level);
   else if (rows.kind == kLogSoftmax)
-    put_log_softmax<T>(rows, part, scores, level);
+    put_log_softmax<T, masked>(rows, part, scores, level);
 }
 
 // Rows of some lanes of a warp or of a block, and columns.

@@ -222,11 +222,10 @@ FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, int 
   const C scale = C(rows.scale);
   if constexpr (masked) {
     const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
-    const bool picks = rows.mask_dtype == kBool;
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const bool is_out = j >= valid || (picks && mask.lane[j] != 0);
-      z.lane[j] = is_out ? C(-__builtin_inf()) : madd(scale, z.lane[j], mask.lane[j]);
+      const C value = madd(scale, z.lane[j], mask.lane[j]);
+      z.lane[j] = mask.lane[j] == C(-__builtin_inf()) ? mask.lane[j] : value;
     }
   } else {
 #pragma unroll
@@ -242,6 +241,22 @@ template <int n>
 FASTACT_DEVICE auto column_fold_buffer() {
   FASTACT_SHARED(double, numbers, kColumnBlock* n);
   return numbers;
+}
+
+// What a mask leaves out of a row that is NaN is not: it is as if it were not there.
+template <class T, bool masked, class Rows>
+FASTACT_DEVICE void leave_out(const Rows& rows, const Part& part, int i, int valid,
+                              Compute<T> nothing, Wide<T>* y) {
+  if constexpr (masked) {
+    bool is_nan = false;
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) is_nan |= y->lane[j] != y->lane[j];
+    if (!is_nan) return;
+    const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      if (mask.lane[j] == Compute<T>(-__builtin_inf())) y->lane[j] = nothing;
+  }
 }
 
 // Folds numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.

@@ -195,8 +195,10 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& 
       const Wide<T> share = shares_of<T>(rows, part, i, valid);
       Wide<T> apart;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        apart.lane[j] = j < valid ? share.lane[j] * (m[row_in_vec<Rows>(j)] - z.lane[j]) : C(0);
+      for (int j = 0; j < kSize; ++j) {
+        const C term = share.lane[j] * (m[row_in_vec<Rows>(j)] - z.lane[j]);
+        apart.lane[j] = share.lane[j] == 0 ? C(0) : term;  // past the end, too
+      }
       add_lanes<T>(share, peak->mass);
       add_lanes<T>(apart, peak->apart);
     }
