@@ -1,7 +1,6 @@
 """The parts of gpu_check.sh that only pass or fail, in steps that several runs share.
 
-    python tools/gpu_steps.py test|sanitize|bits|checks --json F [--markdown F] [--stop-after N]
-        [--quick] [--jobs N]
+    python tools/gpu_steps.py test|sanitize|bits --json F [--markdown F] [--stop-after N] [--quick]
 
 A step is a command of some minutes: a file of tests, a tool of compute-sanitizer over the ops of a
 family, the bits of one activation. Those that are in the JSON file, of this machine and this
@@ -104,7 +103,7 @@ def bits(quick: bool) -> list[Step]:
 
 
 def checks(*told: Any) -> list[Step]:
-    """All of them: nothing here is timed, so that they may run side by side."""
+    """All of them, as one part: nothing here is timed, so that they may run side by side."""
     return [*tests(*told), *sanitizers(*told), *bits(*told)]
 
 
