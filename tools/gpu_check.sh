@@ -200,12 +200,12 @@ PYTHON
 }
 
 in_steps() { # in_steps PART [WORD ...]: in what is kept back, a step that is over time is ended
-  local words=("${@:2}")
-  ((quick == 0)) || words+=(--quick)
+  local words=()
+  ((quick == 0)) || words=(--quick)
   # shellcheck disable=SC2206
   [[ -z $only ]] || words+=(--only $only)
   "$python" tools/gpu_steps.py "$1" --json "${file}_checks.json" --markdown "${file}_checks.md" \
-    --stop-after "$((limit > 90 ? limit - 30 : limit))" ${words[@]+"${words[@]}"}
+    --stop-after "$((limit > 90 ? limit - 30 : limit))" ${words[@]+"${words[@]}"} "${@:2}"
 }
 
 checks() {

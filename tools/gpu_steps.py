@@ -126,7 +126,7 @@ def bits(quick: bool, only: Sequence[str]) -> list[Step]:
 
 
 def checks(*told: Any) -> list[Step]:
-    """All of them: nothing here is timed, so that they may run side by side."""
+    """All of them, as one part: nothing here is timed, so that they may run side by side."""
     return [*tests(*told), *sanitizers(*told), *bits(*told)]
 
 

@@ -123,7 +123,8 @@ def test_the_bits_of_arrays_with_dlpack(op, dtype, entry):
         def made(value: Any) -> Any:
             if isinstance(value, tuple):
                 return tuple(map(made, value))
-            return make(value) if isinstance(value, np.ndarray) else value
+            # NumPy's scalars, as what a loss saves, are its arrays of no axes.
+            return make(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
         result = function(*map(made, args), **{name: made(v) for name, v in kwargs.items()})
         return bits_of(result, kind)
@@ -344,12 +345,12 @@ from fastact.ops.op import arrays_of
 def made(value):
     if isinstance(value, tuple):
         return tuple(map(made, value))
-    return of(value) if isinstance(value, np.ndarray) else value
+    return of(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
 def found_in(value):
     parts = arrays_of(value) if isinstance(value, tuple | fa.Moments) else ()
     if not isinstance(value, tuple | fa.Moments):
-        return [] if value is None or isinstance(value, int | float) else [value]
+        return [] if value is None or type(value) in (int, float) else [value]
     return [found for part in parts for found in found_in(part)]
 
 for op in fa.ops.values():

@@ -335,8 +335,7 @@ STUBS = {
     "fastact/__main__.py": "print('the fastact of a wheel')",
     "fastact/interop/__init__.py": "",
     "fastact/interop/devices.py": "def cuda_why():\n    return ''",
-    "torch/__init__.py": "from torch import cuda",
-    "torch/cuda.py": "def is_available():\n    return True",
+    "torch/__init__.py": "class cuda:\n    is_available = bool(1).__bool__",
 }
 
 
