@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import weakref
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -304,6 +305,28 @@ def test_softmax_without_an_axis_is_torchs(cls):
     with pytest.warns(UserWarning, match="Implicit dimension"):
         y = cls()(torch.zeros(2, 3))
     torch.testing.assert_close(y, torch.full((2, 3), 1 / 3))
+
+
+OF_AN_AXIS = sorted(
+    {case.torch_class for case in CASES if "dim" in signature(case.torch_class).parameters}
+    - {torch.nn.GLU},  # halves of an axis
+    key=lambda cls: cls.__name__,
+)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("torch_class", OF_AN_AXIS, ids=lambda cls: cls.__name__)
+def test_of_an_axis_of_a_number(torch_class, dim):
+    """An array without axes has one of length 1 where torch's has."""
+    found = []
+    for cls in (REPLACEMENTS[torch_class], torch_class):
+        x = torch.tensor(3.0, requires_grad=True)
+        y = cls(dim)(x)
+        (dx,) = torch.autograd.grad(y, x)
+        found.append((y, dx))
+    assert found[0] == found[1]
+    with pytest.raises(IndexError, match="axis"):
+        REPLACEMENTS[torch_class](3 * dim + 1)(x.detach())  # one further
 
 
 def test_a_target_with_a_gradient_has_one():

@@ -603,7 +603,9 @@ def instance_norm(
     which memory holds the axes (channels last), but not on how they step.
 
     A channel of one value is its own mean: its xhat is 0. `F.instance_norm` refuses it, and so do
-    the modules `fastact.torch.nn.InstanceNorm1d` to `3d`.
+    the modules `fastact.torch.nn.InstanceNorm1d` to `3d`, which keep running statistics, too.
+    Normalized by those it is `fastact.batch_norm`; an example moves them by its
+    ``fastact.mean_var(x, axes, correction=1)``.
 
     `instance_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `instance_norm.backward` gives
     ``(dx, dweight, dbias)``. What all ops share is in docs/conventions.md.
