@@ -35,6 +35,7 @@ class Recorded:
         are tensors; None before the first call.
     shown : the places in what is saved of what `forward` makes besides, where that is all that a
         derivative of the gradients could find the arguments by: results of the step, too.
+    count : of the op's results.
     simple : whether the tensors are all that is given by position, and the results are arrays.
     kwargs : what is given by name then, which has no tensors.
     """
@@ -58,6 +59,7 @@ class Recorded:
         self.numbers = {n: i for i, n in enumerate(self.names) if n in spec.told}
         self.others: tuple[Any, ...] | None = None
         self.shown: list[int] = []
+        self.count = len(op.results)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
@@ -88,7 +90,7 @@ class Recorded:
 
     def _results(self, arrays: tuple[Any, ...]) -> Any:
         """The op's arrays, without what is shown besides."""
-        count = len(self.spec.op.results)
+        count = self.count
         return arrays[:count] if count > 1 else arrays[0]
 
     def _outputs(self, tensors: Mapping[str, torch.Tensor]) -> list[Any]:
@@ -107,7 +109,7 @@ class Recorded:
         """The gradients of the tensors, None of those that are not needed."""
         options = {**self.options, **numbers} if numbers else self.options
         if self.shown:
-            incoming = incoming[: len(self.spec.op.results)]
+            incoming = incoming[: self.count]
         if self.others:
             saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
         if len(incoming) > 1 or incoming[0].dtype is not self.dtype or not self.spec.saves_in_order:
@@ -166,7 +168,8 @@ class Step(Function):
         if call.others:
             saved = tuple(v if _is_tensor(v) else None for v in saved)
         if call.shown:
-            result = (*arrays_of(result), *(saved[i] for i in call.shown))
+            results = result if type(result) is tuple else (result,)
+            result = (*results, *[saved[i] for i in call.shown])
         if call.numbers:
             ctx.numbers = {name: tensors[i].item() for name, i in call.numbers.items()}
         ctx.call = call
