@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "arithmetic.h"
 #include "array.h"
 #include "cuda/core/device.h"
 
@@ -323,9 +324,12 @@ std::vector<float> with_xy(void (*kernel)(Parameters...), const Shape& shape, bo
 // A kernel that has asked for so much dynamic shared memory, unless for 0, launched with so much.
 // Of each case another kernel: what one has asked for stays.
 std::vector<float> with_shared(void (*kernel)(float*), int asked, int given) {
-  if (asked > 0)
-    FASTACT_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, asked));
+  if (asked > 0) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, asked);
+    cudaGetLastError();  // the next launch would report it otherwise
+    FASTACT_CUDA_CHECK(error);
+  }
   return with_xy(kernel, {1, kThreads, 1, 1, given});
 }
 
@@ -455,6 +459,11 @@ void bind_selftest(pybind11::module_& m) {
   module.def("run", selftest::run, "Runs a kernel by its name; what it wrote.",
              pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("names", selftest::names);
+  module.def("power_of_two", emulation::power_of_two_approx_ftz);
+  module.def("reciprocal", [](float x) { return emulation::reciprocal_approx_ftz(x); });
+  module.def("reciprocal64", [](double x) { return emulation::reciprocal_approx_ftz(x); });
+  module.def("minimum", emulation::minimum<float>);
+  module.def("maximum", emulation::maximum<float>);
 }
 
 }  // namespace fastact
