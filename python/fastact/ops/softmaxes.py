@@ -73,8 +73,8 @@ def softmax(
     gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN
     without one. A NaN or +inf that takes part makes all others of its row NaN.
 
-    Where z leaves the range of the type in which it is computed, it is taken beside the x of the
-    row's largest scale x, so that nothing overflows; on a GPU such a row is NaN.
+    Where z leaves the range of the type in which it is computed, y does not: it is that of the
+    distances within the row.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -162,8 +162,8 @@ def log_softmax(
     its gradient 0. A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN
     without one. A NaN or +inf that takes part makes all others of its row NaN.
 
-    Where z leaves the range of the type in which it is computed, it is taken beside the x of the
-    row's largest scale x, so that nothing overflows; on a GPU such a row is NaN.
+    Where z leaves the range of the type in which it is computed, y does not: it is that of the
+    distances within the row.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -253,8 +253,7 @@ def logsumexp(
     among them it is +inf, and with a NaN NaN. What a mask leaves out, False or -inf, is as if it
     were not there, be it NaN.
 
-    A y that leaves the range is infinite, and its gradient is right all the same; on a GPU it is
-    NaN.
+    A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.

@@ -91,7 +91,8 @@ FASTACT_DEVICE void put_losses(const Rows& rows, const Part& part, const Peak<n>
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     if (s >= part.columns) break;
-    const auto level = level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], false);
+    const auto level =
+        level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], false, rows.up);
     put_number<T>(rows, kLse, part.row + s, sizeof(T) == 8 ? kF64 : kF32, double(level.lse));
     const Loss loss = loss_of<T, has_shares>(rows, part, s, peak, level);
     put_number<T>(rows, kNumber, part.row + s, rows.number_dtype, loss.loss);
@@ -149,7 +150,7 @@ void cross_entropy_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChu
   int64_t task = blockIdx.x;
   for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kLossFields;
-    const Peak<1> peak = merge_peaks<kLossFields>(peaks, chunks.count);
+    const Peak<1> peak = merge_peaks<kLossFields>(peaks, chunks.count, rows.up);
     double total[2] = {};
     put_losses<T, has_shares>(rows, Part{{row, 0, 0, 1, lane}, 0, 0, idle ? 0 : 1}, peak, total);
     store_total(totals, task, total, total_index);

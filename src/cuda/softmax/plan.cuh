@@ -36,6 +36,8 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
 
   int kind;
   double scale;
+  // Forward: z lies down by a power of two, within the range at any x, and differences go up again.
+  double scale_down, down, up;
   bool accumulate;
   // Of cross_entropy: a class has share smooth + keep p, p its probability, 1 for the target's.
   double keep, smooth;
@@ -140,13 +142,25 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.number_dtype = call.dtypes[kNumber];
   rows.target_dtype = call.dtypes[kTarget];
   rows.kind = call.kind;
-  rows.scale = call.scale;
+  rows.scale = rows.scale_down = call.scale;
+  rows.down = rows.up = 1;
   rows.accumulate = call.accumulate;
   rows.smooth = call.label_smoothing / double(rows.length);
   rows.keep = 1 - call.label_smoothing;
   rows.ignore_index = call.ignore_index;
   rows.divisor = call.divisor;
   return plan;
+}
+
+// Puts z = scale x + mask down into the range of T's compute type: |scale| to 1, or beside a mask
+// of numbers each of the two to a half.
+template <class T>
+void stay_in_range(SoftmaxRows* rows) {
+  constexpr double kMost = sizeof(T) == 8 ? 0x1p1022 : 0x1p126;
+  const double most = rows->data[kMask] && rows->mask_dtype != kBool ? 0.5 : 1.0;
+  double scale = rows->scale < 0 ? -rows->scale : rows->scale;
+  while ((scale > most || rows->down > most) && rows->up < kMost)
+    scale *= 0.5, rows->scale_down *= 0.5, rows->down *= 0.5, rows->up *= 2;
 }
 
 // Runs visit(flag) with a flag that is a constant.

@@ -213,18 +213,18 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
   return mask;
 }
 
-// z = scale x + mask of a vector, -infinity past the end.
+// z = scale x + mask of a vector, down by what the plan says, -infinity past the end.
 template <class T, bool masked, class Rows>
 FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, int valid,
                                  const Vec<T>& x) {
   using C = Compute<T>;
   Wide<T> z = widen_vec(x);
-  const C scale = C(rows.scale);
+  const C scale = C(rows.scale_down);
   if constexpr (masked) {
     const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const C value = madd(scale, z.lane[j], mask.lane[j]);
+      const C value = madd(scale, z.lane[j], C(rows.down) * mask.lane[j]);
       z.lane[j] = mask.lane[j] == C(-__builtin_inf()) ? mask.lane[j] : value;
     }
   } else {

@@ -33,7 +33,8 @@ int64_t softmax_workspace(const SoftmaxCall& call) {
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
-  const SoftmaxPlan plan = plan_softmax<T>(call);
+  SoftmaxPlan plan = plan_softmax<T>(call);
+  stay_in_range<T>(&plan.rows);
   with_constant(call.arrays[kMask].data, [&](auto is_masked) {
     constexpr bool kMasked = decltype(is_masked)::value;
     constexpr int kSlots = kCacheSlots<T, kMasked>;
