@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cuda_static_launches import LAUNCHES
+from cuda_static_launches import LAUNCHES, NARROW
 from cuda_static_measured import GPU, WARP, launches
 from cuda_static_model import Prediction, Work, copy_seconds, predict
 from cuda_static_names import ITEM
@@ -117,6 +117,8 @@ def rows(kernels: Sequence[Kernel], path: Path = BENCH) -> Iterator[Row]:
         vectors = shape[-1] * ITEM[dtype] // 16
         if len(shape) > 1 and vectors > _LONGEST[row["direction"]]:
             continue
+        if vectors > NARROW and vectors % NARROW and len(shape) > 1:
+            continue  # some lanes have a vector more than others
         if name in ("softmax", "logsumexp") and ITEM[dtype] < 4:
             continue
         of = [one for one in kernels if one.dtype == dtype and not one.is_variant]

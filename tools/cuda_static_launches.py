@@ -90,7 +90,8 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     return Launch(
         *("norms", "norm_forward_rows Lb1 NormRows", -(-count // teams), threads),
         *(per_lane * VECTOR * threads, 2.0 * count * length * ITEM[dtype]),
-        *(per_lane * VECTOR / ITEM[dtype], 1, steps),
+        *(per_lane * VECTOR / ITEM[dtype], 1.0),
+        steps,
     )
 
 
