@@ -9,11 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cuda_static_launches import LAUNCHES
+from cuda_static_launches import LAUNCHES, NARROW
 from cuda_static_measured import GPU, WARP, launches
 from cuda_static_model import Prediction, Work, copy_seconds, predict
 from cuda_static_names import ITEM
 from cuda_static_one import count
+from cuda_static_routes import Router
 
 if TYPE_CHECKING:
     from cuda_static import Kernel
@@ -78,6 +79,7 @@ class Executed:
 
 def executed(kernels: Sequence[Kernel], source: str = "") -> Iterator[Executed]:
     """The profiled launches whose routes are known, of one source or of all."""
+    routers: dict[str, Router] = {}
     for row in launches():
         name = _OPS.get((row["op"], row["direction"]))
         of = [one for one in kernels if one.dtype == row["dtype"] and not one.is_variant]
@@ -86,7 +88,7 @@ def executed(kernels: Sequence[Kernel], source: str = "") -> Iterator[Executed]:
         launch = LAUNCHES[name](row["shape"], row["dtype"])
         if source not in ("", launch.source):
             continue
-        counted = count(of, launch)
+        counted = count(of, launch, routers)
         elements = prod(row["shape"])
         yield Executed(
             *(name, row["dtype"], tuple(row["shape"]), counted.an_element),
@@ -105,6 +107,7 @@ def rows(kernels: Sequence[Kernel], path: Path = BENCH) -> Iterator[Row]:
     """The rows of the benchmark whose kernels are known, predicted from the machine code."""
     if not path.exists():
         return
+    routers: dict[str, Router] = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         name = _OPS.get((row["op"], row["direction"]))
         shape = _shape(row["what"])
@@ -114,12 +117,14 @@ def rows(kernels: Sequence[Kernel], path: Path = BENCH) -> Iterator[Row]:
         vectors = shape[-1] * ITEM[dtype] // 16
         if len(shape) > 1 and vectors > _LONGEST[row["direction"]]:
             continue
+        if vectors > NARROW and vectors % NARROW and len(shape) > 1:
+            continue  # some lanes have a vector more than others
         if name in ("softmax", "logsumexp") and ITEM[dtype] < 4:
             continue
         of = [one for one in kernels if one.dtype == dtype and not one.is_variant]
         if not of:
             continue
-        counted = count(of, LAUNCHES[name](shape, dtype))
+        counted = count(of, LAUNCHES[name](shape, dtype), routers)
         work = replace(counted.work, bytes=row["bytes"])
         made = predict(work)
         seconds = made.seconds + 2 * predict(_FINISH).seconds * (row["direction"] == "backward")

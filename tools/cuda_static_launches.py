@@ -80,7 +80,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     vectors = -(-length * ITEM[dtype] // VECTOR)
     lanes, threads, per_lane = _forward_lanes(vectors)
     teams = threads // lanes
-    steps = [
+    steps: list[Step] = [
         *_takes(per_lane, {"STG.128": 0}),
         *_fold(lanes),
         Loop(per_lane, {"LDS.128": 1, "LDG.128": 0, "STG.128": 0}),
@@ -90,7 +90,8 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     return Launch(
         *("norms", "norm_forward_rows Lb1 NormRows", -(-count // teams), threads),
         *(per_lane * VECTOR * threads, 2.0 * count * length * ITEM[dtype]),
-        *(per_lane * VECTOR / ITEM[dtype], 1, steps),
+        *(per_lane * VECTOR / ITEM[dtype], 1.0),
+        steps,
     )
 
 
@@ -158,7 +159,7 @@ def _softmax(kind: str) -> Callable[[Sequence[int], str], Launch]:
         lanes, threads, per_lane = _forward_lanes(vectors)
         teams = threads // lanes
         terms = {"LDS.128": 1, "STS.128": 1, "LDG.128": 0, "STG.128": 0}
-        steps = [
+        steps: list[Step] = [
             *_takes(per_lane, {}),
             *_fold(lanes),
             Loop(per_lane, terms),

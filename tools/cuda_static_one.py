@@ -97,12 +97,19 @@ class Counted:
         return "\n".join(f"{name:{width}}  {value}" for name, value in facts.items())
 
 
-def count(kernels: Sequence[Kernel], launch: Launch) -> Counted:
-    """The kernel of a launch among those compiled, and the way of a warp through it."""
+def count(
+    kernels: Sequence[Kernel], launch: Launch, routers: dict[str, Router] | None = None
+) -> Counted:
+    """The kernel of a launch among those compiled, and the way of a warp through it.
+
+    routers : kept from call to call, by the kernels' names: loops are looked for once.
+    """
     wanted = pattern(launch.words)
+    routers = {} if routers is None else routers
     for kernel in kernels:
         if wanted.search(kernel.code.name):
-            return Counted(kernel, launch, Router(kernel.code).trace(launch.steps))
+            router = routers.setdefault(kernel.code.name, Router(kernel.code))
+            return Counted(kernel, launch, router.trace(launch.steps))
     raise SystemExit(f"cuda_static: no kernel of {launch.source} has the words {launch.words!r}")
 
 

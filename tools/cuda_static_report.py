@@ -6,19 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import cuda_static_model as model
 import sass
 from cuda_static_measured import Compared, profile, study
-from cuda_static_model import (
-    CHAIN_ISSUE,
-    CLOCK,
-    COPY_RATE,
-    FOLD_STEP,
-    FROM_CACHE,
-    FROM_MEMORY,
-    LAUNCH,
-    MULTIPROCESSORS,
-    OVERLAP,
-)
 from cuda_static_norms import traffic
 
 if TYPE_CHECKING:
@@ -43,7 +33,11 @@ LIMITS = {
     "90": Limits(2048, 32, 233472),
 }
 
-# Instructions of a thread each clock by the unit that runs them; "issue" is all units together.
+# Of the bounds: bytes/s that a copy moves at most, multiprocessors, the least clock in Hz, and
+# instructions of a thread each clock by the unit that runs them; "issue" is all units together.
+COPY_RATE = 4.3e12
+MULTIPROCESSORS = 132
+CLOCK = 1.755e9
 RATES = {"issue": 128, "fma": 128, "alu": 64, "fp64": 64, "xu": 16}
 
 _INTRODUCTION = """\
@@ -192,9 +186,14 @@ def _measured_rows(compared: Sequence[Compared]) -> str:
 def measured_table() -> str:
     """What was measured, and what is predicted of it."""
     words = _MEASURED.format(
-        **{"overlap": OVERLAP, "issue": CHAIN_ISSUE, "memory": FROM_MEMORY, "cache": FROM_CACHE},
-        **{"fold": FOLD_STEP, "launch": LAUNCH * 1e6, "copy": COPY_RATE / 1e12},
-        clock=CLOCK / 1e9,
+        overlap=model.OVERLAP,
+        issue=model.CHAIN_ISSUE,
+        memory=model.FROM_MEMORY,
+        cache=model.FROM_CACHE,
+        fold=model.FOLD_STEP,
+        launch=model.LAUNCH * 1e6,
+        copy=model.COPY_RATE / 1e12,
+        clock=model.CLOCK / 1e9,
     )
     parts = [words, "### Launches of this library's kernels under ncu\n"]
     parts += [_measured_rows(list(profile())) + "\n"]

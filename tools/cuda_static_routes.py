@@ -105,6 +105,7 @@ class Router:
     def __init__(self, code: sass.Function) -> None:
         self.code = code
         self.index = {one.address: i for i, one in enumerate(code.code)}
+        self._marks: dict[str, list[bool]] = {}
         self._rounds: dict[tuple[tuple[str, int], ...], list[list[int]]] = {}
 
     def way(
@@ -123,6 +124,7 @@ class Router:
         """
         names = list(counts)
         wanted = tuple(counts[name] for name in names)
+        marked = [self._marks_of(name) for name in names]
         code = self.code.code
         begin = (start, *(0 for _ in names))
         came: dict[tuple[int, ...], tuple[int, ...] | None] = {begin: None}
@@ -134,9 +136,7 @@ class Router:
                 return self._back(came, came[state])
             if code[i].base == "CALL" and "CALL" not in counts and not calls:
                 continue
-            here = tuple(
-                have + _matches(code[i], name) for have, name in zip(before, names, strict=True)
-            )
+            here = tuple(have + marks[i] for have, marks in zip(before, marked, strict=True))
             if any(have > most for have, most in zip(here, wanted, strict=True)):
                 continue
             if not goals and code[i].base in ("EXIT", "RET") and here == wanted:
@@ -156,6 +156,12 @@ class Router:
             found.append(state[0])
             state = came[state]
         return found[::-1]
+
+    def _marks_of(self, name: str) -> list[bool]:
+        """Which instructions a count is of."""
+        if name not in self._marks:
+            self._marks[name] = [_matches(one, name) for one in self.code.code]
+        return self._marks[name]
 
     def rounds(self, counts: Counts) -> list[list[int]]:
         """A shortest round of each loop that has exactly these counts."""
