@@ -1,4 +1,4 @@
-"""One way to call each op, by the sample of its spec, on data of two axes."""
+"""Ways to call each op, by the sample of its spec, on data of two axes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,3 +20,17 @@ def forward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
 def backward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
     """Its backward; `out` and `accumulate` may be added. dy: for results of x's shape."""
     return op.backward_example(x, dy)
+
+
+def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
+    """Positional and keyword arguments of an entry point, of NumPy's arrays."""
+    x, dy = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(dtype)
+    named = op.sample(x, dy)
+    if entry == "backward":
+        result, saved = op.bound("forward", named)()
+        gradients = tuple(array.astype(dtype) for array in map(np.asarray, arrays_of(result)))
+        incoming = {f"d{n}": g for n, g in zip(op.results, gradients, strict=True)}
+        incoming.setdefault("dy", gradients if len(gradients) > 1 else gradients[0])
+        named = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
+    bound = op.bound(entry, named)
+    return bound.args, bound.keywords

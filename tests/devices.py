@@ -129,6 +129,14 @@ def _stream_of_framework(device: int) -> int:
     return stream
 
 
+def refuse_stream(stream: int | None) -> None:
+    """Refuse what one framework or another does of a stream that it is to let wait."""
+    if stream == -1:
+        raise ValueError("JAX: CUDA_ERROR_INVALID_HANDLE")
+    if stream == 0:
+        raise AssertionError("torch and CuPy: stream 0 is ambiguous")
+
+
 class Plain:
     """An array of the emulated device whose framework tells no more than the array API asks for."""
 
@@ -138,8 +146,9 @@ class Plain:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.held, name)
 
-    def __dlpack__(self, **named: Any) -> Any:
-        return self.held.__dlpack__(**named)
+    def __dlpack__(self, *, stream: int | None = None, **named: Any) -> Any:
+        refuse_stream(stream)
+        return self.held.__dlpack__(stream=stream, **named)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self.held.__dlpack_device__()
@@ -174,34 +183,45 @@ def _cuda() -> list[Framework]:
         return []
     found = []
     if torch.cuda.is_available():
-        found.append(Framework("cuda-torch", _to_torch_cuda, _from_torch_cuda, False))
+        found.append(Framework("cuda-torch", torch_on("cuda"), _from_torch_cuda, False))
     if find_spec("cupy") is not None:
-        found.append(Framework("cuda-cupy", _to_cupy, _from_cupy, False))
+        found.append(Framework("cuda-cupy", cupy_by(import_module("cupy")), _from_cupy, False))
     return found
 
 
-def _to_torch_cuda(array: np.ndarray) -> torch.Tensor:
-    if any(stride < 0 for stride in array.strides):
-        pytest.skip("torch has no negative strides")
-    data, offset = hull(array)
-    data += bytes(-len(data) % array.itemsize)
-    held = torch.from_numpy(np.frombuffer(data, np.uint8).copy()).cuda()
-    dtype = torch.bfloat16 if array.dtype == DTYPES["bfloat16"] else to_torch(array[:0]).dtype
-    strides = [stride // array.itemsize for stride in array.strides]
-    return held.view(dtype).as_strided(array.shape, strides, offset // array.itemsize)
+def torch_on(place: str) -> Callable[[np.ndarray], torch.Tensor]:
+    """How tensors are made in new memory of a device."""
+
+    def of(array: np.ndarray) -> torch.Tensor:
+        if any(stride < 0 for stride in array.strides):
+            pytest.skip("torch has no negative strides")
+        dtype = getattr(torch, array.dtype.name)
+        strides = [stride // array.itemsize for stride in array.strides]
+        if array.size == 0:  # which may have strides, and no memory that they would fit in
+            return torch.empty(16, dtype=dtype, device=place).as_strided(array.shape, strides)
+        data, offset = hull(array)
+        data += bytes(-len(data) % array.itemsize)
+        held = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(place)
+        return held.view(dtype).as_strided(array.shape, strides, offset // array.itemsize)
+
+    return of
 
 
 def _from_torch_cuda(tensor: torch.Tensor) -> np.ndarray:
     return from_torch(tensor.cpu())
 
 
-def _to_cupy(array: np.ndarray) -> Any:
-    cupy = import_module("cupy")
-    if array.dtype == DTYPES["bfloat16"]:
-        pytest.skip("CuPy has no bfloat16")
-    data, offset = hull(array)
-    held = cupy.asarray(np.frombuffer(data or b"\0", np.uint8))
-    return cupy.ndarray(array.shape, array.dtype, held.data + offset, strides=array.strides)
+def cupy_by(cupy: Any) -> Callable[[np.ndarray], Any]:
+    """How arrays of CuPy's are made, by its module."""
+
+    def of(array: np.ndarray) -> Any:
+        if array.dtype == DTYPES["bfloat16"]:
+            pytest.skip("CuPy has no bfloat16")
+        data, offset = hull(array)
+        held = cupy.asarray(np.frombuffer(data or bytes(16), np.uint8))
+        return cupy.ndarray(array.shape, array.dtype, held.data + offset, strides=array.strides)
+
+    return of
 
 
 def _from_cupy(array: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """How each module of torch.nn that fastact has is made and called in tests."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from inspect import signature
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -37,6 +37,24 @@ class Case(NamedTuple):
         if self.classes:
             made[1] = torch.randint(self.classes, self.shapes[1], generator=generator)
         return made
+
+    def with_sizes(self, n: int) -> Iterator["Case"]:
+        """The same calls of arrays that have the length n along an axis, or along all but one.
+
+        Of several inputs all that have a length have n in its place, for it means the same.
+        """
+        if len(self.shapes) > 1:
+            lengths = sorted({length for shape in self.shapes for length in shape})
+            found = [
+                tuple(tuple(n if m == length else m for m in shape) for shape in self.shapes)
+                for length in lengths
+            ]
+        else:
+            (shape,) = self.shapes
+            axes = range(len(shape))
+            found = [(tuple(n if i == j else m for i, m in enumerate(shape)),) for j in axes]
+            found += [(tuple(m if i == j else n for i, m in enumerate(shape)),) for j in axes]
+        return (self._replace(shapes=shapes) for shapes in dict.fromkeys(found))
 
     def call(self, module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """All results of a call; the states of an LSTM come and go as a tuple."""
@@ -89,6 +107,7 @@ def _norms() -> list[Case]:
     cases.append(Case(nn.LayerNorm, (6,), {"elementwise_affine": False}))
     cases.append(Case(nn.RMSNorm, (6,), {"elementwise_affine": False, "eps": 1e-3}))
     cases.append(Case(nn.GroupNorm, (2, 6), {}, ((3, 6, 4),)))
+    cases.append(Case(nn.GroupNorm, (4, 4), {}, ((3, 4, 2),)))
     cases.append(Case(nn.GroupNorm, (3, 6), {"affine": False, "eps": 1e-3}, ((3, 6, 4, 2),)))
     return cases
 
@@ -96,9 +115,10 @@ def _norms() -> list[Case]:
 def _rows() -> list[Case]:
     cases = [
         Case(cls, (dim,), {}, ((3, 5, 4),))
-        for cls in (nn.Softmax, nn.LogSoftmax)
+        for cls in (nn.Softmax, nn.Softmin, nn.LogSoftmax)
         for dim in (0, 1, -1)
     ]
+    cases += [Case(nn.Softmax2d, (), {}, shapes) for shapes in (((5, 4, 3),), ((2, 5, 4, 3),))]
     loss, per_row = nn.CrossEntropyLoss, ((6, 5), (6,))
     cases.append(Case(loss, (), {}, per_row, classes=5))
     cases.append(Case(loss, (), {"ignore_index": 2, "reduction": "sum"}, per_row, classes=5))

@@ -1,10 +1,17 @@
 """What the compiler made of the CUDA kernels: registers, spills, access widths, instructions.
 
     python tools/cuda_static.py [--arch 90] [--markdown docs/results/cuda_static.md]
+    python tools/cuda_static.py --kernel norm_forward --shape 8192x4096 [--dtype float32]
+    python tools/cuda_static.py --measured
 
-Compiles src/cuda for one architecture and reads the machine code; no GPU is needed, and nothing
-runs. The exit status is 1 where a kernel spills, uses local memory, has no path of 16-byte accesses
-alone, or breaks one of CLAIMS.
+The second form tells of one kernel what a warp executes at a shape and how fast the model thinks it
+is; a kernel that cuda_static_launches.py does not know is named by words of its mangled name, with
+--source, --via, --grid, --threads, --elements and --bytes. The third holds the model against what
+was measured. Neither is a measurement.
+
+The first compiles src/cuda for one architecture and reads the machine code; no GPU is needed, and
+nothing runs. The exit status is 1 where a kernel spills, uses local memory, has no path of 16-byte
+accesses alone, or breaks one of CLAIMS.
 """
 
 from __future__ import annotations
@@ -22,9 +29,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sass
-from cuda_static_names import ITEM, identify
+from cuda_static_launches import LAUNCHES, Launch
+from cuda_static_names import DTYPES, ITEM, identify
 from cuda_static_norms import FAST_NORMS, NORM_LONG, with_norm_paths
-from cuda_static_report import report
+from cuda_static_one import Counted, count, straight
+from cuda_static_report import measured_table, report
 
 ROOT = Path(__file__).resolve().parents[1]
 STORAGES = ("fastact::f16", "fastact::bf16", "float", "double")
@@ -327,6 +336,32 @@ def build(
     return kernels
 
 
+def _launch(args: argparse.Namespace) -> Launch:
+    """The launch that the command line asks for."""
+    if args.kernel in LAUNCHES:
+        if not args.shape:
+            raise SystemExit("cuda_static: --kernel takes a --shape, such as 8192x4096")
+        return LAUNCHES[args.kernel]([int(n) for n in args.shape.split("x")], args.dtype)
+    own = (args.source, args.via, args.grid, args.threads, args.elements, args.bytes)
+    if not all(own):
+        raise SystemExit(
+            f"cuda_static: --kernel is one of {', '.join(LAUNCHES)}, or words of a mangled name "
+            f"with --source, --via, --grid, --threads, --elements and --bytes; got {args.kernel}"
+        )
+    return Launch(
+        *(args.source, args.kernel, args.grid, args.threads, args.shared, args.bytes),
+        *(args.elements, args.rows, [straight(args.via)]),
+    )
+
+
+def count_one(launch: Launch, dtype: str, nvcc: str, cuobjdump: str) -> Counted:
+    """Compile what a launch needs, and count."""
+    storage = next(one for one in STORAGES if DTYPES[one.rpartition(":")[2]] == dtype)
+    with tempfile.TemporaryDirectory() as scratch:
+        source = families()[launch.source]
+        return count(build(source, storage, "90", nvcc, cuobjdump, Path(scratch)), launch)
+
+
 def main() -> int:
     """Compile, print and write the report; 1 if something is wrong."""
     parser = argparse.ArgumentParser(description="Facts about the compiled CUDA kernels.")
@@ -334,9 +369,28 @@ def main() -> int:
     parser.add_argument("--nvcc", help="default: from the PATH or $CUDA_HOME/bin")
     parser.add_argument("--cuobjdump", help="likewise")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to FILE")
+    one = parser.add_argument_group("one kernel")
+    one.add_argument("--kernel", help="a name that cuda_static_launches.py knows, or words")
+    one.add_argument("--shape", help="such as 8192x4096")
+    one.add_argument("--dtype", default="float32", choices=sorted(ITEM))
+    one.add_argument("--source", help="the stem of the .cu file, such as norms")
+    one.add_argument("--via", help="what a warp's way has: LDG.128=8,STG.128=8,BAR=2")
+    one.add_argument("--grid", type=int, help="blocks")
+    one.add_argument("--threads", type=int, help="of a block")
+    one.add_argument("--shared", type=int, default=0, help="dynamic shared memory, bytes a block")
+    one.add_argument("--elements", type=float, help="that a thread computes")
+    one.add_argument("--rows", type=float, default=1, help="that a thread has a part of")
+    one.add_argument("--bytes", type=float, help="that must move")
+    parser.add_argument("--measured", action="store_true", help="predicted beside measured")
     args = parser.parse_args()
+    if args.measured:
+        print(measured_table())
+        return 0
+    launch = _launch(args) if args.kernel else None
     nvcc, cuobjdump = _tool("nvcc", args.nvcc), _tool("cuobjdump", args.cuobjdump)
-
+    if launch is not None:
+        print(count_one(launch, args.dtype, nvcc, cuobjdump).report())
+        return 0
     units = [(source, storage) for source in families().values() for storage in STORAGES]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         built = pool.map(

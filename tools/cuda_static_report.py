@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import cuda_static_model as model
 import sass
+from cuda_static_measured import Compared, profile, study
 from cuda_static_norms import traffic
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ LIMITS = {
     "90": Limits(2048, 32, 233472),
 }
 
-# The H200 that predictions are for: bytes/s that a copy moves, multiprocessors, clock in Hz, and
+# Of the bounds: bytes/s that a copy moves at most, multiprocessors, the least clock in Hz, and
 # instructions of a thread each clock by the unit that runs them; "issue" is all units together.
 COPY_RATE = 4.3e12
 MULTIPROCESSORS = 132
@@ -41,8 +43,8 @@ RATES = {"issue": 128, "fma": 128, "alu": 64, "fp64": 64, "xu": 16}
 _INTRODUCTION = """\
 # What the compiler made of the CUDA kernels
 
-**Nothing on this page was measured, and no GPU was used.** It is read off the machine code that
-nvcc {release} writes for sm_{arch}, by
+**What is measured on this page stands in the section that says so; no GPU was used for the rest.**
+That is read off the machine code that nvcc {release} writes for sm_{arch}, by
 
     python tools/cuda_static.py --arch {arch} --markdown docs/results/cuda_static.md
 
@@ -148,6 +150,88 @@ def bound(kernel: Kernel) -> tuple[float, str, float]:
     return min(1.0, memory / times[unit]), unit, times[unit] / memory
 
 
+_MEASURED = """\
+## Predicted beside measured
+
+What an H200 took, and what the model of `tools/cuda_static_model.py` makes of it:
+
+    time  = launch + (memory^p + issue^p + chain^p)^(1/p)
+    p     = 1 + warps of a scheduler / {overlap:g}
+    chain = waves of blocks x ({issue:g} x instructions + {memory:g} x rounds of loads from DRAM
+            + {cache:g} x rounds from caches + {fold:g} x shuffles) clocks of a warp
+
+with launch {launch:.1f} us, copies at {copy:.1f} TB/s and {clock:.2f} GHz (of a profiled launch,
+its own clock); [the design page](../design/cuda.md) says what the terms stand for. The constants
+were fitted to the first table and to the float32 rows of the second; its bfloat16 rows are a check,
+and so is the benchmark below. "Of copy" is the speed as a share of a copy's of as many bytes, whose
+time is launch + bytes / the rate. Instructions are those that were executed; of the study, those
+that it states. Bytes are those that must move; of softmax along axis 0, which reads again what its
+cache doesn't hold, those that its plan moves.
+"""
+
+
+def _measured_rows(compared: Sequence[Compared]) -> str:
+    header = ["kernel", "shape", "dtype", "launch", "measured us", "predicted us", "off"]
+    header += ["of copy", "predicted", "bound by", "why not"]
+    rows = []
+    for one in compared:
+        made = one.predicted
+        rows.append([one.title, one.shape, one.dtype, one.layout])
+        rows[-1] += [f"{one.measured * 1e6:.1f}", f"{made.seconds * 1e6:.1f}", f"{one.off:+.0%}"]
+        rows[-1] += [f"{one.of_copy(one.measured):.0%}", f"{one.of_copy(made.seconds):.0%}"]
+        rows[-1] += [made.bound_by, one.why]
+    return _table(header, rows, 4)
+
+
+def measured_table() -> str:
+    """What was measured, and what is predicted of it."""
+    words = _MEASURED.format(
+        overlap=model.OVERLAP,
+        issue=model.CHAIN_ISSUE,
+        memory=model.FROM_MEMORY,
+        cache=model.FROM_CACHE,
+        fold=model.FOLD_STEP,
+        launch=model.LAUNCH * 1e6,
+        copy=model.COPY_RATE / 1e12,
+        clock=model.CLOCK / 1e9,
+    )
+    parts = [words, "### Launches of this library's kernels under ncu\n"]
+    parts += [_measured_rows(list(profile())) + "\n"]
+    parts += ["### A study's kernels, whose rows are in registers\n"]
+    return "\n".join([*parts, _measured_rows(list(study())) + "\n"])
+
+
+_FROM_CODE = """\
+### From the machine code alone
+
+Instructions an element that a thread of the compiled kernel executes, by the routes of
+`tools/cuda_static_launches.py` (how often each loop runs; the shortest way between loops), beside
+those that the profiler counted; and the times of the benchmark's rows of 100 MB and more, predicted
+from these counts, backward with the two kernels that add up its sums. The device ran commit
+44dc796: where a kernel has changed since, its row shows by how much it should have become faster.
+"""
+
+
+def _from_code(kernels: Sequence[Kernel]) -> str:
+    from cuda_static_bench import executed, rows  # which imports this module
+
+    header = ["kernel", "shape", "dtype", "counted", "executed", "off"]
+    counts = []
+    for one in executed(kernels):
+        counts.append([one.name, "×".join(map(str, one.shape)), one.dtype])
+        counts[-1] += [f"{one.counted:.1f}", f"{one.executed:.1f}", f"{one.off:+.0%}"]
+    times = []
+    for row in rows(kernels):
+        measured, predicted = row.of_copy
+        times.append([f"{row.op} {row.direction}", "×".join(map(str, row.shape)), row.dtype])
+        times[-1] += [f"{row.an_element:.1f}", f"{row.measured * 1e6:.1f}"]
+        times[-1] += [f"{row.predicted * 1e6:.1f}", f"{row.off:+.0%}"]
+        times[-1] += [f"{measured:.0%}", f"{predicted:.0%}", row.main.bound_by]
+    head = ["op", "shape", "dtype", "instructions", "measured us", "predicted us", "off"]
+    head += ["of copy", "predicted", "bound by"]
+    return "\n".join([_FROM_CODE, _table(header, counts, 3), "", _table(head, times, 3), ""])
+
+
 def _by_family(kernels: Sequence[Kernel], table: Callable[[Sequence[Kernel]], str]) -> str:
     """A table a family, under its name."""
     names = sorted({kernel.family for kernel in kernels})
@@ -225,6 +309,6 @@ def report(kernels: Sequence[Kernel], arch: str, release: str, wrong: Sequence[s
     if wrong:
         parts.append("Problems found:\n\n" + "\n".join(f"- {problem}" for problem in wrong) + "\n")
     if arch == "90":
-        parts += [_predictions(with_path), _traffic()]
+        parts += [measured_table(), _from_code(kernels), _predictions(with_path), _traffic()]
     parts += [f"{_PATHS}\n{_by_family(with_path, _paths_table)}", _resources(kernels, arch)]
     return "\n".join(parts)

@@ -2,7 +2,8 @@
 # Everything that only a GPU can tell, by one command and without the network.
 #
 #   tools/gpu_check.sh [build|test|sanitize|bits|bench|all] ... [--quick] [--only WORDS]
-#                      [--out DIR] [--work DIR]
+#                      [--out DIR] [--work DIR] [--wheel FILE] ... [--arch A]
+#   tools/gpu_check.sh quarter [--seconds N] [--jobs N] ...
 #
 #   build      installs into an environment of its own, with the CUDA extension for this machine's GPU
 #   test       the tests that run on a GPU
@@ -11,10 +12,20 @@
 #   bench      the benchmark; writes NAME.json, NAME.md and NAME_float32.png (and one of each other
 #              dtype), NAME being the GPU's
 #   all        each of them, in this order; the default
+#   checks     test, sanitize and bits at once, side by side: nothing of them is timed
+#   quarter    for whoever has a GPU for a quarter of an hour: build, checks, then the benchmark alone,
+#              the most telling rows first, beside torch and Liger; NAME_left.md lists what was not
+#              reached
 #
 #   --quick    fewer inputs and sizes: some minutes for all; the files are NAME_quick.*
-#   --only W   of the benchmark these ops or families alone: "norms gates"; the file is the same
+#   --only W   these ops or families alone: "norms gates"; of tests the folders of these families; the
+#              files are the same
 #   --out DIR  where results and the log NAME.log go; default: docs/results/gpu
+#   --wheel F  instead of building, install this wheel, of fastact or fastact-cuda, which was built
+#              elsewhere for the python of here; given several times, further ones that are lacking
+#   --arch A   build for this architecture (90) in the place of the GPU's own: no GPU is asked
+#   --seconds N  of quarter, in all (900)
+#   --jobs N   steps of checks at a time (as many as there are processors, 16 at most)
 #   --work DIR what is built; parts that are run one by one share it; default: under $TMPDIR
 #
 # A part ends after PART_SECONDS (540). All but the build stop in time by themselves, write what there
@@ -42,18 +53,38 @@ limit=${PART_SECONDS:-540}
 left=3 # the exit status of a part that is to be run again
 quick=0
 only=
+wheels=()
+arch=native
+budget=0 # seconds for all parts together; 0: each has its limit
+telling=${GPU_CHECK_TELLING:-0}
+jobs=$(nproc 2>/dev/null || echo 1)
+((jobs <= 16)) || jobs=16 # each has a context on the GPU
 parts=()
 
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
 while (($#)); do
   case $1 in
-    build | test | sanitize | bits | bench) parts+=("$1") ;;
+    build | test | sanitize | bits | checks | bench) parts+=("$1") ;;
+    quarter) parts+=(build checks bench) telling=1 ;;
     all) parts+=(build test sanitize bits bench) ;;
     --quick) quick=1 ;;
-    --out | --work | --only)
+    --out | --work | --only | --wheel | --arch | --seconds | --jobs)
       (($# > 1)) || { echo "gpu_check: $1 needs a word" >&2; exit 2; }
-      case $1 in --out) out=$2 ;; --work) work=$2 ;; --only) only=$2 ;; esac
+      case $1 in
+        --out) out=$2 ;;
+        --work) work=$2 ;;
+        --only) only=$2 ;;
+        --arch) arch=$2 ;;
+        --wheel)
+          [[ -f $2 ]] || { echo "gpu_check: there is no wheel '$2'" >&2; exit 2; }
+          wheels+=("$(realpath "$2")")
+          ;;
+        *)
+          [[ $2 =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: $1 needs a number" >&2; exit 2; }
+          case $1 in --seconds) budget=$2 ;; --jobs) jobs=$2 ;; esac
+          ;;
+      esac
       shift
       ;;
     -h | --help) usage; exit 0 ;;
@@ -61,6 +92,7 @@ while (($#)); do
   esac
   shift
 done
+((telling == 0 || budget)) || budget=900
 ((${#parts[@]})) || parts=(build test sanitize bits bench)
 
 mkdir -p "$out" "$work" || exit 1
@@ -118,8 +150,37 @@ installed() { # the build of an earlier part, and not another that python has
     missing "a python without another fastact" "it finds the one in $found"
 }
 
+new_env() {
+  rm -rf "$env"
+  # python may be of a virtual environment itself, whose packages --system-site-packages would not
+  # show: they are named by their paths.
+  "$python" -m venv --without-pip "$env" || return 1
+  "$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
+    >"$(packages)/seen.pth"
+}
+
+packages() { # where the environment has its own
+  "$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
+}
+
+unpack_wheels() { # by pip, which refuses those of another python; a bare machine may have none
+  if "$python" -c 'import pip' 2>/dev/null; then
+    "$python" -m pip --python "$env/bin/python" install --no-deps --no-compile "${wheels[@]}"
+    return
+  fi
+  local wheel
+  for wheel in "${wheels[@]}"; do
+    "$env/bin/python" -m zipfile -e "$wheel" "$(packages)" || return 1
+  done
+}
+
 build() {
   local fine=0
+  if ((${#wheels[@]})); then
+    new_env && unpack_wheels || return 1
+    installed && "$python" -m fastact info && has_gpu
+    return
+  fi
   has_program "${CUDACXX:-nvcc}" "compiles the CUDA extension" || fine=1
   has_program "${CXX:-c++}" "compiles the CPU library" || fine=1
   has_modules "builds fastact" pip scikit_build_core Cython pybind11 numpy || fine=1
@@ -131,24 +192,27 @@ if not header.exists():
     print("missing: Python.h (Python's headers, to build extensions)")
 sys.exit(not header.exists())
 PYTHON
-  ((fine == 0)) || return 1
-  rm -rf "$env"
-  # python may be of a virtual environment itself, whose packages --system-site-packages would not
-  # show: they are named by their paths.
-  "$python" -m venv --without-pip "$env" || return 1
-  "$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
-    >"$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/seen.pth"
+  ((fine == 0)) && new_env || return 1
   "$python" -m pip --python "$env/bin/python" install --no-build-isolation --no-deps --no-compile \
     -C build-dir="$work/build" -C cmake.define.FASTACT_CUDA=ON \
-    -C cmake.define.CMAKE_CUDA_ARCHITECTURES=native . || return 1
+    -C cmake.define.CMAKE_CUDA_ARCHITECTURES="$arch" . || return 1
   installed && "$python" -m fastact info && has_gpu
 }
 
-in_steps() { # in_steps PART: in what is kept back, a step that is over time is ended
+in_steps() { # in_steps PART [WORD ...]: in what is kept back, a step that is over time is ended
   local words=()
   ((quick == 0)) || words=(--quick)
+  # shellcheck disable=SC2206
+  [[ -z $only ]] || words+=(--only $only)
   "$python" tools/gpu_steps.py "$1" --json "${file}_checks.json" --markdown "${file}_checks.md" \
-    --stop-after "$((limit > 90 ? limit - 30 : limit))" ${words[@]+"${words[@]}"}
+    --stop-after "$((limit > 90 ? limit - 30 : limit))" ${words[@]+"${words[@]}"} "${@:2}"
+}
+
+checks() {
+  installed && has_gpu || return 1
+  has_modules "runs the tests" pytest hypothesis mpmath ml_dtypes threadpoolctl torch || return 1
+  has_program compute-sanitizer "checks memory accesses; it comes with the CUDA toolkit"
+  in_steps checks --jobs "$jobs" # the sanitizers' steps fail without it
 }
 
 run_tests() {
@@ -173,6 +237,8 @@ bench() {
   local status=0 words=()
   if ((quick)); then
     words+=(--sizes 33554432 --dtypes "float32,bfloat16" --peers torch)
+  elif ((telling)); then # torch.compile takes seconds a row
+    words+=(--telling-first --seconds 0.05 --peers torch,liger)
   fi
   # In what it keeps back, the last row ends and the pictures are drawn. torch.compile may hang.
   # shellcheck disable=SC2086
@@ -213,20 +279,38 @@ if [[ ${GPU_CHECK_PART:-} ]]; then
     test) run_tests ;;
     sanitize) sanitize ;;
     bits) bits ;;
+    checks) checks ;;
     bench) bench ;;
   esac
   exit
 fi
 
-again=(--out "$out" --work "$work" --only "$only")
+again=(--out "$out" --work "$work" --only "$only" --arch "$arch" --jobs "$jobs")
 ((quick == 0)) || again+=(--quick)
+for wheel in ${wheels[@]+"${wheels[@]}"}; do again+=(--wheel "$wheel"); done
+# The word itself would bring its parts along.
+export GPU_CHECK_TELLING=$telling
+
+seconds_for() { # seconds_for PART: of what is left, where there is a budget
+  local rest=$((budget - SECONDS))
+  ((budget)) || { echo "$limit"; return; }
+  [[ $1 != checks ]] || rest=$((rest * 2 / 5)) # what is measured gets the others
+  echo "$((rest > 0 ? rest : 0))"
+}
+
 verdicts=()
 status=0
 for part in "${parts[@]}"; do
   started=$SECONDS
+  limit=$(seconds_for "$part")
+  if ((limit == 0)); then
+    ((status)) || status=$left
+    verdicts+=("$part: not begun: no time was left")
+    continue
+  fi
   {
     printf '\n== %s\n' "$part"
-    GPU_CHECK_PART=$part timeout --kill-after=10 "$limit" \
+    GPU_CHECK_PART=$part PART_SECONDS=$limit timeout --kill-after=10 "$limit" \
       bash "$self" "${again[@]}" "$part" 2>&1
   } | without_paths | tee -a "$log"
   result=${PIPESTATUS[0]}
@@ -243,6 +327,10 @@ for part in "${parts[@]}"; do
   fi
   verdicts+=("$part: $verdict ($((SECONDS - started)) s)")
 done
+if ((telling)); then
+  "$python" tools/gpu_left.py --checks "${file}_checks.json" --bench "$file.json" \
+    >"${file}_left.md" || status=1
+fi
 {
   printf '\n== %s\n' "$name, $(git describe --always --dirty 2>/dev/null || echo 'no git')"
   printf '%s\n' "${verdicts[@]}"

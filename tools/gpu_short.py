@@ -1,6 +1,6 @@
 """Every CUDA kernel once for each dtype, over tails, misalignment and strides, in little time.
 
-    python tools/gpu_short.py [--device cuda-torch] [OP ...]
+    python tools/gpu_short.py [--device cuda-torch] [--dtypes float32,bfloat16] [OP ...]
 
 For compute-sanitizer, under which a test suite takes too long. Arrays end where their memory ends,
 if the framework allocates each on its own (PYTORCH_NO_CUDA_MEMORY_CACHING=1 for torch). Results are
@@ -143,7 +143,8 @@ class Checker:
         def there(value: Any) -> Any:
             if isinstance(value, tuple):
                 return tuple(map(there, value))
-            return of(value) if isinstance(value, np.ndarray) else value
+            # NumPy's scalars, as the gradient of a loss, are its arrays of no axes.
+            return of(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
         named = {name: there(value) for name, value in call.keywords.items()}
         results = calls.parts(call.func(*map(there, call.args), **named))
@@ -202,12 +203,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Every CUDA kernel once, in little time.")
     known = {device.name: device for device in devices.DEVICES}
     parser.add_argument("--device", default="cuda-torch", help=f"here: {', '.join(known)}")
+    parser.add_argument("--dtypes", default=",".join(devices.DTYPES), help="default: %(default)s")
     parser.add_argument("ops", nargs="*", help="their names; all of them by default")
     args = parser.parse_args()
     if args.device not in known:
         parser.error(f"no device {args.device}; here are {', '.join(known) or 'none'}")
+    dtypes = args.dtypes.split(",")
+    for what, given, there in (("dtype", dtypes, devices.DTYPES), ("op", args.ops, fa.ops)):
+        if missing := [name for name in given if name not in there]:
+            parser.error(f"no {what} {', '.join(missing)}; here are {', '.join(there)}")
     check = Checker(known[args.device])
-    for dtype in devices.DTYPES.values():
+    for dtype in map(devices.DTYPES.__getitem__, dtypes):
         for op in map(fa.ops.__getitem__, args.ops or fa.ops):
             if op.family == "activations":
                 check_activations(op, dtype, check)

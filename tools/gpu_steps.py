@@ -1,11 +1,13 @@
 """The parts of gpu_check.sh that only pass or fail, in steps that several runs share.
 
-    python tools/gpu_steps.py test|sanitize|bits --json F [--markdown F] [--stop-after N] [--quick]
+    python tools/gpu_steps.py test|sanitize|bits|checks --json F [--markdown F] [--stop-after N]
+        [--quick] [--only OP_OR_FAMILY ...] [--jobs N]
 
-A step is a command of some minutes: a file of tests, a tool of compute-sanitizer over the ops of a
-family, the bits of one activation. Those that are in the JSON file, of this machine and this
-commit, are not run again, and a file of another one is put aside. The exit status is 3 while steps
-are left, and then 1 if one of them failed, in this run or an earlier one.
+A step is a command of at most some minutes: a file of tests, a tool of compute-sanitizer over the
+ops of a family or over some of them in one dtype, the bits of one activation. Those that are in the
+JSON file, of this machine and this commit, are not run again, and a file of another one is put
+aside. The exit status is 3 while steps are left, and then 1 if one of them failed, in this run or
+an earlier one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,9 @@ from fastact.interop.devices import cuda_config
 
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+# What takes longer than a minute under a slow tool goes by dtypes and by so many ops.
+SLOW_SANITIZERS, SLOW_FAMILY, OPS_OF_STEP = SANITIZERS[1:], "activations", 5
 NOTHING_COLLECTED = 5  # pytest's exit status
 LEFT = 3
 
@@ -54,7 +61,12 @@ class Outcome:
     said: str
 
 
-def tests(quick: bool) -> list[Step]:
+def is_chosen(op: Any, only: Sequence[str]) -> bool:
+    """Whether an op, or its family, is among the words; without any, each is."""
+    return not only or op.name in only or op.family in only
+
+
+def tests(quick: bool, only: Sequence[str]) -> list[Step]:
     """The cases that run on a GPU, a step a file; what is not large, as `thorough` as may be."""
     reaches_one = re.compile("cuda|device|backend|framework|KERNELS")  # or its tests never see one
     files = [
@@ -65,8 +77,11 @@ def tests(quick: bool) -> list[Step]:
     if quick:
         of = ("devices/test_devices", "activations/test_accuracy", "activations/test_layouts")
         files = [ROOT / "tests" / f"{name}.py" for name in of]
+    families = {op.family for op in fa.ops.values() if is_chosen(op, only)}
     found = []
     for file in files:
+        if only and file.parent.name not in families:
+            continue
         name = file.relative_to(ROOT).as_posix()
         words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not large", name]
         if file.parent.name != "devices":
@@ -75,58 +90,82 @@ def tests(quick: bool) -> list[Step]:
     return found
 
 
-def sanitizers(quick: bool) -> list[Step]:
+def sanitizers(quick: bool, only: Sequence[str]) -> list[Step]:
     """tools/gpu_short.py of each family: alone, then under each tool of compute-sanitizer."""
-    families: dict[str, list[str]] = {op.family: [] for op in fa.ops.values()}
+    families: dict[str, list[str]] = {}
     for op in fa.ops.values():
-        families[op.family].append(op.name)
+        if is_chosen(op, only):
+            families.setdefault(op.family, []).append(op.name)
     found = []
     for tool in ("", *(SANITIZERS[:1] if quick else SANITIZERS)):
         under = "compute-sanitizer --error-exitcode 9 --print-limit 20 --target-processes all"
         before = (*under.split(), "--tool", tool) if tool else ()
+        command = (*before, sys.executable, "tools/gpu_short.py")
         for family, names in families.items():
-            command = (*before, sys.executable, "tools/gpu_short.py", *names)
-            found.append(Step("sanitize", f"{tool or 'alone'}, {family}", command))
+            what = f"{tool or 'alone'}, {family}"
+            if not (family == SLOW_FAMILY and tool in SLOW_SANITIZERS):
+                found.append(Step("sanitize", what, (*command, *names)))
+                continue
+            for dtype in DTYPES:
+                for first in range(0, len(names), OPS_OF_STEP):
+                    some = names[first : first + OPS_OF_STEP]
+                    words = ("--dtypes", dtype, *some)
+                    which = f"{what}, {dtype}, {some[0]} to {some[-1]}"
+                    found.append(Step("sanitize", which, (*command, *words)))
     return found
 
 
-def bits(quick: bool) -> list[Step]:
+def bits(quick: bool, only: Sequence[str]) -> list[Step]:
     """tools/gpu_bits.py of each activation."""
     words = ("--stride", "61") if quick else ()
     return [
         Step("bits", op.name, (sys.executable, "tools/gpu_bits.py", op.name, *words))
         for op in fa.ops.values()
-        if op.family == "activations"
+        if op.family == "activations" and is_chosen(op, only)
     ]
 
 
-PARTS = {"test": tests, "sanitize": sanitizers, "bits": bits}
+def checks(*told: Any) -> list[Step]:
+    """All of them, as one part: nothing here is timed, so that they may run side by side."""
+    return [*tests(*told), *sanitizers(*told), *bits(*told)]
 
 
-def run(step: Step, seconds: float) -> Outcome | None:
-    """Run a step and show what it says; None if that takes longer than it may."""
+PARTS = {"test": tests, "sanitize": sanitizers, "bits": bits, "checks": checks}
+
+
+def run(step: Step, seconds: float, jobs: int = 1) -> Outcome | None:
+    """Run a step and show what it says; None if that takes longer than it may.
+
+    jobs : how many run side by side, each with its part of the processors.
+    """
     started = time.monotonic()
     print(f"-- {step.name}", flush=True)
     # Each array in an allocation of its own, or nothing is out of bounds; plugins that happen to
     # be installed are no part of this.
     more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if step.part == "sanitize" else {}
+    if jobs > 1:
+        more["OMP_NUM_THREADS"] = str(max((os.cpu_count() or 1) // jobs, 1))
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
-    process = subprocess.Popen(
-        step.command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            step.command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:  # no such program, say
+        print(error, flush=True)
+        return Outcome(step.part, step.name, "FAILED (not begun)", 0, str(error))
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # a tool has processes of its own
         process.communicate()
         return None
-    print(output, end="", flush=True)
+    print(f"-- {step.name} said:\n" * (jobs > 1) + output, end="", flush=True)
     said = [line for line in output.splitlines() if line.strip()]
     passed = process.returncode in (0, *step.also)
     verdict = "passed" if passed else f"FAILED ({process.returncode})"
@@ -159,10 +198,17 @@ def read(file: Path, of: dict[str, Any]) -> list[Outcome]:
     return outcomes if is_of(file, before, of, tuple(of)) else []
 
 
-def write(file: Path, of: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
+def write(
+    file: Path, of: dict[str, Any], outcomes: Sequence[Outcome], left: Sequence[Step] = ()
+) -> None:
     """As JSON, for `read`; whoever is interrupted leaves the old file as it was."""
-    steps = lines(map(asdict, outcomes))
-    write_whole(file, f'{{\n"machine": {json.dumps(of, indent=2)},\n"steps": {steps}\n}}\n')
+    parts = {
+        "machine": json.dumps(of, indent=2),
+        "steps": lines(map(asdict, outcomes)),
+        "left": json.dumps([f"{step.part}, {step.name}" for step in left], indent=0),
+    }
+    text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
+    write_whole(file, f"{{\n{text}\n}}\n")
 
 
 def page(of: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
@@ -177,27 +223,43 @@ def page(of: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
 
 
 def go_on(
-    steps: Sequence[Step], file: Path, markdown: Path | None, of: dict[str, Any], seconds: float
+    steps: Sequence[Step],
+    file: Path,
+    markdown: Path | None,
+    of: dict[str, Any],
+    seconds: float,
+    jobs: int = 1,
 ) -> int:
-    """Run the steps that are not in the file, as long as there is time; the exit status."""
+    """Run the steps that are not in the file, as long as there is time; the exit status.
+
+    jobs : how many of them run at a time.
+    """
     end = time.monotonic() + seconds
     outcomes = read(file, of)
     done = {(one.part, one.name) for one in outcomes}
-    left = [step for step in steps if (step.part, step.name) not in done]
-    first = True
-    while left and (here := end - time.monotonic()) > 0:
-        step = left[0]
-        outcome = run(step, here)
-        if outcome is None:
-            if not first:
-                break  # the next run begins with it
-            outcome = Outcome(step.part, step.name, "FAILED (time)", round(seconds), "")
-        first = False
-        outcomes.append(outcome)
-        del left[0]
-        write(file, of, outcomes)
-        if markdown is not None:
-            write_whole(markdown, page(of, outcomes))
+    waiting = deque(step for step in steps if (step.part, step.name) not in done)
+    left = list(waiting)
+    running: dict[Future[Outcome | None], Step] = {}
+    first = set(left[:jobs])  # which have all the time that there is
+    with ThreadPoolExecutor(jobs) as pool:
+        while True:
+            while waiting and len(running) < jobs and (here := end - time.monotonic()) > 0:
+                step = waiting.popleft()
+                running[pool.submit(run, step, here, jobs)] = step
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                step = running.pop(future)
+                outcome = future.result()
+                if outcome is None:
+                    if step not in first:
+                        continue  # the next run begins with it
+                    outcome = Outcome(step.part, step.name, "FAILED (time)", round(seconds), "")
+                left.remove(step)
+                outcomes.append(outcome)
+                write(file, of, outcomes, left)
+                if markdown is not None:
+                    write_whole(markdown, page(of, outcomes))
     wanted = {(step.part, step.name) for step in steps}
     failed = [one for one in outcomes if (one.part, one.name) in wanted and one.verdict != "passed"]
     for one in failed:
@@ -210,13 +272,18 @@ def main() -> int:
     """Run one part."""
     parser = argparse.ArgumentParser(description="Parts of gpu_check.sh, in steps.")
     parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="steps at a time")
     parser.add_argument("--json", type=Path, required=True, metavar="F", help="what was done")
     parser.add_argument("--markdown", type=Path, metavar="F", help="the same to read")
     parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--quick", action="store_true", help="fewer tests, tools and inputs")
+    parser.add_argument("--only", nargs="*", default=(), metavar="W", help="these ops or families")
     args = parser.parse_args()
-    steps = PARTS[args.part](args.quick)
-    return go_on(steps, args.json, args.markdown, facts(), args.stop_after)
+    known = {word for op in fa.ops.values() for word in (op.name, op.family)}
+    if missing := [word for word in args.only if word not in known]:
+        parser.error(f"no op or family {', '.join(missing)}")
+    steps = PARTS[args.part](args.quick, args.only)
+    return go_on(steps, args.json, args.markdown, facts(), args.stop_after, args.jobs)
 
 
 if __name__ == "__main__":

@@ -44,3 +44,14 @@ if not TYPE_CHECKING:  # a type checker reads the imports
             *_names_of_ops(globals()),
         }
     )
+
+    def __getattr__(name: str) -> object:
+        """A name that is not there: the message says which one is near."""
+        near = []
+        if not name.startswith("_"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name.lower(), __all__, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        # Without `obj`, by which a traceback would look for what is near once more.
+        raise AttributeError(f"module 'fastact' has no attribute {name!r}{hint}", name=name)

@@ -138,6 +138,7 @@ _MEASURING = (
     "seconds",
     "small",
     "stop_after",
+    "telling_first",
     "resume",
     "list",
     "results",
@@ -229,6 +230,7 @@ def _into_results(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
 def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from .bench import plot, plot_map, report, scoreboard
 
+    _refuse(args, parser, "the CPU", "telling_first")
     if args.list:
         return _list(args, parser)
     if args.results is not None and args.source is None:
@@ -254,7 +256,7 @@ def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) 
     chosen = _ops(args, parser)
     if args.source is not None:
         measuring = ("sizes", "dtypes", "directions", "peers", "seconds", "stop_after", "resume")
-        _refuse(args, parser, "--from", *measuring, "json")
+        _refuse(args, parser, "--from", *measuring, "telling_first", "json")
         try:
             results = cuda_rows.read(args.source, chosen)
         except (OSError, ValueError) as error:
@@ -276,6 +278,7 @@ def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) 
         compiled=dtypes if args.peers is not None else ("float32", "bfloat16"),
         stop_after=args.stop_after or math.inf,
         goes_on=bool(args.resume),
+        telling_first=bool(args.telling_first),
     )
     return cuda.bench(chosen, options, args.json, args.markdown)
 
@@ -463,6 +466,12 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         metavar="S",
         help="start no row after S seconds; the exit status is 3 if some are left",
+    )
+    time.add_argument(
+        "--telling-first",
+        action="store_const",
+        const=True,
+        help="on a GPU: the largest case of each op first, norms before all",
     )
     time.add_argument(
         "--resume",

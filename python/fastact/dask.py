@@ -1,9 +1,10 @@
 """The bridge to dask: ops on chunked arrays, computed when dask computes.
 
 It needs no import: an op that is given a dask array has it loaded. Element-wise ops go through
-NumPy's protocol for ufuncs. Statistics are `Moments` of each chunk, merged in a tree whose shape
-follows from the chunks alone, so that their bits do not depend on who was first. A norm of rows is
-that of each chunk where rows are whole, and `layer_norm` of parts of rows goes by such moments.
+NumPy's protocol for ufuncs. Statistics are `Moments` of each chunk, and sums its totals in float64,
+merged in a tree whose shape follows from the chunks alone, so that their bits do not depend on who
+was first. A norm of rows is that of each chunk where rows are whole, and `layer_norm` of parts of
+rows goes by such moments.
 
 A task has one thread, for dask already computes as many at a time as there are cores: what
 `dask.config` says under "fastact.threads-per-task", when a graph is made, is another number.
@@ -28,6 +29,7 @@ from .ops.fused import activation_op
 from .ops.moments import Moments
 from .ops.norm import Norm
 from .ops.op import ops
+from .ops.reduction import total
 from .ops.types import ActivationLike, Axes, Parameters
 from .ops.weighting import check_mask, lacking
 from .runtime.threads import num_threads
@@ -42,7 +44,6 @@ _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
     "m2": lambda m, correction: m.m2,
     "var": lambda m, correction: m.var(correction),
     "std": lambda m, correction: m.std(correction),
-    "sum": lambda m, correction: np.where(m.count == 0, 0.0, m.mean * m.count),
     "count": lambda m, correction: np.zeros_like(m.mean) + m.count,
 }
 
@@ -84,7 +85,7 @@ def as_ufunc(ufunc: Any) -> Any:
 
 def serves(op: Any) -> bool:
     """Whether an op is computed on dask arrays, other than element by element."""
-    return _is_statistic(op) or _is_norm(op)
+    return _is_sum(op) or _is_statistic(op) or _is_norm(op)
 
 
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -104,6 +105,8 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     _check(entry.where, "x", options.x)
     if _is_norm(op):
         return _norm(op, options, given)
+    if _is_sum(op):
+        return _sum(op, options, given)
     return _statistics(op, options, given)
 
 
@@ -125,25 +128,54 @@ def _check(where: str, name: str, x: Any) -> None:
         )
 
 
-# --- statistics -----------------------------------------------------------------------------------
+# --- sums and statistics --------------------------------------------------------------------------
+
+
+def _of_axes(op: Any) -> bool:
+    return op.family in ("reductions", "statistics")
+
+
+def _is_sum(op: Any) -> bool:
+    return _of_axes(op) and getattr(op, "term", None) is not None
 
 
 def _is_statistic(op: Any) -> bool:
-    return op.family in ("reductions", "statistics") and set(op.results) <= set(_OF_MOMENTS)
+    return _of_axes(op) and set(op.results) <= set(_OF_MOMENTS)
+
+
+def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
+    """The sum of a term of x: what `total` makes of each chunk, added up."""
+    x, where = options.x, f"fastact.{op.name}"
+    operands, (sample,) = _operands(op, x, options, given)
+    over = _axes.axes(where, options.axis, x.ndim)
+    function = _task(partial(_total_of_chunk, where=where, term=op.term, axes=over))
+    totals = _by_chunk(function, x, operands, over, "totals")
+    added = _reduced(totals, _add, over, "totals")
+    return _finished(
+        added, partial(_rounded, to=sample.dtype), sample.dtype, over, options, op.name
+    )
+
+
+def _total_of_chunk(x: Any, *operands: Any, where: str, term: int, axes: tuple[int, ...]) -> Any:
+    """operands: a mask, if there is one."""
+    counted = [np.where(mask, x, x.dtype.type(0)) for mask in operands]
+    return total(where, term, counted[0] if counted else x, axes)
+
+
+def _add(parts: Any, axis: Any, keepdims: bool) -> Any:
+    """Of nested lists of totals, in the order of the chunks."""
+    return ops["sum"](np.stack(list(_flat(parts))), 0)
+
+
+def _rounded(y: Any, to: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return y.astype(to)
 
 
 def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     """The op's results, from merged moments."""
     x, where = options.x, f"fastact.{op.name}"
-    operands = {
-        name: _beside(where, name, given.pop(name), x, options.axis)
-        for name in ("weights", "where")
-        if given.get(name) is not None
-    }
-    # What the op says to one element is what it would say to all of them; so are the dtypes.
-    one = {name: np.ones((1,) * x.ndim, a.dtype) for name, a in {"x": x, **operands}.items()}
-    with np.errstate(all="ignore"):
-        sample = _parts(_quietly(op, one.pop("x"), **given, **one))
+    operands, sample = _operands(op, x, options, given)
     over = _axes.axes(where, options.axis, x.ndim)
     told = {n: v for n, v in given.items() if n in ops["moments"].entry_points["call"].defaults}
     told = {n: v for n, v in told.items() if n not in ("axis", "keepdims")}
@@ -152,15 +184,31 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     merged = _merged_moments(x, over, told, operands)
     correction = given.get("correction", 0)
     results = [
-        _finished(merged, name, part.dtype, over, options.keepdims, correction)
+        _of_merged(merged, name, part.dtype, over, options, correction)
         for name, part in zip(op.results, sample, strict=True)
     ]
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]
     count: Any = math.prod(x.shape[axis] for axis in over)
     if told.get("skipna") or operands:
-        count = _finished(merged, "count", np.float64, over, options.keepdims, 0)
+        count = _of_merged(merged, "count", np.float64, over, options)
     return Moments.of_checked(count, *results)
+
+
+def _operands(
+    op: Any, x: Any, options: SimpleNamespace, given: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Weights and mask in x's chunks, taken out of what was given, and the op's results of one
+    element: what it says to that is what it would say to all of them; so are the dtypes."""
+    where = f"fastact.{op.name}"
+    operands = {
+        name: _beside(where, name, given.pop(name), x, options.axis)
+        for name in ("weights", "where")
+        if given.get(name) is not None
+    }
+    one = {name: np.ones((1,) * x.ndim, a.dtype) for name, a in {"x": x, **operands}.items()}
+    with np.errstate(all="ignore"):
+        return operands, _parts(_quietly(op, one.pop("x"), **given, **one))
 
 
 def _parts(result: Any) -> tuple[Any, ...]:
@@ -194,32 +242,48 @@ def _merged_moments(
     x: Any, over: tuple[int, ...], told: Mapping[str, Any], operands: Mapping[str, Any]
 ) -> Any:
     """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
+    function = partial(
+        _of_chunk,
+        names=tuple(operands),
+        axis=over,
+        moments=_task(ops["moments"]),
+        told=dict(told),
+    )
+    return _reduced(_by_chunk(function, x, operands, over, "moments"), _merge, over, "moments")
+
+
+def _by_chunk(
+    function: Callable[..., Any],
+    x: Any,
+    operands: Mapping[str, Any],
+    over: tuple[int, ...],
+    name: str,
+) -> Any:
+    """What a function makes of each chunk of x and of what is beside it: of length 1 along axes."""
     index = tuple(range(x.ndim))
-    of_chunks = da.blockwise(
-        partial(
-            _of_chunk,
-            names=tuple(operands),
-            axis=over,
-            moments=_task(ops["moments"]),
-            told=dict(told),
-        ),
+    return da.blockwise(
+        function,
         index,
         *(part for array in (x, *operands.values()) for part in (array, index)),
         adjust_chunks={axis: lambda length: 1 for axis in over},
         dtype=np.float64,
         meta=np.empty((0,) * x.ndim),
-        token="fastact-moments",
+        token=f"fastact-{name}",
     )
+
+
+def _reduced(of_chunks: Any, merge: Callable[..., Any], over: tuple[int, ...], name: str) -> Any:
+    """One block for all along the axes `over`, merged in a tree."""
     return da.reduction(
         of_chunks,
         _same,
-        _merge,
+        merge,
         axis=over,
         keepdims=True,
         concatenate=False,
         dtype=np.float64,
-        meta=np.empty((0,) * x.ndim),
-        name="fastact-moments",
+        meta=np.empty((0,) * of_chunks.ndim),
+        name=f"fastact-{name}",
     )
 
 
@@ -234,8 +298,8 @@ def _of_chunk(
     return moments(x, axis, keepdims=True, **told, **dict(zip(names, operands, strict=True)))
 
 
-def _same(moments: Moments, axis: Any, keepdims: bool) -> Any:
-    return moments
+def _same(part: Any, axis: Any, keepdims: bool) -> Any:
+    return part
 
 
 def _merge(parts: Any, axis: Any, keepdims: bool) -> Any:
@@ -251,21 +315,48 @@ def _flat(parts: Any) -> Iterator[Any]:
         yield parts
 
 
-def _finished(
-    merged: Any, name: str, dtype: Any, over: tuple[int, ...], keepdims: bool, correction: float
+def _of_merged(
+    merged: Any,
+    name: str,
+    dtype: Any,
+    over: tuple[int, ...],
+    options: SimpleNamespace,
+    correction: float = 0.0,
 ) -> Any:
     """One statistic of the moments, an array of dask's."""
+    function = partial(_of_moments, name=name, result_dtype=np.dtype(dtype), correction=correction)
+    return _finished(merged, function, dtype, over, options, name)
+
+
+def _finished(
+    merged: Any,
+    function: Callable[..., Any],
+    dtype: Any,
+    over: tuple[int, ...],
+    options: SimpleNamespace,
+    name: str,
+) -> Any:
+    """A function of each merged block, without the axes `over` unless they stay.
+
+    What has no axes left is a number of NumPy's, as of dask's own reductions.
+    """
     index = tuple(range(merged.ndim))
-    made = da.blockwise(
-        partial(_of_moments, name=name, result_dtype=np.dtype(dtype), correction=correction),
-        index,
+    left = index if options.keepdims else _axes_but(over, merged.ndim)
+    return da.blockwise(
+        partial(_of_block, function, dropped=() if options.keepdims else over),
+        left,
         merged,
         index,
         dtype=dtype,
-        meta=np.empty((0,) * merged.ndim, dtype),
+        meta=np.empty((0,) * len(left), dtype),
         token=f"fastact-{name}",
     )
-    return made if keepdims or not over else made.squeeze(axis=over)
+
+
+def _of_block(function: Callable[..., Any], merged: Any, *, dropped: tuple[int, ...]) -> Any:
+    """merged: in as many lists, of one item each, as axes are dropped."""
+    (block,) = _flat(merged)
+    return function(block).squeeze(dropped)[()]
 
 
 def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float) -> Any:
@@ -302,17 +393,19 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
             raise ValueError(f"{where}: {name} must have shape {shape}, got {tuple(value.shape)}")
         parameters[name] = da.asarray(value).rechunk(chunks)
     ones = {n: np.ones((1,) * len(over), v.dtype) for n, v in parameters.items()}
-    op(np.ones((1,) * x.ndim, x.dtype), **ones, **given)  # what it refuses, it refuses now
+    # What it refuses, it refuses now; its dtype is not x's where that is of integers, or swapped.
+    dtype = op(np.ones((1,) * x.ndim, x.dtype), **ones, **given).dtype
     arrays: list[Any] = [x]
     if all(len(c) == 1 for c in chunks):
         function = partial(_norm_of_chunk, op=op, names=tuple(parameters), options=given)
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, options.eps)
         merged = _merged_moments(x, over, {}, {})
-        arrays += [_finished(merged, name, np.float64, over, True, 0.0) for name in ("mean", "var")]
+        kept = SimpleNamespace(keepdims=True)
+        arrays += [_of_merged(merged, name, np.float64, over, kept) for name in ("mean", "var")]
         known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
         function = partial(
-            _norm_of_part, over=over, eps=eps, names=tuple(parameters), options=known
+            _norm_of_part, over=over, eps=eps, dtype=dtype, names=tuple(parameters), options=known
         )
     else:
         raise ValueError(
@@ -326,8 +419,8 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
         _task(function),
         index,
         *pairs,
-        dtype=x.dtype,
-        meta=np.empty((0,) * x.ndim, x.dtype),
+        dtype=dtype,
+        meta=np.empty((0,) * x.ndim, dtype),
         concatenate=True,
         token=f"fastact-{op.name}",
     )
@@ -346,6 +439,7 @@ def _norm_of_part(
     *parameters: Any,
     over: tuple[int, ...],
     eps: float,
+    dtype: Any,
     names: Sequence[str],
     options: Mapping[str, Any],
 ) -> Any:
@@ -355,14 +449,14 @@ def _norm_of_part(
     order = (*rest, *over)
     rows, columns = (math.prod(x.shape[a] for a in axes) for axes in (rest, over))
     flat = x.transpose(order).reshape(rows, columns)
-    narrow = x.dtype.itemsize < 4
-    flat = flat.astype(np.float32) if narrow else flat  # 16 bits are rounded once, in the end
+    # 16 bits are rounded once, in the end.
+    flat = flat.astype(np.float32 if dtype.itemsize < 4 else dtype, copy=False)
     y = ops["norm_apply"](flat, mean.reshape(-1), 1 / np.sqrt(var + eps).reshape(-1), axis=0)
     if "weight" in given:
         y *= given["weight"].reshape(-1).astype(y.dtype)
     bias = given["bias"].reshape(-1) if "bias" in given else np.zeros(flat.shape[1], y.dtype)
     ops["bias_act"](y, bias.astype(y.dtype), axis=1, **options, out=y)
-    made = y.astype(x.dtype).reshape([x.shape[a] for a in order])
+    made = y.astype(dtype).reshape([x.shape[a] for a in order])
     return made.transpose(np.argsort(order))
 
 
@@ -392,7 +486,7 @@ def moments(x: Any, /, axis: Axes = None, *, keepdims: bool = False, **options: 
     >>> import dask, dask.array as da, fastact.dask
     >>> m = fastact.dask.moments(da.arange(12.0, chunks=5))
     >>> dask.compute(m)[0]
-    Moments(count=12, mean=array(5.5), m2=array(143.))
+    Moments(count=12, mean=np.float64(5.5), m2=np.float64(143.0))
     """
     found: Moments = _named("moments", x, axis, keepdims=keepdims, **options)
     return found
@@ -407,7 +501,7 @@ def mean_var(
     --------
     >>> import dask, dask.array as da, fastact.dask
     >>> dask.compute(*fastact.dask.mean_var(da.arange(12.0, chunks=5)))
-    (array(5.5), array(11.9166...))
+    (np.float64(5.5), np.float64(11.9166...))
     """
     found: tuple[Any, Any] = _named("mean_var", x, axis, correction=correction, keepdims=keepdims)
     return found

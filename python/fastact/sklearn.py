@@ -48,7 +48,7 @@ def incremental_mean_and_var(
     last_sample_count : array of shape (n_features,), or int
         How many they were: the sum of their weights, if they had some.
     sample_weight : array of shape (n_samples,), optional
-        A weight for each sample.
+        A weight for each sample. What is negative takes away, and is read a second time.
 
     Returns
     -------
@@ -78,12 +78,20 @@ def incremental_mean_and_var(
         np.array(np.broadcast_to(np.asarray(0.0 if v is None else v, np.float64), features))
         for v in (last_sample_count, last_mean, last_variance)
     )
-    m = Moments(so_far, mean, var * so_far).merge(
-        ops["moments"](X, 0, weights=sample_weight, skipna=True)
-    )
+    m = Moments.of_checked(so_far, mean, var * so_far)
+    for sign, weights in _by_sign(sample_weight):
+        batch = ops["moments"](X, 0, weights=weights, skipna=True)
+        m = m.merge(Moments.of_checked(sign * batch.count, batch.mean, sign * batch.m2))
     with np.errstate(all="ignore"):
-        mean = np.where(m.count == 0, np.nan, m.mean)
+        mean = np.where((m.count == 0) & np.isfinite(m.mean), np.nan, m.mean)
         return mean, None if last_variance is None else m.m2 / m.count, m.count
+
+
+def _by_sign(weights: Any) -> list[tuple[int, Any]]:
+    """Weights as ones that are not negative: Chan's formula holds for negative counts as well."""
+    if weights is None or not (weights < 0).any():
+        return [(1, weights)]
+    return [(1, np.maximum(weights, 0)), (-1, np.maximum(-weights, 0))]
 
 
 def _with_ours(method: Any) -> Any:

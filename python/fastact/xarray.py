@@ -12,10 +12,12 @@ with the op's own options by keyword::
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import xarray as xr
 
 from .interop import foreign
@@ -109,29 +111,100 @@ def mean_var(
 
 
 class Weighted:
-    """Statistics in which each element counts by its weight: what `weighted` returns."""
+    """Statistics in which each element counts by its weight: what `weighted` returns.
+
+    As xarray's own: `dim` may be of the weights alone, labels that only one of them has are left
+    out, the result has xarray's order of dimensions. skipna : leave NaN out; None: the same.
+    """
 
     def __init__(self, obj: Any, weights: Any) -> None:
         where = "fastact.xarray.weighted"
         _check_object(where, obj, (xr.DataArray, xr.Dataset))
         _check_object(where, weights, (xr.DataArray,), "weights")
-        self.obj, self.weights = obj, weights
+        self._own = obj.weighted(weights)  # which refuses weights that are missing
+        self.obj, self.weights = obj, self._own.weights
 
-    def mean(self, dim: Dims = None, *, skipna: bool = True, keep_attrs: bool | None = None) -> Any:
-        """The weighted mean; as `fastact.xarray.mean`. skipna : leave NaN out."""
-        return self._reduced("mean", dim, skipna, keep_attrs)
+    def mean(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
+        """The weighted mean; NaN where the weights add up to 0."""
+        return self._reduced("mean", _by_op("mean", skipna), dim, keep_attrs)
 
-    def var(self, dim: Dims = None, *, skipna: bool = True, keep_attrs: bool | None = None) -> Any:
+    def var(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
         """The weighted variance, over the sum of the weights."""
-        return self._reduced("var", dim, skipna, keep_attrs)
+        return self._reduced("var", _by_op("var", skipna), dim, keep_attrs)
 
-    def std(self, dim: Dims = None, *, skipna: bool = True, keep_attrs: bool | None = None) -> Any:
+    def std(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
         """The square root of `var`."""
-        return self._reduced("std", dim, skipna, keep_attrs)
+        return self._reduced("std", _by_op("std", skipna), dim, keep_attrs)
 
-    def _reduced(self, name: str, dim: Dims, skipna: bool, keep_attrs: bool | None) -> Any:
-        op = ops[f"nan{name}" if skipna else name]
-        return _reduced(f"weighted.{name}", op, self.obj, dim, keep_attrs, weights=self.weights)
+    def sum(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
+        """The sum of each element times its weight."""
+        return self._reduced("sum", partial(_weighted_sum, skipna), dim, keep_attrs)
+
+    def sum_of_squares(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
+        """The sum of each squared distance from the weighted mean times its weight."""
+        return self._reduced("sum_of_squares", partial(_weighted_squares, skipna), dim, keep_attrs)
+
+    def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
+        """The weights of what is not NaN, added up by xarray itself; NaN where that is 0."""
+        return self._own.sum_of_weights(None if dim is ... else dim, keep_attrs=keep_attrs)
+
+    def _reduced(
+        self, name: str, function: Callable[..., Any], dim: Dims, keep_attrs: bool | None
+    ) -> Any:
+        """A function of a variable, its weights and dimensions that both have."""
+        where, dims = f"fastact.xarray.weighted.{name}", (*self.obj.dims, *self.weights.dims)
+        over = _over(where, dim, tuple(dict.fromkeys(dims)))
+        is_array = isinstance(self.obj, xr.DataArray)
+        dataset = self.obj.to_dataset(name=_ARRAY) if is_array else self.obj
+        reduce = partial(_weighted_variable, where, function, over, self.weights)
+        found = dataset.map(reduce, keep_attrs=keep_attrs)
+        return found[_ARRAY].rename(self.obj.name) if is_array else found
+
+
+#: A DataArray's name in the Dataset that is made of it, which no coordinate has.
+_ARRAY = "<the array>"
+
+
+def _by_op(name: str, skipna: bool | None) -> Callable[..., Any]:
+    op = ops[name if skipna is False else f"nan{name}"]
+    return lambda x, weights, over: _of_both(op, x, weights, over)
+
+
+def _weighted_sum(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
+    count, mean, _ = _moments(skipna, x, weights, over)
+    return (mean * count).where(count != 0, 0.0).astype(_dtype(x))
+
+
+def _weighted_squares(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
+    count, _, m2 = _moments(skipna, x, weights, over)
+    if skipna is False and all(x.sizes[one] for one in over):  # distances from no mean
+        m2 = m2.where(count != 0)
+    return m2.astype(_dtype(x))
+
+
+def _dtype(x: Any) -> Any:
+    """Of the results; integers are computed as float64."""
+    return np.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype.newbyteorder("=")
+
+
+def _moments(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
+    """Count, mean and m2."""
+
+    def moments(x: Any, **options: Any) -> tuple[Any, Any, Any]:
+        m = ops["moments"](x, skipna=skipna is not False, **options)
+        return m.count, m.mean, m.m2
+
+    return _of_both(moments, x, weights, over, results=3)
 
 
 def weighted(obj: Any, weights: Any) -> Weighted:
@@ -143,7 +216,7 @@ def weighted(obj: Any, weights: Any) -> Weighted:
         As `mean` takes it.
     weights : DataArray
         Not negative. Along dimensions that it lacks it repeats, without a copy, and so does a
-        variable that lacks some of its own.
+        variable that lacks some of its own. An element of weight 0 does not count, whatever it is.
 
     Examples
     --------
@@ -185,29 +258,28 @@ def _reduced(
     dim: Dims,
     keep_attrs: bool | None,
     results: int = 1,
-    weights: Any = None,
     **options: Any,
 ) -> Any:
-    """A function of an array and its axes, over dimensions; with weights, of those too."""
+    """A function of an array and its axes, over dimensions."""
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
-    over = tuple(obj.dims) if dim is None or dim is ... else _names(dim)
-    for one in over:
-        if one not in obj.dims:
-            has = ", ".join(map(repr, obj.dims))
-            raise ValueError(f"{where}: dim must be of {has}, got {foreign.describe(one)}")
+    over = _over(where, dim, tuple(obj.dims))
     if isinstance(obj, xr.Dataset):
         reduce = partial(
-            _reduced_variable,
-            where,
-            function,
-            over,
-            weights=weights,
-            keep_attrs=keep_attrs,
-            options=options,
+            _reduced_variable, where, function, over, keep_attrs=keep_attrs, options=options
         )
         return obj.map(reduce, keep_attrs=keep_attrs)
-    return _applied(function, obj, over, weights, keep_attrs, results, options)
+    return _applied(function, [obj], over, keep_attrs, results, options)
+
+
+def _over(where: str, dim: Dims, dims: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """The dimensions that `dim` names, of those that there are."""
+    over = dims if dim is None or dim is ... else tuple(dict.fromkeys(_names(dim)))
+    for one in over:
+        if one not in dims:
+            has = ", ".join(map(repr, dims))
+            raise ValueError(f"{where}: dim must be of {has}, got {foreign.describe(one)}")
+    return over
 
 
 def _check_object(
@@ -232,35 +304,50 @@ def _reduced_variable(
     over: tuple[Hashable, ...],
     variable: Any,
     *,
-    weights: Any,
     keep_attrs: bool | None,
     options: dict[str, Any],
 ) -> Any:
     """Of a Dataset, which has dimensions that the variable lacks."""
-    dims = {*variable.dims, *(() if weights is None else weights.dims)}
-    own = tuple(one for one in over if one in dims)
+    own = tuple(one for one in over if one in variable.dims)
     if not own:
         return variable
     try:
-        return _applied(function, variable, own, weights, keep_attrs, 1, options)
+        return _applied(function, [variable], own, keep_attrs, 1, options)
     except TypeError as error:
         raise TypeError(f"{where}: {variable.name!r} of the Dataset: {error}") from None
 
 
-def _applied(
+def _weighted_variable(
+    where: str,
     function: Callable[..., Any],
-    obj: Any,
     over: tuple[Hashable, ...],
     weights: Any,
+    variable: Any,
+) -> Any:
+    """The same of a variable and its weights, aligned as xarray's `dot` aligns them."""
+    join = "exact" if xr.get_options()["arithmetic_join"] == "exact" else "inner"
+    x, weights = xr.align(variable, weights, join=join, copy=False)
+    dims = [one for one in dict.fromkeys((*x.dims, *weights.dims)) if one not in over]
+    if weights.chunks is not None and x.chunks is None:  # as xarray's own, the result is lazy
+        x = x.chunk()
+    x = _repeated(x, weights, weights.dims)
+    own = tuple(one for one in over if one in x.dims)
+    try:
+        return function(x, _repeated(weights, x, own), own).transpose(*dims)
+    except TypeError as error:
+        named = "" if variable.name == _ARRAY else f"{variable.name!r} of the Dataset: "
+        raise TypeError(f"{where}: {named}{error}") from None
+
+
+def _applied(
+    function: Callable[..., Any],
+    arrays: list[Any],
+    over: tuple[Hashable, ...],
     keep_attrs: bool | None,
     results: int,
     options: dict[str, Any],
 ) -> Any:
     """Over the last axes, to which `apply_ufunc` moves these dimensions without a copy."""
-    arrays = [obj]
-    if weights is not None:
-        function = partial(_of_weights, function)
-        arrays = [_repeated(obj, weights, weights.dims), _repeated(weights, obj, over)]
     return xr.apply_ufunc(
         function,
         *arrays,
@@ -272,10 +359,23 @@ def _applied(
     )
 
 
+def _of_both(
+    function: Callable[..., Any],
+    x: Any,
+    weights: Any,
+    over: tuple[Hashable, ...],
+    results: int = 1,
+) -> Any:
+    """A function of an array and its weights."""
+    return _applied(partial(_of_weights, function), [x, weights], over, False, results, {})
+
+
 def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
     """The array, along those of the dimensions that it lacks as long as another one: a view."""
     return array.expand_dims({one: like.sizes[one] for one in dims if one not in array.dims})
 
 
 def _of_weights(function: Callable[..., Any], x: Any, weights: Any, **options: Any) -> Any:
-    return function(x, weights=weights[(None,) * (x.ndim - weights.ndim)], **options)
+    with warnings.catch_warnings():  # of no weight, of which NaN tells, as xarray's own
+        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
+        return function(x, weights=weights[(None,) * (x.ndim - weights.ndim)], **options)

@@ -78,8 +78,8 @@ def check_derivative_float32(op, backend, every=1, **parameters):
 def share(backend):
     """Which of the inputs: all, or each fifth where 3 million take a second.
 
-    The emulated device runs the loops and formulas of a GPU with the host's exp and log1p, which a
-    GPU does not have: there it is the GPU's own results that need all inputs.
+    On the emulated device, which has a GPU's formulas, the bits are those of the CPU
+    (test_devices_bits.py), for which all inputs were.
     """
     return 5 if backend.name.startswith("emulated") else 1
 
@@ -190,7 +190,11 @@ def test_every_16_bit_input_is_the_rounded_float32_result(op, isa, name):
 
 
 def check_every_16_bit_input(op, device, **parameters):
-    """Half a ULP, and what the rougher functions of a GPU may add to it."""
+    """Half a ULP, and what the rougher functions of a GPU may add to it.
+
+    Beside a root of a derivative the absolute bound holds instead. The tails of a derivative have
+    no root, and what is far smaller than that bound there is right all the same.
+    """
     for dtype in (DTYPES["float16"], DTYPES["bfloat16"]):
         x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
         with np.errstate(all="ignore"):
@@ -208,11 +212,17 @@ def check_every_16_bit_input(op, device, **parameters):
                 absolute = np.abs(y - exact)
                 ulp = absolute / spacing_16(exact, dtype)
             same = (y == rounded) | (np.isnan(y) & np.isnan(rounded))
-            close = (ulp <= op.bounds.narrow_ulp) | (absolute <= allowed)
+            beside_root = absolute - spacing_16(exact, dtype) / 2 <= allowed
+            is_tail = np.abs(exact) < TAIL
+            close = (ulp <= op.bounds.narrow_ulp) | (beside_root & ~is_tail)
             worst = np.argmax(np.where(same, 0.0, ulp))
             assert (same | (np.isfinite(rounded) & close)).all(), (
                 f"{ulp[worst]} ULP at {x[worst]}, {dtype}"
             )
+
+
+# Less than any derivative next to a root: of all float16 the nearest one to a root gives 8e-6.
+TAIL = 4e-6
 
 
 def test_every_16_bit_input_on_devices(op, device):

@@ -13,7 +13,8 @@ dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 AXES: Any = [None, 0, -1, (0, 2), (), (0, 1, 2)]
-STATISTICS = [op for op in fa.ops.values() if op.family == "statistics"]
+OF_AXES = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")]
+STATISTICS = [op for op in OF_AXES if len(op.results) == 1]
 CHUNKS: Any = [(4, 5, 6), (3, 2, 4), ((1, 0, 3), (2, 2, 1), (1, 5))]
 
 
@@ -92,10 +93,10 @@ def test_statistics(axis, chunks, keepdims):
 @pytest.mark.parametrize("op", STATISTICS, ids=lambda op: op.name)
 def test_one_statistic(op, chunks):
     """Also of chunks, and of rows, that have nothing but NaN."""
-    named = {"correction": 1} if op.of in ("var", "std") else {}
+    named = {"correction": 1} if "correction" in op.entry_points["call"].defaults else {}
     for dtype in (np.float16, np.float32, np.float64):
         x = values(dtype)
-        if op.skips:
+        if getattr(op, "skips", False):
             x[np.random.default_rng(5).random(x.shape) < 0.3] = np.nan
             x[:, 2:4, 0] = np.nan
             x[1, 3] = np.nan
@@ -105,7 +106,44 @@ def test_one_statistic(op, chunks):
             assert (y.dtype, y.shape) == (eager.dtype, eager.shape)
             eps = np.finfo(dtype).eps
             found = y.compute(scheduler="sync")
+            assert type(found) is type(eager)
             np.testing.assert_allclose(found, eager, 2 * eps, 1e-10)
+
+
+def test_all_that_reduce_axes_are_served():
+    x = da.ones((4, 3), chunks=2)
+    for op in OF_AXES:
+        for part in _arrays(op(x, 0)):
+            assert isinstance(part, da.Array)
+
+
+SUMS = [op for op in STATISTICS if getattr(op, "term", None) is not None]
+
+
+@pytest.mark.parametrize("op", SUMS, ids=lambda op: op.name)
+def test_sums_are_exact_where_the_op_is(op):
+    """Of chunks that cancel, overflow, or are of integers: no total is rounded to x's dtype."""
+    one_of_49 = np.zeros(49, np.int64)
+    one_of_49[0] = 1  # 49 times its mean is 1 - 2**-53
+    assert op(da.from_array(one_of_49, chunks=49)).compute() == 1
+    for dtype, large in ((np.float16, 6e4), (np.float32, 3e38), (np.float32, 2.0**30)):
+        x = np.array([large, large, large / 4, -large, -large], dtype)
+        with np.errstate(over="ignore"):  # of the squares
+            y, whole = op(da.from_array(x, chunks=2)).compute(), op(x)
+        assert (y, type(y)) == (whole, type(whole))
+    assert op(da.ones((0, 3), chunks=2)).compute() == 0
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "std", "nansum", "nanmean"])
+def test_numbers_as_dask_s_own_reductions(name):
+    x = da.from_array(values(np.float64), chunks=CHUNKS[1])
+    for axis, keepdims in ((None, False), (None, True), ((0, 1), False)):
+        ours = fa.ops[name](x, axis, keepdims=keepdims)
+        theirs = getattr(da, name)(x, axis, keepdims=keepdims)
+        assert (ours.shape, ours.dtype, ours.chunks) == (theirs.shape, theirs.dtype, theirs.chunks)
+        found, expected = dask.compute(ours, theirs)
+        assert (type(found), found.shape) == (type(expected), expected.shape)
+        np.testing.assert_allclose(found, expected, 1e-12)
 
 
 def test_moments_of_what_is_not_nan():
@@ -158,6 +196,16 @@ def test_layer_norm(chunks, axis, dtype):
         np.testing.assert_allclose(y.compute(scheduler="sync"), eager, 8 * epsilon, 8 * epsilon)
     plain = fa.layer_norm(lazy, axis=axis).compute(scheduler="sync")
     np.testing.assert_allclose(plain, fa.layer_norm(x, axis=axis), 8 * epsilon, 8 * epsilon)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, ">f4", ">f2"])
+@pytest.mark.parametrize("chunks", [(4, 5, 6), (4, 5, 4)], ids=str)
+def test_norms_of_integers_and_of_another_byte_order(chunks, dtype):
+    x = (10 * np.random.default_rng(3).normal(3, 2, (4, 5, 6))).astype(dtype)
+    y, eager = fa.layer_norm(da.from_array(x, chunks=chunks)), fa.layer_norm(x)
+    assert y.dtype == eager.dtype == y.compute().dtype
+    epsilon = np.finfo(eager.dtype).eps
+    np.testing.assert_allclose(y.compute(), eager, 8 * epsilon, 8 * epsilon)
 
 
 def test_whole_rows_have_the_op_s_bits():
@@ -235,6 +283,8 @@ def test_weights_and_masks(op, chunks):
         named = {"axis": 0, **named}
         eager = {n: v.compute() if isinstance(v, da.Array) else v for n, v in named.items()}
         found, expected = dask.compute(op(lazy, **named), scheduler="sync")[0], op(x, **eager)
+        if isinstance(found, fa.Moments):
+            assert (found.count == expected.count).all()
         for a, b in zip(*map(_arrays, (found, expected)), strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             np.testing.assert_allclose(a, b, 4 * np.finfo(b.dtype).eps, 1e-9)
@@ -242,8 +292,8 @@ def test_weights_and_masks(op, chunks):
 
 def _arrays(result: Any) -> tuple[Any, ...]:
     if isinstance(result, fa.Moments):
-        return result.count, result.mean, result.var()
-    return (result,)
+        return result.mean, result.var()
+    return result if isinstance(result, tuple) else (result,)
 
 
 def test_weights_and_masks_refused():

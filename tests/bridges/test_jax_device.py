@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import arguments_of
 from devices import EMULATED, to_emulated
 from processes import run_python
 
@@ -185,20 +186,6 @@ to_device = to_emulated(emulated.ExchangeArray if EMULATED else None, DEVICE)
 def to_host(array: Any) -> np.ndarray:
     dtype = np.dtype(getattr(ml_dtypes, array.dtype, array.dtype))
     return np.frombuffer(array.tobytes(), dtype).reshape(array.shape)
-
-
-def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
-    """Positional and keyword arguments of an entry point, of NumPy's arrays."""
-    x, dy = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(dtype)
-    named = op.sample(x, dy)
-    if entry == "backward":
-        result, saved = op.bound("forward", named)()
-        gradients = tuple(array.astype(dtype) for array in map(np.asarray, arrays_of(result)))
-        incoming = {f"d{n}": g for n, g in zip(op.results, gradients, strict=True)}
-        incoming.setdefault("dy", gradients if len(gradients) > 1 else gradients[0])
-        named = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
-    bound = op.bound(entry, named)
-    return bound.args, bound.keywords
 
 
 @needs_emulation

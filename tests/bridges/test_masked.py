@@ -1,4 +1,4 @@
-"""Statistics of masked arrays, beside np.ma's."""
+"""Sums and statistics of masked arrays, beside np.ma's."""
 
 import warnings
 from typing import Any
@@ -8,13 +8,12 @@ import pytest
 
 import fastact as fa
 
-MASKED = [
-    op
-    for op in fa.ops.values()
-    if op.family == "statistics" and "where" in op.entry_points["call"].defaults
-]
+OF_AXES = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")]
+MASKED = [op for op in OF_AXES if op.results in (("sum",), ("mean",), ("var",), ("std",))]
 AXES: Any = [None, 0, 1, -1, (0, 2), (), (0, 1, 2)]
+WITH_WHERE = [op for op in MASKED if "where" in op.entry_points["call"].defaults]
 each_op = pytest.mark.parametrize("op", MASKED, ids=lambda op: op.name)
+with_where = pytest.mark.parametrize("op", WITH_WHERE, ids=lambda op: op.name)
 
 
 def values(dtype: Any = np.float32, mask: Any = "some") -> Any:
@@ -58,6 +57,41 @@ def test_as_np_ma_has_them(op, mask, axis, keepdims):
         np.testing.assert_allclose(found, expected, eps, 1e-9)
 
 
+#: What np.ma has of those whose result has another name than the function.
+OTHERS: dict[str, Any] = {
+    "sum": lambda x, axis, **kept: (x.sum(axis, **kept),),
+    "sum_squares": lambda x, axis, **kept: ((x * x).sum(axis, **kept),),
+    "mean_var": lambda x, axis, **kept: (x.mean(axis, **kept), x.var(axis, ddof=1, **kept)),
+}
+
+
+def test_all_that_reduce_axes_are_tried():
+    assert {op.name for op in OF_AXES} == {op.name for op in MASKED} | {*OTHERS, "moments"}
+
+
+@pytest.mark.parametrize("mask", ["some", True, False, np.ma.nomask], ids=str)
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("name", OTHERS)
+def test_sums_and_several_results(name, axis, mask):
+    named = {"correction": 1} if name == "mean_var" else {}
+    for dtype in (np.float32, np.float64, np.int32):
+        for keepdims in (False, True):
+            x = values(dtype, mask)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                y = fa.ops[name](x, axis, keepdims=keepdims, **named)
+            wide = np.ma.array(x.data.astype(np.float64), mask=np.ma.getmaskarray(x))
+            with np.errstate(all="ignore"):
+                like = OTHERS[name](wide, axis, keepdims=keepdims)
+            for a, b in zip(y if isinstance(y, tuple) else (y,), like, strict=True):
+                assert isinstance(a, np.ma.MaskedArray) == isinstance(b, np.ma.MaskedArray)
+                assert (a is np.ma.masked) == (b is np.ma.masked)
+                assert (np.ma.getmaskarray(a) == np.ma.getmaskarray(b)).all()
+                assert a is np.ma.masked or a.dtype == (dtype if dtype != np.int32 else np.float64)
+                found, expected = (np.ma.filled(part.astype(np.float64), 0.0) for part in (a, b))
+                np.testing.assert_allclose(found, expected, 2 * np.finfo(np.float32).eps, 1e-9)
+
+
 @each_op
 def test_nan_is_no_mask(op):
     y = op(np.ma.array([[1.0, np.nan, 3.0], [2.0, 4.0, np.nan]], mask=[[0, 0, 1], [0, 0, 1]]), 1)
@@ -65,7 +99,7 @@ def test_nan_is_no_mask(op):
     assert not np.ma.getmaskarray(y).any()
 
 
-@each_op
+@with_where
 def test_where_and_mask(op):
     x = np.ma.array([1.0, 2.0, 4.0, 9.0], mask=[0, 0, 0, 1])
     assert op(x, where=np.array([False, True, True, True])) == op(np.array([2.0, 4.0]))
@@ -118,14 +152,20 @@ def test_refused(op):
     x = values()
     with pytest.raises(TypeError, match="out must be None for a masked array, whose mask"):
         op(x, 0, out=np.zeros((5, 6), np.float32))
-    for call in (op.forward, lambda x: op.backward(1.0, x)):
+    saved = [None] * (len(op.entry_points["backward"].arrays) - 2)
+    for call in (op.forward, lambda x: op.backward(1.0, x, *saved)):
         with pytest.raises(TypeError, match="x must be a plain array, got a masked one"):
             call(x)
+    with pytest.raises(ValueError, match="axis must be from -3 to 2"):
+        op(x, 3)
+
+
+@with_where
+def test_masks_refused(op):
+    x = values()
     with pytest.raises(TypeError, match="where must be a plain array, got a masked one"):
         op(x, where=x > 0)
     with pytest.raises(TypeError, match="where must have dtype bool, got float64"):
         op(x, where=np.ones(6))
     with pytest.raises(ValueError, match=r"where must broadcast to x's shape \(4, 5, 6\), got"):
         op(x, where=np.ones(4, bool))
-    with pytest.raises(ValueError, match="axis must be from -3 to 2"):
-        op(x, 3)

@@ -50,6 +50,53 @@ def test_incremental(dtype, has_nan, weighted):
     assert mean.shape == (6,)
 
 
+WEIGHTS: dict[str, Any] = {
+    "negative": [1.0, -0.5, 2.0, 0.0, 3.0, -0.25],
+    "mostly negative": [-1.0, -0.5, 2.0, 0.0, -3.0, -0.25],
+    "zero": [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "zero and one": [0.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+    "of sum zero": [1.0, -1.0, 0.5, -0.5, 0.0, 0.0],
+    "NaN": [1.0, np.nan, 1.0, 1.0, 1.0, 1.0],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", WEIGHTS)
+@pytest.mark.parametrize("second", WEIGHTS)
+@pytest.mark.parametrize("has_nan", [False, True])
+def test_weights_of_any_sign(has_nan, second, first):
+    """Two batches; the sums, too, where nothing is left to divide by."""
+    x = np.random.default_rng(1).normal(5, 2, (2, 6, 3))
+    if has_nan:
+        x[:, 0, 0] = x[1, 2, 2] = np.nan
+    ours: Any = (0.0, 0.0, 0)
+    theirs: Any = (np.zeros(3), np.zeros(3), np.zeros(3))
+    for part, weights in zip(x, (WEIGHTS[first], WEIGHTS[second]), strict=True):
+        ours = fs.incremental_mean_and_var(part, *ours, weights)
+        theirs = _incremental_mean_and_var(part, *theirs, np.array(weights))
+        if not np.isfinite(theirs[0]).all():  # from here on scikit-learn has NaN
+            np.testing.assert_array_equal(np.isfinite(ours[0]), np.isfinite(theirs[0]))
+            return
+        if sum(weights) == 0:  # of a batch that weighs nothing it has no variance
+            assert np.isfinite(ours[1]).all()
+            return
+        np.testing.assert_allclose(ours[0], theirs[0], 1e-9)
+        np.testing.assert_allclose(ours[1], theirs[1], 1e-9)
+        np.testing.assert_allclose(ours[2], theirs[2], 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["negative", "mostly negative", "zero and one"])
+def test_a_scaler_with_weights_of_any_sign(kind):
+    x = np.random.default_rng(1).normal(5, 2, (6, 3))
+    ours, theirs = (
+        scaler().fit(x, sample_weight=np.array(WEIGHTS[kind]))
+        for scaler in (fs.StandardScaler, StandardScaler)
+    )
+    for name in ("mean_", "var_", "scale_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), 1e-9)
+
+
 def test_far_from_zero():
     """Equal values do not vary, and a mean of 1e8 costs the variance nothing."""
     x = np.random.default_rng(5).normal(1e8, 1, (1000, 2))

@@ -1,5 +1,9 @@
 """Statistics of labelled arrays."""
 
+import warnings
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -92,6 +96,88 @@ def test_weighted(x, dim, skipna):
     xr.testing.assert_allclose(fx.weighted(both, by_row).mean("b")["y"], both["y"])
 
 
+#: Weights along some of x's dimensions, along others, in another order, with other labels, named.
+WEIGHTS = {
+    "some": xr.DataArray([1.0, 2.0, 0.5], {"m": ("b", [1, 2, 3])}, ["b"]),
+    "another order": xr.DataArray(np.arange(1.0, 9).reshape(4, 2), {"c": [1, 2, 3, 4]}, ["c", "a"]),
+    "one more": xr.DataArray(
+        np.arange(1.0, 16).reshape(5, 3), {"d": list("vwxyz")}, ["d", "b"], name="w"
+    ),
+    "none of x's": xr.DataArray([1.0, 3.0], dims=["d"], attrs={"unit": "kg"}),
+    "other labels": xr.DataArray([1.0, 2.0, 3.0], {"c": [2, 4, 9]}, ["c"], name="t"),
+    "no label of x's": xr.DataArray([1.0], {"c": [7]}, ["c"]),
+    "zeros": xr.DataArray([0.0, 0.0], {"a": ["p", "q"]}, ["a"]),
+    "bools": xr.DataArray([True, False, True], dims=["b"]),
+    "no dimension": xr.DataArray(2.0),
+    "a label beside": xr.DataArray([2.0, 1.0, 1.0], {"m": ("b", [3, 2, 1]), "at": 5}, ["b"]),
+}
+RESULTS = ["mean", "var", "std", "sum", "sum_of_squares", "sum_of_weights"]
+
+
+def given_and_missing(x: Any, missing: bool) -> Any:
+    """With one element missing, and all of a row."""
+    return x.where((x != 9) & (x.b != 1)) if missing else x
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("missing", [False, True])
+def test_weighted_as_xarray_s_own(x, missing, weights, name):
+    """Values, dimensions in their order, labels, names and attributes, of arrays and Datasets."""
+    w = WEIGHTS[weights].chunk() if x.chunks else WEIGHTS[weights]
+    x = given_and_missing(x.assign_coords(b=[0, 1, 2]) if weights != "bools" else x, missing)
+    both = xr.Dataset({"x": x, "y": ("b", [1.0, 3.0, 4.0])}, attrs={"made": "here"})
+    dims: list[Any] = [None, "b", ["c", "a"]]  # of lazy arrays fewer, each of which takes longer
+    dims += [] if x.chunks else [..., "a", [], *w.dims[:1], ["b", *w.dims[:1]]]
+    for obj, dim, (keep_attrs, skipna) in product(
+        (x, both), dims, ((None, None), (True, True), (False, False))
+    ):
+        if missing and skipna is False and weights in ("zeros", "bools"):
+            continue  # test_weight_zero_does_not_count
+        named: dict[str, Any] = {"keep_attrs": keep_attrs}
+        if name != "sum_of_weights":
+            named["skipna"] = skipna
+        own = obj.weighted(w)
+        has = {*own.obj.dims, *w.dims}
+        if dim is ...:  # which xarray itself does not take
+            ours, dim = ..., None
+        elif {*([dim] if isinstance(dim, str) else dim or [])} <= has:
+            ours = dim
+        else:
+            continue
+        try:
+            expected = getattr(own, name)(dim, **named)
+        except ValueError:  # of a Dataset of which a variable lacks a dimension, or is left others
+            assert obj is both
+            continue
+        found = getattr(fx.weighted(obj, w), name)(ours, **named)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = found.compute()
+        expected = expected.compute()
+        xr.testing.assert_allclose(found, expected, 1e-9, 1e-9)
+        assert xr.Dataset.equals(coords_of(found), coords_of(expected))
+        for a, b in zip(variables_of(found), variables_of(expected), strict=True):
+            assert (a.name, a.dims, a.attrs) == (b.name, b.dims, b.attrs)
+        assert found.attrs == expected.attrs
+
+
+def coords_of(obj: Any) -> Any:
+    return obj.coords.to_dataset()
+
+
+def variables_of(obj: Any) -> Any:
+    return [obj] if isinstance(obj, xr.DataArray) else list(obj.data_vars.values())
+
+
+def test_weight_zero_does_not_count():
+    """Whatever it is; xarray's own makes NaN of infinities, and of NaN that is not skipped."""
+    x = xr.DataArray([1.0, np.inf, np.nan], dims=["a"])
+    w = xr.DataArray([2.0, 0.0, 0.0], dims=["a"])
+    assert fx.weighted(x, w).mean(skipna=False) == 1
+    assert np.isnan(x.weighted(w).mean(skipna=False))
+
+
 def test_weighted_refused(x):
     with pytest.raises(TypeError, match=r"xarray\.weighted: weights must be a DataArray, got"):
         fx.weighted(x, np.ones(3))
@@ -100,5 +186,10 @@ def test_weighted_refused(x):
     with pytest.raises(ValueError, match=r"weighted\.mean: dim must be of 'a', 'b', 'c'"):
         fx.weighted(x, x).mean("z")
     other = xr.DataArray([1.0, 2.0], {"a": ["p", "r"]}, ["a"])
-    with pytest.raises(ValueError, match="align"):
+    with xr.set_options(arithmetic_join="exact"), pytest.raises(ValueError, match="align"):
         fx.weighted(x, other).mean()
+    with pytest.raises(ValueError, match="cannot contain missing values"):
+        fx.weighted(x, other.where(other == 1)).mean().compute()
+    text = xr.Dataset({"text": ("a", ["u", "v"])}, {"a": ["p", "q"]})
+    with pytest.raises(TypeError, match=r"weighted\.sum: 'text' of the Dataset: .*dtype"):
+        fx.weighted(text, other).sum()

@@ -12,6 +12,7 @@
 
 #include "block.h"
 #include "common/core/macros.h"
+#include "kernel_code.h"
 #include "memory.h"
 
 #define FASTACT_TEXT_OF(x) #x
@@ -34,6 +35,7 @@ namespace {
 constexpr int kVersion = 12080;
 constexpr int kMultiprocessors[kDevices] = {4, 3, 132};
 constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10, 227 << 10};  // that ask for it
+constexpr size_t kReservedShared = 1 << 10;
 constexpr int kMajor = 9, kMinor = 0;
 
 struct Injection {
@@ -141,10 +143,10 @@ cudaStream_t make_stream(int device) {
   return made;
 }
 
-SharedLimits shared_limits(const void* kernel) {
+int64_t dynamic_shared_limit(const void* kernel) {
   const auto found = asked_shared.find({kernel, current_device});
-  if (found == asked_shared.end()) return {kMaxShared, kMaxShared, 0};
-  return {found->second, kMostShared[current_device], found->second};
+  if (found != asked_shared.end()) return int64_t(found->second);
+  return int64_t(kMaxShared) - int64_t(static_shared_of(kernel));
 }
 
 bool has_context(int device) {
@@ -175,8 +177,8 @@ const std::string& kernel_name(const Grid& grid) {
 }
 
 void log_launch(const Grid& grid) {
-  launch_log.push_back(
-      {kernel_name(grid), now.device, grid.stream, grid.grid, grid.block, grid.shared});
+  launch_log.push_back({kernel_name(grid), now.device, grid.stream, grid.grid, grid.block,
+                        grid.shared, static_shared_of(grid.kernel)});
 }
 
 }  // namespace fastact::emulation
@@ -236,6 +238,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         return *value = int(kMaxShared), cudaSuccess;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         return *value = int(kMostShared[device]), cudaSuccess;
+      case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        return *value = int(kMostShared[device] + kReservedShared), cudaSuccess;
+      case cudaDevAttrReservedSharedMemoryPerBlock:
+        return *value = int(kReservedShared), cudaSuccess;
       case cudaDevAttrWarpSize:
         return *value = kWarpLanes, cudaSuccess;
       case cudaDevAttrMultiProcessorCount:
@@ -293,6 +299,17 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream
     if (error != cudaSuccess || size == 0) return error;
     if (device_of(p, size) != device) return cudaErrorInvalidValue;
     fill_from_host(p, value, size);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  return api("cudaPointerGetAttributes", [&] {
+    const int device = device_of(p, 1);
+    const bool known = device >= 0;
+    void* here = known ? const_cast<void*>(p) : nullptr;
+    *attributes = {known ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, known ? device : -2,
+                   here, nullptr};
     return cudaSuccess;
   });
 }
@@ -358,16 +375,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return api_with_context("cudaFuncSetAttribute", [&] {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        size_t(value) > kMostShared[current_device])
+        size_t(value) + static_shared_of(kernel) > kMostShared[current_device])
       return cudaErrorInvalidValue;
     asked_shared[{kernel, current_device}] = size_t(value);
     return cudaSuccess;
   });
 }
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   return api_with_context("cudaFuncGetAttributes", [&] {
     *attributes = {};
+    attributes->sharedSizeBytes = static_shared_of(kernel);
+    attributes->maxDynamicSharedSizeBytes = int(dynamic_shared_limit(kernel));
     attributes->maxThreadsPerBlock = kMaxThreads;
     attributes->numRegs = 32;
     attributes->ptxVersion = attributes->binaryVersion = kMajor * 10 + kMinor;

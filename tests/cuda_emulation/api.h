@@ -9,7 +9,9 @@
 //
 // Shared memory is as the CUDA C++ Programming Guide has it. Static and dynamic together a block
 // has 48 KiB, and what a kernel asked for by cudaFuncSetAttribute is from then on the limit of its
-// dynamic part, on that device and in every thread, up to the device's most less the static part.
+// dynamic part, on that device and in every thread, up to the device's most less the static part,
+// which is known before a kernel runs (kernel_code.h). A multiprocessor has what one block may have
+// and, of each block, 1 KiB for the system.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +66,9 @@ enum cudaDeviceAttr : int {
   cudaDevAttrMaxThreadsPerMultiProcessor = 39,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrReservedSharedMemoryPerBlock = 111,
 };
 
 enum cudaFuncAttribute : int { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -83,6 +87,20 @@ struct cudaDeviceProp {
 struct cudaFuncAttributes {
   size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
   int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion;
+  int maxDynamicSharedSizeBytes;
+};
+
+enum cudaMemoryType : int {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3,
+};
+
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+  void *devicePointer, *hostPointer;
 };
 
 constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
@@ -102,6 +120,7 @@ cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaMalloc(void** p, size_t size);
 cudaError_t cudaFree(void* p);
 cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream = nullptr);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
@@ -125,12 +144,9 @@ namespace fastact::emulation {
 
 struct Grid;
 
-// Bytes of shared memory that a block of a kernel may have on the current device: from the launch,
-// and in all; and of those what was asked for, of which static shared memory leaves the rest.
-struct SharedLimits {
-  size_t dynamic, total, asked;
-};
-SharedLimits shared_limits(const void* kernel);
+// Bytes of shared memory that a block of a kernel may be given by a launch on the current device;
+// below 0 where the kernel's static arrays are more than it may have.
+int64_t dynamic_shared_limit(const void* kernel);
 
 // Whether something has made a context on a device; tests may take that back.
 bool has_context(int device);
@@ -162,7 +178,7 @@ struct Launch {
   int device;
   cudaStream_t stream;
   dim3 grid, block;
-  size_t shared;
+  size_t shared, static_shared;
 };
 // what: "record", "wait", "synchronize"; without an event or a stream those are null.
 struct StreamCall {

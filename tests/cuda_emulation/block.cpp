@@ -20,8 +20,6 @@ Running self;
 
 namespace {
 
-struct TooMuchShared {};
-
 Order order = Order::kAlternate;
 std::minstd_rand shuffler;
 
@@ -102,7 +100,6 @@ void begin_block(uint32_t number) {
   if (direction == Order::kBackward) std::reverse(self.order.begin(), self.order.end());
   if (direction == Order::kShuffle) std::shuffle(self.order.begin(), self.order.end(), shuffler);
   self.next_fresh = 0;
-  self.static_shared = 0;
   for (Thread& thread : self.threads) thread.state = State::kFresh;
   for (int w = 0; w < self.warp_count; ++w) {
     Warp& warp = self.warps[w];
@@ -184,7 +181,7 @@ cudaError_t check(const Grid& grid) {
       g.y > 65535 || g.z > 65535 || b.x > kMaxThreads || b.y > kMaxThreads || b.z > 64 ||
       size_t{b.x} * b.y * b.z > kMaxThreads)
     return cudaErrorInvalidConfiguration;
-  if (grid.shared > shared_limits(grid.kernel).dynamic) return cudaErrorInvalidValue;
+  if (int64_t(grid.shared) > dynamic_shared_limit(grid.kernel)) return cudaErrorInvalidValue;
   int device = -1;
   if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)
     return cudaErrorInvalidResourceHandle;
@@ -244,14 +241,7 @@ void fault(const std::string& what, const Site& site) {
 
 void barrier(const Site& site) { wait(State::kAtBarrier, site); }
 
-void take_static_shared(size_t n) {
-  self.static_shared += n;
-  const SharedLimits limits = shared_limits(self.grid->kernel);
-  // What was asked for and does not fit cudaFuncSetAttribute would have refused: it knows the
-  // static part, which here shows when the kernel runs.
-  if (self.static_shared + std::max(self.grid->shared, limits.asked) > limits.total)
-    throw TooMuchShared();
-}
+const void* running_kernel() { return self.grid->kernel; }
 
 void run(const Grid& grid) {
   const Lock lock;
@@ -264,16 +254,10 @@ void run(const Grid& grid) {
   log_launch(grid);
   try {
     run_grid(grid);
-  } catch (const TooMuchShared&) {
-    error = cudaErrorInvalidValue;
   } catch (...) {
     cancel();
     now.rank = -1;
     throw;
-  }
-  if (error != cudaSuccess) {
-    cancel();
-    set_last_error(error);
   }
   now.rank = -1;
 }

@@ -44,9 +44,8 @@ enum class Call { kSync, kIndex, kUp, kDown, kXor, kBallot, kAny, kAll };
 uint64_t meet(Call call, unsigned mask, uint64_t value, int bytes, int argument, int width,
               const Site& site);
 
-// Takes n bytes from the static shared memory of the running block; fails the launch if they do not
-// fit.
-void take_static_shared(size_t n);
+// The kernel that runs.
+const void* running_kernel();
 
 struct Grid {
   const void* kernel;     // address of the function

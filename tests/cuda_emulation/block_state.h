@@ -47,7 +47,6 @@ struct Running {
   size_t next_fresh = 0;
   Warp warps[kMaxThreads / kWarpLanes];
   int warp_count = 0;
-  size_t static_shared = 0;
   Fiber* running = nullptr;
   bool cancelling = false;
   std::exception_ptr error;

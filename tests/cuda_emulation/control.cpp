@@ -31,6 +31,7 @@ py::list launches() {
     entry["grid"] = triple(launch.grid);
     entry["block"] = triple(launch.block);
     entry["shared"] = launch.shared;
+    entry["static_shared"] = launch.static_shared;
     all.append(entry);
   }
   return all;

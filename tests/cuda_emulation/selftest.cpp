@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "arithmetic.h"
 #include "array.h"
 #include "cuda/core/device.h"
 
@@ -230,6 +231,44 @@ void some_static_shared(float* y) {
   store(y + threadIdx.x, float(kilobyte[threadIdx.x]) + n);
 }
 
+// An array of 20 KiB: for each Merge, and one for all.
+constexpr int kLarge = 20 * 256;
+template <class Merge>
+FASTACT_DEVICE void merge_in_own_array(Merge merge) {
+  FASTACT_SHARED(float, own, kLarge);
+  own[threadIdx.x] = merge(1.f, 2.f);
+}
+FASTACT_DEVICE auto common_array() {
+  FASTACT_SHARED(float, common, kLarge);
+  return common;
+}
+template <class Merge>
+FASTACT_DEVICE void merge_in_common_array(Merge merge) {
+  common_array()[threadIdx.x] = merge(1.f, 2.f);
+}
+
+template <int n>
+FASTACT_KERNEL(kThreads)
+void two_instances(float* y) {
+  merge_in_own_array([](float a, float b) { return a + b; });
+  merge_in_own_array([](float a, float b) { return a > b ? a : b; });
+  store(y + threadIdx.x, float(n));
+}
+template <int n>
+FASTACT_KERNEL(kThreads)
+void one_helper(float* y) {
+  merge_in_common_array([](float a, float b) { return a + b; });
+  merge_in_common_array([](float a, float b) { return a > b ? a : b; });
+  store(y + threadIdx.x, float(n));
+}
+// What no launch comes to is there all the same.
+template <int n>
+FASTACT_KERNEL(kThreads)
+void untouched_array(float* y) {
+  if (y == nullptr) merge_in_own_array([](float a, float) { return a; });
+  store(y + threadIdx.x, float(n));
+}
+
 FASTACT_KERNEL(kThreads) void nothing(float* y) {
   if (y == nullptr) store(y, 0.f);
 }
@@ -283,13 +322,14 @@ std::vector<float> with_xy(void (*kernel)(Parameters...), const Shape& shape, bo
 }
 
 // A kernel that has asked for so much dynamic shared memory, unless for 0, launched with so much.
-// Of each n another kernel: what one has asked for stays.
-template <int n>
-std::vector<float> with_shared(int asked, int given) {
-  void (*const kernel)(float*) = some_static_shared<n>;
-  if (asked > 0)
-    FASTACT_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, asked));
+// Of each case another kernel: what one has asked for stays.
+std::vector<float> with_shared(void (*kernel)(float*), int asked, int given) {
+  if (asked > 0) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, asked);
+    cudaGetLastError();  // the next launch would report it otherwise
+    FASTACT_CUDA_CHECK(error);
+  }
   return with_xy(kernel, {1, kThreads, 1, 1, given});
 }
 
@@ -376,12 +416,22 @@ const Case kCases[] = {
     {"too_much_dynamic_shared",
      [] { return with_xy(nothing, {1, kThreads, 1, 1, 48 * 1024 + 1}); }},
     {"all_dynamic_shared", [] { return with_xy(nothing, {1, kThreads, 1, 1, 48 * 1024}); }},
-    {"all_shared", [] { return with_shared<0>(0, 47 * 1024); }},
-    {"too_much_shared", [] { return with_shared<1>(0, 47 * 1024 + 1); }},
-    {"asked_for_48_kib", [] { return with_shared<2>(48 * 1024, 48 * 1024); }},
-    {"asked_for_the_most", [] { return with_shared<3>(63 * 1024, 63 * 1024); }},
-    {"asked_for_too_much", [] { return with_shared<4>(63 * 1024 + 1, 48 * 1024); }},
-    {"asked_for_less", [] { return with_shared<5>(16 * 1024, 16 * 1024 + 1); }},
+    {"all_shared", [] { return with_shared(some_static_shared<0>, 0, 47 << 10); }},
+    {"too_much_shared", [] { return with_shared(some_static_shared<1>, 0, (47 << 10) + 1); }},
+    {"asked_for_48_kib", [] { return with_shared(some_static_shared<2>, 48 << 10, 48 << 10); }},
+    {"asked_for_the_most", [] { return with_shared(some_static_shared<3>, 63 << 10, 63 << 10); }},
+    {"asked_for_too_much",
+     [] { return with_shared(some_static_shared<4>, (63 << 10) + 1, 48 << 10); }},
+    {"asked_for_less", [] { return with_shared(some_static_shared<5>, 16 << 10, (16 << 10) + 1); }},
+    {"two_instances", [] { return with_shared(two_instances<0>, 0, 8 << 10); }},
+    {"two_instances_too_much", [] { return with_shared(two_instances<1>, 0, (8 << 10) + 1); }},
+    {"two_instances_asked", [] { return with_shared(two_instances<2>, 24 << 10, 24 << 10); }},
+    {"two_instances_asked_too_much",
+     [] { return with_shared(two_instances<3>, (24 << 10) + 1, 0); }},
+    {"one_helper", [] { return with_shared(one_helper<0>, 0, 28 << 10); }},
+    {"one_helper_too_much", [] { return with_shared(one_helper<1>, 0, (28 << 10) + 1); }},
+    {"untouched_array", [] { return with_shared(untouched_array<0>, 0, 28 << 10); }},
+    {"untouched_array_too_much", [] { return with_shared(untouched_array<1>, 0, (28 << 10) + 1); }},
     {"too_many_threads", [] { return with_xy(nothing, {1, 1025}); }},
     {"no_blocks", [] { return with_xy(nothing, {0, kThreads}); }},
 };
@@ -409,6 +459,11 @@ void bind_selftest(pybind11::module_& m) {
   module.def("run", selftest::run, "Runs a kernel by its name; what it wrote.",
              pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("names", selftest::names);
+  module.def("power_of_two", emulation::power_of_two_approx_ftz);
+  module.def("reciprocal", [](float x) { return emulation::reciprocal_approx_ftz(x); });
+  module.def("reciprocal64", [](double x) { return emulation::reciprocal_approx_ftz(x); });
+  module.def("minimum", emulation::minimum<float>);
+  module.def("maximum", emulation::maximum<float>);
 }
 
 }  // namespace fastact

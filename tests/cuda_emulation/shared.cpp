@@ -1,8 +1,10 @@
 #include "shared.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "block.h"
+#include "kernel_code.h"
 
 namespace fastact::emulation {
 
@@ -94,7 +96,10 @@ Granule* locate(SharedRegion& region, size_t start, size_t item, size_t count, i
 SharedRegion& static_shared(SharedSite& site) {
   if (site.block != now.block) {
     if (!site.region) site.region = new SharedRegion(site.name, site.item, site.item * site.count);
-    take_static_shared(site.item * site.count);
+    const auto& arrays = static_arrays(running_kernel());
+    if (std::find(arrays.begin(), arrays.end(), &site) == arrays.end())
+      fault("static shared memory that the kernel's code does not name: " + std::string(site.name),
+            {});
     site.block = now.block;
   }
   return *site.region;

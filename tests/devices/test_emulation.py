@@ -60,6 +60,10 @@ ERRORS = {
     "too_much_shared": "cudaErrorInvalidValue",
     "asked_for_too_much": "cudaErrorInvalidValue",
     "asked_for_less": "cudaErrorInvalidValue",
+    "two_instances_too_much": "cudaErrorInvalidValue",
+    "two_instances_asked_too_much": "cudaErrorInvalidValue",
+    "one_helper_too_much": "cudaErrorInvalidValue",
+    "untouched_array_too_much": "cudaErrorInvalidValue",
     "too_many_threads": "cudaErrorInvalidConfiguration",
     "no_blocks": "cudaErrorInvalidConfiguration",
 }
@@ -97,6 +101,14 @@ def check_shared(name: str, kernel: int) -> None:
     np.testing.assert_array_equal(emulated.selftest.run(name), expected)
 
 
+def check_static_shared(name: str, kib: int) -> None:
+    """What a kernel's code refers to is counted, whether or not a launch comes there."""
+    emulated.clear_launches()
+    emulated.selftest.run(name)
+    (launch,) = emulated.launches()
+    assert launch["static_shared"] == kib << 10
+
+
 RIGHT = {
     "deviations": check_deviations,
     "copy_packs": check_copy,
@@ -107,6 +119,10 @@ RIGHT = {
     "all_shared": lambda: check_shared("all_shared", 0),
     "asked_for_48_kib": lambda: check_shared("asked_for_48_kib", 2),
     "asked_for_the_most": lambda: check_shared("asked_for_the_most", 3),
+    "two_instances": lambda: check_static_shared("two_instances", 40),
+    "two_instances_asked": lambda: check_static_shared("two_instances_asked", 40),
+    "one_helper": lambda: check_static_shared("one_helper", 20),
+    "untouched_array": lambda: check_static_shared("untouched_array", 20),
 }
 
 
@@ -192,6 +208,7 @@ def test_launches_are_logged() -> None:
         "grid": (BLOCKS, 1, 1),
         "block": (THREADS, 1, 1),
         "shared": 0,
+        "static_shared": 4 * THREADS // 32,
     }
     assert second["shared"] == 4 * THREADS
     emulated.clear_launches()

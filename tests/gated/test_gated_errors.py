@@ -11,7 +11,7 @@ BIAS = np.ones(12, np.float32)
 
 ERRORS = {
     "odd": (lambda: fa.glu(X[:, :5]), ValueError, "glu: x must have an even length along"),
-    "no axis": (lambda: fa.glu(np.float32(1)), ValueError, "glu: axis must name an axis"),
+    "no axis": (lambda: fa.glu(np.float32(1)), ValueError, "glu: x must have an axis, got"),
     "gate": (lambda: fa.glu(X, gate="left"), ValueError, "glu: gate must be 'first' or 'second'"),
     "interleaved": (lambda: fa.glu(X, interleaved=1), TypeError, "interleaved must be True or"),
     "activation": (lambda: fa.gated(A, B, "misch"), ValueError, "activation must be .*'mish'"),

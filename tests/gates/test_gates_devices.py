@@ -1,13 +1,16 @@
 """What only a device could get wrong of the recurrent gates: packs, tiles, chunks, its writes."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from conftest import assert_same_bits
-from devices import DTYPES, EMULATED, KERNELS
+from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, to_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import is_aligned
@@ -17,6 +20,8 @@ from sums import assert_sums
 
 import fastact as fa
 from fastact import _cpu
+from fastact.bench.workloads.gates import GATES
+from fastact.bench.workloads.work import Work, by_torch
 from fastact.check.gates import Step, random_step
 from fastact.interop import devices
 
@@ -251,3 +256,31 @@ def test_nothing_else_is_written(op, device, dtype, columns):
         columns_of = np.s_[front : front + d.shape[1]]
         assert_same_bits(whole[:, columns_of].copy(), d)
         assert (np.delete(whole.astype(float), columns_of, 1) == 7).all()
+
+
+@pytest.mark.parametrize("device", [FRAMEWORKS[0], *KERNELS], ids=lambda device: device.name)
+def test_gradients_of_many_rows_are_nearer_than_those_of_a_chain(device):
+    """In bfloat16, of float64's, dbias over 4096 rows too: torch's chain is what one compares with.
+
+    4096 rows are those of a large step; the columns are independent, and four are enough.
+    """
+    rng = np.random.default_rng(0)
+
+    def random(shape: Any, dtype: str) -> Any:
+        return device.of(rng.normal(size=shape).astype(DTYPES[dtype]))
+
+    (case,) = GATES.on_gpu(fa.lstm_gates, "backward", "bfloat16", (8 * 64,))
+    case = replace(case, shape=(4096, 4))
+    step = Work(case, GATES, SimpleNamespace(random=random))
+    chain = by_torch(torch, case, GATES, compiles=False)
+    given = [
+        {n: to_torch(device.numpy(a).copy()) for n, a in arrays.items()} for arrays in step.given
+    ]
+    in_float64 = chain(*({n: a.double() for n, a in arrays.items()} for arrays in given))()
+    of_shape = {tuple(a.shape): a.double().numpy() for a in chain(*given)()}
+    exact = {tuple(a.shape): a.numpy() for a in in_float64}
+    ours = [device.numpy(one) for one in step.fresh() if one is not None]
+    assert {one.shape for one in ours} == {(4096, 16), (4096, 4), (16,)}
+    for one in ours:
+        off = np.abs(one.astype(float) - exact[one.shape]).mean()
+        assert off <= np.abs(of_shape[one.shape] - exact[one.shape]).mean()

@@ -1,7 +1,9 @@
 """group_norm and instance_norm where the channels come last, which walk pixels instead of rows."""
 
+from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,64 @@ def test_no_number_stays_in_its_group():
     assert np.isnan(y[1, :, 3:6]).all()
     y[1, :, 3:6] = clean[1, :, 3:6]
     assert_same_bits(y, clean)
+
+
+def gradients_in_float64(
+    x: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray, groups: int, slope: float
+) -> list[np.ndarray]:
+    """dx, dweight and dbias of leaky_relu(norm(x)); groups: of each example, or 0: of the batch."""
+    examples, channels = len(x), x.shape[-1]
+    split = (examples, -1, groups or channels, channels // (groups or channels))
+    axes = (1, 3) if groups else (0, 1)
+    wide, g = (a.astype(np.float64).reshape(split) for a in (x, dy))
+    w, b = (a.astype(np.float64).reshape(split[2:]) for a in (weight, bias))
+    rstd = 1 / np.sqrt(wide.var(axes, keepdims=True) + 1e-5)
+    xhat = (wide - wide.mean(axes, keepdims=True)) * rstd
+    p = np.where(w * xhat + b > 0, g, slope * g)
+    mean_g, mean_gx = ((w * a).mean(axes, keepdims=True) for a in (p, p * xhat))
+    dx = rstd * (w * p - mean_g - xhat * mean_gx)
+    return [dx.reshape(x.shape), (p * xhat).sum((0, 1)).ravel(), p.sum((0, 1)).ravel()]
+
+
+# (2, 8, 8, 64): whole vectors, eight pixels at a time, read and written where they lie; more
+# channels than a piece of a row has, and a last pixel by itself; joined pixels.
+MANY_PIXELS = [(2, 8, 8, 64), (2, 5, 5, 192), (2, 12, 12, 16)]
+
+
+def test_gradients_of_16_bits(backend):
+    """Of each norm of channels, in both 16-bit types: within their rounding of the true gradient.
+
+    All in one test, for each is a kernel of its own: a plain run tries a few of a product only.
+    """
+    rng = np.random.default_rng(5)
+    for shape, name, slope in product(MANY_PIXELS, ("float16", "bfloat16", "float32"), (1.0, 0.25)):
+        channels = shape[-1]
+        weight, bias = (1 + 0.5 * rng.normal(size=(2, channels))).astype(np.float32)
+        x, dy = (rng.normal(size=shape).astype(DTYPES[name]) for _ in range(2))
+        act = {"activation": "leaky_relu", "negative_slope": slope} if slope < 1 else {}
+        given = {n: backend.of(a) for n, a in (("weight", weight), ("bias", bias))}
+        there, gradient = backend.of(x), backend.of(dy)
+        for op, positional, groups in (
+            (fa.group_norm, (4,), 4),
+            (fa.instance_norm, (), channels),
+            (fa.batch_norm, (), 0),
+        ):
+            if groups:
+                _, saved = op.forward(there, *positional, **given, **LAST, **act)
+                found = op.backward(gradient, *saved, **LAST, **act)
+            else:
+                _, saved = op.forward(
+                    there, None, None, given["weight"], given["bias"], True, **LAST, **act
+                )
+                found = op.backward(gradient, *saved, True, **LAST, **act)
+            exact = gradients_in_float64(x, dy, weight, bias, groups, slope)
+            # dx is rounded once, to half an epsilon; sums are of float32, of terms of about 1.
+            epsilon = float(ml_dtypes.finfo(DTYPES[name]).eps)
+            for a, b, relative, absolute in zip(
+                map(backend.numpy, found), exact, (epsilon, 1e-5, 1e-5), (1e-5, 1e-3, 1e-3),
+                strict=True,
+            ):  # fmt: skip
+                np.testing.assert_allclose(a.astype(np.float64), b, relative, absolute)
 
 
 # --- bits -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from calls import OPS
 from conftest import assert_same_bits
 from devices import DTYPES
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from layouts import views
 import fastact as fa
 from fastact import _cpu
 from fastact.interop import call as _call
-from fastact.ops.op import CachedOp, EntryPoint
+from fastact.ops.op import CachedOp, EntryPoint, arrays_of
 
 
 @st.composite
@@ -271,6 +272,42 @@ def test_another_thread_count_is_another_plan():
             results.append(fa.lstm_gates.backward(dh, None, *saved))
     for result in results[1:]:
         assert_equal_bits(result, results[0])
+
+
+def test_a_plan_has_the_workspace_of_its_threads():
+    """One thread needs none, and a plan of that would leave more threads nothing to divide."""
+    x = np.ones(1 << 20, np.float32)
+    term, views = _cpu.TERMS.index("identity"), map(_cpu.View.from_numpy, (x, x[:1].copy()))
+    x_view, y_view = views
+    sizes, plans = [], []
+    for n in range(1, 1000):  # until it starts anew, so that it does not do so below
+        fa.sum(np.ones(n))
+        if fa.sum._cached_calls() < 10:
+            break
+    for threads in (1, 2, 1, 2):
+        with fa.num_threads(threads):
+            for _ in range(3):
+                assert fa.sum(x) == x.size
+            sizes.append(_cpu.sum_workspace(term, x_view, y_view, (0,)))
+            plans.append(fa.sum._cached_calls())
+    assert sizes[0] == sizes[2] == 0 < sizes[1] == sizes[3]
+    assert plans[0] + 1 == plans[1] == plans[2] == plans[3]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_threads_may_change_between_replays(op):
+    """Of each op, which a plan of fewer threads or of more must not cut short."""
+    x, dy = (np.random.default_rng(k).normal(size=(90, 500)).astype(np.float32) for k in range(2))
+    for call in (op.example(x, dy), op.backward_example(x, dy)):
+        results = []
+        for threads in (1, 1, 1, 4, 1, 4, 4, 2, 16):
+            with fa.num_threads(threads):
+                results.append(arrays_of(call()))
+        for result in results[1:]:
+            for a, b in zip(result, results[0], strict=True):
+                assert (a is None) == (b is None)
+                if a is not None:
+                    assert_same_bits(np.asarray(a), np.asarray(b))
 
 
 def test_the_cache_is_bounded():

@@ -335,3 +335,61 @@ def test_moments_and_their_methods_pickle_and_copy():
         assert callable(pickle.loads(pickle.dumps(method)))
         assert callable(copy.deepcopy(method))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(m.var))(), m.var())
+
+
+# What others call a keyword, and what it is called here.
+OTHERS_NAMES = {
+    "alpha": ("negative_slope",),
+    "ddof": ("correction",),
+    "dim": ("axis", "channel_axis"),
+    "inplace": ("out",),
+    "keepdim": ("keepdims",),
+    "normalized_shape": ("axis",),
+    "unbiased": ("correction",),
+    "where": ("mask",),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS_NAMES)
+def test_what_others_call_a_keyword(other: str) -> None:
+    """The message names ours, where the op has it, and else none that happens to look alike."""
+    hinted = 0
+    for op in fa.ops.values():
+        allowed = op.entry_points["call"].defaults
+        if other in allowed:
+            continue
+        ours = [name for name in OTHERS_NAMES[other] if name in allowed]
+        example = op.example(np.ones((2, 4)), np.ones((2, 4)))
+        with pytest.raises(TypeError, match=f"unknown keyword '{other}'") as raised:
+            example(**{other: 1})
+        assert ("did you mean" in str(raised.value)) == bool(ours)
+        if ours:
+            assert str(raised.value).endswith(f"did you mean {ours[0]!r}?")
+            hinted += 1
+    assert hinted
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("layernorm", "layer_norm"),
+        ("LayerNorm", "layer_norm"),
+        ("Mish", "mish"),
+        ("CrossEntropyLoss", "cross_entropy"),
+        ("softmx", "softmax"),
+    ],
+)
+def test_a_name_that_is_not_there_names_what_is_near(wrong: str, near: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{wrong}'; did you mean '{near}'"):
+        getattr(fa, wrong)
+    assert not hasattr(fa, wrong)
+    assert getattr(fa, wrong, None) is None
+    with pytest.raises(ImportError, match=wrong):
+        exec(f"from fastact import {wrong}")
+
+
+def test_a_name_that_nothing_is_near() -> None:
+    for name in ("xyzzy", "__wrapped__", "_mish"):
+        with pytest.raises(AttributeError) as raised:
+            getattr(fa, name)
+        assert "did you mean" not in str(raised.value)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from arrays import finite
 from conftest import assert_same_bits
+from devices import KERNELS
 from sums import SUMS, assert_within_bounds, case
 
 import fastact as fa
@@ -25,6 +26,27 @@ def op(request: pytest.FixtureRequest) -> Any:
 def test_accuracy(op, dtype, backend, shape, axes):
     x = finite(dtype, shape)
     assert_within_bounds(op, backend.run(op, x, axis=axes), x, axes)
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+def test_rows_of_more_chunks_than_a_warp_has_lanes(device):
+    """40 partial sums of 4096 vectors a row, and the columns' as many: each counts, and once."""
+    dtype = np.float32
+    x = np.resize(np.arange(7, dtype=dtype), 40 * 4096 * (16 // dtype().itemsize))
+    there, wide = device.of(x), x.astype(np.float64)
+    for op in SUMS:
+        assert device.numpy(op(there)) == dtype(term_of(op)(wide).sum())
+    value, _ = fa.sum_squares.value_and_grad(there)
+    assert device.numpy(value) == dtype((wide**2).sum())
+    mean, var = fa.mean_var(there)
+    np.testing.assert_allclose(device.numpy(mean), wide.mean(), 1e-6)
+    np.testing.assert_allclose(device.numpy(var), wide.var(), 1e-6)
+    tall = x.reshape(-1, 4)
+    for op in (*SUMS, fa.bias_grad):
+        named = {"axis": -1} if op is fa.bias_grad else {"axis": 0}
+        term = np.asarray if op is fa.bias_grad else term_of(op)
+        expected = term(tall.astype(np.float64)).sum(0).astype(dtype)
+        np.testing.assert_array_equal(device.run(op, tall, **named), expected)
 
 
 def test_cancellation():

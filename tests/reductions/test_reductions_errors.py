@@ -25,7 +25,7 @@ ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] 
         (f32(2, 3), 2), {}, ValueError, "axis must be from -2 to 1 for an array with 2 axes, got 2",
     ),
     "axis too small": ((f32(2, 3), -3), {}, ValueError, "axis must be from -2 to 1.*got -3"),
-    "axis of a scalar": ((f32(), 0), {}, ValueError, r"axis must be None or \(\).*got 0"),
+    "axis of a scalar": ((f32(), 1), {}, ValueError, r"axis must be 0, -1, None or \(\).*got 1"),
     "axis repeated": (
         (f32(2, 3), (0, -2)), {}, ValueError, r"axis must name each axis once, got \(0, -2\)",
     ),

@@ -49,7 +49,8 @@ class Native:
         framework = frameworks.framework_of(array)
         assert framework is not None
         self.framework = framework
-        self.place = Place(framework.device(array), 0)
+        on = framework.device(array)
+        self.place = Place(on, framework.stream(on, array))
         self.module: Any = devices.native("test", self.place.device)
         self.held: list[Any] = []
 

@@ -318,6 +318,10 @@ def each_error() -> Iterator[Any]:
     weights, where = "weights must have shape", "where must broadcast to x's shape"
     yield x, {"weights": np.ones(4)}, ValueError, rf"{weights} \(2, 3\), or 1 along axes of it, got"
     yield x, {"weights": np.ones(3), "axis": 0}, ValueError, r"or along axis 0 \(2,\), got \(3,\)"
+    two, three = np.ones((3, 2)), np.ones((2, 3, 4))
+    in_order = r"or along axes \(0, 1\), in this order, \(2, 3\), got \(3, 2\)"
+    yield three, {"weights": two, "axis": (0, 1)}, ValueError, in_order
+    yield three, {"weights": two.T}, ValueError, r"or the lengths along the axes that axis= names"
     yield x, {"weights": np.ones((3, 2)), "axis": (1, 0)}, ValueError, weights
     yield x, {"weights": ones}, ValueError, weights
     yield x, {"weights": 2.0}, TypeError, "weights must be an array, got 2.0"

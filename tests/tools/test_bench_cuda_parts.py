@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -64,6 +65,39 @@ def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     cuda.bench(SOME, told, parts, device=StandIn())
     assert f"{left[0]} rows are there, 0 to be measured" in capsys.readouterr().out
+
+
+def test_the_most_telling_rows_come_first():
+    """The same cases: the largest of each table of two types, norms before all; then the others."""
+    tables = list(cuda._cases(list(fa.ops.values()), options(sizes=None)))
+    ordered = cuda.telling_first(tables)
+    cases = [case for part in ordered for case in part]
+    assert sorted(case.name for case in cases) == sorted(c.name for part in tables for c in part)
+    of_two = [part for part in tables if part[0].dtype in ("float32", "bfloat16")]
+    first = ordered[: len(of_two)]
+    assert {max(part, key=lambda case: case.moved).name for part in of_two} == {
+        case.name for (case,) in first
+    }
+    families = list(dict.fromkeys(case.op.family for (case,) in first))
+    assert families[:3] == ["norms", "softmax", "activations"]
+    assert {part[0].dtype for part in ordered[-len(of_two) :]} == {"float16", "float64"}
+    assert {direction for case in cases[:40] for direction in [case.direction]} == {
+        "forward",
+        "backward",
+    }
+
+
+@pytest.mark.usefixtures("quick", "clock")
+def test_what_was_not_reached_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(StandIn, "free", lambda self: 2**30)
+    file = tmp_path / "gpu.json"
+    told = options(**FEW, stop_after=7, telling_first=True)
+    done = cuda.bench(SOME, told, file, device=StandIn())
+    assert names(file)[-1][0] == "rms_norm"  # measured first, and the last in the table
+    everything = {case.name for part in cuda._cases(SOME, told) for case in part}
+    assert {row.name for row in done.rows} | {*done.unreached} == everything
+    assert len(done.unreached) == done.left > 0
+    assert read(file, SOME).unreached == done.unreached
 
 
 @pytest.mark.usefixtures("quick")
@@ -273,7 +307,71 @@ def test_gpu_check_keeps_the_quick_one_apart(tmp_path):
 
 
 @needs_the_script
-@pytest.mark.parametrize("words", [["bench", "--only"], ["banch"]])
+def test_gpu_check_of_a_quarter_of_an_hour(tmp_path):
+    """Within its seconds: what is not timed side by side, and then the benchmark."""
+    words = ("checks", "bench", "--seconds", "400", "--jobs", "5")
+    done, called = check(tmp_path, *words, status=3, GPU_CHECK_TELLING="1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    checks, bench = called.splitlines()
+    assert checks.startswith("tools/gpu_steps.py checks --json ")
+    assert checks.endswith("--jobs 5")
+    stop = {text: int(text.split("--stop-after ")[1].split()[0]) for text in (checks, bench)}
+    assert 100 < stop[checks] <= 130  # two fifths, less what is kept back
+    assert 200 < stop[bench] <= 320
+    assert "--telling-first --seconds 0.05 --peers torch,liger" in bench
+    assert list((tmp_path / "out").glob("*_left.md"))
+
+
+@needs_the_script
+def test_gpu_check_without_time_begins_nothing(tmp_path):
+    done, called = check(tmp_path, "checks", "--seconds", "1", GPU_CHECK_TELLING="1")
+    assert done.returncode in (0, 3)
+    assert "checks: not begun: no time was left" in done.stdout
+    assert called == ""
+
+
+STUBS = {
+    "fastact/__init__.py": "",
+    "fastact/__main__.py": "print('the fastact of a wheel')",
+    "fastact/interop/__init__.py": "",
+    "fastact/interop/devices.py": "def cuda_why():\n    return ''",
+    "torch/__init__.py": "class cuda:\n    is_available = bool(1).__bool__",
+}
+
+
+@needs_the_script
+@pytest.mark.parametrize("tag", ["py3-none-any", "cp27-cp27m-linux_x86_64"])
+def test_gpu_check_takes_a_wheel(tmp_path, tag):
+    """It compiles nothing, asks no network, and refuses the wheel of another python."""
+    wheel = tmp_path / f"fastact-1.0-{tag}.whl"
+    info = "fastact-1.0.dist-info"
+    meta = {
+        "METADATA": "Metadata-Version: 2.1\nName: fastact\nVersion: 1.0\n",
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, text in STUBS.items() | {(f"{info}/{n}", text) for n, text in meta.items()}:
+            packed.writestr(name, text)
+    done = subprocess.run(
+        ["bash", CHECK, "build", "--wheel", wheel, "--out", tmp_path / "out", "--work", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    fits = tag.startswith("py3")
+    assert done.returncode == (0 if fits else 1), done.stdout + done.stderr
+    said = "the fastact of a wheel" if fits else "is not a supported wheel on this platform"
+    assert said in done.stdout
+    assert f"build: {'passed' if fits else 'FAILED'}" in done.stdout
+
+
+@needs_the_script
+@pytest.mark.parametrize(
+    "words",
+    [["bench", "--only"], ["banch"], ["--wheel", "no.whl"], ["--jobs", "0"], ["--seconds", "x"]],
+)
 def test_gpu_check_of_bad_words(words):
     done = subprocess.run(["bash", str(CHECK), *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

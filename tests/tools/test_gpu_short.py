@@ -37,6 +37,35 @@ def test_a_right_op_passes(monkeypatch, capsys, name):
 
 
 @needs_emulation
+def test_a_scalar_of_numpy_is_an_array_of_the_device():
+    """As the gradient of a loss, where the op's own sample has one."""
+    known = {device.name: device for device in gpu_short.devices.DEVICES}
+    check = gpu_short.Checker(known[DEVICE])
+    logits = gpu_short.values((3, 4), np.dtype(np.float16))
+    target = np.array([0, 2, 1])
+    _, saved = fa.cross_entropy.forward(logits, target)
+    backward = gpu_short.partial(fa.cross_entropy.backward, np.float16(0.5), *saved)
+    check.parts("cross_entropy.backward", backward)
+    assert (check.calls, check.wrong) == (1, [])
+
+
+@needs_emulation
+def test_some_dtypes_and_no_unknown_words(monkeypatch, capsys):
+    words = ["gpu_short.py", "--device", DEVICE, "--dtypes"]
+    monkeypatch.setattr(sys, "argv", [*words, "bfloat16", "relu"])
+    assert gpu_short.main() == 0
+    of_one = capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*words, "bfloat16,float32", "relu"])
+    assert gpu_short.main() == 0
+    assert capsys.readouterr().out != of_one
+    for wrong in (["int8"], ["float32", "rely"]):
+        monkeypatch.setattr(sys, "argv", [*words, *wrong])
+        with pytest.raises(SystemExit):
+            gpu_short.main()
+        assert f"no {'op rely' if 'rely' in wrong else 'dtype int8'}" in capsys.readouterr().err
+
+
+@needs_emulation
 def test_a_wrong_op_is_told():
     known = {device.name: device for device in gpu_short.devices.DEVICES}
     check = gpu_short.Checker(known[DEVICE])

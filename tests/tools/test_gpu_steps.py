@@ -74,6 +74,59 @@ def test_a_step_over_time_is_left_to_the_next_run_and_fails_there(tmp_path):
     assert run(tmp_path, [GOOD, SLOW, NONE])[0] == 1
 
 
+def test_steps_side_by_side(tmp_path, capsys):
+    """Each waits for all of the others: together they end, one after another they would not."""
+    meet = """
+import pathlib, sys, time
+here = pathlib.Path({here!r})
+(here / "{name}").touch()
+while len(list(here.glob("step*"))) < 3:
+    time.sleep(0.01)
+print("met", __import__("os").environ["OMP_NUM_THREADS"])
+"""
+    names = ("step1", "step2", "step3")
+    steps = [step(name, meet.format(here=str(tmp_path), name=name)) for name in names]
+    file = tmp_path / "gpu_checks.json"
+    assert gpu_steps.go_on([*steps, GOOD], file, None, FACTS, 60.0, jobs=3) == 0
+    found = json.loads(file.read_text())
+    assert {one["name"] for one in found["steps"]} == {*names, "good"}
+    assert found["left"] == []
+    assert "-- step2 said:\nmet" in capsys.readouterr().out
+
+
+def test_who_has_not_had_all_of_the_time_is_left(tmp_path):
+    """And stands in the list of what was not reached, with who was not begun."""
+    slow = [step(f"slow {n}", "import time; time.sleep(60)") for n in range(3)]
+    file = tmp_path / "gpu_checks.json"
+    steps = [slow[0], GOOD, slow[1], slow[2]]
+    assert gpu_steps.go_on(steps, file, None, FACTS, 2.0, jobs=2) == gpu_steps.LEFT
+    found = json.loads(file.read_text())
+    assert {one["name"]: one["verdict"] for one in found["steps"]} == {
+        "good": "passed",
+        "slow 0": "FAILED (time)",
+    }
+    assert found["left"] == ["test, slow 1", "test, slow 2"]
+
+
+def test_a_program_that_is_not_there_fails(tmp_path):
+    lacking = gpu_steps.Step("sanitize", "memcheck", ("no-such-program-here",))
+    status, found = run(tmp_path, [lacking, GOOD])
+    assert status == 1
+    assert found[0][:2] == ("memcheck", "FAILED (not begun)")
+    assert found[1][:2] == ("good", "passed")
+
+
+def test_the_list_of_what_was_not_reached(tmp_path):
+    left = import_module("gpu_left")
+    checks, bench = tmp_path / "checks.json", tmp_path / "bench.json"
+    assert left.page(left.names(checks, "left"), None).count("Not begun: all of them.") == 2
+    checks.write_text('{"left": ["test, a file"]}')
+    bench.write_text('{"unreached": []}')
+    page = left.page(left.names(checks, "left"), left.names(bench, "unreached"))
+    assert "## Steps\n\n- test, a file\n" in page
+    assert "## Rows of the benchmark\n\nNone: all were reached.\n" in page
+
+
 def test_another_commit_begins_anew(tmp_path):
     run(tmp_path, [BAD])
     status, found = run(tmp_path, [GOOD], facts={**FACTS, "commit": "another"})
@@ -90,13 +143,40 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 @pytest.mark.parametrize("quick", [False, True])
 def test_the_parts(quick):
     """Each has every op, tool and file that reaches a GPU, each once."""
-    names = {part: [s.name for s in steps(quick)] for part, steps in gpu_steps.PARTS.items()}
+    names = {part: [s.name for s in steps(quick, ())] for part, steps in gpu_steps.PARTS.items()}
     for found in names.values():
         assert len(set(found)) == len(found)
     activations = [op.name for op in fa.ops.values() if op.family == "activations"]
     assert names["bits"] == activations
     families = {op.family for op in fa.ops.values()}
-    assert len(names["sanitize"]) == (2 if quick else 4) * len(families)
+    some = -(-len(activations) // gpu_steps.OPS_OF_STEP) * len(gpu_steps.DTYPES)
+    if quick:
+        assert len(names["sanitize"]) == 2 * len(families)
+    else:  # where a tool is slow, activations go by some ops and a dtype
+        assert len(names["sanitize"]) == 4 * len(families) + 2 * (some - 1)
     of_tests = names["test"]
     assert "tests/devices/test_devices.py" in of_tests
     assert ("tests/norms/test_norms_devices.py" in of_tests) is not quick
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_sanitizers_see_every_op_in_every_dtype(quick):
+    """Under each tool, however it is cut into steps."""
+    seen = {}
+    for one in gpu_steps.sanitizers(quick, ()):
+        words = list(one.command[one.command.index("tools/gpu_short.py") + 1 :])
+        dtypes = gpu_steps.DTYPES
+        if words[0] == "--dtypes":
+            dtypes, words = words[1].split(","), words[2:]
+        calls = [(name, dtype) for name in words for dtype in dtypes]
+        seen.setdefault(one.name.split(",")[0], []).extend(calls)
+    every = sorted((name, dtype) for name in fa.ops for dtype in gpu_steps.DTYPES)
+    assert set(seen) == {"alone", *gpu_steps.SANITIZERS[: 1 if quick else 3]}
+    assert all(sorted(found) == every for found in seen.values())
+
+
+def test_only_some():
+    steps = {part: make(False, ["relu", "gates"]) for part, make in gpu_steps.PARTS.items()}
+    assert [one.name for one in steps["bits"]] == ["relu"]
+    assert {one.name.split(", ")[1] for one in steps["sanitize"]} == {"activations", "gates"}
+    assert {one.name.split("/")[1] for one in steps["test"]} == {"activations", "gates"}

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import fastact as fa
+from fastact.bench import cuda_report
+from fastact.bench.cuda_rows import read
 
 ROOT = Path(__file__).parents[2]
 ACCURACY = ROOT / "docs/results/accuracy.md"
@@ -28,3 +30,30 @@ def test_bounds_on_the_page_of_accuracy():
             if float(bound) != getattr(fa.ops[name].bounds, stated[direction])
         ]
         assert not wrong
+
+
+GPU = sorted((ROOT / "docs/results/gpu").glob("*.json"))
+
+
+@pytest.mark.skipif(not GPU, reason="the results are not here")
+@pytest.mark.parametrize("file", GPU, ids=lambda file: file.stem)
+def test_the_pages_of_gpus_show_what_was_measured(file):
+    """All rows, and no others; the pictures that a page names are there."""
+    results = read(file, list(fa.ops.values()))
+    page = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == cuda_report.markdown(results)
+    for fact in ("gpu", "driver", "commit"):
+        assert results.facts[fact] in page
+    assert all((file.parent / name).exists() for name in re.findall(r"\((\w+\.\w+)\)", page))
+
+
+@pytest.mark.skipif(not GPU, reason="the results are not here")
+def test_what_promises_say_of_a_gpu_was_measured():
+    results = read(ROOT / "docs/results/gpu/h200.json", list(fa.ops.values()))
+    promises = " ".join((ROOT / "docs/promises.md").read_text(encoding="utf-8").split())
+    near, *_ = cuda_report.glance(results.rows).split()
+    said = f"{near} of the {len(results.rows)} rows reach 85 % of the device's own copy"
+    assert said in promises
+    assert "the median is 51 %" in promises
+    assert "the median is 51 %" in cuda_report.glance(results.rows)
+    assert not any(row.graph for row in results.rows)

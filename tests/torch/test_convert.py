@@ -143,6 +143,177 @@ def test_hooks_are_kept_and_see_what_they_saw():
     torch.testing.assert_close(seen, before)
 
 
+def scaled(module: nn.Module, *args: Any) -> Any:
+    """What a hook before or behind a module makes of what goes in or comes out."""
+    return tuple(3 * t for t in args[-1]) if isinstance(args[-1], tuple) else 3 * args[-1]
+
+
+def renamed(module: nn.Module, state: Any, prefix: str, *others: Any) -> None:
+    state[f"{prefix}note"] = torch.ones(1)
+
+
+def forgotten(module: nn.Module, state: Any, prefix: str, *others: Any) -> None:
+    del state[f"{prefix}note"]
+
+
+def before_state(module: nn.Module, prefix: str, keep_vars: bool) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 1
+
+
+def after_load(module: nn.Module, keys: Any) -> None:
+    keys.missing_keys.append("a key of the hook's own")
+
+
+# How each kind of hook is put on a module, and whether it sees or changes what lies behind it.
+HOOKS: dict[str, tuple[Any, bool]] = {
+    "forward_pre": (lambda m: m.register_forward_pre_hook(scaled), False),
+    "forward_pre with kwargs": (
+        lambda m: m.register_forward_pre_hook(
+            lambda module, args, kwargs: (scaled(module, args), kwargs), with_kwargs=True
+        ),
+        False,
+    ),
+    "forward": (lambda m: m.register_forward_hook(scaled), True),
+    "forward always": (lambda m: m.register_forward_hook(scaled, always_call=True), True),
+    "full_backward_pre": (lambda m: m.register_full_backward_pre_hook(scaled), True),
+    "full_backward": (
+        lambda m: m.register_full_backward_hook(lambda module, dx, dy: scaled(module, dx)),
+        True,
+    ),
+    "backward of old": (lambda m: m.register_backward_hook(lambda module, dx, dy: None), True),
+    "state_dict": (lambda m: m.register_state_dict_post_hook(renamed), False),
+    "state_dict_pre": (lambda m: m.register_state_dict_pre_hook(before_state), False),
+    "load_state_dict_pre": (
+        lambda m: (
+            m.register_state_dict_post_hook(renamed),
+            m.register_load_state_dict_pre_hook(forgotten),
+        ),
+        False,
+    ),
+    "load_state_dict_post": (lambda m: m.register_load_state_dict_post_hook(after_load), False),
+    "parametrization": (
+        lambda m: nn.utils.parametrize.register_parametrization(m, "weight", nn.Tanh()),
+        False,
+    ),
+    "weight_norm": (parametrizations.weight_norm, False),
+    "spectral_norm": (parametrizations.spectral_norm, False),
+    "weight_norm of old": (nn.utils.weight_norm, False),
+    "spectral_norm of old": (nn.utils.spectral_norm, False),
+    "of a parameter": (lambda m: m.weight.register_hook(lambda d: 3 * d), False),
+}
+
+# Of a layer, of the activation behind it, of a norm, and of the whole model.
+PLACES = ("0", "1", "2", "")
+OF_A_WEIGHT = ("parametrization", "of a parameter")
+HOOKED = [
+    (kind, at)
+    for kind in HOOKS
+    for at in PLACES
+    if at in ("0", "2") or kind not in OF_A_WEIGHT
+    if at == "0" or "norm" not in kind  # which is one of a matrix
+]
+
+
+def everything(model: nn.Module) -> list[Any]:
+    """A step, and an exchange of states: results, gradients, keys, and what was missing."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    y = model(x)
+    y.square().sum().backward()
+    state = model.state_dict()
+    keys = model.load_state_dict(state, strict=False)
+    found = [*y, x.grad, *(p.grad for p in model.parameters()), *state.values()]
+    return [found, list(state), *keys]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.* is deprecated")
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("kind", "at"), HOOKED)
+def test_beside_every_kind_of_hook(kind, at, training):
+    """Hooks see and change what they did, and an activation that has any stays where it is."""
+    put, looks_behind = HOOKS[kind]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Mish(), nn.LayerNorm(4), nn.ReLU()).double()
+    ours = copy.deepcopy(model)
+    for each in (model, ours):
+        torch.manual_seed(0)  # spectral_norm begins at random
+        put(each.get_submodule(at))
+        each.train(training)
+    report = fnn.convert(ours)
+    is_parametrized = nn.utils.parametrize.is_parametrized
+    for name, following in (("0", "1"), ("2", "3")):
+        is_hooked = at == following or (at == name and looks_behind)
+        is_own = is_parametrized(ours.get_submodule(name))
+        assert (name in report.fused) is not (is_hooked or is_own)
+        assert (following in report.left) is is_hooked
+    assert {m.training for m in ours.modules()} == {training}
+    assert set(ours.state_dict()) == set(model.state_dict())
+    (found, *keys), (exact, *theirs) = everything(ours), everything(model)
+    assert keys == theirs
+    torch.testing.assert_close(found, exact)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_modules_stay_in_their_mode(training):
+    """Each in its own: that of a norm is often another than the model's."""
+    model = network().train(training)
+    model[1].train(not training)
+    model[2].train(not training)
+    modes = [m.training for m in model.modules()]
+    report = fnn.convert(model)
+    assert report.fused
+    assert [m.training for m in model.modules()] == modes
+    model.train(not training)
+    assert all(m.training is not training for m in model.modules())
+
+
+def test_a_forward_of_its_own_is_left():
+    """Of one module, as tools put it there that move or count what goes through."""
+    x = torch.randn(3, 4)
+    for place in range(5):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4), nn.Mish(), fnn.Sigmoid())
+        own = model[place]
+        own.forward = lambda y, of=own.forward: 2 * of(y)
+        before = model(x)
+        report = fnn.convert(model)
+        assert "forward" in vars(model[place])
+        assert str(place) not in (*report.converted, *report.fused)
+        torch.testing.assert_close(model(x), before)
+        assert fnn.convert(model).fused == {}
+    whole = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    whole.forward = lambda x, of=whole: of[0](x)
+    assert fnn.convert(whole).fused == {}
+
+
+def test_an_activation_with_more_than_its_options_is_left():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model[1].register_buffer("seen", torch.zeros(()))
+    report = fnn.convert(model)
+    assert report.left == {"1": "it has more than its options"}
+    assert "1.seen" in model.state_dict()
+
+
+def test_lazy_modules_are_left_until_their_first_call():
+    model = nn.Sequential(
+        nn.LazyConv1d(4, 1), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(3), nn.Mish()
+    )
+    report = fnn.convert(model)
+    assert report.converted == {"2": "ReLU", "4": "Mish"}
+    assert report.fused == {}
+    assert report.left == {
+        "1": "LazyBatchNorm1d is lazy: convert it after its first call",
+        "2": "1 before it is lazy: convert after its first call",
+        "4": "3 before it is lazy: convert after its first call",
+    }
+    x = torch.randn(2, 3, 5)
+    exact = model(x)
+    assert list(fnn.convert(model).fused) == ["1", "3"]
+    torch.testing.assert_close(model(x), exact)
+
+
 class Squared(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) ** 2
@@ -164,6 +335,7 @@ def test_what_is_not_torchs_own_is_left():
             "projected": nn.LSTM(3, 4, proj_size=2),
             "lstm": nn.LSTM(3, 4),
             "early": nn.Softplus(threshold=3),
+            "scalar": nn.LayerNorm(()),
             "prelu": nn.PReLU(),
         }
     )
@@ -176,6 +348,7 @@ def test_what_is_not_torchs_own_is_left():
         "projected": "LSTM: proj_size must be 0, got 2",
         "lstm": f"LSTM: {fnn.LSTM.unasked_for}",
         "early": "Softplus: threshold must be 20.0, got 3",
+        "scalar": "LayerNorm: normalized_shape must have at least one axis, got ()",
     }
     assert type(model["own"]) is Own
 

@@ -4,10 +4,12 @@ import copy
 import gc
 import pickle
 import weakref
+from inspect import signature
 from typing import Any
 
 import pytest
 import torch
+from processes import run_python
 from torch_modules import CASES, DTYPES, Case
 
 import fastact.torch.nn as fnn
@@ -87,6 +89,58 @@ def test_computes_as_torch(case, training, dtype):
             assert_close(mine, exact, dtype)
 
 
+# Of a call with a length of 0 or 1: a part of either's message, and why one of the two computes.
+DEVIATIONS = {
+    "select(): index 0 out of range": "torch looks for statistics of an example that is not there",
+    "must have shape (0,), got": "parameters fit the channels, of an empty batch too",
+    "must have a class along axis": "there is nothing to choose from",
+}
+
+
+def outcome(case: Case, module: torch.nn.Module, dtype: torch.dtype) -> Any:
+    """All that a call and its backward leave, or the error."""
+    tensors = case.inputs(dtype)
+    wanted = [t.requires_grad_() for t in tensors if t.is_floating_point()]
+    try:
+        results = case.call(module, [tensors[0] * 1, *tensors[1:]])
+        if case.torch_class is torch.nn.CrossEntropyLoss:
+            wanted = wanted[:1]
+        found = [*results, *gradients(results, [*wanted, *module.parameters()])]
+    except (RuntimeError, ValueError, IndexError) as error:
+        return error
+    return [*found, *module.buffers()]
+
+
+@pytest.mark.filterwarnings("ignore:input's size at dim=1 does not match num_features")
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize("training", [True, False])
+@by_case
+def test_of_nothing_and_of_one_value_as_torch(case, training, length):
+    """What torch computes is computed, what it refuses is refused; backward as forward.
+
+    Where torch has NaN of nothing, a sum of nothing is 0 and a running statistic what it was.
+    """
+    bound = TOLERANCE[torch.float32]
+    for changed in case.with_sizes(length):
+        theirs, ours = pair(case, torch.float32)
+        exact = outcome(changed, theirs.train(training), torch.float64)
+        found = outcome(changed, ours.train(training), torch.float32)
+        messages = f"{exact}|{found}"
+        if isinstance(exact, Exception) is not isinstance(found, Exception):
+            assert any(part in messages for part in DEVIATIONS), messages
+        elif isinstance(exact, Exception):
+            is_torchs = str(found) == str(exact)  # of a layer without an activation
+            assert isinstance(found, ValueError) or is_torchs, messages
+        else:
+            for mine, one in zip(found, exact, strict=True):
+                is_known = ~one.isnan()
+                assert mine.shape == one.shape
+                # Values are about 1; what should be 0 may have their rounding error.
+                torch.testing.assert_close(
+                    mine[is_known].double(), one[is_known].double(), rtol=bound, atol=bound
+                )
+
+
 @by_case
 def test_without_gradients_the_same_bits(case):
     _, ours = pair(case, torch.float32)
@@ -117,6 +171,17 @@ def test_is_torchs_but_for_forward(case):
         inputs = case.inputs(torch.float32)
         results = zip(case.call(ours.eval(), inputs), case.call(again.eval(), inputs), strict=True)
         assert all(torch.equal(a, b) for a, b in results)
+
+
+def test_modules_are_loaded_when_asked_for():
+    code = """
+import sys, fastact.torch
+assert "fastact.torch.nn" not in sys.modules
+assert fastact.torch.nn.Mish.__module__.startswith("fastact.torch.nn")
+assert not hasattr(fastact.torch, "optim")
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_module_has_a_case():
@@ -184,6 +249,9 @@ def test_what_is_refused_by_the_constructor():
         fnn.Softplus(threshold=1)
     with pytest.raises(ValueError, match=r"fastact.torch.nn.LSTM: proj_size must be 0, got 2"):
         fnn.LSTM(3, 4, proj_size=2)
+    for cls in (fnn.LayerNorm, fnn.RMSNorm):
+        with pytest.raises(ValueError, match=rf"nn.{cls.__name__}: normalized_shape must have at"):
+            cls(())
 
 
 @pytest.mark.parametrize(
@@ -193,7 +261,9 @@ def test_what_is_refused_by_the_constructor():
         (lambda: fnn.RMSNorm(3, elementwise_affine=False), (3, 4), r"RMSNorm: input must end"),
         (lambda: fnn.InstanceNorm1d(3), (2, 3, 1), "InstanceNorm1d: input must have more than one"),
         (lambda: fnn.BatchNorm1d(3), (1, 3), "more than one value a channel in training"),
+        (lambda: fnn.GroupNorm(2, 2), (1, 2), "GroupNorm: input must have more than one value"),
         (lambda: fnn.BatchNorm2d(3), (2, 3), "expected 4D input"),
+        (lambda: fnn.Softmax2d(), (2, 3), "Softmax2d: input must have three axes or four, got"),
         (lambda: fnn.LSTMCell(3, 4), (2, 4), r"LSTMCell: input must have shape \(3,\) or"),
         (lambda: fnn.GRU(3, 4), (2, 2, 4), "GRU: input must have 3 features"),
         (lambda: fnn.GRU(3, 4), (2, 2, 2, 3), "GRU: input must have two axes or three"),
@@ -203,6 +273,17 @@ def test_what_is_refused_by_the_constructor():
 def test_shapes_that_do_not_fit(module, shape, message):
     with pytest.raises(ValueError, match=message):
         module()(torch.zeros(shape))
+
+
+def test_numbers_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"BatchNorm1d: eps must be positive in training, got 0"):
+        fnn.BatchNorm1d(3, eps=0)(torch.zeros(2, 3))
+    assert fnn.BatchNorm1d(3, eps=0).eval()(torch.zeros(2, 3)).shape == (2, 3)
+    with pytest.raises(ValueError, match="CrossEntropyLoss: ignore_index must be negative for a"):
+        fnn.CrossEntropyLoss(ignore_index=1)(torch.zeros(2, 3), torch.ones(2, 3))
+    for cls in (fnn.LSTM, fnn.GRU):
+        with pytest.raises(TypeError, match=rf"nn.{cls.__name__}: input must have the parameters'"):
+            cls(3, 4)(torch.zeros(5, 2, 3, dtype=torch.float64))
 
 
 def test_states_that_do_not_fit():
@@ -219,10 +300,33 @@ def test_rms_norm_by_default_has_the_eps_of_torch(dtype):
     torch.testing.assert_close(ours, theirs)
 
 
-def test_softmax_without_an_axis_is_torchs():
+@pytest.mark.parametrize("cls", [fnn.Softmax, fnn.Softmin], ids=lambda cls: cls.__name__)
+def test_softmax_without_an_axis_is_torchs(cls):
     with pytest.warns(UserWarning, match="Implicit dimension"):
-        y = fnn.Softmax()(torch.zeros(2, 3))
+        y = cls()(torch.zeros(2, 3))
     torch.testing.assert_close(y, torch.full((2, 3), 1 / 3))
+
+
+OF_AN_AXIS = sorted(
+    {case.torch_class for case in CASES if "dim" in signature(case.torch_class).parameters}
+    - {torch.nn.GLU},  # halves of an axis
+    key=lambda cls: cls.__name__,
+)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("torch_class", OF_AN_AXIS, ids=lambda cls: cls.__name__)
+def test_of_an_axis_of_a_number(torch_class, dim):
+    """An array without axes has one of length 1 where torch's has."""
+    found = []
+    for cls in (REPLACEMENTS[torch_class], torch_class):
+        x = torch.tensor(3.0, requires_grad=True)
+        y = cls(dim)(x)
+        (dx,) = torch.autograd.grad(y, x)
+        found.append((y, dx))
+    assert found[0] == found[1]
+    with pytest.raises(IndexError, match="axis"):
+        REPLACEMENTS[torch_class](3 * dim + 1)(x.detach())  # one further
 
 
 def test_a_target_with_a_gradient_has_one():

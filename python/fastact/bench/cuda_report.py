@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 from ..terminal import markdown_table, paragraph, say, styled, table
@@ -105,6 +106,26 @@ def _facts(facts: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, parts)) + "."
 
 
+_NEAR = 85  # % of a copy: what reaches it is bound by memory
+_AHEAD = 0.95  # of our time: less is noise
+
+
+def glance(rows: Sequence[Row]) -> str:
+    """How many rows are near their copy, and in how many a peer is ahead."""
+    shares = [100 * row.ratios[COPY] for row in rows]
+    near = sum(share >= _NEAR for share in shares)
+    parts = [
+        f"{near} of {len(rows)} rows reach {_NEAR} % of their copy; the median is "
+        f"{median(shares):.0f} %."
+    ]
+    for peer in GPU_PEERS:
+        of = [row for row in rows if peer in row.ratios]
+        if of:
+            ahead = sum(row.ratios[peer] < _AHEAD for row in of)
+            parts.append(f"{peer} is ahead by more than 5 % in {ahead} of {len(of)}.")
+    return " ".join(parts)
+
+
 def _tables(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows of each op, direction and dtype."""
     return [list(part) for _, part in groupby(rows, lambda r: (r.op, r.direction, r.dtype))]
@@ -151,6 +172,8 @@ def markdown(results: Results) -> str:
     parts = [
         f"# Speed on {facts['gpu']}",
         f"Measured by `python -m fastact bench --device cuda`.\n\n{_facts(facts)}",
+        *([note] if (note := facts.get("note")) else []),
+        *([glance(results.rows)] if results.rows else []),
         *_absent(results),
     ]
     if results.left:

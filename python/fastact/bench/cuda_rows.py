@@ -90,7 +90,7 @@ class Results:
     facts : of the machine.
     failures : cases that failed, and why.
     absent : peers that were asked for and are not installed, and why.
-    left : how many rows the last run had no time for.
+    left : how many rows the last run had no time for. unreached : their names.
     """
 
     facts: Mapping[str, Any]
@@ -99,6 +99,7 @@ class Results:
     failures: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     left: int = 0
+    unreached: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
@@ -126,6 +127,7 @@ class Results:
             "failures": json.dumps(self.failures, indent=2),
             "absent": json.dumps(self.absent),
             "left": json.dumps(self.left),
+            "unreached": json.dumps(self.unreached, indent=0),
         }
         text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
         write_whole(json_file, f"{{\n{text}\n}}\n")
@@ -156,6 +158,7 @@ def read(json_file: Path, chosen: Sequence[Any]) -> Results:
             {name: why for name, why in found["failures"].items() if name.split()[0] in names},
             found["absent"],
             found["left"],
+            found.get("unreached", []),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(f"{json_file} was not written by bench --device cuda --json") from None

@@ -17,6 +17,7 @@ from .frameworks import (
     Framework,
     Place,
     framework_of,
+    in_native_order,
     mark_written,
     repeated,
     see,
@@ -40,7 +41,8 @@ class Call:
     that is NumPy's may have them, too.
     of_forward : names of what forward has returned, among which a number of NumPy's is an array
     without axes, of a dtype of its own.
-    integers : the dtype in which a first array of integers is computed; None: as np.tanh has it.
+    integers : the dtype in which a first array of integers is computed; None: as np.tanh or
+    torch.tanh has it.
 
     A `with` block makes the framework work, and allocate, on the stream that the caller gave.
 
@@ -84,7 +86,7 @@ class Call:
         self.given = stream is not None
         if self.given and self._draft is not None:
             self._draft.refuse()
-        self.place = Place(device, self._stream(device, stream))
+        self.place = Place(device, self._stream(device, stream, values[leader]))
         for name, value in values.items():
             is_array = name in of_forward and isinstance(value, np.generic)
             self._take(name, np.asarray(value) if is_array else value, leader, given=value)
@@ -116,14 +118,15 @@ class Call:
         if self._has_run:
             for array in self._targets:
                 mark_written(array)
+            self.framework.has_run((*self.arrays.values(), *self._targets), self.place)
 
-    def _stream(self, device: tuple[int, int], given: Any) -> int | None:
+    def _stream(self, device: tuple[int, int], given: Any, leader: Any) -> int | None:
         if device[0] == devices.CPU:
             if given is not None:
                 raise ValueError(f"{self.where}: stream must be None for arrays on the CPU")
             return None
         if given is None:
-            return self.framework.stream(device)
+            return self.framework.stream(device, leader)
         stream = streams.pointer(self.where, given)
         of = cast(Device, self.native).device_of_stream(stream) if stream > 2 else device[1]
         if of != device[1]:
@@ -152,8 +155,12 @@ class Call:
             value = to_numpy(self.where, name, value, dtype, also)
         elif self.framework is NUMPY and name == leader:
             value = to_numpy(self.where, name, value, also=also, integers=self._integers)
+        elif name == leader:
+            value = foreign.promoted(value, self._integers)
         elif self.framework is NUMPY and also:
             value = whole_numbers(value, also)
+        if self.framework is NUMPY:
+            value = in_native_order(value)
         self.arrays[name] = value
         self.views[name] = see(self.where, name, value, self.framework, self.place, also)
         self._state(self.views[name], given, value)
@@ -230,13 +237,19 @@ class Call:
         return view, None
 
     def is_own(self, name: str, array: Any, like: str) -> None:
-        """What is to be written is an array of the framework: of another only a copy would be."""
+        """What is to be written is an array of the framework, in the order of bytes that kernels
+        write: of another only a copy would be."""
         given = framework_of(array)
         if given is not self.framework:
             came = type(array).__name__ if given is None else given.name
             raise TypeError(
                 f"{self.where}: {name} must be an array of {self.framework.name}, as {like} is, "
                 f"got {came}"
+            )
+        if given is NUMPY and not array.dtype.isnative:
+            raise TypeError(
+                f"{self.where}: {name}, which is written, must be in native byte order, got dtype "
+                f"{array.dtype.str!r}"
             )
 
     def writes(self, name: str, view: View, array: Any) -> None:

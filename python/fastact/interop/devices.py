@@ -39,9 +39,23 @@ def native(where: str, device: tuple[int, int]) -> Native:
     if reason:
         raise CudaUnavailableError(
             f"{where}: got an array on {device_name(device)}, but {reason}; or move the array to "
-            f"the CPU (torch: x.cpu(), cupy: x.get())"
+            f"the CPU (torch: x.cpu(), cupy: x.get(), numba: x.copy_to_host())"
         )
     return cast(Native, module)
+
+
+def of_memory(address: int) -> tuple[int, int] | None:
+    """DLPack's pair of the device on which memory is; None for memory of no device.
+
+    Of no memory the current device. Where no GPU can be used nobody can tell: then it is the first
+    one, for which `native` says why.
+    """
+    missing = bool(cuda_why())
+    if not missing and (ordinal := _module().device_of_memory(address)) >= 0:
+        return CUDA, ordinal
+    if _emulated is not None and (ordinal := _emulated.device_of_memory(address)) >= 0:
+        return EMULATED, ordinal
+    return (CUDA, 0) if missing else None
 
 
 _usable: set[tuple[int, int]] = set()

@@ -39,6 +39,9 @@ _PACKAGES = {
 # What says of a class that it is more than an array: it answers ufuncs, or holds tables or tasks.
 _PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
 
+#: How device arrays say where they are that have no DLPack (interface.py).
+INTERFACE = "__cuda_array_interface__"
+
 _NUMBERS = frozenset({float, int, bool})
 _TEXT = (str, bytes, bytearray)
 _ADDRESS: Any = object.__repr__
@@ -130,6 +133,11 @@ def plain(where: str, argument: str, value: Any) -> None:
         _no_meaning(where, argument, cls)
 
 
+def is_shared(cls: type) -> bool:
+    """Whether a class shows its memory to others, so that nobody has to copy it to NumPy's."""
+    return hasattr(cls, "__dlpack__") or hasattr(cls, INTERFACE)
+
+
 def is_masked(value: Any) -> bool:
     """Whether a value is an array with a mask."""
     # The name np.ma would import the module, at somebody's first call: slow, and with a lock that a
@@ -173,7 +181,7 @@ def _plain_items(where: str, argument: str, values: Any, depth: int) -> None:
                 _plain_items(where, argument, item, depth + 1)
                 continue
             plain(where, argument, item)
-            if hasattr(cls, "__dlpack__") and not isinstance(item, np.ndarray | np.generic):
+            if is_shared(cls) and not isinstance(item, np.ndarray | np.generic):
                 raise TypeError(
                     f"{where}: {argument} must be an array or a list of numbers, got a list with "
                     f"{name_of(cls)}; stack it into one array"
@@ -357,6 +365,18 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
     if tensor._is_zerotensor():
         return f"a zero tensor, which has no data; use {argument}.clone()"
     return ""
+
+
+def promoted(array: Any, dtype: Any) -> Any:
+    """A tensor of integers in the dtype in which it is computed; anything else as it is.
+
+    dtype : NumPy's; None: torch's default one, as of `torch.tanh`.
+    """
+    if not is_tensor(array) or array.dtype.is_floating_point or array.dtype.is_complex:
+        return array
+    torch = sys.modules["torch"]
+    wide = torch.get_default_dtype() if dtype is None else getattr(torch, np.dtype(dtype).name)
+    return array.to(wide)
 
 
 # --- dask -----------------------------------------------------------------------------------------

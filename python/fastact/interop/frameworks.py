@@ -2,22 +2,23 @@
 
 No framework is ever imported here. NumPy is native; a type with `__dlpack_c_exchange_api__` (torch)
 is borrowed and made through that C API; anything else with `__dlpack__` comes in by a capsule and
-goes out by `from_dlpack` of its own `__array_namespace__`. Lists, scalars and the like are NumPy's.
+goes out by `from_dlpack` of its own `__array_namespace__`; what has `__cuda_array_interface__`
+alone comes in by that (interface.py). Lists, scalars and the like are NumPy's.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
 from .._cpu import View
-from . import devices, foreign, streams, validate
+from . import devices, foreign, interface, streams, validate
 from .devices import CPU
-from .native import Native
+from .native import Device, Native
 
 # What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
 # that nobody can read.
@@ -49,8 +50,8 @@ class Framework(Protocol):
     def native(self, where: str, device: tuple[int, int]) -> Native:
         """What computes arrays of this framework on a device."""
 
-    def stream(self, device: tuple[int, int]) -> int:
-        """The stream on which the framework now works on a device that is not the CPU."""
+    def stream(self, device: tuple[int, int], array: Any) -> int:
+        """The stream on which the framework now works on an array's device, not the CPU."""
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         """See an array of this framework."""
@@ -71,6 +72,9 @@ class Framework(Protocol):
         wait: lets a stream of the framework's wait for the call's. kept: what the kernels read.
         """
 
+    def has_run(self, arrays: Iterable[Any], place: Place) -> None:
+        """Kernels that read or write these arrays are queued: the framework's work comes after."""
+
 
 class CpuFramework:
     """What frameworks on the CPU share: scratch memory is NumPy's."""
@@ -83,12 +87,15 @@ class CpuFramework:
     def device(self, array: Any) -> tuple[int, int]:
         return (CPU, 0)
 
-    def stream(self, device: tuple[int, int]) -> int:
+    def stream(self, device: tuple[int, int], array: Any) -> int:
         return streams.LEGACY
 
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
         memory = np.empty(nbytes, np.uint8)
         return View.from_numpy(memory), memory
+
+    def has_run(self, arrays: Iterable[Any], place: Place) -> None:
+        pass
 
 
 class _NumPy(CpuFramework):
@@ -96,10 +103,6 @@ class _NumPy(CpuFramework):
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         dtype = array.dtype
-        if not dtype.isnative:
-            raise TypeError(
-                f"{where}: {argument} must be in native byte order, got dtype {dtype.str!r}"
-            )
         if dtype.kind == "V" and dtype.name == "bfloat16":
             _cpu.learn_bfloat16(dtype)
         return View.from_numpy(np.asarray(array))
@@ -127,7 +130,7 @@ class _Exchange(CpuFramework):
         except _NOT_SHARED:
             return (CPU, 0)  # `view` says what is wrong with it
 
-    def stream(self, device: tuple[int, int]) -> int:
+    def stream(self, device: tuple[int, int], array: Any) -> int:
         return _cpu.exchange_stream(self.api, device) or streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
@@ -153,6 +156,13 @@ class _Exchange(CpuFramework):
         return made.to_exchange(self.api)
 
 
+class _Seen(NamedTuple):
+    """New memory of a framework's on a device, and the array that the framework has of it."""
+
+    view: View
+    array: Any
+
+
 class _DLPack(CpuFramework):
     def __init__(self, array_type: type) -> None:
         self.name = _root(array_type)
@@ -168,7 +178,7 @@ class _DLPack(CpuFramework):
         except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
             return (CPU, 0)
 
-    def stream(self, device: tuple[int, int]) -> int:
+    def stream(self, device: tuple[int, int], array: Any) -> int:
         return streams.current(self.name, device[1]) or streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
@@ -178,6 +188,8 @@ class _DLPack(CpuFramework):
                 f"arrays are immutable"
             )
         self.namespace = self.namespace or namespace(array)
+        if place.device[0] != CPU and interface.has_negative_strides(array):
+            return _by_interface(where, argument, array, place)  # CuPy's capsules can't say them
         stream = {} if place.stream is None else {"stream": place.stream}
         try:
             try:
@@ -197,12 +209,28 @@ class _DLPack(CpuFramework):
             return memory.view(), memory
         order, shape = model.order, model.shape
         same = str(like.dtype).rpartition(".")[2] == model.dtype_name
+        if not same and streams.current(self.name, place.device[1]) is None:
+            return self._of_bytes(model, like, place)
         dtype = like.dtype if same else getattr(self.namespace, model.dtype_name)
         made = self._empty(tuple(shape[axis] for axis in order), dtype, like)
         if order != tuple(range(len(order))):
             permute = getattr(self.namespace, "permute_dims", None) or self.namespace.transpose
             made = permute(made, inverse(order))
-        return self.view("fastact", "the output", made, place), made
+        view = self.view("fastact", "the output", made, place)
+        return view, _Seen(view, made)
+
+    def _of_bytes(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        """New memory for a wider dtype, which the framework may lack: JAX has float64 if told so.
+
+        `from_dlpack` then takes it as it takes any other framework's.
+        """
+        memory, made = self.scratch(model.size * model.itemsize, like, place)
+        steps = interface.steps(model.shape, model.order, model.itemsize)
+        seen = interface.described(
+            memory.address, model.shape, steps, model.dtype_name, False, memory
+        )
+        view = View.on_device(seen, place.device)
+        return view, _Seen(view, made)
 
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
         if place.device[0] == CPU:
@@ -220,10 +248,83 @@ class _DLPack(CpuFramework):
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
         if isinstance(made, _cpu.Memory):
             return self.namespace.from_dlpack(made)
-        if streams.current(self.name, made.__dlpack_device__()[1]) is not None:
-            return made  # the framework goes on on the stream that was used
-        view = self.view("fastact", "the output", made, Place((0, 0), -1))
-        return self.namespace.from_dlpack(_cpu.Handover(view, wait, (made, *kept)))
+        if streams.current(self.name, made.view.device[1]) is not None:
+            return made.array  # the framework goes on on the stream that was used
+        # By the view that the kernels had: asked again, the framework would have to know a stream
+        # that nothing waits for, and JAX knows none.
+        return self.namespace.from_dlpack(_cpu.Handover(made.view, wait, (made.array, *kept)))
+
+
+def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
+    """A view by `__cuda_array_interface__`; the call's stream waits for the one that it names."""
+    try:
+        told = interface.read(array)
+    except Exception as error:  # an attribute of somebody's may raise anything
+        raise _not_exportable(where, argument, array, error) from None
+    device = devices.of_memory(told.address)
+    if device is None:
+        raise _not_exportable(where, argument, array, "its memory is of no device that CUDA knows")
+    if told.stream is not None and place.stream is not None:
+        native = cast(Device, devices.native(where, place.device))
+        native.make_wait(place.device[1], place.stream, told.stream)
+    return View.on_device(told.array, device)
+
+
+class _Interface(CpuFramework):
+    """Device arrays that have no DLPack, but `__cuda_array_interface__`.
+
+    Of their streams the framework knows the one that an array names. A call takes that of its first
+    array; those of the others come before and after it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def makes_arrays(self) -> bool:  # type: ignore[override]
+        return self.name in interface.MAKERS
+
+    def device(self, array: Any) -> tuple[int, int]:
+        try:
+            return devices.of_memory(interface.read(array).address) or (CPU, 0)
+        except Exception:  # `view` says what is wrong with it
+            return (CPU, 0)
+
+    def stream(self, device: tuple[int, int], array: Any) -> int:
+        told = interface.read(array).stream
+        return told or streams.current(self.name, device[1]) or streams.LEGACY
+
+    def view(self, where: str, argument: str, array: Any, place: Place) -> View:
+        return _by_interface(where, argument, array, place)
+
+    def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
+        steps = interface.steps(model.shape, model.order, model.itemsize)
+        made = self._empty(model.shape, steps, model.dtype_name, place)
+        return self.view("fastact", "the output", made, place), made
+
+    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
+        made = self._empty((nbytes,), (1,), "uint8", place)
+        return self.view("fastact", "the workspace", made, place), made
+
+    def _empty(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, place: Place
+    ) -> Any:
+        if not self.makes_arrays:
+            raise TypeError(
+                f"fastact: no array of {self.name} can be made here for what this call needs "
+                f"beside its arguments; hand its arrays over by DLPack"
+            )
+        assert place.stream is not None
+        return interface.MAKERS[self.name](shape, strides, dtype, place.device[1], place.stream)
+
+    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
+        return made
+
+    def has_run(self, arrays: Iterable[Any], place: Place) -> None:
+        ours = place.stream or streams.LEGACY
+        for theirs in {interface.read(array).stream or ours for array in arrays} - {ours}:
+            native = cast(Device, devices.native("fastact", place.device))
+            native.make_wait(place.device[1], theirs, ours)
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -261,11 +362,18 @@ NUMPY = _NumPy()
 
 
 @lru_cache(maxsize=64)
+def _of_interface(name: str) -> Framework:
+    return _Interface(name)
+
+
+@lru_cache(maxsize=64)
 def _of_type(array_type: Any) -> Framework:
-    """The framework of a type with `__dlpack__`; types of one framework share it."""
+    """The framework of a type that shares memory; types of one framework share it."""
     own: Framework | None = getattr(array_type, "__fastact_framework__", None)
     if own is not None:
         return own
+    if not hasattr(array_type, "__dlpack__"):
+        return _of_interface(_root(array_type))
     api = getattr(array_type, "__dlpack_c_exchange_api__", None)
     if api is None:
         return _DLPack(array_type)
@@ -281,7 +389,7 @@ def framework_of(array: Any) -> Framework | None:
     if issubclass(type(array), np.ndarray):  # an object may say another __class__
         return NUMPY
     array_type: Any = type(array)
-    if isinstance(array, np.generic) or not hasattr(array_type, "__dlpack__"):
+    if isinstance(array, np.generic) or not foreign.is_shared(array_type):
         return None
     return _of_type(array_type)
 
@@ -339,6 +447,12 @@ def whole_numbers(array: NDArray[Any], also: Sequence[str]) -> NDArray[Any]:
     """Integers of other sizes as int64, where indices are allowed."""
     is_other = array.dtype.kind in "iu" and array.dtype.name not in also
     return array.astype(np.int64) if is_other and "int64" in also else array
+
+
+def in_native_order(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of NumPy's in the byte order that kernels read: itself, or a copy of its values."""
+    dtype = array.dtype
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="), subok=False)
 
 
 def to_numpy(

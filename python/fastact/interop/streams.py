@@ -12,6 +12,8 @@ from .foreign import describe
 
 #: The legacy default stream, by the name that DLPack gives it on CUDA (where 0 is not allowed).
 LEGACY = 1
+#: The default stream of each thread, by the same.
+PER_THREAD = 2
 
 
 def pointer(where: str, stream: Any) -> int:
@@ -36,8 +38,15 @@ def _cupy_current(cupy: Any, device: int) -> int:
         return int(cupy.cuda.get_current_stream().ptr)
 
 
+def _numba_current(numba: Any, device: int) -> int:
+    return PER_THREAD if numba.config.CUDA_PER_THREAD_DEFAULT_STREAM else LEGACY
+
+
 #: Frameworks whose current stream only they themselves can tell: module, device -> address.
-_CURRENT: dict[str, Callable[[Any, int], int]] = {"cupy": _cupy_current}
+_CURRENT: dict[str, Callable[[Any, int], int]] = {
+    "cupy": _cupy_current,
+    "numba": _numba_current,
+}
 
 
 def current(framework: str, device: int) -> int | None:

@@ -18,6 +18,17 @@ from .foreign import describe as describe
 
 T = TypeVar("T")
 
+#: What others call a keyword, and what it is called here.
+_SYNONYMS = {
+    "alpha": ("negative_slope",),
+    "ddof": ("correction",),
+    "dim": ("axis", "channel_axis"),
+    "inplace": ("out",),
+    "normalized_shape": ("axis",),
+    "unbiased": ("correction",),
+    "where": ("mask",),
+}
+
 # How hard NumPy tries to tell whether two strided arrays meet (its stubs know only 0 and -1).
 _WORK: Any = 100_000
 
@@ -52,8 +63,7 @@ def bind(
     values.update(zip(positional, args, strict=False))
     for key, value in kwargs.items():
         if key not in defaults:
-            near = get_close_matches(key, defaults, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = _hint(key, defaults)
             raise TypeError(
                 f"{where}: unknown keyword {describe(key)}; allowed are {', '.join(defaults)}{hint}"
             )
@@ -61,6 +71,15 @@ def bind(
             raise TypeError(f"{where}: {key} is given by position and by keyword")
         values[key] = value
     return list(values.values())
+
+
+def _hint(key: str, names: Mapping[str, Any]) -> str:
+    """Which of these names an unknown one may stand for."""
+    if key in _SYNONYMS:
+        near = [name for name in _SYNONYMS[key] if name in names]
+    else:
+        near = get_close_matches(key, names, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def number(where: str, name: str, value: Any) -> float:

@@ -260,7 +260,7 @@ class Traced:
 
 def _from_the_end(axis: Any, rank: int) -> Any:
     """Axes counted from the last one."""
-    if axis is None:
+    if axis is None or not rank:  # then 0 and -1 name none
         return tuple(range(-rank, 0))
     if isinstance(axis, tuple):
         return tuple(_from_the_end(one, rank) for one in axis)

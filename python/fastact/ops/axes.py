@@ -17,7 +17,10 @@ MOST = 64
 
 
 def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes that `axis` names (all of them for None), as sorted numbers from 0 on."""
+    """The axes that `axis` names (all of them for None), as sorted numbers from 0 on.
+
+    An array without axes is taken as torch takes it: 0 and -1 name none of it.
+    """
     if axis is None:
         return tuple(range(ndim))
     named = axis if isinstance(axis, tuple | list) else (axis,)
@@ -28,31 +31,30 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
             f"{where}: axis must be None, an integer or a tuple of integers, got {describe(axis)}"
         ) from None
     for number in numbers:
-        if not -ndim <= number < ndim:
-            allowed = f"from {-ndim} to {ndim - 1}" if ndim else "None or ()"
-            raise ValueError(
-                f"{where}: axis must be {allowed} for an array with {ndim} axes, got "
-                f"{describe(axis)}"
-            )
-    found = sorted(number % ndim for number in numbers)
+        _in_range(where, "axis", axis, number, ndim)
+    found = sorted(number % max(ndim, 1) for number in numbers)
     if len(set(found)) < len(found):
         raise ValueError(f"{where}: axis must name each axis once, got {describe(axis)}")
-    return tuple(found)
+    return tuple(found) if ndim else ()
 
 
-def one(where: str, axis: Any, ndim: int, name: str = "axis") -> int:
-    """The axis that an argument names, as a number from 0 on."""
+def one(where: str, axis: Any, ndim: int, name: str = "axis", *, of: str = "x") -> int:
+    """The axis of an array, `of`, that an argument names, as a number from 0 on."""
     number = integer(where, name, axis)
     if not ndim:
-        raise ValueError(
-            f"{where}: {name} must name an axis, got {number} for an array without any"
-        )
-    if not -ndim <= number < ndim:
-        raise ValueError(
-            f"{where}: {name} must be from {-ndim} to {ndim - 1} for an array with {ndim} axes, "
-            f"got {describe(number)}"
-        )
+        raise ValueError(f"{where}: {of} must have an axis, got shape ()")
+    _in_range(where, name, axis, number, ndim)
     return number % ndim
+
+
+def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None:
+    """One of the axes that an argument names is there; of no axes 0 and -1 are."""
+    if not -max(ndim, 1) <= number < max(ndim, 1):
+        allowed = f"from {-ndim} to {ndim - 1}" if ndim else "0, -1, None or ()"
+        raise np.exceptions.AxisError(
+            f"{where}: {name} must be {allowed} for an array with {ndim} axes, got "
+            f"{describe(given)}"
+        )
 
 
 def all_but(axis: int, ndim: int) -> tuple[int, ...]:

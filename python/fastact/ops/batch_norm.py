@@ -44,8 +44,8 @@ def batch_norm(
     running_mean, running_var : array
         1-D, one value a channel; of x's dtype or a wider one. Used as they are, or in training
         moved towards the mean and the unbiased variance of x: ``running = (1 - momentum) * running
-        + momentum * new``, once all has been checked and computed. In training each may be None,
-        but no list: only a copy of it could be updated.
+        + momentum * new``, once all has been checked and computed; an empty batch moves nothing. In
+        training each may be None, but no list: only a copy of it could be updated.
     weight, bias : array, optional
         1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
     training : bool, default False

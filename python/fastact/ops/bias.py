@@ -15,7 +15,7 @@ from .types import A, Out, Stream
 
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
     """Over every axis but `axis`."""
-    axis = _axes.one(where, options.axis, len(shape))
+    axis = _axes.one(where, options.axis, len(shape), of="dy")
     others = _axes.all_but(axis, len(shape))
     return Over(others, (shape[axis],), others)
 

@@ -239,7 +239,7 @@ def _checked_axis(where: str, call: Call, like: str, axis: Any) -> int:
     for name, view in call.views.items():
         if name not in (like, "bias"):
             validate.same_as(where, name, view, like, data)
-    number = axes.one(where, axis, data.ndim)
+    number = axes.one(where, axis, data.ndim, of=like)
     validate.parameter_dtype(where, "bias", bias, like, data)
     if bias.shape != (data.shape[number],):
         raise ValueError(

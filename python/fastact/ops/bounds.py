@@ -97,7 +97,8 @@ class Bounds:
     derivative_ulp, derivative_abs : one of the two holds; near a root of the derivative a relative
         error means nothing. float64 has 2^-29 of derivative_abs.
     16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
-    rougher functions, they are within narrow_ulp of the true value, or within 4 derivative_abs.
+    rougher functions, they are within narrow_ulp of the true value, or near a root of the
+    derivative within 4 derivative_abs before they are rounded.
     scaling : with another value of its parameter than the default, `of_scaling` comes on top.
     """
 

@@ -199,6 +199,9 @@ class BatchNorm(ChannelNorm[P, R]):
         running = dict.fromkeys(_RUNNING)
         return {"x": x, **running, **{w: named[w] for w in WEIGHTS}, "training": True}
 
+    def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        return self.written if self._options(named).training else ()
+
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         x = named["x"]
         axis = axes.one(self._where(), self._options(named).channel_axis, x.ndim)
@@ -614,7 +617,7 @@ def _may_train(call: Call, axis: int, options: SimpleNamespace) -> None:
     """There are moments to take, and the running ones may be moved."""
     where, x = call.where, call.views["x"]
     count = math.prod(n for i, n in enumerate(x.shape) if i != axis)
-    if count < 2 and x.shape[axis]:
+    if count == 1 and x.shape[axis]:
         raise ValueError(
             f"{where}: x must have more than one value a channel in training, got shape {x.shape}"
         )

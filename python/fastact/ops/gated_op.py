@@ -277,7 +277,9 @@ class Gated(CachedOp[P, R]):
         data = views[like]
         has_bias = "bias" in views
         axis = (
-            axes.one(where, options.axis, data.ndim) if data.ndim or self.packed or has_bias else 0
+            axes.one(where, options.axis, data.ndim, of=like)
+            if data.ndim or self.packed or has_bias
+            else 0
         )
         if self.packed:
             if data.shape[axis] % 2:

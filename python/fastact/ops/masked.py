@@ -1,4 +1,4 @@
-"""Statistics of masked arrays: of what the mask does not hide, by `where`.
+"""Sums and statistics of masked arrays: of what the mask does not hide, by `where`.
 
 What comes back is np.ma's: masked where nothing is left that counts, and there is no warning of it.
 `Moments` have counts instead, which are 0 there.
@@ -18,9 +18,9 @@ from .weighting import check_mask
 
 
 def serves(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a call is a statistic's, of a masked array."""
-    takes_where = "where" in op.entry_points["call"].defaults
-    return takes_where and bool(args) and foreign.is_masked(args[0])
+    """Whether a call is a sum's or a statistic's over axes, of a masked array."""
+    is_of_axes = op.family in ("reductions", "statistics")
+    return is_of_axes and bool(args) and foreign.is_masked(args[0])
 
 
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -29,27 +29,52 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     options, where = entry.bind(args, kwargs), entry.where
     if any(out is not None for out in options.out):
         raise foreign.loses_mask(where)
-    ma = sys.modules["numpy.ma"]
     x, named = options.x, {name: getattr(options, name) for name in entry.defaults}
-    counts = ~ma.getmaskarray(x)
-    if options.where is not None:
-        foreign.plain(where, "where", options.where)
-        given = np.asarray(options.where)
+    counts = ~sys.modules["numpy.ma"].getmaskarray(x)
+    mask = named.pop("where", None)
+    if mask is not None:
+        foreign.plain(where, "where", mask)
+        given = np.asarray(mask)
         check_mask(where, str(given.dtype), given.shape, x.shape)
         counts &= given
     del named["out"]
     with warnings.catch_warnings():  # of too few elements, which the mask says; weights have others
         warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
-        result = op(x.data, **{**named, "where": counts})
+        result = _of_counted(op, x.data, counts, named)
     if isinstance(result, Moments):
         return result
-    (name,) = op.results
-    skips_nan, weights = op.skips and name != "sum", named.get("weights")
+    skips_nan = getattr(op, "skips", False) and getattr(op, "term", None) is None
+    weights = named.get("weights")
     if skips_nan or weights is not None:
         left = _count(x.data, options, weights, counts, skips_nan)
     else:
         left = counts.sum(_axes.axes(where, options.axis, x.ndim), keepdims=options.keepdims)
-    is_hidden = left <= (options.correction if name in ("var", "std") else 0)
+    parts = result if isinstance(result, tuple) else (result,)
+    hidden = [
+        _masked(part, left <= (options.correction if name in ("var", "std") else 0))
+        for name, part in zip(op.results, parts, strict=True)
+    ]
+    return tuple(hidden) if isinstance(result, tuple) else hidden[0]
+
+
+def _of_counted(op: Any, x: Any, counts: Any, named: Mapping[str, Any]) -> Any:
+    """The op's result of the elements that count, where it has no `where` by those that have."""
+    if "where" in op.entry_points["call"].defaults:
+        return op(x, **named, where=counts)
+    if getattr(op, "term", None) is not None:
+        return op(np.where(counts, x, x.dtype.type(0)), **named)
+    from .op import ops  # which imports this module
+
+    found = []
+    for name in op.results:
+        takes = ops[name].entry_points["call"].defaults
+        found.append(ops[name](x, where=counts, **{n: v for n, v in named.items() if n in takes}))
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _masked(result: Any, is_hidden: Any) -> Any:
+    """np.ma's array, or its number."""
+    ma = sys.modules["numpy.ma"]
     if np.ndim(result):
         return ma.array(result, mask=is_hidden)
     return ma.masked if is_hidden else result

@@ -65,6 +65,8 @@ class AxisMoments(CachedOp[P, R]):
     of_m2: int  # what the second one is
     backward: Callable[..., Any]
 
+    integers = INTEGERS
+
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "reductions")
         self._enter(

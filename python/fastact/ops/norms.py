@@ -263,7 +263,9 @@ def add_layer_norm(
     y : array
         The normalised sum, of x's shape, dtype and framework.
     total : array
-        The sum x + residual, rounded to x's dtype; it is what is normalised.
+        The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is what
+        the norm of this sum gives; kernels that normalise the sum before they round it, as vLLM's
+        and flash-attn's, differ by that rounding in 16 bits.
 
     Raises
     ------
@@ -368,7 +370,9 @@ def add_rms_norm(
     y : array
         The normalised sum, of x's shape, dtype and framework.
     total : array
-        The sum x + residual, rounded to x's dtype; it is what is normalised.
+        The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is what
+        the norm of this sum gives; kernels that normalise the sum before they round it, as vLLM's
+        and flash-attn's, differ by that rounding in 16 bits.
 
     Raises
     ------
@@ -501,6 +505,10 @@ def group_norm(
     threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
     which memory holds the axes (channels last), but not on how they step.
 
+    A group of one value is its own mean: its xhat is 0. `F.group_norm` refuses that of one example,
+    and takes it of more; here an example does not depend on the others, and only the module
+    `fastact.torch.nn.GroupNorm` refuses what torch does.
+
     `group_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `group_norm.backward` gives ``(dx,
     dweight, dbias)``. It sees the number of groups by the shape of rstd. What all ops share is in
     docs/conventions.md.
@@ -593,6 +601,11 @@ def instance_norm(
     The result for a normalization row does not depend on the other rows, nor on the number of
     threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
     which memory holds the axes (channels last), but not on how they step.
+
+    A channel of one value is its own mean: its xhat is 0. `F.instance_norm` refuses it, and so do
+    the modules `fastact.torch.nn.InstanceNorm1d` to `3d`, which keep running statistics, too.
+    Normalized by those it is `fastact.batch_norm`; an example moves them by its
+    ``fastact.mean_var(x, axes, correction=1)``.
 
     `instance_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `instance_norm.backward` gives
     ``(dx, dweight, dbias)``. What all ops share is in docs/conventions.md.

@@ -243,6 +243,10 @@ class Op(Generic[P, R]):
     #: Arguments that a call may write.
     written: tuple[str, ...] = ()
 
+    def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those that this one does write."""
+        return self.written
+
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         """The results of a call, and what `forward` makes besides, by its name in `saves`."""
         return [Model() for _ in self.results], {}
@@ -264,6 +268,9 @@ class Op(Generic[P, R]):
 
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
+
+    #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
+    integers: Any = None
 
     #: Kinds of devices on which torch's autocast computes it in float32.
     autocast: frozenset[str] = frozenset()

@@ -64,6 +64,19 @@ def add_up(
     call.run(call.native.sum, term, x, y, axes, divisor, workspace, accumulate, call.stream)
 
 
+def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum of a term of a NumPy array over sorted axes, which stay, with length 1: in float64.
+
+    To be added to those of other parts: rounded to x's dtype it would cancel, or overflow.
+    """
+    with Call(where, integers=INTEGERS, x=x) as call:
+        view = call.views["x"]
+        kept = _axes.reduced(view.shape, axes, keepdims=True)
+        y, made = call.output("out", None, "x", shape=kept, dtype=validate.DOUBLE)
+        add_up(call, term, view, y, axes)
+        return np.asarray(call.result(None, made))
+
+
 class AxisSum(CachedOp[P, R]):
     """A sum of a term of an array's elements over some axes.
 
@@ -74,6 +87,8 @@ class AxisSum(CachedOp[P, R]):
 
     bounds = SUM_BOUNDS
     term: int
+
+    integers = INTEGERS
 
     def __init__(
         self,

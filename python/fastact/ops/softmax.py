@@ -178,8 +178,8 @@ class Softmax(RowFunction[P, R]):
         dy: ArrayOrNumber,
         y: A,
         /,
-        *,
         axis: RowAxes = -1,
+        *,
         scale: float = 1.0,
         out: Out[A] = None,
         accumulate: bool = False,
@@ -188,8 +188,8 @@ class Softmax(RowFunction[P, R]):
         """The gradient with respect to x, from the result alone.
 
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
-        exp(y) * sum(dy))``, with sums over the row; of log_softmax, 0 where y is -inf: there
-        nothing takes part. The mask has no gradient.
+        exp(y) * sum(dy))``, with sums over the row. Where y is 0, of log_softmax -inf, nothing
+        takes part and dx is 0; of softmax at any dy. The mask has no gradient.
 
         Parameters
         ----------
@@ -289,8 +289,8 @@ class LogSumExp(RowFunction[P, R]):
         mask: Array | None,
         lse: Array,
         /,
-        *,
         axis: RowAxes = -1,
+        *,
         scale: float = 1.0,
         keepdims: bool = False,
         out: Out[A] = None,
@@ -372,7 +372,8 @@ class _LossPlan:
 
     def __init__(self, where: str, options: SimpleNamespace, ndim: int) -> None:
         default = 1 if ndim > 1 else 0
-        self.axis = axes.one(where, default if options.axis is None else options.axis, ndim)
+        given = default if options.axis is None else options.axis
+        self.axis = axes.one(where, given, ndim, of="logits")
         self.ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
         if not -(2**63) <= self.ignore_index < 2**63:
             came = validate.describe(self.ignore_index)

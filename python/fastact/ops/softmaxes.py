@@ -17,8 +17,8 @@ from .types import A, Array, Out, Stream
 def softmax(
     x: A,
     /,
-    *,
     axis: RowAxes = -1,
+    *,
     scale: float = 1.0,
     mask: Array | None = None,
     out: Out[A] = None,
@@ -69,8 +69,12 @@ def softmax(
     a row of n elements, u = 2**-53. With a scale or a mask z is rounded, which adds 4 u max
     (abs(scale x) + abs(mask)), relative to y. 16-bit data is rounded once more.
 
-    A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN without one. A NaN
-    or +inf that takes part makes all of its row NaN.
+    What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y and its
+    gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN
+    without one. A NaN or +inf that takes part makes all others of its row NaN.
+
+    Where z leaves the range of the type in which it is computed, y does not: it is that of the
+    distances within the row.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -101,8 +105,8 @@ def softmax(
 def log_softmax(
     x: A,
     /,
-    *,
     axis: RowAxes = -1,
+    *,
     scale: float = 1.0,
     mask: Array | None = None,
     out: Out[A] = None,
@@ -154,8 +158,12 @@ def log_softmax(
     2**-53. With a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)).
     16-bit data is rounded once more.
 
-    A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN without one. A
-    NaN or +inf that takes part makes all of its row NaN.
+    What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y is -inf and
+    its gradient 0. A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN
+    without one. A NaN or +inf that takes part makes all others of its row NaN.
+
+    Where z leaves the range of the type in which it is computed, y does not: it is that of the
+    distances within the row.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -185,8 +193,8 @@ def log_softmax(
 def logsumexp(
     x: A,
     /,
-    *,
     axis: RowAxes = -1,
+    *,
     scale: float = 1.0,
     mask: Array | None = None,
     keepdims: bool = False,
@@ -242,7 +250,10 @@ def logsumexp(
     more.
 
     Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
-    among them it is +inf, and with a NaN NaN.
+    among them it is +inf, and with a NaN NaN. What a mask leaves out, False or -inf, is as if it
+    were not there, be it NaN.
+
+    A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
@@ -331,10 +342,11 @@ def cross_entropy(
     Notes
     -----
     ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of what is not negative: nothing
-    cancels. A loss is within 8 u of the sum of t weight (m - z + log1p(s)), u = 2**-24 (float64:
-    2**-53 and n / 32 more of n classes). Losses are added up in double, in one order for any number
-    of threads; no loss depends on the other rows. No probability is stored: `backward` makes them
-    again of logits and lse, and `out` of it may be the logits.
+    cancels. A class whose t weight is 0 adds 0, at a logit of -inf too. A loss is within 8 u of the
+    sum of t weight (m - z + log1p(s)), u = 2**-24 (float64: 2**-53 and n / 32 more of n classes).
+    Losses are added up in double, in one order for any number of threads; no loss depends on the
+    other rows. No probability is stored: `backward` makes them again of logits and lse, and `out`
+    of it may be the logits.
 
     `cross_entropy.forward` saves ``(logits, target, weight, lse, divisor)``;
     `cross_entropy.backward` gives dlogits. What all ops share is in docs/conventions.md.

@@ -63,11 +63,15 @@ class AxisStatistic(CachedOp[P, R]):
 
     of : which of them: "sum", "mean", "var" or "std".
     skips : elements that are NaN are left out.
+    term : of a sum, what is summed, as a sum's own.
     """
+
+    integers = INTEGERS
 
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
         call = self._declare(function, "statistics")
         self.of, self.skips = of, skips
+        self.term = (VALID if skips else IDENTITY) if of == "sum" else None
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
         self.saves = ("x", *(name for name in ALSO if name in call.parameters))
@@ -116,8 +120,8 @@ class AxisStatistic(CachedOp[P, R]):
                 self._of_nothing(call, kept, correction)
             elif weighting.given or is_whole:
                 self._of_elements(call, over, kept, correction, weighting)
-            elif self.of == "sum":
-                add_up(call, VALID if self.skips else IDENTITY, x, kept, over.axes)
+            elif self.term is not None:
+                add_up(call, self.term, x, kept, over.axes)
             elif self.of == "mean" and not self.skips:
                 add_up(call, IDENTITY, x, kept, over.axes, divisor=float(over.each))
             else:

@@ -97,7 +97,12 @@ def lacking(
     named = axis if isinstance(axis, tuple | list) else over
     along = tuple(of_x[a] for a in over)
     if axis is None or shape != along or [a % ndim for a in named] != list(over):
-        also = "" if axis is None else f", or along axis {axis} {along}"
+        also = ""
+        if axis is not None:
+            of_axes = f"axes {over}, in this order," if len(over) > 1 else f"axis {over[0]}"
+            also = f", or along {of_axes} {along}"
+        elif 1 < len(shape) < ndim:
+            also = ", or the lengths along the axes that axis= names"
         raise ValueError(
             f"{where}: weights must have shape {of_x}, or 1 along axes of it{also}, got {shape}"
         )

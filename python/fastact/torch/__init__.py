@@ -1,5 +1,14 @@
 """The bridge to torch: gradients, torch.compile, transforms of torch.func.
 
 It needs no import. What calls an op with a tensor that requires grad, or inside torch.compile, has
-it loaded, and `import fastact` alone imports no torch.
+it loaded, and `import fastact` alone imports no torch. `fastact.torch.nn` has modules.
 """
+
+from importlib import import_module
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "nn":  # which calls of ops have no need of
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

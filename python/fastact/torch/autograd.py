@@ -6,13 +6,17 @@ recorded, so that `forward` and `backward` are served by the ops' fast paths.
 Why it is built so: docs/design/torch.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
 
+from ..interop import foreign
 from ..ops.op import Op, arrays_of, result_of
 from .spec import Spec, check_recorded, spec_of
+
+_MOST_LEVELS = 64  # of batches in batches, in torch
 
 
 class Recorded:
@@ -29,6 +33,9 @@ class Recorded:
     numbers : options that are tensors, and so known by no key, and their places among the tensors.
     others : what is saved and is no tensor, with None in the places of tensors; empty where all
         are tensors; None before the first call.
+    shown : the places in what is saved of what `forward` makes besides, where that is all that a
+        derivative of the gradients could find the arguments by: results of the step, too.
+    count : of the op's results.
     simple : whether the tensors are all that is given by position, and the results are arrays.
     kwargs : what is given by name then, which has no tensors.
     """
@@ -40,7 +47,7 @@ class Recorded:
         self.forward, self.backward = op.forward, op.backward
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
-        self.dtype = tensors[self.names[0]].dtype
+        self.dtype = foreign.promoted(tensors[self.names[0]], op.integers).dtype
         self.simple = self.names == [*named][: len(args)] and type(op).result_of is Op.result_of
         self.kwargs = kwargs if self.simple else {}  # else it may have tensors
         self.places = [
@@ -51,12 +58,15 @@ class Recorded:
         self.options = {n: v for n, v in named.items() if n in spec.told and n not in tensors}
         self.numbers = {n: i for i, n in enumerate(self.names) if n in spec.told}
         self.others: tuple[Any, ...] | None = None
+        self.shown: list[int] = []
+        self.count = len(op.results)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
         try:
             if self.simple:
-                return _step(self, None, *args)
+                found = _step(self, None, *args)
+                return found if not self.shown else self._results(found)
             given: list[Any] = [args, kwargs]
             tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
             arrays = _step(self, given, *tensors)
@@ -64,7 +74,24 @@ class Recorded:
             where = self.spec.where
             error.args = (str(error).replace(f"{where}.forward:", f"{where}:", 1),)
             raise
+        if self.shown:
+            arrays = self._results(arrays)
         return arrays if len(given) == 2 else result_of(arrays, given[2])
+
+    def learn(self, tensors: Sequence[Any], result: Any, saved: Sequence[Any]) -> None:
+        """Find what follows from a call's result, and from what it saves."""
+        results = result if isinstance(result, tuple) else (result,)
+        needed = [t for t, place in zip(tensors, self.places, strict=True) if place >= 0]
+        if not finds_all(needed, tensors, results, saved):
+            known = {*map(id, tensors)}
+            self.shown = [i for i, v in enumerate(saved) if _is_tensor(v) and id(v) not in known]
+        others = tuple(None if _is_tensor(v) else v for v in saved)
+        self.others = () if all(v is None for v in others) else others
+
+    def _results(self, arrays: tuple[Any, ...]) -> Any:
+        """The op's arrays, without what is shown besides."""
+        count = self.count
+        return arrays[:count] if count > 1 else arrays[0]
 
     def _outputs(self, tensors: Mapping[str, torch.Tensor]) -> list[Any]:
         of, count = self.spec.of, len(self.spec.op.gradients)
@@ -81,6 +108,8 @@ class Recorded:
     ) -> Sequence[Any]:
         """The gradients of the tensors, None of those that are not needed."""
         options = {**self.options, **numbers} if numbers else self.options
+        if self.shown:
+            incoming = incoming[: self.count]
         if self.others:
             saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
         if len(incoming) > 1 or incoming[0].dtype is not self.dtype or not self.spec.saves_in_order:
@@ -103,7 +132,25 @@ class Recorded:
         return [found[place] if place >= 0 else None for place in self.places]
 
 
-class Step(torch.autograd.Function):
+class Function(torch.autograd.Function):
+    """What our functions of autograd share: they have no forward mode.
+
+    ctx.where : how errors name the function.
+    """
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise _no_forward_mode(ctx.where)
+
+
+def _no_forward_mode(where: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{where}: has no derivative in forward mode, as of torch.func.jvp, jacfwd and hessian; "
+        f"use one in reverse mode, as of torch.func.vjp and jacrev"
+    )
+
+
+class Step(Function):
     """An op's call in autograd's graph."""
 
     @staticmethod
@@ -117,10 +164,12 @@ class Step(torch.autograd.Function):
                 given.append(result)
                 result = arrays_of(result)
         if call.others is None:
-            others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
-            call.others = () if all(v is None for v in others) else others
+            call.learn(tensors, result, saved)
         if call.others:
-            saved = tuple(v if isinstance(v, torch.Tensor) else None for v in saved)
+            saved = tuple(v if _is_tensor(v) else None for v in saved)
+        if call.shown:
+            results = result if type(result) is tuple else (result,)
+            result = (*results, *[saved[i] for i in call.shown])
         if call.numbers:
             ctx.numbers = {name: tensors[i].item() for name, i in call.numbers.items()}
         ctx.call = call
@@ -134,9 +183,12 @@ class Step(torch.autograd.Function):
         if incoming[0] is None and all(gradient is None for gradient in incoming):
             return (None,) * (2 + len(call.places))
         saved, numbers = ctx.saved_tensors, ctx.numbers if call.numbers else {}
-        if not _is_grad_enabled():
-            return None, None, *call.gradients(incoming, saved, numbers)
-        # create_graph=True
+        if not _is_grad_enabled() and not _are_transforms_active():
+            try:
+                return None, None, *call.gradients(incoming, saved, numbers)
+            except TypeError:
+                if not any(map(is_batch, incoming)):
+                    raise
         count = len(incoming)
 
         def gradients(*tensors: Any) -> Any:
@@ -144,43 +196,96 @@ class Step(torch.autograd.Function):
 
         return None, None, *in_graph(call.spec, gradients, *incoming, *saved)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise _no_forward_mode(ctx.call.spec.where)
 
-def in_graph(spec: Spec, gradients: Callable[..., Sequence[Any]], *tensors: Any) -> Sequence[Any]:
+
+# --- gradients in a graph -------------------------------------------------------------------------
+# create_graph=True, as torch.func always has it; and gradients of a batch (is_grads_batched=True).
+
+
+def finds_all(
+    needed: Iterable[Any], given: Sequence[Any], results: Sequence[Any], saved: Sequence[Any]
+) -> bool:
+    """Whether autograd finds the needed ones of what was given by what is saved of a call.
+
+    It finds what is saved itself, and by a result everything. By what a call makes besides it finds
+    nothing, and takes for a constant what depends on that alone.
+    """
+    kept, known = {*map(id, saved)}, {*map(id, given)}
+    if any(id(result) in kept for result in results):
+        return True
+    makes = any(_is_tensor(value) and id(value) not in known for value in saved)
+    return not makes or all(id(tensor) in kept for tensor in needed)
+
+
+def in_graph(spec: Spec, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
-    if spec.op.piecewise_linear:
-        return (apply(Scaled, gradients, *tensors),)
-    found: Sequence[Any] = apply(Once, spec.where, gradients, *tensors)
-    return found
+    record = scaled if spec.op.piecewise_linear else once
+    return record(spec.where, gradients, *tensors)
 
 
-class Scaled(torch.autograd.Function):
+def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+    """The gradient of what is linear in pieces, which has gradients of any order."""
+    return of_batch(lambda *each: (apply(Scaled, where, gradients, *each),), *tensors)
+
+
+def once(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+    """Gradients whose own are an error that names whose they are."""
+    return of_batch(lambda *each: apply(Once, where, gradients, *each), *tensors)
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a function of autograd: its `backward`, whose derivative is an error.
+
+    So has torch a decorator of this name, but there the derivative is silently 0 wherever the
+    gradients that come in are constant. Here it is an error for all that autograd finds by what is
+    saved (`finds_all`). Errors name the function by ``ctx.where``.
+    """
+
+    @wraps(backward)
+    def recorded(ctx: Any, *incoming: Any) -> Any:
+        if not (_is_grad_enabled() or _are_transforms_active() or any(map(is_batch, incoming))):
+            return backward(ctx, *incoming)
+        count = len(incoming)
+
+        def gradients(*tensors: Any) -> Any:
+            return backward(ctx, *tensors[:count])
+
+        return once(ctx.where, gradients, *incoming, *ctx.saved_tensors)
+
+    return recorded
+
+
+class Scaled(Function):
     """dx = dy y'(x) of a y that is linear in pieces: linear in dy, constant in x between corners.
 
     So its gradient by dy is itself, of another dy, and any further derivative follows.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(gradients: Any, dy: torch.Tensor, x: torch.Tensor) -> Any:
+    def forward(where: str, gradients: Any, dy: torch.Tensor, x: torch.Tensor) -> Any:
         (dx,) = gradients(dy, x)
         return dx
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.gradients, _, x = inputs
+        ctx.where, ctx.gradients, _, x = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, ddx: torch.Tensor) -> Any:
         (x,) = ctx.saved_tensors
-        return None, apply(Scaled, ctx.gradients, ddx, x), torch.zeros_like(x)
+        return None, None, *scaled(ctx.where, ctx.gradients, ddx, x), torch.zeros_like(x)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
+        return one_by_one(Scaled.apply, info.batch_size, in_dims, values)
 
 
-class Once(torch.autograd.Function):
-    """What another op's `backward` computes, in a graph: it has no gradient of its own."""
-
-    generate_vmap_rule = True
+class Once(Function):
+    """Gradients that have none of their own: their derivative is an error."""
 
     @staticmethod
     def forward(where: str, gradients: Any, *tensors: Any) -> tuple[Any, ...]:
@@ -196,13 +301,79 @@ class Once(torch.autograd.Function):
             f"{ctx.where}: has no second derivative: its backward can't be differentiated"
         )
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
+        return one_by_one(Once.apply, info.batch_size, in_dims, values)
+
+
+def one_by_one(
+    function: Callable[..., Any], size: int, in_dims: Sequence[Any], values: Sequence[Any]
+) -> tuple[Any, Any]:
+    """What a function gives for a batch, one example after another, and the axis of that.
+
+    Of an empty batch the results have the shape of what one example of zeros gives.
+    """
+
+    def example(i: int, value: Any, dim: Any) -> Any:
+        if not isinstance(dim, int):
+            return value
+        return value.select(dim, i) if size else value.sum(dim, dtype=value.dtype)
+
+    parts = [
+        function(*(example(i, value, dim) for value, dim in zip(values, in_dims, strict=True)))
+        for i in range(max(size, 1))
+    ]
+    if _is_tensor(parts[0]):
+        return torch.stack(parts)[:size], 0
+    kind = type(parts[0])  # a tuple or a list
+    found = [
+        None if each[0] is None else torch.stack(each)[:size] for each in zip(*parts, strict=True)
+    ]
+    return kind(found), kind(None if each is None else 0 for each in found)
+
+
+def is_batch(tensor: Any) -> bool:
+    """Whether a tensor stands for several, as gradients do with ``is_grads_batched=True``.
+
+    In torch.func.vmap that is a tensor of another kind, for which functions have a rule.
+    """
+    return _is_tensor(tensor) and torch._C._functorch.is_legacy_batchedtensor(tensor)
+
+
+def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+    """Gradients of tensors, of which some may stand for several.
+
+    Autograd records what is done to each, not to the tensor that stands for them.
+    """
+    first = next(filter(is_batch, tensors), None)
+    if first is None:
+        return gradients(*tensors)  # type: ignore[no-any-return]
+    # A tensor of another level than the one that is asked for is still a batch.
+    level, stacked = next(
+        (level, stacked)
+        for level in range(1, _MOST_LEVELS)
+        if not is_batch(stacked := torch._remove_batch_dim(first, level, 1, 0))
+    )
+    dims = [0 if is_batch(tensor) else None for tensor in tensors]
+    values = [
+        tensor if dim is None else torch._remove_batch_dim(tensor, level, len(stacked), 0)
+        for tensor, dim in zip(tensors, dims, strict=True)
+    ]
+    found, _ = one_by_one(gradients, len(stacked), dims, values)
+    return tuple(None if each is None else torch._add_batch_dim(each, 0, level) for each in found)
+
 
 def apply(function: Any, *args: Any) -> Any:
     """Call a function of autograd, also inside transforms of torch.func."""
     return function.apply(*args)
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 _is_grad_enabled = torch.is_grad_enabled
+_are_transforms_active = torch._C._are_functorch_transforms_active
 
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and
 # without that of the node, which looks for another name of `backward` at each call.

@@ -20,6 +20,7 @@ from typing import Any, get_type_hints
 
 import torch
 
+from ..interop import foreign
 from ..ops.activation import Activation
 from ..ops.op import COMPUTED, DATA, Model, ops
 from ..ops.types import (
@@ -31,7 +32,7 @@ from ..ops.types import (
     Casting,
     Parameters,
 )
-from .autograd import apply, in_graph
+from .autograd import Function, apply, finds_all, in_graph, is_batch, one_by_one
 from .spec import Spec, check_recorded, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
@@ -149,6 +150,14 @@ class Operators:
             found.append(value)
         return found
 
+    def promoted(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The same with integers in the dtype in which they are computed."""
+        op, first = self.spec.op, self.spec.arrays[0]
+        is_given = first in named  # else the op says so
+        return (
+            {**named, first: foreign.promoted(named[first], op.integers)} if is_given else {**named}
+        )
+
     def options(self, named: Mapping[str, Any]) -> list[Any]:
         """Those that backward is told again."""
         arrays = dict.fromkeys(name for name, kind in self.takes.items() if "Tensor" in kind)
@@ -261,21 +270,21 @@ class Operators:
         def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
             if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
                 return operator(*values), in_dims[0]
-            parts = []
-            for i in range(info.batch_size):
-                one = (
-                    v.select(dim, i) if isinstance(dim, int) else v
-                    for v, dim in zip(values, in_dims, strict=True)
-                )
-                parts.append(operator(*one))
-            if isinstance(parts[0], torch.Tensor):
-                return torch.stack(parts), 0
-            found = [torch.stack(each) for each in zip(*parts, strict=True)]
-            if isinstance(parts[0], tuple):
-                return tuple(found), tuple(0 for _ in found)
-            return found, [0 for _ in found]
+            if name != f"{self.spec.op.name}_backward":
+                self._check_written(in_dims, values)
+            return one_by_one(operator, info.batch_size, in_dims, values)
 
         return batched
+
+    def _check_written(self, in_dims: Sequence[Any], values: Sequence[Any]) -> None:
+        """Each example of a batch writes an array of its own."""
+        named = self.named(values)
+        for name, dim in zip(self.takes, in_dims, strict=False):
+            if dim is None and name in self.spec.op.writes(named) and named[name] is not None:
+                raise ValueError(
+                    f"{self.spec.where}: {name} is written, and must have an axis of the batch in "
+                    f"torch.func.vmap, got one array for all examples"
+                )
 
 
 class _Step:
@@ -291,7 +300,7 @@ class _Step:
         return {**self.rest, **dict(zip(self.names, tensors, strict=True))}
 
 
-class Traced(torch.autograd.Function):
+class Traced(Function):
     """An op's call in a graph that is traced, or that torch.func transforms."""
 
     generate_vmap_rule = True
@@ -312,11 +321,15 @@ class Traced(torch.autograd.Function):
         named.update(zip(op.results, results, strict=True))
         named.update(zip(kept, others, strict=True))
         saved = op.saved(named)
-        ctx.step = step
+        ctx.step, ctx.where = step, step.operators.spec.where
         ctx.layout = tuple(isinstance(value, torch.Tensor) for value in saved)
         ctx.others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
         ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
-        ctx.mark_non_differentiable(*others)
+        needed = [
+            t for n, t in zip(step.names, tensors, strict=True) if n in step.operators.spec.of
+        ]
+        if finds_all(needed, tensors, results, saved):
+            ctx.mark_non_differentiable(*others)
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -346,7 +359,7 @@ class Traced(torch.autograd.Function):
             with torch._C._AutoDispatchBelowAutograd():
                 return operators.backward(wanted, *tensors, *options)
 
-        if torch.is_grad_enabled():  # create_graph=True, as torch.func always has it
+        if torch.is_grad_enabled() or any(map(is_batch, incoming)):
             found = iter(in_graph(spec, gradients_of, *incoming, *saved))
         else:
             found = iter(gradients_of(*incoming, *saved))
@@ -409,6 +422,7 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
     operators = OPERATORS[op.name]
     where = operators.spec.where
     _check(where, operators, named)
+    named = operators.promoted(named)
     try:
         if torch._C._are_functorch_transforms_active():
             return _finished(operators, named, operators.record(named))
@@ -449,6 +463,7 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same as torch.compile reads it."""
     operators = OPERATORS[op.name]
     named = {**dict(zip(operators.spec.positional, args)), **kwargs}  # noqa: B905
+    named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 

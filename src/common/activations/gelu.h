@@ -59,9 +59,10 @@ struct Gelu {
 
   FASTACT_HD T derivative(T x) const {
     const T t = at_most(magnitude(x), C::kEnd);
-    const T e = exp_or_zero<approximate>(T(-0.5) * t * t);
+    using Slope = SlopeExp<approximate, T>;
+    const T e = Slope::of(T(0.5) * t * t);
     const T g = divide<approximate>(normal_tail_top(t), normal_tail_bottom(t));
-    const T y = madd(t, -kDensity, g) * e;
+    const T y = madd(t, -kDensity, g) * e * Slope::kDown;
     return unless_nan(x, x > T(0) ? T(1) - y : y);
   }
 };
@@ -117,11 +118,9 @@ struct GeluTanh {
   FASTACT_HD T derivative(T x) const {
     const T m = at_most(magnitude(x), -C::kLow);
     const T square = m * m;
-    const T e = exp_or_zero<approximate>(-m * madd(square, C::kB, C::kA + C::kALow));
-    const T d = T(1) + e;
+    const T e = SlopeExp<approximate, T>::of(m * madd(square, C::kB, C::kA + C::kALow));
     const T m_slope = m * madd(square, T(3) * C::kB, C::kA + C::kALow);
-    const T top = x > T(0) ? madd(m_slope, e, d) : e * (d - m_slope);
-    return unless_nan(x, divide<approximate>(top, d * d));
+    return unless_nan(x, slope_of_product<approximate>(x, e, m_slope));
   }
 };
 

@@ -40,11 +40,9 @@ struct Silu {
   }
 
   FASTACT_HD T derivative(T x) const {
-    const T m = at_most(magnitude(x), -kExpZero<T>);
-    const T e = exp_or_zero<approximate>(-m);
-    const T d = T(1) + e;
-    const T top = x > T(0) ? madd(m, e, d) : e * (d - m);
-    return unless_nan(x, divide<approximate>(top, d * d));
+    using Slope = SlopeExp<approximate, T>;
+    const T m = at_most(magnitude(x), Slope::kFurthest);
+    return unless_nan(x, slope_of_product<approximate>(x, Slope::of(m), m));
   }
 };
 
@@ -125,7 +123,7 @@ struct Softplus {
     const T p = -beta * m;
     T e;
     if constexpr (approximate)
-      e = exp_approximate<0>(p);
+      e = exp_approximate<C::kScale>(p) * C::kDown;
     else
       e = exp_split<C::kScale>(p, product_rest(-beta, m, p)).value() * C::kDown;
     return madd(log1p_of_unit(e), inverse, no_less(x, T(0)));
@@ -147,7 +145,7 @@ struct LogSigmoid {
     const T p = at_least(-magnitude(x), C::kLow);
     T e;
     if constexpr (approximate)
-      e = exp_approximate<0>(p);
+      e = exp_approximate<C::kScale>(p) * C::kDown;
     else
       e = exp_split<C::kScale>(p).value() * C::kDown;
     return no_more(x, T(-0.0)) - log1p_of_unit(e);

@@ -9,6 +9,10 @@
 
 #include "common/math/minimax_tables.h"
 
+#if defined(FASTACT_CUDA_EMULATION)
+#include "cuda_emulation/arithmetic.h"
+#endif
+
 FASTACT_BEGIN_NAMESPACE
 
 // Constants of exp, for each compute type.
@@ -144,12 +148,14 @@ FASTACT_HD T product_rest(T a, T b, T product) {
 // remainder (Markstein), as the compiler would have it, but without its test for special operands
 // and the call behind that, which cost six instructions and spill registers. On the CPU, with
 // reciprocals off by up to 2 ULP (float) or of 20 bits (double), none of 3 10^8 random quotients
-// differed from IEEE's.
+// differed from IEEE's. Of a positive b the sign of a zero is IEEE's, too: no remainder is left as
+// +0, and taken from q as -0, to which either zero is what it was.
 //
 // divide<true> and exp_approximate are for 16-bit data alone, of which a GPU has to compute one
 // element every 27 instructions an H200's lanes can issue: the special function units give
 // reciprocals and powers of two within 2 ULP of float (PTX ISA, rcp.approx and ex2.approx).
 #if defined(__CUDA_ARCH__)
+#define FASTACT_GPU_FUNCTIONS
 FASTACT_HD float reciprocal_estimate(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -170,6 +176,20 @@ FASTACT_HD double inverse_root_estimate(double x) {
   asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
   return y;
 }
+FASTACT_HD float minimum(float a, float b) { return fminf(a, b); }
+FASTACT_HD float maximum(float a, float b) { return fmaxf(a, b); }
+FASTACT_HD double minimum(double a, double b) { return fmin(a, b); }
+FASTACT_HD double maximum(double a, double b) { return fmax(a, b); }
+#elif defined(FASTACT_CUDA_EMULATION)
+#define FASTACT_GPU_FUNCTIONS
+template <class T>
+T reciprocal_estimate(T x) {
+  return emulation::reciprocal_approx_ftz(x);
+}
+inline float power_of_two_estimate(float x) { return emulation::power_of_two_approx_ftz(x); }
+inline double inverse_root_estimate(double x) { return emulation::inverse_root_approx_ftz(x); }
+using emulation::maximum;
+using emulation::minimum;
 #else
 template <class T>
 FASTACT_HD T reciprocal_estimate(T x) {
@@ -182,13 +202,13 @@ inline double inverse_root_estimate(double x) { return 1 / __builtin_sqrt(x); }
 template <bool approximate = false, class T>
 FASTACT_HD T divide(T a, T b) {
   if constexpr (approximate) return a * reciprocal_estimate(b);
-#if defined(__CUDA_ARCH__)
+#if defined(FASTACT_GPU_FUNCTIONS)
   T r = reciprocal_estimate(b);  // 23 bits of float, 20 of double; each step doubles them
   r = madd(madd(-b, r, T(1)), r, r);
   if constexpr (sizeof(T) == sizeof(double)) r = madd(madd(-b, r, T(1)), r, r);
   T q = a * r;
-  q = madd(madd(-b, q, a), r, q);
-  return madd(madd(-b, q, a), r, q);
+  q = madd(madd(b, q, -a), -r, q);
+  return madd(madd(b, q, -a), -r, q);
 #else
   return a / b;
 #endif
@@ -203,11 +223,15 @@ FASTACT_HD float exp_approximate(float x) {
 
 // x or the limit, whichever is larger (at_least, for a negative limit) or smaller (at_most, for a
 // positive one). A NaN gives the limit or a NaN: the caller puts NaNs back at the end.
-#if defined(__CUDA_ARCH__)
-FASTACT_HD float at_least(float x, float limit) { return fmaxf(x, limit); }
-FASTACT_HD double at_least(double x, double limit) { return fmax(x, limit); }
-FASTACT_HD float at_most(float x, float limit) { return fminf(x, limit); }
-FASTACT_HD double at_most(double x, double limit) { return fmin(x, limit); }
+#if defined(FASTACT_GPU_FUNCTIONS)
+template <class T>
+FASTACT_HD T at_least(T x, T limit) {
+  return maximum(x, limit);
+}
+template <class T>
+FASTACT_HD T at_most(T x, T limit) {
+  return minimum(x, limit);
+}
 #elif defined(__AVX512F__)
 // As integers positive floats are ordered as they are, and negative floats the other way round
 // when read as unsigned: one minimum each, where a comparison costs three mask instructions.
@@ -293,10 +317,28 @@ struct Tail<double> {
 // one.
 template <class T>
 constexpr T kExpZero = sizeof(T) == sizeof(float) ? T(-88) : T(-709);
-template <bool approximate = false, class T>
+template <class T>
 FASTACT_HD T exp_or_zero(T x) {
-  return exponential<0, approximate>(at_least(x, kExpZero<T>));
+  return exp_scaled<0>(at_least(x, kExpZero<T>)).value();
 }
+
+// exp(-m), m >= 0, times 2^kScale: what derivatives that fall off as exp(-m) are made of.
+//
+// For 16-bit data on a GPU it is scaled, by which the tails have all their bits: bfloat16 has
+// float's exponents, the fast exponential gives no subnormal number, and derivatives are up to 257
+// times it. The scale is a small one: it is added to the exponent, whose last bits are what is left
+// near the derivative's root. No m is held back for it but for the factor that m may be.
+template <bool approximate, class T>
+struct SlopeExp {
+  static constexpr int kScale = approximate ? 16 : 0;
+  static constexpr T kDown = approximate ? T(0x1p-16) : T(1);
+  static constexpr T kFurthest = approximate ? T(104) : -kExpZero<T>;
+
+  static FASTACT_HD T of(T m) {
+    if constexpr (approximate) return exp_approximate<kScale>(-m);
+    return exp_or_zero(-m);
+  }
+};
 
 // log(1 + u) for 0 <= u <= 1.
 constexpr double kLog1pUlp = 1.5;
@@ -314,12 +356,14 @@ FASTACT_HD T sigmoid_of(T x) {
   return divide<approximate>(e, madd(e, C::kDown, T(1))) * C::kDown;
 }
 
-// The same, but zero instead of a subnormal number. Far on the right the quotient is 1 as soon as
-// 1 + e is e; of an e above 2^126 a GPU's reciprocal would be subnormal, which is zero to it.
+// The same, but zero instead of a subnormal number, 16-bit data on a GPU aside. Far on the right
+// the quotient is 1 as soon as 1 + e is e; of an e above 2^126 a GPU's reciprocal would be
+// subnormal, which is zero to it.
 template <bool approximate = false, class T>
 FASTACT_HD T sigmoid_or_zero(T x) {
-  const T e = exp_or_zero<approximate>(at_most(x, Tail<T>::kHigh));
-  return divide<approximate>(e, T(1) + e);
+  if constexpr (approximate) return sigmoid_of<true>(x);
+  const T e = exp_or_zero(at_most(x, Tail<T>::kHigh));
+  return divide(e, T(1) + e);
 }
 
 // x / (1 + exp(-p)) / down of exp(p) / down. x exp(p) is rounded once: a factor of x at the end
@@ -338,9 +382,21 @@ FASTACT_HD T silu_approximate(T x, T e, T down) {
 // Its derivative, e / (1 + e)^2 with e = exp(-|x|), times `times`. A NaN may give anything.
 template <int times = 1, bool approximate = false, class T>
 FASTACT_HD T sigmoid_slope_of(T x) {
-  const T e = exp_or_zero<approximate>(-magnitude(x));
-  const T d = T(1) + e;
-  return divide<approximate>(times * e, d * d);
+  using Slope = SlopeExp<approximate, T>;
+  const T e = Slope::of(magnitude(x));
+  const T d = madd(e, Slope::kDown, T(1));
+  return divide<approximate>(times * e, d * d) * Slope::kDown;
+}
+
+// The derivative of x / (1 + exp(-p)), p an odd function of x: of e = exp(-|p|) 2^SlopeExp::kScale
+// and m = x p'(x), with d = 1 + exp(-|p|), it is (d + m e) / d^2 for x > 0, and e (d - m) / d^2
+// below.
+template <bool approximate, class T>
+FASTACT_HD T slope_of_product(T x, T e, T m) {
+  constexpr T down = SlopeExp<approximate, T>::kDown;
+  const T d = madd(e, down, T(1));
+  const T top = x > T(0) ? madd(m * down, e, d) : e * (d - m);
+  return divide<approximate>(top, d * d) * (x > T(0) ? T(1) : down);
 }
 
 // n = expm1(2 m) for m >= 0, with m held where tanh(m) has long been 1. A NaN stays.

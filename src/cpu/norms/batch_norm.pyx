@@ -77,8 +77,8 @@ def batch_norm_forward(
 ):
     """y OUT = f((x IN - mean) rstd weight IN + bias IN); mean, rstd OUT or None.
 
-    training: by the moments of x, and running statistics IN/OUT, or None, move towards them; else
-    by the running statistics IN. Of one element a channel: 1-D, or with the others of length 1.
+    training: by the moments of x, and running statistics IN/OUT, or None, move towards them unless
+    x is empty; else by the running statistics IN. Of one element a channel: 1-D, or with the others of length 1.
     scratch: `batch_norm_scratch` bytes; workspace: SCRATCH of `moments_workspace` bytes, or None.
     """
     cdef double p[MAX_PARAMETERS]
@@ -97,11 +97,11 @@ def batch_norm_forward(
     check_channels(rstd, x, axis, "rstd", True)
     unpack(parameters, p)
     if element_count(x) == 0:
-        if not training and x.shape_[axis] > 0:  # an empty batch, by statistics that are there
-            save_running(
+        if x.shape_[axis] > 0:
+            save_of_nothing(
                 table, x.shape_[axis],
                 memory_for(scratch, batch_scratch(x.shape_[axis], 0), "scratch"),
-                channels_of(running_mean, axis), channels_of(running_var, axis), eps,
+                channels_of(running_mean, axis), channels_of(running_var, axis), training, eps,
                 channels_of(mean, axis), channels_of(rstd, axis),
             )
         return

@@ -52,9 +52,9 @@ cdef extern from "cpu/norms/channels/batch_norm.h" namespace "fastact" nogil:
     void take_statistics(
         BatchNorm*, const ChannelArray&, const ChannelArray&, cpp_bool, double
     ) noexcept
-    void save_running(
-        const KernelTable*, int64_t, char*, const ChannelArray&, const ChannelArray&, double,
-        const ChannelArray&, const ChannelArray&
+    void save_of_nothing(
+        const KernelTable*, int64_t, char*, const ChannelArray&, const ChannelArray&, cpp_bool,
+        double, const ChannelArray&, const ChannelArray&
     ) noexcept
     void update_running(
         const BatchNorm&, double, const ChannelArray&, const ChannelArray&

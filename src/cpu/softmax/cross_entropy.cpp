@@ -5,9 +5,9 @@
 //
 //   loss = sum t'_c w_c (lse - z_c) = sum t'_c w_c (m - z_c) + log1p(s) sum t'_c w_c
 //
-// All terms of the second form are positive: nothing cancels. For one class without smoothing it is
-// w_y ((m - z_y) + log1p(s)). The derivative of lse is p = softmax(z), so that, of the gradient g
-// of the loss,
+// All terms of the second form are positive: nothing cancels. A term of t'_c w_c = 0 is 0, where
+// z_c is -inf too. For one class without smoothing it is w_y ((m - z_y) + log1p(s)). The derivative
+// of lse is p = softmax(z), so that, of the gradient g of the loss,
 //
 //   dz_i = g (p_i sum t'_c w_c - t'_i w_i),  p_i = exp(z_i - lse)
 //
@@ -51,11 +51,6 @@ struct Losses : RowStatistics {
     return {index, s.data[Softmax::kWeight] ? element(Softmax::kWeight, row, index) : 1.0};
   }
 
-  double element(int k, int64_t row, int64_t column) const {
-    const char* at = s.row(k, row) + s.columns.offset(k, column);
-    return number_at(s.dtypes[k], at);
-  }
-
   // t' w of n classes from `column` on.
   SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
     reader.go(row, column, n);
@@ -75,7 +70,8 @@ struct Losses : RowStatistics {
       *value = 0.0, *counts = target.weight;
       if (target.index < 0) return;
       const double z = element(Softmax::kLogits, row, target.index);
-      total = (1.0 - job.label_smoothing) * target.weight * ((max - z) + log);
+      const double share = (1.0 - job.label_smoothing) * target.weight;
+      total = share * ((share == 0.0 ? 0.0 : max - z) + log);
     }
     if (is_spread()) {
       double distance = 0.0, weight = 0.0;

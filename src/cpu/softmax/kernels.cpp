@@ -183,7 +183,9 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
   } else {
     const T* added = in<T>(mask);
     each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
-      return mask_kind == 2 ? madd(scale, x[i], added[i]) : scale * x[i];
+      if constexpr (mask_kind == 0) return scale * x[i];
+      const T value = madd(scale, x[i], added[i]);
+      return added[i] == T(-kInfinity) ? T(-kInfinity) : value;
     });
   }
 }
@@ -478,13 +480,11 @@ template <class T, bool apart>
 void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
   bool are_near = true;
   for (int64_t j = 0; j < n; ++j) are_near &= magnitude(stats.max[j]) <= kNearMaximum;
-  rows->has_void = false;
   if (!are_near) {
     for (int64_t j = 0; j < n; ++j) {
       const SoftmaxRow row = finished<T>(stat_of(stats, j), has_mask);
       rows->max[j] = row.max, rows->log[j] = row.log, rows->lse[j] = row.lse;
       rows->factor[j] = row.factor, rows->is_void[j] = row.is_void;
-      rows->has_void |= row.is_void;
     }
     return;
   }
@@ -597,13 +597,40 @@ void tile_shift(RowsIn z, int64_t n, int64_t width, const double* maxima, const 
   });
 }
 
+// What takes no part, of which y is 0, does so at any dy: an infinite one too, or a NaN. A sum that
+// these made NaN is made anew without them.
+template <class T>
+double sum_of_parts(const T* dy, const T* y, int64_t n) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double of_y = double(widen(y[i]));
+    sum += of_y == 0.0 ? 0.0 : double(widen(dy[i])) * of_y;
+  }
+  return sum;
+}
+
 template <class T>
 void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
   for (int64_t j = 0; j < m; ++j) {
     const T* of_a = in<T>(a.at + j * a.stride);
-    sums[j] += b.at ? sum_of(of_a, n, Products<T>{in<T>(b.at + j * b.stride)})
-                    : sum_of(of_a, n, Terms<T>{});
+    if (!b.at) {
+      sums[j] += sum_of(of_a, n, Terms<T>{});
+      continue;
+    }
+    const T* of_b = in<T>(b.at + j * b.stride);
+    const double found = sum_of(of_a, n, Products<T>{of_b});
+    sums[j] += found == found ? found : sum_of_parts(of_a, of_b, n);
   }
+}
+
+template <class T>
+double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    const Compute<T> of_y = y.read(i)[j];
+    sum += sum_of_parts(dy.read(i) + j, &of_y, 1);
+  }
+  return sum;
 }
 
 template <class T>
@@ -623,15 +650,16 @@ void tile_sum(RowsIn a_, RowsIn b_, int64_t n, int64_t width, double* sums) {
     }
   }
   const double* sum = lanes.fold();
-  for (int64_t j = 0; j < width; ++j) sums[j] += sum[j];
+  for (int64_t j = 0; j < width; ++j)
+    sums[j] += sum[j] == sum[j] || !b_.at ? sum[j] : column_of_parts(a, b, n, j);
 }
 
 // softmax: y_j = exp(z_j) / S has dy_j / dz_i = y_j ([i = j] - y_i), so that dz_i = y_i (dy_i - sum
 // of dy y). log_softmax: y_j = z_j - log S has [i = j] - exp(y_i), so that dz_i = dy_i - exp(y_i)
-// sum of dy. z = scale x + mask: dx = scale dz. What takes no part moves nothing.
+// sum of dy. z = scale x + mask: dx = scale dz. What takes no part, y = 0 or -inf, moves nothing.
 template <class T, int kind>
 FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
-  if constexpr (kind == 0) return scale * (y * (dy - sum));
+  if constexpr (kind == 0) return y == T(0) ? T(0) : scale * (y * (dy - sum));
   constexpr T down = Tail<T>::kDown;
   constexpr SoftmaxReference<T> zero = {-kZeroAt<T> * T(0.69314718055994530942),
                                         ExpTraits<T>::kRoundMagic + kZeroAt<T>};
@@ -694,7 +722,9 @@ void weigh(const char* z_, const SoftmaxTarget& target, int64_t n, double max, d
   const T* z = in<T>(z_);
   double counts[kSoftmaxBlock], distance[kSoftmaxBlock];
   weights_of<T>(target, n, counts);
-  each(distance, n, [&](int64_t i) FASTACT_INLINED { return max - double(z[i]); });
+  // What counts nothing does so at any distance, an infinite one too.
+  each(distance, n,
+       [&](int64_t i) FASTACT_INLINED { return counts[i] == 0.0 ? 0.0 : max - double(z[i]); });
   sums[0] = sum_of(distance, n, Products<double>{counts});
   sums[1] = sum_of(counts, n, Terms<double>{});
 }

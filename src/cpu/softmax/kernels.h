@@ -26,7 +26,7 @@ struct TileStats {
 };
 struct TileRows {
   double max[kTileWidth], log[kTileWidth], lse[kTileWidth], factor[kTileWidth];
-  bool is_void[kTileWidth], has_void;
+  bool is_void[kTileWidth];
 };
 
 // A target that is not one class: element i counts t_i = scale * target_i + floor, or floor alone,

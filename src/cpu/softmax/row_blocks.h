@@ -2,12 +2,17 @@
 // in the compute type, and their statistics.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "common/softmax/softmax.h"
 #include "cpu/core/scratch.h"
 #include "cpu/softmax/softmax.h"
 
 namespace fastact {
 
+constexpr double kNothing = -std::numeric_limits<double>::infinity();  // z of what takes no part
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kVectorBytes = 64;  // of a row that is read as it lies, at least
 
 // One row at a time, or a tile of neighbours (core/chunk_reader.h)?
@@ -52,6 +57,10 @@ inline RowsIn as_input(RowsOut rows) { return {rows.at, rows.stride}; }
 inline bool is_plain(const Softmax& job) { return job.mask_kind == 0 && job.scale == 1.0; }
 
 // A thread's blocks of z = scale x + mask.
+//
+// Where that leaves the range of its type, z is scale (x - pivot) + mask, the pivot being the x of
+// the row's element with the largest scale x of those that take part: none of it is beyond the
+// mask. softmax and log_softmax are the same, and logsumexp is less by scale pivot.
 struct RowBlocks {
   const Softmax& job;
   const StridedOperands& s;
@@ -59,6 +68,8 @@ struct RowBlocks {
   const int64_t size;  // elements of a row
   const int64_t row_bytes;
   ChunkReader reader;
+  bool has_pivots = false;
+  double pivots[kTileWidth];  // of the rows of a band or a tile; NaN: it has none
   alignas(64) char mask[kSoftmaxBlock * sizeof(double)];
 
   explicit RowBlocks(const Softmax& a)
@@ -86,6 +97,54 @@ struct RowBlocks {
       reader.go(row, column, n);
       visit(column, n);
     });
+  }
+
+  double element(int k, int64_t row, int64_t column) const {
+    return number_at(s.dtypes[k], s.row(k, row) + s.columns.offset(k, column));
+  }
+
+  // What a mask leaves out is as if it were not there, whatever it is.
+  bool takes_part(int x, int64_t row, int64_t column) const {
+    if (job.mask_kind == 0) return true;
+    if (job.mask_kind == 1) return s.row(x + 1, row)[s.columns.offset(x + 1, column)] != 0;
+    return element(x + 1, row, column) != kNothing;
+  }
+
+  // Not finite: there is none.
+  double pivot_of(int x, int64_t row) const {
+    const double sign = job.scale < 0 ? -1.0 : 1.0;
+    double most = kNothing;
+    for (int64_t column = 0; column < size; ++column)
+      if (takes_part(x, row, column)) most = std::fmax(most, sign * element(x, row, column));
+    return sign * most;
+  }
+
+  // Writes z beside a pivot, elements `step` bytes apart. By halves, which overflow nowhere.
+  void z_beside(double pivot, int x, int64_t row, int64_t column, int64_t n, char* to,
+                int64_t step) const {
+    for (int64_t i = 0; i < n; ++i) {
+      double value = kNothing;
+      if (takes_part(x, row, column + i)) {
+        const double above = 0.5 * element(x, row, column + i) - 0.5 * pivot;
+        const double added = job.mask_kind == 2 ? element(x + 1, row, column + i) : 0.0;
+        value = 2.0 * madd(job.scale, above, 0.5 * added);
+      }
+      store_as(s.compute_dtype, to + i * step, value);
+    }
+  }
+  // The same over what `z` and its kin made of m rows, of those that have one.
+  void apply_pivots(int x, int64_t first, int64_t m, int64_t column, int64_t n, char* to,
+                    int64_t row_step, int64_t step) const {
+    for (int64_t j = 0; has_pivots && j < m; ++j)
+      if (std::isfinite(pivots[j]))
+        z_beside(pivots[j], x, first + j, column, n, to + j * row_step, step);
+  }
+
+  // As `z`, of one row's block, to which the reader went.
+  const char* z_of_row(int x, int64_t row, int64_t column, int64_t n, char* buffer) {
+    const char* found = z(x, n, buffer);
+    apply_pivots(x, row, 1, column, n, buffer, row_bytes, s.compute_item);
+    return found;
   }
 
   // Of operand `x`, followed by the mask where there is one; in `buffer`, or where x lies.
@@ -138,6 +197,7 @@ struct RowBlocks {
       const char* at = z(x, n, buffer + offset);
       if (at != buffer + offset) memcpy(buffer + offset, at, n * s.compute_item);
     });
+    apply_pivots(x, first, m, 0, size, buffer, row_bytes, s.compute_item);
     return {buffer, row_bytes};
   }
 
@@ -198,6 +258,7 @@ struct RowBlocks {
       if (job.mask_kind == 2) reader.load_tile(x + 1, row, width, column + i, 1, mask);
       kernels.prepare[job.mask_kind](at, mask, job.scale, at, width);
     }
+    apply_pivots(x, row, width, column, n, buffer, s.compute_item, width * s.compute_item);
   }
 };
 
@@ -238,21 +299,53 @@ struct RowStatistics : RowBlocks {
   // as of SoftmaxKernels::block. keeps: the exponentials are kept. y: an operand whose rows are
   // written next, or -1.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps, int y) {
+    has_pivots = false;
+    find_once(x, first, m, apart, keeps, y, products);
+    if (!set_pivots(x, first, m)) return;
+    find_once(x, first, m, apart, keeps, y, {});
+    raise_lse(m);
+  }
+
+  void find_once(int x, int64_t first, int64_t m, bool apart, bool keeps, int y,
+                 const LateProducts& late) {
     if (size <= kSoftmaxBlock) {
       kernels.block[apart](z_band(x, first, m, kept(0)), m, size,
-                           next_and_target(first, 0, m, x, y), products, kept(0), &stats);
+                           next_and_target(first, 0, m, x, y), late, kept(0), &stats);
     } else {
       for_blocks_of(first, [&](int64_t column, int64_t n) {
-        const char* at = z(x, n, buffer);
+        const char* at = z_of_row(x, first, column, n, buffer);
         TileStats& found = column ? block_stats : stats;
         kernels.block[apart]({at, 0}, 1, n, next_and_target(first, column, 1, x, y),
-                             products.block(column, n, s.compute_item),
-                             keeps ? kept(column) : buffer, &found);
+                             late.block(column, n, s.compute_item), keeps ? kept(column) : buffer,
+                             &found);
         if (keeps) block_max[column / kSoftmaxBlock] = found.max[0];
         if (column) kernels.merge(&stats, block_stats, 1);
       });
     }
     kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+  }
+
+  // Whether z of one of m rows, whose statistics are known, left the range; each of them gets its
+  // pivot. Below the range, an element matters to log_softmax alone, far below 0.
+  bool set_pivots(int x, int64_t first, int64_t m) {
+    constexpr double kFar[] = {-0x1p96, -0x1p992};
+    if (job.mask_kind != 2 && std::abs(job.scale) <= 1.0) return false;
+    const double far = job.kind == kLogSoftmax ? kFar[s.compute_dtype == kF64]
+                                               : std::numeric_limits<double>::lowest();
+    for (int64_t j = 0; j < m; ++j) {
+      pivots[j] = kUndefined;
+      if (rows.max[j] >= far && rows.max[j] < -kNothing) continue;
+      pivots[j] = pivot_of(x, first + j);
+      has_pivots |= std::isfinite(pivots[j]);
+    }
+    return has_pivots;
+  }
+
+  // From logsumexp beside the pivots to that of z.
+  void raise_lse(int64_t m) {
+    for (int64_t j = 0; j < m; ++j)
+      if (std::isfinite(pivots[j]))
+        rows.lse[j] = 2.0 * madd(job.scale, 0.5 * pivots[j], 0.5 * rows.lse[j]);
   }
 
   // Of a tile of m rows: z of a block, where it lies or in `tile`.
@@ -263,6 +356,14 @@ struct RowStatistics : RowBlocks {
   }
 
   void find_in_tile(int x, int64_t first, int64_t m, bool apart) {
+    has_pivots = false;
+    find_in_tile_once(x, first, m, apart);
+    if (!set_pivots(x, first, m)) return;
+    find_in_tile_once(x, first, m, apart);
+    raise_lse(m);
+  }
+
+  void find_in_tile_once(int x, int64_t first, int64_t m, bool apart) {
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn z = z_of_tile(x, first, m, column, n);
       tiles.block[apart](z, n, m, keeps_tile ? tile_in(tile, m) : RowsOut{tile, 0},

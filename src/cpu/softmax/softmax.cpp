@@ -1,13 +1,9 @@
 #include "cpu/softmax/softmax.h"
 
-#include <limits>
-
 #include "cpu/softmax/row_blocks.h"
 
 namespace fastact {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Forward : RowStatistics {
   const bool fits;        // all exponentials of a band, or of a row, are kept
@@ -50,10 +46,13 @@ struct Forward : RowStatistics {
     const RowsOut y = {s.row(Softmax::kY, first), s.rows.count ? s.rows.stride[Softmax::kY][0] : 0};
     products = {{kept(0), row_bytes}, y, m, size, factors};
     if (size <= kSoftmaxBlock)
-      for (int64_t j = 0; j < m; ++j) factors[j] = rows.is_void[j] ? 0.0 : rows.factor[j];
+      for (int64_t j = 0; j < m; ++j) {
+        factors[j] = is_filled(j) ? 1.0 : rows.factor[j];
+        if (is_filled(j)) fill(first, j, 0, size, kept(0) + j * row_bytes);
+      }
     else
       for_blocks_of(first, [&](int64_t column, int64_t n) {
-        factors[column / kSoftmaxBlock] = factor_of_block(column, n);
+        factors[column / kSoftmaxBlock] = factor_of_block(first, column, n);
       });
     half = half ? 0 : kTileBytes / 2;
   }
@@ -83,20 +82,20 @@ struct Forward : RowStatistics {
     else
       kernels.shift(z_band(Softmax::kX, first, m, tile), m, size, rows.max, rows.log, y);
     for (int64_t j = 0; j < m; ++j)
-      if (rows.is_void[j]) fill(y.at + j * y.stride, size);
+      if (is_filled(j)) fill(first, j, 0, size, y.at + j * y.stride);
     if (y.at == tile) store_band(Softmax::kY, first, m, tile, false);
   }
 
   void long_row(int64_t index, bool keeps) {
     for_blocks_of(index, [&](int64_t column, int64_t n) {
       char* const y = reader.target(Softmax::kY, buffer, false);
-      if (keeps) {
-        const double factor = factor_of_block(column, n);
+      if (is_filled(0)) {
+        fill(index, 0, column, n, y);
+      } else if (keeps) {
+        const double factor = factor_of_block(index, column, n);
         kernels.scale({kept(column), 0}, 1, n, &factor, {y, 0});
-      } else if (rows.is_void[0]) {
-        fill(y, n);
       } else {
-        apply(z(Softmax::kX, n, buffer), n, y);
+        apply(z_of_row(Softmax::kX, index, column, n, buffer), n, y);
       }
       reader.finish(Softmax::kY, y, buffer, false);
     });
@@ -104,11 +103,14 @@ struct Forward : RowStatistics {
 
   // What the exponentials that are kept of a block become y by. Where the block's maximum is too
   // far below the row's they are computed anew, factor and all.
-  double factor_of_block(int64_t column, int64_t n) {
-    if (rows.is_void[0]) return 0.0;
+  double factor_of_block(int64_t row, int64_t column, int64_t n) {
+    if (is_filled(0)) {
+      fill(row, 0, column, n, kept(column));
+      return 1.0;
+    }
     const double lower = kernels.lower(block_max[column / kSoftmaxBlock], rows.max[0]);
     if (lower > 0) return rows.factor[0] * lower;
-    apply(z(Softmax::kX, n, buffer), n, kept(column));
+    apply(z_of_row(Softmax::kX, row, column, n, buffer), n, kept(column));
     return 1.0;
   }
 
@@ -119,10 +121,16 @@ struct Forward : RowStatistics {
       kernels.shift({z, 0}, 1, n, rows.max, rows.log, {y, 0});
   }
 
-  // Of a row in which nothing takes part.
-  void fill(char* y, int64_t n) {
-    const double value = job.kind == kSoftmax ? 0.0 : -kInfinity;
-    for (int64_t i = 0; i < n; ++i) store_as(s.compute_dtype, y + i * s.compute_item, value);
+  // Rows with a mask in which nothing takes part, or which are NaN: what takes no part is not.
+  bool is_filled(int64_t j) const {
+    return job.mask_kind != 0 && (rows.is_void[j] || std::isnan(rows.factor[j]));
+  }
+  void fill(int64_t first, int64_t j, int64_t column, int64_t n, char* y) {
+    const double nothing = job.kind == kSoftmax ? 0.0 : kNothing;
+    for (int64_t i = 0; i < n; ++i) {
+      const bool is_out = rows.is_void[j] || !takes_part(Softmax::kX, first + j, column + i);
+      store_as(s.compute_dtype, y + i * s.compute_item, is_out ? nothing : kUndefined);
+    }
   }
 
   void save(int64_t index, int64_t j) {
@@ -148,9 +156,9 @@ struct Forward : RowStatistics {
       else
         tiles.shift(z, n, m, rows.max, rows.log, y);
       if (is_stored) return;  // no row is void without a mask
-      for (int64_t j = 0; rows.has_void && j < m; ++j)
-        for (int64_t i = 0; rows.is_void[j] && i < n; ++i)
-          fill(tile + (i * m + j) * s.compute_item, 1);
+      for (int64_t j = 0; j < m; ++j)
+        for (int64_t i = 0; i < n && is_filled(j); ++i)
+          fill(index, j, column + i, 1, tile + (i * m + j) * s.compute_item);
       reader.store_tile(Softmax::kY, index, m, column, n, tile, false);
     });
   }
@@ -273,46 +281,59 @@ struct Backward : RowBlocks {
 };
 
 // dx = scale dy exp(z - lse), by the chain rule through logsumexp, whose derivative is softmax.
-struct LseBackward : RowBlocks {
-  const bool by_tiles;
-  const bool is_stored;  // as of Backward
-  const SoftmaxTiles& tiles;
-  const int64_t width;
-  double maxima[kTileWidth], factors[kTileWidth];
-  alignas(64) char tile[kTileBytes];
+struct LseBackward : RowStatistics {
+  double maxima[kTileWidth], factors[kTileWidth], found[kTileWidth];
 
   explicit LseBackward(const Softmax& a)
-      : RowBlocks(a),
-        by_tiles(goes_by_tiles(s)),
-        is_stored(by_tiles && is_plain(a) && !a.accumulate && has_tiles(s, Softmax::kIn) &&
-                  has_tiles(s, Softmax::kDIn)),
-        tiles(tiles_of(is_stored)),
-        width(is_stored  ? kTileWidth
-              : by_tiles ? tile_width(s)
-                         : 1) {}
+      : RowStatistics(a, goes_by_tiles(a.operands) ? kTileWidth : 1,
+                      is_plain(a) && !a.accumulate && has_tiles(a.operands, Softmax::kIn) &&
+                          has_tiles(a.operands, Softmax::kDIn),
+                      false) {}
 
   // Nothing takes part in a row with a mask whose lse is -inf: its elements are all -inf, and their
-  // exponentials beside 0 are 0.
-  void prepare(int64_t index, int64_t j) {
-    const double lse = reader.number(Softmax::kOfLse, index);
-    const double scaled = job.scale * reader.number(Softmax::kDLse, index);
-    const bool is_void = job.mask_kind != 0 && lse == -kInfinity;
-    maxima[j] = lse;
-    factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(lse);
+  // exponentials beside 0 are 0. Where an lse left the range the row's statistics, beside a pivot,
+  // stand for it.
+  void prepare(int64_t first, int64_t m) {
+    has_pivots = false;
+    for (int64_t j = 0; j < m; ++j) {
+      const double scaled = job.scale * reader.number(Softmax::kDLse, first + j);
+      maxima[j] = reader.number(Softmax::kOfLse, first + j), found[j] = kUndefined;
+      const bool may_leave = job.mask_kind == 2 || std::abs(job.scale) > 1.0;
+      if (may_leave && std::isinf(maxima[j])) found[j] = pivot_of(Softmax::kIn, first + j);
+      if (std::isfinite(found[j])) {
+        pivots[0] = found[j], has_pivots = true;
+        find_once(Softmax::kIn, first + j, 1, true, false, -1, {});
+        maxima[j] = rows.max[0], factors[j] = scaled * rows.factor[0];
+        continue;
+      }
+      const bool is_void = job.mask_kind != 0 && maxima[j] == kNothing;
+      factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(maxima[j]);
+    }
+    has_pivots = false;
+    for (int64_t j = 0; j < m; ++j) has_pivots |= std::isfinite(pivots[j] = found[j]);
+  }
+
+  // Of a row that is NaN, what takes no part is not.
+  void clear(int64_t first, int64_t j, int64_t column, int64_t n, char* dx, int64_t step) const {
+    if (job.mask_kind == 0 || !std::isnan(factors[j])) return;
+    for (int64_t i = 0; i < n; ++i)
+      if (!takes_part(Softmax::kIn, first + j, column + i))
+        store_as(s.compute_dtype, dx + i * step, 0.0);
   }
 
   void band(int64_t index, int64_t) {
-    prepare(index, 0);
-    for_blocks_of(index, [&](int64_t, int64_t n) {
-      const char* at = z(Softmax::kIn, n, tile);
+    prepare(index, 1);
+    for_blocks_of(index, [&](int64_t column, int64_t n) {
+      const char* at = z_of_row(Softmax::kIn, index, column, n, tile);
       char* const dx = reader.target(Softmax::kDIn, tile, job.accumulate);
       kernels.exponentials(at, n, maxima[0], factors[0], dx);
+      clear(index, 0, column, n, dx, s.compute_item);
       reader.finish(Softmax::kDIn, dx, tile, job.accumulate);
     });
   }
 
   void rows_of_tile(int64_t index, int64_t m) {
-    for (int64_t j = 0; j < m; ++j) prepare(index + j, j);
+    prepare(index, m);
     for_blocks([&](int64_t column, int64_t n) {
       if (is_stored) {
         tiles.exponentials(as_input(stored_tile(Softmax::kIn, index, column)), n, m, maxima,
@@ -321,6 +342,8 @@ struct LseBackward : RowBlocks {
       }
       z_tile(Softmax::kIn, index, m, column, n, tile);
       tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
+      for (int64_t j = 0; j < m; ++j)
+        clear(index, j, column, n, tile + j * s.compute_item, m * s.compute_item);
       reader.store_tile(Softmax::kDIn, index, m, column, n, tile, job.accumulate);
     });
   }

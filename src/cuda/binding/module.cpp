@@ -243,6 +243,10 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
       "device_of_stream", [](uintptr_t stream) { return device_of_stream(stream_of(stream)); },
       "The device that a stream belongs to.");
   m.def(
+      "device_of_memory",
+      [](uintptr_t p) { return device_of_memory(reinterpret_cast<const void*>(p)); },
+      "The device on which memory is; the current one for no memory, -1 for unknown memory.");
+  m.def(
       "make_wait",
       [](int device, uintptr_t waiting, uintptr_t awaited) {
         make_wait(device, stream_of(waiting), stream_of(awaited));

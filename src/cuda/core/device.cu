@@ -41,6 +41,33 @@ const char* cure_of(cudaError_t error) {
   }
 }
 
+// What is known of kernels on devices. Threads that ask for the same at once all find it out.
+template <class Fact>
+class KnownOfKernels {
+ public:
+  // find(device): the fact, on the current device.
+  template <class Find>
+  Fact of(const void* kernel, Find find) {
+    int device;
+    FASTACT_CUDA_CHECK(cudaGetDevice(&device));
+    const std::pair<const void*, int> key{kernel, device};
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = facts_->find(key);
+      if (found != facts_->end()) return found->second;
+    }
+    const Fact fact = find(device);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return (*facts_)[key] = fact;
+  }
+
+ private:
+  std::mutex mutex_;
+  // Never destroyed: other threads may launch while the process ends.
+  std::map<std::pair<const void*, int>, Fact>* facts_ =
+      new std::map<std::pair<const void*, int>, Fact>;
+};
+
 bool is_not_built(cudaError_t error) {
   return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
 }
@@ -72,22 +99,29 @@ bool has_context(int device) {
 #endif
 }
 
-void allow_shared(const void* kernel, int bytes, int most) {
-  static std::mutex mutex;
-  static auto* allowed = new std::map<std::pair<const void*, int>, int>;
-  int device;
-  FASTACT_CUDA_CHECK(cudaGetDevice(&device));
-  const std::pair<const void*, int> key{kernel, device};
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = allowed->find(key);
-    if (found != allowed->end() && bytes <= found->second) return;
-  }
-  // Threads that are here at once ask for the same.
-  FASTACT_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-  const std::lock_guard<std::mutex> lock(mutex);
-  (*allowed)[key] = most;
+SharedMemory shared_of(const void* kernel) {
+  static KnownOfKernels<SharedMemory> known;
+  return known.of(kernel, [&](int device) {
+    cudaFuncAttributes attributes;
+    FASTACT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+    int unasked, most;
+    FASTACT_CUDA_CHECK(
+        cudaDeviceGetAttribute(&unasked, cudaDevAttrMaxSharedMemoryPerBlock, device));
+    FASTACT_CUDA_CHECK(
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    const int own = int(attributes.sharedSizeBytes);
+    return SharedMemory{own, unasked - own, most - own};
+  });
+}
+
+void allow_shared(const void* kernel) {
+  static KnownOfKernels<bool> allowed;
+  const int most = shared_of(kernel).most;
+  allowed.of(kernel, [&](int) {
+    FASTACT_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+    return true;
+  });
 }
 
 std::string problem_of_machine() {
@@ -159,6 +193,17 @@ int device_of_stream(cudaStream_t stream) {
   int device = 0;
   FASTACT_CUDA_CHECK(cudaStreamGetDevice(stream, &device));
   return device;
+}
+
+int device_of_memory(const void* p) {
+  if (!p) {
+    int device = 0;
+    FASTACT_CUDA_CHECK(cudaGetDevice(&device));
+    return device;
+  }
+  cudaPointerAttributes attributes{};
+  FASTACT_CUDA_CHECK(cudaPointerGetAttributes(&attributes, p));
+  return attributes.type == cudaMemoryTypeUnregistered ? -1 : attributes.device;
 }
 
 void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited) {

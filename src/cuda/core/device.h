@@ -33,10 +33,24 @@ class DeviceGuard {
   bool restores_ = false;
 };
 
-// Allows a kernel `bytes` of dynamic shared memory on the current device. The limit is set once, to
-// `most` >= bytes: if each launch set its own, of two threads that launch the same kernel with
-// different sizes one would lower the limit of the other.
-void allow_shared(const void* kernel, int bytes, int most);
+// Bytes of shared memory of a kernel on the current device: what its own arrays take, and what a
+// block may have beside them, without being allowed and at most. Asked of CUDA once.
+struct SharedMemory {
+  int own, unasked, most;
+
+  // Of each of two blocks that share a multiprocessor.
+  int half() const { return (most - own) / 2; }
+};
+SharedMemory shared_of(const void* kernel);
+template <class... Parameters>
+SharedMemory shared_of(void (*kernel)(Parameters...)) {
+  return shared_of(reinterpret_cast<const void*>(kernel));
+}
+
+// Allows a kernel on the current device the most that a block may have. It is set once: if each
+// launch set its own limit, of two threads that launch the same kernel with different sizes one
+// would lower the limit of the other.
+void allow_shared(const void* kernel);
 
 struct DeviceFacts {
   std::string name, capability;
@@ -53,6 +67,9 @@ std::string compiler();
 int driver_version();  // 0: none
 
 int device_of_stream(cudaStream_t stream);
+// The device on which memory is; the current one for no memory, -1 for memory that CUDA does not
+// know.
+int device_of_memory(const void* p);
 // Work queued on `waiting` from now on runs after all work that is queued on `awaited` now. Never
 // blocks the host.
 void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited);

@@ -144,6 +144,13 @@ FASTACT_DEVICE int whole_of(const Rows& rows, const Partition& partition) {
   return partition.count - ends_early;
 }
 
+// The one array of all folds over a team: in team_fold itself each Merge would have another.
+template <int n, class N>
+FASTACT_DEVICE auto team_fold_buffer() {
+  FASTACT_SHARED(N, warps, n);
+  return warps;
+}
+
 // Numbers of the lanes of a row folded into one by merge(a, b), given to all of them. Every thread
 // of the block takes part. fold_index: the number of the fold, whose parity picks one of two
 // buffers, so that one barrier a fold is enough: who writes to a buffer again has met all others at
@@ -151,7 +158,7 @@ FASTACT_DEVICE int whole_of(const Rows& rows, const Partition& partition) {
 template <int n, class N, class Merge>
 FASTACT_DEVICE void team_fold(N (&value)[n], int lanes, int& fold_index, Merge merge) {
   constexpr int kMostWarps = kRowThreads / kWarp;
-  FASTACT_SHARED(N, warps, 2 * n * kMostWarps);
+  const auto warps = team_fold_buffer<2 * n * kMostWarps, N>();
   const int width = lanes < kWarp ? lanes : kWarp;
 #pragma unroll
   for (int k = 0; k < n; ++k) value[k] = warp_fold(value[k], merge, width);

@@ -19,11 +19,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kWarpRow = 256;       // vectors, at most, of a row that one warp takes
-constexpr int64_t kWideRow = 2048;      // vectors from which on a block has kRowThreads
-constexpr int kLoadsInFlight = 4;       // vectors of a lane
-constexpr int kStaticShared = 2 << 10;  // bytes, at most, of the kernels' own
-constexpr int kSharedOfAll = 46 << 10;  // dynamic bytes that every device has
+constexpr int64_t kWarpRow = 256;   // vectors, at most, of a row that one warp takes
+constexpr int64_t kWideRow = 2048;  // vectors from which on a block has kRowThreads
+constexpr int kLoadsInFlight = 4;   // vectors of a lane
 
 // Parts of rows: chunks of `size` vectors.
 struct RowChunks {
@@ -55,22 +53,23 @@ FASTACT_DEVICE void for_each_chunk(const Rows& rows, const RowChunks& chunks, Bo
   }
 }
 
-// Dynamic shared memory that a block may have, in bytes, beside `own` of the kernel.
-int shared_of_device(int own = kStaticShared) {
-  int device, bytes;
-  FASTACT_CUDA_CHECK(cudaGetDevice(&device));
-  FASTACT_CUDA_CHECK(
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return bytes - own;
-}
-
-// Queues a kernel with as much dynamic shared memory as it needs, beside `own` bytes of its own.
-template <int own = kStaticShared, class... Parameters, class... Arguments>
+// Queues a kernel with as much dynamic shared memory as it needs, at most shared_of(kernel).most.
+template <class... Parameters, class... Arguments>
 void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
                         const Arguments&... arguments) {
-  if (shape.shared > kSharedOfAll + kStaticShared - own)
-    allow_shared(reinterpret_cast<const void*>(kernel), shape.shared, shared_of_device(own));
+  if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
   launch(kernel, shape, stream, arguments...);
+}
+
+// Queues a kernel over rows that caches as many vectors of a thread as `most` bytes hold, each in
+// `slots` slots.
+template <class Rows, class... Parameters, class... Arguments>
+void launch_with_cache(void (*kernel)(Parameters...), Shape shape, int slots, int64_t most,
+                       cudaStream_t stream, Rows rows, const Arguments&... arguments) {
+  const int64_t slot = int64_t(kVecBytes) * shape.threads * slots;
+  rows.resident = int(std::clamp<int64_t>(most / slot, 0, rows.per_lane));
+  shape.shared = int(rows.resident * slot);
+  launch_with_shared(kernel, shape, stream, rows, arguments...);
 }
 
 // The lanes of rows, and the threads of a block.

@@ -36,7 +36,8 @@ FASTACT_DEVICE void add_gradients(const Rows& rows, const Part& part, const Cach
     if (rows.kind == kSoftmax) {
       const Wide<T> y = widen_vec(in);
 #pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) dy.lane[j] *= y.lane[j];
+      for (int j = 0; j < Vec<T>::kSize; ++j)
+        dy.lane[j] = y.lane[j] == 0 ? Compute<T>(0) : dy.lane[j] * y.lane[j];
     }
     add_lanes<T>(dy, sum);
     if (i >= rows.resident) return;
@@ -84,8 +85,10 @@ FASTACT_DEVICE void put_gradients(const Rows& rows, const Part& part, const Cach
     Wide<T> dx;
     if (rows.kind == kSoftmax) {
 #pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j)
-        dx.lane[j] = scale * (y.lane[j] * (dy.lane[j] - sum[row_in_vec<Rows>(j)]));
+      for (int j = 0; j < Vec<T>::kSize; ++j) {
+        const C g = scale * (y.lane[j] * (dy.lane[j] - sum[row_in_vec<Rows>(j)]));
+        dx.lane[j] = y.lane[j] == 0 ? C(0) : g;  // takes no part, at any dy
+      }
     } else {
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) {
@@ -174,6 +177,7 @@ FASTACT_DEVICE void put_logsumexp_gradient(const Rows& rows, const Part& part) {
       const int s = row_in_vec<Rows>(j);
       dx.lane[j] = factor[s] * exp_of<T>(dx.lane[j], lse[s]);
     }
+    leave_out<T, masked>(rows, part, i, valid, C(0), &dx);
     put_gradient<T>(rows, part, i, valid, dx);
   });
 }

@@ -59,22 +59,23 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
     if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
     with_constant(has_shares(call), [&](auto shares) {
       constexpr bool kShares = decltype(shares)::value;
-      for_layout(plan, kCacheSlots<T, false>, [&](auto rows, Shape shape) {
+      constexpr int kSlots = kCacheSlots<T, false>;
+      for_layout(plan, [&](auto rows, Shape shape) {
         using Rows = decltype(rows);
-        constexpr int kOwn = Rows::kColumns ? kColumnShared : kStaticShared;
         if constexpr (!Rows::kColumns) {
           if (plan.chunks.count > 1) {
             const SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
             shape.blocks = blocks_for(rows.count * chunks.count);
             tasks = ceil_div(rows.count, 256 / kWarp);
-            launch_with_shared(cross_entropy_peaks<T, kShares, Rows>, shape, stream, rows, chunks);
+            launch_softmax(cross_entropy_peaks<T, kShares, Rows>, shape, kSlots, stream, rows,
+                           chunks);
             launch(cross_entropy_merge<T, kShares, Rows>, {blocks_for(tasks), 256}, stream, rows,
                    chunks, totals);
             return;
           }
         }
         tasks = plan.tasks;
-        launch_with_shared<kOwn>(cross_entropy_rows<T, kShares, Rows>, shape, stream, rows, totals);
+        launch_softmax(cross_entropy_rows<T, kShares, Rows>, shape, kSlots, stream, rows, totals);
       });
     });
   }
@@ -89,7 +90,7 @@ void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
   with_constant(has_shares(call), [&](auto shares) {
     constexpr bool kShares = decltype(shares)::value;
-    for_layout(plan, 0, [&](auto rows, Shape shape) {
+    for_layout(plan, [&](auto rows, Shape shape) {
       if (!kShares && plan.chunks.count > 1)
         shape.blocks = blocks_for(rows.count * plan.chunks.count);
       launch(cross_entropy_gradients<T, kShares, decltype(rows)>, shape, stream, rows, plan.chunks);

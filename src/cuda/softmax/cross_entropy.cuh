@@ -6,7 +6,8 @@
 //
 //   loss = sum a_c w_c (lse - z_c) = sum a_c w_c (m - z_c) + log(sum(exp(z - m))) sum a_c w_c
 //
-// All terms of both sums are of one sign: nothing cancels. With d lse / dz_c = exp(z_c - lse)
+// All terms of both sums are of one sign: nothing cancels. A term of a_c w_c = 0 is 0, where z_c is
+// -infinity too. With d lse / dz_c = exp(z_c - lse)
 //
 //   dloss / dz_c = exp(z_c - lse) sum a w - a_c w_c
 #pragma once
@@ -76,8 +77,9 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Pea
   if (index < 0) return {__builtin_nan(""), __builtin_nan("")};
   const int64_t element = element_of(rows, index);
   const C weight = class_weight<C>(rows, part.row + s, element);
-  const C apart = (level.m - logit_of<T>(rows, part, s, element)) + level.log;
-  loss.loss += double(C(rows.keep) * weight * apart);
+  const C share = C(rows.keep) * weight;
+  const C below = share == 0 ? C(0) : level.m - logit_of<T>(rows, part, s, element);
+  loss.loss += double(share * (below + level.log));
   loss.weight = double(weight);
   return loss;
 }
@@ -89,7 +91,8 @@ FASTACT_DEVICE void put_losses(const Rows& rows, const Part& part, const Peak<n>
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     if (s >= part.columns) break;
-    const auto level = level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], false);
+    const auto level =
+        level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], false, rows.up);
     put_number<T>(rows, kLse, part.row + s, sizeof(T) == 8 ? kF64 : kF32, double(level.lse));
     const Loss loss = loss_of<T, has_shares>(rows, part, s, peak, level);
     put_number<T>(rows, kNumber, part.row + s, rows.number_dtype, loss.loss);
@@ -147,7 +150,7 @@ void cross_entropy_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChu
   int64_t task = blockIdx.x;
   for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kLossFields;
-    const Peak<1> peak = merge_peaks<kLossFields>(peaks, chunks.count);
+    const Peak<1> peak = merge_peaks<kLossFields>(peaks, chunks.count, rows.up);
     double total[2] = {};
     put_losses<T, has_shares>(rows, Part{{row, 0, 0, 1, lane}, 0, 0, idle ? 0 : 1}, peak, total);
     store_total(totals, task, total, total_index);

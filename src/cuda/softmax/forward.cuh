@@ -38,14 +38,16 @@ FASTACT_DEVICE void put_softmax(const Rows& rows, const Part& part, const Scores
       y = scores.z(part, i, valid);
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        y.lane[j] = term_of<T>(difference<T>(y.lane[j], level[row_in_vec<Rows>(j)].m));
+        y.lane[j] =
+            term_of<T>(difference<T>(y.lane[j], level[row_in_vec<Rows>(j)].m, Compute<T>(rows.up)));
     }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) y.lane[j] *= level[row_in_vec<Rows>(j)].inverse;
+    leave_out<T, masked>(rows, part, i, valid, Compute<T>(0), &y);
     write_vec(rows, kY, part, i, valid, narrow_vec<T>(y));
   }
 }
-template <class T, class Rows, class Scores, int n>
+template <class T, bool masked, class Rows, class Scores, int n>
 FASTACT_DEVICE void put_log_softmax(const Rows& rows, const Part& part, const Scores& scores,
                                     const Level<Compute<T>> (&level)[n]) {
 #pragma unroll 1
@@ -55,9 +57,10 @@ FASTACT_DEVICE void put_log_softmax(const Rows& rows, const Part& part, const Sc
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
       const Level<Compute<T>>& of = level[row_in_vec<Rows>(j)];
-      const auto at = difference<T>(y.lane[j], of.m);
+      const auto at = difference<T>(y.lane[j], of.m, Compute<T>(rows.up));
       y.lane[j] = (at.d - of.log) + at.low;
     }
+    leave_out<T, masked>(rows, part, i, valid, -infinity<Compute<T>>(), &y);
     write_vec(rows, kY, part, i, valid, narrow_vec<T>(y));
   }
 }
@@ -67,7 +70,7 @@ FASTACT_DEVICE void put_result(const Rows& rows, const Part& part, const Scores&
   if (rows.kind == kSoftmax)
     put_softmax<T, masked, has_terms>(rows, part, scores, level);
   else if (rows.kind == kLogSoftmax)
-    put_log_softmax<T>(rows, part, scores, level);
+    put_log_softmax<T, masked>(rows, part, scores, level);
 }
 
 // Rows of some lanes of a warp or of a block, and columns.
@@ -85,7 +88,7 @@ void softmax_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
     Level<Compute<T>> level[n];
 #pragma unroll
     for (int s = 0; s < n; ++s)
-      level[s] = level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], masked);
+      level[s] = level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], masked, rows.up);
     store_lse<T>(rows, part, level);
     put_result<T, masked, true>(rows, part, scores, level);
   });
@@ -126,10 +129,10 @@ FASTACT_KERNEL(256)
 void softmax_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks chunks) {
   for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kPeakFields;
-    const Peak<1> peak = merge_peaks<kPeakFields>(peaks, chunks.count);
+    const Peak<1> peak = merge_peaks<kPeakFields>(peaks, chunks.count, rows.up);
     if (idle || lane > 0) return;
     const Level<Compute<T>> level[1] = {level_of<Compute<T>>(
-        peak.max[0], peak.rest[0], peak.count[0], rows.data[kMask] != nullptr)};
+        peak.max[0], peak.rest[0], peak.count[0], rows.data[kMask] != nullptr, rows.up)};
     double* to = chunks.levels + row * kLevelFields;
     store(to, double(level[0].m));
     store(to + 1, double(level[0].inverse));

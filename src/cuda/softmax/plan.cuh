@@ -20,7 +20,6 @@ constexpr int64_t kSoftmaxSplit = 8192;  // vectors of a row that one block take
 constexpr int64_t kSoftmaxChunk = 4096;  // vectors of a part of a longer one
 constexpr int kColumnBlock = 256;        // threads of a block of columns
 constexpr int64_t kElementsOfLane = 16;  // of a column, that are worth another lane
-constexpr int kColumnShared = 18 << 10;  // bytes, at most, of a columns kernel's own
 constexpr int kData = 3;                 // roles of x's shape and dtype: the first
 
 // The parameters of the kernels.
@@ -37,6 +36,8 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
 
   int kind;
   double scale;
+  // Forward: z lies down by a power of two, within the range at any x, and differences go up again.
+  double scale_down, down, up;
   bool accumulate;
   // Of cross_entropy: a class has share smooth + keep p, p its probability, 1 for the target's.
   double keep, smooth;
@@ -141,13 +142,25 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.number_dtype = call.dtypes[kNumber];
   rows.target_dtype = call.dtypes[kTarget];
   rows.kind = call.kind;
-  rows.scale = call.scale;
+  rows.scale = rows.scale_down = call.scale;
+  rows.down = rows.up = 1;
   rows.accumulate = call.accumulate;
   rows.smooth = call.label_smoothing / double(rows.length);
   rows.keep = 1 - call.label_smoothing;
   rows.ignore_index = call.ignore_index;
   rows.divisor = call.divisor;
   return plan;
+}
+
+// Puts z = scale x + mask down into the range of T's compute type: |scale| to 1, or beside a mask
+// of numbers each of the two to a half.
+template <class T>
+void stay_in_range(SoftmaxRows* rows) {
+  constexpr double kMost = sizeof(T) == 8 ? 0x1p1022 : 0x1p126;
+  const double most = rows->data[kMask] && rows->mask_dtype != kBool ? 0.5 : 1.0;
+  double scale = rows->scale < 0 ? -rows->scale : rows->scale;
+  while ((scale > most || rows->down > most) && rows->up < kMost)
+    scale *= 0.5, rows->scale_down *= 0.5, rows->down *= 0.5, rows->up *= 2;
 }
 
 // Runs visit(flag) with a flag that is a constant.
@@ -159,24 +172,26 @@ void with_constant(bool flag, Visit visit) {
     visit(std::false_type());
 }
 
-// Runs visit(rows) with the rows of the plan's layout, and shared memory for `slots` slots a
-// vector.
+// Runs visit(rows, shape) with the rows of the plan's layout, of which nothing is cached.
 template <class Visit>
-void for_layout(SoftmaxPlan plan, int slots, Visit visit) {
-  const int64_t slot = int64_t(kVecBytes) * plan.threads * slots;
-  const bool is_columns = plan.layout == kColumnLayout;
-  // Two blocks of columns share a multiprocessor: theirs are short.
-  const int64_t most =
-      is_columns ? shared_of_device(kColumnShared) / 2 - kColumnShared : shared_of_device();
-  const int64_t fit = slots > 0 ? most / slot : 0;
-  plan.rows.resident = int(std::min<int64_t>(plan.rows.per_lane, fit));
-  const Shape shape{blocks_for(plan.tasks), plan.threads, 1, 1, int(plan.rows.resident * slot)};
-  if (is_columns)
+void for_layout(const SoftmaxPlan& plan, Visit visit) {
+  const Shape shape{blocks_for(plan.tasks), plan.threads};
+  if (plan.layout == kColumnLayout)
     visit(plan.columns(), shape);
   else if (plan.layout == kRowLayout)
     visit(plan.dense(), shape);
   else
     visit(plan.rows, shape);
+}
+
+// Queues a kernel that caches vectors of its rows. Two blocks of columns share a multiprocessor:
+// theirs are short.
+template <class Rows, class... Parameters, class... Arguments>
+void launch_softmax(void (*kernel)(Parameters...), const Shape& shape, int slots,
+                    cudaStream_t stream, const Rows& rows, const Arguments&... arguments) {
+  const SharedMemory shared = shared_of(kernel);
+  launch_with_cache(kernel, shape, slots, Rows::kColumns ? shared.half() : shared.most, stream,
+                    rows, arguments...);
 }
 
 }  // namespace

@@ -213,20 +213,19 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
   return mask;
 }
 
-// z = scale x + mask of a vector, -infinity past the end.
+// z = scale x + mask of a vector, down by what the plan says, -infinity past the end.
 template <class T, bool masked, class Rows>
 FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, int valid,
                                  const Vec<T>& x) {
   using C = Compute<T>;
   Wide<T> z = widen_vec(x);
-  const C scale = C(rows.scale);
+  const C scale = C(rows.scale_down);
   if constexpr (masked) {
     const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
-    const bool picks = rows.mask_dtype == kBool;
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const bool is_out = j >= valid || (picks && mask.lane[j] != 0);
-      z.lane[j] = is_out ? C(-__builtin_inf()) : madd(scale, z.lane[j], mask.lane[j]);
+      const C value = madd(scale, z.lane[j], C(rows.down) * mask.lane[j]);
+      z.lane[j] = mask.lane[j] == C(-__builtin_inf()) ? mask.lane[j] : value;
     }
   } else {
 #pragma unroll
@@ -236,12 +235,36 @@ FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, int 
   return z;
 }
 
+// The one array of all folds over columns of n rows side by side: in `fold` itself each Merge would
+// have another.
+template <int n>
+FASTACT_DEVICE auto column_fold_buffer() {
+  FASTACT_SHARED(double, numbers, kColumnBlock* n);
+  return numbers;
+}
+
+// What a mask leaves out of a row that is NaN is not: it is as if it were not there.
+template <class T, bool masked, class Rows>
+FASTACT_DEVICE void leave_out(const Rows& rows, const Part& part, int i, int valid,
+                              Compute<T> nothing, Wide<T>* y) {
+  if constexpr (masked) {
+    bool is_nan = false;
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) is_nan |= y->lane[j] != y->lane[j];
+    if (!is_nan) return;
+    const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      if (mask.lane[j] == Compute<T>(-__builtin_inf())) y->lane[j] = nothing;
+  }
+}
+
 // Folds numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.
 template <class Rows, int n, class Merge>
 FASTACT_DEVICE void fold(const Rows& rows, double (&value)[n], int& fold_index, Merge merge) {
   if constexpr (Rows::kColumns) {
     if (rows.lanes == 1) return;
-    FASTACT_SHARED(double, numbers, kColumnBlock* n);
+    const auto numbers = column_fold_buffer<n>();
     const int width = rows.teams, x = int(threadIdx.x) % width, y = int(threadIdx.x) / width;
     const int mine = y * n * width + x;
 #pragma unroll

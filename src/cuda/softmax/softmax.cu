@@ -33,27 +33,26 @@ int64_t softmax_workspace(const SoftmaxCall& call) {
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
-  const SoftmaxPlan plan = plan_softmax<T>(call);
+  SoftmaxPlan plan = plan_softmax<T>(call);
+  stay_in_range<T>(&plan.rows);
   with_constant(call.arrays[kMask].data, [&](auto is_masked) {
     constexpr bool kMasked = decltype(is_masked)::value;
-    for_layout(plan, kCacheSlots<T, kMasked>, [&](auto rows, Shape shape) {
+    constexpr int kSlots = kCacheSlots<T, kMasked>;
+    for_layout(plan, [&](auto rows, Shape shape) {
       using Rows = decltype(rows);
-      constexpr int kOwn = Rows::kColumns ? kColumnShared : kStaticShared;
       if constexpr (!Rows::kColumns) {
         if (plan.chunks.count > 1) {
           SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
           chunks.levels = chunks.peaks + rows.count * chunks.count * kPeakFields;
           shape.blocks = blocks_for(rows.count * chunks.count);
-          launch_with_shared(softmax_peaks<T, kMasked, Rows>, shape, stream, rows, chunks);
+          launch_softmax(softmax_peaks<T, kMasked, Rows>, shape, kSlots, stream, rows, chunks);
           launch(softmax_merge<T, Rows>, warps_for(rows.count, 256), stream, rows, chunks);
           if (call.kind == kLogSumExp) return;
-          rows.resident = 0;
-          launch(softmax_apply<T, kMasked, Rows>, {shape.blocks, shape.threads}, stream, rows,
-                 chunks);
+          launch(softmax_apply<T, kMasked, Rows>, shape, stream, rows, chunks);
           return;
         }
       }
-      launch_with_shared<kOwn>(softmax_forward_rows<T, kMasked, Rows>, shape, stream, rows);
+      launch_softmax(softmax_forward_rows<T, kMasked, Rows>, shape, kSlots, stream, rows);
     });
   });
 }
@@ -61,20 +60,18 @@ void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stre
 template <class T>
 void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_layout(plan, 2, [&](auto rows, Shape shape) {
+  for_layout(plan, [&](auto rows, Shape shape) {
     using Rows = decltype(rows);
-    constexpr int kOwn = Rows::kColumns ? kColumnShared : kStaticShared;
     if constexpr (!Rows::kColumns) {
       if (plan.chunks.count > 1) {
         const GradientChunks chunks{plan.chunks, static_cast<double*>(workspace)};
-        const Shape chunk_shape{blocks_for(rows.count * chunks.count), shape.threads};
-        rows.resident = 0;
-        launch(softmax_gradient_sums<T, Rows>, chunk_shape, stream, rows, chunks);
-        launch(softmax_gradients<T, Rows>, chunk_shape, stream, rows, chunks);
+        shape.blocks = blocks_for(rows.count * chunks.count);
+        launch(softmax_gradient_sums<T, Rows>, shape, stream, rows, chunks);
+        launch(softmax_gradients<T, Rows>, shape, stream, rows, chunks);
         return;
       }
     }
-    launch_with_shared<kOwn>(softmax_backward_rows<T, Rows>, shape, stream, rows);
+    launch_softmax(softmax_backward_rows<T, Rows>, shape, 2, stream, rows);
   });
 }
 
@@ -82,7 +79,7 @@ template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
   with_constant(call.arrays[kMask].data, [&](auto is_masked) {
-    for_layout(plan, 0, [&](auto rows, Shape shape) {
+    for_layout(plan, [&](auto rows, Shape shape) {
       if (plan.chunks.count > 1) shape.blocks = blocks_for(rows.count * plan.chunks.count);
       launch(logsumexp_gradient_rows<T, decltype(is_masked)::value, decltype(rows)>, shape, stream,
              rows, plan.chunks);

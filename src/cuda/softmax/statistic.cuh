@@ -41,19 +41,20 @@ FASTACT_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; 
 #endif
 FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : a; }
 
-// z - m as d + low; low is 0 where d is not finite.
+// (z - m) up as d + low; low is 0 where d is not finite.
 template <class C>
 struct Difference {
   C d, low;
 };
 template <class T>
-FASTACT_DEVICE Difference<Compute<T>> difference(Compute<T> z, Compute<T> m) {
+FASTACT_DEVICE Difference<Compute<T>> difference(Compute<T> z, Compute<T> m,
+                                                 Compute<T> up = Compute<T>(1)) {
   using C = Compute<T>;
-  const C d = z - m;
-  if constexpr (kApproximate<T>) return {d, C(0)};
+  const C d = z - m, raised = d * up;
+  if constexpr (kApproximate<T>) return {raised, C(0)};
   const C part = d - z;  // Knuth's two-sum
   const C low = (z - (d - part)) - (m + part);
-  return {d, d >= -infinity<C>() && d - d == 0 ? low : C(0)};
+  return {raised, raised - raised == 0 ? low * up : C(0)};
 }
 
 // exp(z - m) 2^Tail::kScale; 0 where it has long been.
@@ -177,7 +178,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& 
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const int s = row_in_vec<Rows>(j);
-      terms.lane[j] = term_of<T>(difference<T>(z.lane[j], m[s]));
+      terms.lane[j] = term_of<T>(difference<T>(z.lane[j], m[s], C(rows.up)));
       const bool is_top = z.lane[j] == m[s];
       rest.lane[j] = is_top ? C(0) : terms.lane[j];
       count[s] += is_top;
@@ -195,8 +196,10 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& 
       const Wide<T> share = shares_of<T>(rows, part, i, valid);
       Wide<T> apart;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        apart.lane[j] = j < valid ? share.lane[j] * (m[row_in_vec<Rows>(j)] - z.lane[j]) : C(0);
+      for (int j = 0; j < kSize; ++j) {
+        const C term = share.lane[j] * (m[row_in_vec<Rows>(j)] - z.lane[j]);
+        apart.lane[j] = share.lane[j] == 0 ? C(0) : term;  // past the end, too
+      }
       add_lanes<T>(share, peak->mass);
       add_lanes<T>(apart, peak->apart);
     }
@@ -232,7 +235,7 @@ struct Level {
   C m, inverse, log, lse;
 };
 template <class C>
-FASTACT_DEVICE Level<C> level_of(double max, double rest, double count, bool masked) {
+FASTACT_DEVICE Level<C> level_of(double max, double rest, double count, bool masked, double up) {
   if (max == -infinity<double>()) {
     const C nothing = masked ? C(0) : C(__builtin_nan(""));
     return {C(0), nothing, nothing, -infinity<C>()};
@@ -241,14 +244,14 @@ FASTACT_DEVICE Level<C> level_of(double max, double rest, double count, bool mas
     return {C(max), C(__builtin_nan("")), C(__builtin_nan("")), C(max)};
   const C m = C(max), log = log_of_sum<C>(rest + (count - 1));
   const C inverse = C(double(Tail<C>::kDown) / (rest + count));
-  return {m, inverse, log, m + log};
+  return {m, inverse, log, m * C(up) + log};
 }
 
 // The level of a row from the peaks of its chunks, of which a lane of a warp has every 32nd, given
 // to all lanes. peaks: `fields` numbers each, of which the first three are max, rest and count.
-// mass and apart are added up too where they are there.
+// mass and apart are added up too where they are there, and nothing was put down.
 template <int fields>
-FASTACT_DEVICE Peak<1> merge_peaks(const double* peaks, int64_t count) {
+FASTACT_DEVICE Peak<1> merge_peaks(const double* peaks, int64_t count, double up) {
   const int lane = int(threadIdx.x) % kWarp;
   Peak<1> whole{};
   double max = -infinity<double>();
@@ -263,7 +266,7 @@ FASTACT_DEVICE Peak<1> merge_peaks(const double* peaks, int64_t count) {
       whole.rest[0] += rest, whole.count[0] += ones;
     } else if (of_chunk > -infinity<double>() || max != max) {
       // A NaN stays one.
-      const double apart = no_less(of_chunk - max, kExpZero<double>);
+      const double apart = no_less((of_chunk - max) * up, kExpZero<double>);
       whole.rest[0] += (rest + ones) * exp_scaled<0>(apart).value();
     }
     if constexpr (fields > 3) {

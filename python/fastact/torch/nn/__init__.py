@@ -30,6 +30,8 @@ from .norms import RMSNorm as RMSNorm
 from .softmax import CrossEntropyLoss as CrossEntropyLoss
 from .softmax import LogSoftmax as LogSoftmax
 from .softmax import Softmax as Softmax
+from .softmax import Softmax2d as Softmax2d
+from .softmax import Softmin as Softmin
 from .sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
 if TYPE_CHECKING:  # the classes of activations are made of the ops

@@ -82,10 +82,12 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     Notes
     -----
     Left are subclasses of torch's classes, for what they compute is their own, among them
-    parametrized modules; modules with an option that fastact lacks; and, unless `only` asks for it,
-    `torch.nn.LSTM`, which is faster in torch. An activation is not taken
-    into the layer before it where anybody could see what lies between: where one of the two has
-    hooks or another place in the model, or where the sequence's own `forward` is another one. A
+    parametrized modules; modules whose `forward` somebody has replaced; lazy ones before their
+    first call, which would give them torch's class again; modules with an option that fastact
+    lacks; and, unless `only` asks for it, `torch.nn.LSTM`, which is faster in torch. An activation
+    is not taken into the layer before it where anybody could see what lies between: where the layer
+    has hooks behind it, the activation any hooks or parameters and buffers, where the layer has
+    another place in the model, or where the sequence's own `forward` is another one. A
     layer that is called past its sequence, as ``model.layers[0](x)``, has the activation with it;
     `only` can spare it.
 
@@ -121,9 +123,13 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
     if isinstance(module, (Module, *_LAYERS)):
         return
     if cls is None:
-        base = next((base for base in REPLACEMENTS if isinstance(module, base)), None)
-        if base is not None:
+        if _becomes(module) in REPLACEMENTS:
+            report.left[name] = f"{type(module).__name__} is lazy: convert it after its first call"
+        elif any(isinstance(module, base) for base in REPLACEMENTS):
             report.left[name] = f"{type(module).__name__} is a class of its own"
+        return
+    if _has_own_forward(module):
+        report.left[name] = f"{cls.__name__}: its forward is another one"
         return
     if reason := cls.refuses(module) or (not asked_for and cls.unasked_for):
         report.left[name] = f"{cls.__name__}: {reason}"
@@ -140,19 +146,25 @@ def _fuse_neighbours(
     report: Report,
 ) -> None:
     """Take activations of a sequence into the layers before them."""
-    if type(sequence).forward is not torch.nn.Sequential.forward:
+    if type(sequence).forward is not torch.nn.Sequential.forward or _has_own_forward(sequence):
         return
     for key, following in pairwise(list(sequence._modules)):
         layer, activation = sequence._modules[key], sequence._modules[following]
         names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
-        if not (_takes_activation(layer) and type(activation) in _CLASSES):
+        if not isinstance(activation, ActivationModule) or type(activation) not in _CLASSES:
             continue
-        if not isinstance(activation, ActivationModule):
+        if _has_own_forward(activation):
             continue
         if not all(map(chosen, names, (layer, activation))):
             continue
-        if places[id(layer)] > 1:
+        if issubclass(REPLACEMENTS.get(_becomes(layer), Module), WithActivation):
+            report.left[names[1]] = f"{names[0]} before it is lazy: convert after its first call"
+        elif not _takes_activation(layer):
+            continue
+        elif places[id(layer)] > 1:
             report.left[names[1]] = f"{names[0]} before it is in several places"
+        elif activation._parameters or activation._buffers or activation._modules:
+            report.left[names[1]] = "it has more than its options"
         elif _is_watched(layer, activation):
             report.left[names[1]] = f"hooks may look between {names[0]} and it"
         else:
@@ -167,14 +179,26 @@ def _fuse_neighbours(
 
 def _takes_activation(layer: Any) -> bool:
     """Whether it is a layer that can have an activation behind it, and has none."""
+    if _has_own_forward(layer):
+        return False
     if isinstance(layer, WithActivation):
         return type(layer) in _CLASSES and not layer.fused
     return type(layer) in _LAYERS
 
 
+def _becomes(module: Any) -> Any:
+    """The class that a lazy module has from its first call on."""
+    return getattr(module, "cls_to_become", None)
+
+
+def _has_own_forward(module: Any) -> bool:
+    """Whether `forward` of this one module was replaced, whatever its class's is."""
+    return "forward" in vars(module)
+
+
 def _is_watched(layer: Any, activation: Any) -> bool:
-    """Whether hooks may see what is between them."""
+    """Whether hooks may see what is between them, or would be gone with the activation."""
     after = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooks = [getattr(layer, kind) for kind in after]
-    hooks += [getattr(activation, kind) for kind in ("_forward_pre_hooks", *after)]
+    hooks += [held for kind, held in vars(activation).items() if kind.endswith("_hooks")]
     return any(hooks)

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import fastact as fa
 
+from ..autograd import Function, once_differentiable
 from .module import Module
 
 
@@ -144,7 +145,38 @@ def _run(
     return states, kept
 
 
-class _Recurrence(torch.autograd.Function):
+def _step_by_step(
+    op: Any,
+    steps: _Steps,
+    weight: Tensor,
+    biases: tuple[Tensor | None, Tensor | None],
+    gates: Tensor,
+    initial: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
+    """What `_Recurrence` gives, by a call of the op for each step: for transforms of torch.func."""
+    options = dict(zip(("bias", "recurrent_bias"), biases, strict=True))
+    rows = dict(zip(steps.order, steps.of(gates), strict=True))
+    after: dict[int, tuple[Tensor, ...]] = {}
+    states = tuple(state[:0] for state in initial)
+    for i in steps.order:
+        projected, known = rows[i], len(states[0])
+        # Backwards in time sequences come in as it goes on, forwards they end.
+        states = tuple(
+            torch.cat((state, first[known : len(projected)]))[: len(projected)]
+            for state, first in zip(states, initial, strict=True)
+        )
+        recurrent = torch.mm(states[0], weight.t())
+        if op.takes_recurrent:
+            states = (op(projected, recurrent, states[0], **options),)
+        else:
+            states = op(projected, states[1], recurrent=recurrent, **options)
+        after[i] = states
+    each = [list(state) for state in zip(*(after[i] for i in steps.order), strict=True)]
+    in_time = [after[i][0] for i in sorted(after)]
+    return torch.cat(in_time), *map(_last, each)
+
+
+class _Recurrence(Function):
     """A layer in one direction.
 
     Of gates that are saved as they were activated, backward goes through the steps in the other
@@ -154,16 +186,16 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, op, steps, weight, bias, recurrent_bias, gates, *initial
+        ctx, where, op, steps, weight, bias, recurrent_bias, gates, *initial
     ) -> tuple[Tensor, ...]:
         arrays = (weight, (bias, recurrent_bias), gates, initial)
         states, kept = _run(op, steps, *arrays, saves=True)
-        ctx.op, ctx.steps = op, steps
+        ctx.where, ctx.op, ctx.steps = where, op, steps
         ctx.save_for_backward(weight, bias, recurrent_bias, kept, *states, *initial)
         return states[0], *(_last(steps.of(state)) for state in states)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, dh_all, *dlast):  # type: ignore[no-untyped-def]
         weight, bias, recurrent_bias, kept, *states_and_initial = ctx.saved_tensors
         op, steps, half = ctx.op, ctx.steps, len(states_and_initial) // 2
@@ -189,12 +221,12 @@ class _Recurrence(torch.autograd.Function):
                 torch.mm(dx, weight, out=dh)
         # recurrent = h_prev @ weight.T + recurrent_bias, at all steps
         h_prev = torch.cat([before[0][i] for i in steps.order])
-        dweight = drecurrent.t() @ h_prev if ctx.needs_input_grad[2] else None
+        dweight = drecurrent.t() @ h_prev if ctx.needs_input_grad[3] else None
         dbiases = [
             fa.bias_grad(d).to(b.dtype) if b is not None else None
             for b, d in ((bias, dgates), (recurrent_bias, drecurrent))
         ]
-        return None, None, dweight, *dbiases, dgates, *carried
+        return None, None, None, dweight, *dbiases, dgates, *carried
 
 
 class _Recurrent(Module, torch.nn.RNNBase):
@@ -220,7 +252,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
         if isinstance(input, PackedSequence):
             packed = PackedSequence(out, input.batch_sizes, order, back)
             return packed, (last[0] if self.single else tuple(last))
-        out = out.reshape(len(sizes), sizes[0], -1)
+        out = out.reshape(len(sizes), sizes[0], out.shape[1])
         if input.ndim == 2:
             out, last = out.squeeze(1), [state.squeeze(1) for state in last]
         elif self.batch_first:
@@ -282,10 +314,12 @@ class _Recurrent(Module, torch.nn.RNNBase):
         recurrent_bias: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         gates = functional.linear(data, weight_ih)
-        arrays = (weight_hh, bias, recurrent_bias, gates, *initial)
-        if torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays):
-            return _Recurrence.apply(self.op, steps, *arrays)  # type: ignore[no-any-return, no-untyped-call]
         biases = (bias, recurrent_bias)
+        if torch._C._are_functorch_transforms_active():
+            return _step_by_step(self.op, steps, weight_hh, biases, gates, initial)
+        arrays = (weight_hh, *biases, gates, *initial)
+        if torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays):
+            return _Recurrence.apply(self.where(), self.op, steps, *arrays)  # type: ignore[no-any-return, no-untyped-call]
         states, _ = _run(self.op, steps, weight_hh, biases, gates, initial, saves=False)
         return states[0], *(_last(steps.of(state)) for state in states)
 
@@ -328,6 +362,11 @@ def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, 
         )
     if not sizes:
         raise ValueError(f"{module.where()}: input must have at least one step, got none")
+    dtype = module.weight_ih_l0.dtype
+    if data.dtype != dtype and not torch.is_autocast_enabled(data.device.type):
+        raise TypeError(
+            f"{module.where()}: input must have the parameters' dtype, {dtype}, got {data.dtype}"
+        )
     return data, sizes, order, back
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,25 @@ import fastact as fa
 from .module import WithActivation
 
 
-class LayerNorm(WithActivation, torch.nn.LayerNorm):
+class _OverLastAxes(WithActivation):
+    """What the norms of the last axes share."""
+
+    @classmethod
+    def refuses(cls, module: Any) -> str:
+        shape = module.normalized_shape  # torch makes the module, and refuses every input
+        return "" if shape else f"normalized_shape must have at least one axis, got {shape}"
+
+    def _axes(self, input: Tensor) -> tuple[int, ...]:
+        """The last axes of the input, once their lengths are known to be the module's."""
+        shape: tuple[int, ...] = self.normalized_shape  # type: ignore[assignment]
+        if tuple(input.shape[-len(shape) :]) != shape:
+            raise ValueError(
+                f"{self.where()}: input must end with shape {shape}, got {tuple(input.shape)}"
+            )
+        return tuple(range(-len(shape), 0))
+
+
+class LayerNorm(_OverLastAxes, torch.nn.LayerNorm):
     """`torch.nn.LayerNorm` by `fastact.layer_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -21,20 +40,20 @@ class LayerNorm(WithActivation, torch.nn.LayerNorm):
             input,
             self.weight,
             self.bias,
-            axis=_normalized_axes(self, input),
+            axis=self._axes(input),
             eps=self.eps,
             **self.fused,
         )
 
 
-class RMSNorm(WithActivation, torch.nn.RMSNorm):
+class RMSNorm(_OverLastAxes, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` by `fastact.rms_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
         # torch's default: of the dtype in which it computes.
         eps = torch.finfo(_computed_in(input)).eps if self.eps is None else self.eps
         return fa.rms_norm(  # type: ignore[no-any-return]
-            input, self.weight, axis=_normalized_axes(self, input), eps=eps, **self.fused
+            input, self.weight, axis=self._axes(input), eps=eps, **self.fused
         )
 
 
@@ -42,6 +61,11 @@ class GroupNorm(WithActivation, torch.nn.GroupNorm):
     """`torch.nn.GroupNorm` by `fastact.group_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if input.numel() == self.num_groups:  # as torch, which takes it of more than one example
+            raise ValueError(
+                f"{self.where()}: input must have more than one value a group, got shape "
+                f"{tuple(input.shape)}"
+            )
         return fa.group_norm(  # type: ignore[no-any-return]
             input, self.num_groups, self.weight, self.bias, eps=self.eps, **self.fused
         )
@@ -52,17 +76,17 @@ class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
 
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
         mean, var, eps = self.running_mean, self.running_var, self.eps
-        if not (self.training or mean is None or var is None):
+        if self.track_running_stats and not self.training:
             return fa.batch_norm(  # type: ignore[no-any-return]
                 input, mean, var, self.weight, self.bias, eps=eps, **self.fused
             )
-        if input[0, 0].numel() == 1:
+        if math.prod(input.shape[2:]) == 1:
             raise ValueError(
                 f"{self.where()}: input must have more than one value a channel in training, got "
                 f"shape {tuple(input.shape)}"
             )
         y = fa.instance_norm(input, self.weight, self.bias, eps=eps, **self.fused)
-        if mean is not None and var is not None:
+        if mean is not None and var is not None and input.numel():
             self._track(input.detach(), mean, var)
         return y  # type: ignore[no-any-return]
 
@@ -93,6 +117,8 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         uses_batch = self.training or (self.running_mean is None and self.running_var is None)
+        if uses_batch and self.eps <= 0:
+            raise ValueError(f"{self.where()}: eps must be positive in training, got {self.eps}")
         tracks = self.training and self.track_running_stats
         momentum, before = self.momentum, None
         if tracks and self.num_batches_tracked is not None:
@@ -139,16 +165,6 @@ class BatchNorm2d(BatchNorm, torch.nn.BatchNorm2d):
 
 class BatchNorm3d(BatchNorm, torch.nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d` by `fastact.batch_norm`."""
-
-
-def _normalized_axes(module: Any, input: Tensor) -> tuple[int, ...]:
-    """The last axes of the input, once their lengths are known to be the module's."""
-    shape = module.normalized_shape
-    if tuple(input.shape[-len(shape) :]) != shape:
-        raise ValueError(
-            f"{module.where()}: input must end with shape {shape}, got {tuple(input.shape)}"
-        )
-    return tuple(range(-len(shape), 0))
 
 
 def _computed_in(input: Tensor) -> torch.dtype:

@@ -16,6 +16,7 @@ from torch import Tensor, distributed
 import fastact as fa
 
 from ...ops.moments import Moments
+from ..autograd import Function, once_differentiable
 from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 _WHERE = "fastact.torch.nn.SyncBatchNorm"
@@ -65,6 +66,11 @@ class SyncBatchNorm(BatchNorm):
         if group is None or distributed.get_world_size(group) == 1:
             return super()._normalize(input, *running, uses_batch, momentum, num_batches)
         share = 1 / (num_batches + 1) if momentum is None and num_batches is not None else momentum
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                f"{_WHERE}: transforms of torch.func are not possible in training in several "
+                f"processes, whose statistics are gathered; use torch.autograd, or eval()"
+            )
         options = (group, running, share, self.eps, dict(self.fused))
         return _SyncBatchNorm.apply(input, self.weight, self.bias, *options)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -89,32 +95,33 @@ _BATCH_NORMS = (
 )
 
 
-class _SyncBatchNorm(torch.autograd.Function):
+class _SyncBatchNorm(Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
         ctx, x, weight, bias, group, running, share, eps, fused
     ) -> Tensor:
-        x, weight, bias = (None if t is None else t.detach() for t in (x, weight, bias))
+        arguments = x, weight, bias
+        x, weight, bias = (None if t is None else t.detach() for t in arguments)
         part = fa.moments(x, (0, *range(2, x.ndim)))
         shape = tuple(part.mean.shape)
         gathered = _all_gather(part.to_buffer(), group)
         whole = Moments.merge_many(Moments.from_buffer(row, shape) for row in gathered)
-        if whole.count < 2:
+        if whole.count == 1:
             raise ValueError(
                 f"{_WHERE}: input must have more than one value a channel in training, got "
                 f"{whole.count} in all processes"
             )
         mean, rstd = whole.mean, (whole.var() + eps).rsqrt()
         for statistic, new in zip(running, (mean, whole.var(correction=1)), strict=True):
-            if statistic is not None:
+            if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
-        ctx.save_for_backward(x, mean, rstd, weight, bias)
-        ctx.group, ctx.count, ctx.fused = group, whole.count, fused
+        ctx.save_for_backward(arguments[0], mean, rstd, *arguments[1:])
+        ctx.where, ctx.group, ctx.count, ctx.fused = _WHERE, group, whole.count, fused
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         x, mean, rstd, weight, bias = saved = ctx.saved_tensors
         # sum(p) and sum(p xhat), which are this process's dbias and dweight as well
@@ -123,8 +130,9 @@ class _SyncBatchNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             gathered = _all_gather(torch.cat([s.flatten() for s in sums]), ctx.group)
             totals = fa.sum(gathered, 0).reshape(2, -1)
+            count = max(ctx.count, 1)  # of no values, by which nothing is divided
             dx = fa.batch_norm.backward_apply(
-                dy, x, mean, rstd, weight, *totals, ctx.count, bias, **ctx.fused
+                dy, x, mean, rstd, weight, *totals, count, bias, **ctx.fused
             )
         dbias, dweight = (
             None if parameter is None else s.flatten().to(parameter.dtype)

@@ -109,15 +109,19 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
   for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
 }
 
-void save_running(const KernelTable* table, int64_t channels, char* scratch,
-                  const ChannelArray& running_mean, const ChannelArray& running_var, double eps,
-                  const ChannelArray& mean, const ChannelArray& rstd) {
+void save_of_nothing(const KernelTable* table, int64_t channels, char* scratch,
+                     const ChannelArray& running_mean, const ChannelArray& running_var,
+                     bool training, double eps, const ChannelArray& mean,
+                     const ChannelArray& rstd) {
   BatchNorm norm{};  // no more of it than reading and writing channels takes
   norm.table = table;
   norm.channels = channels;
   norm.mean = reinterpret_cast<double*>(scratch + -reinterpret_cast<uintptr_t>(scratch) % 64);
   norm.rstd = norm.mean + channels;
-  take_statistics(&norm, running_mean, running_var, false, eps);
+  if (training)
+    std::fill_n(norm.mean, 2 * channels, std::nan(""));
+  else
+    take_statistics(&norm, running_mean, running_var, false, eps);
   write_channels(norm, norm.mean, mean, false);
   write_channels(norm, norm.rstd, rstd, false);
 }

@@ -63,10 +63,11 @@ void take_moments(BatchNorm* norm, double eps);
 void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArray& spread,
                      bool is_rstd, double eps);
 
-// Of a batch without elements: mean and rstd OUT, from the running statistics.
-void save_running(const KernelTable* table, int64_t channels, char* scratch,
-                  const ChannelArray& running_mean, const ChannelArray& running_var, double eps,
-                  const ChannelArray& mean, const ChannelArray& rstd);
+// Of a batch without elements: mean and rstd OUT, from the running statistics; in training NaN, as
+// means of nothing are.
+void save_of_nothing(const KernelTable* table, int64_t channels, char* scratch,
+                     const ChannelArray& running_mean, const ChannelArray& running_var,
+                     bool training, double eps, const ChannelArray& mean, const ChannelArray& rstd);
 
 // After take_moments: running = (1 - momentum) running + momentum (mean, unbiased variance).
 void update_running(const BatchNorm& norm, double momentum, const ChannelArray& mean,

@@ -138,16 +138,18 @@ void finish_batch_sums(const Coefficients<T> coefs, const double* partials, cons
   });
 }
 
-// mean and rstd OUT of each channel, from running ones; one thread per channel.
+// mean and rstd OUT of each channel, from running ones, or NaN; one thread per channel.
 template <class T>
 FASTACT_KERNEL(kChannelThreads)
-void save_running(const int64_t channels, const NumberVector mean, const NumberVector var,
-                  const double eps, const NumberVector saved_mean, const NumberVector saved_rstd) {
+void save_of_nothing(const int64_t channels, const NumberVector mean, const NumberVector var,
+                     const bool by_moments, const double eps, const NumberVector saved_mean,
+                     const NumberVector saved_rstd) {
   const int64_t channel = int64_t(blockIdx.x) * kChannelThreads + threadIdx.x;
   if (channel >= channels) return;
-  put_number(saved_mean, channel, number_at(mean, channel, 0.0));
+  const double nan = __builtin_nan("");
+  put_number(saved_mean, channel, by_moments ? nan : number_at(mean, channel, 0.0));
   const double rstd = 1.0 / __builtin_sqrt(number_at(var, channel, 1.0) + eps);
-  put_number(saved_rstd, channel, rstd);
+  put_number(saved_rstd, channel, by_moments ? nan : rstd);
 }
 
 }  // namespace
@@ -205,8 +207,9 @@ template <class T>
 void batch_norm_save(const BatchForward& call, cudaStream_t stream) {
   const int64_t channels = call.x.shape[call.axis];
   if (!call.saved_mean.data || channels == 0) return;
-  launch(save_running<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream, channels,
-         call.mean, call.spread, call.eps, call.saved_mean, call.saved_rstd);
+  launch(save_of_nothing<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream,
+         channels, call.mean, call.spread, call.by_moments, call.eps, call.saved_mean,
+         call.saved_rstd);
 }
 
 template <class T>

@@ -21,7 +21,8 @@ struct BatchForward {
   const double* parameters;
   double momentum, eps;
 };
-// x is not empty; where it is, for want of a batch, what follows saves the given statistics.
+// x is not empty; where it is, for want of a batch, what follows saves the given statistics, or NaN
+// for moments of nothing.
 template <class T>
 void batch_norm_forward(const BatchForward& call, void* scratch, void* workspace,
                         cudaStream_t stream);

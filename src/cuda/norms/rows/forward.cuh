@@ -265,13 +265,14 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
 #pragma unroll 1
   for (bool again = false;; again = true) {
     if (rows.is_centred) {
-      C sum[1] = {0};
+      C sums[2] = {0, 0};  // two chains
 #pragma unroll
       for (int i = 0; i < vecs; ++i) {
         const Wide<T> wide = widen_held<T>(x[i]);
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) sum[0] += wide.lane[j];
+        for (int j = 0; j < kSize; ++j) sums[j % 2] += wide.lane[j];
       }
+      C sum[1] = {sums[0] + sums[1]};
       fold_lanes(sum, partition.lanes, fold_index, plus);
       moments.near = sum[0] * C(per_count);
     }
@@ -305,8 +306,8 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
     const bool is_small =
         moments.m2 * per_count < Range<C>::kLeast && rows.eps < Range<C>::kLeastEps;
     const bool fits = sums[1] * per_count <= Range<C>::kMost && !is_small;
-    // All lanes of a warp take part; a row that needs no scale is found again as it was.
     forget_row(x);
+    // All lanes of a warp take part; a row that needs no scale is found again as it was.
     if (again || !__any_sync(kAllLanes, !fits)) break;
     C peak[1] = {peak_of<T>(x)};
     fold_lanes(peak, partition.lanes, fold_index, [](C a, C b) { return a > b ? a : b; });
@@ -314,7 +315,6 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
     scale_row<T>(moments.scale, x);
     forget_row(x);
   }
-  forget_row(x);
   return moments;
 }
 

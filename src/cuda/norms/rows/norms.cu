@@ -63,6 +63,7 @@ constexpr int64_t kLongTasks = 512;      // parts of a batch of such rows: what 
 constexpr int64_t kMostSums = 16 << 20;  // bytes of partials
 constexpr int64_t kMostChunks = 256;     // of the batch
 constexpr int64_t kManyTasks = 1024;
+constexpr int64_t kSumsOfAll = 23 << 10;  // bytes of column sums for which every device has room
 constexpr int kMostTile = 4;
 
 template <class T>
@@ -167,13 +168,14 @@ int64_t partial_bytes(const NormPlan& plan, const NormBackward& backward) {
 template <class T>
 int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
   const int64_t block = bytes_of_sums<T>(plan) * plan.threads;
-  if (!backward.has_columns || backward.is_long || block <= kSharedOfAll / 2) return 0;
+  if (!backward.has_columns || backward.is_long || block <= kSumsOfAll) return 0;
   return backward.count * plan.rows.groups * block;
 }
 
 // Allots shared memory: first to the sums of the columns, then to rows.
 template <class T>
-int allot_shared(NormPlan* plan, NormBackward* backward, bool identity) {
+int allot_shared(const SharedMemory& shared, NormPlan* plan, NormBackward* backward,
+                 bool identity) {
   const int planes = kPlanes<T>;
   const int slots = 1 + (identity ? 1 : planes);
   const int stats = int(4 * sizeof(Compute<T>)) / kVecBytes;
@@ -183,11 +185,11 @@ int allot_shared(NormPlan* plan, NormBackward* backward, bool identity) {
     return (tile * resident * slots + sums * 2 * planes) * slot +
            int64_t(tile) * plan->rows.teams * stats * kVecBytes;
   };
-  const int64_t all = shared_of_device(), half = (all - kStaticShared) / 2;
+  const int64_t all = shared.most;
   int sums = backward->has_columns ? per_lane : 0;
   int tile = backward->has_runs || !plan->is_dense ? 1 : kMostTile;
   int resident = plan->is_dense ? per_lane : 0;
-  while (tile > 1 && bytes_of(tile, resident, sums) > half) tile /= 2;
+  while (tile > 1 && bytes_of(tile, resident, sums) > shared.half()) tile /= 2;
   if (bytes_of(tile, resident, sums) > all) {
     const int64_t left = all - bytes_of(tile, 0, 0);
     sums = int(std::min<int64_t>(sums, left / (2 * planes * slot)));
@@ -344,12 +346,13 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
     });
     return finish_gradients<T>(plan, backward, call, stream);
   }
-  const int shared = allot_shared<T>(&plan, &backward, identity && plan.is_dense);
   const int64_t blocks = backward.count * backward.blocks;
-  for_layout(plan, identity, [&](const auto& rows, auto is_identity) {
-    using Rows = std::decay_t<decltype(rows)>;
-    launch_with_shared(norm_backward_rows<T, decltype(is_identity)::value, Rows>,
-                       {blocks, plan.threads, 1, 1, shared}, stream, rows, backward);
+  for_layout(plan, identity, [&](auto rows, auto is_identity) {
+    const auto kernel = norm_backward_rows<T, decltype(is_identity)::value, decltype(rows)>;
+    const int shared =
+        allot_shared<T>(shared_of(kernel), &plan, &backward, identity && plan.is_dense);
+    rows.resident = plan.rows.resident;
+    launch_with_shared(kernel, {blocks, plan.threads, 1, 1, shared}, stream, rows, backward);
   });
   finish_gradients<T>(plan, backward, call, stream);
 }

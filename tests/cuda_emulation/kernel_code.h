@@ -1,0 +1,19 @@
+// What the code of a kernel can reach, read from this library's own file before the kernel runs.
+//
+// nvcc gives a kernel every static shared array that its code, or code that it calls, refers to,
+// each instance of a template an array of its own. The host's linker leaves the same in the file:
+// the relocations of each function (--emit-relocs, -ffunction-sections).
+#pragma once
+
+#include <vector>
+
+#include "shared.h"
+
+namespace fastact::emulation {
+
+// Each once. Throws where the file has no relocations.
+const std::vector<const SharedSite*>& static_arrays(const void* kernel);
+// Their bytes, in all.
+size_t static_shared_of(const void* kernel);
+
+}  // namespace fastact::emulation

@@ -1,0 +1,137 @@
+"""Arrays in the other byte order, as FITS files have them: read by way of a copy, never written."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import OPS, parts
+from conftest import assert_same_bits
+
+import fastact as fa
+
+
+def swapped(value: Any) -> Any:
+    """An array in the byte order that is not this machine's; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.astype(value.dtype.newbyteorder())
+
+
+def data(dtype: Any) -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    x, dy = (rng.normal(size=(4, 6)).astype(dtype) for _ in range(2))
+    return x, dy
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_op_reads_it(op, dtype):
+    """Each entry point: native results, of the same bits, in every call of one key."""
+    named = op.sample(*data(dtype))
+    call = op.entry_points["call"]
+    written = {"running_mean", "running_var"}
+    other = {name: value if name in written else swapped(value) for name, value in named.items()}
+    assert call.arrays
+    for _ in range(4):  # the call cache records the second call and replays the third
+        y, saved = op.bound("forward", named)()
+        found, kept = op.bound("forward", other)()
+        called = op.bound("call", other)()
+        for a, b, c in zip(parts(y), parts(found), parts(called), strict=True):
+            assert a.dtype == b.dtype == c.dtype
+            assert b.dtype.isnative
+            assert_same_bits(b, a)
+            assert_same_bits(c, a)
+        for a, b in zip(saved, kept, strict=True):
+            if isinstance(a, np.ndarray):
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_backward_reads_it(op):
+    x, dy = data(np.float32)
+    gradients = op.backward_example(x, dy)
+    for _ in range(4):
+        expected = gradients()
+        found = gradients.func(*map(swapped, gradients.args), **gradients.keywords)
+        for a, b in zip(parts(expected), parts(found), strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                assert a.dtype == b.dtype
+                assert_same_bits(b, a)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_none_writes_it(op):
+    named = op.sample(*data(np.float32))
+    results = parts(op.bound("call", named)())
+    outs = tuple(swapped(np.asarray(part)) for part in results)
+    before = [out.copy() for out in outs]
+    out = outs if len(outs) > 1 else outs[0]
+    with pytest.raises(TypeError, match=r"out(\[0\])?, which is written, must be in native byte"):
+        op.bound("call", {**named, "out": out})()
+    for a, b in zip(outs, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_running_statistics_are_written():
+    x, _ = data(np.float32)
+    running = [np.zeros(6, ">f4"), np.ones(6, ">f4")]
+    fa.batch_norm(x, *running)
+    with pytest.raises(TypeError, match="running_mean, which is written, must be in native byte"):
+        fa.batch_norm(x, *running, training=True)
+    assert not running[0].any()
+
+
+def test_integers_masks_and_weights():
+    x = np.array([[1, 2, 3], [4, 5, 6]], ">i4")
+    assert fa.sum(x) == 21
+    assert fa.mean(x, weights=np.array([1, 0, 1], ">i2"), axis=1).tolist() == [2, 5]
+    logits = np.ones((2, 3), ">f4")
+    assert fa.cross_entropy(logits, np.array([0, 2], ">i8")).dtype == np.float32
+    assert fa.mish(np.array(2, ">i2")) == fa.mish(np.int16(2))
+    assert fa.mish([np.ones(2, ">f4")]).dtype.isnative
+    with pytest.raises(TypeError, match=r"x must have dtype .* got void"):
+        fa.mish(np.ones(2, [("a", ">f4")]))
+
+
+def test_objects_that_hold_it():
+    x = swapped(data(np.float32)[0])
+    native = x.astype(np.float32)
+    masked = np.ma.array(x, mask=x > 1)
+    assert_same_bits(fa.relu(masked).data, fa.relu(native))
+    assert fa.var(masked) == fa.var(np.ma.array(native, mask=x > 1))
+    assert fa.sum(masked, 0).dtype.isnative
+    m = fa.moments(x[:2], 0).merge(fa.moments(x[2:], 0))
+    np.testing.assert_allclose(m.mean, native.astype(float).mean(0), 1e-14)
+
+
+def test_dask_holds_it():
+    da = pytest.importorskip("dask.array")
+    x = swapped(data(np.float32)[0])
+    lazy, native = da.from_array(x, chunks=3), x.astype(np.float32)
+    for ours, expected in (
+        (fa.relu(lazy), fa.relu(native)),
+        (fa.sum(lazy, 0), fa.sum(native, 0)),
+        (fa.std(lazy), fa.std(native)),
+        (fa.layer_norm(lazy), fa.layer_norm(native)),
+    ):
+        found = ours.compute()
+        assert ours.dtype == found.dtype == expected.dtype
+        assert found.dtype.isnative
+        np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+
+
+def test_xarray_holds_it():
+    xr = pytest.importorskip("xarray")
+    import fastact.xarray as fx
+
+    x = swapped(data(np.float32)[0])
+    labelled = xr.DataArray(x, dims=["a", "b"])
+    assert_same_bits(fa.relu(labelled).to_numpy(), fa.relu(x.astype(np.float32)))
+    assert_same_bits(fx.var(labelled, "a").to_numpy(), fa.var(x.astype(np.float32), 0))
+
+
+def test_astropy_holds_it():
+    units = pytest.importorskip("astropy.units")
+    x = swapped(data(np.float32)[0])
+    assert_same_bits(fa.relu(x * units.one).value, fa.relu(x.astype(np.float32)))

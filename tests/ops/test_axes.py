@@ -1,0 +1,144 @@
+"""Axes: of arrays that have none, out of range, and by position."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from devices import Framework
+
+import fastact as fa
+from fastact.ops.op import arrays_of
+
+NUMPY = Framework("numpy", lambda a: a, np.asarray)
+X = np.array([[0.5, -1.0, 2.0, 3.0], [1.0, 0.0, -2.0, 0.25]])
+
+# Those that reduce: they give of one element what they give of a row of one.
+REDUCES = [
+    op
+    for op in fa.ops.values()
+    if op.entry_points["call"].defaults.get("axis", 1) in (-1, None)
+    and len(op.entry_points["call"].arrays) == 1
+    and not isinstance(op.sample(X, X).get("bias"), np.ndarray)
+    and op.family in ("softmax", "reductions", "statistics")
+]
+# Those whose elements lie along an axis that must be there.
+NEEDS_ONE = [
+    op
+    for op in fa.ops.values()
+    if {"axis", "channel_axis"} & {*op.entry_points["call"].defaults}
+    and op not in REDUCES
+    and len([a for a in op.sample(X, X).values() if isinstance(a, np.ndarray)]) > 0
+    and (op.family not in ("gated",) or len(op.entry_points["call"].arrays) == 1)
+]
+
+
+def test_both_kinds_are_there() -> None:
+    assert len(REDUCES) > 10
+    assert {"glu", "cross_entropy", "layer_norm", "batch_norm", "bias_grad"} <= {
+        op.name for op in NEEDS_ONE
+    }
+
+
+def gradients_for(op: Any, made: Any, framework: Framework) -> Any:
+    several = tuple(framework.of(np.ones(part.shape)) for part in arrays_of(made))
+    return several if len(several) > 1 else several[0]
+
+
+def numbers_of(result: Any, framework: Framework) -> Iterator[np.ndarray]:
+    for part in result if isinstance(result, tuple) else arrays_of(result):
+        if part is not None and not isinstance(part, int):
+            yield np.asarray(framework.numpy(part) if hasattr(part, "shape") else part)
+
+
+@pytest.mark.parametrize("op", REDUCES, ids=lambda op: op.name)
+@pytest.mark.parametrize("axis", [None, 0, -1, (0,), (-1,), ()], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_an_array_without_axes(op: Any, axis: Any, keepdims: bool, framework: Framework) -> None:
+    """Results, what is saved and gradients are those of a row of one element."""
+    options: dict[str, Any] = {} if axis is None else {"axis": axis}
+    if "keepdims" in op.entry_points["call"].defaults:
+        options["keepdims"] = keepdims
+    of_row: dict[str, Any] = {**options, "axis": 0}
+    x = np.array(3.0)
+    y, saved = op.forward(framework.of(x), **options)
+    row, saved_of_row = op.forward(x.reshape(1), **of_row)
+    dx = op.backward(gradients_for(op, y, framework), *saved, **options)
+    expected = op.backward(gradients_for(op, row, NUMPY), *saved_of_row, **of_row)
+    for found, wanted in (
+        (y, row),
+        (op(framework.of(x), **options), op(x.reshape(1), **of_row)),
+        (dx, expected),
+    ):
+        pairs = zip(numbers_of(found, framework), numbers_of(wanted, NUMPY), strict=True)
+        for one, other in pairs:
+            assert one.shape == ()
+            np.testing.assert_allclose(one, np.squeeze(other), rtol=1e-15)
+    if len(op.results) == 1 and not hasattr(y, "m2"):
+        out = framework.of(np.zeros(()))
+        assert op(framework.of(x), **options, out=out) is out
+        np.testing.assert_array_equal(framework.numpy(out), np.squeeze(np.asarray(row)))
+
+
+def test_values_without_axes() -> None:
+    for given in (3.0, np.float32(3), np.array(3.0)):
+        assert fa.softmax(given) == 1
+        assert fa.log_softmax(given) == 0
+        assert fa.logsumexp(given) == 3
+    assert np.isnan(fa.softmax(np.nan))
+
+
+@pytest.mark.parametrize("op", REDUCES, ids=lambda op: op.name)
+def test_autograd_of_a_tensor_without_axes(op: Any) -> None:
+    x = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    y = op(x, axis=-1)
+    parts = [part for part in arrays_of(y) if isinstance(part, torch.Tensor)]
+    sum(part.sum() for part in parts).backward()
+    assert x.grad.shape == ()
+    row, saved = op.forward(np.array([3.0]), axis=0)
+    dx = op.backward(gradients_for(op, row, NUMPY), *saved, axis=0)
+    assert float(x.grad) == pytest.approx(float(np.sum(next(numbers_of(dx, NUMPY)))), abs=1e-15)
+
+
+@pytest.mark.parametrize("op", NEEDS_ONE, ids=lambda op: op.name)
+def test_what_has_no_meaning_without_axes_names_what_was_given(op: Any) -> None:
+    first, named = op.entry_points["call"].arrays[0], op.sample(X, X)
+    for name, value in named.items():
+        if isinstance(value, np.ndarray) and value.ndim > 1:
+            named[name] = np.array(3.0)
+    with pytest.raises(ValueError, match=rf"{first} must have an axis.*got shape \(\)") as raised:
+        op.bound("call", named)()
+    assert "axis must" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["axis", "channel_axis"])
+def test_an_axis_out_of_range_is_an_axis_error(name: str) -> None:
+    seen = 0
+    for op in fa.ops.values():
+        if name not in op.entry_points["call"].defaults:
+            continue
+        named = op.sample(X, X)
+        if op.family == "gated" and "bias" not in named:
+            continue
+        for axis in (2, -3):
+            with pytest.raises(np.exceptions.AxisError, match=rf"{op.name}: {name} must be from"):
+                op.bound("call", {**named, name: axis})()
+            seen += 1
+    assert seen > 5
+
+
+def test_softmax_and_its_kin_take_the_axis_by_position() -> None:
+    for op in (fa.softmax, fa.log_softmax, fa.logsumexp):
+        for _ in range(3):  # the third call is replayed
+            for axis in (0, 1, -2):
+                np.testing.assert_array_equal(op(X, axis), op(X, axis=axis))
+                y, saved = op.forward(X, axis)
+                np.testing.assert_array_equal(y, op(X, axis=axis))
+                dx = op.backward(np.ones_like(y), *saved, axis)
+                np.testing.assert_array_equal(dx, op.backward(np.ones_like(y), *saved, axis=axis))
+        t = torch.tensor(X, requires_grad=True)
+        op(t, 0).sum().backward()
+        by_name = torch.tensor(X, requires_grad=True)
+        op(by_name, axis=0).sum().backward()
+        assert torch.equal(t.grad, by_name.grad)

@@ -1,0 +1,212 @@
+"""The model of tools/cuda_static_model.py: against what an H200 measured, and its pieces."""
+
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+if not TOOLS.exists():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+
+cuda_static = import_module("cuda_static")
+bench = import_module("cuda_static_bench")
+launches = import_module("cuda_static_launches")
+measured = import_module("cuda_static_measured")
+model = import_module("cuda_static_model")
+one = import_module("cuda_static_one")
+report = import_module("cuda_static_report")
+routes = import_module("cuda_static_routes")
+sass = import_module("sass")
+
+# A warp that keeps what it reads, twice folds over lanes with a barrier between, and writes.
+LISTING = """
+		Function : rows
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0020*/                   STS.128 [R3], R4 ;
+        /*0030*/               @P0 BRA 0x10 ;
+        /*0040*/               @P1 BRA 0xb0 ;
+        /*0050*/                   SHFL.BFLY PT, R3, R27, R5, R4 ;
+        /*0060*/                   DADD R6, R6, R4 ;
+        /*0070*/               @P2 BRA 0x50 ;
+        /*0080*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0090*/                   SHFL.BFLY PT, R3, R27, R5, R4 ;
+        /*00a0*/               @P2 BRA 0x90 ;
+        /*00b0*/                   LDS.128 R4, [R3] ;
+        /*00c0*/               @P3 BRA 0xf0 ;
+        /*00d0*/                   FFMA R4, R4, R4, R4 ;
+        /*00e0*/                   FADD R4, R4, R4 ;
+        /*00f0*/                   STG.E.128 desc[UR4][R8.64], R4 ;
+        /*0100*/               @P4 BRA 0xb0 ;
+        /*0110*/               @P5 BRA 0x10 ;
+        /*0120*/                   EXIT ;
+"""
+
+
+@pytest.fixture
+def router():
+    (function,) = sass.parse(LISTING)
+    return routes.Router(function)
+
+
+def steps(loads=4, folds=5, over=3, stores=4):
+    return [
+        routes.Loop(loads, {"LDG.128": 1}),
+        routes.Loop(folds, {"SHFL": 1, "DADD": 1}),
+        routes.Via({"BAR": 1}),
+        routes.Loop(over, {"SHFL": 1, "DADD": 0}),
+        routes.Loop(stores, {"LDS.128": 1, "STG.128": 1}),
+    ]
+
+
+def test_a_route_counts_loops_and_what_lies_between(router):
+    """By hand: LDC; 4 x 3; BRA; 5 x 3; BAR; 3 x 2; 4 x 4; BRA, EXIT."""
+    trace = router.trace(steps())
+    assert trace.count() == 1 + 12 + 1 + 15 + 1 + 6 + 16 + 2
+    assert (trace.count("SHFL"), trace.count("BAR"), trace.count("LDG.128")) == (8, 1, 4)
+    assert trace.rounds() == (4, 0)
+    assert trace.wide_loads() == 1
+
+
+def test_a_nest_repeats_all_but_what_comes_before(router):
+    once, thrice = (router.trace([routes.Nest(rows, steps())]).count() for rows in (1, 3))
+    assert thrice - once == 2 * (once - 2)  # LDC and EXIT once; the branch back is counted before
+
+
+def test_a_branch_that_some_lanes_take_costs_both_ways(router):
+    plain, both = (
+        router.trace([routes.Via({"LDG.128": 1, "STG.128": 1}, diverges=diverges)]).count()
+        for diverges in (False, True)
+    )
+    assert both - plain == 2  # FFMA and FADD; the folds have a barrier, and are no such piece
+
+
+def test_what_is_not_there_is_said(router):
+    with pytest.raises(ValueError, match="no loop"):
+        router.trace([routes.Loop(1, {"DMUL": 1})])
+    with pytest.raises(ValueError, match="no way on"):
+        router.trace([routes.Via({"HMMA": 1})])
+
+
+def work(**changed):
+    given = {"bytes": 268e6, "grid": 8192, "warps": 8, "resident": 4, "instructions": 400}
+    return model.Work(**{**given, **changed})
+
+
+def test_each_term_bounds_a_kernel_that_has_nothing_else():
+    """Memory: a copy's time. Issue: four instructions a clock of 132 multiprocessors."""
+    copy = model.predict(work(instructions=10, rounds=0, resident=8))
+    assert copy.seconds == pytest.approx(model.copy_seconds(268e6), rel=0.01)
+    assert copy.bound_by == "memory"
+    issued = model.predict(work(bytes=0, instructions=1e4, rounds=0))
+    assert issued.issue == pytest.approx(8192 * 8 * 1e4 / (132 * 4 * model.CLOCK))
+    assert issued.bound_by in ("issue", "chain")  # with eight warps each waits for seven others
+    waits = model.predict(work(bytes=0, grid=132, resident=1, instructions=0, rounds=100))
+    assert waits.seconds == pytest.approx(model.LAUNCH + 100 * model.FROM_MEMORY / model.CLOCK)
+    assert model.predict(work(bytes=0, grid=1, instructions=1, rounds=0)).bound_by == "launch"
+
+
+@pytest.mark.parametrize(
+    ("change", "faster"),
+    [
+        ({"resident": 8}, True),
+        ({"instructions": 200}, True),
+        ({"shuffles": 64}, False),
+        ({"near": 8}, False),
+        ({"rounds": 16}, False),
+    ],
+)
+def test_what_makes_a_kernel_faster(change, faster):
+    before, after = model.predict(work(rounds=4)), model.predict(work(**{"rounds": 4, **change}))
+    assert (after.seconds < before.seconds) == faster
+    assert after.seconds != before.seconds
+
+
+PROFILED = list(measured.profile())
+STUDIED = list(measured.study())
+
+
+def test_all_that_was_profiled_is_there():
+    assert len(PROFILED) == 26
+
+
+@pytest.mark.parametrize("launch", PROFILED, ids=lambda one: f"{one.title}, {one.shape}")
+def test_the_model_explains_the_profile(launch):
+    """Within 15 % each: the constants are six, the launches 26."""
+    assert launch.is_explained, f"{launch.off:+.0%}"
+
+
+@pytest.mark.parametrize(
+    "launch", STUDIED, ids=lambda one: f"{one.title}, {one.shape}, {one.dtype}, {one.layout}"
+)
+def test_the_model_explains_a_study_that_it_was_not_fitted_to(launch):
+    """float32 was fitted with the profile; what is off has its reason, and is off by a third."""
+    if launch.dtype == "float32":
+        assert launch.is_explained, f"{launch.off:+.0%}"
+    assert launch.is_explained != bool(launch.why), f"{launch.off:+.0%}"
+    assert 0 < launch.off < 0.33 or launch.is_explained, f"{launch.off:+.0%}"
+
+
+def test_reasons_are_of_kernels_that_need_one():
+    """A kernel that is explained by now loses its reason."""
+    assert sum(bool(one.why) for one in STUDIED) >= len(measured.UNEXPLAINED)
+
+
+def test_the_page_has_predicted_beside_measured():
+    text = report.measured_table()
+    for launch in (*PROFILED, *STUDIED):
+        assert f"| {launch.measured * 1e6:.1f} | {launch.predicted.seconds * 1e6:.1f} |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "grid", "threads", "shared"),
+    [
+        (*("norm_forward", (8192, 4096), "float32"), *(8192, 256, 16384)),
+        (*("norm_forward", (8192, 4096), "bfloat16"), *(8192, 256, 8192)),
+        (*("norm_backward", (32768, 1024), "float32"), *(256, 256, 41024)),
+        (*("norm_backward", (8192, 5120), "float32"), *(200, 256, 81936)),
+        (*("norm_backward", (131072, 256), "float32"), *(256, 256, 82432)),
+        (*("norm_backward", (8192, 4096), "bfloat16"), *(256, 256, 98368)),
+        (*("softmax", (8192, 4096), "float32"), *(8192, 256, 16384)),
+        (*("gelu", (8192, 4096), "float32"), *(8192, 256, 0)),
+    ],
+)
+def test_launches_are_those_that_the_profiler_saw(name, shape, dtype, grid, threads, shared):
+    """Grid, block and dynamic shared memory as ncu wrote them down."""
+    made = launches.LAUNCHES[name](shape, dtype)
+    assert (made.grid, made.threads, made.shared) == (grid, threads, shared)
+
+
+def test_a_way_on_the_command_line():
+    assert one.straight("LDG.128=8,BAR=2").counts == {"LDG.128": 8, "BAR": 2}
+
+
+def cuda_tool(name):
+    return shutil.which(name) or shutil.which(f"/usr/local/cuda/bin/{name}")
+
+
+@pytest.mark.thorough  # compiles for half a minute; what it can find changes with a kernel alone
+@pytest.mark.skipif(not cuda_tool("nvcc") or not cuda_tool("cuobjdump"), reason="no CUDA compiler")
+@pytest.mark.parametrize(
+    ("source", "storage"),
+    [
+        ("norms", "float"),
+        ("norms", "fastact::bf16"),
+        ("softmax", "float"),
+        ("activations", "float"),
+    ],
+)
+def test_counted_instructions_are_those_executed(source, storage, tmp_path):
+    """By the route through the machine code, within 15 % of what ncu counted on commit 44dc796."""
+    path = cuda_static.families()[source]
+    tools = cuda_tool("nvcc"), cuda_tool("cuobjdump")
+    kernels = cuda_static.build(path, storage, "90", *tools, tmp_path)
+    found = 0
+    for launch in bench.executed(kernels, source):
+        assert abs(launch.off) < measured.TOLERANCE, launch
+        found += 1
+    assert found

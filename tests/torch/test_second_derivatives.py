@@ -1,0 +1,362 @@
+"""A second derivative is right, or an error that names the op or the module; gradients of a batch.
+
+By iteration over all ops, all modules and all our functions of autograd.
+"""
+
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tensors import called, differentiated, each_op, leaves, sample
+from torch import distributed, nn
+from torch.autograd import forward_ad
+from torch.autograd.functional import hessian, jacobian
+from torch_modules import CASES, Case
+
+import fastact as fa
+import fastact.torch
+import fastact.torch.nn as fnn
+from fastact.torch import autograd
+
+# torch's own, of what it loads at the first use
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+NAMED = re.compile(r"fastact\.[\w.]+: has no second derivative")
+FORWARD = re.compile(
+    r"fastact\.[\w.]+: .* in forward mode|fastact\.[\w.]+: .* forward-mode tangent"
+)
+
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def total(results: Any) -> torch.Tensor:
+    """Of whatever arrays there are, with weights, so that nothing cancels."""
+    weighted = (
+        (y * torch.linspace(0.5, 2, y.numel(), dtype=y.dtype).reshape(y.shape)).sum()
+        for y in results
+    )
+    return sum(weighted, torch.zeros((), dtype=torch.float64))
+
+
+def values_or_refusal(get: Callable[[], Any]) -> Any:
+    """What a derivative gives; None where it is refused by name, or by torch's own op in place."""
+    try:
+        return get()
+    except RuntimeError as error:
+        if not (NAMED.match(str(error)) or "hardsigmoid_backward is not impl" in str(error)):
+            raise
+        return None
+
+
+# --- ops ------------------------------------------------------------------------------------------
+
+
+def first_gradients(
+    op: Any, named: dict[str, Any], names: list[str], tensors: list[torch.Tensor], create: bool
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of a sum whose own gradients are constants."""
+    y = total(called(op, named, names)(*tensors))
+    return torch.autograd.grad(y, tensors, create_graph=create)
+
+
+@each_op
+def test_a_second_derivative_by_constant_gradients(op):
+    """By each argument of each gradient: as by differences of gradients, or an error."""
+    named = sample(op)
+    names = differentiated(op, named)
+    tensors = leaves(named, names)
+    gradients = first_gradients(op, named, names, tensors, create=True)
+    step = 1e-5  # of values near 1 in float64: differences are good to 1e-10
+    for i, leaf in enumerate(tensors):
+        around = []
+        for sign in (1, -1):
+            moved = [t.detach().clone() for t in tensors]
+            moved[i] += sign * step
+            moved = [t.requires_grad_() for t in moved]
+            around.append(first_gradients(op, named, names, moved, create=False))
+        for gradient, above, below in zip(gradients, *around, strict=True):
+            if not gradient.requires_grad:
+                assert torch.allclose(above, below, atol=1e-9)
+                continue
+            get = partial(
+                torch.autograd.grad, gradient.sum(), leaf, retain_graph=True, allow_unused=True
+            )
+            found = values_or_refusal(get)
+            if found is not None:
+                slope = (above - below).sum() / (2 * step)
+                got = 0.0 if found[0] is None else found[0].sum()
+                assert torch.allclose(torch.as_tensor(got, dtype=slope.dtype), slope, atol=1e-6)
+
+
+@each_op
+def test_an_error_names_the_op_by_every_way(op):
+    """By torch.func too; or there is the same derivative by each of them."""
+    named = sample(op)
+    names = differentiated(op, named)[:1]
+    (x,) = (named[name] for name in names)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return total(y * y for y in called(op, named, names)(x))
+
+    ways = (
+        lambda: hessian(f, x),
+        lambda: hessian(f, x, vectorize=True),
+        lambda: torch.func.jacrev(torch.func.jacrev(f))(x),
+    )
+    found = [values_or_refusal(way) for way in ways]
+    assert (found[0] is not None) == op.piecewise_linear
+    for other in found[1:]:
+        assert (other is None) == (found[0] is None)
+        assert other is None or torch.allclose(other, found[0])
+
+
+@each_op
+def test_forward_mode_is_an_error_that_names_the_op(op):
+    named = sample(op)
+    for name in differentiated(op, named):
+        x = named[name]
+        call = called(op, named, [name])
+        with pytest.raises((TypeError, NotImplementedError), match=FORWARD):
+            torch.func.jvp(lambda x, call=call: call(x)[0], (x,), (torch.ones_like(x),))
+        for requires in (False, True):
+            with (
+                forward_ad.dual_level(),
+                pytest.raises((TypeError, NotImplementedError), match=FORWARD),
+            ):
+                call(forward_ad.make_dual(x.clone().requires_grad_(requires), torch.ones_like(x)))
+
+
+@each_op
+def test_gradients_of_a_batch(op):
+    """`is_grads_batched` is one backward after another, with a graph and without."""
+    named = sample(op)
+    names = differentiated(op, named)
+    tensors = leaves(named, names)
+    results = called(op, named, names)(*tensors)
+    dys = [torch.stack([torch.ones_like(y), 2 * y.detach(), y.detach() - 1]) for y in results]
+    for create in (False, True):
+        got = torch.autograd.grad(
+            results, tensors, dys, retain_graph=True, is_grads_batched=True, create_graph=create
+        )
+        for i in range(3):
+            each = torch.autograd.grad(results, tensors, [d[i] for d in dys], retain_graph=True)
+            for batch, one in zip(got, each, strict=True):
+                assert torch.equal(batch[i], one)
+    if op.piecewise_linear:
+        return
+    for gradient in got:
+        if gradient.requires_grad:
+            with pytest.raises(RuntimeError, match=rf"fastact\.{op.name}: has no second"):
+                gradient.sum().backward(retain_graph=True)
+
+
+@each_op
+def test_jacobians(op):
+    named = sample(op)
+    names = differentiated(op, named)[:1]
+    x = named[names[0]]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return called(op, named, names)(x)[0]
+
+    expected = jacobian(f, x)
+    assert torch.equal(jacobian(f, x, vectorize=True), expected)
+    assert torch.equal(torch.func.jacrev(f)(x), expected)
+
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+def pair(case: Case) -> tuple[nn.Module, nn.Module]:
+    """A module of torch's and the one of fastact, with the same parameters."""
+    made = []
+    for cls in (case.torch_class, getattr(fnn, case.torch_class.__name__)):
+        torch.manual_seed(0)
+        made.append(cls(*case.args, **case.options).double())
+    return made[0], made[1]
+
+
+def loss(case: Case, module: nn.Module, x: torch.Tensor, squared: bool) -> torch.Tensor:
+    _, *others = case.inputs(torch.float64)
+    results = case.call(module, [x.clone(), *others])
+    return total(y * y if squared else y for y in results)
+
+
+def penalty(case: Case, module: nn.Module, squared: bool) -> list[torch.Tensor | None]:
+    """The gradients by parameters and x of a penalty on the gradient by x."""
+    x = case.inputs(torch.float64)[0].requires_grad_()
+    (dx,) = torch.autograd.grad(loss(case, module, x, squared), x, create_graph=True)
+    every = [x, *module.parameters()]
+    if not dx.requires_grad:  # as of relu: it depends on nothing
+        return [None for _ in every]
+    return [*torch.autograd.grad(dx.square().sum(), every, allow_unused=True)]
+
+
+def by_parameters(case: Case, module: nn.Module, squared: bool) -> list[torch.Tensor | None]:
+    """Those of the square of the gradients by parameters."""
+    parameters = [*module.parameters()]
+    x = case.inputs(torch.float64)[0].requires_grad_()
+    if not parameters:
+        return []
+    found = torch.autograd.grad(loss(case, module, x, squared), parameters, create_graph=True)
+    square = total(g.square() for g in found)
+    if not square.requires_grad:
+        return [None for _ in (x, *parameters)]
+    return [*torch.autograd.grad(square, [x, *parameters], allow_unused=True)]
+
+
+def of_x(case: Case, module: nn.Module, squared: bool) -> list[torch.Tensor | None]:
+    x = case.inputs(torch.float64)[0]
+    return [hessian(lambda x: loss(case, module, x, squared), x)]
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("squared", [True, False], ids=["squared", "linear"])
+@each_case
+def test_second_derivatives_of_modules(case, squared):
+    """torch's, or an error; `squared` has gradients that come in and require grad themselves."""
+    theirs, ours = pair(case)
+    for way in (of_x, penalty, by_parameters):
+        found = values_or_refusal(partial(way, case, ours, squared))
+        if found is None:
+            continue
+        try:
+            expected = way(case, theirs, squared)
+        except RuntimeError as error:  # torch has none of hardsigmoid
+            if "is not implemented" not in str(error):
+                raise
+            continue
+        for got, right in zip(found, expected, strict=True):
+            like = got if right is None else right
+            if like is not None:
+                pad = [torch.zeros_like(like) if each is None else each for each in (got, right)]
+                torch.testing.assert_close(*pad)
+
+
+@pytest.mark.parametrize("way", ["jacobian", "jacrev", "grad", "vmap"])
+@each_case
+def test_transforms_of_modules(case, way):
+    """Derivatives of functions of modules, and of batches, are those of torch's modules."""
+    if way == "vmap" and (case.options.get("dropout") or case.torch_class is nn.SyncBatchNorm):
+        pytest.skip(
+            "torch asks how the numbers of a batch are drawn, and has none of SyncBatchNorm"
+        )
+    theirs, ours = pair(case)
+    x = case.inputs(torch.float64)[0]
+    found = []
+    for module in (theirs, ours):
+        buffers = {name: b.clone() for name, b in module.named_buffers()}
+
+        def f(
+            x: torch.Tensor, parameters: Any, module: Any = module, buffers: Any = buffers
+        ) -> Any:
+            state = (parameters, {name: b.clone() for name, b in buffers.items()})
+            _, *others = case.inputs(torch.float64)
+            functional = partial(torch.func.functional_call, module, state)
+            return case.call(lambda *given: functional(given), [x.clone(), *others])[0]
+
+        weights = {name: p.detach() for name, p in module.named_parameters()}
+        if way == "jacobian":
+            found.append(jacobian(lambda x, f=f, w=weights: f(x, w), x, vectorize=True))
+        elif way == "jacrev":
+            found.append(torch.func.jacrev(f)(x, weights))
+        elif way == "grad":
+            g = torch.func.grad(lambda w, f=f: f(x, w).square().sum())(weights)
+            found.append([*g.values()])
+        elif module is ours:
+            module.eval()  # in training each example would move the same statistics
+            found.append(
+                torch.func.vmap(f, (0, None), randomness="same")(torch.stack([x, 2 * x]), weights)
+            )
+        else:  # torch has no rule for its recurrent layers
+            module.eval()
+            found.append(torch.stack([f(x, weights), f(2 * x, weights)]))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_statistics_of_one_array_for_all_examples_are_an_error():
+    with pytest.raises(ValueError, match=r"fastact\.batch_norm: running_mean is written"):
+        torch.func.vmap(fnn.BatchNorm1d(3))(torch.ones(2, 4, 3))
+
+
+def test_an_empty_batch():
+    assert torch.func.vmap(fa.softmax)(torch.ones(0, 3)).shape == (0, 3)
+
+
+# --- functions of autograd ------------------------------------------------------------------------
+
+
+def functions(cls: Any) -> Iterator[Any]:
+    for sub in cls.__subclasses__():
+        # torch makes classes of nodes of the same name, and functions for transforms
+        if sub.__module__.startswith("fastact.torch") and "Generated" not in sub.__name__:
+            yield sub
+        yield from functions(sub)
+
+
+def test_every_function_of_autograd_is_one_of_these():
+    """The four through which all ops go are tested above, by iteration over ops. Any other has a
+    backward that refuses its derivative."""
+    for module in pkgutil.walk_packages(fastact.torch.__path__, "fastact.torch."):
+        if module.name != "fastact.torch.transformers" or importlib.util.find_spec("kernels"):
+            importlib.import_module(module.name)
+    from fastact.torch.dispatch import Traced
+
+    refusing = autograd.once_differentiable(lambda ctx, *incoming: incoming)
+    of_ops = {autograd.Step, autograd.Scaled, autograd.Once, Traced}
+    found = set(functions(torch.autograd.Function)) - {autograd.Function}
+    assert found >= of_ops
+    for cls in found - of_ops:
+        assert issubclass(cls, autograd.Function)
+        assert cls.backward.__code__ is refusing.__code__, cls
+
+
+def test_a_synchronised_norm_names_itself():
+    from fastact.torch.nn.sync_batch_norm import _SyncBatchNorm
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        x = torch.randn(5, 3, dtype=torch.float64)
+        w, b = (torch.rand(3, dtype=torch.float64).requires_grad_() for _ in range(2))
+        options = (distributed.group.WORLD, (None, None), 0.1, 1e-5, {})
+
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return _SyncBatchNorm.apply(x, w, b, *options)
+
+        expected = jacobian(lambda x: nn.functional.batch_norm(x, None, None, w, b, True), x)
+        assert torch.allclose(jacobian(f, x, vectorize=True), expected)
+        for second in (
+            lambda: hessian(lambda x: total([f(x)]), x),
+            lambda: torch.autograd.grad(
+                torch.autograd.grad(total([f(x)]), w, create_graph=True)[0].sum(), w
+            ),
+        ):
+            with pytest.raises(
+                RuntimeError, match=r"fastact\.torch\.nn\.SyncBatchNorm: has no second"
+            ):
+                second()
+        module = fnn.SyncBatchNorm(3).double()
+        assert module(x).shape == x.shape
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("cls", [fnn.LSTM, fnn.GRU], ids=lambda cls: cls.__name__)
+def test_layers_of_steps_name_themselves(cls):
+    module, x = cls(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=rf"fastact\.torch\.nn\.{cls.__name__}: has no second"):
+        hessian(lambda x: module(x)[0].sum(), x)
+
+
+def test_a_converted_model():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Mish(), nn.Linear(4, 1)).double()
+    fnn.convert(model)
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    (dx,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=NAMED):
+        ((dx.norm(dim=1) - 1) ** 2).sum().backward()

@@ -1,0 +1,203 @@
+"""How kernels are launched for a shape, and the route of a warp through each.
+
+As the plans in src/cuda have it, for contiguous arrays, parameters of x's dtype and sm_90. A kernel
+that is not listed here can be described on the command line: tools/cuda_static.py, --via.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from cuda_static_names import COMPUTE, ITEM
+from cuda_static_routes import Loop, Nest, Step, Via
+
+VECTOR = 16
+WARP = 32
+NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row
+WARP_ROW, WIDE_ROW = 256, 2048  # vectors of a row: at most of a warp's, at least of a wide block's
+IN_FLIGHT = 4
+TILE = 4  # rows of a team at a time, backward
+PARTIALS = 16 << 20  # bytes of backward's partial sums
+CHUNKS = 256  # of the batch, at most
+OPTIN = 225 << 10  # dynamic shared memory of a block
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: which kernel, its blocks, what moves, and the way of a warp through it.
+
+    rows : what a thread has of them, for counting folds; elements: that it computes.
+    """
+
+    source: str
+    words: str  # of the mangled name, in their order
+    grid: int
+    threads: int
+    shared: int  # dynamic, of a block
+    bytes: float
+    elements: float
+    rows: float
+    steps: Sequence[Step]
+
+
+def _power(number: int, most: int) -> int:
+    return min(most, 1 << max(0, number - 1).bit_length())
+
+
+def _fold(lanes: int, numbers: int = 1) -> list[Step]:
+    """Numbers in double, over the lanes of a row: within warps, by a barrier, over the warps."""
+    step = {"SHFL": 2, "LDG": 0, "BAR": 0}
+    steps: list[Step] = [Loop(min(lanes, WARP).bit_length() - 1, step)] * numbers
+    if lanes > WARP:
+        over = Loop((lanes // WARP).bit_length() - 1, step)
+        steps += [Via({"BAR": 1}), *([over] * numbers)]
+    return steps
+
+
+def _forward_lanes(vectors: int) -> tuple[int, int, int]:
+    """Lanes of a row, threads of a block, vectors of a lane."""
+    if vectors <= WARP_ROW:
+        lanes = _power(-(-vectors // IN_FLIGHT), WARP)
+    else:
+        lanes = NARROW if vectors < WIDE_ROW else WIDE
+    return lanes, NARROW if lanes <= WARP else lanes, -(-vectors // lanes)
+
+
+def _takes(per_lane: int, counts: dict[str, int]) -> list[Step]:
+    """Loads into the cache, four vectors at a time and then one by one."""
+
+    def each(n: int) -> dict[str, int]:
+        return {"LDG.128": n, "STS.128": n, **counts}
+
+    return [Loop(per_lane // IN_FLIGHT, each(IN_FLIGHT)), Loop(per_lane % IN_FLIGHT, each(1))]
+
+
+def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
+    """layer_norm's forward kernel over the last axis, weight and bias given."""
+    count, length = prod(shape[:-1]), shape[-1]
+    vectors = -(-length * ITEM[dtype] // VECTOR)
+    lanes, threads, per_lane = _forward_lanes(vectors)
+    teams = threads // lanes
+    steps: list[Step] = [
+        *_takes(per_lane, {"STG.128": 0}),
+        *_fold(lanes),
+        Loop(per_lane, {"LDS.128": 1, "LDG.128": 0, "STG.128": 0}),
+        *_fold(lanes),
+        Loop(per_lane, {"LDS.128": 1, "LDG.128": 2, "STG.128": 1}, near=True),
+    ]
+    return Launch(
+        *("norms", "norm_forward_rows Lb1 NormRows", -(-count // teams), threads),
+        *(per_lane * VECTOR * threads, 2.0 * count * length * ITEM[dtype]),
+        *(per_lane * VECTOR / ITEM[dtype], 1.0),
+        steps,
+    )
+
+
+def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
+    """layer_norm's backward kernel over the last axis, dweight and dbias wanted.
+
+    Its sums are flushed every 16 rows: that is left out.
+    """
+    count, length = prod(shape[:-1]), shape[-1]
+    item = ITEM[dtype]
+    vectors = -(-length * item // VECTOR)
+    if vectors > WIDE_ROW:
+        raise SystemExit("cuda_static: norm_backward is known for rows of up to 2048 vectors")
+    short = vectors <= 2 * WARP
+    most = NARROW if vectors < WIDE_ROW else WIDE
+    lanes = _power(vectors, WARP) if short else _power(vectors, most)
+    threads = NARROW if lanes <= WARP else lanes
+    teams, per_lane = threads // lanes, -(-vectors // lanes)
+    padded = -(-length // 8) * 8
+    chunks = max(1, min(PARTIALS // (16 * padded), CHUNKS))
+    size = max(teams * TILE, -(-count // chunks))
+    planes = COMPUTE[dtype] // item
+    slot = VECTOR * threads
+
+    def shared(tile: int) -> int:
+        return (tile * per_lane * 2 + per_lane * 2 * planes) * slot + tile * teams * VECTOR
+
+    tile = TILE
+    while tile > 1 and shared(tile) > (OPTIN - 2048) // 2:
+        tile //= 2
+    if tile > 1:
+        fetch: list[Step] = [Nest(per_lane, [Loop(tile // 2, {"LDG.128": 4, "STS.128": 4})])]
+    else:
+        fetch = [Loop(per_lane // 2, {"LDG.128": 4, "STS.128": 4})]
+    columns = 2 * planes
+    sums = {"LDS.128": 2, "LDG.128": 1, "STG.128": 0}
+    dx = {"LDS.128": 3, "STG.128": 1, "LDG.128": 0, "FFMA": 3 * VECTOR // item}
+    steps: list[Step] = [
+        *fetch,
+        Nest(tile, [Loop(per_lane, sums, near=True), *_fold(lanes, 2)]),
+        Nest(
+            per_lane,
+            [
+                # Loads of sums that might lie in scratch memory are there, switched off.
+                Via({"LDS.128": columns, "LDG.128": 1 + columns}, near=True),
+                Loop(tile, dx),
+                Via({"STS.128": columns}),
+            ],
+        ),
+    ]
+    rows = size / teams
+    return Launch(
+        *("norms", "norm_backward_rows Lb1 NormRows", -(-count // size), threads, shared(tile)),
+        *(3.0 * count * length * item, rows * per_lane * VECTOR / item, rows),
+        [Nest(max(1, round(rows / tile)), steps)],
+    )
+
+
+def _softmax(kind: str) -> Callable[[Sequence[int], str], Launch]:
+    def launch(shape: Sequence[int], dtype: str) -> Launch:
+        if ITEM[dtype] < 4:
+            raise SystemExit(f"cuda_static: {kind} is known for float32 and float64")
+        count, length = prod(shape[:-1]), shape[-1]
+        vectors = -(-length * ITEM[dtype] // VECTOR)
+        lanes, threads, per_lane = _forward_lanes(vectors)
+        teams = threads // lanes
+        terms = {"LDS.128": 1, "STS.128": 1, "LDG.128": 0, "STG.128": 0}
+        steps: list[Step] = [
+            *_takes(per_lane, {}),
+            *_fold(lanes),
+            Loop(per_lane, terms),
+            *_fold(lanes),
+            *_fold(lanes),
+        ]
+        if kind == "softmax":
+            steps.append(Loop(per_lane, {"LDS.128": 1, "LDG.128": 0, "STG.128": 1}))
+        return Launch(
+            *("softmax", "softmax_forward_rows Lb0 SoftmaxRows", -(-count // teams), threads),
+            per_lane * VECTOR * threads,
+            (2.0 if kind == "softmax" else 1.0) * count * length * ITEM[dtype],
+            *(per_lane * VECTOR / ITEM[dtype], 1, steps),
+        )
+
+    return launch
+
+
+def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
+    """The map of an activation, forward: four vectors a thread."""
+
+    def launch(shape: Sequence[int], dtype: str) -> Launch:
+        elements = IN_FLIGHT * VECTOR // ITEM[dtype]
+        words = f"map_contiguous Li1ELb0 7Forward {len(name)}{name.capitalize()}"
+        return Launch(
+            *("activations", words, -(-prod(shape) // (NARROW * elements)), NARROW, 0),
+            *(2.0 * prod(shape) * ITEM[dtype], elements, 0),
+            [Via({"LDG.128": IN_FLIGHT, "STG.128": IN_FLIGHT}, diverges=True)],
+        )
+
+    return launch
+
+
+#: By the name on the command line. Activations are `activation:NAME`.
+LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
+    "norm_forward": norm_forward,
+    "norm_backward": norm_backward,
+    "softmax": _softmax("softmax"),
+    "logsumexp": _softmax("logsumexp"),
+    **{name: activation(name) for name in ("gelu", "mish", "silu", "relu", "tanh", "sigmoid")},
+}
