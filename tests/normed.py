@@ -227,8 +227,9 @@ def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
     allowed = arrays.op.bounds.allowed_rstd(exact[1], exact[0], arrays.x.dtype, arrays.on_gpu)
     assert_close(s.of_rows(rstd), exact[1], (1 + reference.BUDGET) * allowed)
     if s.centred:
-        spread = np.abs(wide).mean(s.axes, keepdims=True)
-        allowed = arrays.op.bounds.allowed_mean(exact[0], spread, arrays.x.dtype, arrays.on_gpu)
+        size, apart = (np.abs(wide - m).mean(s.axes, keepdims=True) for m in (0, exact[0]))
+        on_gpu = {"apart": apart} if arrays.on_gpu else {}
+        allowed = arrays.op.bounds.allowed_mean(exact[0], size, arrays.x.dtype, **on_gpu)
         assert_close(s.of_rows(mean), exact[0], (1 + reference.BUDGET) * allowed)
     values, slack = arrays.exact(name, mean, rstd)
     assert_close(gradients[0], values[1], slack[1])

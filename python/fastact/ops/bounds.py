@@ -453,9 +453,10 @@ class NormBounds:
 
     and what the errors of p come to by the same formulas. In the averages and the sums of float64,
     which are added up in float64 as well, every term counts: of n terms, averaged and summed are
-    larger by each n. A GPU adds up some moments of 16-bit data in float32: where rough is not 0,
-    the mean may be off by rough u mean|x| and rstd by rough u of itself more, and z by
-    rough u |weight| (1 + |xhat| + |mean| rstd). A bias of a wider dtype than x is computed in has
+    larger by each n. A GPU adds up some moments of 16-bit data and of float32 in float32, after a
+    mean near enough was taken away: where rough is not 0, the mean may be off by
+    rough u mean|x - mean| and rstd by rough u of itself more, and z by rough u |weight| (1 + |xhat|).
+    A bias of a wider dtype than x is computed in has
     u |bias| more in z.
 
     Where they come from. The constants count roundings, of v2 too, whose multiply-add rounds twice.
@@ -480,12 +481,14 @@ class NormBounds:
     rough: float = 0
 
     def _is_rough(self, dtype: Any, on_gpu: bool) -> bool:
-        return bool(self.rough) and on_gpu and is_narrow(dtype)
+        return bool(self.rough) and on_gpu and not _is_double(dtype)
 
-    def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of the mean that is saved. mean_abs: of the magnitudes of what was averaged."""
-        rough = self.rough * 2.0**-24 if self._is_rough(dtype, on_gpu) else 0.0
-        error = (self.moments + rough) * np.asarray(mean_abs)
+    def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, apart: Any = None) -> Any:
+        """Of the mean that is saved. mean_abs: of the magnitudes of what was averaged; apart: of
+        their distances from the mean, on a GPU."""
+        error = self.moments * np.asarray(mean_abs)
+        if self._is_rough(dtype, apart is not None):
+            error = error + self.rough * 2.0**-24 * np.asarray(apart)
         return error + rounding(exact, computed_in(dtype), error)
 
     def allowed_rstd(self, exact: Any, mean: Any, dtype: Any, on_gpu: bool = False) -> Any:
@@ -519,7 +522,7 @@ class NormBounds:
         if not _is_double(dtype):
             error = error + self.far * apart * w
             if self._is_rough(dtype, on_gpu) and not given:
-                error = error + self.rough * 2.0**-24 * w * (1 + np.abs(xhat) + apart)
+                error = error + self.rough * 2.0**-24 * w * (1 + np.abs(xhat))
             return error
         if given:
             return error
