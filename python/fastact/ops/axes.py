@@ -17,7 +17,7 @@ MOST = 64
 
 
 class AxisError(np.exceptions.AxisError):
-    """NumPy's, whose text is its argument, as that of other errors: bridges name their call there."""
+    """NumPy's, whose text is its argument, as of other errors: bridges name their call in it."""
 
     __str__ = Exception.__str__
 
