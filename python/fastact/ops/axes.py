@@ -16,6 +16,12 @@ _UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set)  # no lengths, or
 MOST = 64
 
 
+class AxisError(np.exceptions.AxisError):
+    """NumPy's, whose text is its argument, as of other errors: bridges name their call in it."""
+
+    __str__ = Exception.__str__
+
+
 def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """The axes that `axis` names (all of them for None), as sorted numbers from 0 on.
 
@@ -51,7 +57,7 @@ def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None
     """One of the axes that an argument names is there; of no axes 0 and -1 are."""
     if not -max(ndim, 1) <= number < max(ndim, 1):
         allowed = f"from {-ndim} to {ndim - 1}" if ndim else "0, -1, None or ()"
-        raise np.exceptions.AxisError(
+        raise AxisError(
             f"{where}: {name} must be {allowed} for an array with {ndim} axes, got "
             f"{describe(given)}"
         )
