@@ -73,7 +73,7 @@ def _of_counted(op: Any, x: Any, counts: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _masked(result: Any, is_hidden: Any) -> Any:
-    """np.ma's array, or its number."""
+    """An array with a mask, or a number."""
     ma = sys.modules["numpy.ma"]
     if np.ndim(result):
         return ma.array(result, mask=is_hidden)
