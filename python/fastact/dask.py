@@ -151,9 +151,10 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)
     correction = given.get("correction", 0)
+    names = [*op.results, "count"]  # the last of an average that returns it
     results = [
         _finished(merged, name, part.dtype, over, options.keepdims, correction)
-        for name, part in zip(op.results, sample, strict=True)
+        for name, part in zip(names, sample, strict=False)
     ]
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]

@@ -308,9 +308,15 @@ ERRORS: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "x": (lambda: fa.mean_var(f32, 0, out=(f32[0], None)), ValueError, "not share memory with x"),
     "gradient": (
-        lambda: fa.mean_var.backward((f32, None), f32, axis=0), ValueError, r"dy\[0\] must have shape"
+        lambda: fa.mean_var.backward((f32, None), f32, axis=0),
+        ValueError,
+        r"dy\[0\] must have shape",
     ),
-    "gradients": (lambda: fa.mean_var.backward(f32, f32, axis=0), TypeError, "a tuple of two gradients"),
+    "gradients": (
+        lambda: fa.mean_var.backward(f32, f32, axis=0),
+        TypeError,
+        "a tuple of two gradients",
+    ),
     "merge": (
         lambda: fa.moments(f32, 0).merge(fa.moments(f32, 1)),
         ValueError,

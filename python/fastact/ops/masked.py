@@ -43,8 +43,17 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = op(x.data, **{**named, "where": counts})
     if isinstance(result, Moments):
         return result
-    (name,) = op.results
-    skips_nan, weights = op.skips and name != "sum", named.get("weights")
+    if isinstance(result, tuple):
+        names = (*op.results, "count")  # the last of an average that returns it
+        pairs = zip(names, result, strict=False)
+        return tuple(_hidden(op, options, name, y, counts) for name, y in pairs)
+    return _hidden(op, options, op.results[0], result, counts)
+
+
+def _hidden(op: Any, options: Any, name: str, result: Any, counts: Any) -> Any:
+    """A result with its own mask, where nothing is left that counts."""
+    where, ma, x = f"fastact.{op.name}", sys.modules["numpy.ma"], options.x
+    skips_nan, weights = getattr(op, "skips", False) and name != "sum", vars(options).get("weights")
     if skips_nan or weights is not None:
         left = _count(x.data, options, weights, counts, skips_nan)
     else:

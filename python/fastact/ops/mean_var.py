@@ -85,8 +85,8 @@ def mean_var(
     `fastact.sum`, with its promise of the same bits. A weight that is negative or not finite makes
     NaN, and a RuntimeWarning says so.
 
-    `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the gradients of mean
-    and variance, and gives dx. What all ops share is in docs/conventions.md.
+    `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
+    gradients of mean and variance, and gives dx. What all ops share is in docs/conventions.md.
 
     References
     ----------

@@ -241,8 +241,8 @@ class PlainSum(AxisSum[P, R]):
         *args, **kwargs
             Of `sum` the `where` that `forward` saved: elements that were left out have a gradient
             of 0. Then the op's own options, as given to `forward`. By keyword also `out`, where to
-            write dx, which may not share memory with dy; `accumulate`, True to add dx to `out` instead of
-            overwriting it; and `stream`, for arrays on a GPU.
+            write dx, which may not share memory with dy; `accumulate`, True to add dx to `out`
+            instead of overwriting it; and `stream`, for arrays on a GPU.
 
         Returns
         -------

@@ -90,8 +90,8 @@ def sum(
     whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
     the result lies in memory, may count.)
 
-    `sum.forward` saves ``(shape, where)``, with the shape of x; `sum.backward` gives dx, which is dy repeated
-    along the axes that were summed over. What all ops share is in docs/conventions.md.
+    `sum.forward` saves ``(shape, where)``, with the shape of x; `sum.backward` gives dx, which is
+    dy repeated along the axes that were summed over. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -175,9 +175,9 @@ def sum_squares(
 
     With a mask, memory of an array of x's shape and dtype is taken.
 
-    `sum_squares.forward` saves ``(x, where)``; `sum_squares.backward` gives dx = 2 x dy, with dy repeated
-    along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the squares
-    of all of x, and 2 x, in one pass. What all ops share is in docs/conventions.md.
+    `sum_squares.forward` saves ``(x, where)``; `sum_squares.backward` gives dx = 2 x dy, with dy
+    repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
+    squares of all of x, and 2 x, in one pass. What all ops share is in docs/conventions.md.
 
     References
     ----------

@@ -433,7 +433,8 @@ class CrossEntropy(CachedOp[P, R]):
         loss : array
             What calling the op returns.
         saved : tuple
-            The arrays of the call; logsumexp of the logits; and what the sum of the losses was divided by, None without a reduction.
+            The arrays of the call; logsumexp of the logits; and what the sum of the losses was
+            divided by, None without a reduction.
             Arrays are not copied: do not change them before `backward`.
 
         Examples

@@ -354,6 +354,10 @@ class Average(AxisStatistic[P, R]):
             self._refuse_returned(kwargs)
         return super()._plain_call(*args, **kwargs)
 
+    def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._refuse_returned(kwargs)
+        return super()._recorder(args, kwargs)
+
     def _refuse_returned(self, named: Mapping[str, Any]) -> None:
         """The sum of the weights has no gradient, and no place among what torch traces."""
         if named.get("returned", False):

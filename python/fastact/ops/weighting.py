@@ -87,7 +87,7 @@ def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, 
 
 
 def aligned_weights(call: Call, axis: Any, weights: View) -> View:
-    """Weights with the axes of x."""
+    """Give weights the axes of x."""
     return weights.with_axes(lacking(call.where, axis, weights.shape, call.views["x"].shape))
 
 

@@ -157,7 +157,7 @@ class Operators:
         return [v for name, v in zip(self.takes, values, strict=True) if name in self.told]
 
     def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
-        """A number in the place of an array, which has the shape of the first result, or repeats."""
+        """A number in the place of an array: of the shape of the first result, or repeated."""
         first = named[self.spec.arrays[0]]
         role = self.spec.op.roles.get(name, validate.DATA)
         if role.repeats and not role.number:
