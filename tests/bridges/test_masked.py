@@ -118,7 +118,7 @@ def test_refused(op):
     x = values()
     with pytest.raises(TypeError, match="out must be None for a masked array, whose mask"):
         op(x, 0, out=np.zeros((5, 6), np.float32))
-    for call in (op.forward, lambda x: op.backward(1.0, x)):
+    for call in (op.forward, lambda x: op.backward(1.0, x, *(None,) * (len(op.gradients) - 1))):
         with pytest.raises(TypeError, match="x must be a plain array, got a masked one"):
             call(x)
     with pytest.raises(TypeError, match="where must be a plain array, got a masked one"):

@@ -315,8 +315,6 @@ class PlainSum(AxisSum[P, R]):
 class TermSum(AxisSum[P, R]):
     """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
-    saves = ("x", "where")
-
     def __init__(
         self,
         function: Callable[P, R],
@@ -325,6 +323,8 @@ class TermSum(AxisSum[P, R]):
         sample: Sample,
         **others: EntryPoint,
     ) -> None:
+        taken = untyped(function).parameters
+        self.saves = ("x", *(name for name in ROLES if name in taken))
         backward = EntryPoint(f"fastact.{function.__name__}.backward", untyped(self.backward))
         super().__init__(function, "reductions", term, over, sample, backward=backward, **others)
 
@@ -359,9 +359,10 @@ class TermSum(AxisSum[P, R]):
                [6., 4.]])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, Any]]:
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         y, x, _ = self._reduce("forward", args, kwargs)
-        return y, (x, self.entry_points["call"].option("where", args, kwargs))
+        call = self.entry_points["call"]
+        return y, (x, *(call.option(name, args, kwargs) for name in self.saves[1:]))
 
     def backward(
         self,
