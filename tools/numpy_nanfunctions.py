@@ -65,6 +65,8 @@ def main() -> int:
     """Run them, and print the list."""
     for name in ("nansum", "nanmean", "nanvar", "nanstd"):
         setattr(np, name, under_numpys_signature(fa.ops[name]))
+    outcomes = Outcomes()
+    file = "numpy.lib.tests.test_nanfunctions"
     chosen = "not median and not percentile and not quantile and not ArgminArgmax and not MinMax"
     run(outcomes, file, "-k", chosen)
     return report(outcomes, DEVIATIONS)

@@ -68,10 +68,26 @@ def all_but(axis: int, ndim: int) -> tuple[int, ...]:
     return tuple(other for other in range(ndim) if other != axis)
 
 
+def others(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """Every axis but these."""
+    return tuple(axis for axis in range(ndim) if axis not in over)
+
+
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """NumPy broadcasts an array of `shape` to `to`."""
     extra = len(to) - len(shape)
     return extra >= 0 and all(n in (1, m) for n, m in zip(shape, to[extra:], strict=True))
+
+
+def check_repeats(where: str, name: str, shape: tuple[int, ...], to: tuple[int, ...]) -> None:
+    """Refuse an argument that does not broadcast to the shape of x."""
+    if not broadcasts(shape, to):
+        raise ValueError(f"{where}: {name} must broadcast to x's shape {to}, got {shape}")
+
+
+def repeated(view: View, to: tuple[int, ...]) -> View:
+    """An array as it broadcasts to a shape, as NumPy has it."""
+    return view.with_axes(tuple(range(len(to) - view.ndim))).broadcast_to(to)
 
 
 def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tuple[int, ...]:
