@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy_nanfunctions import Outcomes, report, run
+from others_tests import Outcomes, report, run
 
 import fastact as fa
 

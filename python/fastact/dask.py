@@ -183,9 +183,10 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)
     correction = given.get("correction", 0)
+    names = [*op.results, "count"]  # the last of an average that returns it
     results = [
         _of_merged(merged, name, part.dtype, over, options, correction)
-        for name, part in zip(op.results, sample, strict=True)
+        for name, part in zip(names, sample, strict=False)
     ]
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]

@@ -128,19 +128,19 @@ class Weighted:
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The weighted mean; NaN where the weights add up to 0."""
-        return self._reduced("mean", _by_op("mean", skipna), dim, keep_attrs)
+        return self._reduced("mean", partial(_weighted, "mean", skipna), dim, keep_attrs)
 
     def var(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The weighted variance, over the sum of the weights."""
-        return self._reduced("var", _by_op("var", skipna), dim, keep_attrs)
+        return self._reduced("var", partial(_weighted, "var", skipna), dim, keep_attrs)
 
     def std(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The square root of `var`."""
-        return self._reduced("std", _by_op("std", skipna), dim, keep_attrs)
+        return self._reduced("std", partial(_weighted, "std", skipna), dim, keep_attrs)
 
     def sum(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
@@ -175,20 +175,26 @@ class Weighted:
 _ARRAY = "<the array>"
 
 
-def _by_op(name: str, skipna: bool | None) -> Callable[..., Any]:
-    op = ops[name if skipna is False else f"nan{name}"]
-    return lambda x, weights, over: _of_both(op, x, weights, over)
+def _weighted(
+    name: str, skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]
+) -> Any:
+    """Mean, variance or standard deviation."""
+    if not _has_negative(weights):
+        return _of_both(ops[name if skipna is False else f"nan{name}"], x, weights, over)
+    _, count, mean, m2 = _moments(skipna, x, weights, over)
+    count = count.where(count != 0)  # no division by 0, of which a lazy one would warn
+    y = (mean if name == "mean" else m2 / count).where(count.notnull())
+    return (y.where(y >= 0) ** 0.5 if name == "std" else y).astype(_dtype(x))
 
 
 def _weighted_sum(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    count, mean, _ = _moments(skipna, x, weights, over)
-    return (mean * count).where(count != 0, 0.0).astype(_dtype(x))
+    return _moments(skipna, x, weights, over)[0].astype(_dtype(x))
 
 
 def _weighted_squares(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    count, _, m2 = _moments(skipna, x, weights, over)
-    if skipna is False and all(x.sizes[one] for one in over):  # distances from no mean
-        m2 = m2.where(count != 0)
+    _, count, _, m2 = _moments(skipna, x, weights, over)
+    if all(x.sizes[one] for one in over):  # distances from no mean are none, or not a number
+        m2 = m2.where(count != 0, np.nan if skipna is False else 0.0)
     return m2.astype(_dtype(x))
 
 
@@ -198,13 +204,42 @@ def _dtype(x: Any) -> Any:
 
 
 def _moments(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    """Count, mean and m2."""
+    """Sum, count, mean and m2; what has a negative weight is taken away, by Chan's formula."""
+    total, count, mean, m2 = _moments_of_sign(skipna, x, weights, over, 1)
+    if not _has_negative(weights):
+        return total, count, mean, m2
+    total_b, count_b, mean_b, m2_b = _moments_of_sign(skipna, x, weights, over, -1)
+    both, delta = count - count_b, mean_b - mean
+    share = -count_b / both.where(both != 0)
+    mean_of_both = mean + delta * share
+    m2_of_both = m2 - m2_b + delta**2 * (count * share)
+    one, other = count_b == 0, count == 0
+    return (
+        total - total_b,
+        both,
+        xr.where(one, mean, xr.where(other, mean_b, mean_of_both)),
+        xr.where(one, m2, xr.where(other, -m2_b, m2_of_both)),
+    )
+
+
+def _moments_of_sign(
+    skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...], sign: int
+) -> Any:
+    """Of what has a weight of this sign."""
 
     def moments(x: Any, **options: Any) -> tuple[Any, Any, Any]:
         m = ops["moments"](x, skipna=skipna is not False, **options)
         return m.count, m.mean, m.m2
 
-    return _of_both(moments, x, weights, over, results=3)
+    if _has_negative(weights):
+        weights = (sign * weights).clip(min=0)
+    count, mean, m2 = _of_both(moments, x, weights, over, results=3)
+    return (mean * count).where(count != 0, 0.0), count, mean, m2
+
+
+def _has_negative(weights: Any) -> bool:
+    """Whether weights that are there have any; those of lazy ones are not known."""
+    return weights.chunks is None and weights.dtype.kind in "if" and bool((weights < 0).any())
 
 
 def weighted(obj: Any, weights: Any) -> Weighted:
@@ -215,8 +250,9 @@ def weighted(obj: Any, weights: Any) -> Weighted:
     obj : DataArray or Dataset
         As `mean` takes it.
     weights : DataArray
-        Not negative. Along dimensions that it lacks it repeats, without a copy, and so does a
-        variable that lacks some of its own. An element of weight 0 does not count, whatever it is.
+        Along dimensions that it lacks it repeats, without a copy, and so does a variable that lacks
+        some of its own. An element of weight 0 does not count, whatever it is. Negative weights
+        take away, and are read a second time; those of a dask array make NaN.
 
     Examples
     --------

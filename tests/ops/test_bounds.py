@@ -338,7 +338,7 @@ def test_bias_act(backend, dtype, name):
 def test_gradient_of_a_sum_of_squares(backend, dtype):
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(30, 70)).astype(dtype), rng.normal(size=30).astype(dtype)
-    dx = backend.numpy(fa.sum_squares.backward(backend.of(dy), backend.of(x), 1))
+    dx = backend.numpy(fa.sum_squares.backward(backend.of(dy), backend.of(x), axis=1))
     wide = reference.wide(dtype)
     exact = 2 * x.astype(wide) * dy.astype(wide)[:, None]
     allowed = fa.sum_squares.bounds.allowed_gradient(exact, dtype)

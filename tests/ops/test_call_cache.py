@@ -28,12 +28,14 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
     "sum of all": (fa.sum, (made(*SHAPE),), {}, ((),)),
     "sum, kept": (fa.sum, (made(*SHAPE), (0, 1)), {"keepdims": True}, ((1, 1),)),
     "sum.forward": (fa.sum.forward, (made(*SHAPE), -1), {}, ((6,),)),
-    "sum.backward": (fa.sum.backward, (made(40), SHAPE, 0), {}, (SHAPE,)),
+    "sum.backward": (fa.sum.backward, (made(40), SHAPE), {"axis": 0}, (SHAPE,)),
     "sum.backward, number": (fa.sum.backward, (0.5, (3,)), {}, ((3,),)),
     "sum.backward of all": (fa.sum.backward, (made(), SHAPE), {}, (SHAPE,)),
     "sum_squares": (fa.sum_squares, (made(*SHAPE),), {"axis": 1}, ((6,),)),
     "sum_squares.forward": (fa.sum_squares.forward, (made(*SHAPE),), {}, ((),)),
-    "sum_squares.backward": (fa.sum_squares.backward, (made(6), made(*SHAPE), 1), {}, (SHAPE,)),
+    "sum_squares.backward": (
+        fa.sum_squares.backward, (made(6), made(*SHAPE), None, 1), {}, (SHAPE,),
+    ),
     "sum_squares.backward, number": (fa.sum_squares.backward, (3, made(*SHAPE)), {}, (SHAPE,)),
     "sum_squares.backward of all": (
         fa.sum_squares.backward, (made(), made(*SHAPE)), {}, (SHAPE,),
@@ -71,10 +73,10 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
     ),
     "mean_var": (fa.mean_var, (made(*SHAPE), 0), {}, ((40,), (40,))),
     "mean_var.backward": (
-        fa.mean_var.backward, ((made(6), made(6)), made(*SHAPE), 1), {}, (SHAPE,),
+        fa.mean_var.backward, ((made(6), made(6)), made(*SHAPE)), {"axis": 1}, (SHAPE,),
     ),
     "mean_var.backward, number": (
-        fa.mean_var.backward, ((None, 2.0), made(*SHAPE), 0), {}, (SHAPE,),
+        fa.mean_var.backward, ((None, 2.0), made(*SHAPE)), {"axis": 0}, (SHAPE,),
     ),
     "layer_norm": (fa.layer_norm, (made(*SHAPE), made(40)), {"activation": "mish"}, (SHAPE,)),
     "add_rms_norm": (

@@ -213,14 +213,14 @@ def test_gradients(dtype, layout, many_threads):
         loss = (mean * torch.tensor(dmean.astype(float))).sum()
         loss = loss + (var * torch.tensor(dvar.astype(float))).sum()
         loss.backward()
-        dx = fa.mean_var.backward((dmean, dvar), x, axes, correction=1)
+        dx = fa.mean_var.backward((dmean, dvar), x, axis=axes, correction=1)
         scale = float(wide.grad.abs().max())
         eps = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-42}[x.itemsize]
         np.testing.assert_allclose(
             dx.astype(np.float64), wide.grad.numpy(), rtol=eps, atol=eps * scale
         )
         twice = dx.copy()
-        fa.mean_var.backward((dmean, dvar), x, axes, correction=1, out=twice, accumulate=True)
+        fa.mean_var.backward((dmean, dvar), x, axis=axes, correction=1, out=twice, accumulate=True)
         np.testing.assert_allclose(twice.astype(float), 2 * dx.astype(float), rtol=2 * eps)
 
 
@@ -308,9 +308,15 @@ ERRORS: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "x": (lambda: fa.mean_var(f32, 0, out=(f32[0], None)), ValueError, "not share memory with x"),
     "gradient": (
-        lambda: fa.mean_var.backward((f32, None), f32, 0), ValueError, r"dy\[0\] must have shape"
+        lambda: fa.mean_var.backward((f32, None), f32, axis=0),
+        ValueError,
+        r"dy\[0\] must have shape",
     ),
-    "gradients": (lambda: fa.mean_var.backward(f32, f32, 0), TypeError, "a tuple of two gradients"),
+    "gradients": (
+        lambda: fa.mean_var.backward(f32, f32, axis=0),
+        TypeError,
+        "a tuple of two gradients",
+    ),
     "merge": (
         lambda: fa.moments(f32, 0).merge(fa.moments(f32, 1)),
         ValueError,

@@ -94,14 +94,14 @@ def test_gradients_are_the_cpus(device, dtype, layout, axes):
     x = LAYOUTS[layout](draw(dtype, (7, 30, 20)))
     shape = fa.moments(x, axes).mean.shape
     gradients = [draw(dtype, shape, 0, seed) for seed in (1, 2)]
-    expected = fa.mean_var.backward(tuple(gradients), x, axes, correction=1).astype(float)
+    expected = fa.mean_var.backward(tuple(gradients), x, axis=axes, correction=1).astype(float)
     given = tuple(map(device.of, gradients))
-    dx = fa.mean_var.backward(given, device.of(x), axes, correction=1)
+    dx = fa.mean_var.backward(given, device.of(x), axis=axes, correction=1)
     eps = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-42}[x.itemsize]
     scale = float(np.abs(expected).max())
     found = device.numpy(dx).astype(float)
     np.testing.assert_allclose(found, expected, rtol=eps, atol=eps * scale)
-    fa.mean_var.backward(given, device.of(x), axes, correction=1, out=dx, accumulate=True)
+    fa.mean_var.backward(given, device.of(x), axis=axes, correction=1, out=dx, accumulate=True)
     np.testing.assert_allclose(device.numpy(dx).astype(float), 2 * found, rtol=2 * eps)
 
 

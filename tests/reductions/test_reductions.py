@@ -158,7 +158,7 @@ def test_integers_are_summed_as_float64(kind):
         assert_same_bits(np.asarray(y), np.asarray(term_of(op)(wide).sum()))
         assert_same_bits(op.backward(y, *saved), op.backward(y, *op.forward(wide)[1]))
     assert_same_bits(fa.sum_squares.backward(2.0, x), 4 * wide)
-    assert_same_bits(fa.sum.backward(x[:, 0], (2, 3), 1), np.repeat(wide[:, :1], 3, 1))
+    assert_same_bits(fa.sum.backward(x[:, 0], (2, 3), axis=1), np.repeat(wide[:, :1], 3, 1))
     value, grad = fa.sum_squares.value_and_grad(x)
     assert value == (wide**2).sum()
     assert_same_bits(grad, 2 * wide)
@@ -181,7 +181,7 @@ def test_three_entry_points(op, dtype, framework):
     if "x" in op.saves:
         assert_same_bits(framework.numpy(saved[0]), x)
     else:
-        assert saved == ((4, 5, 6),)
+        assert saved == ((4, 5, 6), None)
     assert_within_bounds(op, framework.numpy(y), x, (0, 2))
     dy = finite(dtype, (5,), seed=1)
     wide = gradient(op, dy[:, None], x)
@@ -199,8 +199,8 @@ def test_backward_of_a_number(framework):
     op = fa.sum
     assert_same_bits(op.backward(2.0, (2, 3)), np.full((2, 3), 2.0))
     out = framework.of(np.zeros((2, 3), np.float32))
-    op.backward(2, (2, 3), 1, out=out)
-    op.backward(0.5, (2, 3), 0, out=out, accumulate=True)
+    op.backward(2, (2, 3), axis=1, out=out)
+    op.backward(0.5, (2, 3), axis=0, out=out, accumulate=True)
     assert_same_bits(framework.numpy(out), np.full((2, 3), 2.5, np.float32))
     x = framework.of(np.arange(3, dtype=np.float32))
     dx = framework.numpy(fa.sum_squares.backward(0.5, x))
@@ -208,10 +208,10 @@ def test_backward_of_a_number(framework):
 
 
 def test_backward_of_an_empty_sum():
-    assert fa.sum.backward(np.ones(3), (3, 0), 1).shape == (3, 0)
-    assert fa.sum.backward(np.ones(()), (), ()) == 1
-    assert fa.sum_squares.backward(np.ones(3), np.ones((3, 0)), 1).shape == (3, 0)
-    assert fa.sum_squares.backward(np.ones(()), np.ones(()), ()) == 2
+    assert fa.sum.backward(np.ones(3), (3, 0), axis=1).shape == (3, 0)
+    assert fa.sum.backward(np.ones(()), (), axis=()) == 1
+    assert fa.sum_squares.backward(np.ones(3), np.ones((3, 0)), axis=1).shape == (3, 0)
+    assert fa.sum_squares.backward(np.ones(()), np.ones(()), axis=()) == 2
 
 
 def test_torch_gradients(op):
@@ -225,7 +225,7 @@ def test_torch_gradients(op):
 def test_gradient_of_squares_overflows_only_where_it_must():
     x = np.array([3e38, 1e-30], np.float32)
     np.testing.assert_allclose(
-        fa.sum_squares.backward(np.array([0.1, 1e30], np.float32), x, ()), [6e37, 2], 1e-6
+        fa.sum_squares.backward(np.array([0.1, 1e30], np.float32), x, axis=()), [6e37, 2], 1e-6
     )
 
 
@@ -296,6 +296,6 @@ def test_introspection(op):
     assert pickle.loads(pickle.dumps(op)) is op
     assert repr(op) == f"<fastact op '{op.name}'>"
     names = list(inspect.signature(op).parameters)
-    assert names == ["x", "axis", "keepdims", "out", "stream"]
+    assert names == ["x", "axis", "where", "keepdims", "out", "stream"]
     for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
         assert f"{section}\n" in op.__doc__

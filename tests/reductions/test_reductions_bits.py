@@ -205,7 +205,7 @@ def test_no_memory_that_grows(op, dtype, many_threads, shape, axis):
     for call in (
         lambda: op(x, axis, out=out),
         lambda: op(wide, axis, out=out),
-        lambda: op.backward(out, saved, axis, out=dx, accumulate=True),
+        lambda: op.backward(out, saved, axis=axis, out=dx, accumulate=True),
         lambda: fa.sum_squares.value_and_grad(wide, (total, dx)),
     ):
         assert peak(call) < 20_000 + math.prod(shape) // 128

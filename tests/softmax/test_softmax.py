@@ -324,8 +324,6 @@ def test_refusals() -> None:
     for error, message, options in (
         (ValueError, "mask must broadcast", {"mask": np.zeros(2, bool)}),
         (TypeError, "mask must have dtype bool, ", {"mask": np.zeros(3, np.complex64)}),
-        (TypeError, "mask must have dtype float32", {"mask": np.zeros(3, np.float16)}),
-        (TypeError, "mask must be an array", {"mask": True}),
         (ValueError, "scale must be finite", {"scale": np.inf}),
         (ValueError, "axis", {"axis": 2}),
     ):

@@ -637,7 +637,7 @@ def test_what_is_refused(device):
         (m.softmax_forward, (0, x, None, row, None, (1,), 1.0, None, 0)),
         (m.softmax_forward, (0, x, None, y, wide, (1,), 1.0, None, 0)),
         (m.softmax_forward, (2, x, None, y, None, (1,), 1.0, None, 0)),
-        (m.softmax_forward, (0, x, target, y, None, (1,), 1.0, None, 0)),
+        (m.softmax_forward, (0, x, n.of(np.ones((4, 5), bool)), y, None, (1,), 1.0, None, 0)),
         (m.softmax_forward, (0, mask, None, y, None, (1,), 1.0, None, 0)),
         (m.softmax_backward, (2, x, y, y, (1,), 1.0, False, None, 0)),
         (m.softmax_backward, (0, row, y, y, (1,), 1.0, False, None, 0)),

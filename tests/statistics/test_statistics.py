@@ -311,7 +311,7 @@ ERRORS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "twice": ((np.zeros((2, 3)), (0, -2)), {}, ValueError, "axis must name each axis once"),
     "keepdims": ((np.zeros(3),), {"keepdims": 1}, TypeError, "keepdims must be True or False"),
     "out": ((np.zeros((2, 3)), 0), {"out": np.zeros(2)}, ValueError, r"out must have shape \(3,\)"),
-    "keyword": ((np.zeros(3),), {"ddof": 1}, TypeError, "unknown keyword 'ddof'"),
+    "keyword": ((np.zeros(3),), {"dof": 1}, TypeError, "unknown keyword 'dof'"),
 }
 
 

@@ -440,7 +440,7 @@ BAD_TENSORS = {
     "nested": nested,
     "an uninitialized parameter": lambda: torch.nn.UninitializedParameter(requires_grad=False),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
-    "integers": lambda: torch.ones(3, dtype=torch.int32),
+    "complex": lambda: torch.ones(3, dtype=torch.complex64),
 }
 
 

@@ -346,6 +346,20 @@ def test_a_synchronised_norm_names_itself():
         distributed.destroy_process_group()
 
 
+def test_a_tensor_given_twice_and_two_of_them():
+    """The first call, by which later ones are recorded, can't tell gates from the state."""
+    x = torch.randn(2, 5, requires_grad=True)  # shapes that no other test has
+    gates = torch.randn(2, 5, requires_grad=True)
+    fa.gru_reset(x, x).sum().backward()
+    (dx,) = torch.autograd.grad(fa.gru_reset(gates, x.detach()).sum(), gates, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"fastact\.gru_reset: has no second"):
+        torch.autograd.grad(dx.sum(), gates)
+    fa.gru_reset(x, x).sum().backward()
+    (dgates, _) = torch.autograd.grad(fa.gru_reset(gates, x).sum(), (gates, x), create_graph=True)
+    with pytest.raises(RuntimeError, match=r"fastact\.gru_reset: has no second"):
+        torch.autograd.grad(dgates.sum(), gates)
+
+
 @pytest.mark.parametrize("cls", [fnn.LSTM, fnn.GRU], ids=lambda cls: cls.__name__)
 def test_layers_of_steps_name_themselves(cls):
     module, x = cls(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)

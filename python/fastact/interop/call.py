@@ -25,6 +25,7 @@ from .frameworks import (
     whole_numbers,
 )
 from .native import Device, Native
+from .validate import Role
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -36,9 +37,9 @@ class Call:
 
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
-    also : dtypes that an array of that name may have beside those that are computed, or instead of
-    them (`validate.Only`), as masks and indices. No number stands for such an array. A first array
-    that is NumPy's may have them, too.
+    roles : what arrays of these names are to the data, where they are something else. A number that
+    stands for a mask has a dtype of its own: a bool that of bools. A first array that is NumPy's
+    may have the dtypes of its role, too.
     of_forward : names of what forward has returned, among which a number of NumPy's is an array
     without axes, of a dtype of its own.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh or
@@ -57,13 +58,13 @@ class Call:
         where: str,
         /,
         stream: Any = None,
-        also: Any = MappingProxyType({}),
+        roles: Mapping[str, Role] = MappingProxyType({}),
         integers: Any = None,
         of_forward: Sequence[str] = (),
         **values: Any,
     ) -> None:
         self.where = where
-        self._also: Mapping[str, Sequence[str]] = also
+        self._roles = roles
         self._integers = integers
         for name, value in values.items():
             foreign.plain(where, name, value)
@@ -138,13 +139,14 @@ class Call:
 
     def _take(self, name: str, value: Any, leader: str, *, given: Any) -> None:
         """Make a view of an argument; given: the caller's object, which the call's key has."""
-        also = self._also.get(name, ())
-        if name == leader and self.framework is not NUMPY:
-            also = ()
-        if name != leader and isinstance(value, bool | int | float) and not also:
-            validate.holds(self.where, name, value, self.views[leader])
-            self.views[name] = self.repeated(value, self.views[leader])
-            return
+        role = self._roles.get(name, validate.DATA)
+        also = () if name == leader and self.framework is not NUMPY else role.also
+        if name != leader and isinstance(value, bool | int | float):
+            if role.repeats and not role.number:
+                validate.no_number(self.where, name, value)
+            if role.number or not also:
+                self.views[name] = self._number(name, value, role, self.views[leader])
+                return
         if framework_of(value) is not self.framework:
             if self.framework is not NUMPY:
                 raise TypeError(
@@ -159,6 +161,8 @@ class Call:
             value = foreign.promoted(value, self._integers)
         elif self.framework is NUMPY and also:
             value = whole_numbers(value, also)
+        elif self.framework is NUMPY and value.dtype.kind in "biu":
+            value = to_numpy(self.where, name, value, self.arrays[leader].dtype)
         if self.framework is NUMPY:
             value = in_native_order(value)
         self.arrays[name] = value
@@ -177,6 +181,16 @@ class Call:
         else:
             self._draft.operand(view, array)
 
+    def _number(self, name: str, value: float, role: Role, data: View) -> View:
+        """A number in the place of an array: of the data's shape, or of one that repeats."""
+        if isinstance(value, bool) and "bool" in role.also:
+            return self.repeated(value, View.from_numpy(np.asarray(value)))
+        if isinstance(role.also, validate.Only):
+            came = validate.describe(value)
+            raise validate.wrong_dtype(self.where, name, came, role.also)
+        validate.holds(self.where, name, value, data)
+        return self.repeated(value, data.shaped(()) if role.number else data)
+
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""
         element = repeated(value, like)
@@ -185,8 +199,9 @@ class Call:
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
-        bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
-        self.run(cast(Device, self.native).fill, scratch, like.itemsize, bits, self.stream)
+        item = max(like.itemsize, 2)  # a flag is filled twice
+        bits = int.from_bytes(element.owner.tobytes() * (item // like.itemsize), sys.byteorder)
+        self.run(cast(Device, self.native).fill, scratch, item, bits, self.stream)
         return scratch.repeats(like)
 
     def run(self, function: Callable[[*Arguments], None], *arguments: *Arguments) -> None:

@@ -6,7 +6,8 @@ before anything is written.
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -153,6 +154,41 @@ class Only(tuple[str, ...]):
     """The only dtypes an argument may have; a plain tuple has those beside what is computed."""
 
 
+class Role(NamedTuple):
+    """What an argument is to the data beside it: docs/conventions.md has the rules.
+
+    also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
+    repeats : it broadcasts to the data's shape, or to what it is of.
+    number : a number stands for one that repeats.
+    """
+
+    also: Sequence[str] = ()
+    repeats: bool = False
+    number: bool = False
+
+
+#: Integers and bools as they are read.
+WHOLE = ("bool", "int32", "int64")
+
+DATA = PARAMETER = Role()  # of a parameter's dtype `parameter_dtype` says the rest
+INDICES = Role(("int32", "int64"))
+MASK = Role(WHOLE, repeats=True, number=True)
+WEIGHTS = Role(WHOLE, repeats=True)  # a number would be an axis in the wrong place
+COUNTS = Role(Only(("bool",)), repeats=True, number=True)
+
+#: The roles of arguments that are not data, by their names.
+ROLES: Mapping[str, Role] = MappingProxyType(
+    {
+        **dict.fromkeys(("weight", "bias", "recurrent_bias"), PARAMETER),
+        **dict.fromkeys(("running_mean", "running_var"), PARAMETER),
+        "target": INDICES,
+        "mask": MASK,
+        "weights": WEIGHTS,
+        "where": COUNTS,
+    }
+)
+
+
 def supported_dtype(where: str, name: str, view: View, also: Sequence[str] = ()) -> None:
     """A dtype that the kernels compute, or one of others that the argument may have."""
     is_computed = 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and not isinstance(also, Only)
@@ -227,6 +263,13 @@ def same_dtype(where: str, name: str, view: View, reference_name: str, reference
             f"{where}: {name} must have dtype {reference.dtype_name}, as {reference_name} has, "
             f"got {view.dtype_name}"
         )
+
+
+def no_number(where: str, name: str, value: Any) -> Any:
+    """An argument for which no number stands."""
+    if isinstance(value, bool | int | float):
+        raise TypeError(f"{where}: {name} must be an array, got {describe(value)}")
+    return value
 
 
 def one_axis(where: str, name: str, value: Any) -> Any:

@@ -16,6 +16,12 @@ _UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set)  # no lengths, or
 MOST = 64
 
 
+class AxisError(np.exceptions.AxisError):
+    """NumPy's, whose text is its argument, as of other errors: bridges name their call in it."""
+
+    __str__ = Exception.__str__
+
+
 def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """The axes that `axis` names (all of them for None), as sorted numbers from 0 on.
 
@@ -51,7 +57,7 @@ def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None
     """One of the axes that an argument names is there; of no axes 0 and -1 are."""
     if not -max(ndim, 1) <= number < max(ndim, 1):
         allowed = f"from {-ndim} to {ndim - 1}" if ndim else "0, -1, None or ()"
-        raise np.exceptions.AxisError(
+        raise AxisError(
             f"{where}: {name} must be {allowed} for an array with {ndim} axes, got "
             f"{describe(given)}"
         )
@@ -62,10 +68,26 @@ def all_but(axis: int, ndim: int) -> tuple[int, ...]:
     return tuple(other for other in range(ndim) if other != axis)
 
 
+def others(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """Every axis but these."""
+    return tuple(axis for axis in range(ndim) if axis not in over)
+
+
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """NumPy broadcasts an array of `shape` to `to`."""
     extra = len(to) - len(shape)
     return extra >= 0 and all(n in (1, m) for n, m in zip(shape, to[extra:], strict=True))
+
+
+def check_repeats(where: str, name: str, shape: tuple[int, ...], to: tuple[int, ...]) -> None:
+    """Refuse an argument that does not broadcast to the shape of x."""
+    if not broadcasts(shape, to):
+        raise ValueError(f"{where}: {name} must broadcast to x's shape {to}, got {shape}")
+
+
+def repeated(view: View, to: tuple[int, ...]) -> View:
+    """An array as it broadcasts to a shape, as NumPy has it."""
+    return view.with_axes(tuple(range(len(to) - view.ndim))).broadcast_to(to)
 
 
 def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tuple[int, ...]:

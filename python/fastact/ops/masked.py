@@ -40,7 +40,7 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     del named["out"]
     with warnings.catch_warnings():  # of too few elements, which the mask says; weights have others
         warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
-        result = _of_counted(op, x.data, counts, named)
+        result = op(x.data, **named, where=counts)
     if isinstance(result, Moments):
         return result
     skips_nan = getattr(op, "skips", False) and getattr(op, "term", None) is None
@@ -50,30 +50,16 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     else:
         left = counts.sum(_axes.axes(where, options.axis, x.ndim), keepdims=options.keepdims)
     parts = result if isinstance(result, tuple) else (result,)
+    names = (*op.results, "count")  # the last of an average that returns it
     hidden = [
         _masked(part, left <= (options.correction if name in ("var", "std") else 0))
-        for name, part in zip(op.results, parts, strict=True)
+        for name, part in zip(names, parts, strict=False)
     ]
     return tuple(hidden) if isinstance(result, tuple) else hidden[0]
 
 
-def _of_counted(op: Any, x: Any, counts: Any, named: Mapping[str, Any]) -> Any:
-    """The op's result of the elements that count, where it has no `where` by those that have."""
-    if "where" in op.entry_points["call"].defaults:
-        return op(x, **named, where=counts)
-    if getattr(op, "term", None) is not None:
-        return op(np.where(counts, x, x.dtype.type(0)), **named)
-    from .op import ops  # which imports this module
-
-    found = []
-    for name in op.results:
-        takes = ops[name].entry_points["call"].defaults
-        found.append(ops[name](x, where=counts, **{n: v for n, v in named.items() if n in takes}))
-    return tuple(found) if len(found) > 1 else found[0]
-
-
 def _masked(result: Any, is_hidden: Any) -> Any:
-    """np.ma's array, or its number."""
+    """An array with a mask, or a number."""
     ma = sys.modules["numpy.ma"]
     if np.ndim(result):
         return ma.array(result, mask=is_hidden)

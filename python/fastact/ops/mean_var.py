@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from .moment import MeanVar, MomentsOp
 from .moments import Moments
 from .op import names_of_ops, register
-from .types import A, Array, Axes, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Axes, Outs, Stream
 
 
 @register
@@ -16,6 +16,8 @@ def mean_var(
     axis: Axes = None,
     *,
     correction: float = 0,
+    weights: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Outs[A] = None,
     stream: Stream = None,
@@ -34,7 +36,13 @@ def mean_var(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from n: 1 for the unbiased variance.
+        What is subtracted from n, or from the sum of the weights: 1 for the unbiased variance.
+    weights : array, optional
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        whatever it is.
+    where : array of bool, or bool, optional
+        What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in the results, with length 1.
     out : tuple of two arrays or None, optional
@@ -53,9 +61,11 @@ def mean_var(
     Raises
     ------
     TypeError
-        For an axis that is no integer, or a correction that is no real number.
+        For an axis that is no integer, a correction that is no real number, or a `where` that is
+        not of bool.
     ValueError
-        For an axis out of range or named twice, or a correction that is not finite.
+        For an axis out of range or named twice, a correction that is not finite, or weights or a
+        `where` of another shape.
 
     See Also
     --------
@@ -72,10 +82,11 @@ def mean_var(
 
     Infinities and NaN give what NumPy gives, and so do no elements; sums and squared deviations of
     float64 data that exceed the largest float64 are infinite. Terms are added up in the order of
-    `fastact.sum`, with its promise of the same bits.
+    `fastact.sum`, with its promise of the same bits. A weight that is negative or not finite makes
+    NaN, and a RuntimeWarning says so.
 
-    `mean_var.forward` saves ``(x,)``; `mean_var.backward` takes a tuple of the gradients of mean
-    and variance, and gives dx. What all ops share is in docs/conventions.md.
+    `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
+    gradients of mean and variance, and gives dx. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -90,6 +101,8 @@ def mean_var(
     (array([2., 4.]), array([2., 0.]))
     >>> fa.mean_var(np.float32([1e4, 1e4 + 1]))
     (np.float32(10000.5), np.float32(0.25))
+    >>> fa.mean_var(x, axis=1, weights=np.array([3.0, 1.0]), where=x > 1)
+    (array([3., 4.]), array([0., 0.]))
     >>> (mean, var), saved = fa.mean_var.forward(x, axis=1)
     >>> fa.mean_var.backward((None, np.ones(2)), *saved, axis=1)
     array([[-1.,  1.],
@@ -106,7 +119,7 @@ def moments(
     *,
     weights: Array | None = None,
     skipna: bool = False,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Outs[Array] = None,
     stream: Stream = None,
@@ -124,12 +137,12 @@ def moments(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is. The count is then the sum of the weights.
     skipna : bool, default False
         Leave out elements that are NaN.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts. With `skipna`, `weights` and
         `where` the count is an array of float64, of the mean's shape; where it is 0, the mean is
         NaN and m2 is 0.

@@ -21,16 +21,23 @@ from .moments import Moments
 from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
 from .reduction import INTEGERS
 from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
-from .weighting import ALSO, ALSO_OF_X, UNWEIGHTED, Weighting, arrays_with_weights, weighting_of
+from .weighting import (
+    M2,
+    MEAN_SLOPE,
+    ROLES,
+    ROLES_WITH_X,
+    VARIANCE,
+    VARIANCE_SLOPE,
+    Weighting,
+    arrays_with_weights,
+    reduce_moments,
+    weighted_gradient,
+    weighting_of,
+)
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
-
-#: What the kernels make of m2.
-NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
-    len(_cpu.OF_M2)
-)
 
 # The call cache takes a result apart, and makes it anew, by these names.
 _cpu.register_result_type(Moments, ("count", "mean", "m2"))
@@ -99,13 +106,13 @@ class AxisMoments(CachedOp[P, R]):
         entry = self.entry_points[name]
         options, where = entry.bind(args, kwargs), entry.where
         given = arrays_with_weights(where, options, x=options.x)
-        also = ALSO_OF_X if self.dtype is not None else ALSO
-        with Call(where, options.stream, also, INTEGERS, **given) as call:
+        roles = ROLES_WITH_X if self.dtype is not None else ROLES
+        with Call(where, options.stream, roles, INTEGERS, **given) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
             skips = getattr(options, "skipna", False)
-            counts = skips or weighting.given
+            counts = (skips or weighting.given) and self.of_m2 == M2
             outs = (*options.out, None) if counts else options.out
             found = [
                 call.output(
@@ -137,6 +144,10 @@ class AxisMoments(CachedOp[P, R]):
             results = [call.result(out, made) for out, (_, made) in zip(outs, found, strict=True)]
             return results[2] if counts else over.each, *results[:2], call.arrays["x"]
 
+    def _given_weights(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        call = self.entry_points["call"]
+        return call.option("weights", args, kwargs), call.option("where", args, kwargs)
+
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
         options, where = entry.bind(args, kwargs), entry.where
@@ -148,27 +159,26 @@ class AxisMoments(CachedOp[P, R]):
         gradients = {f"dy[{i}]": 0.0 if part is None else part for i, part in enumerate(dy)}
         skips = getattr(options, "skipna", False)
         arrays = arrays_with_weights(where, options, x=options.x, **gradients)
-        with Call(where, options.stream, ALSO, INTEGERS, **arrays) as call:
+        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
             divisor = self._divisor(over.each, options)
+            scale = 2 / divisor if divisor else math.inf
             dmean, dsecond = (gradient_over(call, name, over) for name in gradients)
             dx, made = call.output("out", out, "x", in_place=not (skips or weighting.given))
             given = {name: call.views[name] for name in gradients if name in call.arrays}
             validate.apart(where, "out", dx, given)
             if x.size and weighting.given:
                 slope, mean = weighted_slopes(call, over.axes, MEAN_SLOPE, 0.0, skips, weighting)
-                kept = _axes.reduced(x.shape, over.axes, keepdims=True)
-                twice = call.temporary("x", kept, validate.DOUBLE)  # as the mean lies
-                fill(call, twice, 2.0)
-                twice = twice.broadcast_to(x.shape)
                 weighted_gradient(
                     call, dmean, slope, dx, weighting, skips, accumulate=options.accumulate
                 )
-                weighted_gradient(
-                    call, dsecond, twice, dx, weighting, skips, mean=mean, accumulate=True
-                )
+                if dy[1] is not None:
+                    slope = self._slope_of_second(call, over, options, weighting)
+                    weighted_gradient(
+                        call, dsecond, slope, dx, weighting, skips, mean=mean, accumulate=True
+                    )
             elif x.size and skips:  # two terms, whose factors are arrays
                 backward, stream = call.native.statistic_backward, call.stream
                 share = slope_over(call, over.axes, MEAN_SLOPE, 0.0, True)
@@ -189,40 +199,25 @@ class AxisMoments(CachedOp[P, R]):
                     low,
                     dx,
                     1 / over.each,
-                    2 / divisor if divisor else math.inf,
+                    0.0 if dy[1] is None else scale,
                     options.accumulate,
                     call.stream,
                 )
             return call.result(out, made)
 
-
-def reduce_moments(
-    call: Call,
-    axes: tuple[int, ...],
-    mean: View | None = None,
-    low: View | None = None,
-    second: View | None = None,
-    count: View | None = None,
-    of_m2: int = M2,
-    correction: float = 0.0,
-    skips: bool = False,
-    warning: str | None = None,
-    weighting: Weighting = UNWEIGHTED,
-) -> None:
-    """Of the elements of x, of which there are some."""
-    x, y = call.views["x"], second if mean is None else mean
-    assert y is not None
-    weights, where = weighting
-    workspace = call.workspace(call.native.moments_workspace(x, weights, where, y, axes, skips))
-    options = axes, of_m2, correction, skips, warning, workspace, call.stream
-    given = [view for view in (mean, low, second, count) if view is not None]
-    if all(validate.steps(view) == validate.steps(y) for view in given):
-        call.run(call.native.moments, x, weights, where, mean, low, second, count, *options)
-        return
-    moments = call.native.moments  # which walks results by one set of strides
-    for view in given:
-        a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
-        call.run(moments, x, weights, where, a, b, c, d, *options)
+    def _slope_of_second(self, call: Call, over: Over, options: Any, weighting: Weighting) -> View:
+        """What the gradient of the second result is multiplied by, as it repeats over x."""
+        x = call.views["x"]
+        if self.of_m2 == VARIANCE:
+            correction, skips = self._correction(options), False
+            slope, _ = weighted_slopes(
+                call, over.axes, VARIANCE_SLOPE, correction, skips, weighting
+            )
+            return slope
+        kept = _axes.reduced(x.shape, over.axes, keepdims=True)
+        slope = call.temporary("x", kept, validate.DOUBLE)  # as the mean lies
+        fill(call, slope, 2.0)
+        return slope.broadcast_to(x.shape)
 
 
 def fill(call: Call, y: View, value: float) -> None:
@@ -292,38 +287,11 @@ def weighted_slopes(
     return slope.broadcast_to(x.shape), mean.broadcast_to(x.shape)
 
 
-def weighted_gradient(
-    call: Call,
-    dy: View,
-    slope: View,
-    to: View,
-    weighting: Weighting,
-    skips: bool,
-    *,
-    mean: View | None = None,
-    of_weights: bool = False,
-    accumulate: bool = False,
-) -> None:
-    """The gradient for x, or for the weights, by `src/common/reductions/weights.h`."""
-    call.run(
-        call.native.weighted_gradient,
-        dy,
-        slope,
-        call.views["x"],
-        *weighting,
-        mean,
-        to,
-        of_weights,
-        skips,
-        accumulate,
-        call.stream,
-    )
-
-
 class MeanVar(AxisMoments[P, R]):
     """Mean and variance, in x's dtype."""
 
     results = ("mean", "var")
+    saves = ("x", "weights", "where")
     dtype = None
     of_m2 = VARIANCE
 
@@ -336,7 +304,8 @@ class MeanVar(AxisMoments[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Mean and variance, and what `backward` needs.
 
-        ``saved = (x,)``, for the derivative of the variance is a multiple of x - mean.
+        ``saved = (x, weights, where)``, for the derivative of the variance is a multiple of
+        x - mean.
 
         Parameters
         ----------
@@ -348,7 +317,8 @@ class MeanVar(AxisMoments[P, R]):
         (mean, var) : tuple of two arrays
             What calling the op gives.
         saved : tuple
-            ``(x,)``. It is not copied: do not change it before `backward`.
+            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
+            them before `backward`.
 
         Notes
         -----
@@ -362,15 +332,17 @@ class MeanVar(AxisMoments[P, R]):
         array([-1.,  1.])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any]]:
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         _, mean, var, x = self._reduce("forward", args, kwargs)
-        return (mean, var), (x,)
+        return (mean, var), (x, *self._given_weights(args, kwargs))
 
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
         x: A,
         /,
+        weights: Array | None = None,
+        where: ArrayOrNumber | None = None,
         axis: Axes = None,
         *,
         correction: float = 0,
@@ -383,7 +355,9 @@ class MeanVar(AxisMoments[P, R]):
 
         ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)``, of n elements a mean. In
         var = sum((x - mean)**2) / (n - correction) the mean depends on x too, but what comes by way
-        of it is 0, for the distances from the mean add up to 0.
+        of it is 0, for the distances from the mean add up to 0. With weights w of sum W it is ``w *
+        (dmean / W + 2 * dvar * (x - mean) / (W - correction))``, and 0 where an element does not
+        count; weights have no gradient here (`average` has).
 
         Parameters
         ----------
@@ -392,7 +366,10 @@ class MeanVar(AxisMoments[P, R]):
             x's dtype; None for 0.
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
-            two arrays of the mean's shape is taken (for 16-bit data, of one of float64).
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
+            weights or a mask, of four of float64).
+        weights, where : array, optional
+            What `forward` saved.
         axis : int or tuple of int, optional
             As given to `forward`.
         correction : float, default 0
@@ -400,7 +377,8 @@ class MeanVar(AxisMoments[P, R]):
         keepdims : bool, default False
             As given to `forward`.
         out : array, optional
-            Where to write dx; it may be x itself, but not share memory with a gradient.
+            Where to write dx; it may be x itself, but with weights or a mask, and share no memory
+            with a gradient.
         accumulate : bool, default False
             Add dx to `out` instead of overwriting it.
         stream : optional
@@ -489,17 +467,13 @@ class MomentsOp(AxisMoments[P, R]):
         count, mean, m2, x = self._reduce("forward", args, kwargs)
         return Moments.of_checked(count, mean, m2), (x, *self._given_weights(args, kwargs))
 
-    def _given_weights(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        call = self.entry_points["call"]
-        return call.option("weights", args, kwargs), call.option("where", args, kwargs)
-
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
         x: A,
         /,
         weights: Array | None = None,
-        where: Array | None = None,
+        where: ArrayOrNumber | None = None,
         axis: Axes = None,
         *,
         skipna: bool = False,

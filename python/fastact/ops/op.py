@@ -16,7 +16,7 @@ says the rest and makes the op of it. The signatures of `forward` and `backward`
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from itertools import takewhile
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from .. import _cpu
 from ..interop import foreign, validate
+from ..interop.validate import Role
 from . import masked
 
 P = ParamSpec("P")
@@ -96,6 +97,7 @@ class EntryPoint:
         `out` becomes a tuple of all outputs; `wanted` tells which of them are computed.
         """
         where, count = self.where, len(self.arrays)
+        kwargs = by_our_names(where, kwargs, self.defaults)
         if len(args) < count:
             raise TypeError(f"{where}: {self.arrays[len(args)]} must be given, by position")
         bound = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
@@ -118,6 +120,23 @@ class EntryPoint:
         else:
             validate.needs_out(where, values.get("accumulate", False), *values["out"])
         return SimpleNamespace(**values)
+
+
+#: Options that have NumPy's name, too.
+_NUMPYS = {"ddof": "correction"}
+
+
+def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -> Mapping[str, Any]:
+    """Arguments by name, of which those by NumPy's names have ours."""
+    for other, ours in _NUMPYS.items():
+        if other not in taken or named.get(other) is None:
+            continue
+        if ours in named:
+            raise TypeError(
+                f"{where}: {ours} and {other} name one option, and must not both be given"
+            )
+        named = {(ours if name == other else name): value for name, value in named.items()}
+    return named
 
 
 def signature_of(
@@ -197,6 +216,7 @@ class Op(Generic[P, R]):
     shares : arguments whose gradient is that of another one, and of which.
     parameters : an activation's own, with their defaults.
     entry_points : what each takes; that of calling the op is named "call".
+    roles : what arguments are to the data, by name; of the others, those that are arrays are data.
     sample : arguments by name for an example of a call, from two arrays of one shape with two axes,
         the second of which is a gradient or whatever else has x's shape.
     """
@@ -210,6 +230,7 @@ class Op(Generic[P, R]):
     gradients: tuple[str, ...] = ("dx",)
     shares: Mapping[str, str] = MappingProxyType({})
     parameters: Mapping[str, float | str] = MappingProxyType({})
+    roles: Mapping[str, Role] = MappingProxyType({})
     entry_points: Mapping[str, EntryPoint]
     sample: Callable[[Any, Any], dict[str, Any]]
 
@@ -222,6 +243,9 @@ class Op(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self.__signature__ = untyped(function)
+        names = self.__signature__.parameters
+        own = {name: role for name, role in validate.ROLES.items() if name in names}
+        self.roles = MappingProxyType({**own, **self.roles})
         _cpu.keep_compiled_call(type(self))
         return self.__signature__
 

@@ -15,6 +15,16 @@ from . import axes as _axes
 from .bounds import SumBounds
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of, untyped
 from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
+from .weighting import (
+    ROLES,
+    TOTAL,
+    Weighting,
+    arrays_with_weights,
+    mask_of,
+    reduce_moments,
+    weighted_gradient,
+    weighting_of,
+)
 
 #: Of every sum, those of gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
@@ -128,13 +138,29 @@ class AxisSum(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         (array,), (out,) = entry.arrays, options.out
         accumulate = getattr(options, "accumulate", False)  # which not every sum has
-        given = {array: getattr(options, array)}
-        with Call(where, options.stream, integers=INTEGERS, **given) as call:
+        given = arrays_with_weights(where, options, **{array: getattr(options, array)})
+        with Call(where, options.stream, ROLES, INTEGERS, **given) as call:
             x = call.views[array]
             over = self._over(where, options, x.shape)
             y, made = call.output("out", out, array, shape=over.shape, in_place=False)
-            add_up(call, self.term, x, y.with_axes(over.dropped), over.axes, accumulate)
+            kept, weighting = y.with_axes(over.dropped), weighting_of(call, None)
+            if weighting.given and x.size:
+                self._add_what_counts(call, kept, over.axes, weighting)
+            else:
+                add_up(call, self.term, x, kept, over.axes, accumulate)
             return call.result(out, made), call.arrays[array], x.shape
+
+    def _add_what_counts(
+        self, call: Call, y: View, axes: tuple[int, ...], weighting: Weighting
+    ) -> None:
+        """Sum the term of those elements of x that a mask leaves."""
+        if self.term == IDENTITY:
+            reduce_moments(call, axes, y, of_m2=TOTAL, weighting=weighting)
+            return
+        x, left = call.views["x"], call.temporary("x")
+        one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
+        weighted_gradient(call, x, one, left, weighting, False)
+        add_up(call, self.term, left, y, axes)
 
 
 class PlainSum(AxisSum[P, R]):
@@ -142,8 +168,6 @@ class PlainSum(AxisSum[P, R]):
 
     lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
     """
-
-    saves = ("shape",)
 
     def __init__(
         self,
@@ -156,12 +180,17 @@ class PlainSum(AxisSum[P, R]):
     ) -> None:
         self.results = (result,)
         self._lacks = lacks
-        of_backward = signature_of(untyped(function), ("dy", "shape"))
+        call = untyped(function)
+        masks = [name for name in ROLES if name in call.parameters]
+        self.saves = ("shape", *masks)
+        either = [name for name in (*masks, "axis") if masks]
+        of_backward = signature_of(call, ("dy", "shape"), either)
         backward = EntryPoint(f"fastact.{function.__name__}.backward", of_backward)
         super().__init__(function, family, "identity", over, sample, backward=backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        return (tuple(named[self.differentiated[0]].shape),)
+        shape = tuple(named[self.differentiated[0]].shape)
+        return (shape, *(named.get(name) for name in self.saves[1:]))
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
@@ -169,7 +198,8 @@ class PlainSum(AxisSum[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs of the array.
 
-        ``saved = (shape,)``: the gradient of a sum depends on nothing else of the array.
+        ``saved = (shape,)``, of `sum` ``(shape, where)``: the gradient of a sum depends on nothing
+        else of the array.
 
         Parameters
         ----------
@@ -181,7 +211,7 @@ class PlainSum(AxisSum[P, R]):
         result : array
             What calling the op gives.
         saved : tuple
-            ``(shape,)``, the shape of the array that was summed.
+            ``(shape,)``, the shape of the array that was summed; of `sum` also the mask, or None.
 
         Notes
         -----
@@ -192,16 +222,17 @@ class PlainSum(AxisSum[P, R]):
         >>> import numpy as np, fastact as fa
         >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
         >>> saved
-        ((2, 3),)
+        ((2, 3), None)
         >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
         >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
         array([[1., 2., 3.],
                [1., 2., 3.]])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Shape]]:
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         y, _, shape = self._reduce("forward", args, kwargs)
-        return y, (shape,)
+        call = self.entry_points["call"]
+        return y, (shape, *(call.option(name, args, kwargs) for name in self.saves[1:]))
 
     @overload
     def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
@@ -223,9 +254,10 @@ class PlainSum(AxisSum[P, R]):
         shape : tuple of int
             What `forward` saved.
         *args, **kwargs
-            The op's own options, as given to `forward`. By keyword also `out`, where to write dx,
-            which may not share memory with dy; `accumulate`, True to add dx to `out` instead of
-            overwriting it; and `stream`, for arrays on a GPU.
+            Of `sum` the `where` that `forward` saved: elements that were left out have a gradient
+            of 0. Then the op's own options, as given to `forward`. By keyword also `out`, where to
+            write dx, which may not share memory with dy; `accumulate`, True to add dx to `out`
+            instead of overwriting it; and `stream`, for arrays on a GPU.
 
         Returns
         -------
@@ -256,8 +288,9 @@ class PlainSum(AxisSum[P, R]):
 
         # A number has no dtype of its own: it takes that of `out`, or else float64.
         is_number = isinstance(dy, bool | int | float)
-        arrays = {"out": out, "dy": dy} if is_number and out is not None else {"dy": dy}
-        with Call(where, options.stream, integers=INTEGERS, **arrays) as call:
+        leader = {"out": out, "dy": dy} if is_number and out is not None else {"dy": dy}
+        arrays = arrays_with_weights(where, options, **leader)
+        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
             gradient = call.views["dy"]
             lacks = self._lacking(where, options, None if is_number else gradient, shape)
             if not is_number:
@@ -266,7 +299,22 @@ class PlainSum(AxisSum[P, R]):
                 gradient = gradient.with_axes(tuple(range(len(shape))))
             dx, made = call.output("out", out, next(iter(arrays)), shape=shape, in_place=is_number)
             repeated = gradient.broadcast_to(shape)
-            call.run(call.native.broadcast, repeated, dx, options.accumulate, call.stream)
+            mask = mask_of(call, shape)
+            if mask is None:
+                call.run(call.native.broadcast, repeated, dx, options.accumulate, call.stream)
+            elif dx.size:
+                validate.apart(where, "out", dx, {"where": mask})
+                one = call.repeated(1.0, dx.of_dtype(validate.DOUBLE))
+                weighted_gradient(
+                    call,
+                    repeated,
+                    one,
+                    dx,
+                    Weighting(None, mask),
+                    False,
+                    x=repeated,
+                    accumulate=options.accumulate,
+                )
             return call.result(out, made)
 
     def _lacking(self, where: str, options: Any, dy: View | None, shape: Shape) -> tuple[int, ...]:
@@ -290,13 +338,15 @@ class TermSum(AxisSum[P, R]):
         sample: Sample,
         **others: EntryPoint,
     ) -> None:
+        taken = untyped(function).parameters
+        self.saves = ("x", *(name for name in ROLES if name in taken))
         backward = EntryPoint(f"fastact.{function.__name__}.backward", untyped(self.backward))
         super().__init__(function, "reductions", term, over, sample, backward=backward, **others)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs.
 
-        ``saved = (x,)``, for the derivative of a term depends on x.
+        ``saved = (x, where)``, for the derivative of a term depends on x.
 
         Parameters
         ----------
@@ -308,7 +358,8 @@ class TermSum(AxisSum[P, R]):
         y : array
             What calling the op gives.
         saved : tuple
-            ``(x,)``. It is not copied: do not change it before `backward`.
+            ``(x, where)``, the second None without a mask. They are not copied: do not change them
+            before `backward`.
 
         Notes
         -----
@@ -323,15 +374,17 @@ class TermSum(AxisSum[P, R]):
                [6., 4.]])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
+    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         y, x, _ = self._reduce("forward", args, kwargs)
-        return y, (x,)
+        call = self.entry_points["call"]
+        return y, (x, *(call.option(name, args, kwargs) for name in self.saves[1:]))
 
     def backward(
         self,
         dy: ArrayOrNumber,
         x: A,
         /,
+        where: ArrayOrNumber | None = None,
         axis: Axes = None,
         *,
         keepdims: bool = False,
@@ -350,12 +403,14 @@ class TermSum(AxisSum[P, R]):
             The gradient with respect to y: of its shape, and of x's dtype.
         x : array
             What `forward` saved.
+        where : array of bool, or bool, optional
+            What `forward` saved. Elements that were left out have a gradient of 0.
         axis : int or tuple of int, optional
             As given to `forward`.
         keepdims : bool, default False
             As given to `forward`.
         out : array, optional
-            Where to write dx; it may be x itself, but not share memory with dy.
+            Where to write dx; it may be x itself, but not share memory with dy or with `where`.
         accumulate : bool, default False
             Add dx to `out` instead of overwriting it.
         stream : optional
@@ -381,8 +436,8 @@ class TermSum(AxisSum[P, R]):
         entry = self.entry_points["backward"]
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
-        given = {"x": options.x, "dy": options.dy}
-        with Call(where, options.stream, integers=INTEGERS, **given) as call:
+        given = arrays_with_weights(where, options, x=options.x, dy=options.dy)
+        with Call(where, options.stream, ROLES, INTEGERS, **given) as call:
             x, dy = call.views["x"], call.views["dy"]
             over = self._over(where, options, x.shape)
             if "dy" in call.arrays:
@@ -390,10 +445,25 @@ class TermSum(AxisSum[P, R]):
                 _axes.has_shape(where, "dy", dy, over.shape)
                 dy = dy.with_axes(over.dropped).broadcast_to(x.shape)
             dx, made = call.output("out", out, "x")
-            call.run(
-                call.native.sum_backward, self.term, dy, x, dx, options.accumulate, call.stream
-            )
+            weighting = weighting_of(call, None)
+            if weighting.given and x.size:
+                self._of_what_counts(call, dy, dx, weighting, options.accumulate)
+            else:
+                call.run(
+                    call.native.sum_backward, self.term, dy, x, dx, options.accumulate, call.stream
+                )
             return call.result(out, made)
+
+    def _of_what_counts(
+        self, call: Call, dy: View, dx: View, weighting: Weighting, accumulate: bool
+    ) -> None:
+        x = call.views["x"]
+        masks = {"where": call.views["where"]} if "where" in call.arrays else {}
+        validate.apart(call.where, "out", dx, masks)
+        each = call.temporary("x") if accumulate else dx
+        call.run(call.native.sum_backward, self.term, dy, x, each, False, call.stream)
+        one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
+        weighted_gradient(call, each, one, dx, weighting, False, accumulate=accumulate)
 
 
 class SquareSum(TermSum[P, R]):

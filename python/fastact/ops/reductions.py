@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import axes as _axes
 from .op import float32_under_autocast, names_of_ops
 from .reduction import Over, Shape, reduction, square_reduction
-from .types import A, Axes, Out, Stream
+from .types import A, ArrayOrNumber, Axes, Out, Stream
 
 
 def _over_axes(where: str, options: Any, shape: Shape) -> Over:
@@ -26,7 +26,14 @@ def _sample(x: Any, dy: Any) -> dict[str, Any]:
 @float32_under_autocast("cuda")
 @reduction(_over_axes, sample=_sample)
 def sum(
-    x: A, /, axis: Axes = None, *, keepdims: bool = False, out: Out[A] = None, stream: Stream = None
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    where: ArrayOrNumber | None = None,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
 ) -> A:
     """Sum over axes.
 
@@ -40,6 +47,9 @@ def sum(
     axis : int or tuple of int, optional
         The axes to sum over, negative ones counted from the last; all of them without any. An empty
         tuple sums over none.
+    where : array of bool, or bool, optional
+        What broadcasts to x's shape: True where an element is added. The others are not read as
+        numbers: they may be NaN.
     keepdims : bool, default False
         Leave the axes that were summed over in y, with length 1.
     out : array, optional
@@ -55,9 +65,9 @@ def sum(
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice.
+        For an axis out of range or named twice, or a `where` of another shape.
 
     See Also
     --------
@@ -80,8 +90,8 @@ def sum(
     whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
     the result lies in memory, may count.)
 
-    `sum.forward` saves ``(shape,)``, the shape of x; `sum.backward` gives dx, which is dy repeated
-    along the axes that were summed over. What all ops share is in docs/conventions.md.
+    `sum.forward` saves ``(shape, where)``, with the shape of x; `sum.backward` gives dx, which is
+    dy repeated along the axes that were summed over. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -97,6 +107,8 @@ def sum(
     array([2., 2., 2.], dtype=float32)
     >>> fa.sum(np.array([[3e38], [3e38], [-3e38]], np.float32), axis=0)
     array([3.e+38], dtype=float32)
+    >>> fa.sum(np.array([[1.0, np.nan], [2.0, 3.0]]), axis=1, where=[[True, False], [True, True]])
+    array([1., 5.])
     >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
     >>> fa.sum.backward(np.array([1.0, 2.0, 3.0]), *saved, axis=0)
     array([[1., 2., 3.],
@@ -106,7 +118,14 @@ def sum(
 
 @square_reduction(_over_axes, sample=_sample)
 def sum_squares(
-    x: A, /, axis: Axes = None, *, keepdims: bool = False, out: Out[A] = None, stream: Stream = None
+    x: A,
+    /,
+    axis: Axes = None,
+    *,
+    where: ArrayOrNumber | None = None,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
 ) -> A:
     """Sum of squares over axes.
 
@@ -120,6 +139,9 @@ def sum_squares(
     axis : int or tuple of int, optional
         The axes to sum over, negative ones counted from the last; all of them without any. An empty
         tuple sums over none.
+    where : array of bool, or bool, optional
+        What broadcasts to x's shape: True where an element is added. The others are not read as
+        numbers: they may be NaN.
     keepdims : bool, default False
         Leave the axes that were summed over in y, with length 1.
     out : array, optional
@@ -135,9 +157,9 @@ def sum_squares(
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice.
+        For an axis out of range or named twice, or a `where` of another shape.
 
     See Also
     --------
@@ -151,9 +173,11 @@ def sum_squares(
     rounded (and overflow from 1.3e154, vanish below 1.6e-162). The order of addition is that of
     `fastact.sum`, and the bits are as independent of threads, instruction set and batch.
 
-    `sum_squares.forward` saves ``(x,)``; `sum_squares.backward` gives dx = 2 x dy, with dy repeated
-    along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the squares
-    of all of x, and 2 x, in one pass. What all ops share is in docs/conventions.md.
+    With a mask, memory of an array of x's shape and dtype is taken.
+
+    `sum_squares.forward` saves ``(x, where)``; `sum_squares.backward` gives dx = 2 x dy, with dy
+    repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
+    squares of all of x, and 2 x, in one pass. What all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -166,6 +190,8 @@ def sum_squares(
     >>> x = np.array([[1.0, 2.0], [3.0, 4.0]])
     >>> fa.sum_squares(x, axis=1)
     array([ 5., 25.])
+    >>> fa.sum_squares(x, axis=1, where=x > 1)
+    array([ 4., 25.])
     >>> y, saved = fa.sum_squares.forward(x, axis=0)
     >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
     array([[2., 2.],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ from .norm_arrays import Made, apart, results
 from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
-_BOOL = ("bool",)
-_INDICES = ("int32", "int64")
 #: What backward gets of it; a number of NumPy's for one row (lse) or always (divisor).
 _OF_FORWARD = ("lse", "divisor")
 
@@ -32,22 +30,13 @@ def _with_mask(call: Call, x: View) -> View | None:
     mask = call.views.get("mask")
     if mask is None:
         return None
-    if mask.dtype_name not in _BOOL:
-        validate.parameter_dtype(call.where, "mask", mask, "x", x)
-    if not axes.broadcasts(mask.shape, x.shape):
-        raise ValueError(
-            f"{call.where}: mask must broadcast to x's shape {x.shape}, got {mask.shape}"
-        )
-    return mask.with_axes(tuple(range(x.ndim - mask.ndim))).broadcast_to(x.shape)
+    axes.check_repeats(call.where, "mask", mask.shape, x.shape)
+    return axes.repeated(mask, x.shape)
 
 
-def _given(where: str, options: SimpleNamespace, *names: str) -> dict[str, Any]:
-    """The arrays of these names; a mask or a weight must be no number, and is left out if None."""
+def _given(options: SimpleNamespace, *names: str) -> dict[str, Any]:
+    """The arrays of these names; a mask or a weight is left out if None."""
     found = {name: getattr(options, name, None) for name in names}
-    for name in ("mask", "weight"):
-        if isinstance(found.get(name), bool | int | float):
-            came = validate.describe(found[name])
-            raise TypeError(f"{where}: {name} must be an array, got {came}")
     optional = ("mask", "weight", "divisor")
     return {name: a for name, a in found.items() if a is not None or name not in optional}
 
@@ -122,8 +111,8 @@ class RowFunction(CachedOp[P, R]):
         entry = self.entry_points[name]
         options, where = entry.bind(args, kwargs), entry.where
         scale = validate.number(where, "scale", options.scale)
-        given = _given(where, options, "x", "mask")
-        with Call(where, options.stream, {"mask": _BOOL}, **given) as call:
+        given = _given(options, "x", "mask")
+        with Call(where, options.stream, self.roles, **given) as call:
             x = call.views["x"]
             over = axes.axes(where, options.axis, x.ndim)
             made: list[Made] = [*self._outputs(call, x, over, options, saves=name == "forward")]
@@ -142,7 +131,7 @@ class RowFunction(CachedOp[P, R]):
                 call.stream,
             )
             found = results(call, options.out[: len(made)], made)
-            return found[0], self._saved(call, found)
+            return found[0], self._saved(call, options, found)
 
     def _outputs(
         self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
@@ -156,7 +145,9 @@ class RowFunction(CachedOp[P, R]):
         """An output with the axes of x."""
         return view
 
-    def _saved(self, call: Call, found: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _saved(
+        self, call: Call, options: SimpleNamespace, found: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         return found
 
 
@@ -279,14 +270,16 @@ class LogSumExp(RowFunction[P, R]):
     def _of_rows(self, view: View, over: tuple[int, ...], options: SimpleNamespace) -> View:
         return view if options.keepdims else view.with_axes(over)
 
-    def _saved(self, call: Call, found: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (call.arrays["x"], call.arrays.get("mask"), found[-1])
+    def _saved(
+        self, call: Call, options: SimpleNamespace, found: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        return (call.arrays["x"], call.arrays.get("mask", options.mask), found[-1])
 
     def backward(
         self,
         dy: ArrayOrNumber,
         x: A,
-        mask: Array | None,
+        mask: ArrayOrNumber | None,
         lse: Array,
         /,
         axis: RowAxes = -1,
@@ -340,8 +333,8 @@ class LogSumExp(RowFunction[P, R]):
         entry = self.entry_points["backward"]
         taken, where = entry.bind(args, kwargs), entry.where
         scale = validate.number(where, "scale", taken.scale)
-        given = _given(where, taken, "x", "mask", "dy", "lse")
-        with Call(where, taken.stream, {"mask": _BOOL}, of_forward=("lse",), **given) as call:
+        given = _given(taken, "x", "mask", "dy", "lse")
+        with Call(where, taken.stream, self.roles, of_forward=("lse",), **given) as call:
             views, data = call.views, call.views["x"]
             over = axes.axes(where, taken.axis, data.ndim)
             model = data.shaped(axes.reduced(data.shape, over, taken.keepdims))
@@ -396,6 +389,7 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "divisor")
     gradients = ("dlogits",)
+    roles = MappingProxyType({"weight": validate.WEIGHTS})
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
@@ -440,8 +434,8 @@ class CrossEntropy(CachedOp[P, R]):
         loss : array
             What calling the op returns.
         saved : tuple
-            The arrays of the call, weight in the dtype in which logits are computed; logsumexp of
-            the logits; and what the sum of the losses was divided by, None without a reduction.
+            The arrays of the call; logsumexp of the logits; and what the sum of the losses was
+            divided by, None without a reduction.
             Arrays are not copied: do not change them before `backward`.
 
         Examples
@@ -459,8 +453,8 @@ class CrossEntropy(CachedOp[P, R]):
         """The loss, and what is saved."""
         entry, saves = self.entry_points[name], name == "forward"
         options, where = entry.bind(args, kwargs), entry.where
-        given = _given(where, options, "logits", "target", "weight")
-        with Call(where, options.stream, {"target": _INDICES}, **given) as call:
+        given = _given(options, "logits", "target", "weight")
+        with Call(where, options.stream, self.roles, **given) as call:
             logits = call.views["logits"]
             plan = _LossPlan(where, options, logits.ndim)
             target, weight = self._arrays(call, plan)
@@ -509,7 +503,7 @@ class CrossEntropy(CachedOp[P, R]):
             return found[0], (
                 arrays["logits"],
                 arrays["target"],
-                arrays.get("weight"),
+                arrays.get("weight", options.weight),
                 found[1],
                 kept,
             )
@@ -528,15 +522,19 @@ class CrossEntropy(CachedOp[P, R]):
         classes = logits.shape[plan.axis]
         if classes == 0:
             raise ValueError(f"{where}: logits must have a class along axis {plan.axis}, got none")
-        if target.dtype_name in _INDICES:
+        if target.dtype_name in validate.INDICES.also:
             kept = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
             axes.has_shape(where, "target", target, kept)
             target = target.with_axes((plan.axis,))
         else:
             validate.same_as(where, "target", target, "logits", logits)
         if weight is not None:
-            validate.computed_dtype(where, "weight", weight, "logits", logits)
-            axes.has_shape(where, "weight", weight, (classes,))
+            if not axes.broadcasts(weight.shape, (classes,)):
+                raise ValueError(
+                    f"{where}: weight must have shape ({classes},), or broadcast to it, got "
+                    f"{weight.shape}"
+                )
+            weight = axes.repeated(weight, (classes,))
         return target, weight
 
     def backward(
@@ -607,9 +605,8 @@ class CrossEntropy(CachedOp[P, R]):
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
         taken, where = entry.bind(args, kwargs), entry.where
-        given = _given(where, taken, "logits", "target", "weight", "dloss", *_OF_FORWARD)
-        also = {"target": _INDICES}
-        with Call(where, taken.stream, also, of_forward=_OF_FORWARD, **given) as call:
+        given = _given(taken, "logits", "target", "weight", "dloss", *_OF_FORWARD)
+        with Call(where, taken.stream, self.roles, of_forward=_OF_FORWARD, **given) as call:
             views, data = call.views, call.views["logits"]
             plan = _LossPlan(where, taken, data.ndim)
             of_target, of_weight = self._arrays(call, plan)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .op import float32_under_autocast, names_of_ops
 from .softmax import RowAxes, logsumexp_op, loss_op, softmax_op
-from .types import A, Array, Out, Stream
+from .types import A, Array, ArrayOrNumber, Out, Stream
 
 
 @float32_under_autocast("cuda")
@@ -20,7 +20,7 @@ def softmax(
     axis: RowAxes = -1,
     *,
     scale: float = 1.0,
-    mask: Array | None = None,
+    mask: ArrayOrNumber | None = None,
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
@@ -36,9 +36,9 @@ def softmax(
         The axes of a row: y adds up to 1 over them.
     scale : float, default 1.0
         What x is multiplied by: of attention, 1 / sqrt(d).
-    mask : array, optional
-        What broadcasts to x's shape: of bool, True where an element takes part; else added to it,
-        of x's dtype or a wider one. It has no gradient.
+    mask : array, float or bool, optional
+        What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
+        any dtype that are added to it, integers too. It has no gradient.
     out : array, optional
         Where to write y; it may be x itself.
     stream : optional
@@ -52,7 +52,7 @@ def softmax(
     Raises
     ------
     TypeError
-        For a mask of a dtype narrower than x's.
+        For a mask of a dtype that is not supported.
     ValueError
         For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
         scale that is not finite.
@@ -108,7 +108,7 @@ def log_softmax(
     axis: RowAxes = -1,
     *,
     scale: float = 1.0,
-    mask: Array | None = None,
+    mask: ArrayOrNumber | None = None,
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
@@ -124,9 +124,9 @@ def log_softmax(
         The axes of a row: exp(y) adds up to 1 over them.
     scale : float, default 1.0
         What x is multiplied by.
-    mask : array, optional
-        What broadcasts to x's shape: of bool, True where an element takes part; else added to it,
-        of x's dtype or a wider one. It has no gradient.
+    mask : array, float or bool, optional
+        What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
+        any dtype that are added to it, integers too. It has no gradient.
     out : array, optional
         Where to write y; it may be x itself.
     stream : optional
@@ -140,7 +140,7 @@ def log_softmax(
     Raises
     ------
     TypeError
-        For a mask of a dtype narrower than x's.
+        For a mask of a dtype that is not supported.
     ValueError
         For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
         scale that is not finite.
@@ -196,7 +196,7 @@ def logsumexp(
     axis: RowAxes = -1,
     *,
     scale: float = 1.0,
-    mask: Array | None = None,
+    mask: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -213,9 +213,9 @@ def logsumexp(
         The axes to reduce.
     scale : float, default 1.0
         What x is multiplied by.
-    mask : array, optional
-        What broadcasts to x's shape: of bool, True where an element takes part; else added to it,
-        of x's dtype or a wider one. It has no gradient.
+    mask : array, float or bool, optional
+        What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
+        any dtype that are added to it, integers too. It has no gradient.
     keepdims : bool, default False
         Leave the axes that were reduced in the result, with length 1.
     out : array, optional
@@ -232,7 +232,7 @@ def logsumexp(
     Raises
     ------
     TypeError
-        For a mask of a dtype narrower than x's.
+        For a mask of a dtype that is not supported.
     ValueError
         For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
         scale that is not finite.
@@ -306,7 +306,7 @@ def cross_entropy(
         The class of each row, of int32 or int64 and the shape of logits without `axis`; or a
         probability for each class, of logits' shape and dtype.
     weight : array, optional
-        Of each class, in the dtype in which logits are computed.
+        Of each class; of any dtype, and rounded to that in which logits are computed.
     ignore_index : int, default -100
         A target that counts nothing, for targets that are classes.
     label_smoothing : float, default 0.0

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from .op import Op
+from .op import Op, by_our_names
 from .types import Parameters
 
 
@@ -44,6 +44,7 @@ class Spec:
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name; what is wrong with them, the op itself finds."""
+        kwargs = by_our_names(self.where, kwargs, self.op.entry_points["call"].defaults)
         return {**dict(zip(self.positional, args, strict=False)), **kwargs}
 
     def arguments(

@@ -13,38 +13,38 @@ from typing import Any
 
 from .. import _cpu
 from .._cpu import View
-from ..interop import validate
+from ..interop import foreign, validate
 from ..interop.call import Call
 from .bounds import StatisticBounds
 from .moment import (
-    DEVIATION,
-    DEVIATION_SLOPE,
-    MEAN_SLOPE,
     MOMENT_BOUNDS,
-    NOTHING,
-    TOTAL,
-    VARIANCE,
-    VARIANCE_SLOPE,
     Over,
     fill,
     gradient_over,
     over_axes,
-    reduce_moments,
     slope_over,
     slopes_over,
-    weighted_gradient,
     weighted_slopes,
 )
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .reduction import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
 from .types import Array, ArrayOrNumber
 from .weighting import (
-    ALSO,
-    ALSO_OF_X,
+    DEVIATION,
+    DEVIATION_SLOPE,
+    MEAN_SLOPE,
+    NOTHING,
+    ROLES,
+    ROLES_WITH_X,
+    TOTAL,
     UNWEIGHTED,
+    VARIANCE,
+    VARIANCE_SLOPE,
     Weighting,
     aligned_weights,
     arrays_with_weights,
+    reduce_moments,
+    weighted_gradient,
     weighting_of,
 )
 
@@ -74,7 +74,7 @@ class AxisStatistic(CachedOp[P, R]):
         self.term = (VALID if skips else IDENTITY) if of == "sum" else None
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
-        self.saves = ("x", *(name for name in ALSO if name in call.parameters))
+        self.saves = ("x", *(name for name in ROLES if name in call.parameters))
         arrays = self.differentiated
         either = [name for name in (*self.saves, "axis") if name not in arrays]
         self._enter(
@@ -82,7 +82,7 @@ class AxisStatistic(CachedOp[P, R]):
             forward=EntryPoint(self._where("forward"), call),
             backward=EntryPoint(
                 self._where("backward"),
-                signature_of(call, ("dy", *arrays), either),
+                signature_of(call, ("dy", *arrays), either, but=("returned",)),
                 outputs=len(self.gradients),
                 skips=len(self.gradients) > 1,
             ),
@@ -107,7 +107,7 @@ class AxisStatistic(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
         arrays = arrays_with_weights(where, options, x=options.x)
-        with Call(where, options.stream, ALSO_OF_X, INTEGERS, **arrays) as call:
+        with Call(where, options.stream, ROLES_WITH_X, INTEGERS, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
@@ -116,6 +116,9 @@ class AxisStatistic(CachedOp[P, R]):
             dtype = validate.DOUBLE if is_whole else None
             y, made = call.output("out", out, "x", shape=over.shape, dtype=dtype, in_place=False)
             kept = y.with_axes(over.dropped)
+            if getattr(options, "returned", False):
+                count = self._with_count(call, over, kept, weighting)
+                return (call.result(out, made), count), call.arrays["x"]
             if not x.size:
                 self._of_nothing(call, kept, correction)
             elif weighting.given or is_whole:
@@ -127,6 +130,21 @@ class AxisStatistic(CachedOp[P, R]):
             else:
                 self._of_elements(call, over, kept, correction)
             return call.result(out, made), call.arrays["x"]
+
+    def _with_count(self, call: Call, over: Over, y: View, weighting: Weighting) -> Any:
+        """The mean, and how much counts, which is an array of its shape."""
+        dtype = y.dtype
+        count, made = call.output("count", None, "x", shape=over.shape, dtype=dtype)
+        count = count.with_axes(over.dropped)
+        if call.views["x"].size:
+            warning = _WARNINGS[self.of]
+            reduce_moments(
+                call, over.axes, y, count=count, of_m2=NOTHING, warning=warning, weighting=weighting
+            )
+        else:
+            self._of_nothing(call, y, 0.0)
+            fill(call, count, 0.0)
+        return call.result(None, made)
 
     def _of_elements(
         self,
@@ -249,7 +267,7 @@ class AxisStatistic(CachedOp[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         (out,) = options.out
         arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ALSO, INTEGERS, **arrays) as call:
+        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
             x = call.views["x"]
             over = over_axes(where, options, x)
             weighting = weighting_of(call, options.axis)
@@ -331,10 +349,30 @@ class Average(AxisStatistic[P, R]):
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x, "weights": abs(dy), "axis": 0}
 
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        self._refuse_returned(named)
+        return super().models(named)
+
+    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        if foreign.is_for_torch(args, kwargs):
+            self._refuse_returned(kwargs)
+        return super()._plain_call(*args, **kwargs)
+
+    def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._refuse_returned(kwargs)
+        return super()._recorder(args, kwargs)
+
+    def _refuse_returned(self, named: Mapping[str, Any]) -> None:
+        """The sum of the weights has no gradient, and no place among what torch traces."""
+        if named.get("returned", False):
+            raise TypeError(
+                f"{self._where()}: returned must be False where torch records or traces the call"
+            )
+
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The average, and what `backward` needs.
 
-        ``saved = (x, weights)``.
+        ``saved = (x, weights, where)``.
 
         Parameters
         ----------
@@ -346,7 +384,8 @@ class Average(AxisStatistic[P, R]):
         y : array
             What calling the op gives.
         saved : tuple
-            ``(x, weights)``. They are not copied: do not change them before `backward`.
+            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
+            them before `backward`.
 
         Notes
         -----
@@ -366,7 +405,8 @@ class Average(AxisStatistic[P, R]):
         """The gradients with respect to x and to the weights.
 
         With weights w of sum W and the average y, ``dx = dy * w / W`` and
-        ``dweights = dy * (x - y) / W``, added up over what the weights repeat along.
+        ``dweights = dy * (x - y) / W``, added up over what the weights repeat along; 0 where an
+        element is masked.
 
         Parameters
         ----------
@@ -376,7 +416,8 @@ class Average(AxisStatistic[P, R]):
             What `forward` saved. The average is computed anew: for that, memory of two arrays of
             its shape and float64 is taken, and where the weights repeat, of one of x's shape.
         *args, **kwargs
-            `axis` and `keepdims` as given to `forward`. By keyword also `out`, a tuple of two
+            `where` as `forward` saved it, and `axis` and `keepdims` as given to it. By keyword also
+            `out`, a tuple of two
             arrays for the gradients, of which one that is None is not computed; `accumulate`, True
             to add to `out` instead of overwriting it; and `stream`, for arrays on a GPU.
 
@@ -385,7 +426,7 @@ class Average(AxisStatistic[P, R]):
         dx : array
             Of x's shape and dtype.
         dweights : array or None
-            Of the weights' shape and dtype; None without weights.
+            Of the weights' shape and dtype; None without weights, and for integers.
 
         Notes
         -----
@@ -406,12 +447,14 @@ class Average(AxisStatistic[P, R]):
         entry = self.entry_points["backward"]
         options, where = entry.bind(args, kwargs), entry.where
         arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ALSO, INTEGERS, **arrays) as call:
+        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
             over = over_axes(where, options, call.views["x"])
             weighting = weighting_of(call, options.axis)
             dy = gradient_over(call, "dy", over)
-            of_weights = "weights" in arrays and options.wanted[1]
-            if of_weights:
+            of_weights = "weights" in call.arrays and options.wanted[1]
+            if of_weights and options.out[1] is None:  # whole numbers have no gradient
+                of_weights = call.views["weights"].dtype_name in _cpu.DTYPE_NAMES
+            elif of_weights:
                 validate.supported_dtype(where, "weights", call.views["weights"])
             wanted = {"x": options.wanted[0], "weights": of_weights}
             made = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .op import names_of_ops
 from .statistic import statistic, weighted_average
-from .types import A, Array, Axes, Out, Stream
+from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
 
 
 @statistic("mean")
@@ -18,7 +18,7 @@ def mean(
     axis: Axes = None,
     *,
     weights: Array | None = None,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -36,10 +36,10 @@ def mean(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -106,6 +106,8 @@ def average(
     axis: Axes = None,
     *,
     weights: Array | None = None,
+    where: ArrayOrNumber | None = None,
+    returned: bool = False,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -123,9 +125,14 @@ def average(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
+    where : array of bool, or bool, optional
+        What broadcasts to x's shape: True where an element counts.
+    returned : bool, default False
+        Return the sum of the weights, too, as np.average does: the number of elements without any.
+        A call that torch's or JAX's gradients record must not ask for it.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
     out : array, optional
@@ -138,17 +145,20 @@ def average(
     array
         The average, of x's dtype and framework. Where all weights are 0 it is NaN, and a
         RuntimeWarning says so, as for no elements.
+    sum_of_weights : array
+        Where `returned` is True, of the average's shape, dtype and framework.
 
     Raises
     ------
     TypeError
-        For an axis that is no integer.
+        For an axis that is no integer, or a `where` that is not of bool.
     ValueError
-        For an axis out of range or named twice, or weights of another shape.
+        For an axis out of range or named twice, or weights or a
+        `where` of another shape.
 
     See Also
     --------
-    mean : The same, with a mask; weights have no gradient there.
+    mean : The same; weights have no gradient there.
     nanmean : Of what is not NaN.
     moments : Mean and m2 in float64, which merge with others.
 
@@ -161,8 +171,8 @@ def average(
 
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
 
-    `average.forward` saves ``(x, weights)``; `average.backward` gives dx and dweights. What all ops
-    share is in docs/conventions.md.
+    `average.forward` saves ``(x, weights, where)``; `average.backward` gives dx and dweights. What
+    all ops share is in docs/conventions.md.
 
     References
     ----------
@@ -175,6 +185,8 @@ def average(
     >>> x, weights = np.array([[1.0, 5.0], [2.0, 2.0]]), np.array([3.0, 1.0])
     >>> fa.average(x, axis=1, weights=weights)
     array([2., 2.])
+    >>> fa.average(x, axis=1, weights=weights, where=[True, False], returned=True)
+    (array([1., 2.]), array([3., 3.]))
     >>> y, saved = fa.average.forward(x, axis=1, weights=weights)
     >>> fa.average.backward(np.ones(2), *saved, axis=1)[0]
     array([[0.75, 0.25],
@@ -189,8 +201,9 @@ def var(
     axis: Axes = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     weights: Array | None = None,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -210,11 +223,13 @@ def var(
     correction : float, default 0
         What is subtracted from the number of elements, or from the sum of the weights: 1 for the
         unbiased variance.
+    ddof : float, optional
+        NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -232,8 +247,8 @@ def var(
     Raises
     ------
     TypeError
-        For an axis that is no integer, a correction that is no real number, or a `where` that is
-        not of bool.
+        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
+        both given, or a `where` that is not of bool.
     ValueError
         For an axis out of range or named twice, a correction that is not finite, or weights or a
         `where` of another shape.
@@ -273,6 +288,8 @@ def var(
     >>> import numpy as np, fastact as fa
     >>> fa.var(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1, correction=1)
     array([2., 0.])
+    >>> fa.var(np.array([[1.0, 3.0]]), axis=1, ddof=1)
+    array([2.])
     >>> y, saved = fa.var.forward(np.array([1.0, 3.0]))
     >>> fa.var.backward(1.0, *saved)
     array([-1.,  1.])
@@ -286,8 +303,9 @@ def std(
     axis: Axes = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     weights: Array | None = None,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -307,11 +325,13 @@ def std(
     correction : float, default 0
         What is subtracted from the number of elements, or from the sum of the weights: 1 for the
         unbiased variance.
+    ddof : float, optional
+        NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -329,8 +349,8 @@ def std(
     Raises
     ------
     TypeError
-        For an axis that is no integer, a correction that is no real number, or a `where` that is
-        not of bool.
+        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
+        both given, or a `where` that is not of bool.
     ValueError
         For an axis out of range or named twice, a correction that is not finite, or weights or a
         `where` of another shape.
@@ -369,6 +389,8 @@ def std(
     >>> import numpy as np, fastact as fa
     >>> fa.std(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
     array([1., 0.])
+    >>> fa.std(np.array([[1.0, 4.0, 7.0]]), axis=1, ddof=1)
+    array([3.])
     >>> y, saved = fa.std.forward(np.array([1.0, 3.0]))
     >>> fa.std.backward(1.0, *saved)
     array([-0.5,  0.5])
@@ -381,7 +403,7 @@ def nansum(
     /,
     axis: Axes = None,
     *,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -398,7 +420,7 @@ def nansum(
     axis : int or tuple of int, optional
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -459,7 +481,7 @@ def nanmean(
     axis: Axes = None,
     *,
     weights: Array | None = None,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -477,10 +499,10 @@ def nanmean(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -546,8 +568,9 @@ def nanvar(
     axis: Axes = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     weights: Array | None = None,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -567,11 +590,13 @@ def nanvar(
     correction : float, default 0
         What is subtracted from the number of elements, or from the sum of the weights: 1 for the
         unbiased variance.
+    ddof : float, optional
+        NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -589,8 +614,8 @@ def nanvar(
     Raises
     ------
     TypeError
-        For an axis that is no integer, a correction that is no real number, or a `where` that is
-        not of bool.
+        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
+        both given, or a `where` that is not of bool.
     ValueError
         For an axis out of range or named twice, a correction that is not finite, or weights or a
         `where` of another shape.
@@ -630,6 +655,8 @@ def nanvar(
     >>> import numpy as np, fastact as fa
     >>> fa.nanvar(np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]]), axis=1)
     array([1., 0.])
+    >>> fa.nanvar(np.array([[1.0, np.nan, 3.0]]), axis=1, ddof=1)
+    array([2.])
     >>> y, saved = fa.nanvar.forward(np.array([1.0, np.nan, 3.0]))
     >>> fa.nanvar.backward(1.0, *saved)
     array([-1.,  0.,  1.])
@@ -643,8 +670,9 @@ def nanstd(
     axis: Axes = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     weights: Array | None = None,
-    where: Array | None = None,
+    where: ArrayOrNumber | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -664,11 +692,13 @@ def nanstd(
     correction : float, default 0
         What is subtracted from the number of elements, or from the sum of the weights: 1 for the
         unbiased variance.
+    ddof : float, optional
+        NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
-        How often each element counts: of x's shape, or 1 along axes of it, or along `axis` alone,
-        as np.average has it; of any dtype that x may have. An element of weight 0 does not count,
+        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
+        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
         whatever it is.
-    where : array of bool, optional
+    where : array of bool, or bool, optional
         What broadcasts to x's shape: True where an element counts.
     keepdims : bool, default False
         Leave the axes that were reduced in y, with length 1.
@@ -686,8 +716,8 @@ def nanstd(
     Raises
     ------
     TypeError
-        For an axis that is no integer, a correction that is no real number, or a `where` that is
-        not of bool.
+        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
+        both given, or a `where` that is not of bool.
     ValueError
         For an axis out of range or named twice, a correction that is not finite, or weights or a
         `where` of another shape.
@@ -726,6 +756,8 @@ def nanstd(
     >>> import numpy as np, fastact as fa
     >>> fa.nanstd(np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]]), axis=1)
     array([1., 0.])
+    >>> fa.nanstd(np.array([[1.0, 4.0, np.nan, 7.0]]), axis=1, ddof=1)
+    array([3.])
     >>> y, saved = fa.nanstd.forward(np.array([1.0, np.nan, 3.0]))
     >>> fa.nanstd.backward(1.0, *saved)
     array([-0.5,  0. ,  0.5])

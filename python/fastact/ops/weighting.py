@@ -9,19 +9,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from .. import _cpu
 from .._cpu import View
 from ..interop import foreign, validate
 from ..interop.call import Call
 from ..interop.frameworks import framework_of, to_numpy
+from ..interop.validate import Role
 from . import axes as _axes
 
-_WHOLE = ("bool", "int32", "int64")
-
-#: Dtypes that arrays of a call may have beside those that are computed; `x` where it is read alone.
-ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"weights": _WHOLE, "where": validate.Only(("bool",))}
+#: The roles of these arguments; and where `x` is read alone, as it is.
+ROLES: Mapping[str, Role] = MappingProxyType(
+    {"weights": validate.WEIGHTS, "where": validate.COUNTS}
 )
-ALSO_OF_X = MappingProxyType({**ALSO, "x": _WHOLE})
+ROLES_WITH_X = MappingProxyType({**ROLES, "x": Role(validate.WHOLE)})
+
+#: What the kernels make of m2.
+NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
+    len(_cpu.OF_M2)
+)
 
 
 class Weighting(NamedTuple):
@@ -40,30 +45,31 @@ UNWEIGHTED = Weighting()
 
 def arrays_with_weights(where: str, options: Any, **arrays: Any) -> dict[str, Any]:
     """The arrays of a call, with those that its options have for this."""
-    for name in ALSO:
+    for name, role in ROLES.items():
         value = getattr(options, name, None)
         if value is None or (name == "where" and value is True):
             continue
-        if isinstance(value, bool | int | float):
-            raise TypeError(f"{where}: {name} must be an array, got {validate.describe(value)}")
         foreign.plain(where, name, value)
-        if not framework_of(value):
-            value = to_numpy(where, name, value, also=_WHOLE, allowed=ALSO[name])
+        if not (isinstance(value, bool | int | float) or framework_of(value)):
+            value = to_numpy(where, name, value, also=validate.WHOLE, allowed=role.also)
         arrays[name] = value
     return arrays
 
 
 def weighting_of(call: Call, axis: Any) -> Weighting:
     """Of the arrays of a call, which `arrays_with_weights` gave it."""
-    return Weighting(_weights_of(call, axis), _mask_of(call))
+    if "where" not in call.views and "weights" not in call.views:
+        return UNWEIGHTED
+    return Weighting(_weights_of(call, axis), mask_of(call, call.views["x"].shape))
 
 
-def _mask_of(call: Call) -> View | None:
-    mask, x = call.views.get("where"), call.views["x"]
+def mask_of(call: Call, shape: tuple[int, ...]) -> View | None:
+    """The mask of a call, over the shape of what it is of."""
+    mask = call.views.get("where")
     if mask is None:
         return None
-    check_mask(call.where, mask.dtype_name, mask.shape, x.shape)
-    return mask.with_axes(tuple(range(x.ndim - mask.ndim))).broadcast_to(x.shape)
+    check_mask(call.where, mask.dtype_name, mask.shape, shape)
+    return _axes.repeated(mask, shape)
 
 
 def _weights_of(call: Call, axis: Any) -> View | None:
@@ -75,35 +81,96 @@ def _weights_of(call: Call, axis: Any) -> View | None:
 
 def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, ...]) -> None:
     """Refuse a mask that does not say of each element of x whether it counts."""
-    if dtype not in ALSO["where"]:
-        raise validate.wrong_dtype(where, "where", dtype, ALSO["where"])
-    if not _axes.broadcasts(shape, of_x):
-        raise ValueError(f"{where}: where must broadcast to x's shape {of_x}, got {shape}")
+    if dtype not in validate.COUNTS.also:
+        raise validate.wrong_dtype(where, "where", dtype, validate.COUNTS.also)
+    _axes.check_repeats(where, "where", shape, of_x)
 
 
 def aligned_weights(call: Call, axis: Any, weights: View) -> View:
-    """Give weights the axes of x: they have as many, or, as np.average has it, those of `axis`."""
+    """Give weights the axes of x."""
     return weights.with_axes(lacking(call.where, axis, weights.shape, call.views["x"].shape))
 
 
 def lacking(
     where: str, axis: Any, shape: tuple[int, ...], of_x: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The axes of x that weights of this shape lack."""
+    """The axes of x that weights of this shape lack.
+
+    They are along `axis`, as np.average has them, or else broadcast.
+    """
     ndim = len(of_x)
-    if len(shape) == ndim and _axes.broadcasts(shape, of_x):
-        return ()
     over = _axes.axes(where, axis, ndim)
-    named = axis if isinstance(axis, tuple | list) else over
+    named = list(axis) if isinstance(axis, tuple | list) else over
     along = tuple(of_x[a] for a in over)
-    if axis is None or shape != along or [a % ndim for a in named] != list(over):
+    if shape == along and (ndim == 0 or [a % ndim for a in named] == list(over)):
+        return _axes.others(over, ndim)
+    if not _axes.broadcasts(shape, of_x):
         also = ""
         if axis is not None:
-            of_axes = f"axes {over}, in this order," if len(over) > 1 else f"axis {over[0]}"
-            also = f", or along {of_axes} {along}"
+            of_axes = f"axes {over}, in this order," if len(over) != 1 else f"axis {over[0]}"
+            also = f", or be along {of_axes} {along}"
         elif 1 < len(shape) < ndim:
-            also = ", or the lengths along the axes that axis= names"
-        raise ValueError(
-            f"{where}: weights must have shape {of_x}, or 1 along axes of it{also}, got {shape}"
-        )
-    return tuple(a for a in range(ndim) if a not in over)
+            also = ", or have the lengths along the axes that axis= names"
+        raise ValueError(f"{where}: weights must broadcast to x's shape {of_x}{also}, got {shape}")
+    return tuple(range(ndim - len(shape)))
+
+
+def reduce_moments(
+    call: Call,
+    axes: tuple[int, ...],
+    mean: View | None = None,
+    low: View | None = None,
+    second: View | None = None,
+    count: View | None = None,
+    of_m2: int = M2,
+    correction: float = 0.0,
+    skips: bool = False,
+    warning: str | None = None,
+    weighting: Weighting = UNWEIGHTED,
+) -> None:
+    """Of the elements of x, of which there are some."""
+    x, y = call.views["x"], second if mean is None else mean
+    assert y is not None
+    weights, where = weighting
+    workspace = call.workspace(call.native.moments_workspace(x, weights, where, y, axes, skips))
+    options = axes, of_m2, correction, skips, warning, workspace, call.stream
+    given = [view for view in (mean, low, second, count) if view is not None]
+    if all(validate.steps(view) == validate.steps(y) for view in given):
+        call.run(call.native.moments, x, weights, where, mean, low, second, count, *options)
+        return
+    moments = call.native.moments  # which walks results by one set of strides
+    for view in given:
+        a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
+        call.run(moments, x, weights, where, a, b, c, d, *options)
+
+
+def weighted_gradient(
+    call: Call,
+    dy: View,
+    slope: View,
+    to: View,
+    weighting: Weighting,
+    skips: bool,
+    *,
+    x: View | None = None,
+    mean: View | None = None,
+    of_weights: bool = False,
+    accumulate: bool = False,
+) -> None:
+    """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
+
+    x : None: that of the call.
+    """
+    call.run(
+        call.native.weighted_gradient,
+        dy,
+        slope,
+        call.views["x"] if x is None else x,
+        *weighting,
+        mean,
+        to,
+        of_weights,
+        skips,
+        accumulate,
+        call.stream,
+    )

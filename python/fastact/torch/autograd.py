@@ -211,13 +211,15 @@ def finds_all(
     """Whether autograd finds the needed ones of what was given by what is saved of a call.
 
     It finds what is saved itself, and by a result everything. By what a call makes besides it finds
-    nothing, and takes for a constant what depends on that alone.
+    nothing, and takes for a constant what depends on that alone. Where one tensor is given twice,
+    this can't tell which of the two is saved, and another call like it may have two.
     """
     kept, known = {*map(id, saved)}, {*map(id, given)}
     if any(id(result) in kept for result in results):
         return True
     makes = any(_is_tensor(value) and id(value) not in known for value in saved)
-    return not makes or all(id(tensor) in kept for tensor in needed)
+    is_clear = len(known) == len(given)
+    return not makes or (is_clear and all(id(tensor) in kept for tensor in needed))
 
 
 def in_graph(spec: Spec, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from ..interop import foreign
+from ..interop import foreign, validate
 from ..ops.activation import Activation
 from ..ops.op import COMPUTED, DATA, Model, ops
 from ..ops.types import (
@@ -146,7 +146,7 @@ class Operators:
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
             elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
-                value = self._repeated(value, named)
+                value = self._repeated(name, value, named)
             found.append(value)
         return found
 
@@ -164,9 +164,16 @@ class Operators:
         values = self.values({**arrays, **named})
         return [v for name, v in zip(self.takes, values, strict=True) if name in self.told]
 
-    def _repeated(self, number: float, named: Mapping[str, Any]) -> torch.Tensor:
-        """A number in the place of an array, which has the shape of the first result."""
+    def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
+        """A number in the place of an array: of the shape of the first result, or repeated."""
         first = named[self.spec.arrays[0]]
+        role = self.spec.op.roles.get(name, validate.DATA)
+        if role.repeats and not role.number:
+            validate.no_number(self.spec.where, name, number)
+        if role.number:
+            is_flag = isinstance(number, bool) and "bool" in role.also
+            dtype = torch.bool if is_flag else first.dtype
+            return torch.full((), number, dtype=dtype, device=first.device)
         shape = self.spec.op.models(named)[0][0].shape
         return torch.full(
             first.shape if shape is None else shape, number, dtype=first.dtype, device=first.device
@@ -462,8 +469,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same as torch.compile reads it."""
     operators = OPERATORS[op.name]
-    named = {**dict(zip(operators.spec.positional, args)), **kwargs}  # noqa: B905
-    named = operators.promoted(named)
+    named = operators.promoted(operators.spec.named(args, kwargs))
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 

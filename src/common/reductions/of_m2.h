@@ -7,8 +7,8 @@ namespace fastact {
 
 // Nothing, for only the mean is wanted; m2 itself; m2 / (count - correction), the variance; its
 // root; and what gradients of mean, variance and deviation are multiplied by: 1 / count, 2 / (count
-// - correction), and 1 / ((count - correction) deviation), or 0 where that is 0. kTotal: nothing,
-// and the mean, times the count, is a sum. The order is that of the native modules' OF_M2.
+// - correction), and 1 / ((count - correction) deviation), or 0 where a deviation is 0. kTotal:
+// nothing, and the mean, times the count, is a sum. The order is that of the native modules' OF_M2.
 enum OfM2 : int {
   kNothing,
   kM2,
@@ -39,7 +39,7 @@ FASTACT_HD double second_moment(OfM2 what, double m2, double count, double corre
     case kVarianceSlope:
       return 2 / divisor;
     case kDeviationSlope:
-      return m2 == 0 ? 0.0 : 1 / (divisor * __builtin_sqrt(m2 / divisor));
+      return m2 == 0 && left > 0 ? 0.0 : 1 / (divisor * __builtin_sqrt(m2 / divisor));
     default:
       return m2;
   }

@@ -10,12 +10,15 @@
 namespace fastact {
 namespace {
 
+// Of any dtype: masks and weights may be narrower than what they stand beside, or integers.
 void convert(const ConvertKernels& kernels, int dtype, int compute, const char* from, char* to,
              int64_t n) {
-  if (compute_dtype(dtype) == compute)
-    kernels.to_compute[dtype](from, to, n);
-  else
-    kernels.round(from, to, n);
+  if (dtype < kDTypes && compute_dtype(dtype) == compute)
+    return kernels.to_compute[dtype](from, to, n);
+  if (dtype == kF64) return kernels.round(from, to, n);
+  const int64_t item = item_size(dtype), wide = item_size(compute);
+  for (int64_t i = 0; i < n; ++i)
+    store_as(compute, to + i * wide, number_at(dtype, from + i * item));
 }
 
 // to OUT, dense = from IN, or the other way round.
@@ -227,13 +230,23 @@ void store_as(int dtype, char* at, double value) {
 }
 
 double number_at(int dtype, const char* at) {
-  double wide;
-  float narrow;
-  uint16_t bits;
-  if (dtype == kF64) return memcpy(&wide, at, sizeof wide), wide;
-  if (dtype == kF32) return memcpy(&narrow, at, sizeof narrow), double(narrow);
-  memcpy(&bits, at, sizeof bits);
-  return double(dtype == kF16 ? widen(f16{bits}) : widen(bf16{bits}));
+  const auto read = [at](auto number) { return memcpy(&number, at, sizeof number), number; };
+  switch (dtype) {
+    case kF16:
+      return double(widen(f16{read(uint16_t())}));
+    case kBF16:
+      return double(widen(bf16{read(uint16_t())}));
+    case kF32:
+      return double(read(float()));
+    case kF64:
+      return read(double());
+    case kI32:
+      return double(read(int32_t()));
+    case kI64:
+      return double(read(int64_t()));
+    default:
+      return *at ? 1.0 : 0.0;
+  }
 }
 
 void ChunkReader::to_compute(int k, const char* from, char* to, int64_t n) const {

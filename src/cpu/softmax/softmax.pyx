@@ -34,17 +34,12 @@ cdef void begin_softmax(SoftmaxCall* call, int kind, double scale, bint accumula
 
 
 cdef int check_mask(SoftmaxCall* call, View mask, View x) except -1:
-    """None, or with the axes of x: bool, of its dtype or of a wider one."""
+    """None, or with the axes of x: bool, or any other dtype that a View has."""
     if mask is None:
         return 0
-    if mask.dtype == kBool:
-        check_memory(mask, "mask")
-        check_broadcasts(mask, x, "mask")
-        call.job.mask_kind = 1
-    else:
-        check_beside(mask, x, "mask", False)
-        check_wide_enough(mask, x, "mask")
-        call.job.mask_kind = 2
+    check_any(mask, "mask")
+    check_broadcasts(mask, x, "mask")
+    call.job.mask_kind = 1 if mask.dtype == kBool else 2
     return 0
 
 
@@ -90,8 +85,8 @@ def softmax_forward(
 ):
     """y OUT of z = scale x IN + mask IN: softmax, log_softmax or logsumexp of each row along `axes`.
 
-    mask: None; bool, of which False gives z = -inf; or x's dtype, or a wider one. y is like x, and x
-    itself or disjoint from it; of logsumexp it has length 1 along the axes, and lse OUT, or None, has
+    mask: None; bool, of which False gives z = -inf; or numbers of any dtype. y is like x, and x itself
+    or disjoint from it; of logsumexp it has length 1 along the axes, and lse OUT, or None, has
     the same in the compute type. workspace, stream: of a GPU; unused here.
     """
     cdef SoftmaxCall call
@@ -205,8 +200,7 @@ cdef int check_cross_entropy(
     else:
         check_like(target, logits, "target", False)
     if weight is not None:
-        check(weight, "weight", False)
-        check_dtype(weight, computed_in(logits.dtype), "weight")
+        check_any(weight, "weight")
         if weight.operand.ndim != 1 or weight.shape_[0] != logits.shape_[axis]:
             refuse(f"weight must have shape ({logits.shape_[axis]},), got {weight.shape}")
     if lse is not None or not writes_lse:
@@ -292,7 +286,7 @@ def cross_entropy_forward(
     """losses OUT (reduction "none"), or loss OUT and divisor OUT, of logits IN and target IN.
 
     target: int32 or int64 classes with length 1 along the axis, or probabilities like the logits.
-    weight IN: of each class, in the compute type, or None. lse OUT: in the compute type, with length
+    weight IN: of each class, of any dtype, or None. lse OUT: in the compute type, with length
     1 along the axis, or None. losses: the same shape, of logits' dtype. loss: one number of logits'
     dtype; divisor: one of float64. workspace: SCRATCH of `cross_entropy_workspace` bytes, for a mean
     or a sum.

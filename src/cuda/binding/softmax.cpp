@@ -44,9 +44,7 @@ struct Softmax : SoftmaxCall {
   void set_mask(const py::object& view) {
     if (view.is_none()) return;
     const Array mask = array_of(view);
-    if (mask.dtype != kBool) check(mask, "mask");
-    if (mask.dtype != kBool && mask.dtype != dtype() && item_size(mask.dtype) <= item_size(dtype()))
-      refuse("mask must be of booleans, of the dtype of x or of a wider one");
+    check_index(mask.dtype, kViewDTypes, "the dtype of mask");
     check_memory(mask.operand, "mask");
     check_broadcast(mask.operand, x(), "mask");
     set(kMask, view);
@@ -153,9 +151,11 @@ struct CrossEntropy : Softmax {
   }
   void set_weight(const py::object& view) {
     if (view.is_none()) return;
-    check_along(view, x().shape[axis], "weight");
     const Array weight = array_of(view);
-    if (weight.dtype != compute_dtype()) refuse("weight must have the dtype of computing");
+    check_index(weight.dtype, kViewDTypes, "the dtype of weight");
+    check_memory(weight.operand, "weight");
+    if (weight.operand.ndim != 1 || weight.operand.shape[0] != x().shape[axis])
+      refuse("weight must have one axis, of the classes");
     weight_strides[axis] = byte_stride(weight.operand, 0, item_size(weight.dtype));
     arrays[kWeight] = {weight.operand.data, x().ndim, weight_shape, weight_strides, 1};
     dtypes[kWeight] = weight.dtype;

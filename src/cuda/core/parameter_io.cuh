@@ -53,12 +53,36 @@ FASTACT_DEVICE void put_parameter(const NumberVector& to, int64_t index, double 
   put_parameter<T>(to.data + index * to.stride, to.dtype, sum, accumulate);
 }
 
-// Of any dtype; `neutral` where there are no numbers.
+// A number of any dtype that a View has.
+FASTACT_DEVICE double number_at(const char* p, int dtype) {
+  switch (dtype) {
+    case kF16:
+      return double(widen(load(reinterpret_cast<const f16*>(p))));
+    case kBF16:
+      return double(widen(load(reinterpret_cast<const bf16*>(p))));
+    case kF32:
+      return double(load(reinterpret_cast<const float*>(p)));
+    case kF64:
+      return load(reinterpret_cast<const double*>(p));
+    case kI32:
+      return double(load(reinterpret_cast<const int32_t*>(p)));
+    case kI64:
+      return double(load(reinterpret_cast<const int64_t*>(p)));
+    default:
+      return double(load(reinterpret_cast<const uint8_t*>(p)));
+  }
+}
+
+// The same as it is computed with beside data of T.
+template <class T>
+FASTACT_DEVICE Compute<T> load_number(const char* p, int dtype) {
+  const bool is_wide = dtype == kDTypeOf<T> || dtype == kF32 || dtype == kF64;
+  return is_wide ? load_parameter<T>(p, dtype) : Compute<T>(number_at(p, dtype));
+}
+
+// `neutral` where there are no numbers.
 FASTACT_DEVICE double number_at(const NumberVector& from, int64_t index, double neutral) {
-  if (!from.data) return neutral;
-  const char* p = from.data + index * from.stride;
-  if (from.dtype == kF16) return widen(load(reinterpret_cast<const f16*>(p)));
-  return with_type<bf16>(p, from.dtype, [](const auto* at) { return double(widen(load(at))); });
+  return from.data ? number_at(from.data + index * from.stride, from.dtype) : neutral;
 }
 FASTACT_DEVICE void put_number(const NumberVector& to, int64_t index, double value,
                                bool accumulate = false) {

@@ -9,30 +9,11 @@
 #pragma once
 
 #include "common/reductions/weights.h"
+#include "cuda/core/parameter_io.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
-
-// A number of any dtype that a View has.
-FASTACT_DEVICE double number_at(const char* p, int dtype) {
-  switch (dtype) {
-    case kF16:
-      return double(widen(load(reinterpret_cast<const f16*>(p))));
-    case kBF16:
-      return double(widen(load(reinterpret_cast<const bf16*>(p))));
-    case kF32:
-      return double(load(reinterpret_cast<const float*>(p)));
-    case kF64:
-      return load(reinterpret_cast<const double*>(p));
-    case kI32:
-      return double(load(reinterpret_cast<const int32_t*>(p)));
-    case kI64:
-      return double(load(reinterpret_cast<const int64_t*>(p)));
-    default:
-      return double(load(reinterpret_cast<const uint8_t*>(p)));
-  }
-}
 
 // Axes of x, the results, weights and mask, by which each array goes; those without data have
 // strides of 0. The outer ones are the outputs', the rest the terms'. (One set for all: a kernel's

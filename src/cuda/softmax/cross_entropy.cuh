@@ -44,11 +44,6 @@ template <class Rows>
 FASTACT_DEVICE int64_t element_of(const Rows& rows, int64_t index) {
   return rows.is_reversed ? rows.length - 1 - index : index;
 }
-template <class C, class Rows>
-FASTACT_DEVICE C class_weight(const Rows& rows, int64_t row, int64_t element) {
-  if (!rows.data[kWeight]) return C(1);
-  return load(reinterpret_cast<const C*>(element_address(rows, kWeight, row, element)));
-}
 
 // One logit.
 template <class T, class Rows>
@@ -76,7 +71,7 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Pea
   if (index == -1) return {0, 0};
   if (index < 0) return {__builtin_nan(""), __builtin_nan("")};
   const int64_t element = element_of(rows, index);
-  const C weight = class_weight<C>(rows, part.row + s, element);
+  const C weight = class_weight<T>(rows, part.row + s, element);
   const C share = C(rows.keep) * weight;
   const C below = share == 0 ? C(0) : level.m - logit_of<T>(rows, part, s, element);
   loss.loss += double(share * (below + level.log));
@@ -200,7 +195,7 @@ FASTACT_DEVICE LossGradient<Compute<T>> loss_gradient(const Rows& rows, int64_t 
   made.element = index < 0 ? index : element_of(rows, index);
   if (index == -2) made.factor = C(__builtin_nan(""));
   if (index < 0) return made;
-  made.weight = C(rows.keep) * class_weight<C>(rows, row, made.element);
+  made.weight = C(rows.keep) * class_weight<T>(rows, row, made.element);
   made.mass += made.weight;
   return made;
 }

@@ -27,7 +27,7 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   static constexpr bool kColumns = false;
 
   int64_t step[kSoftmaxRoles];  // bytes from element to element; not of strided arrays
-  int mask_dtype, number_dtype, target_dtype;
+  int mask_dtype, weight_dtype, number_dtype, target_dtype;
   // Rows of the mask, which repeats along some of their axes; not of strided arrays.
   int mask_axes;
   int64_t mask_length[kRowAxes], mask_stride[kRowAxes];
@@ -139,6 +139,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     plan.tasks = ceil_div(rows.count, rows.teams);
   }
   rows.mask_dtype = call.dtypes[kMask];
+  rows.weight_dtype = call.dtypes[kWeight];
   rows.number_dtype = call.dtypes[kNumber];
   rows.target_dtype = call.dtypes[kTarget];
   rows.kind = call.kind;

@@ -208,7 +208,7 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
     if (rows.mask_dtype == kBool)
       mask.lane[j] = load(reinterpret_cast<const uint8_t*>(p)) ? C(0) : C(-__builtin_inf());
     else
-      mask.lane[j] = load_parameter<T>(p, rows.mask_dtype);
+      mask.lane[j] = load_number<T>(p, rows.mask_dtype);
   }
   return mask;
 }

@@ -111,6 +111,12 @@ struct Peak {
   double max[n], rest[n], count[n], mass[n], apart[n];
 };
 
+template <class T, class Rows>
+FASTACT_DEVICE Compute<T> class_weight(const Rows& rows, int64_t row, int64_t element) {
+  if (!rows.data[kWeight]) return Compute<T>(1);
+  return load_number<T>(element_address(rows, kWeight, row, element), rows.weight_dtype);
+}
+
 // The shares of the classes in the loss of a row, beside that of a target's index.
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int valid) {
@@ -125,8 +131,8 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int 
     }
     share.lane[j] = madd(C(rows.keep), share.lane[j], C(rows.smooth));
     if (rows.data[kWeight])
-      share.lane[j] *= load(reinterpret_cast<const C*>(
-          element_address(rows, kWeight, row_at<Rows>(part, j), element_at<T, Rows>(part, i, j))));
+      share.lane[j] *=
+          class_weight<T>(rows, row_at<Rows>(part, j), element_at<T, Rows>(part, i, j));
   }
   return share;
 }

@@ -134,7 +134,8 @@ def exact_sum(request: Request, values: dict[str, Any]) -> list[Expected | None]
         judged = ~(np.isfinite(size) & (size > limit)) if dtype == FLOAT64 else None
         found: list[Expected | None] = [Expected(y + base, error, True, judged)]
         if request.entry == "forward":
-            found += [None] * (1 if needs_x else len(notes["shape"]))
+            saved = 1 if needs_x else len(notes["shape"])
+            found += [None] * (saved + len(op.saves) - 1)  # and a mask
         elif op.entry_points[request.entry].outputs > 1:
             found.append(Expected(slope_of(op)(x), 0.0, True))
         return found

@@ -105,7 +105,7 @@ class Statistics(Adapter):
                 dx = self._gradient(request, values, found, correction)
                 if len(op.gradients) == 1:
                     return [dx]
-                both = (dx, self._weight_gradient(request, values, found))
+                both = (dx, self._weight_gradient(request, values, found, more))
                 return [g if is_made(request, i) else None for i, g in enumerate(both)]
             exact, std = found.statistic(op.of, correction), np.sqrt(found.m2 / found.count)
             # Infinities, too few elements and equal values, of which long doubles do not know, have
@@ -127,9 +127,9 @@ class Statistics(Adapter):
         return [y, *saved] if request.entry == "forward" else [y]
 
     def _weight_gradient(
-        self, request: Request, values: dict[str, Any], found: Oracle
+        self, request: Request, values: dict[str, Any], found: Oracle, more: dict[str, Any]
     ) -> Expected | None:
-        """Of each element, added up over those that share a weight."""
+        """Of each element that no mask hides, added up over those that share a weight."""
         weights = request.args[2]
         if weights is None:
             return None
@@ -137,7 +137,8 @@ class Statistics(Adapter):
         if request.args[0].form != "number":
             dy = dy.reshape(found.count.shape)
         with np.errstate(all="ignore"):
-            each = found.weight_gradient(dy) * np.ones(found.x.shape)
+            each = np.where(more.get("where", True), found.weight_gradient(dy), 0.0)
+            each = each * np.ones(found.x.shape)
             spread = (found.magnitude + found.largest) * np.abs(dy) / found.count
             error = 2.0**-46 * spread * np.ones(each.shape) + ulp(each, dtype)
         repeats = tuple(
