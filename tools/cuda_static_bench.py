@@ -9,12 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cuda_static_launches import LAUNCHES, NARROW
+from cuda_static_launches import LAUNCHES, NARROW, Launch
 from cuda_static_measured import GPU, WARP, launches
 from cuda_static_model import Prediction, Work, copy_seconds, predict
 from cuda_static_names import ITEM
 from cuda_static_one import count
-from cuda_static_routes import Router
+from cuda_static_routes import Router, pattern
 
 if TYPE_CHECKING:
     from cuda_static import Kernel
@@ -77,6 +77,11 @@ class Executed:
         return self.counted / self.executed - 1
 
 
+def _has(kernels: Sequence[Kernel], launch: Launch) -> bool:
+    """Whether the kernel of a launch was compiled: helpers of 16-bit data have float32 kernels."""
+    return any(pattern(launch.words).search(one.code.name) for one in kernels)
+
+
 def executed(kernels: Sequence[Kernel], source: str = "") -> Iterator[Executed]:
     """The profiled launches whose routes are known, of one source or of all."""
     routers: dict[str, Router] = {}
@@ -86,7 +91,7 @@ def executed(kernels: Sequence[Kernel], source: str = "") -> Iterator[Executed]:
         if name is None or row["kernel"] == "norm_parameters" or not of:
             continue
         launch = LAUNCHES[name](row["shape"], row["dtype"])
-        if source not in ("", launch.source):
+        if source not in ("", launch.source) or not _has(of, launch):
             continue
         counted = count(of, launch, routers)
         elements = prod(row["shape"])
@@ -122,9 +127,10 @@ def rows(kernels: Sequence[Kernel], path: Path = BENCH) -> Iterator[Row]:
         if name in ("softmax", "logsumexp") and ITEM[dtype] < 4:
             continue
         of = [one for one in kernels if one.dtype == dtype and not one.is_variant]
-        if not of:
+        launch = LAUNCHES[name](shape, dtype)
+        if not _has(of, launch):
             continue
-        counted = count(of, LAUNCHES[name](shape, dtype), routers)
+        counted = count(of, launch, routers)
         work = replace(counted.work, bytes=row["bytes"])
         made = predict(work)
         seconds = made.seconds + 2 * predict(_FINISH).seconds * (row["direction"] == "backward")

@@ -127,7 +127,7 @@ _NUMPYS = {"ddof": "correction"}
 
 
 def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -> Mapping[str, Any]:
-    """Arguments by name, of which those by NumPy's names have ours."""
+    """Give arguments by NumPy's names ours."""
     for other, ours in _NUMPYS.items():
         if other not in taken or named.get(other) is None:
             continue
