@@ -139,6 +139,8 @@ def refused(words: str, call: Any, *args: Any, error: type[Exception] = TypeErro
 
 # What element-wise ops compute as NumPy's ufuncs do: tests/bridges/test_ufuncs.py.
 AS_UFUNCS_DO = ("subclass", "subclass of 0 axes", "matrix", "records", "masked", "a mask")
+#: What sums and statistics take: tests/bridges/test_masked.py.
+MASKED = ("masked", "a mask")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -148,7 +150,7 @@ def test_refused_as_the_first_array(case):
         if name == "mish" and case in AS_UFUNCS_DO:
             assert type(fa.mish(value)) is type(np.tanh(value))
             continue
-        if case in ("masked", "a mask") and "where" in fa.ops[name].entry_points["call"].defaults:
+        if case in MASKED and "where" in fa.ops[name].entry_points["call"].defaults:
             fa.ops[name](value)  # by its mask: tests/bridges/test_masked.py
             continue
         refused(rf"^fastact\.{name}: x {words}", fa.ops[name], value, error=error)

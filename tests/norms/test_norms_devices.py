@@ -470,10 +470,11 @@ def test_the_order_of_threads_does_not_show(setting, order):
 
 
 def test_devices_agree_with_the_cpu():
-    """Closer than their bounds: the statistics are the same but for the last bit."""
+    """Closer than their bounds: the statistics are the same but for the last bit, and means but for
+    one u, 6e-8, of the mean distance from them, which is 0.8 here."""
     arrays = Arrays(Setting("layer_norm", (30, 300)), np.dtype(np.float32))
     (_, expected), _ = run(arrays)
     for device in DEVICES:
         (_, saved), _ = run_on(device, arrays)
         for mine, other in zip(saved[1:3], expected[1:3], strict=True):
-            np.testing.assert_allclose(mine, other, 2e-7, 1e-8)
+            np.testing.assert_allclose(mine, other, 2e-7, 5e-8)

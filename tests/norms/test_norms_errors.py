@@ -170,7 +170,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "dy must be an array, got None",
     ),
-    "integers": (lambda: fa.layer_norm(X, ones(6, dtype=np.int64)), TypeError, "weight must have"),
+    "integers": (
+        lambda: fa.layer_norm(torch.ones(4, 6), torch.ones(6, dtype=torch.int64)),
+        TypeError,
+        "weight must have",
+    ),
 }
 
 

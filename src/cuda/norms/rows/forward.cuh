@@ -340,7 +340,10 @@ FASTACT_DEVICE double prepare(const ScaledMoments<C>& moments, double per_count,
                               Normaliser<C>* to) {
   const double scale = double(moments.scale);
   const double rstd = inverse_root<C>(madd(moments.m2, per_count, eps * scale * scale));
-  *to = {moments.near, C(rstd), C(-moments.low * rstd)};
+  // Of scaled rows that hardly vary it may be beyond float, where xhat is not.
+  constexpr double kMost = sizeof(C) == 8 ? 0x1p1023 : 0x1p127;
+  const double applied = rstd > kMost && is_finite(rstd) ? kMost : rstd;
+  *to = {moments.near, C(applied), C(-moments.low * applied)};
   return rstd * scale;
 }
 
