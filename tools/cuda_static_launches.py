@@ -74,23 +74,38 @@ def _takes(per_lane: int, counts: dict[str, int]) -> list[Step]:
     return [Loop(per_lane // IN_FLIGHT, each(IN_FLIGHT)), Loop(per_lane % IN_FLIGHT, each(1))]
 
 
+def held(vectors: int, dtype: str) -> tuple[int, int, int]:
+    """Vectors of a thread, lanes of a row, threads of a block: forward_shape of norms/rows."""
+    most = 4 if ITEM[dtype] == 2 else 8
+    if vectors <= 2 * WARP:
+        return 2, _power(-(-vectors // 2), WARP), NARROW
+    if vectors <= 4 * WARP:
+        return 4, WARP, NARROW
+    if vectors <= most * WARP:
+        return most, WARP, NARROW // 2
+    of_thread = 4 if vectors <= 1024 else most
+    lanes = -(-vectors // of_thread // WARP) * WARP
+    return of_thread, lanes, lanes
+
+
 def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
-    """layer_norm's forward kernel over the last axis, weight and bias given."""
+    """layer_norm's forward kernel over the last axis, weight and bias given: rows in registers."""
     count, length = prod(shape[:-1]), shape[-1]
-    vectors = -(-length * ITEM[dtype] // VECTOR)
-    lanes, threads, per_lane = _forward_lanes(vectors)
+    vecs, lanes, threads = held(-(-length * ITEM[dtype] // VECTOR), dtype)
     teams = threads // lanes
+    shuffles = min(lanes, WARP).bit_length() - 1
+    barrier = [Via({"BAR": 1})] if lanes > WARP else []
     steps: list[Step] = [
-        *_takes(per_lane, {"STG.128": 0}),
-        *_fold(lanes),
-        Loop(per_lane, {"LDS.128": 1, "LDG.128": 0, "STG.128": 0}),
-        *_fold(lanes),
-        Loop(per_lane, {"LDS.128": 1, "LDG.128": 2, "STG.128": 1}, near=True),
+        Loop(shuffles, {"SHFL": 1, "LDG": 0, "BAR": 0}),
+        *barrier,
+        *[Loop(shuffles, {"SHFL": 2, "LDG": 0, "BAR": 0})] * 2,
+        *barrier,
+        Via({"LDG.128": 2 * vecs, "STG.128": vecs}, near=True),
     ]
     return Launch(
-        *("norms", "norm_forward_rows Lb1 NormRows", -(-count // teams), threads),
-        *(per_lane * VECTOR * threads, 2.0 * count * length * ITEM[dtype]),
-        *(per_lane * VECTOR / ITEM[dtype], 1.0),
+        *("norms", f"norm_forward_rows Li{vecs} NormQuick", -(-count // teams), threads),
+        *(0, 2.0 * count * length * ITEM[dtype]),
+        *(vecs * VECTOR / ITEM[dtype], 1.0),
         steps,
     )
 

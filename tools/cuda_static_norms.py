@@ -33,14 +33,8 @@ class Pass:
     multiplies: int = 0  # multiply-adds of an element, at least
 
 
-# Of x alone; y = f(x) besides takes a vector of weight and of bias, in x's dtype.
-_COLLECT = Pass(4, 0, (0, 4), 4)
-_SPREAD = Pass(0, 0, (1, 0))
-_APPLY = Pass(2, 1, (1, 0))
 # Kernel: its passes, and how often an element is read or written.
 _ROWS = {
-    "norm_forward_rows": ((_COLLECT, _SPREAD, _APPLY), 2),
-    "norm_moments": ((_COLLECT, _SPREAD), 1),
     "norm_apply_chunks": ((Pass(3, 1, (0, 0)),), 2),
     # Backward of long rows: x and dy of two vectors with weight; of two rows, with dx and columns.
     "norm_long_sums": ((Pass(6, 0, (0, 0), 2),), 2),
@@ -122,8 +116,8 @@ def constants(source: str) -> dict[str, int]:
 
     Examples
     --------
-    >>> constants("constexpr int64_t kSplit = 16384;  // rows\\nconstexpr int kBytes = 46 << 10;")
-    {'kSplit': 16384, 'kBytes': 47104}
+    >>> constants("constexpr int64_t kLongRow = 2048;  // rows\\nconstexpr int kBytes = 46 << 10;")
+    {'kLongRow': 2048, 'kBytes': 47104}
     """
     found = re.findall(r"constexpr \w+ (k\w+) = (\d+)(?: << (\d+))?;", source)
     return {name: int(number) << int(shift or 0) for name, number, shift in found}
@@ -132,6 +126,7 @@ def constants(source: str) -> dict[str, int]:
 _CUDA = Path(__file__).resolve().parents[1] / "src/cuda/norms/rows"
 _CORE = _CUDA.parents[1] / "core"
 _OPTIN = 227 << 10  # bytes of shared memory that a block may have on sm_90
+_OWN = 512  # of these, backward's sums of the warps
 
 
 @dataclass(frozen=True)
@@ -153,11 +148,10 @@ def traffic(length: int, dtype: str) -> Traffic:
         known |= constants((_CORE / name).read_text(encoding="utf-8"))
     vectors = -(-length * ITEM[dtype] // 16)
     threads = known["kRowThreads"] if vectors >= known["kWideRow"] else known["kThreadsOfNarrow"]
-    slots = (_OPTIN - known["kStaticShared"]) // (16 * threads)
     per_lane = -(-vectors // threads)
-    # Forward: what is not kept is read again for the squares, and for y.
-    left = max(0, vectors - slots * threads) / vectors
-    forward = 3.0 if vectors > known["kSplit"] else 2 + 2 * left
+    # Forward: a row that registers do not hold is read again for y.
+    held = (4 if ITEM[dtype] == 2 else 8) * known["kRowThreads"]
+    forward = 3.0 if vectors > held else 2.0
     # Backward: long rows are read twice, and their sums stay with the threads. Of the others sums
     # come first, then x and dy; what is not kept is read for the sums, and for dx. The facts of the
     # row take a little too.
@@ -165,7 +159,7 @@ def traffic(length: int, dtype: str) -> Traffic:
         return Traffic(forward, 5.0, 0.0)
     planes = 2 * COMPUTE[dtype] // ITEM[dtype]
     facts = 4 * COMPUTE[dtype]
-    free = _OPTIN - known["kStaticShared"] - facts
+    free = _OPTIN - _OWN - facts
     sums = min(per_lane, free // (planes * 16 * threads))
     kept = min(per_lane, (free - sums * planes * 16 * threads) // (2 * 16 * threads))
     again = max(0, vectors - kept * threads) / vectors

@@ -71,7 +71,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
         torch.ones(3, dtype=torch.complex64).conj().imag, {}, TypeError, "not lazily negated",
     ),
     "complex tensor": (torch.ones(3, dtype=torch.complex64), {}, TypeError, "got complex64"),
-    "integer tensor": (torch.ones(3, dtype=torch.int32), {}, TypeError, "got int32"),
     "sparse": (torch.eye(3).to_sparse(), {}, TypeError, "x must be a dense array"),
     "unknown keyword": (f32(3), {"slope": 1}, TypeError, "unknown keyword 'slope'; allowed are"),
     "misspelt keyword": (f32(3), {"outt": 1}, TypeError, "did you mean 'out'"),

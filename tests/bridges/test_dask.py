@@ -299,7 +299,7 @@ def _arrays(result: Any) -> tuple[Any, ...]:
 def test_weights_and_masks_refused():
     x = da.from_array(values(), chunks=3)
     for words, named in (
-        (r"mean: weights must broadcast to x's shape \(4, 5, 6\), or be of axis 1 alone, got",
+        (r"mean: weights must broadcast to x's shape \(4, 5, 6\), or be along axis 1",
          {"axis": 1, "weights": np.ones(4)}),
         (r"mean: where must have dtype bool", {"where": np.ones(6)}),
         (r"mean: where must broadcast to x's shape", {"where": np.ones(4, bool)}),

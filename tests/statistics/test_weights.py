@@ -317,7 +317,12 @@ def each_error() -> Iterator[Any]:
     x, ones = np.zeros((2, 3)), np.ones(2)
     weights, where = "weights must broadcast to x's shape", "where must broadcast to x's shape"
     yield x, {"weights": np.ones(4)}, ValueError, rf"{weights} \(2, 3\), got \(4,\)"
-    yield x, {"weights": np.ones(4), "axis": 0}, ValueError, r"or be along axis 0 \(2,\), got \(4,\)"
+    yield (
+        x,
+        {"weights": np.ones(4), "axis": 0},
+        ValueError,
+        r"or be along axis 0 \(2,\), got \(4,\)",
+    )
     two, three = np.ones((3, 2)), np.ones((2, 3, 4))
     in_order = r"or be along axes \(0, 1\), in this order, \(2, 3\), got \(3, 2\)"
     yield three, {"weights": two, "axis": (0, 1)}, ValueError, in_order

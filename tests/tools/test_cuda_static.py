@@ -167,15 +167,15 @@ def test_maps_of_batch_norm_have_a_line_for_each_order(function):
     ("length", "dtype", "forward", "backward", "sums"),
     [
         (256, "float16", 2, 3, 0),
-        (16384, "float16", 2, 3, 0),  # 4 vectors a thread, all of them in shared memory
+        (16384, "float16", 2, 3, 0),  # 4 vectors a thread, all of them in registers
         (8192, "float32", 2, 3, 0),
         (16384, "float32", 2, 5, 0),  # long backward: x and dy twice
-        (65536, "float32", 2.25, 5, 0),  # forward 28 of 32 vectors are kept
+        (65536, "float32", 3, 5, 0),  # forward in chunks, too
         (262144, "float16", 3, 5, 0),  # cut into chunks
     ],
 )
 def test_what_rows_move(length, dtype, forward, backward, sums):
-    """By hand: 28 slots of 16 bytes for each of 512 threads, less the facts of a row."""
+    """By hand: forward from registers of 512 threads, backward from slots of shared memory."""
     expected = cuda_static_norms.Traffic(forward, backward, pytest.approx(sums))
     assert cuda_static_norms.traffic(length, dtype) == expected
 

@@ -440,7 +440,6 @@ BAD_TENSORS = {
     "nested": nested,
     "an uninitialized parameter": lambda: torch.nn.UninitializedParameter(requires_grad=False),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
-    "complex": lambda: torch.ones(3, dtype=torch.complex64),
 }
 
 

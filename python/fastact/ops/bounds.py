@@ -455,9 +455,9 @@ class NormBounds:
     which are added up in float64 as well, every term counts: of n terms, averaged and summed are
     larger by each n. A GPU adds up some moments of 16-bit data and of float32 in float32, after a
     mean near enough was taken away: where rough is not 0, the mean may be off by
-    rough u mean|x - mean| and rstd by rough u of itself more, and z by rough u |weight| (1 + |xhat|).
-    A bias of a wider dtype than x is computed in has
-    u |bias| more in z.
+    rough u mean|x - mean| and rstd by rough u of itself more, and z by
+    rough u |weight| (1 + |xhat|). A bias of a wider dtype than x is computed in has u |bias| more
+    in z.
 
     Where they come from. The constants count roundings, of v2 too, whose multiply-add rounds twice.
     xhat: two differences, rstd, their product. z: weight and its product, twice. dx: weight, g, the
