@@ -70,6 +70,8 @@ SOFTMAX_ROWS = (
 )
 # Whose blocks have up to 512 threads.
 NORM_ROWS = ("norm_forward_rows", "norm_backward_rows", "norm_moments", "norm_apply_chunks")
+# Of these, what has a loop that its accesses single out: rows in registers have none.
+NORM_LOOPS = {"norm_backward_rows": f"{FAST_NORMS}, rows", "norm_apply_chunks": "quick rows"}
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
@@ -172,9 +174,7 @@ class Kernel:
             return self.what == FAST_NORMS and self.kernel != "sums_of_any"
         if self.kernel in NORM_LONG:
             return self.what == f"{FAST_NORMS}, rows"
-        if self.kernel == "norm_moments":
-            return self.what == "rows"
-        return self.kernel in NORM_ROWS and self.what == f"{FAST_NORMS}, rows"
+        return self.kernel in NORM_LOOPS and self.what == NORM_LOOPS[self.kernel]
 
     @property
     def bytes_per_element(self) -> int:

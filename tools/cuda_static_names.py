@@ -15,6 +15,7 @@ _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
     "NormRows": "rows",
+    "NormQuick": "quick rows",
     "NormStrided": "any strides",
 }
 #: Of softmax: how the arrays lie; and what the constants say, by a kernel's first letters.
@@ -77,8 +78,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
-    >>> identify("void norm_forward_rows<float, true, NormRows>(NormRows)")
-    ('norm_forward_rows', 'identity, rows', 'float32', 1, False)
+    >>> identify("void norm_forward_rows<float, 4, NormQuick>(NormQuick)")
+    ('norm_forward_rows', 'quick rows', 'float32', 1, False)
     >>> identify("void map_contiguous<float, 2, true, NormBackward<float, (Statistics)1, true> >()")
     ('map_contiguous', 'norm backward, of channels, identity', 'float32', 2, False)
     >>> identify("void sums_of_segments<float, NormSums<float, false> >(SumTasks)")

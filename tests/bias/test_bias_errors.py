@@ -32,7 +32,7 @@ ACT_ERRORS: dict[str, Case] = {
         (np.ones((2, 4), np.float16), np.ones(4, ml_dtypes.bfloat16)), {}, TypeError,
         "bias must have dtype float16, .*got bfloat16",
     ),
-    "complex bias": ((x4, np.ones(4, complex)), {}, TypeError, "bias must have dtype .*got complex128"),
+    "complex bias": ((x4, np.ones(4, complex)), {}, TypeError, "bias must have dtype .*complex128"),
     "axis": ((x4, b4), {"axis": 2}, ValueError, "axis must be from -2 to 1 for an .* got 2"),
     "axes": ((x4, b4), {"axis": (0,)}, TypeError, r"axis must be an integer, got \(0,\)"),
     "no axes": ((f32(), b4), {}, ValueError, r"x must have an axis, got shape \(\)"),

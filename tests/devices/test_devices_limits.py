@@ -28,15 +28,15 @@ pytestmark = pytest.mark.skipif(
 
 # --- rows around every capacity -------------------------------------------------------------------
 
-# In packs of 16 bytes, the lengths at which norms.cu plans anew, forward or backward. Up to 256 a
-# warp takes a row, by 1, 2, 4 ... lanes (of four packs each forward, of one backward, where 64 is
-# the most); then a block of 256 threads, which keeps one more pack of each with every 256; from
-# 2048 on one of 512, which keeps 5, 6 (exactly 48 KiB), 7 or 28 packs a thread by what the device
-# has. Backward parts of a row begin behind 2048, in chunks of 1024, forward ones behind 16 384.
+# In packs of 16 bytes, the lengths at which norms.cu plans anew, forward or backward. Forward
+# registers hold up to 2, 4 or 8 packs of each thread: of a part of a warp up to 64, of a warp up to
+# 128 and, but for 16 bits, 256, of a block up to 1024, and 2048 of 16 bits or 4096; what is longer
+# goes in chunks. Backward up to 64 threads have one pack each; then a block of 256, which keeps one
+# more pack of each with every 256; behind 2048 are parts of a row, in chunks of 1024.
 LANES = [1, 2, 4, 8, 16, 32, 64, 128]
 BLOCKS = [256 * k for k in range(1, 9)]
 KEPT = [512 * k for k in (5, 6, 7)]
-LONG = [512 * 28, 16384]
+LONG = [4096, 8192]
 
 
 @lru_cache(maxsize=4)

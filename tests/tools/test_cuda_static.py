@@ -133,13 +133,13 @@ def test_a_pass_is_told_by_shared_memory_and_multiplies(counts, least, found):
 
 
 def test_passes_over_rows_are_put_together(function):
-    """Four vectors: one round that takes four of them, and four of a pass that takes one."""
-    moments = ("LDG.E.128",) * 4 + ("STS.128",) * 4 + ("BRA 0", "LDS.128", "BRA 9", "EXIT")
-    rows = {"kernel": "norm_moments", "what": "rows", "dtype": "float32", "path": ()}
-    one = kernel(function, code=code_of(*moments), **rows)
-    assert (one.is_norm, one.has_path, one.threads) == (True, True, 512)
+    """Four vectors: two rounds of a pass that takes two, here by six loads."""
+    sums = ("LDG.E.128",) * 6 + ("BRA 0", "EXIT")
+    rows = {"kernel": "norm_long_sums", "what": "identity, rows", "dtype": "float32", "path": ()}
+    one = kernel(function, code=code_of(*sums), **rows)
+    assert (one.is_norm, one.has_path) == (True, True)
     (made,) = cuda_static_norms.with_norm_paths(one)
-    assert (len(made.path), made.elements, made.bytes_per_element) == (9 + 4 * 2, 16, 4)
+    assert (len(made.path), made.elements, made.bytes_per_element) == (2 * 7, 16, 8)
     (none,) = cuda_static_norms.with_norm_paths(kernel(function, **rows))
     assert any("no path" in problem for problem in cuda_static.problems([none]))
 

@@ -5,7 +5,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+from devices import EMULATED, to_emulated
+
+import fastact as fa
+from fastact.interop.devices import emulate
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 if not TOOLS.exists():
@@ -165,8 +170,6 @@ def test_the_page_has_predicted_beside_measured():
 @pytest.mark.parametrize(
     ("name", "shape", "dtype", "grid", "threads", "shared"),
     [
-        (*("norm_forward", (8192, 4096), "float32"), *(8192, 256, 16384)),
-        (*("norm_forward", (8192, 4096), "bfloat16"), *(8192, 256, 8192)),
         (*("norm_backward", (32768, 1024), "float32"), *(256, 256, 41024)),
         (*("norm_backward", (8192, 5120), "float32"), *(200, 256, 81936)),
         (*("norm_backward", (131072, 256), "float32"), *(256, 256, 82432)),
@@ -179,6 +182,22 @@ def test_launches_are_those_that_the_profiler_saw(name, shape, dtype, grid, thre
     """Grid, block and dynamic shared memory as ncu wrote them down."""
     made = launches.LAUNCHES[name](shape, dtype)
     assert (made.grid, made.threads, made.shared) == (grid, threads, shared)
+
+
+@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+def test_rows_in_registers_are_laid_over_threads_as_the_kernels_have_them():
+    """forward_shape of src/cuda/norms/rows/forward.cuh, at each of its limits."""
+    module = emulate()
+    of = to_emulated(module.ExchangeArray, 0)
+    for dtype in ("float16", "float32", "float64"):
+        size = 16 // np.dtype(dtype).itemsize
+        for vectors in (1, 5, 64, 65, 128, 129, 256, 257, 1000, 1024, 1025, 2048):
+            shape = (40, vectors * size)
+            module.clear_launches()
+            fa.layer_norm(of(np.ones(shape, dtype)))
+            (seen,) = module.launches()
+            made = launches.norm_forward(shape, dtype)
+            assert (seen["grid"][0], seen["block"][0]) == (made.grid, made.threads), shape
 
 
 def test_a_way_on_the_command_line():
