@@ -484,8 +484,11 @@ class NormBounds:
         return bool(self.rough) and on_gpu and not _is_double(dtype)
 
     def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, apart: Any = None) -> Any:
-        """Of the mean that is saved. mean_abs: of the magnitudes of what was averaged; apart: of
-        their distances from the mean, on a GPU."""
+        """Of the mean that is saved.
+
+        mean_abs : of the magnitudes of what was averaged. apart : of their distances from the mean,
+        on a GPU.
+        """
         error = self.moments * np.asarray(mean_abs)
         if self._is_rough(dtype, apart is not None):
             error = error + self.rough * 2.0**-24 * np.asarray(apart)
