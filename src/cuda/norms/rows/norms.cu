@@ -8,15 +8,14 @@
 // core/rows.cuh says how the kernels take rows: by vectors of 16 bytes, some lanes of a warp or a
 // block a row, long ones in chunks.
 //
-// Forward, three passes over one row:
-//   1. read x (and add the residual); cache the result in shared memory in its storage type; sum
-//   2. squared distances from the mean (rms_norm leaves this pass out)
+// Forward, three passes over one row, which registers hold (forward.cuh):
+//   1. read x (and add the residual); a mean near enough (rms_norm leaves that out)
+//   2. the distances from it and their squares
 //   3. y = f(z)
-// One barrier per sum, and nothing wide is live across the call of the activation. Rows of more
-// than kSplit vectors are cut into chunks: moments of the chunks, one kernel that merges them, then
-// y.
+// Two folds over the threads of a row. Rows of more than kHeldRow vectors are cut into chunks:
+// moments of the chunks, one kernel that merges them, then y.
 //
-//   Bytes moved: x, residual, total and y once; beyond kSplit vectors, pass 3 reads again.
+//   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again.
 //
 // Backward. A block takes one group of parameters and one chunk of the batch, in tiles of up to
 // four rows:
@@ -37,15 +36,9 @@
 //   Bytes moved: dy and x twice, dx once; column sums of each part of the batch (kLongRows rows or
 //   more): 32 bytes per element of a row, written and read again.
 //
-// In each pass, whole vectors of a quick row (plan.cuh) have a loop of their own without the tests
-// that misaligned or partial vectors need. Arrays of any other strides go element by element
-// through the same kernels in the same order, hence with the same bits; backward reads them three
-// times.
-//
-// Statistics are summed in double. Of 16-bit data a vector is first summed in float: its elements,
-// of 8 or 11 bits each, mostly exactly, and the squares of their distances from the mean as a
-// float, from which the double sums are corrected: rstd is off by at most 4 u, u = 2^-24. Squares
-// that a float cannot hold, which only bfloat16 has, are taken again in double.
+// Whole vectors of a quick row (plan.cuh) have kernels of their own forward, and backward loops,
+// without the tests that misaligned or partial vectors need. Arrays of any other strides go element
+// by element in the same order, hence with the same bits; backward reads them three times.
 //
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
 #include "cuda/core/device.h"

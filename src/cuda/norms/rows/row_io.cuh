@@ -1,5 +1,5 @@
 // What a thread of a norm's kernels reads beside the vectors of core/row_io.cuh: vectors of
-// parameters. And the sums of vectors.
+// parameters.
 #pragma once
 
 #include "common/norms/norms.h"
@@ -136,51 +136,6 @@ FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const ch
     one = load_parameter<T>(base + param * rows.pitch[role], dtype);
   }
   return repeat<T>(one);
-}
-
-// The sum of eight 16-bit elements in float, by two chains: one conversion to double instead of
-// eight.
-template <class T, class Input>
-FASTACT_DEVICE double sum_in_float(Input input) {
-  float sum[2] = {};
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) sum[j % 2] = input(j, sum[j % 2]);
-  return double(sum[0] + sum[1]);
-}
-
-// The sum of a vector's squares, in two chains. In float (16-bit data) the products are exact.
-template <class T>
-FASTACT_DEVICE double squares_of(const Vec<T>& vec) {
-  const Wide<T> x = widen_vec(vec);
-  if constexpr (sizeof(T) == 2) {
-    return sum_in_float<T>([&](int j, float sum) { return madd(x.lane[j], x.lane[j], sum); });
-  } else {
-    double sum[2] = {};
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const double wide = double(x.lane[j]);
-      sum[j % 2] = madd(wide, wide, sum[j % 2]);
-    }
-    return sum[0] + sum[1];
-  }
-}
-
-// The sum of a vector's lanes, times kInputScale. 16-bit numbers are added in float, those of
-// bfloat16 by eighths so that no sum of finite ones overflows; vec_sum (core/block_reduce.cuh) adds
-// the wider ones.
-template <class T>
-constexpr double kInputScale = std::is_same_v<T, bf16> ? 0.125 : 1;
-template <class T>
-FASTACT_DEVICE double sum_of(const Vec<T>& vec) {
-  if constexpr (sizeof(T) != 2) {
-    return vec_sum<Itself>(vec);
-  } else {
-    const Wide<T> x = widen_vec(vec);
-    return sum_in_float<T>([&](int j, float sum) {
-      if (kInputScale<T> == 1) return x.lane[j] + sum;
-      return madd(x.lane[j], float(kInputScale<T>), sum);
-    });
-  }
 }
 
 }  // namespace

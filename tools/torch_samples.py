@@ -1,6 +1,6 @@
 """torch's own samples of modules and functions, given to ours.
 
-    python tools/torch_modules.py
+    python tools/torch_samples.py
 
 `torch.testing` has arguments for each module of torch.nn and each function, some of them errors.
 Ours compute what torch computes in float64 of the same values, forward and backward, and refuse
