@@ -27,10 +27,8 @@ SOURCES = Path(__file__).parents[2] / "src"
 ELSEWHERE = {
     "Sigmoid": {"common/gates/gates.h"},  # the formulas of gates are made of both
     "Tanh": {"common/gates/gates.h"},
-    # The CPU adds these terms by one instruction; a GPU's norms sum their rows themselves.
-    "Itself": {
-        "cpu/reductions/kernels.cpp",
-    },
+    # The CPU adds these terms by one instruction.
+    "Itself": {"cpu/reductions/kernels.cpp"},
     "Square": {"cpu/reductions/kernels.cpp", "cuda/reductions/reductions.cu"},  # value_and_grad
     "Valid": {"cpu/reductions/kernels.cpp"},
 }
