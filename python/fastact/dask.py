@@ -3,8 +3,8 @@
 It needs no import: an op that is given a dask array has it loaded. Element-wise ops go through
 NumPy's protocol for ufuncs. Statistics are `Moments` of each chunk, and sums its totals in float64,
 merged in a tree whose shape follows from the chunks alone, so that their bits do not depend on who
-was first. A norm of rows is that of each chunk where rows are whole, and `layer_norm` of parts of
-rows goes by such moments.
+was first. Where chunks hold whole rows, a norm of rows is computed chunk by chunk; `layer_norm` of
+parts of rows goes by such moments.
 
 A task has one thread, for dask already computes as many at a time as there are cores: what
 `dask.config` says under "fastact.threads-per-task", when a graph is made, is another number.

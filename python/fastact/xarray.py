@@ -182,7 +182,7 @@ def _weighted(
     if not _has_negative(weights):
         return _of_both(ops[name if skipna is False else f"nan{name}"], x, weights, over)
     _, count, mean, m2 = _moments(skipna, x, weights, over)
-    count = count.where(count != 0)  # no division by 0, of which a lazy one would warn
+    count = count.where(count != 0)  # a lazy division by 0 would warn
     y = (mean if name == "mean" else m2 / count).where(count.notnull())
     return (y.where(y >= 0) ** 0.5 if name == "std" else y).astype(_dtype(x))
 
@@ -238,7 +238,7 @@ def _moments_of_sign(
 
 
 def _has_negative(weights: Any) -> bool:
-    """Whether weights that are there have any; those of lazy ones are not known."""
+    """Whether weights that are there have any; lazy weights are not known."""
     return weights.chunks is None and weights.dtype.kind in "if" and bool((weights < 0).any())
 
 
@@ -252,7 +252,7 @@ def weighted(obj: Any, weights: Any) -> Weighted:
     weights : DataArray
         Along dimensions that it lacks it repeats, without a copy, and so does a variable that lacks
         some of its own. An element of weight 0 does not count, whatever it is. Negative weights
-        take away, and are read a second time; those of a dask array make NaN.
+        take away, and are read a second time; in a dask array they make NaN.
 
     Examples
     --------
@@ -412,6 +412,6 @@ def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
 
 
 def _of_weights(function: Callable[..., Any], x: Any, weights: Any, **options: Any) -> Any:
-    with warnings.catch_warnings():  # of no weight, of which NaN tells, as xarray's own
+    with warnings.catch_warnings():  # NaN tells that there was no weight, as xarray's own
         warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
         return function(x, weights=weights[(None,) * (x.ndim - weights.ndim)], **options)

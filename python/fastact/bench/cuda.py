@@ -150,8 +150,8 @@ def _largest(result: Any) -> Any:
 def closeness(case: Case, elements: int) -> dict[str, float]:
     """How close the elements of two results are that were rounded in other places.
 
-    Where something cancels, an error is as large as what was multiplied, of which random numbers of
-    a normal distribution are the most: the largest product of two of them among n is about log(n).
+    Where something cancels, an error is as large as what was multiplied. Random numbers of a normal
+    distribution are multiplied at most: the largest product of two of them among n is about log(n).
     A thousand are within `close` in any case.
     """
     terms = case.span if case.sums else 1

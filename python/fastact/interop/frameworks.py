@@ -273,8 +273,8 @@ def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
 class _Interface(CpuFramework):
     """Device arrays that have no DLPack, but `__cuda_array_interface__`.
 
-    Of their streams the framework knows the one that an array names. A call takes that of its first
-    array; those of the others come before and after it.
+    The framework knows one stream, which an array may name. A call works on the stream of its first
+    array, after the streams of the other arrays and before what is queued on them next.
     """
 
     def __init__(self, name: str) -> None:

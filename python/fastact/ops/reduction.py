@@ -77,7 +77,7 @@ def add_up(
 def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
     """The sum of a term of a NumPy array over sorted axes, which stay, with length 1: in float64.
 
-    To be added to those of other parts: rounded to x's dtype it would cancel, or overflow.
+    It is added to the totals of other parts: rounded to x's dtype it would cancel, or overflow.
     """
     with Call(where, integers=INTEGERS, x=x) as call:
         view = call.views["x"]

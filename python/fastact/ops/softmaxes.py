@@ -73,7 +73,7 @@ def softmax(
     gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN
     without one. A NaN or +inf that takes part makes all others of its row NaN.
 
-    Where z leaves the range of the type in which it is computed, y does not: it is that of the
+    Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
@@ -162,7 +162,7 @@ def log_softmax(
     its gradient 0. A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN
     without one. A NaN or +inf that takes part makes all others of its row NaN.
 
-    Where z leaves the range of the type in which it is computed, y does not: it is that of the
+    Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
 
     The result for a row does not depend on the other rows, nor on strides, layout or the number of

@@ -128,7 +128,7 @@ def reduce_moments(
     warning: str | None = None,
     weighting: Weighting = UNWEIGHTED,
 ) -> None:
-    """Of the elements of x, of which there are some."""
+    """Of the elements of x, which is not empty."""
     x, y = call.views["x"], second if mean is None else mean
     assert y is not None
     weights, where = weighting
@@ -159,7 +159,7 @@ def weighted_gradient(
 ) -> None:
     """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
 
-    x : None: that of the call.
+    x : None: the call's.
     """
     call.run(
         call.native.weighted_gradient,

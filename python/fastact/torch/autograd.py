@@ -343,7 +343,7 @@ def is_batch(tensor: Any) -> bool:
 
 
 def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
-    """Gradients of tensors, of which some may stand for several.
+    """Gradients of tensors, where a tensor may stand for several.
 
     Autograd records what is done to each, not to the tensor that stands for them.
     """

@@ -8,7 +8,7 @@ namespace fastact {
 // Nothing, for only the mean is wanted; m2 itself; m2 / (count - correction), the variance; its
 // root; and what gradients of mean, variance and deviation are multiplied by: 1 / count, 2 / (count
 // - correction), and 1 / ((count - correction) deviation), or 0 where a deviation is 0. kTotal:
-// nothing, and the mean, times the count, is a sum. The order is that of the native modules' OF_M2.
+// nothing, and the mean, times the count, is a sum. The native modules' OF_M2 has this order.
 enum OfM2 : int {
   kNothing,
   kM2,

@@ -597,8 +597,8 @@ void tile_shift(RowsIn z, int64_t n, int64_t width, const double* maxima, const 
   });
 }
 
-// What takes no part, of which y is 0, does so at any dy: an infinite one too, or a NaN. A sum that
-// these made NaN is made anew without them.
+// An element whose y is 0 takes no part, whatever its dy: infinite or a NaN, too. A sum that these
+// made NaN is made anew without them.
 template <class T>
 double sum_of_parts(const T* dy, const T* y, int64_t n) {
   double sum = 0.0;

@@ -341,7 +341,7 @@ struct RowStatistics : RowBlocks {
     return has_pivots;
   }
 
-  // From logsumexp beside the pivots to that of z.
+  // From logsumexp beside the pivots to logsumexp of z.
   void raise_lse(int64_t m) {
     for (int64_t j = 0; j < m; ++j)
       if (std::isfinite(pivots[j]))

@@ -85,7 +85,7 @@ def softmax_forward(
 ):
     """y OUT of z = scale x IN + mask IN: softmax, log_softmax or logsumexp of each row along `axes`.
 
-    mask: None; bool, of which False gives z = -inf; or numbers of any dtype. y is like x, and x itself
+    mask: None; bool, whose False gives z = -inf; or numbers of any dtype. y is like x, and x itself
     or disjoint from it; of logsumexp it has length 1 along the axes, and lse OUT, or None, has
     the same in the compute type. workspace, stream: of a GPU; unused here.
     """

@@ -173,7 +173,7 @@ void with_constant(bool flag, Visit visit) {
     visit(std::false_type());
 }
 
-// Runs visit(rows, shape) with the rows of the plan's layout, of which nothing is cached.
+// Runs visit(rows, shape) with the rows of the plan's layout; nothing is cached.
 template <class Visit>
 void for_layout(const SoftmaxPlan& plan, Visit visit) {
   const Shape shape{blocks_for(plan.tasks), plan.threads};

@@ -11,9 +11,9 @@
 //
 // near is rough, and d is exact where the subtraction cancels, so low makes good what near misses:
 // eight d are added up in C as a tree, and these sums in double. With u the unit roundoff of C the
-// mean is off by 3.5 u mean|d|, and m2 by 6 u of itself. Squares that leave the range of C are
-// those of scale x, with a power of two near the inverse of the largest |x|: exact, and rare, so
-// that the lanes of a row vote on it.
+// mean is off by 3.5 u mean|d|, and m2 by 6 u of itself. Where squares leave the range of C, the row
+// is multiplied by a power of two near the inverse of its largest |x|: exact, and rare, so that the
+// lanes of a row vote on it.
 #pragma once
 
 #include <type_traits>
@@ -47,9 +47,9 @@ constexpr int kMostVecs = sizeof(T) == 2 ? 4 : 8;
 template <class T>
 constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
 
-// Of a row of that many vectors. A warp is enough for a short one, many of which share a block, and
-// needs no barrier; of a block four vectors a thread do as long as they can. What was measured:
-// docs/design/cuda.md, "Norms over rows".
+// For a row of that many vectors. A warp is enough for a short row and needs no barrier; many short
+// rows share a block. In a block a thread has four vectors as long as that is enough. What was
+// measured: docs/design/cuda.md, "Norms over rows".
 template <class T>
 ForwardShape forward_shape(int64_t vecs) {
   constexpr int kMost = kMostVecs<T>;
@@ -62,7 +62,7 @@ ForwardShape forward_shape(int64_t vecs) {
 }
 
 // Numbers of the lanes of a row folded into one, given to all of them. Zero is neutral to merge.
-// The lanes are a power of two within a warp, or whole warps of a block, all of which take part.
+// The lanes are a power of two within a warp, or the whole block; all threads take part.
 // fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
 // fold is enough: who writes to a buffer again has met all others at the barrier of the fold
 // between.
