@@ -506,8 +506,8 @@ def group_norm(
     which memory holds the axes (channels last), but not on how they step.
 
     A group of one value is its own mean: its xhat is 0. `F.group_norm` refuses such groups in a
-    batch of one example, and takes them in a larger one; here an example does not depend on the others, and only the module
-    `fastact.torch.nn.GroupNorm` refuses what torch does.
+    batch of one example, and takes them in a larger one; here an example does not depend on the
+    others, and only the module `fastact.torch.nn.GroupNorm` refuses what torch does.
 
     `group_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `group_norm.backward` gives ``(dx,
     dweight, dbias)``. It sees the number of groups by the shape of rstd. What all ops share is in

@@ -11,9 +11,9 @@
 //
 // near is rough, and d is exact where the subtraction cancels, so low makes good what near misses:
 // eight d are added up in C as a tree, and these sums in double. With u the unit roundoff of C the
-// mean is off by 3.5 u mean|d|, and m2 by 6 u of itself. Where squares leave the range of C, the row
-// is multiplied by a power of two near the inverse of its largest |x|: exact, and rare, so that the
-// lanes of a row vote on it.
+// mean is off by 3.5 u mean|d|, and m2 by 6 u of itself. Where squares leave the range of C, the
+// row is multiplied by a power of two near the inverse of its largest |x|: exact, and rare, so that
+// the lanes of a row vote on it.
 #pragma once
 
 #include <type_traits>
