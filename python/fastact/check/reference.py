@@ -723,12 +723,18 @@ GATES = {
 
 
 def row_logits(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
-    """z = scale x + mask; of a mask of bool, -inf where it is False."""
+    """z = scale x + mask, and -inf where the mask leaves an element out."""
     z = x.astype(wide(dtype)) * scale
     if mask is None:
         return z
     mask = np.asarray(mask)
-    return np.where(mask, z, -np.inf) if mask.dtype == bool else z + mask.astype(z.dtype)
+    added = z if mask.dtype == bool else z + mask.astype(z.dtype)
+    return np.where(left_out(mask), -np.inf, added)
+
+
+def left_out(mask: Any) -> Any:
+    """What takes no part in a row, whatever it is: where a mask is False, or -inf."""
+    return ~mask if mask.dtype == bool else np.isneginf(mask)
 
 
 def row_magnitudes(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
@@ -739,8 +745,12 @@ def row_magnitudes(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
     return sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
 
 
-def softmax_row(kind: str, z: Any, axes: tuple[int, ...], masked: bool = False) -> Any:
+def softmax_row(
+    kind: str, z: Any, axes: tuple[int, ...], masked: bool = False, out: Any = False
+) -> Any:
     """softmax, log_softmax or logsumexp (with length 1 along the axes) of z.
+
+    masked : there is a mask. out : what it leaves out, in a row that is NaN as well.
 
     By m + log1p(s), s the sum without one element that is the maximum, m: nothing cancels but
     these.
@@ -756,7 +766,7 @@ def softmax_row(kind: str, z: Any, axes: tuple[int, ...], masked: bool = False) 
         if kind == "logsumexp":
             return lse
         y = (z - held) - np.log1p(s)
-        bad = np.where(np.isneginf(m) & masked, -np.inf, np.nan)
+        bad = np.where((np.isneginf(m) & masked) | out, -np.inf, np.nan)
         y = np.where(np.isfinite(m), y, bad)
         return (
             y if kind == "log_softmax" else np.where(np.isfinite(m), terms / (s + 1), np.exp(bad))

@@ -179,14 +179,26 @@ def _scale(request: Request) -> float:
     return float(request.named.get("scale", Number(1.0)).value)
 
 
+def _mask_as_read(request: Request, values: dict[str, Any]) -> Any:
+    """The mask in the type that is computed in, if there is one."""
+    made = request.notes["made"]
+    if "mask" not in made:
+        return None
+    mask = full(made["mask"], values)
+    return mask if mask.dtype == _BOOL else mask.astype(computed_in(request.dtype))
+
+
+def _left_out(request: Request, values: dict[str, Any]) -> Any:
+    """What the mask leaves out, as it broadcasts."""
+    mask = _mask_as_read(request, values)
+    return False if mask is None else reference.left_out(mask)
+
+
 def _logits(
     request: Request, values: dict[str, Any], name: str = "x", of: Any = reference.row_logits
 ) -> Any:
     """z = scale x + mask, or another function of them."""
-    made = request.notes["made"]
-    mask = full(made["mask"], values) if "mask" in made else None
-    if mask is not None and mask.dtype != _BOOL:  # read in the type that is computed in
-        mask = mask.astype(computed_in(request.dtype))
+    made, mask = request.notes["made"], _mask_as_read(request, values)
     with np.errstate(all="ignore"):
         return of(full(made[name], values), _scale(request), mask, request.dtype)
 
@@ -204,7 +216,7 @@ def _rows(request: Request, values: dict[str, Any]) -> list[Expected | None]:
     op, dtype, notes = fa.ops[request.op], request.dtype, request.notes
     over, made, z = notes["over"], notes["made"], _logits(request, values)
     masked = "mask" in made
-    exact = reference.softmax_row(op.name, z, over, masked)
+    exact = reference.softmax_row(op.name, z, over, masked, _left_out(request, values))
     added = _logits(request, values, of=reference.row_magnitudes)
     size = np.max(np.broadcast_to(added, z.shape), over, keepdims=True, initial=0)
     rounds = masked or _scale(request) != 1
@@ -247,7 +259,7 @@ def _lse_gradient(request: Request, values: dict[str, Any]) -> list[Expected | N
     dy = dy if made["dy"].form == "number" else dy.reshape(notes["kept"])
     exact = _scale(request) * dy * np.exp(z - lse)
     void = np.isneginf(z) & np.isneginf(lse) & ("mask" in made)
-    exact = np.where(void, 0, exact)
+    exact = np.where(void | _left_out(request, values), 0, exact)
     finite = np.where(np.isfinite(z), z, 0)
     exponent = finite - lse if _is_rough(request) else None
     added = _logits(request, values, of=reference.row_magnitudes)
