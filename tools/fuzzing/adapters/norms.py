@@ -321,8 +321,10 @@ class Norms(Adapter):
         if rows.centred:
             error: Any = ulp(mean, computed_in(dtype)) / 2
             if not given and x.size:
-                spread = np.abs(x).mean(rows.axes, keepdims=True)
-                error = op.bounds.allowed_mean(mean, spread, dtype, device)
+                with np.errstate(all="ignore"):
+                    size, apart = (np.abs(x - m).mean(rows.axes, keepdims=True) for m in (0, mean))
+                on_gpu = {"apart": apart} if device else {}
+                error = op.bounds.allowed_mean(mean, size, dtype, **on_gpu)
             kept.append(Expected(mean.reshape(to), error.reshape(to), False, usual))
         error = op.bounds.allowed_rstd(rstd, mean if rows.centred else 0 * rstd, dtype, device)
         kept.append(Expected(rstd.reshape(to), error.reshape(to), False, usual))
