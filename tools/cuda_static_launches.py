@@ -75,7 +75,7 @@ def _takes(per_lane: int, counts: dict[str, int]) -> list[Step]:
 
 
 def held(vectors: int, dtype: str) -> tuple[int, int, int]:
-    """Vectors of a thread, lanes of a row, threads of a block: forward_shape of norms/rows."""
+    """Vectors of a thread, lanes of a row, threads of a block: row_shape of core/held_rows.cuh."""
     most = 4 if ITEM[dtype] == 2 else 8
     if vectors <= 2 * WARP:
         return 2, _power(-(-vectors // 2), WARP), NARROW

@@ -186,7 +186,7 @@ def test_launches_are_those_that_the_profiler_saw(name, shape, dtype, grid, thre
 
 @pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
 def test_rows_in_registers_are_laid_over_threads_as_the_kernels_have_them():
-    """forward_shape of src/cuda/norms/rows/forward.cuh, at each of its limits."""
+    """row_shape of src/cuda/core/held_rows.cuh, at each of its limits."""
     module = emulate()
     of = to_emulated(module.ExchangeArray, 0)
     for dtype in ("float16", "float32", "float64"):

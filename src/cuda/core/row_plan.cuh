@@ -25,7 +25,8 @@ struct RowTable {
 // The part of the kernels' parameters that all families over rows have.
 template <int roles>
 struct RowArrays {
-  static constexpr bool kDense = true;  // a row's elements are neighbours; rows are a pitch apart
+  static constexpr bool kDense = true;   // a row's elements are neighbours; rows are a pitch apart
+  static constexpr bool kQuick = false;  // and all are whole vectors, aligned: nothing is asked
 
   char* data[roles];
   int64_t pitch[roles];  // bytes from row to row

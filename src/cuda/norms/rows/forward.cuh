@@ -2,7 +2,7 @@
 //
 // A row is in registers: its vectors are all read before the first is used, and nothing but the
 // sums of its warps goes through shared memory. The number of vectors of a thread is a template
-// parameter; forward_shape() says how rows are laid over threads.
+// parameter; row_shape() says how rows are laid over threads (core/held_rows.cuh).
 //
 // Moments, in the compute type C (float for 16 bits), twice over the registers:
 //
@@ -18,7 +18,7 @@
 
 #include <type_traits>
 
-#include "cuda/core/rows.cuh"
+#include "cuda/core/held_rows.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -26,99 +26,15 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// Vectors of a thread, threads of a row, threads of a block.
-struct ForwardShape {
-  int vecs, lanes, threads;
-};
-
-// A vector in registers: nvcc 13.0 takes eight numbers of 16 bits apart.
-struct Held {
-  uint32_t word[4];
-};
-template <class T>
-FASTACT_DEVICE Wide<T> widen_held(const Held& held) {
-  return widen_vec(bit_cast<Vec<T>>(held));
-}
-
-// Vectors of a thread, at most: a vector of 16 bits is eight numbers to compute with.
-template <class T>
-constexpr int kMostVecs = sizeof(T) == 2 ? 4 : 8;
-// Vectors of a row that a block holds.
-template <class T>
-constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
-
-// For a row of that many vectors. A warp is enough for a short row and needs no barrier; many short
-// rows share a block. In a block a thread has four vectors as long as that is enough. What was
-// measured: docs/design/cuda.md, "Norms over rows".
-template <class T>
-ForwardShape forward_shape(int64_t vecs) {
-  constexpr int kMost = kMostVecs<T>;
-  if (vecs <= 2 * kWarp) return {2, power_of_two_from(ceil_div(vecs, 2), kWarp), 256};
-  if (vecs <= 4 * kWarp) return {4, kWarp, 256};
-  if (vecs <= kMost * kWarp) return {kMost, kWarp, 128};
-  const int of_thread = vecs <= 1024 ? 4 : kMost;
-  const int lanes = int(ceil_div(ceil_div(vecs, of_thread), kWarp)) * kWarp;
-  return {of_thread, lanes, lanes};
-}
-
-// Numbers of the lanes of a row folded into one, given to all of them. Zero is neutral to merge.
-// The lanes are a power of two within a warp, or the whole block; all threads take part.
-// fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
-// fold is enough: who writes to a buffer again has met all others at the barrier of the fold
-// between.
-template <class N, int n, class Merge>
-FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge) {
-  constexpr int kMostWarps = kRowThreads / kWarp;
-  FASTACT_SHARED(N, of_warps, 2 * n * kMostWarps);
-#pragma unroll
-  for (int k = 0; k < n; ++k) value[k] = warp_fold(value[k], merge, lanes < kWarp ? lanes : kWarp);
-  if (lanes <= kWarp) return;
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int from = (fold_index++ & 1) * n * kMostWarps;
-#pragma unroll
-  for (int k = 0; k < n; ++k)
-    if (lane == 0) of_warps[from + k * kMostWarps + warp] = value[k];
-  __syncthreads();
-  const int other = lane % kMostWarps;
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    const N of_other = other < lanes / kWarp ? N(of_warps[from + k * kMostWarps + other]) : N(0);
-    value[k] = warp_fold(of_other, merge, kMostWarps);
-  }
-}
-
 // Rows of whole vectors that nothing has to be asked about, and no activation behind them: kernels
 // without a call, which would spill what is in registers.
-struct NormQuick : NormRows {};
-template <class Rows>
-constexpr bool is_quick = std::is_same_v<Rows, NormQuick>;
+struct NormQuick : NormRows {
+  static constexpr bool kQuick = true;
+};
 
 // Resident blocks of kRowThreads on a multiprocessor, at least: two leave a thread 64 registers.
 template <class T, class Rows>
-constexpr int kNormBlocks = is_quick<Rows> && sizeof(T) < 8 ? 2 : 1;
-
-// From the beginning of a quick row, whose length is a 32-bit number, to a thread's i-th vector.
-template <class T>
-FASTACT_DEVICE int quick_offset(const Partition& partition, int i) {
-  return (int(partition.first) + i * partition.lanes) * Vec<T>::kSize;
-}
-
-template <class T, class Rows>
-FASTACT_DEVICE Vec<T> read_vec(const Rows& rows, int role, const Partition& partition, int i) {
-  if constexpr (is_quick<Rows>)
-    return load_vec(row_of<T>(rows, role, partition.row) + quick_offset<T>(partition, i));
-  else
-    return read<T>(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i));
-}
-
-template <class T, class Rows>
-FASTACT_DEVICE void write_vec(const Rows& rows, int role, const Partition& partition, int i,
-                              const Vec<T>& vec) {
-  if constexpr (is_quick<Rows>)
-    store_vec(row_of<T>(rows, role, partition.row) + quick_offset<T>(partition, i), vec);
-  else
-    write(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i), vec);
-}
+constexpr int kNormBlocks = Rows::kQuick && sizeof(T) < 8 ? 2 : 1;
 
 // Reads a thread's vectors; beyond the end of the row there are zeros. With a residual, as many at
 // a time as registers allow.
@@ -126,7 +42,7 @@ template <class T, int vecs, class Rows>
 FASTACT_DEVICE void take_row(const Rows& rows, const Partition& partition, Held (&x)[vecs]) {
   const auto take = [&](int i) {
     x[i] = {};
-    if (i < partition.count) x[i] = bit_cast<Held>(read_vec<T>(rows, kX, partition, i));
+    if (i < partition.count) x[i] = bit_cast<Held>(read_own<T>(rows, kX, partition, i));
   };
   if (!rows.data[kResidual]) {
 #pragma unroll
@@ -141,7 +57,7 @@ FASTACT_DEVICE void take_row(const Rows& rows, const Partition& partition, Held 
     for (int k = 0; k < kAtOnce; ++k) {
       take(first + k);
       if (first + k < partition.count)
-        residual[k] = bit_cast<Held>(read_vec<T>(rows, kResidual, partition, first + k));
+        residual[k] = bit_cast<Held>(read_own<T>(rows, kResidual, partition, first + k));
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
@@ -152,7 +68,7 @@ FASTACT_DEVICE void take_row(const Rows& rows, const Partition& partition, Held 
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) sum.lane[j] += more.lane[j];
       const Vec<T> total = narrow_vec<T>(sum);
-      write_vec(rows, kTotal, partition, i, total);
+      write_own(rows, kTotal, partition, i, total);
       x[i] = bit_cast<Held>(total);
     }
   }
@@ -217,12 +133,6 @@ FASTACT_DEVICE void add_group(const C (&d)[n], double (&sums)[2]) {
   sums[1] += double(squares[0]);
 }
 
-template <int vecs>
-FASTACT_DEVICE void forget_row(Held (&x)[vecs]) {
-#pragma unroll
-  for (int i = 0; i < vecs; ++i) forget(x[i].word);
-}
-
 // The largest magnitude, and the vectors times a scale.
 template <class T, int vecs>
 FASTACT_DEVICE Compute<T> peak_of(const Held (&x)[vecs]) {
@@ -259,7 +169,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
   const auto plus = [](auto a, auto b) { return a + b; };
   // The vector whose end is beyond the row's, if the thread has it.
   const int last = partition.count - 1;
-  const int valid = is_quick<Rows> || last < 0 ? kSize : valid_of<T>(rows, partition, last);
+  const int valid = Rows::kQuick || last < 0 ? kSize : valid_of<T>(rows, partition, last);
   const int cut = valid < kSize ? last : -1;
   ScaledMoments<C> moments{C(1), C(0), 0, 0};
 #pragma unroll 1
@@ -288,7 +198,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           d[g * kSize + j] = is_there ? wide.lane[j] - moments.near : C(0);
-        if (!is_quick<Rows> && i + g == cut) {
+        if (!Rows::kQuick && i + g == cut) {
 #pragma unroll
           for (int j = 0; j < kSize; ++j)
             if (j >= valid) d[g * kSize + j] = 0;
@@ -366,7 +276,7 @@ template <class T, class Rows, class Each>
 FASTACT_DEVICE void put_row(const Rows& rows, const Partition& partition,
                             const Normaliser<Compute<T>>& normaliser, const Each& each) {
   using C = Compute<T>;
-  if constexpr (is_quick<Rows>) {
+  if constexpr (Rows::kQuick) {
     const char* const of_weight = parameters_base(rows, kWeightRole, partition.row);
     const char* const of_bias = parameters_base(rows, kBiasRole, partition.row);
     T* const y = row_of<T>(rows, kY, partition.row);
@@ -401,7 +311,7 @@ FASTACT_DEVICE void put_row(const Rows& rows, const Partition& partition,
           parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), partition.row, q, valid);
       Wide<T> z = normalise<T>(normaliser, vec, weight, bias, rows.casts);
       if (rows.which != k_identity) z = activate<T>(rows.which, rows.parameters, z);
-      write_vec(rows, kY, partition, i, narrow_vec<T>(z));
+      write_own(rows, kY, partition, i, narrow_vec<T>(z));
     });
   }
 }

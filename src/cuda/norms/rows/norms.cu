@@ -71,7 +71,7 @@ NormPlan plan_forward(const NormCall& call, NormChunks* chunks, int* vecs_of_thr
   const int64_t vecs = row_vecs<T>(plan);
   chunks->size = std::min(vecs, kHeldRow<T>);
   chunks->count = ceil_div(vecs, chunks->size);
-  const ForwardShape shape = forward_shape<T>(chunks->size);
+  const RowShape shape = row_shape<T>(chunks->size);
   plan.rows.lanes = shape.lanes, plan.rows.teams = shape.threads / shape.lanes;
   plan.threads = shape.threads;
   *vecs_of_thread = shape.vecs;
@@ -88,14 +88,6 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   NormQuick quick;
   static_cast<NormRows&>(quick) = rows;
   visit(quick);
-}
-
-// Runs visit(vecs) with the number of vectors of a thread as a constant.
-template <class T, class Visit>
-void with_vecs(int vecs, Visit visit) {
-  if (vecs == 2) return visit(std::integral_constant<int, 2>());
-  if (vecs == 4) return visit(std::integral_constant<int, 4>());
-  visit(std::integral_constant<int, kMostVecs<T>>());
 }
 
 // Lanes and chunks do not depend on the strides, on which no bit depends then.
