@@ -93,14 +93,12 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     count, length = prod(shape[:-1]), shape[-1]
     vecs, lanes, threads = held(-(-length * ITEM[dtype] // VECTOR), dtype)
     teams = threads // lanes
-    shuffles = min(lanes, WARP).bit_length() - 1
-    barrier = [Via({"BAR": 1})] if lanes > WARP else []
+    # Folds of fold_lanes: one float, then two doubles at once, half of the lanes each, where a
+    # double takes two shuffles. Within a warp a narrow row's steps are all there, skipped or not.
+    in_block = lanes > WARP
+    shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
     steps: list[Step] = [
-        Loop(shuffles, {"SHFL": 1, "LDG": 0, "BAR": 0}),
-        *barrier,
-        *[Loop(shuffles, {"SHFL": 2, "LDG": 0, "BAR": 0})] * 2,
-        *barrier,
-        Via({"LDG.128": 2 * vecs, "STG.128": vecs}, near=True),
+        Via({"LDG.128": 3 * vecs, "STG.128": vecs, "SHFL": shuffles, "BAR": 2 * in_block}, near=True),
     ]
     return Launch(
         *("norms", f"norm_forward_rows Li{vecs} NormQuick", -(-count // teams), threads),

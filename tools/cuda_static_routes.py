@@ -200,7 +200,13 @@ class Router:
         at, pending = self._follow(steps, 0, made, {})
         diverges = any(isinstance(step, Via) and step.diverges for step in steps)
         way = self._go(at, set(), pending)
-        made.add(self._instructions(self._with_pieces(way) if diverges else way))
+        last = self._instructions(self._with_pieces(way) if diverges else way)
+        # What follows the last fold of a row reads what caches have, where the last step says so.
+        is_near = bool(steps) and isinstance(steps[-1], Via) and steps[-1].near
+        folds = [i for i, one in enumerate(last) if one.base == "SHFL"]
+        split = folds[-1] if is_near and folds else 0
+        made.add(last[:split])
+        made.add(last[split:], near=is_near)
         return made
 
     def _with_pieces(self, way: Sequence[int]) -> list[int]:

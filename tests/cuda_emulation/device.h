@@ -131,6 +131,7 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
   emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
 }
 
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
 
 template <class T>

@@ -10,9 +10,27 @@ FASTACT_BEGIN_NAMESPACE
 // the warp takes part.
 template <class T, class Merge>
 FASTACT_DEVICE T warp_fold(T value, Merge merge, int width = kWarp) {
-  for (int step = width / 2; step > 0; step /= 2)
-    value = merge(value, __shfl_xor_sync(kAllLanes, value, step, width));
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    if (step < width) value = merge(value, __shfl_xor_sync(kAllLanes, value, step));
   return value;
+}
+// The same of two values at once, in little more than the steps of one: each half of the lanes
+// folds one of them. Gives the first value's fold to the lower half of each `width` lanes, the
+// second's to the upper one.
+template <class T, class Merge>
+FASTACT_DEVICE T warp_fold_halves(const T (&value)[2], Merge merge, int width = kWarp) {
+  const bool upper = int(threadIdx.x) & (width / 2);
+  const T given = __shfl_xor_sync(kAllLanes, upper ? value[0] : value[1], width / 2);
+  return warp_fold(merge(upper ? value[1] : value[0], given), merge, width / 2);
+}
+// What warp_fold_halves gives, both to all lanes.
+template <class T>
+FASTACT_DEVICE void share_halves(T half, T (&value)[2], int width = kWarp) {
+  const bool upper = int(threadIdx.x) & (width / 2);
+  const T other = __shfl_xor_sync(kAllLanes, half, width / 2);
+  value[0] = upper ? other : half;
+  value[1] = upper ? half : other;
 }
 template <class T>
 FASTACT_DEVICE T warp_sum(T value, int width = kWarp) {

@@ -47,6 +47,35 @@ RowShape row_shape(int64_t vecs) {
   return {of_thread, lanes, lanes};
 }
 
+// Calls body(partition, idle) for each row that a thread has a part of. An idle thread takes part
+// in shuffles and barriers and has no row. As for_each_row, without a division: lanes are a power
+// of two within a warp, or the whole block.
+template <class T, int vecs, class Rows, class Body>
+FASTACT_DEVICE void for_each_held_row(const Rows& rows, Body body) {
+  const bool in_warp = rows.lanes <= kWarp;
+  const int thread = int(threadIdx.x), lanes = rows.lanes, of_row = int(vecs_of<T>(rows));
+  const int team = in_warp ? thread >> (31 - __clz(lanes)) : 0;
+  const int lane = in_warp ? thread & (lanes - 1) : thread;
+  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.count;
+       first += int64_t(gridDim.x) * rows.teams) {
+    const int64_t row = first + team;
+    const bool idle = row >= rows.count;
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < vecs; ++i)
+      if (!idle && lane + i * lanes < of_row) count = i + 1;
+    body(Partition{row, lane, count, lanes, lane}, idle);
+  }
+}
+
+// The one array of all folds of as many numbers: in fold_lanes itself each Merge would have
+// another.
+template <int n, class N>
+FASTACT_DEVICE auto fold_buffer() {
+  FASTACT_SHARED(N, of_warps, n);
+  return of_warps;
+}
+
 // Numbers of the lanes of a row folded into one, given to all of them. Zero is neutral to merge.
 // The lanes are a power of two within a warp, or the whole block; all threads take part.
 // fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
@@ -55,22 +84,30 @@ RowShape row_shape(int64_t vecs) {
 template <class N, int n, class Merge>
 FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge) {
   constexpr int kMostWarps = kRowThreads / kWarp;
-  FASTACT_SHARED(N, of_warps, 2 * n * kMostWarps);
-#pragma unroll
-  for (int k = 0; k < n; ++k) value[k] = warp_fold(value[k], merge, lanes < kWarp ? lanes : kWarp);
-  if (lanes <= kWarp) return;
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int from = (fold_index++ & 1) * n * kMostWarps;
-#pragma unroll
-  for (int k = 0; k < n; ++k)
-    if (lane == 0) of_warps[from + k * kMostWarps + warp] = value[k];
-  __syncthreads();
-  const int other = lane % kMostWarps;
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    const N of_other = other < lanes / kWarp ? N(of_warps[from + k * kMostWarps + other]) : N(0);
-    value[k] = warp_fold(of_other, merge, kMostWarps);
+  static_assert(n <= 2 && kMostWarps == kWarp / 2, "the halves of a warp have a number each");
+  const auto of_warps = fold_buffer<4 * kMostWarps, N>();
+  const int lane = int(threadIdx.x) % kWarp;
+  const int width = lanes < kWarp ? lanes : kWarp;
+  N folded;
+  if constexpr (n == 1) {
+    folded = warp_fold(value[0], merge, width);
+  } else {
+    if (width == 1) return;
+    folded = warp_fold_halves(value, merge, width);
   }
+  if (lanes > kWarp) {
+    const int from = (fold_index++ & 1) * kWarp;
+    if (lane % (n == 1 ? kWarp : kMostWarps) == 0)
+      of_warps[from + lane + int(threadIdx.x) / kWarp] = folded;
+    __syncthreads();
+    const int other = lane % kMostWarps;
+    folded = other < lanes / kWarp ? N(of_warps[from + (n == 1 ? other : lane)]) : N(0);
+    folded = warp_fold(folded, merge, kMostWarps);
+  }
+  if constexpr (n == 1)
+    value[0] = folded;
+  else
+    share_halves(folded, value, width);
 }
 
 // From the beginning of a quick row, whose length is a 32-bit number, to a thread's i-th vector.

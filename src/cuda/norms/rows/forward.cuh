@@ -328,7 +328,7 @@ template <class T, int vecs, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
   int fold_index = 0;
-  for_each_row<T>(rows, [&](const Partition& partition, bool idle) {
+  for_each_held_row<T, vecs>(rows, [&](const Partition& partition, bool idle) {
     Held x[vecs];
     take_row<T>(rows, partition, x);
     const auto moments = find_moments<T>(rows, partition, x, rows.per_length, fold_index);
