@@ -97,9 +97,9 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     # double takes two shuffles. Within a warp a narrow row's steps are all there, skipped or not.
     in_block = lanes > WARP
     shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
-    steps: list[Step] = [
-        Via({"LDG.128": 3 * vecs, "STG.128": vecs, "SHFL": shuffles, "BAR": 2 * in_block}, near=True),
-    ]
+    counts = {"LDG.128": 3 * vecs, "STG.128": vecs, "SHFL": shuffles, "BAR": 2 * in_block}
+    # A thread that lacks a vector jumps over what is made of it: counted as if it had all.
+    steps: list[Step] = [Via(counts, near=True, diverges=True)]
     return Launch(
         *("norms", f"norm_forward_rows Li{vecs} NormQuick", -(-count // teams), threads),
         *(0, 2.0 * count * length * ITEM[dtype]),

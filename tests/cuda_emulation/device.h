@@ -133,6 +133,7 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
+inline void forget(int&) {}
 
 template <class T>
 emulation::SharedSpan<T> dynamic_shared() {

@@ -47,25 +47,22 @@ RowShape row_shape(int64_t vecs) {
   return {of_thread, lanes, lanes};
 }
 
-// Calls body(partition, idle) for each row that a thread has a part of. An idle thread takes part
-// in shuffles and barriers and has no row. As for_each_row, without a division: lanes are a power
-// of two within a warp, or the whole block.
+// Calls body(partition, idle) for the row that a thread has a part of: the grid is over all rows,
+// which memory bounds. An idle thread takes part in shuffles and barriers and has no row. Lanes are
+// a power of two within a warp, or the whole block, so that nothing is divided.
 template <class T, int vecs, class Rows, class Body>
-FASTACT_DEVICE void for_each_held_row(const Rows& rows, Body body) {
+FASTACT_DEVICE void for_held_row(const Rows& rows, Body body) {
   const bool in_warp = rows.lanes <= kWarp;
   const int thread = int(threadIdx.x), lanes = rows.lanes, of_row = int(vecs_of<T>(rows));
   const int team = in_warp ? thread >> (31 - __clz(lanes)) : 0;
   const int lane = in_warp ? thread & (lanes - 1) : thread;
-  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.count;
-       first += int64_t(gridDim.x) * rows.teams) {
-    const int64_t row = first + team;
-    const bool idle = row >= rows.count;
-    int count = 0;
+  const int64_t row = int64_t(blockIdx.x) * rows.teams + team;
+  const bool idle = row >= rows.count;
+  int count = 0;
 #pragma unroll
-    for (int i = 0; i < vecs; ++i)
-      if (!idle && lane + i * lanes < of_row) count = i + 1;
-    body(Partition{row, lane, count, lanes, lane}, idle);
-  }
+  for (int i = 0; i < vecs; ++i)
+    if (!idle && lane + i * lanes < of_row) count = i + 1;
+  body(Partition{row, lane, count, lanes, lane}, idle);
 }
 
 // The one array of all folds of as many numbers: in fold_lanes itself each Merge would have

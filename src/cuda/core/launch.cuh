@@ -90,6 +90,7 @@ FASTACT_DEVICE void store_vec(T* p, const Vec<T>& value) {
 FASTACT_DEVICE void forget(uint32_t (&words)[4]) {
   asm volatile("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
 }
+FASTACT_DEVICE void forget(int& word) { asm volatile("" : "+r"(word)); }
 
 // The shared memory whose size in bytes the launch gives.
 template <class T>

@@ -190,11 +190,12 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
     double sums[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < vecs; i += kGroup) {
+      if (i >= partition.count) continue;
       C d[kGroup * kSize];
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
         const Wide<T> wide = widen_held<T>(x[i + g]);
-        const bool is_there = i + g < partition.count;
+        const bool is_there = g == 0 || i + g < partition.count;
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           d[g * kSize + j] = is_there ? wide.lane[j] - moments.near : C(0);
@@ -282,13 +283,15 @@ FASTACT_DEVICE void put_row(const Rows& rows, const Partition& partition,
     T* const y = row_of<T>(rows, kY, partition.row);
     const auto quickly = [&](auto weight_given, auto bias_given) {
       constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
+      int first = int(partition.first);
+      forget(first);  // or the addresses of all vectors are kept through the folds
       each([&](int i, const Vec<T>& vec) {
-        const int q = int(partition.first) + i * partition.lanes;
+        const int q = first + i * partition.lanes;
         const Wide<T> weight =
             quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
         const Wide<T> bias =
             quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
-        store_vec(y + quick_offset<T>(partition, i),
+        store_vec(y + q * Vec<T>::kSize,
                   narrow_vec<T>(normalise<T>(normaliser, vec, weight, bias)));
       });
     };
@@ -328,7 +331,7 @@ template <class T, int vecs, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
 void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
   int fold_index = 0;
-  for_each_held_row<T, vecs>(rows, [&](const Partition& partition, bool idle) {
+  for_held_row<T, vecs>(rows, [&](const Partition& partition, bool idle) {
     Held x[vecs];
     take_row<T>(rows, partition, x);
     const auto moments = find_moments<T>(rows, partition, x, rows.per_length, fold_index);

@@ -294,7 +294,7 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
     if (chunks.count == 1)
       return with_vecs<T>(vecs, [&](auto vecs_of_thread) {
         launch(norm_forward_rows<T, decltype(vecs_of_thread)::value, Rows>,
-               {blocks_for(ceil_div(row_count, rows.teams)), plan.threads}, stream, rows);
+               {ceil_div(row_count, rows.teams), plan.threads}, stream, rows);
       });
     const Shape shape{blocks_for(row_count * chunks.count), plan.threads};
     launch(norm_moments<T, Rows>, shape, stream, rows, chunks);
