@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"

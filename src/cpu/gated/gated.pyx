@@ -131,7 +131,7 @@ def gated_backward(
     if dbias_a is not None:
         dbiases = [dbias_a.operand, dbias_b.operand]
         prepare_sums_of_gated(&gated, table.reduce, dbiases)
-        divide_work(gated.plan.sums, gated.plan.sum_count, workspace, threads)
+        divide_work(gated.sums.each, gated.sums.count, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(gated_backward_partition, &gated))
-        merge_chunks(gated.plan.sums, gated.plan.sum_count, threads)
+        merge_chunks(gated.sums.each, gated.sums.count, threads)

@@ -106,7 +106,7 @@ def batch_norm_forward(
             )
         return
     prepare_channels(
-        &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
+        &norm, which, table.elementwise.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
         axis, scratch,
     )
     threads = resolve_threads(element_count(x))
@@ -163,7 +163,7 @@ def norm_apply(
     if element_count(x) == 0:
         return
     prepare_channels(
-        &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
+        &norm, which, table.elementwise.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
         axis, scratch,
     )
     threads = resolve_threads(element_count(x))
@@ -205,7 +205,7 @@ def batch_norm_backward(
                     fill_with_zero(gradient)
         return
     prepare_channels(
-        &norm, which, table.backward[which][computed_in(x.dtype)][False], p, dy, x, dx, weight,
+        &norm, which, table.elementwise.backward[which][computed_in(x.dtype)][False], p, dy, x, dx, weight,
         bias, axis, scratch,
     )
     norm.accumulate = accumulate

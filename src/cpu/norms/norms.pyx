@@ -98,7 +98,7 @@ def norm_forward(
     given.lead, given.weight_offset = 0, weight_offset
     norm.accumulate, norm.is_centred = False, is_centred
     prepare_norm(&norm, table, given)
-    norm.activation = table.forward[which][computed_in(x.dtype)]
+    norm.activation = table.elementwise.forward[which][computed_in(x.dtype)]
     norm.parameters = p
     norm.is_identity = which == IDENTITY
     norm.eps = eps
@@ -201,7 +201,7 @@ def norm_backward(
         &norm, &axes, (dy, x, dtotal, dx, mean, rstd, weight, bias, dweight, dbias), reduced,
         of_parameter, weight_offset
     )
-    norm.activation = table.backward[which][computed_in(x.dtype)][False]
+    norm.activation = table.elementwise.backward[which][computed_in(x.dtype)][False]
     norm.parameters = p
     norm.is_identity = which == IDENTITY
     memory = memory_for(workspace, norm_workspace_size(&norm), "workspace")

@@ -206,7 +206,7 @@ def moments_backward(
             arrays[count] = (<View>view).operand
             count += 1
     prepare(
-        &iterator, table.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate,
+        &iterator, table.elementwise.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate,
         count, arrays,
     )
     iterator.items[1] = mean.itemsize
@@ -250,8 +250,8 @@ def statistic_backward(
             count += 1
     prepare(
         &iterator,
-        table.slope_backward[dx.dtype][accumulate] if mean is None
-        else table.deviation_backward[dx.dtype][accumulate],
+        table.elementwise.slope_backward[dx.dtype][accumulate] if mean is None
+        else table.elementwise.deviation_backward[dx.dtype][accumulate],
         &parameters[0], dx.dtype, accumulate, count, arrays,
     )
     iterator.items[2] = slope.itemsize

@@ -121,7 +121,7 @@ def broadcast(View x, View y, bint accumulate, int64_t stream):
     check(x, "x", False)
     check_like(y, x, "y", True)
     arrays = [x.operand, y.operand]
-    run(table.added[y.dtype] if accumulate else NULL, NULL, y.dtype, accumulate, 2, arrays, element_count(y))
+    run(table.elementwise.added[y.dtype] if accumulate else NULL, NULL, y.dtype, accumulate, 2, arrays, element_count(y))
 
 
 def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t stream):
@@ -135,7 +135,7 @@ def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t st
     check_like(dy, x, "dy", False)
     check_like(dx, x, "dx", True)
     arrays = [dy.operand, x.operand, dx.operand]
-    run(table.term_backward[term][x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
+    run(table.elementwise.term_backward[term][x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
 
 
 def square_value_and_grad(View x, View y, View grad, View workspace, int64_t stream):

@@ -4,7 +4,7 @@
 // Why float32 takes vectors of 256 bits and a multiplication by one: docs/design/reductions.md.
 #pragma once
 
-#include "cpu/reductions/kernels.h"
+#include "cpu/core/lanes.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE

@@ -94,7 +94,6 @@ void fill(const char* from, char* to, int64_t n) {
 
 }  // namespace
 
-extern const BiasKernels bias_kernels;
 extern const ConvertKernels convert_kernels;
 const ConvertKernels convert_kernels = {
     {to_compute_all<f16>, to_compute_all<bf16>, to_compute_all<float>, to_compute_all<double>},
@@ -108,7 +107,6 @@ const ConvertKernels convert_kernels = {
     {twice<float>, twice<double>},
     {fill<float>, fill<double>},
     store_nontemporal,
-    &bias_kernels,
 };
 
 FASTACT_END_NAMESPACE

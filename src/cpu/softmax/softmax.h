@@ -17,6 +17,7 @@
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/softmax/kernels.h"
 
 namespace fastact {
 

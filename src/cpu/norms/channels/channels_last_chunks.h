@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "common/norms/norms.h"
+#include "cpu/norms/channels/channels_last_kernels.h"
 #include "cpu/norms/rows/params.h"
 
 namespace fastact {
