@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
-from fastact.bench.shapes import shape_label
+from fastact.measure.shapes import shape_label
 from fastact.terminal import markdown_table
 
 THREADS = (1, 2, 4, 8, 16, 32, 64)

@@ -30,16 +30,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..cli import _counts as counts
-from ..cli import _names as names
+from ..measure.arguments import counts, names
+from ..measure.files import write_whole
+from ..measure.peers import COMPILED, OURS, TORCH, LeftOut, as_tensor, compiled_by_torch, open_torch
 from ..ops.op import arrays_of, ops
 from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import markdown_table, table
 from . import models, torch_calls
 from .cpu import take_turns
-from .files import write_whole
-from .peers import COMPILED, OURS, TORCH, LeftOut, as_tensor, compiled_by_torch, open_torch
 from .workloads import FAMILIES
 from .workloads.work import Case, InMemory, Work
 
@@ -48,7 +47,7 @@ SIZES = (1, 64, 4096, 50_000, 1_000_000, 16_000_000)
 
 
 @dataclass(frozen=True)
-class Row:
+class AutogradRow:
     """Median seconds of a call and its gradient, or of what a model does, and ratios to ours.
 
     about : what else is known of each, and `unit`, what that is.
@@ -137,11 +136,11 @@ def _row(
     seconds: float,
     threads: int,
     **more: Any,
-) -> Row:
+) -> AutogradRow:
     with num_threads(threads):
         samples = take_turns(calls, seconds)
     ours = samples[OURS]
-    return Row(
+    return AutogradRow(
         what,
         case,
         dtype,
@@ -156,7 +155,7 @@ def _row(
     )
 
 
-def measure_ops(args: argparse.Namespace) -> Iterator[Row]:
+def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """A row for each op and size."""
     chosen = [op for op in ops.values() if not args.ops or {op.name, op.family} & {*args.ops}]
     for dtype in args.dtypes:
@@ -172,7 +171,7 @@ def measure_ops(args: argparse.Namespace) -> Iterator[Row]:
             yield _row(*given, size=size)
 
 
-def measure_fusion(args: argparse.Namespace) -> Iterator[Row]:
+def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of blocks of several operations, eager and compiled, and their gradients."""
     open_torch(args.threads)
     for name in args.ops or torch_calls.BLOCKS:
@@ -184,7 +183,7 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[Row]:
             yield _row(name, case, "float32", calls, args.seconds, args.threads)
 
 
-def measure_ways(args: argparse.Namespace) -> Iterator[Row]:
+def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of one op that computes next to nothing, by each way into torch."""
     open_torch(1)
     for case, calls in torch_calls.ways().items():
@@ -194,7 +193,7 @@ def measure_ways(args: argparse.Namespace) -> Iterator[Row]:
         yield _row("relu", case, "float32", given, args.seconds, 1)
 
 
-def measure_models(args: argparse.Namespace) -> Iterator[Row]:
+def measure_models(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of each model: a training step and inference, as it is and converted; peak memory."""
     torch = open_torch(args.threads)
     for name in args.ops or models.MODELS:
@@ -210,7 +209,7 @@ def measure_models(args: argparse.Namespace) -> Iterator[Row]:
                 yield replace(row, about=peaks, unit="peak, MB")
 
 
-def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
+def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of language models: so many tokens one after another."""
     torch = open_torch(args.threads)
     for name in args.ops or models.LANGUAGE_MODELS:
@@ -223,7 +222,7 @@ def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
             yield replace(row, about=rates, unit="tokens a second")
 
 
-def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
     """The table of these rows: times in microseconds, and how many times faster we are."""
     others = dict.fromkeys(name for row in rows for name in row.seconds if name != OURS)
     header = ["", "case", "type", f"{OURS}, µs"]
@@ -261,7 +260,7 @@ def _marked(ratio: float) -> str:
     return f"**{ratio:.2f}**" if ratio < 1 else f"{ratio:.2f}"
 
 
-def _by_size(rows: Sequence[Row]) -> str:
+def _by_size(rows: Sequence[AutogradRow]) -> str:
     """A row for each op, a column for each size: µs of ours, and torch's time over it."""
     sizes = sorted({row.size for row in rows})
     of = {(row.what, row.dtype, row.size): row for row in rows}
@@ -286,7 +285,7 @@ def _by_size(rows: Sequence[Row]) -> str:
     )
 
 
-def _slower(rows: Sequence[Row]) -> list[str]:
+def _slower(rows: Sequence[AutogradRow]) -> list[str]:
     """Where torch is faster, in words."""
     slower = [f"{r.what} {r.case} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1]
     found = [_list_of(f"Slower than torch in {len(slower)} of {len(rows)} rows", slower)]
@@ -314,7 +313,7 @@ def page(args: argparse.Namespace) -> None:
         sections.setdefault(numbers["title"], []).append(numbers)
     parts = ["# Speed in torch", LEGEND]
     for title, found in sections.items():
-        rows = [Row(**row) for numbers in found for row in numbers["rows"]]
+        rows = [AutogradRow(**row) for numbers in found for row in numbers["rows"]]
         facts, threads = found[0]["machine"], rows[0].threads
         commands = ", ".join(f"`{numbers['command']}`" for numbers in found)
         about = [
@@ -370,7 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     kept = [a for a in arguments if a not in ("--json", str(args.json), "--note", args.note)]
     command = " ".join(["python -m fastact.bench.autograd", *kept])
     title = args.title + (", compiled" if args.compiled else "")
-    rows: list[Row] = []
+    rows: list[AutogradRow] = []
     for row in args.run(args):
         rows.append(row)
         header, lines = lines_of([row])

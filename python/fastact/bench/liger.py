@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .peers import LeftOut
+from ..measure.peers import LeftOut
 
 if TYPE_CHECKING:
     from .workloads.work import Case

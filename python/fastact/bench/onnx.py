@@ -6,10 +6,10 @@ import importlib
 import re
 from typing import TYPE_CHECKING
 
-from .peers import LeftOut
+from ..measure.peers import LeftOut
 
 if TYPE_CHECKING:
-    from .shapes import Axis
+    from ..measure.shapes import Axis
     from .workloads.work import Call, Case, Family, Work
 
 # Where an activation is no node of its own: what exporters write for it. ONNX Runtime fuses some.

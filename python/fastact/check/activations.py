@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench.peers import LeftOut, function_named, open_torch, torch_backward
+from ..measure.peers import LeftOut, function_named, open_torch, torch_backward
 from ..ops.bounds import Bounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress, markdown_table

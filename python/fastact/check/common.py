@@ -83,7 +83,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Row:
+class ErrorRow:
     """A row of a table: the worst errors over cases, on each instruction set.
 
     names : what tells it from the other rows of an op.
@@ -97,7 +97,7 @@ class Row:
 
 
 def check_by_cases(
-    rows: Callable[[Any, Options, Report], Iterable[Row]],
+    rows: Callable[[Any, Options, Report], Iterable[ErrorRow]],
     names: Sequence[str],
     columns: Mapping[str, float],
     legend: str,
@@ -127,7 +127,9 @@ def check_by_cases(
                     report.say(f"  {what}: left out, {missing.name} is not installed")
                 progress.advance(1)
 
-    def worst_of(row: Row, number: int, options: Options) -> dict[tuple[float, ...], list[str]]:
+    def worst_of(
+        row: ErrorRow, number: int, options: Options
+    ) -> dict[tuple[float, ...], list[str]]:
         cases = list(row.cases())
         step = min(options.stride, len(cases))
         cases = cases[number % step :: step]  # so that all rows together have every case

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.bounds import GateBounds
-from .common import Options, Report, Row, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases
 from .reductions import dtypes
 
 _SHAPES = ((37, 300), (300, 20))
@@ -245,9 +245,9 @@ def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
         yield random_step(op, shape, dtype, scale, recompute=recompute)
 
 
-def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     for dtype, _ in dtypes(report):
-        yield Row((dtype.name,), partial(_steps, op, dtype, options), errors)
+        yield ErrorRow((dtype.name,), partial(_steps, op, dtype, options), errors)
 
 
 _LEGEND = """\

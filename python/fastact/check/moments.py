@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench.peers import as_tensor, open_torch
+from ..measure.peers import as_tensor, open_torch
 from ..ops.bounds import MomentBounds
 from ..ops.moments import Moments
 from ..runtime.threads import get_num_threads

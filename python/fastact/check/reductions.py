@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench import shapes
-from ..bench.peers import as_tensor, open_torch
+from ..measure import shapes
+from ..measure.peers import as_tensor, open_torch
 from ..ops.bounds import SumBounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress

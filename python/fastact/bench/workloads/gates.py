@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import shapes
-from ..peers import LeftOut
-from ..shapes import Shape
+from ...measure import shapes
+from ...measure.peers import LeftOut
+from ...measure.shapes import Shape
 from .work import Call, Case, Family, Maker, Options, Sizes, Work, asked_for, unless_missing
 
 #: On a GPU: a small cell, a wide and large ones, and out of the caches.

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from ...measure import shapes
+from ...measure.peers import LIGER, LeftOut, function_named, torch_backward
+from ...measure.shapes import Shape
 from ...ops.fused import IDENTITY
 from ...ops.op import REQUIRED
-from .. import onnx, shapes
+from .. import onnx
+from ..formulas import naive
 from ..liger import by_liger
-from ..peers import LIGER, LeftOut, function_named, naive, torch_backward
-from ..shapes import Shape
 from .activations import jax_function
 from .work import (
     ITEM,

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import onnx, shapes
-from ..peers import LeftOut
-from ..shapes import Axis, Shape
+from ...measure import shapes
+from ...measure.peers import LeftOut
+from ...measure.shapes import Axis, Shape
+from .. import onnx
 from .work import (
     ELEMENTS,
     ITEM,

@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...measure.peers import LeftOut, as_tensor, compiled_by_torch
+from ...measure.shapes import Axis, Shape
 from ...ops.op import arrays_of
 from ...terminal import require
-from ..peers import LeftOut, as_tensor, compiled_by_torch
-from ..shapes import Axis, Shape
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
