@@ -82,7 +82,6 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
         DLManagedTensorVersioned*, int, const int64_t*, const int64_t*
     ) noexcept
     DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
-    const int64_t kBigMemory
     void advise_huge_pages(void*, int64_t) noexcept
     DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
 
@@ -223,9 +222,11 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     void store_as(int dtype, char* at, double value) noexcept
 
-cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
+cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
+    const int64_t kBigMemory
     const int64_t kBlock
 
+cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
     ctypedef struct TensorIterator:
         int64_t size
         int64_t* items

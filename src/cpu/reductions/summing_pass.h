@@ -11,10 +11,8 @@
 
 namespace fastact {
 
-constexpr int64_t kL2Bytes = 3 << 18;  // bytes of results that are to be found in the second-level
-                                       // cache
-constexpr int kMostSums = 2;           // of a pass
-constexpr int64_t kMostRows = 8;       // of a lane at once
+constexpr int kMostSums = 2;      // of a pass
+constexpr int64_t kMostRows = 8;  // of a lane at once
 
 struct ChannelSums {
   Reducer each[kMostSums];  // the first `count` of them

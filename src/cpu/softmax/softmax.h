@@ -21,10 +21,9 @@
 
 namespace fastact {
 
-constexpr int64_t kTileBytes = 256 << 10;  // of a thread's buffer of exponentials
-constexpr int64_t kFewElements = 32;       // of a row: of shorter rows many are computed at a time
-constexpr int64_t kLossRows = 64;          // rows whose losses are added up before others
-constexpr int64_t kManyRows = 4096;        // from which on a thread takes kLossRows at a time
+constexpr int64_t kFewElements = 32;  // of a row: of shorter rows many are computed at a time
+constexpr int64_t kLossRows = 64;     // rows whose losses are added up before others
+constexpr int64_t kManyRows = 4096;   // from which on a thread takes kLossRows at a time
 
 enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
 constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
