@@ -51,8 +51,9 @@ cdef object MISSING = Parameter.empty
 cdef class FastActivation:
     """The compiled half of an activation: its three entry points, the fast path first.
 
-    The Python half gives three cached calls. They take the same arguments, and serve, or refuse with
-    an explanation, whatever the fast path does not: parameters other than the defaults among it.
+    The Python half gives three cached calls. They take the same arguments, and serve, or refuse
+    with an explanation, whatever the fast path does not: parameters other than the defaults among
+    it.
     """
 
     cdef readonly int _which
@@ -72,7 +73,7 @@ cdef class FastActivation:
         self.cached_call, self.cached_forward, self.cached_backward = call, forward, backward
 
     def _watch_autocast(self):
-        """Under autocast leave calls of the op, though not of its entry points, to the Python half."""
+        """Under autocast leave calls of the op itself to the Python half."""
         if self.cached_call is not None:
             self.cached_call.casts = True
 

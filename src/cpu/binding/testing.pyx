@@ -105,7 +105,7 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
 
 
 def bypass_caches_from(int64_t size):
-    """From how many bytes on results of rows are stored past the caches; returns what was so far."""
+    """Set from how many bytes on rows are stored past the caches; return the size before."""
     return c_bypass_caches_from(size)
 
 
@@ -117,7 +117,10 @@ def gradient_by_input(int which, View dy, View x, View dx):
     check_like(dy, x, "dy", False)
     check_like(dx, x, "dx", True)
     arrays = [dy.operand, x.operand, dx.operand]
-    run(table.elementwise.backward[which][x.dtype][False], NULL, x.dtype, False, 3, arrays, element_count(x))
+    run(
+        table.elementwise.backward[which][x.dtype][False], NULL, x.dtype, False, 3, arrays,
+        element_count(x),
+    )
 
 
 cdef const KernelTable* kernels_of(str isa) except NULL:

@@ -231,5 +231,7 @@ cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
         int64_t size
         int64_t* items
 
-    void prepare(TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*) noexcept
+    void prepare(
+        TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
+    ) noexcept
     void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
