@@ -163,7 +163,7 @@ def _options(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Optio
 
 
 def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.CpuResults:
-    """What is measured now."""
+    """Measure, and return the results."""
     from .bench import cpu
 
     options = _options(args, parser)
@@ -484,7 +484,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="F.png",
-        help="draw everybody's speed beside that of a copy; of more than "
+        help="draw everybody's speed beside a copy's; of more than "
         f"{_PANELS} ops the speed-ups, a picture for each family: F_norms.png and so on; on a GPU "
         "bytes a second",
     )

@@ -8,10 +8,10 @@
     python -m fastact.bench.autograd generate --json generate.json    # needs transformers
     python -m fastact.bench.autograd page *.json --markdown docs/results/torch.md
 
-A row of `ops` is a call and its gradient, by every tensor that has one; the cases are those of the
-families (`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor.
-`fusion` has what inductor makes one kernel of, `ways` what a call costs by each way into torch.
-All take turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
+A row of `ops` is a call and its gradient, by every tensor that has one; the families give the cases
+(`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor. `fusion`
+has what inductor makes one kernel of, `ways` what a call costs by each way into torch. All take
+turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
 
 Each command may be given names of ops, families, models or blocks, and so run in parts: `page` puts
 files of one command together.
@@ -116,8 +116,8 @@ def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], An
 def keep_memory() -> None:
     """Memory that is freed stays with the process, where its libc is glibc.
 
-    What is at the end of the heap goes back to the system else, once it is much, and the next call
-    that allocates gets new pages, one fault each: by chance always one side's.
+    Otherwise free memory at the end of the heap goes back to the system, once it is much. The next
+    call that allocates gets new pages, one fault each, and that may always be the same side's call.
     """
     trim_threshold, mmap_threshold = -1, -3  # of malloc.h
     try:
@@ -248,11 +248,11 @@ LEGEND = """\
 A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
 what a model does: inference, or a training step with its optimiser. Times are medians; both sides
 take turns on as many threads, and freed memory stays with the process. × torch: torch's time over
-that of fastact; above 1, fastact is faster. Of few elements the time is that of Python's node in
-the graph, where torch's is one of C++, and of `torch.autograd.grad` on both sides: an
-`autograd.Function` of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The
-gradient of a plain sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in
-torch a view of one element that repeats."""
+fastact's; above 1, fastact is faster. With few elements the graph takes the time: fastact's node is
+written in Python, torch's in C++, and both sides call `torch.autograd.grad`: an `autograd.Function`
+of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The gradient of a plain
+sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one
+element that repeats."""
 
 
 def _marked(ratio: float) -> str:
@@ -306,7 +306,7 @@ def _list_of(told: str, items: Sequence[str]) -> str:
 
 
 def page(args: argparse.Namespace) -> None:
-    """The page of files that were measured before; those of one command are one section."""
+    """The page of files that were measured before: a section for each command."""
     sections: dict[str, list[Any]] = {}
     for file in args.files:
         numbers = json.loads(file.read_text(encoding="utf-8"))

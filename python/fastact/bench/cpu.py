@@ -268,7 +268,7 @@ def _duration(seconds: float) -> str:
 
 
 def title_of(row: CpuRow) -> str:
-    """What a table is of: one op, direction and dtype."""
+    """The title of a table: one op, direction and dtype."""
     threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
     return f"{row.op}, {row.direction}, {row.dtype}, {threads}"
 
@@ -296,8 +296,8 @@ def table_of(rows: Sequence[CpuRow]) -> tuple[list[str], list[list[str]], int]:
 
 LEGEND = """\
 Times are medians. fastact and copy write to a given array; peers, and fastact with "no out=",
-return a new one. × copy: time of fastact over that of a parallel copy of the same bytes through the
-same threads; 1 is the speed of memory. × numpy, × torch …: their time over that of fastact."""
+return a new one. × copy: fastact's time over the time of a parallel copy of the same bytes through
+the same threads; 1 is the speed of memory. × numpy, × torch …: their time over fastact's."""
 
 
 def legend(rows: Sequence[CpuRow]) -> str:
@@ -380,7 +380,7 @@ def bench(
 def _lacking(
     results: CpuResults, case: Case, threads: int, peers: Sequence[str]
 ) -> tuple[Case, int, Sequence[str]] | None:
-    """What is to be measured of a case; None if all of it is there."""
+    """The case, threads and peers that are left to measure; None if there are none."""
     row = results.rows.get((case.op.name, case.direction, case.dtype, case.label, threads))
     if row is None:
         return case, threads, peers

@@ -41,7 +41,7 @@ class CpuRow:
 
     @property
     def table(self) -> tuple[Any, ...]:
-        """What its table is of."""
+        """The op, direction, dtype and threads of its table."""
         return self.op, self.direction, self.dtype, self.threads
 
     def missing(self, peers: Sequence[str]) -> list[str]:
@@ -100,7 +100,7 @@ class CpuResults:
         return self.rows[row.key]
 
     def sorted(self) -> list[CpuRow]:
-        """The rows, those of one table together, in the order in which tables were begun."""
+        """The rows, table by table, in the order in which tables were begun."""
         begun: dict[tuple[Any, ...], int] = {}
         for row in self.rows.values():
             begun.setdefault(row.table, len(begun))

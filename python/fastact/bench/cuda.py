@@ -71,7 +71,7 @@ def buffers_for(bytes_of_set: int, l2: int) -> int:
 
 
 def _copy_elements(nbytes: int) -> int:
-    """float32 elements of which a copy moves `nbytes`, to a multiple of 32."""
+    """How many float32 elements make a copy move `nbytes`, a multiple of 32."""
     return max(nbytes // 32, 1) * 4
 
 

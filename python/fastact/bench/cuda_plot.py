@@ -1,4 +1,4 @@
-"""The GPU benchmark as a roof and what stays below it: bytes a second, against those of a copy."""
+"""The GPU benchmark under its roof: bytes a second beside a copy's."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _picture(title: str, parts: Sequence[_Map], file: Path) -> None:
     )
     key.ax.minorticks_off()
     key.ax.set_xticklabels([f"≤ 1/{_MOST:g}×", "1/4×", "1×", "4×", f"≥ {_MOST:g}×"], fontsize=9)
-    key.set_label("time of the other library over that of fastact", fontsize=10)
+    key.set_label("time of the other library over fastact's", fontsize=10)
     figure.suptitle(title, fontsize=12, fontweight="bold")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
@@ -176,7 +176,7 @@ def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     rows, cpu
         As `fastact.bench.plot.plot` takes them.
     file : Path
-        What the pictures are called after: plot.png makes plot_norms.png, plot_gates.png …
+        The pictures are named after it: plot.png makes plot_norms.png, plot_gates.png …
 
     Returns
     -------

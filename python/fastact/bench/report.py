@@ -22,7 +22,7 @@ from .cpu import legend, table_of, title_of
 from .cpu_rows import CpuRow
 from .scoreboard import scaling
 
-_SMALL = 1024  # elements, of which the call costs more than the arithmetic
+_SMALL = 1024  # elements, for which the call costs more than the arithmetic
 _GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
 
 
@@ -64,7 +64,7 @@ What one call out of Python costs at so few elements that nothing else counts, i
 run. fastact writes to a given array; peers, and fastact "without out=", return a new one. first:
 as a call costs the first time, when nothing of an earlier one is replayed. numpy is what its users
 write, often several calls; torch calls its own kernel, or autograd where it has none; before it
-stand our calls of tensors. × numpy, × torch: their time over that of fastact on their arrays."""
+stand our calls of tensors. × numpy, × torch: their time over fastact's on their arrays."""
 
 # Columns, and whose time stands in them.
 _SMALL_COLUMNS = {
@@ -103,7 +103,7 @@ def _small(rows: Sequence[CpuRow], processor: str) -> str:
 
 
 def _beside(row: CpuRow, peer: str) -> float | None:
-    """A peer's time over that of our call of its arrays."""
+    """A peer's time over our call's on its arrays."""
     ours = row.ratios.get(_BESIDE[peer], 1.0)
     return row.ratios[peer] / ours if peer in row.ratios else None
 

@@ -102,7 +102,8 @@ def _lines(of: Sequence[Cell]) -> str:
 LEGEND = f"""\
 Cells ahead / level / behind: our time against the peer's in one run, by the median of the ratios
 of the rounds; level is within {100 * _LEVEL:.0f} %. × peer: its time over ours, below 1 it is
-faster. × copy: our time over that of a parallel copy of as many bytes; 1 is the speed of memory."""
+faster. × copy: our time over the time of a parallel copy of as many bytes; 1 is the speed of
+memory."""
 
 _PARTIAL_LEGEND = """\
 {peers}: the transcendental function of an activation alone, within 1 ULP, which is a mark to reach

@@ -60,7 +60,8 @@ class Check:
 
     run : checks an op: adds rows to the report, and says what is no row. It may select any
         instruction set.
-    header, left : of the table of its rows: names of the columns, of which so many are names.
+    header, left : of the table of its rows: the columns' names; so many columns on the left hold
+    names.
     legend : what the columns mean.
     of : the class, or classes, of the bounds that ops of this kind state.
     summary : Markdown that says the gist of many rows.
@@ -112,7 +113,7 @@ def check_by_cases(
     names : sequence of str
         What tells a row from the others.
     columns : dict of str to float
-        What is judged, and the largest error that is allowed.
+        The errors that are judged, and the largest that each may have.
     """
 
     def run(op: Any, options: Options, report: Report) -> None:

@@ -176,7 +176,7 @@ class Case:
         }
 
     def errors(self, y: Array, made: tuple[Array, ...]) -> dict[str, float]:
-        """The worst errors, in units of what is allowed."""
+        """The worst errors, each divided by its bound."""
         reference = importlib.import_module("fastact.check.reference")
         found = {"y": y, **self.gradients(made)}
         return {name: reference.excess(found[name], *self.judged[name]) for name in found}

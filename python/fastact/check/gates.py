@@ -18,7 +18,7 @@ from .reductions import dtypes
 
 _SHAPES = ((37, 300), (300, 20))
 _MANY = 16  # times as many rows
-_SCALES = (1.0, 30.0)  # of what is added up: gates that are open and shut, and such as never move
+_SCALES = (1.0, 30.0)  # of the summands: gates that open and shut, and gates that never move
 
 Array = NDArray[Any]
 

@@ -53,7 +53,7 @@ _DATA: dict[str, Make] = {
     "near 1e30": _near_1e30,
     "constant": _constant,
 }
-_ONE = "one element"  # of which nothing is made but rows and columns
+_ONE = "one element"  # an array of one element can only be a row or a column
 
 Results = tuple[NDArray[Any], NDArray[Any]]  # mean, and variance or m2
 

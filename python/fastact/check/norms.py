@@ -135,7 +135,7 @@ def _halves(op: Any, given: Given, name: str) -> Found:
 
 
 def _running(x: NDArray[Any]) -> tuple[Float64s, Float64s]:
-    """Mean and variance of a channel that are not quite those of x: of its first half."""
+    """Mean and variance of a channel that are not quite x's: of its first half."""
     half = x[: (len(x) + 1) // 2].astype(np.float64)
     axes = shapes.others(x.shape, 1)
     return half.mean(axes), 1.0 + half.var(axes)

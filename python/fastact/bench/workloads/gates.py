@@ -47,7 +47,7 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    # A size is that of all that forward of an LSTM adds up: 8 arrays of 64 units.
+    # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
     found = [(max(size // (8 * 64), 1), 64) for size in sizes or ()]
     return _cases(op, direction, dtype, found or _GPU_SHAPES, on_gpu=True)
 

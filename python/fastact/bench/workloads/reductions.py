@@ -36,7 +36,7 @@ _BOTH = "value_and_grad"
 
 
 def _is_pair(op: Any) -> bool:
-    """Whether it gives a mean and another moment, of which the gradient needs the mean again."""
+    """Whether it gives a mean and another moment, whose gradient needs the mean again."""
     return len(op.results) == 2
 
 
