@@ -25,11 +25,11 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastact as fa
-from fastact.bench.files import commit, is_of, lines, write_whole
 from fastact.interop.devices import cuda_config
+from fastact.measure.files import commit, lines, read_parts, resume, write_parts, write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
@@ -186,16 +186,21 @@ def facts() -> dict[str, Any]:
     }
 
 
+class Done(NamedTuple):
+    """The steps that were run, and where."""
+
+    facts: dict[str, Any]
+    outcomes: list[Outcome]
+
+
 def read(file: Path, of: dict[str, Any]) -> list[Outcome]:
-    """What earlier runs of this machine and commit have written."""
-    if not file.exists():
-        return []
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        before, outcomes = dict(found["machine"]), [Outcome(**one) for one in found["steps"]]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{file} was not written by tools/gpu_steps.py") from None
-    return outcomes if is_of(file, before, of, tuple(of)) else []
+    """The outcomes that earlier runs on this machine at this commit have written."""
+
+    def made(found: Any) -> Done:
+        return Done(dict(found["machine"]), [Outcome(**one) for one in found["steps"]])
+
+    done = resume(file, lambda path: read_parts(path, made, "tools/gpu_steps.py"), of, tuple(of))
+    return done.outcomes if done else []
 
 
 def write(
@@ -207,8 +212,7 @@ def write(
         "steps": lines(map(asdict, outcomes)),
         "left": json.dumps([f"{step.part}, {step.name}" for step in left], indent=0),
     }
-    text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
-    write_whole(file, f"{{\n{text}\n}}\n")
+    write_parts(file, parts)
 
 
 def page(of: dict[str, Any], outcomes: Sequence[Outcome]) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from fastact.bench.cpu_rows import Results, Row, read
-from fastact.bench.peers import JAX, NUMPY, ONNX, TORCH
+from fastact.bench.cpu_rows import CpuResults, CpuRow, read
+from fastact.measure.peers import JAX, NUMPY, ONNX, TORCH
 
 PICTURE = Path(__file__).parents[1] / "docs/results/speed.svg"
 _PEERS = {
@@ -38,7 +38,7 @@ _CASES = {
 }
 
 
-def chosen(results: Results) -> list[Row]:
+def chosen(results: CpuResults) -> list[CpuRow]:
     """Of each case both directions, in float32 on the most threads."""
     most = max(row.threads for row in results.rows.values())
     return [
@@ -49,7 +49,7 @@ def chosen(results: Results) -> list[Row]:
     ]
 
 
-def draw(rows: list[Row], processor: str) -> Figure:
+def draw(rows: list[CpuRow], processor: str) -> Figure:
     """The picture."""
     matplotlib.rcParams["svg.fonttype"] = "none"
     matplotlib.rcParams["svg.hashsalt"] = "fastact"  # the same file for the same rows

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
-from fastact.bench.shapes import shape_label
+from fastact.measure.shapes import shape_label
 from fastact.terminal import markdown_table
 
 THREADS = (1, 2, 4, 8, 16, 32, 64)
@@ -37,7 +37,7 @@ def entering(threads: int) -> float:
 
 # --- how the sources cut their work ---------------------------------------------------------------
 GRAIN = 8192  # elements a thread: binding/threads.pyx
-K_BLOCK, K_CHUNKS, K_TASKS, K_TILE = 2048, 64, 32, 512  # reductions: kernels.h, reduce.h
+K_BLOCK, K_CHUNKS, K_TASKS, K_TILE = 2048, 64, 32, 512  # reductions/kernels.h, core/tuning.h
 K_LEAST_TILE = 64  # where threads are many: reduce.cpp
 K_LOSS_ROWS, K_MANY_ROWS = 64, 4096  # softmax/softmax.h
 

@@ -31,8 +31,9 @@ import numpy as np
 import fastact as fa
 from fastact import _cpu
 from fastact.bench.cpu import take_turns
-from fastact.bench.files import write_whole
-from fastact.bench.peers import COPY, OURS
+from fastact.measure.files import commit, read_parts, resume, write_parts, write_whole
+from fastact.measure.peers import COPY, OURS
+from fastact.runtime import config
 from fastact.terminal import markdown_table
 
 _PEERS = ("numpy", "bottleneck", "numbagg")
@@ -287,6 +288,32 @@ def times(rows: Sequence[tuple[Case, dict[str, float]]]) -> str:
 # --- the page -------------------------------------------------------------------------------------
 
 
+class Times(NamedTuple):
+    """Seconds by case, and the machine that took them."""
+
+    facts: dict[str, Any]
+    seconds: dict[str, dict[str, float]]
+
+    def write(self, file: Path) -> None:
+        """As JSON, for `known_times`."""
+        parts = {"machine": self.facts, "seconds": self.seconds}
+        write_parts(file, {name: json.dumps(part, indent=0) for name, part in parts.items()})
+
+
+def known_times(file: Path | None) -> Times:
+    """The times that earlier runs on this machine at this commit have written."""
+    facts = {"processor": config.config()["processor"], "commit": commit()}
+    if file is None:
+        return Times(facts, {})
+
+    def made(found: Any) -> Times:
+        return Times(dict(found["machine"]), dict(found["seconds"]))
+
+    writer = "tools/statistics_peers.py"
+    known = resume(file, lambda path: read_parts(path, made, writer), facts, tuple(facts))
+    return known or Times(facts, {})
+
+
 def _key(case: Case) -> str:
     return json.dumps(case)
 
@@ -304,18 +331,16 @@ def main() -> int:
     ends = perf_counter() + args.stop_after
     threads, sizes = (list(map(int, text.split(","))) for text in (args.threads, args.megabytes))
     modules = peers()
-    known = {}
-    if args.results and args.results.is_file():
-        known = json.loads(args.results.read_text(encoding="utf-8"))
+    known = known_times(args.results)
     rows = []
     for case in cases(threads, sizes):
-        if _key(case) not in known:
+        if _key(case) not in known.seconds:
             if perf_counter() > ends:
                 return 3
-            known[_key(case)] = measure(case, modules)
+            known.seconds[_key(case)] = measure(case, modules)
             if args.results:
-                write_whole(args.results, json.dumps(known, indent=0))
-        rows.append((case, known[_key(case)]))
+                known.write(args.results)
+        rows.append((case, known.seconds[_key(case)]))
         print(*case[:6], *_cells(*rows[-1]), flush=True)
     if args.markdown:
         parts = [

@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from fastact.bench.peers import COPY, OURS, PARTIAL
 from fastact.bench.report import times
+from fastact.measure.peers import COPY, OURS, PARTIAL
 
 Row = Mapping[str, Any]
 

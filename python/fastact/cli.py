@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _cpu, terminal
-from .bench import shapes
-from .bench.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH
 from .bench.workloads.work import Options, dtype_named
+from .measure import arguments, shapes
+from .measure.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH
 from .ops.op import aliases, ops
 from .runtime import config
 from .runtime.threads import get_num_threads
@@ -23,7 +23,7 @@ from .terminal import say, styled
 
 if TYPE_CHECKING:
     from .bench import cpu_rows
-    from .bench.cuda_rows import Results
+    from .bench.cuda_rows import GpuResults
 
 _SMALL_SIZES = (64,)
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
@@ -32,37 +32,6 @@ _PANELS = 4  # rows of them in a picture; more ops are drawn as a map
 _ROWS_ARE_LEFT = 3  # exit status
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """A list of names separated by commas; empty for none."""
-    return tuple(name for name in text.split(",") if name)
-
-
-def _count(text: str) -> int:
-    """A positive whole number; 1e6 is one, too."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if number < 1 or not number.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(number)
-
-
-def _seconds(text: str) -> float:
-    """A positive number."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return number
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(map(_count, text.split(",")))
 
 
 def _chosen(
@@ -146,7 +115,7 @@ _MEASURING = (
 )
 
 
-def _shown(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.Results:
+def _shown(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.CpuResults:
     """What a file has of the ops, types, directions, peers and threads that were named."""
     from .bench import cpu, cpu_rows
 
@@ -193,8 +162,8 @@ def _options(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Optio
     )
 
 
-def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.Results:
-    """What is measured now."""
+def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_rows.CpuResults:
+    """Measure, and return the results."""
     from .bench import cpu
 
     options = _options(args, parser)
@@ -207,7 +176,8 @@ def _measured(args: argparse.Namespace, parser: argparse.ArgumentParser) -> cpu_
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from .bench import cpu, estimate, peers
+    from .bench import cpu, estimate
+    from .measure import peers
 
     options = _options(args, parser)
     there = [*peers.versions(options.peers)]
@@ -249,7 +219,7 @@ def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     return _ROWS_ARE_LEFT if results.left and args.source is None else 0
 
 
-def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Results:
+def _measured_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> GpuResults:
     """The rows and the machine, of a file or measured now."""
     from .bench import cuda, cuda_report, cuda_rows
 
@@ -398,13 +368,21 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         "--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums"
     )
     parser.add_argument(
-        "--stride", type=_count, default=1, metavar="K", help="only one K-th of the inputs"
+        "--stride", type=arguments.count, default=1, metavar="K", help="only one K-th of the inputs"
     )
     parser.add_argument(
-        "--isa", type=_names, default=(), metavar="v2,v3", help="only these instruction sets"
+        "--isa",
+        type=arguments.names,
+        default=(),
+        metavar="v2,v3",
+        help="only these instruction sets",
     )
     parser.add_argument(
-        "--peers", type=_names, default=(), metavar="numpy,torch", help="measure their errors too"
+        "--peers",
+        type=arguments.names,
+        default=(),
+        metavar="numpy,torch",
+        help="measure their errors too",
     )
     parser.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
     parser.add_argument(
@@ -427,13 +405,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     what.add_argument(
         "--sizes",
-        type=_counts,
+        type=arguments.counts,
         metavar="64,1e6",
         help="elements of the arrays, for ops without axes",
     )
     what.add_argument(
         "--shapes",
-        type=_names,
+        type=arguments.names,
         metavar="S,S",
         help=f"for ops with axes, only these shapes: {', '.join(shapes.names())}",
     )
@@ -443,11 +421,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         const=True,
         help="so few elements that only the call counts; --markdown writes a page of those",
     )
-    what.add_argument("--dtypes", type=_names, metavar="D,D", help=", ".join(_DTYPES))
-    what.add_argument("--directions", type=_names, metavar="W,W", help=", ".join(_DIRECTIONS))
+    what.add_argument("--dtypes", type=arguments.names, metavar="D,D", help=", ".join(_DTYPES))
+    what.add_argument(
+        "--directions", type=arguments.names, metavar="W,W", help=", ".join(_DIRECTIONS)
+    )
     what.add_argument(
         "--peers",
-        type=_names,
+        type=arguments.names,
         metavar="P,P",
         help=f"{', '.join(PEERS)}; torch.compile and numexpr on request; on a GPU: "
         "torch, torch.compile, liger, without it torch.compile for float32 and bfloat16; empty "
@@ -455,15 +435,15 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--threads",
-        type=_counts,
+        type=arguments.counts,
         metavar="1,2",
         help="for everybody; of several numbers --markdown writes what more of them gain",
     )
     time = parser.add_argument_group("how long")
-    time.add_argument("--seconds", type=_seconds, metavar="S", help="for each row, about")
+    time.add_argument("--seconds", type=arguments.seconds, metavar="S", help="for each row, about")
     time.add_argument(
         "--stop-after",
-        type=_seconds,
+        type=arguments.seconds,
         metavar="S",
         help="start no row after S seconds; the exit status is 3 if some are left",
     )
@@ -504,7 +484,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="F.png",
-        help="draw everybody's speed beside that of a copy; of more than "
+        help="draw everybody's speed beside a copy's; of more than "
         f"{_PANELS} ops the speed-ups, a picture for each family: F_norms.png and so on; on a GPU "
         "bytes a second",
     )

@@ -38,7 +38,7 @@ __all__ = ["layer_norm", "mean_var", "moments"]
 
 THREADS = "fastact.threads-per-task"
 
-#: What is made of the moments of all elements, by the name of an op's result.
+#: How a result is made of the moments of all elements, by its name.
 _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
     "mean": lambda m, correction: m.mean,
     "m2": lambda m, correction: m.m2,
@@ -260,7 +260,7 @@ def _by_chunk(
     over: tuple[int, ...],
     name: str,
 ) -> Any:
-    """What a function makes of each chunk of x and of what is beside it: of length 1 along axes."""
+    """A function of each chunk of x and the operands beside it: it has length 1 along axes."""
     index = tuple(range(x.ndim))
     return da.blockwise(
         function,
@@ -339,7 +339,7 @@ def _finished(
 ) -> Any:
     """A function of each merged block, without the axes `over` unless they stay.
 
-    What has no axes left is a number of NumPy's, as of dask's own reductions.
+    A result without axes is a NumPy scalar, as dask's own reductions give it.
     """
     index = tuple(range(merged.ndim))
     left = index if options.keepdims else _axes_but(over, merged.ndim)
@@ -378,7 +378,7 @@ def _is_norm(op: Any) -> bool:
 
 
 def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """The norm of each chunk, by its own statistics or by those of all parts of its rows."""
+    """The norm of each chunk, by its own statistics or those that all parts of its rows have."""
     x, where = options.x, f"fastact.{op.name}"
     over = _axes.axes(where, options.axis, x.ndim)
     both = {name: given.pop(name, None) for name in ("weight", "bias")}

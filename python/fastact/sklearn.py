@@ -48,7 +48,8 @@ def incremental_mean_and_var(
     last_sample_count : array of shape (n_features,), or int
         How many they were: the sum of their weights, if they had some.
     sample_weight : array of shape (n_samples,), optional
-        A weight for each sample. What is negative takes away, and is read a second time.
+        A weight for each sample. A negative one takes its sample away, for which the data are read
+        a second time.
 
     Returns
     -------

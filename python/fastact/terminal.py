@@ -154,7 +154,7 @@ class Progress:
     Parameters
     ----------
     label : str
-        What is going on.
+        The name of the work.
     total : int
         Steps until the end.
     """

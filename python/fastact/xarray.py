@@ -1,9 +1,9 @@
 """Statistics of labelled arrays: over dimensions by their names, with labels and attributes kept.
 
-Element-wise ops need nothing of this: given a DataArray or a Dataset they return one. What is here
-takes the same, and is lazy where its data are dask's. Besides `mean`, `var`, `std`, `mean_var` and
-`weighted` the module has every op of `fastact.ops` that is one statistic over axes, under its name,
-with the op's own options by keyword::
+Element-wise ops need nothing of this: given a DataArray or a Dataset they return one. The functions
+here take the same, and are lazy where the data are dask's. Besides `mean`, `var`, `std`, `mean_var`
+and `weighted` the module has every op of `fastact.ops` that is one statistic over axes, under its
+name, with the op's own options by keyword::
 
     import fastact.xarray as fx
 
@@ -36,7 +36,7 @@ def mean(obj: Any, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
     Parameters
     ----------
     obj : DataArray, Dataset or Variable
-        Of numbers. Of a Dataset each variable is reduced over those of the dimensions that it has,
+        Of numbers. Of a Dataset each variable is reduced over the dimensions that it has,
         and kept as it is if it has none of them.
     dim : str or iterable of str, optional
         The dimensions to reduce.
@@ -155,7 +155,7 @@ class Weighted:
         return self._reduced("sum_of_squares", partial(_weighted_squares, skipna), dim, keep_attrs)
 
     def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
-        """The weights of what is not NaN, added up by xarray itself; NaN where that is 0."""
+        """xarray's own sum of the weights of elements that are not NaN; NaN where that is 0."""
         return self._own.sum_of_weights(None if dim is ... else dim, keep_attrs=keep_attrs)
 
     def _reduced(
@@ -407,7 +407,7 @@ def _of_both(
 
 
 def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
-    """The array, along those of the dimensions that it lacks as long as another one: a view."""
+    """The array, as long as another one along the dimensions that it lacks: a view."""
     return array.expand_dims({one: like.sizes[one] for one in dims if one not in array.dims})
 
 

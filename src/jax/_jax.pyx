@@ -62,8 +62,8 @@ cdef extern from "numpy/arrayobject.h":
         pass
 
     object PyArray_NewFromDescr(
-        PyTypeObject*, PyArray_Descr* dtype, int, const cnp.npy_intp*, const cnp.npy_intp*, void*, int,
-        PyObject*,
+        PyTypeObject*, PyArray_Descr* dtype, int, const cnp.npy_intp*, const cnp.npy_intp*, void*,
+        int, PyObject*,
     )
     int NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO
 

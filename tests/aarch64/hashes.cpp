@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/activations/kernels.h"
 #include "cpu/bias/bias.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/core/tensor_iterator.h"
@@ -166,9 +167,9 @@ void activations() {
           char* const three[] = {dy.data() + at * item, in, out};
           const int64_t ahead = n % 2 * 2048;  // of prefetches, which change no bits
           if (is_forward)
-            table->forward[which][dtype](both, n, parameters, ahead);
+            table->elementwise->forward[which][dtype](both, n, parameters, ahead);
           else
-            table->backward[which][dtype][0](three, n, parameters, ahead);
+            table->elementwise->backward[which][dtype][0](three, n, parameters, ahead);
         }
         (is_forward ? forward : backward).add(y, dtype);
       }
@@ -299,7 +300,7 @@ void norms() {
           norm->parameters = parameters;
           norm->is_identity = which == k_identity;
           norm->eps = 1e-5;
-          norm->activation = table->forward[which][wide];
+          norm->activation = table->elementwise->forward[which][wide];
           norm_forward_partition(norm.get(), 0, 1);
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
@@ -309,7 +310,7 @@ void norms() {
           given.arrays[Norm::kDWeight] = dweight.operand,
           given.arrays[Norm::kDBias] = dbias.operand;
           prepare(norm.get(), table, given);
-          norm->activation = table->backward[which][wide][0];
+          norm->activation = table->elementwise->backward[which][wide][0];
           std::vector<double> workspace(norm_workspace_size(norm.get()) / 8 + 1);
           norm->partial = workspace.data();
           norm_backward_partition(norm.get(), 0, 1);
@@ -381,8 +382,8 @@ void channels() {
           for (const bool is_forward : {true, false}) {
             const Operand arrays[] = {is_forward ? nothing() : dy.operand, x.operand,
                                       is_forward ? y.operand : dx.operand};
-            batch->activation =
-                is_forward ? table->forward[which][wide] : table->backward[which][wide][0];
+            batch->activation = is_forward ? table->elementwise->forward[which][wide]
+                                           : table->elementwise->backward[which][wide][0];
             prepare(batch.get(), table, dtype, arrays, c.axis,
                     reinterpret_cast<char*>(scratch.data()), weight_of, bias_of);
             take_statistics(batch.get(), number(0), number(n), true, 0);

@@ -15,10 +15,11 @@ from test_cli import fastact
 
 import fastact as fa
 from fastact.bench import cuda as _bench_cuda
-from fastact.bench import cuda_device, shapes
-from fastact.bench.peers import COPY, FRESH, OURS, TORCH
+from fastact.bench import cuda_device
 from fastact.bench.workloads import FAMILIES, work
 from fastact.interop import devices
+from fastact.measure import shapes
+from fastact.measure.peers import COPY, FRESH, OURS, TORCH
 
 _DIRECTIONS = ("forward", "backward")
 FACTS = {

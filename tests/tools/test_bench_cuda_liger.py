@@ -18,9 +18,9 @@ from test_bench_cuda import StandIn, options, quick  # noqa: F401 - quick is a f
 
 import fastact as fa
 from fastact.bench import cuda, liger
-from fastact.bench.peers import LIGER, TORCH
 from fastact.bench.workloads import FAMILIES
 from fastact.bench.workloads.work import Work
+from fastact.measure.peers import LIGER, TORCH
 
 FUNCTIONS = {
     "liger_layer_norm": ("X", "W", "B", "eps"),
@@ -142,7 +142,7 @@ import torch
 import triton.language as tl
 import fastact as fa
 from fastact.bench import cuda, liger
-from fastact.bench.peers import LIGER
+from fastact.measure.peers import LIGER
 from fastact.bench.workloads import FAMILIES
 from fastact.bench.workloads.work import Work
 from liger_kernel.transformers import functional

@@ -17,9 +17,9 @@ import fastact as fa
 from fastact import cli
 from fastact.bench import cuda
 from fastact.bench.cuda_rows import read
-from fastact.bench.peers import COMPILED
 from fastact.bench.workloads import work
 from fastact.bench.workloads.work import ITEM
+from fastact.measure.peers import COMPILED
 
 CHECK = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.sh"
 SOME = [fa.mish, fa.sum, fa.rms_norm]
@@ -187,7 +187,7 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
 
     def bench(ops, told, json_file, markdown_file):
         asked.append((ops, told, json_file))
-        results = cuda.Results(FACTS)
+        results = cuda.GpuResults(FACTS)
         results.left = 5
         return results
 

@@ -9,10 +9,10 @@ from test_cli import torch_threads  # noqa: F401 - a fixture
 import fastact as fa
 from fastact import cli
 from fastact.bench import cpu, cpu_rows
-from fastact.bench.cpu_rows import Row
-from fastact.bench.files import slug
-from fastact.bench.peers import COPY, FRESH, MKL, OURS, PEERS
+from fastact.bench.cpu_rows import CpuRow
 from fastact.bench.scoreboard import cells, scaling, scoreboard, worst
+from fastact.measure.files import slug
+from fastact.measure.peers import COPY, FRESH, MKL, OURS, PEERS
 
 FEW = ["bench", "mish", "relu", "--sizes", "64", "--seconds", "0.001", "--directions", "forward"]
 
@@ -123,7 +123,7 @@ def test_who_takes_too_long_is_timed_once(monkeypatch):
 def row(size=1024, threads=2, op="mish", dtype="float32", **ratios):
     ratios = {COPY: 0.5, FRESH: 1.0, OURS: 1.0, **ratios}
     seconds = {name: ratio / threads for name, ratio in ratios.items()}
-    return Row(op, "forward", dtype, size, f"{size:,}", threads, 5, seconds, ratios)
+    return CpuRow(op, "forward", dtype, size, f"{size:,}", threads, 5, seconds, ratios)
 
 
 FACTS = {

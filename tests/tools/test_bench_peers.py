@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fastact as fa
-from fastact.bench import cpu, mkl, onnx, shapes
-from fastact.bench.peers import COPY, FRESH, JAX, MKL, ONNX, LeftOut, versions
+from fastact.bench import cpu, mkl, onnx
 from fastact.bench.workloads import FAMILIES
 from fastact.bench.workloads.work import Case, Options
+from fastact.measure import shapes
+from fastact.measure.peers import COPY, FRESH, JAX, MKL, ONNX, LeftOut, versions
 from fastact.ops.op import arrays_of
 
 THREADS = fa.get_num_threads()

@@ -8,8 +8,8 @@ from test_cli import torch_threads  # noqa: F401 - a fixture
 
 import fastact as fa
 from fastact import cli
-from fastact.bench import shapes
-from fastact.bench.peers import FIRST, FIRST_OF_TORCH, OURS, OURS_OF_TORCH
+from fastact.measure import shapes
+from fastact.measure.peers import FIRST, FIRST_OF_TORCH, OURS, OURS_OF_TORCH
 
 
 def test_tiny_shapes_are_measured_on_request():

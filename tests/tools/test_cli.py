@@ -18,13 +18,14 @@ from processes import TIMEOUT
 
 import fastact as fa
 from fastact import _cpu, cli, terminal
-from fastact.bench import cpu, peers, shapes
-from fastact.bench.peers import COPY, FRESH, OURS
+from fastact.bench import cpu
 from fastact.bench.workloads import FAMILIES, norms, work
 from fastact.bench.workloads.activations import IDIOMS
 from fastact.bench.workloads.work import Options
 from fastact.check import reductions
 from fastact.check.check import check_for
+from fastact.measure import peers, shapes
+from fastact.measure.peers import COPY, FRESH, OURS
 from fastact.ops import op as fa_op
 from fastact.ops.bounds import Bounds, NormBounds, SumBounds
 from fastact.ops.norm import named_axes

@@ -10,15 +10,15 @@ from test_cli import fastact
 import fastact as fa
 from fastact import cli
 from fastact.bench import cpu, plot_map
-from fastact.bench.cpu import Row
-from fastact.bench.peers import COPY, FRESH, OURS
+from fastact.bench.cpu import CpuRow
 from fastact.bench.workloads import FAMILIES as WORKLOADS
 from fastact.bench.workloads.work import Options
+from fastact.measure.peers import COPY, FRESH, OURS
 
 FAMILIES = list(dict.fromkeys(op.family for op in fa.ops.values()))
 
 
-def cases() -> list[Row]:
+def cases() -> list[CpuRow]:
     """Every case of the benchmark, with a speed that nobody measured."""
     options = Options((64, 1024, 50_000), (), (), (), (2,))
     rows = []
@@ -27,11 +27,13 @@ def cases() -> list[Row]:
             gain = 1.5 ** (len(rows) % 20 - 6)
             took = {OURS: 1.0, COPY: 0.5, FRESH: 1.0, "torch": gain}
             took |= {"numpy": 2 * gain} if direction == "forward" else {}
-            rows.append(Row(op.name, direction, "float32", case.size, case.label, 2, 5, took, took))
+            rows.append(
+                CpuRow(op.name, direction, "float32", case.size, case.label, 2, 5, took, took)
+            )
     return rows
 
 
-def written(rows: list[Row], path) -> str:
+def written(rows: list[CpuRow], path) -> str:
     path.write_text(json.dumps({"machine": {"processor": "P"}, "rows": [*map(asdict, rows)]}))
     return str(path)
 
@@ -74,7 +76,7 @@ def test_many_lines_stand_side_by_side():
 
 
 def test_a_dtype_has_a_picture_of_its_own(tmp_path, figures):
-    rows = [Row(**{**asdict(r), "dtype": d}) for r in cases() for d in ("float16", "float32")]
+    rows = [CpuRow(**{**asdict(r), "dtype": d}) for r in cases() for d in ("float16", "float32")]
     rows = [row for row in rows if fa.ops[row.op].family == "bias"]
     files = plot_map.plot(rows, "P", tmp_path / "x.svg")
     assert [file.name for file in files] == ["x_bias_float16.svg", "x_bias_float32.svg"]

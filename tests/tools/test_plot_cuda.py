@@ -8,9 +8,9 @@ import pytest
 import fastact as fa
 from fastact import cli
 from fastact.bench import cuda_plot
-from fastact.bench.cuda_rows import Latency, Results, Row, read
-from fastact.bench.peers import COPY, FRESH, OURS
+from fastact.bench.cuda_rows import GpuResults, GpuRow, Latency, read
 from fastact.bench.workloads import FAMILIES
+from fastact.measure.peers import COPY, FRESH, OURS
 
 FACTS = {
     **{"gpu": "GPU of a test", "driver": "12.34", "capability": "0.0", "multiprocessors": 1},
@@ -19,7 +19,7 @@ FACTS = {
 }
 
 
-def made_up(*dtypes: str) -> Results:
+def made_up(*dtypes: str) -> GpuResults:
     """Every case at a rate that nobody measured, below that of its copy."""
     rows = []
     for op, direction, dtype in product(fa.ops.values(), ("forward", "backward"), dtypes):
@@ -29,9 +29,9 @@ def made_up(*dtypes: str) -> Results:
             took = {OURS: ours, FRESH: ours, COPY: copy}
             ratios = {name: seconds / ours for name, seconds in took.items()}
             shown = (op.name, direction, dtype, case.label, case.moved, 2, 7, took, ratios, "")
-            rows.append(Row(*shown, case.series, case.span))
+            rows.append(GpuRow(*shown, case.series, case.span))
     latency = Latency("mish", "forward", "float32", 64, {OURS: 1e-6, FRESH: 2e-6})
-    return Results(FACTS, rows, [latency])
+    return GpuResults(FACTS, rows, [latency])
 
 
 @pytest.mark.thorough  # drawing all takes 8 s
@@ -91,7 +91,7 @@ def test_what_went_wrong_is_told_again(tmp_path, capsys):
     source = tmp_path / "gpu.json"
     wrong = replace(results.rows[0], wrong=("torch",))
     failures = {"mish forward, float32, 5": "RuntimeError: of a test"}
-    Results(results.facts, [wrong, results.rows[1]], [], failures).write(source)
+    GpuResults(results.facts, [wrong, results.rows[1]], [], failures).write(source)
     assert cli.main(["bench", "--device", "cuda", "--from", str(source)]) == 1
     shown = capsys.readouterr().out
     assert f"WRONG: {wrong.name}: torch has another result" in shown

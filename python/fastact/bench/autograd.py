@@ -8,10 +8,10 @@
     python -m fastact.bench.autograd generate --json generate.json    # needs transformers
     python -m fastact.bench.autograd page *.json --markdown docs/results/torch.md
 
-A row of `ops` is a call and its gradient, by every tensor that has one; the cases are those of the
-families (`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor.
-`fusion` has what inductor makes one kernel of, `ways` what a call costs by each way into torch.
-All take turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
+A row of `ops` is a call and its gradient, by every tensor that has one; the families give the cases
+(`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor. `fusion`
+has what inductor makes one kernel of, `ways` what a call costs by each way into torch. All take
+turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
 
 Each command may be given names of ops, families, models or blocks, and so run in parts: `page` puts
 files of one command together.
@@ -30,16 +30,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..cli import _counts as counts
-from ..cli import _names as names
+from ..measure.arguments import counts, names
+from ..measure.files import write_whole
+from ..measure.peers import COMPILED, OURS, TORCH, LeftOut, as_tensor, compiled_by_torch, open_torch
 from ..ops.op import arrays_of, ops
 from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import markdown_table, table
 from . import models, torch_calls
 from .cpu import take_turns
-from .files import write_whole
-from .peers import COMPILED, OURS, TORCH, LeftOut, as_tensor, compiled_by_torch, open_torch
 from .workloads import FAMILIES
 from .workloads.work import Case, InMemory, Work
 
@@ -48,7 +47,7 @@ SIZES = (1, 64, 4096, 50_000, 1_000_000, 16_000_000)
 
 
 @dataclass(frozen=True)
-class Row:
+class AutogradRow:
     """Median seconds of a call and its gradient, or of what a model does, and ratios to ours.
 
     about : what else is known of each, and `unit`, what that is.
@@ -117,8 +116,8 @@ def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], An
 def keep_memory() -> None:
     """Memory that is freed stays with the process, where its libc is glibc.
 
-    What is at the end of the heap goes back to the system else, once it is much, and the next call
-    that allocates gets new pages, one fault each: by chance always one side's.
+    Otherwise free memory at the end of the heap goes back to the system, once it is much. The next
+    call that allocates gets new pages, one fault each, and that may always be the same side's call.
     """
     trim_threshold, mmap_threshold = -1, -3  # of malloc.h
     try:
@@ -137,11 +136,11 @@ def _row(
     seconds: float,
     threads: int,
     **more: Any,
-) -> Row:
+) -> AutogradRow:
     with num_threads(threads):
         samples = take_turns(calls, seconds)
     ours = samples[OURS]
-    return Row(
+    return AutogradRow(
         what,
         case,
         dtype,
@@ -156,7 +155,7 @@ def _row(
     )
 
 
-def measure_ops(args: argparse.Namespace) -> Iterator[Row]:
+def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """A row for each op and size."""
     chosen = [op for op in ops.values() if not args.ops or {op.name, op.family} & {*args.ops}]
     for dtype in args.dtypes:
@@ -172,7 +171,7 @@ def measure_ops(args: argparse.Namespace) -> Iterator[Row]:
             yield _row(*given, size=size)
 
 
-def measure_fusion(args: argparse.Namespace) -> Iterator[Row]:
+def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of blocks of several operations, eager and compiled, and their gradients."""
     open_torch(args.threads)
     for name in args.ops or torch_calls.BLOCKS:
@@ -184,7 +183,7 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[Row]:
             yield _row(name, case, "float32", calls, args.seconds, args.threads)
 
 
-def measure_ways(args: argparse.Namespace) -> Iterator[Row]:
+def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of one op that computes next to nothing, by each way into torch."""
     open_torch(1)
     for case, calls in torch_calls.ways().items():
@@ -194,7 +193,7 @@ def measure_ways(args: argparse.Namespace) -> Iterator[Row]:
         yield _row("relu", case, "float32", given, args.seconds, 1)
 
 
-def measure_models(args: argparse.Namespace) -> Iterator[Row]:
+def measure_models(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of each model: a training step and inference, as it is and converted; peak memory."""
     torch = open_torch(args.threads)
     for name in args.ops or models.MODELS:
@@ -210,7 +209,7 @@ def measure_models(args: argparse.Namespace) -> Iterator[Row]:
                 yield replace(row, about=peaks, unit="peak, MB")
 
 
-def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
+def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of language models: so many tokens one after another."""
     torch = open_torch(args.threads)
     for name in args.ops or models.LANGUAGE_MODELS:
@@ -223,7 +222,7 @@ def measure_generation(args: argparse.Namespace) -> Iterator[Row]:
             yield replace(row, about=rates, unit="tokens a second")
 
 
-def lines_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
     """The table of these rows: times in microseconds, and how many times faster we are."""
     others = dict.fromkeys(name for row in rows for name in row.seconds if name != OURS)
     header = ["", "case", "type", f"{OURS}, µs"]
@@ -249,11 +248,11 @@ LEGEND = """\
 A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
 what a model does: inference, or a training step with its optimiser. Times are medians; both sides
 take turns on as many threads, and freed memory stays with the process. × torch: torch's time over
-that of fastact; above 1, fastact is faster. Of few elements the time is that of Python's node in
-the graph, where torch's is one of C++, and of `torch.autograd.grad` on both sides: an
-`autograd.Function` of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The
-gradient of a plain sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in
-torch a view of one element that repeats."""
+fastact's; above 1, fastact is faster. With few elements the graph takes the time: fastact's node is
+written in Python, torch's in C++, and both sides call `torch.autograd.grad`: an `autograd.Function`
+of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The gradient of a plain
+sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one
+element that repeats."""
 
 
 def _marked(ratio: float) -> str:
@@ -261,7 +260,7 @@ def _marked(ratio: float) -> str:
     return f"**{ratio:.2f}**" if ratio < 1 else f"{ratio:.2f}"
 
 
-def _by_size(rows: Sequence[Row]) -> str:
+def _by_size(rows: Sequence[AutogradRow]) -> str:
     """A row for each op, a column for each size: µs of ours, and torch's time over it."""
     sizes = sorted({row.size for row in rows})
     of = {(row.what, row.dtype, row.size): row for row in rows}
@@ -286,7 +285,7 @@ def _by_size(rows: Sequence[Row]) -> str:
     )
 
 
-def _slower(rows: Sequence[Row]) -> list[str]:
+def _slower(rows: Sequence[AutogradRow]) -> list[str]:
     """Where torch is faster, in words."""
     slower = [f"{r.what} {r.case} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1]
     found = [_list_of(f"Slower than torch in {len(slower)} of {len(rows)} rows", slower)]
@@ -307,14 +306,14 @@ def _list_of(told: str, items: Sequence[str]) -> str:
 
 
 def page(args: argparse.Namespace) -> None:
-    """The page of files that were measured before; those of one command are one section."""
+    """The page of files that were measured before: a section for each command."""
     sections: dict[str, list[Any]] = {}
     for file in args.files:
         numbers = json.loads(file.read_text(encoding="utf-8"))
         sections.setdefault(numbers["title"], []).append(numbers)
     parts = ["# Speed in torch", LEGEND]
     for title, found in sections.items():
-        rows = [Row(**row) for numbers in found for row in numbers["rows"]]
+        rows = [AutogradRow(**row) for numbers in found for row in numbers["rows"]]
         facts, threads = found[0]["machine"], rows[0].threads
         commands = ", ".join(f"`{numbers['command']}`" for numbers in found)
         about = [
@@ -370,7 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     kept = [a for a in arguments if a not in ("--json", str(args.json), "--note", args.note)]
     command = " ".join(["python -m fastact.bench.autograd", *kept])
     title = args.title + (", compiled" if args.compiled else "")
-    rows: list[Row] = []
+    rows: list[AutogradRow] = []
     for row in args.run(args):
         rows.append(row)
         header, lines = lines_of([row])

@@ -21,12 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import _cpu
-from ..ops.op import ops
-from ..runtime.threads import num_threads
-from ..terminal import Progress, paragraph, say, styled, table
-from .cpu_rows import Results, Row, digits, machine, start
-from .onnx import by_onnx
-from .peers import (
+from ..measure.peers import (
     COMPILED,
     COPY,
     FIRST,
@@ -46,6 +41,11 @@ from .peers import (
     open_torch,
     versions,
 )
+from ..ops.op import ops
+from ..runtime.threads import num_threads
+from ..terminal import Progress, paragraph, say, styled, table
+from .cpu_rows import CpuResults, CpuRow, digits, machine, start
+from .onnx import by_onnx
 from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch, flat
 
@@ -227,7 +227,7 @@ def _torch(case: Case, work: Work, threads: int, compiles: bool = False) -> Call
 
 def measure(
     case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
-) -> tuple[Row, dict[str, str]]:
+) -> tuple[CpuRow, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
     work = (small_calls if small else workload)(case, peers, threads)
     with num_threads(threads), np.errstate(all="ignore"):
@@ -235,7 +235,7 @@ def measure(
     # The copy is of one array: it moves two.
     samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
     ours = samples[OURS]
-    row = Row(
+    row = CpuRow(
         op=case.op.name,
         direction=case.direction,
         dtype=case.dtype,
@@ -267,13 +267,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds * scale:.{digits}f} {unit}"
 
 
-def title_of(row: Row) -> str:
-    """What a table is of: one op, direction and dtype."""
+def title_of(row: CpuRow) -> str:
+    """The title of a table: one op, direction and dtype."""
     threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
     return f"{row.op}, {row.direction}, {row.dtype}, {threads}"
 
 
-def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
+def table_of(rows: Sequence[CpuRow]) -> tuple[list[str], list[list[str]], int]:
     """One table: header, lines, and how many columns of them are names."""
     family = FAMILIES[ops[rows[0].op].family]
     named = dict.fromkeys(name for row in rows for name in row.seconds)
@@ -296,11 +296,11 @@ def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
 
 LEGEND = """\
 Times are medians. fastact and copy write to a given array; peers, and fastact with "no out=",
-return a new one. × copy: time of fastact over that of a parallel copy of the same bytes through the
-same threads; 1 is the speed of memory. × numpy, × torch …: their time over that of fastact."""
+return a new one. × copy: fastact's time over the time of a parallel copy of the same bytes through
+the same threads; 1 is the speed of memory. × numpy, × torch …: their time over fastact's."""
 
 
-def legend(rows: Sequence[Row]) -> str:
+def legend(rows: Sequence[CpuRow]) -> str:
     """What the columns of these rows' tables mean."""
     notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
     return "\n".join([LEGEND, *filter(None, notes)])
@@ -313,7 +313,7 @@ def _gain(column: str, cell: str) -> str:
     return "green" if float(cell) > 1 / _ALIKE else "red" if float(cell) < _ALIKE else ""
 
 
-def _show(part: Sequence[Row]) -> None:
+def _show(part: Sequence[CpuRow]) -> None:
     """Print the table of one op, direction and dtype."""
     header, lines, left = table_of(part)
     say("", styled(title_of(part[0]), "bold"), table(header, lines, left=left, style=_gain))
@@ -321,7 +321,7 @@ def _show(part: Sequence[Row]) -> None:
 
 def bench(
     chosen: Sequence[Any], options: Options, json_file: Path | None = None, *, goes_on: bool = False
-) -> Results:
+) -> CpuResults:
     """Measure ops, print a table for each, and return the results.
 
     Parameters
@@ -343,7 +343,7 @@ def bench(
         if peer not in peers:
             say(f"{peer}: not installed, left out")
     facts = machine(peers)
-    results = start(json_file, facts, goes_on) if json_file is not None else Results(facts)
+    results = start(json_file, facts, goes_on) if json_file is not None else CpuResults(facts)
     tables = [
         [todo for case, threads in part if (todo := _lacking(results, case, threads, [*peers]))]
         for part in all_tables(chosen, options)
@@ -354,7 +354,7 @@ def bench(
     ends = time.monotonic() + options.stop_after
     with Progress("bench", results.left) as progress:
         for part in filter(None, tables):
-            rows: list[Row] = []
+            rows: list[CpuRow] = []
             reasons: dict[str, None] = {}  # in order, once each
             for case, threads, lacking in part:
                 if time.monotonic() >= ends:
@@ -378,9 +378,9 @@ def bench(
 
 
 def _lacking(
-    results: Results, case: Case, threads: int, peers: Sequence[str]
+    results: CpuResults, case: Case, threads: int, peers: Sequence[str]
 ) -> tuple[Case, int, Sequence[str]] | None:
-    """What is to be measured of a case; None if all of it is there."""
+    """The case, threads and peers that are left to measure; None if there are none."""
     row = results.rows.get((case.op.name, case.direction, case.dtype, case.label, threads))
     if row is None:
         return case, threads, peers
@@ -388,7 +388,7 @@ def _lacking(
     return (case, threads, missing) if missing else None
 
 
-def show(rows: Sequence[Row]) -> None:
+def show(rows: Sequence[CpuRow]) -> None:
     """Print the tables of rows."""
     for _, part in groupby(rows, title_of):
         _show(list(part))

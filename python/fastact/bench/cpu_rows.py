@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..measure.files import commit, lines, read_parts, resume, slug, write_parts
 from ..ops.op import ops
 from ..runtime import config
-from .files import commit, is_of, lines, slug, write_whole
 
 
 @dataclass(frozen=True)
-class Row:
+class CpuRow:
     """Median seconds of one call, and median ratios to our time, by name of who did it.
 
     size : elements of the array.
@@ -41,14 +41,14 @@ class Row:
 
     @property
     def table(self) -> tuple[Any, ...]:
-        """What its table is of."""
+        """The op, direction, dtype and threads of its table."""
         return self.op, self.direction, self.dtype, self.threads
 
     def missing(self, peers: Sequence[str]) -> list[str]:
         """Those of the peers that nobody has asked yet."""
         return [peer for peer in peers if peer not in self.ratios and peer not in self.without]
 
-    def joined(self, later: Row) -> Row:
+    def joined(self, later: CpuRow) -> CpuRow:
         """The same with further peers of a later run, whose ratios are to our time in that run."""
         return replace(
             self,
@@ -57,7 +57,7 @@ class Row:
             without=(*self.without, *later.without),
         )
 
-    def but(self, peers: Collection[str]) -> Row:
+    def but(self, peers: Collection[str]) -> CpuRow:
         """The same without some peers."""
         seconds, ratios = (
             {who: value for who, value in of.items() if who not in peers}
@@ -82,7 +82,7 @@ def machine_name(facts: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class Results:
+class CpuResults:
     """All that was measured, in one run or in several.
 
     facts : of the machine.
@@ -90,17 +90,17 @@ class Results:
     """
 
     facts: dict[str, Any]
-    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    rows: dict[tuple[Any, ...], CpuRow] = field(default_factory=dict)
     left: int = 0
 
-    def add(self, row: Row) -> Row:
+    def add(self, row: CpuRow) -> CpuRow:
         """Take a row, together with what an earlier run has measured of it."""
         before = self.rows.get(row.key)
         self.rows[row.key] = before.joined(row) if before else row
         return self.rows[row.key]
 
-    def sorted(self) -> list[Row]:
-        """The rows, those of one table together, in the order in which tables were begun."""
+    def sorted(self) -> list[CpuRow]:
+        """The rows, table by table, in the order in which tables were begun."""
         begun: dict[tuple[Any, ...], int] = {}
         for row in self.rows.values():
             begun.setdefault(row.table, len(begun))
@@ -113,8 +113,7 @@ class Results:
             "rows": lines(map(vars, self.sorted())),
             "left": str(self.left),
         }
-        text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
-        write_whole(json_file, f"{{\n{text}\n}}\n")
+        write_parts(json_file, parts)
 
 
 def digits(values: Mapping[str, float]) -> dict[str, float]:
@@ -122,43 +121,33 @@ def digits(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in values.items()}
 
 
-def read(json_file: Path) -> Results:
-    """What `Results.write` has written.
-
-    Raises
-    ------
-    ValueError
-        If the file is none of this benchmark.
-    """
-    try:
-        numbers = json.loads(json_file.read_text(encoding="utf-8"))
-        facts = dict(numbers["machine"])
-        str(facts["processor"])
-        rows = [
-            Row(**{**row, "without": tuple(row.get("without", ()))})
-            for row in numbers["rows"]
-            if row["op"] in ops
-        ]
-        return Results(facts, {row.key: row for row in rows}, numbers.get("left", 0))
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{json_file} was not written by bench --json on a CPU") from None
+def read(json_file: Path) -> CpuResults:
+    """Read what `CpuResults.write` has written."""
+    return read_parts(json_file, _made, "bench --json on a CPU")
 
 
-def start(json_file: Path, facts: dict[str, Any], goes_on: bool) -> Results:
+def _made(numbers: Mapping[str, Any]) -> CpuResults:
+    facts = dict(numbers["machine"])
+    str(facts["processor"])
+    rows = [
+        CpuRow(**{**row, "without": tuple(row.get("without", ()))})
+        for row in numbers["rows"]
+        if row["op"] in ops
+    ]
+    return CpuResults(facts, {row.key: row for row in rows}, numbers.get("left", 0))
+
+
+def start(json_file: Path, facts: dict[str, Any], goes_on: bool) -> CpuResults:
     """What the file holds, to go on with, or an empty start.
 
     A file of another machine is put aside, not overwritten; to go on, the build and the peers that
     both runs have must be the same, too.
     """
-    if not json_file.exists():
-        return Results(facts)
-    found = read(json_file)
     if not goes_on:
-        is_of(json_file, found.facts, facts, ("processor",))
-        return Results(facts)
-    before, now = found.facts.get("peers", {}), facts["peers"]
-    both = {peer: version for peer, version in before.items() if peer in now}
-    same = {**found.facts, "peers": both}
-    if not is_of(json_file, same, {**facts, "peers": {p: now[p] for p in both}}, (*_SAME, "peers")):
-        return Results(facts)
-    return replace(found, facts={**facts, "peers": {**before, **now}})
+        resume(json_file, read, facts, ("processor",))
+        return CpuResults(facts)
+    found = resume(json_file, read, facts, (*_SAME, "peers"))
+    if found is None:
+        return CpuResults(facts)
+    peers = {**found.facts.get("peers", {}), **facts["peers"]}
+    return replace(found, facts={**facts, "peers": peers})

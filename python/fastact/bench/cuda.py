@@ -22,14 +22,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..measure.files import commit
+from ..measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH, LeftOut
 from ..ops.op import arrays_of
 from ..terminal import Progress, say
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
-from .cuda_rows import Latency, Results, Row, resume
-from .files import commit
+from .cuda_rows import GpuResults, GpuRow, Latency, start
 from .liger import PACKAGE
-from .peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH, LeftOut
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Arrays, Case, Work, by_torch, differentiated
 
@@ -71,7 +71,7 @@ def buffers_for(bytes_of_set: int, l2: int) -> int:
 
 
 def _copy_elements(nbytes: int) -> int:
-    """float32 elements of which a copy moves `nbytes`, to a multiple of 32."""
+    """How many float32 elements make a copy move `nbytes`, a multiple of 32."""
     return max(nbytes // 32, 1) * 4
 
 
@@ -216,7 +216,7 @@ def _peers_of(options: Options, dtype: str) -> tuple[str, ...]:
     return tuple(peer for peer in options.peers if compiles or peer != COMPILED)
 
 
-def measure(case: Case, device: Gpu, options: Options) -> Row | str:
+def measure(case: Case, device: Gpu, options: Options) -> GpuRow | str:
     """One row, or why there is none."""
     # Ours, the copy, and what peers (and the pure read) hold beside them.
     buffers = buffers_for(case.moved, device.l2)
@@ -236,7 +236,7 @@ def measure(case: Case, device: Gpu, options: Options) -> Row | str:
     scale = case.moved / (8 * _copy_elements(case.moved))
     samples[COPY] = [sample * scale for sample in samples[COPY]]
     ours = samples[OURS]
-    return Row(
+    return GpuRow(
         op=case.op.name,
         direction=case.direction,
         dtype=case.dtype,
@@ -347,7 +347,7 @@ def bench(
     json_file: Path | None = None,
     markdown_file: Path | None = None,
     device: Gpu | None = None,
-) -> Results:
+) -> GpuResults:
     """Measure ops on a GPU, print and write tables, and return them with what went wrong.
 
     Parameters
@@ -368,7 +368,7 @@ def bench(
         **device.facts(),
     }
     goes_on = json_file is not None and options.goes_on
-    results = resume(json_file, facts) if json_file is not None and goes_on else Results(facts)
+    results = start(json_file, facts) if json_file is not None and goes_on else GpuResults(facts)
     results.absent = _absent(options.peers)
     print_absent(results)
     options = replace(
@@ -390,7 +390,7 @@ def bench(
             if time.monotonic() >= ends:
                 break
             _add_latency(results, cases[0], device, options)
-            part: list[Row] = []
+            part: list[GpuRow] = []
             for case in cases:
                 if time.monotonic() >= ends:
                     break
@@ -406,7 +406,7 @@ def bench(
     return results
 
 
-def _write(results: Results, json_file: Path | None, markdown_file: Path | None) -> None:
+def _write(results: GpuResults, json_file: Path | None, markdown_file: Path | None) -> None:
     """Numbers, and the same as tables, as far as there are any."""
     if json_file is not None:
         results.write(json_file)
@@ -414,7 +414,7 @@ def _write(results: Results, json_file: Path | None, markdown_file: Path | None)
         markdown_file.write_text(markdown(results), encoding="utf-8")
 
 
-def _add_latency(results: Results, case: Case, device: Gpu, options: Options) -> None:
+def _add_latency(results: GpuResults, case: Case, device: Gpu, options: Options) -> None:
     """What a call of a table's op costs, if that is not known yet."""
     known = [(one.op, one.direction, one.dtype) for one in results.latencies]
     if (case.op.name, case.direction, case.dtype) not in known:
@@ -422,7 +422,7 @@ def _add_latency(results: Results, case: Case, device: Gpu, options: Options) ->
         results.latencies.append(measure_latency(_tiny(case), device, eager))
 
 
-def _row(results: Results, case: Case, device: Gpu, options: Options) -> Row | None:
+def _row(results: GpuResults, case: Case, device: Gpu, options: Options) -> GpuRow | None:
     """Measure a case, and note what comes of it."""
     results.left -= 1
     results.unreached.remove(case.name)

@@ -1,4 +1,4 @@
-"""The GPU benchmark as a roof and what stays below it: bytes a second, against those of a copy."""
+"""The GPU benchmark under its roof: bytes a second beside a copy's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..measure.peers import COPY
 from ..ops.op import ops
 from ..terminal import require
-from .cuda_rows import Results, Row
-from .peers import COPY
+from .cuda_rows import GpuResults, GpuRow
 
 #: What lies along the axis of a family's panels.
 _ALONG = {
@@ -24,7 +24,7 @@ _PANEL = (6.2, 4.2)  # inches
 _LEGEND_LINES = 14  # more stand in two columns
 
 
-def _series(axes: Any, colours: Any, number: int, rows: Sequence[Row]) -> None:
+def _series(axes: Any, colours: Any, number: int, rows: Sequence[GpuRow]) -> None:
     """The points of one name, joined where nearly each has a place of its own along the axis."""
     at = sorted((row.span, row.rate / 1e9) for row in rows)
     alone = len({span for span, _ in at}) > 0.8 * len(at)
@@ -39,7 +39,7 @@ def _series(axes: Any, colours: Any, number: int, rows: Sequence[Row]) -> None:
     )
 
 
-def _panel(axes: Any, colours: Any, family: str, rows: Sequence[Row]) -> None:
+def _panel(axes: Any, colours: Any, family: str, rows: Sequence[GpuRow]) -> None:
     """One family and direction: a line for each name, and the roof."""
     names = list(dict.fromkeys(row.series for row in rows))
     for number, name in enumerate(names):
@@ -65,11 +65,11 @@ def _panel(axes: Any, colours: Any, family: str, rows: Sequence[Row]) -> None:
     )
 
 
-def _picture(title: str, rows: Sequence[Row], file: Path) -> None:
+def _picture(title: str, rows: Sequence[GpuRow], file: Path) -> None:
     """One dtype: a panel for each family and direction."""
     pyplot = require("matplotlib.pyplot", "--plot")
     colours = pyplot.get_cmap("tab20")
-    panels: dict[tuple[str, str], list[Row]] = {}
+    panels: dict[tuple[str, str], list[GpuRow]] = {}
     for row in rows:
         panels.setdefault((ops[row.op].family, row.direction), []).append(row)
     families = list(dict.fromkeys(family for family, _ in panels))
@@ -92,12 +92,12 @@ def _picture(title: str, rows: Sequence[Row], file: Path) -> None:
     pyplot.close(figure)
 
 
-def plot(results: Results, file: Path) -> list[Path]:
+def plot(results: GpuResults, file: Path) -> list[Path]:
     """Draw bytes a second over how many elements belong together, for every op.
 
     Parameters
     ----------
-    results : Results
+    results : GpuResults
         What `fastact.bench.cuda.bench` or `fastact.bench.cuda_rows.read` returned.
     file : Path
         Where to write the picture; of several dtypes plot.png makes plot_float32.png and so on.

@@ -7,11 +7,11 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
+from ..measure.peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 from ..terminal import markdown_table, paragraph, say, styled, table
 from .cpu import _duration
-from .cuda_rows import Latency, Results, Row
+from .cuda_rows import GpuResults, GpuRow, Latency
 from .liger import OPS
-from .peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 
 LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the
@@ -34,7 +34,7 @@ What one call costs the host, in Python, for so few elements that nothing else c
 calls between two synchronisations than fill the queue: from the call to the launch, about."""
 
 
-def _columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def _columns(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[str]]]:
     """Header and lines for the rows of one op, direction and dtype."""
     peers = [peer for peer in GPU_PEERS if any(peer in row.ratios for row in rows)]
     reads = any(READ in row.ratios for row in rows)
@@ -50,11 +50,11 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
-def _title(row: Row) -> str:
+def _title(row: GpuRow) -> str:
     return f"{row.op}, {row.direction}, {row.dtype}"
 
 
-def _left_out(rows: Sequence[Row]) -> list[str]:
+def _left_out(rows: Sequence[GpuRow]) -> list[str]:
     """Who could not take part and why, once each."""
     return list(
         dict.fromkeys(
@@ -63,7 +63,7 @@ def _left_out(rows: Sequence[Row]) -> list[str]:
     )
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[GpuRow]) -> None:
     """One table: the rows of one op, direction and dtype."""
     if not rows:
         return
@@ -110,7 +110,7 @@ _NEAR = 85  # % of a copy: what reaches it is bound by memory
 _AHEAD = 0.95  # of our time: less is noise
 
 
-def glance(rows: Sequence[Row]) -> str:
+def glance(rows: Sequence[GpuRow]) -> str:
     """How many rows are near their copy, and in how many a peer is ahead."""
     shares = [100 * row.ratios[COPY] for row in rows]
     near = sum(share >= _NEAR for share in shares)
@@ -126,28 +126,28 @@ def glance(rows: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def _tables(rows: Sequence[Row]) -> list[list[Row]]:
+def _tables(rows: Sequence[GpuRow]) -> list[list[GpuRow]]:
     """The rows of each op, direction and dtype."""
     return [list(part) for _, part in groupby(rows, lambda r: (r.op, r.direction, r.dtype))]
 
 
-def _legend(rows: Sequence[Row]) -> str:
+def _legend(rows: Sequence[GpuRow]) -> str:
     """What the columns mean."""
     liger = any(LIGER in row.ratios for row in rows)
     return f"{LEGEND}\n{_LIGER_LEGEND}" if liger else LEGEND
 
 
-def _absent(results: Results) -> list[str]:
+def _absent(results: GpuResults) -> list[str]:
     """The peers that are not installed."""
     return [f"{peer}: left out, {why}" for peer, why in results.absent.items()]
 
 
-def print_absent(results: Results) -> None:
+def print_absent(results: GpuResults) -> None:
     """Who will not be in the tables."""
     say(*_absent(results), end="\n" if results.absent else "")
 
 
-def print_end(results: Results) -> None:
+def print_end(results: GpuResults) -> None:
     """What the columns mean, and what went wrong."""
     if results.rows:
         say("", paragraph(_legend(results.rows)))
@@ -157,7 +157,7 @@ def print_end(results: Results) -> None:
         say(styled(f"WRONG: {problem}", "red"))
 
 
-def print_again(results: Results) -> None:
+def print_again(results: GpuResults) -> None:
     """All that was printed when it was measured."""
     print_absent(results)
     print_latency(results.latencies)
@@ -166,7 +166,7 @@ def print_again(results: Results) -> None:
     print_end(results)
 
 
-def markdown(results: Results) -> str:
+def markdown(results: GpuResults) -> str:
     """The page: machine, tables, legends, and what went wrong."""
     facts, latencies = results.facts, results.latencies
     parts = [

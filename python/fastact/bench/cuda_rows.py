@@ -1,7 +1,7 @@
 """What the GPU benchmark has measured: rows, what calls cost the host, and the file of both.
 
 A run need not measure everything: a later one on the same machine with the same build goes on
-where the file ends (`resume`).
+where the file ends (`start`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..measure.files import lines, read_parts, resume, write_parts
+from ..measure.peers import OURS
 from ..ops.op import ops
-from .files import is_of, lines, write_whole
-from .peers import OURS
 from .workloads.work import ITEM, name_of
 
 
 @dataclass(frozen=True)
-class Row:
+class GpuRow:
     """Median seconds of one call on the GPU, and median ratios to our time, by contender.
 
     series, span : under which name the rate is drawn, over how many elements that share a result, a
@@ -78,13 +78,13 @@ class Latency:
 _SAME = ("gpu", "capability", "driver", "torch", "torch_cuda", "fastact", "commit", "cuda")
 
 
-def _place(one: Row | Latency) -> tuple[int, bool, int]:
+def _place(one: GpuRow | Latency) -> tuple[int, bool, int]:
     """Where its table stands among all."""
     return list(ops).index(one.op), one.direction != "forward", list(ITEM).index(one.dtype)
 
 
 @dataclass
-class Results:
+class GpuResults:
     """All that was measured, in one run or in several.
 
     facts : of the machine.
@@ -94,7 +94,7 @@ class Results:
     """
 
     facts: Mapping[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[GpuRow] = field(default_factory=list)
     latencies: list[Latency] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Results:
         """Whether a case has not been measured yet, with all of these peers."""
         return not any(row.name == name and {*peers} <= {*row.asked} for row in self.rows)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: GpuRow) -> None:
         """Take a row, in place of an older one of the same case."""
         self.rows = [one for one in self.rows if one.name != row.name] + [row]
         self.failures.pop(row.name, None)
@@ -129,25 +129,18 @@ class Results:
             "left": json.dumps(self.left),
             "unreached": json.dumps(self.unreached, indent=0),
         }
-        text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
-        write_whole(json_file, f"{{\n{text}\n}}\n")
+        write_parts(json_file, parts)
 
 
-def read(json_file: Path, chosen: Sequence[Any]) -> Results:
-    """What `Results.write` has written, as far as it is of the ops that are chosen.
-
-    Raises
-    ------
-    ValueError
-        If the file is none of this benchmark.
-    """
+def read(json_file: Path, chosen: Sequence[Any]) -> GpuResults:
+    """Read what `GpuResults.write` has written of the ops that are chosen."""
     names = [op.name for op in chosen]
-    try:
-        found = json.loads(json_file.read_text(encoding="utf-8"))
-        return Results(
+
+    def made(found: Mapping[str, Any]) -> GpuResults:
+        return GpuResults(
             {"driver": "", **found["machine"], "gpu": str(found["machine"]["gpu"])},
             [
-                Row(
+                GpuRow(
                     **{name: row[name] for name in row if name != "rate"}
                     | {name: tuple(row[name]) for name in ("wrong", "asked")}
                 )
@@ -160,11 +153,11 @@ def read(json_file: Path, chosen: Sequence[Any]) -> Results:
             found["left"],
             found.get("unreached", []),
         )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise ValueError(f"{json_file} was not written by bench --device cuda --json") from None
+
+    return read_parts(json_file, made, "bench --device cuda --json")
 
 
-def resume(json_file: Path, facts: Mapping[str, Any]) -> Results:
+def start(json_file: Path, facts: Mapping[str, Any]) -> GpuResults:
     """What the file holds, to go on with; an empty start if there is none.
 
     A file of another machine or build is put aside, not overwritten, for rows of both would be one
@@ -177,7 +170,6 @@ def resume(json_file: Path, facts: Mapping[str, Any]) -> Results:
     facts : mapping
         Of the machine as it is now.
     """
-    if not json_file.exists():
-        return Results(facts)
-    found = read(json_file, list(ops.values()))
-    return found if is_of(json_file, found.facts, facts, _SAME) else Results(facts)
+    every = list(ops.values())
+    found = resume(json_file, lambda file: read(file, every), facts, _SAME)
+    return GpuResults(facts) if found is None else found

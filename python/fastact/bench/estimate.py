@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from ..measure.peers import COMPILED, JAX, MKL, NUMPY, ONNX, PARTIAL, TORCH
 from ..terminal import table
 from .cpu import calls_before
-from .peers import COMPILED, JAX, MKL, NUMPY, ONNX, PARTIAL, TORCH
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Case
 

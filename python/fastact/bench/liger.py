@@ -1,6 +1,6 @@
 """Liger's Triton kernels as a peer in the GPU benchmark, where liger-kernel is installed.
 
-Of the ops of this library it has those of `_CALLS`. The kernel of Triton's tutorial, which its
+`_CALLS` lists the ops of this library that it has. The kernel of Triton's tutorial, which its
 norms go back to, is in no package that could be installed. It computes in float32 here ("gemma",
 for its "llama" rounds to 16 bits in between), and returns a gradient of its own rather than write
 it over dy.
@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .peers import LeftOut
+from ..measure.peers import LeftOut
 
 if TYPE_CHECKING:
     from .workloads.work import Case

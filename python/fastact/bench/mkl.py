@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .peers import MKL, LeftOut
+from ..measure.peers import MKL, LeftOut
 
 if TYPE_CHECKING:
     from .workloads.work import Call, Case, Work

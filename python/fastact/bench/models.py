@@ -210,7 +210,7 @@ def _inference(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 
 
 def pair(name: str, dtype: torch.dtype) -> dict[str, Calls]:
-    """What is measured of a model, by its name: calls of it as it is and converted."""
+    """Calls of a model, by its name, as it is and converted."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
     model, x = model.to(dtype), x.to(dtype)

@@ -6,10 +6,10 @@ import importlib
 import re
 from typing import TYPE_CHECKING
 
-from .peers import LeftOut
+from ..measure.peers import LeftOut
 
 if TYPE_CHECKING:
-    from .shapes import Axis
+    from ..measure.shapes import Axis
     from .workloads.work import Call, Case, Family, Work
 
 # Where an activation is no node of its own: what exporters write for it. ONNX Runtime fuses some.
@@ -71,7 +71,7 @@ def by_onnx(case: Case, family: Family, work: Work, threads: int) -> Call:
     unknown = {array.dtype.name for array in work.inputs.values()} - {*_TYPES}
     if unknown:
         raise LeftOut(f"NumPy hands it no {', '.join(unknown)}")
-    # What is left of the running statistics and of rstd is no input of the nodes.
+    # Running statistics and rstd that the nodes do not name are no inputs.
     words = {*re.findall(r"\w+", nodes)}
     inputs = {name: array for name, array in work.inputs.items() if name in words}
     given = ", ".join(f"{_TYPES[a.dtype.name]}{[*a.shape]} {n}" for n, a in inputs.items())

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..measure.peers import COPY, OURS, PEERS
 from ..terminal import require
-from .cpu_rows import Row
-from .peers import COPY, OURS, PEERS
+from .cpu_rows import CpuRow
 
 _COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#72b7b2", "#e45756", "#9d755d"), strict=True))
 _COLOURS = {OURS: "#f58518", **_COLOURS}
@@ -27,12 +27,12 @@ def size_label(size: int) -> str:
     return str(size)
 
 
-def on(rows: Sequence[Row], cpu: str) -> str:
+def on(rows: Sequence[CpuRow], cpu: str) -> str:
     """What a picture was measured on."""
     return f"{cpu}, {rows[0].threads} thread{'s' if rows[0].threads > 1 else ''}"
 
 
-def _speeds(rows: Sequence[Row], who: str) -> list[tuple[int, float]]:
+def _speeds(rows: Sequence[CpuRow], who: str) -> list[tuple[int, float]]:
     """The places of the rows in which somebody took part, and the speed there: 1 is a copy's."""
     return [
         (place, row.ratios[COPY] / row.ratios[who])
@@ -41,7 +41,7 @@ def _speeds(rows: Sequence[Row], who: str) -> list[tuple[int, float]]:
     ]
 
 
-def _panel(axes: Any, rows: Sequence[Row]) -> None:
+def _panel(axes: Any, rows: Sequence[CpuRow]) -> None:
     """Lines over the sizes of an array, or a line of marks for each shape."""
     ticker = require("matplotlib.ticker", "--plot")
     sized = all(row.what == f"{row.size:,}" for row in rows)
@@ -75,12 +75,12 @@ def _panel(axes: Any, rows: Sequence[Row]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
+def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of a benchmark: one panel for each op, direction and dtype.
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows : sequence of CpuRow
         What `fastact.bench.cpu.bench` returned.
     cpu : str
         Name of the processor, for the title.
@@ -93,7 +93,7 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
         The picture.
     """
     pyplot = require("matplotlib.pyplot", "--plot")
-    panels: dict[tuple[str, str, str], list[Row]] = {}
+    panels: dict[tuple[str, str, str], list[CpuRow]] = {}
     for row in rows:
         panels.setdefault((row.op, row.dtype, row.direction), []).append(row)
     across = len({direction for _, _, direction in panels})

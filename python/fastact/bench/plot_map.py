@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..measure.peers import PEERS
 from ..ops.op import ops
 from ..terminal import require
-from .cpu_rows import Row
-from .peers import PEERS
+from .cpu_rows import CpuRow
 from .plot import on, size_label
 from .report import times
 
@@ -36,12 +36,12 @@ class _Map:
     cells: list[list[float | None]]
 
 
-def _op(row: Row) -> str:
+def _op(row: CpuRow) -> str:
     return row.op
 
 
 def _map(
-    rows: Sequence[Row], line: Callable[[Row], str], column: Callable[[Row], str]
+    rows: Sequence[CpuRow], line: Callable[[CpuRow], str], column: Callable[[CpuRow], str]
 ) -> _Map | None:
     """The map of rows, their columns grouped by direction and peer."""
     found = {(line(r), r.direction, column(r)): r.ratios for r in rows}
@@ -64,7 +64,7 @@ def _map(
     return _Map(lines, groups, cells)
 
 
-def _map_of_family(rows: Sequence[Row]) -> _Map | None:
+def _map_of_family(rows: Sequence[CpuRow]) -> _Map | None:
     """Activations have no axes: their cases are sizes, and stand in columns."""
     if ops[rows[0].op].family == "activations":
         return _map(rows, _op, lambda row: size_label(row.size))
@@ -162,13 +162,13 @@ def _picture(title: str, parts: Sequence[_Map], file: Path) -> None:
     )
     key.ax.minorticks_off()
     key.ax.set_xticklabels([f"≤ 1/{_MOST:g}×", "1/4×", "1×", "4×", f"≥ {_MOST:g}×"], fontsize=9)
-    key.set_label("time of the other library over that of fastact", fontsize=10)
+    key.set_label("time of the other library over fastact's", fontsize=10)
     figure.suptitle(title, fontsize=12, fontweight="bold")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
 
-def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
+def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of many ops: one picture for each family, and each dtype if there are several.
 
     Parameters
@@ -176,14 +176,14 @@ def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
     rows, cpu
         As `fastact.bench.plot.plot` takes them.
     file : Path
-        What the pictures are called after: plot.png makes plot_norms.png, plot_gates.png …
+        The pictures are named after it: plot.png makes plot_norms.png, plot_gates.png …
 
     Returns
     -------
     list of Path
         The pictures.
     """
-    parts: dict[tuple[str, str], list[Row]] = {}
+    parts: dict[tuple[str, str], list[CpuRow]] = {}
     for row in rows:
         parts.setdefault((ops[row.op].family, row.dtype), []).append(row)
     several = len({dtype for _, dtype in parts}) > 1

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from ..ops.op import ops
-from ..terminal import markdown_table
-from .cpu import legend, table_of, title_of
-from .cpu_rows import Row
-from .peers import (
+from ..measure.peers import (
     FIRST,
     FIRST_OF_TORCH,
     FRESH,
@@ -20,9 +16,13 @@ from .peers import (
     PEERS,
     TORCH,
 )
+from ..ops.op import ops
+from ..terminal import markdown_table
+from .cpu import legend, table_of, title_of
+from .cpu_rows import CpuRow
 from .scoreboard import scaling
 
-_SMALL = 1024  # elements, of which the call costs more than the arithmetic
+_SMALL = 1024  # elements, for which the call costs more than the arithmetic
 _GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
 
 
@@ -37,7 +37,7 @@ def times(ratio: float | None) -> str:
     return f"{ratio:.0f} ×" if ratio >= 9.95 else f"{ratio:.1f} ×"
 
 
-def gist(rows: Sequence[Row]) -> str:
+def gist(rows: Sequence[CpuRow]) -> str:
     """The activations of the first dtype, a line each: how many times faster than each peer."""
     rows = [row for row in rows if ops[row.op].family == "activations"]
     sizes = [size for size in _GIST if any(row.size == size for row in rows)]
@@ -64,7 +64,7 @@ What one call out of Python costs at so few elements that nothing else counts, i
 run. fastact writes to a given array; peers, and fastact "without out=", return a new one. first:
 as a call costs the first time, when nothing of an earlier one is replayed. numpy is what its users
 write, often several calls; torch calls its own kernel, or autograd where it has none; before it
-stand our calls of tensors. × numpy, × torch: their time over that of fastact on their arrays."""
+stand our calls of tensors. × numpy, × torch: their time over fastact's on their arrays."""
 
 # Columns, and whose time stands in them.
 _SMALL_COLUMNS = {
@@ -79,7 +79,7 @@ _SMALL_COLUMNS = {
 _BESIDE = {NUMPY: OURS, TORCH: OURS_OF_TORCH}  # a peer, and our call of its arrays
 
 
-def _small(rows: Sequence[Row], processor: str) -> str:
+def _small(rows: Sequence[CpuRow], processor: str) -> str:
     """The page of small calls: a table for each family, a line for each case."""
     named = {name for row in rows for name in row.seconds}
     columns = {title: name for title, name in _SMALL_COLUMNS.items() if name in named}
@@ -102,13 +102,13 @@ def _small(rows: Sequence[Row], processor: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _beside(row: Row, peer: str) -> float | None:
-    """A peer's time over that of our call of its arrays."""
+def _beside(row: CpuRow, peer: str) -> float | None:
+    """A peer's time over our call's on its arrays."""
     ours = row.ratios.get(_BESIDE[peer], 1.0)
     return row.ratios[peer] / ours if peer in row.ratios else None
 
 
-def markdown(rows: Sequence[Row], processor: str) -> str:
+def markdown(rows: Sequence[CpuRow], processor: str) -> str:
     """The page of a benchmark."""
     if gain := scaling(rows):
         return f"# What more threads gain\n\n{processor}. {gain}\n"

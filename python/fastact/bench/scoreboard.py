@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..measure.peers import COPY, MKL, ON_REQUEST, OURS, PARTIAL, PEERS
 from ..ops.op import ops
 from ..terminal import markdown_table
-from .cpu_rows import Row
-from .peers import COPY, MKL, ON_REQUEST, OURS, PARTIAL, PEERS
+from .cpu_rows import CpuRow
 from .workloads.work import ITEM
 
 _FEWEST_ELEMENTS = 1024
@@ -25,7 +25,7 @@ _WORST = 10
 class Cell(NamedTuple):
     """Beside a peer: how many times our time it takes."""
 
-    row: Row
+    row: CpuRow
     peer: str
     ratio: float
 
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
         return "ahead" if self.ratio > 1 else "behind"
 
 
-def cells(rows: Sequence[Row]) -> list[Cell]:
+def cells(rows: Sequence[CpuRow]) -> list[Cell]:
     """The cells of the rows, on the most threads that there are."""
     threads = max((row.threads for row in rows), default=0)
     return [
@@ -102,14 +102,15 @@ def _lines(of: Sequence[Cell]) -> str:
 LEGEND = f"""\
 Cells ahead / level / behind: our time against the peer's in one run, by the median of the ratios
 of the rounds; level is within {100 * _LEVEL:.0f} %. × peer: its time over ours, below 1 it is
-faster. × copy: our time over that of a parallel copy of as many bytes; 1 is the speed of memory."""
+faster. × copy: our time over the time of a parallel copy of as many bytes; 1 is the speed of
+memory."""
 
 _PARTIAL_LEGEND = """\
 {peers}: the transcendental function of an activation alone, within 1 ULP, which is a mark to reach
 and no peer: it does not count among the worst."""
 
 
-def scoreboard(facts: Mapping[str, Any], rows: Sequence[Row], left: int = 0) -> str:
+def scoreboard(facts: Mapping[str, Any], rows: Sequence[CpuRow], left: int = 0) -> str:
     """The page, of the facts of the machine and of all rows."""
     found = cells(rows)
     there = {cell.peer for cell in found}
@@ -156,7 +157,7 @@ def scoreboard(facts: Mapping[str, Any], rows: Sequence[Row], left: int = 0) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def scaling(rows: Sequence[Row]) -> str:
+def scaling(rows: Sequence[CpuRow]) -> str:
     """How much faster more threads are, for us, a copy and each peer: a table in Markdown.
 
     Empty where rows of one number of threads are there alone.

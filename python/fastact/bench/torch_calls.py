@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import fastact as fa
 
-from .peers import compiled_by_torch
+from ..measure.peers import compiled_by_torch
 
 Call = Callable[[], Any]
 

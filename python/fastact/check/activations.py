@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench.peers import LeftOut, function_named, open_torch, torch_backward
+from ..measure.peers import LeftOut, function_named, open_torch, torch_backward
 from ..ops.bounds import Bounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress, markdown_table
@@ -366,7 +366,7 @@ def _check(op: Any, options: Options, report: Report) -> None:
 
 
 def _summary(rows: list[list[str]]) -> str:
-    """What is held to the bound, of float32: an op and direction a line, a contender a column."""
+    """The errors of float32 that have a bound: an op and direction a line, a contender a column."""
     by = list(dict.fromkeys(row[3] for row in rows if row[2] == "float32"))
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for name, direction, dtype, label, _, counted, *_ in rows:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench import shapes
+from ..measure import shapes
 from ..ops.bounds import BiasBounds, computed_in
 from ..ops.op import ops
-from .common import Options, Report, Row, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases
 from .reductions import dtypes, mixed, worst
 
 _IDENTITY = "identity"
@@ -89,10 +89,10 @@ def _errors(op: Any, activation: str, given: tuple[int, Arrays]) -> tuple[int, i
     )
 
 
-def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     activations = [_IDENTITY, *(o.name for o in ops.values() if o.family == "activations")]
     for activation, (dtype, _) in product(activations, dtypes(report)):
-        yield Row(
+        yield ErrorRow(
             (activation, dtype.name),
             partial(_inputs, dtype, options),
             partial(_errors, op, activation),

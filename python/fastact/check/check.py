@@ -66,7 +66,7 @@ def check(
     markdown : Path, optional
         File to write the tables to.
     picture : Path, optional
-        What the pictures are called after.
+        The pictures are named after it.
     """
     report = Report()
     found: dict[str, tuple[Check, list[list[str]]]] = {}  # by legend: one table for each

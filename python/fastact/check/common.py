@@ -60,7 +60,8 @@ class Check:
 
     run : checks an op: adds rows to the report, and says what is no row. It may select any
         instruction set.
-    header, left : of the table of its rows: names of the columns, of which so many are names.
+    header, left : of the table of its rows: the columns' names; so many columns on the left hold
+    names.
     legend : what the columns mean.
     of : the class, or classes, of the bounds that ops of this kind state.
     summary : Markdown that says the gist of many rows.
@@ -83,7 +84,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Row:
+class ErrorRow:
     """A row of a table: the worst errors over cases, on each instruction set.
 
     names : what tells it from the other rows of an op.
@@ -97,7 +98,7 @@ class Row:
 
 
 def check_by_cases(
-    rows: Callable[[Any, Options, Report], Iterable[Row]],
+    rows: Callable[[Any, Options, Report], Iterable[ErrorRow]],
     names: Sequence[str],
     columns: Mapping[str, float],
     legend: str,
@@ -112,7 +113,7 @@ def check_by_cases(
     names : sequence of str
         What tells a row from the others.
     columns : dict of str to float
-        What is judged, and the largest error that is allowed.
+        The errors that are judged, and the largest that each may have.
     """
 
     def run(op: Any, options: Options, report: Report) -> None:
@@ -127,7 +128,9 @@ def check_by_cases(
                     report.say(f"  {what}: left out, {missing.name} is not installed")
                 progress.advance(1)
 
-    def worst_of(row: Row, number: int, options: Options) -> dict[tuple[float, ...], list[str]]:
+    def worst_of(
+        row: ErrorRow, number: int, options: Options
+    ) -> dict[tuple[float, ...], list[str]]:
         cases = list(row.cases())
         step = min(options.stride, len(cases))
         cases = cases[number % step :: step]  # so that all rows together have every case

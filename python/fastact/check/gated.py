@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.bounds import Activation, GatedBounds, computed_in
-from .common import Options, Report, Row, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases
 from .reductions import dtypes, mixed
 
 _ROWS, _MANY, _COLUMNS = 33, 16, 19  # rows, times as many
@@ -176,7 +176,7 @@ class Case:
         }
 
     def errors(self, y: Array, made: tuple[Array, ...]) -> dict[str, float]:
-        """The worst errors, in units of what is allowed."""
+        """The worst errors, each divided by its bound."""
         reference = importlib.import_module("fastact.check.reference")
         found = {"y": y, **self.gradients(made)}
         return {name: reference.excess(found[name], *self.judged[name]) for name in found}
@@ -211,9 +211,9 @@ def _errors(case: Case) -> tuple[float, ...]:
     return tuple(found.values())
 
 
-def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     for (label, named), (dtype, _) in product(variants(op), dtypes(report)):
-        yield Row((label, dtype.name), partial(_cases, op, named, dtype, options), _errors)
+        yield ErrorRow((label, dtype.name), partial(_cases, op, named, dtype, options), _errors)
 
 
 _LEGEND = """\

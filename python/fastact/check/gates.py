@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.bounds import GateBounds
-from .common import Options, Report, Row, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases
 from .reductions import dtypes
 
 _SHAPES = ((37, 300), (300, 20))
 _MANY = 16  # times as many rows
-_SCALES = (1.0, 30.0)  # of what is added up: gates that are open and shut, and such as never move
+_SCALES = (1.0, 30.0)  # of the summands: gates that open and shut, and gates that never move
 
 Array = NDArray[Any]
 
@@ -245,9 +245,9 @@ def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
         yield random_step(op, shape, dtype, scale, recompute=recompute)
 
 
-def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     for dtype, _ in dtypes(report):
-        yield Row((dtype.name,), partial(_steps, op, dtype, options), errors)
+        yield ErrorRow((dtype.name,), partial(_steps, op, dtype, options), errors)
 
 
 _LEGEND = """\

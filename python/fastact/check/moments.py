@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench.peers import as_tensor, open_torch
+from ..measure.peers import as_tensor, open_torch
 from ..ops.bounds import MomentBounds
 from ..ops.moments import Moments
 from ..runtime.threads import get_num_threads
@@ -53,7 +53,7 @@ _DATA: dict[str, Make] = {
     "near 1e30": _near_1e30,
     "constant": _constant,
 }
-_ONE = "one element"  # of which nothing is made but rows and columns
+_ONE = "one element"  # an array of one element can only be a row or a column
 
 Results = tuple[NDArray[Any], NDArray[Any]]  # mean, and variance or m2
 

@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of norm an op is.
+    """The kind of norm that an op is.
 
     centred : it subtracts a mean, and has a bias.
     adds : it normalises the sum of two arrays, and returns the sum.
@@ -40,7 +40,7 @@ class Traits:
 
     @property
     def by_channel(self) -> bool:
-        """Whether statistics are those of a channel of the whole batch."""
+        """Whether statistics are over a channel of the whole batch."""
         return self.moves or self.given
 
     @property
@@ -79,8 +79,9 @@ class Rows:
     """The normalization rows of an array.
 
     shape : of the array. split : the same with the channels cut into groups.
-    axes : of `split`, those of a row. along : the shape in which a parameter broadcasts against
-    `split`; parameter : its own. statistics : the shape of mean and rstd as they are saved.
+    axes : the axes of `split` along which a row runs. along : the shape in which a parameter
+    broadcasts against `split`; parameter : its own. statistics : the shape of mean and rstd as they
+    are saved.
     """
 
     shape: Shape
@@ -165,7 +166,7 @@ class NormOracle:
     ) -> Any:
         """The exact norm of some arrays by name, dy, weight and bias if there are any.
 
-        x is what is normalised. depends : whether the statistics are those of x.
+        x is normalised. depends : whether the statistics are x's.
         """
         oracle = importlib.import_module("fastact.check.reference")
         rows, made_in = self.rows, oracle.wide(self.dtype)
@@ -194,7 +195,7 @@ class NormOracle:
         """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
 
         exact : of the statistics that backward is given. to : the dtype of the parameters'
-        gradients; by default that of the parameters.
+        gradients; by default the parameters' own.
         """
         oracle = importlib.import_module("fastact.check.reference")
         to = to or next(iter((self.parameter_dtypes or {}).values()), self.dtype)

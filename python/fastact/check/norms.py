@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bench import shapes
+from ..measure import shapes
 from ..ops.bounds import NormBounds
-from .common import Options, Report, Row, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases
 from .norm_rows import NormOracle, Rows, default, rows_of, traits
 from .reductions import dtypes, mixed
 
@@ -135,7 +135,7 @@ def _halves(op: Any, given: Given, name: str) -> Found:
 
 
 def _running(x: NDArray[Any]) -> tuple[Float64s, Float64s]:
-    """Mean and variance of a channel that are not quite those of x: of its first half."""
+    """Mean and variance of a channel that are not quite x's: of its first half."""
     half = x[: (len(x) + 1) // 2].astype(np.float64)
     axes = shapes.others(x.shape, 1)
     return half.mean(axes), 1.0 + half.var(axes)
@@ -225,10 +225,10 @@ def _of(result: NDArray[Any], exact: Any, allowed: Any) -> float:
     return excess
 
 
-def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     activations = (_IDENTITY, "mish")
     for (label, call), name, (dtype, _) in product(_ways(op).items(), activations, dtypes(report)):
-        yield Row(
+        yield ErrorRow(
             (label, name, dtype.name),
             partial(_cases, op, dtype, options),
             partial(_errors, op, name, call),

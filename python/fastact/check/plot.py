@@ -91,7 +91,7 @@ def _over_x(curves: Sequence[Curve], file: Path) -> Path:
 
 
 def _shares(check: Check, row: Sequence[str]) -> Iterator[float]:
-    """The errors of a row in units of what is allowed, but those of which none is."""
+    """Each error of a row divided by its bound; errors whose bound is 0 are skipped."""
     for column, cell in zip(check.header[check.left :], row[check.left :], strict=False):
         allowed = check.allowed.get(column, 1.0)
         if cell and allowed > 0:

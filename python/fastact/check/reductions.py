@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..bench import shapes
-from ..bench.peers import as_tensor, open_torch
+from ..measure import shapes
+from ..measure.peers import as_tensor, open_torch
 from ..ops.bounds import SumBounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
@@ -169,7 +169,7 @@ def _largest_by(
     oracle, term = importlib.import_module("fastact.check.reference"), term_of(op)
     largest: dict[str, float] = {}
     for x, axes in arrays:
-        # A float64 square is rounded here, too: by a hundredth of what is allowed.
+        # A float64 square is rounded here, too: by a hundredth of the bound.
         terms = term(oracle.terms(x.astype(np.float64), axes))
         judged: dict[bytes, float] = {}
         for by, y in _results(op, x, axes, options):
@@ -220,7 +220,7 @@ The worst error of a sum in units of the stated bound: 1 is allowed. It is half 
 place of the result, and a share of the sum of the magnitudes that were added: where they cancel,
 that much is lost. mixed: both signs over four orders of magnitude; around 1e4: of spread 1;
 cancelling: pairs of opposites and a 1; ones: for 16-bit types, all terms are 1. All of them are
-scaled by a power of two where a sum would overflow. The exact sums are those of math.fsum."""
+scaled by a power of two where a sum would overflow. math.fsum gives the exact sums."""
 
 CHECK = Check(
     _check,

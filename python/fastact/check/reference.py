@@ -5,8 +5,8 @@ judge float32 and the 16-bit types, and with `m = mpmath` in 60 digits to judge 
 textbook's, not the kernels': nothing here is shared with src/. What it cannot say by itself, its
 limits at minus and plus infinity, stands beside it.
 
-What is computed of whole arrays is computed in `wide(dtype)`: float64 to judge what is computed in
-float32, long double to judge float64. How far off the oracle is itself, is `BUDGET`.
+Formulas over whole arrays are computed in `wide(dtype)`: float64 to judge results that are computed
+in float32, long double to judge float64. How far off the oracle is itself, is `BUDGET`.
 """
 
 import math
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
 
-#: The oracle's own error, as a share of what an op is allowed. Its type has 29 bits more than the
-#: one that it judges, long double 11 more than float64; on a scale of which a bound takes 1 u at
-#: the least, it rounds some 10 times, and 30 times more in pairwise sums of 2^20 terms: 2^-5.7 of
-#: 1 u for float64, and nothing for the others. But for float32 the mean's bound is 2^-48 |mean|,
-#: of which float64's 2^-53 are 2^-5. (Where long double is no wider than double, float64 is judged
+#: The oracle's own error, as a share of an op's bound. Its type has 29 bits more than the
+#: one that it judges, long double 11 more than float64; relative to a bound of 1 u at least, it
+#: rounds some 10 times, and 30 times more in pairwise sums of 2^20 terms: 2^-5.7 of 1 u for
+#: float64, and nothing for the others. But for float32 the mean's bound is 2^-48 |mean|, and
+#: float64's 2^-53 are 2^-5 of that. (Where long double is no wider than double, float64 is judged
 #: by its equal: there the bounds are as good as the oracle.)
 BUDGET = 2.0**-5
 
@@ -276,7 +276,7 @@ def derivative_by_saved_mp(name: str, saved: float, **parameters: Any) -> Any:
 
 
 def terms(x: Float64, axes: tuple[int, ...]) -> Float64:
-    """What is summed over `axes`: a row for each output, in C order."""
+    """The terms of sums over `axes`: a row for each output, in C order."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     outputs = math.prod(x.shape[axis] for axis in kept)
     count = math.prod(x.shape[axis] for axis in axes)
@@ -361,7 +361,7 @@ class Statistics:
             return np.sqrt(var) if of == "std" else var
 
     def slope(self, of: str, correction: float = 0) -> Any:
-        """What dy is multiplied by to give dx, of a sum or a mean; else to give it of x - mean."""
+        """The factor by which dy gives dx, of a sum or a mean; else x - mean is another factor."""
         with np.errstate(all="ignore"):
             if of == "sum":
                 return 1 + 0 * self.count
@@ -487,7 +487,8 @@ def norm_gradients(
 ) -> tuple[Float64, Float64, Float64]:
     """dx, and what dweight and dbias are the sums of.
 
-    how: `axes`, those of the statistics, or None where these do not depend on x; and `centred`.
+    how: `axes`, over which the statistics are, or None where these do not depend on x; and
+    `centred`.
     """
     xhat = (x - mean) * rstd
     p = dy if name == "identity" else dy * derivative(name, xhat * weight + bias)
@@ -540,7 +541,7 @@ Judged = dict[str, tuple[Any, Any]]
 
 
 def judged_y(exact: NormExact, bounds: Any, act: Any, dtype: Any, **how: Any) -> tuple[Any, Any]:
-    """y and how far from it an op may be, that of the oracle included.
+    """y and how far from it an op may be, the oracle's own error included.
 
     bounds, act: the op's own, and its activation's (ops/bounds.py). how: `wide_bias`,
     whether the bias is of a wider type than the data are computed in.
@@ -610,9 +611,9 @@ def largest(dtype: Any) -> float:
 
 
 def excess(actual: Any, exact: Any, allowed: Any) -> float:
-    """The largest error in units of what is allowed; infinite where one alone is no number.
+    """The largest error divided by its bound; infinite where one alone is no number.
 
-    What is too large for the dtype of `actual`, or nearly, may be infinite.
+    A value that is too large for the dtype of `actual`, or nearly, may be infinite.
     """
     actual, exact = np.asarray(actual), np.asarray(exact)
     over = np.abs(exact) + allowed > largest(actual.dtype)
@@ -697,8 +698,8 @@ class GateFormulas:
     """What a step of gates computes.
 
     state : of activated gates and the state before, the states after: of an LSTM h and c.
-    gradients : of those, dh and for an LSTM c and dc: the gradients of x and of u, and that of the
-    state before. activated : of pre-activations x + u, the gates.
+    gradients : of those, dh and for an LSTM c and dc: the gradients of x, of u and of the state
+    before. activated : of pre-activations x + u, the gates.
     """
 
     state: Callable[[Gates, Any], tuple[Any, ...]]
@@ -738,7 +739,7 @@ def left_out(mask: Any) -> Any:
 
 
 def row_magnitudes(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
-    """What z = scale x + mask adds up, |scale x| + |mask|; of what is not finite 0."""
+    """The magnitudes in z = scale x + mask: |scale x| + |mask|, 0 where one is not finite."""
     parts = [x.astype(wide(dtype)) * scale]
     if mask is not None and np.asarray(mask).dtype != bool:
         parts.append(np.asarray(mask).astype(parts[0].dtype))

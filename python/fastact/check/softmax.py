@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.bounds import CrossEntropyBounds, SoftmaxBounds
-from .common import Options, Report, Row, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases
 from .reductions import dtypes
 
 _SHAPES = ((301, 77), (9, 2500), (3, 9), (2, 70_001))
@@ -80,11 +80,11 @@ def _of_loss(op: Any, x: Any, oracle: Any) -> tuple[float, float]:
     return worst[0], worst[1]
 
 
-def _rows(op: Any, options: Options, report: Report) -> Iterator[Row]:
+def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     oracle = importlib.import_module("fastact.check.reference")
     of = _of_loss if isinstance(op.bounds, CrossEntropyBounds) else _of_function
     for dtype, _ in dtypes(report):
-        yield Row((dtype.name,), partial(_logits, dtype, options), lambda x: of(op, x, oracle))
+        yield ErrorRow((dtype.name,), partial(_logits, dtype, options), lambda x: of(op, x, oracle))
 
 
 _LEGEND = """\

@@ -1,7 +1,7 @@
 """The accuracy of means, variances and deviations, of all elements and of those that are not NaN.
 
-The data are those of the sums and moments; where NaN is skipped, a fifth of them is NaN, and so are
-whole rows and the beginnings of others. NumPy's errors stand beside.
+The data are drawn as for the sums and moments; where NaN is skipped, a fifth of them is NaN, and so
+are whole rows and the beginnings of others. NumPy's errors stand beside.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _enter(found: dict[str, dict[str, float]], by: str, data: str, value: float)
 
 def _draw(op: Any, make: Make, dtype: np.dtype[Any], outputs: int, terms: int) -> NDArray[Any]:
     rows = make(np.random.default_rng(0), outputs, terms)
-    if op.of == "sum":  # of which float16 holds no more
+    if op.of == "sum":  # float16 holds no larger sum
         rows = rows / 16
     return (with_gaps(rows) if op.skips else rows).astype(dtype)
 

@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 
 def is_sum(op: Any) -> bool:
-    """Whether an op states its accuracy as that of a sum."""
+    """Whether an op states its accuracy as a sum does."""
     return isinstance(op.bounds, SumBounds)
 
 

@@ -252,8 +252,8 @@ class Call:
         return view, None
 
     def is_own(self, name: str, array: Any, like: str) -> None:
-        """What is to be written is an array of the framework, in the order of bytes that kernels
-        write: of another only a copy would be."""
+        """Refuse an output of another framework, or of another byte order: kernels would write a
+        copy."""
         given = framework_of(array)
         if given is not self.framework:
             came = type(array).__name__ if given is None else given.name

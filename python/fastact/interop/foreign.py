@@ -22,7 +22,7 @@ DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
 _LONGEST = 80  # characters of a value in a message
 _DEEPEST = 64  # lists in lists: more axes than NumPy has
 
-# What is lost of a package's objects, and how a plain array is had of one.
+# Why a package's objects are refused, and how to get a plain array from one.
 _PACKAGES = {
     "dask": ("whose values are not computed yet", "{}.compute()"),
     "xarray": ("whose labels would be lost", "{}.to_numpy()"),
@@ -163,7 +163,7 @@ def _no_meaning(where: str, argument: str, cls: type) -> None:
         else:
             return
     what, way = known
-    # What is computed or converted is another array: of no use as an output.
+    # Computing or converting makes another array, which is of no use as an output.
     cure = "" if argument.startswith("out") else f"; use {way.format(argument)}"
     raise TypeError(f"{where}: {argument} must be a plain array, got {name_of(cls)}, {what}{cure}")
 
@@ -214,7 +214,7 @@ def requires_grad(array: Any) -> bool:
 
 
 def gets_no_gradient(where: str, argument: str) -> TypeError:
-    """The error for an array that requires grad, of which no gradient is recorded."""
+    """The error for an array that requires grad, for which no gradient is recorded."""
     return TypeError(
         f"{where}: {argument} gets no gradient and must not require grad; use {argument}.detach(), "
         f"or call it under torch.no_grad()"
@@ -392,7 +392,7 @@ def is_lazy(value: Any) -> bool:
 
 
 def real(where: str, name: str, value: Any) -> Any:
-    """A real number, of which `float` keeps all: Python's, NumPy's, or an array of one element."""
+    """A real number that `float` keeps exactly: Python's, NumPy's, or an array of one element."""
     wrong = TypeError(f"{where}: {name} must be a real number, got {describe(value)}")
     cls = type(value)
     if isinstance(value, np.generic):

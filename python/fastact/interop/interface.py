@@ -28,7 +28,7 @@ class Described(NamedTuple):
 
 
 class _Memory:
-    """What NumPy asks for memory that is described by numbers; `owner` keeps it alive."""
+    """Memory described by numbers, as NumPy asks for it; `owner` keeps it alive."""
 
     def __init__(self, interface: dict[str, Any], owner: Any) -> None:
         self.__array_interface__ = interface

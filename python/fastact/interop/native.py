@@ -1,4 +1,5 @@
-"""The functions that every native module has, one signature for all: `_cpu` and those of devices.
+"""The functions that every native module has, one signature for all: `_cpu` and the devices'
+modules.
 
 A type checker holds `_cpu.pyi` and the calls of the ops to it, a test the modules of devices, which
 have no stub (tests/native/test_native_functions.py). Arrays are `View`s; which of them a function
@@ -11,7 +12,7 @@ from .._cpu import View
 
 
 class Native(Protocol):
-    """What computes: for arrays in the CPU's memory, or in that of a device."""
+    """The module that computes, for arrays in the memory of the CPU or of a device."""
 
     def activation_forward(
         self, which: int, x: View, y: View, parameters: tuple[float, ...], stream: int

@@ -1,8 +1,8 @@
 """Arrays without values: an op called with them checks all that it checks, and computes nothing.
 
-What comes back are arrays without values too, of the shapes and dtypes that a call would give, and
-those of the arguments that it would give back or save, themselves. So a tracer learns what a call
-is like, in the op's own words where it would be refused.
+It returns arrays without values too, of the shapes and dtypes that a call would give; arguments
+that it would return or save come back themselves. So a tracer learns what a call is like, in the
+op's own words where it would be refused.
 """
 
 from collections.abc import Callable

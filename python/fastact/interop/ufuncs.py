@@ -59,7 +59,7 @@ def _has_own(cls: type) -> bool:
 
 
 def _in_order(values: Sequence[Any]) -> list[Any]:
-    """One of each class: from left to right, and those of a subclass before its bases."""
+    """One of each class: from left to right, but a subclass before its bases."""
     found: list[Any] = []
     for value in values:
         cls = type(value)

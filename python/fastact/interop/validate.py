@@ -122,7 +122,7 @@ def holds(where: str, name: str, value: float, view: View) -> None:
 
 
 def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:
-    """What an option that is one of a few strings stands for."""
+    """The value that a string stands for, where an option is one of a few strings."""
     if not isinstance(value, str) or value not in allowed:
         listed = " or ".join(map(repr, allowed))
         raise ValueError(f"{where}: {name} must be {listed}, got {describe(value)}")
@@ -155,7 +155,7 @@ class Only(tuple[str, ...]):
 
 
 class Role(NamedTuple):
-    """What an argument is to the data beside it: docs/conventions.md has the rules.
+    """The role of an argument beside the data: docs/conventions.md has the rules.
 
     also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     repeats : it broadcasts to the data's shape, or to what it is of.
@@ -213,7 +213,7 @@ def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[
 
 
 def epsilon(where: str, value: Any) -> float:
-    """What is added to a variance: a finite number, and not negative."""
+    """The number that is added to a variance: finite, and not negative."""
     eps = number(where, "eps", value)
     if eps < 0:
         raise ValueError(f"{where}: eps must not be negative, got {describe(value)}")
@@ -250,7 +250,7 @@ def aligned(where: str, name: str, view: View) -> None:
 
 
 def same_as(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
-    """Dtype and shape of `view` are those of the reference."""
+    """Refuse a `view` of another dtype or shape than the reference."""
     same_dtype(where, name, view, reference_name, reference)
     if view.shape != reference.shape:
         raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")

@@ -6,7 +6,7 @@
     jax.jit(jax.grad(loss))(x, w)
 
 Every op is here under its name, for arrays of JAX on the CPU, and on a GPU where the CUDA extension
-is built. What is particular about them: docs/jax.md.
+is built. docs/jax.md says where they differ.
 """
 
 try:

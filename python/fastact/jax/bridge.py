@@ -137,7 +137,7 @@ class Traced:
         given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
         self.result = function(*args, **kwargs)
-        if wanted is not None and isinstance(self.result, tuple):  # without those of no array
+        if wanted is not None and isinstance(self.result, tuple):  # arrays alone have gradients
             self.result = tuple(
                 v if wants else None for v, wants in zip(self.result, wanted, strict=False)
             )
@@ -336,14 +336,14 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
 
 
 def _names_of(op: Any, template: Template) -> list[str]:
-    """What the arrays of a call are named."""
+    """The names of the arrays of a call."""
     point = op.entry_points["call"]
     given = [*zip(point.arrays, template.args, strict=False), *template.kwargs.items()]
     return [name for name, value in given if isinstance(value, Buffer)]
 
 
 def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-    """What is saved, with buffers in the place of arrays, and those."""
+    """The saved values with buffers in the place of arrays, and the arrays."""
     arrays = [value for value in saved if isinstance(value, _ARRAYS)]
     places = iter(range(len(arrays)))
     taken = (Buffer(next(places)) if isinstance(v, _ARRAYS) else v for v in saved)
@@ -356,7 +356,7 @@ def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
 class Function:
     """An op for arrays of JAX: to be called in programs that JAX compiles, differentiates, batches.
 
-    `forward` and `backward` are those of the op, for rules of one's own. With `donate=True` the
+    `forward` and `backward` are the op's, for rules of one's own. With `donate=True` the
     first result takes the memory of the first array; where XLA still needs that, it makes a copy.
     """
 
@@ -382,7 +382,7 @@ class Function:
         return result
 
     def backward(self, *args: Any, **kwargs: Any) -> Any:
-        """The gradients, of those of the results and of what `forward` saved."""
+        """The gradients, from the results' gradients and what `forward` saved."""
         return self._traced("backward", args, kwargs)
 
     def _traced(self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -40,8 +40,8 @@ def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. The derivative at 0 is 0.
 
-    `relu.forward` saves ``(x,)``; `relu.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `relu.forward` saves ``(x,)``; `relu.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -87,8 +87,8 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. The derivative at 0 and at 6 is 0.
 
-    `relu6.forward` saves ``(x,)``; `relu6.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `relu6.forward` saves ``(x,)``; `relu6.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -138,8 +138,8 @@ def leaky_relu(
 
     A NaN gives a NaN. The derivative at 0 is negative_slope.
 
-    `leaky_relu.forward` saves ``(x,)``; `leaky_relu.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `leaky_relu.forward` saves ``(x,)``; `leaky_relu.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -168,7 +168,7 @@ def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = Non
     x : array
         Of float16, bfloat16, float32 or float64; any shape and strides.
     alpha : float, default 1.0
-        What is approached far on the left, with its sign turned.
+        Minus the limit on the left: elu(x) tends to -alpha as x goes to -inf.
     out : array, optional
         Where to write y; it may be x itself.
     stream : optional
@@ -187,8 +187,8 @@ def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = Non
 
     A NaN gives a NaN. elu(-inf) = -alpha. The derivative at 0 is alpha.
 
-    `elu.forward` saves ``(x,)``; `elu.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `elu.forward` saves ``(x,)``; `elu.backward` gives dx = dy y'(x). docs/conventions.md says what
+    all ops share.
 
     References
     ----------
@@ -233,10 +233,10 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
     correctly rounded, on a GPU within 0.51 ULP.
 
-    A NaN gives a NaN. The derivative at 0 is that of the left side, 1.758.
+    A NaN gives a NaN. The derivative at 0 is the one from the left, 1.758.
 
-    `selu.forward` saves ``(x,)``; `selu.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `selu.forward` saves ``(x,)``; `selu.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -296,8 +296,8 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
     A NaN gives a NaN. celu(-inf) = -alpha for a positive alpha. For a negative one it is -inf where
     exp(x / alpha) overflows: from x / alpha = 89 on, in float64 from 710.
 
-    `celu.forward` saves ``(x,)``; `celu.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `celu.forward` saves ``(x,)``; `celu.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -353,8 +353,8 @@ def gelu(x: A, /, approximate: str = "none", out: Out[A] = None, *, stream: Stre
     A NaN gives a NaN. gelu(-inf) = -0. The bounds hold for both choices, each against its own
     formula.
 
-    `gelu.forward` saves ``(x,)``; `gelu.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `gelu.forward` saves ``(x,)``; `gelu.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -401,8 +401,8 @@ def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. silu(-inf) = -0. `fastact.swish` is the same op.
 
-    `silu.forward` saves ``(x,)``; `silu.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `silu.forward` saves ``(x,)``; `silu.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -464,8 +464,8 @@ def quick_gelu(x: A, /, alpha: float = 1.702, out: Out[A] = None, *, stream: Str
 
     A NaN gives a NaN. quick_gelu(-inf) = -0.
 
-    `quick_gelu.forward` saves ``(x,)``; `quick_gelu.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `quick_gelu.forward` saves ``(x,)``; `quick_gelu.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -512,8 +512,8 @@ def mish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. mish(-inf) = -0, mish(inf) = inf.
 
-    `mish.forward` saves ``(x,)``; `mish.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `mish.forward` saves ``(x,)``; `mish.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -561,8 +561,8 @@ def sigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     A NaN gives a NaN.
 
     `sigmoid.forward` saves ``(y,)``; `sigmoid.backward` gives dx = dy y'(x), where y'(x) is
-    y (1 - y) of the y that it is given, for float32 and float64 within 0.5 ULP. What all ops share
-    is in docs/conventions.md.
+    y (1 - y) of the y that it is given, for float32 and float64 within 0.5 ULP. docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -608,8 +608,8 @@ def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. logsigmoid(inf) = -0.
 
-    `logsigmoid.forward` saves ``(x,)``; `logsigmoid.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `logsigmoid.forward` saves ``(x,)``; `logsigmoid.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -656,8 +656,8 @@ def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. The derivative at -3 and at 3 is 0.
 
-    `hardsigmoid.forward` saves ``(x,)``; `hardsigmoid.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `hardsigmoid.forward` saves ``(x,)``; `hardsigmoid.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -704,8 +704,8 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     A NaN gives a NaN.
 
     `tanh.forward` saves ``(y,)``; `tanh.backward` gives dx = dy y'(x), where y'(x) is
-    1 - y^2 of the y that it is given, for float32 and float64 within 0.5 ULP. What all ops share is
-    in docs/conventions.md.
+    1 - y^2 of the y that it is given, for float32 and float64 within 0.5 ULP. docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -769,8 +769,8 @@ def hardtanh(
 
     A NaN gives a NaN. The derivative at the limits is 0.
 
-    `hardtanh.forward` saves ``(x,)``; `hardtanh.backward` gives dx = dy y'(x). What all ops share
-    is in docs/conventions.md.
+    `hardtanh.forward` saves ``(x,)``; `hardtanh.backward` gives dx = dy y'(x). docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -816,8 +816,8 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. Nothing cancels near 0, where it is x^3/3.
 
-    `tanhshrink.forward` saves ``(x,)``; `tanhshrink.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `tanhshrink.forward` saves ``(x,)``; `tanhshrink.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -877,8 +877,8 @@ def softplus(x: A, /, beta: float = 1.0, out: Out[A] = None, *, stream: Stream =
 
     A NaN gives a NaN. There is no threshold above which it is x: none is needed.
 
-    `softplus.forward` saves ``(x,)``; `softplus.backward` gives dx = dy y'(x). What all ops share
-    is in docs/conventions.md.
+    `softplus.forward` saves ``(x,)``; `softplus.backward` gives dx = dy y'(x). docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -925,8 +925,8 @@ def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN.
 
-    `softsign.forward` saves ``(x,)``; `softsign.backward` gives dx = dy y'(x). What all ops share
-    is in docs/conventions.md.
+    `softsign.forward` saves ``(x,)``; `softsign.backward` gives dx = dy y'(x). docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -982,8 +982,8 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
 
     A NaN gives a NaN. The zeros have the sign of x; the derivative at +-lambd is 0.
 
-    `softshrink.forward` saves ``(x,)``; `softshrink.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `softshrink.forward` saves ``(x,)``; `softshrink.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -1030,8 +1030,8 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
 
     A NaN gives a NaN. The zeros have the sign of x; the derivative at +-lambd is 0.
 
-    `hardshrink.forward` saves ``(x,)``; `hardshrink.backward` gives dx = dy y'(x). What all ops
-    share is in docs/conventions.md.
+    `hardshrink.forward` saves ``(x,)``; `hardshrink.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -1078,8 +1078,8 @@ def hardswish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. hardswish(-inf) = -0. The derivative at -3 is 0, at 3 it is 1.
 
-    `hardswish.forward` saves ``(x,)``; `hardswish.backward` gives dx = dy y'(x). What all ops share
-    is in docs/conventions.md.
+    `hardswish.forward` saves ``(x,)``; `hardswish.backward` gives dx = dy y'(x).
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -1125,8 +1125,8 @@ def hardmish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. hardmish(-inf) = -0. The derivative at -2 is 0, at 0 it is 1.
 
-    `hardmish.forward` saves ``(x,)``; `hardmish.backward` gives dx = dy y'(x). What all ops share
-    is in docs/conventions.md.
+    `hardmish.forward` saves ``(x,)``; `hardmish.backward` gives dx = dy y'(x). docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -1172,8 +1172,8 @@ def lisht(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN.
 
-    `lisht.forward` saves ``(x,)``; `lisht.backward` gives dx = dy y'(x). What all ops share is in
-    docs/conventions.md.
+    `lisht.forward` saves ``(x,)``; `lisht.backward` gives dx = dy y'(x). docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -1220,8 +1220,8 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     A NaN gives a NaN. Nothing overflows, and nothing cancels near 0, where it is x^2/2.
 
-    `logcosh.forward` saves ``(x,)``; `logcosh.backward` gives dx = dy y'(x). What all ops share is
-    in docs/conventions.md.
+    `logcosh.forward` saves ``(x,)``; `logcosh.backward` gives dx = dy y'(x). docs/conventions.md
+    says what all ops share.
 
     References
     ----------

@@ -35,7 +35,7 @@ def batch_norm(
     """Batch normalization.
 
     ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of each
-    channel: running ones, or in training those of x.
+    channel: the running ones, or in training x's own.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def batch_norm(
     training : bool, default False
         Use the mean and the variance of x.
     momentum : float or None, default 0.1
-        From 0 to 1. None: running statistics are the average over all batches, of which
-        `num_batches` came before.
+        From 0 to 1. None: running statistics are the average over all batches, and `num_batches`
+        batches came before.
     eps : float, default 1e-5
         Added to the variance; not negative.
     channel_axis : int, default 1
@@ -103,8 +103,8 @@ def batch_norm(
 
     `batch_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `batch_norm.backward` gives ``(dx,
     dweight, dbias)``. `batch_norm.backward_reduce` and `batch_norm.backward_apply` are its two
-    halves in training, for a batch that lies on several machines. What all ops share is in
-    docs/conventions.md.
+    halves in training, for a batch that lies on several machines. docs/conventions.md says what all
+    ops share.
 
     References
     ----------
@@ -147,7 +147,7 @@ def norm_apply(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> A:
-    """Normalization by given statistics, such as those of merged `Moments`.
+    """Normalization by given statistics, such as merged `Moments` have.
 
     ``y = act((x - mean) * rstd * weight + bias)``.
 
@@ -202,8 +202,8 @@ def norm_apply(
     on whether channels come last in memory.
 
     `norm_apply.forward` saves ``(x, mean, rstd, weight, bias)``; `norm_apply.backward` gives ``(dx,
-    dweight, dbias)``, for which mean and rstd are constants. What all ops share is in
-    docs/conventions.md.
+    dweight, dbias)``, for which mean and rstd are constants. docs/conventions.md says what all ops
+    share.
 
     References
     ----------

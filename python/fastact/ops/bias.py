@@ -87,8 +87,8 @@ def bias_grad(
     read of the data.
 
     `bias_grad.forward` saves ``(shape,)``, the shape of dy; `bias_grad.backward` repeats its
-    gradient along every axis but `axis`: what adding a bias does. What all ops share is in
-    docs/conventions.md.
+    gradient along every axis but `axis`: what adding a bias does. docs/conventions.md says what all
+    ops share.
 
     References
     ----------
@@ -136,7 +136,7 @@ def unbroadcast(
         Of float16, bfloat16, float32 or float64; any shape and strides. Integers are summed as
         float64.
     shape : tuple of int
-        A shape that NumPy broadcasts to that of dy.
+        A shape that NumPy broadcasts to dy's.
     out : array, optional
         Where to write dx; it may not share memory with dy.
     accumulate : bool, default False
@@ -155,7 +155,7 @@ def unbroadcast(
     TypeError
         For a shape that is no tuple of integers.
     ValueError
-        For a shape that does not broadcast to that of dy.
+        For a shape that does not broadcast to dy's.
 
     See Also
     --------
@@ -167,7 +167,7 @@ def unbroadcast(
     As accurate as `fastact.sum`, and always of the same bits.
 
     `unbroadcast.forward` saves ``(shape,)``, the shape of dy; `unbroadcast.backward` broadcasts its
-    gradient to that, as NumPy does it. What all ops share is in docs/conventions.md.
+    gradient to that, as NumPy does it. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -309,11 +309,11 @@ def bias_act(
     (x + bias) + residual is computed in float32 (float64 for float64), to which a wider bias is
     rounded first: with u = 2**-24 (2**-53), an error of at most 3 u (abs(x) + abs(bias) +
     abs(residual)). The activation follows within its own bounds, and one rounding to x's dtype. The
-    bits are those of the activation of the sums, for any number of threads.
+    activation of the sums has the same bits, for any number of threads.
 
-    `bias_act.forward` saves ``(x, bias, residual)``, of which the identity needs ``(None, bias,
-    None)`` alone; `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
-    What all ops share is in docs/conventions.md.
+    `bias_act.forward` saves ``(x, bias, residual)``, for the identity ``(None, bias, None)``;
+    `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
+    docs/conventions.md says what all ops share.
 
     References
     ----------

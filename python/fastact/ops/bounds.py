@@ -67,7 +67,7 @@ def _least(dtype: Any) -> float:
 
 
 def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
-    """What the last rounding costs, half a unit in the last place; error: of what is rounded."""
+    """The last rounding costs half a unit in the last place; error: the rounded value's own."""
     return ulp(np.abs(exact) + error, dtype) / 2
 
 
@@ -200,7 +200,7 @@ class Activation:
 class SumBounds:
     """Stated accuracy of a sum, of any dtype: |y - exact| <= ulp ULP of y + absolute sum|x|.
 
-    What flows back through it is repeated, or is a product: no more than its roundings.
+    A gradient through it is repeated, or is a product: it has no error but its roundings.
     """
 
     ulp: float
@@ -212,7 +212,7 @@ class SumBounds:
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
     def allowed_gradient(self, exact: Any, dtype: Any) -> Any:
-        """Of 2 x dy, backward of a sum of squares; that of a plain sum is exact."""
+        """Of 2 x dy, backward of a sum of squares; backward of a plain sum is exact."""
         error = unit_roundoff(dtype) * np.abs(exact) if is_narrow(dtype) else 0.0
         return error + rounding(exact, dtype, error)
 
@@ -224,9 +224,9 @@ class MomentBounds:
     |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
     M is `magnitude`: the mean of |x|, and for types narrower than float64 the largest |x| more.
     m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
-    What is rounded to another dtype has half a ULP more.
-    gradient : dx has an error of so many u times the magnitudes of its two terms, and that of the
-        mean times 2 dvar / (n - correction).
+    Rounding to another dtype adds half a ULP.
+    gradient : dx has an error of so many u times the magnitudes of its two terms, and the mean's
+    error times 2 dvar / (n - correction).
     """
 
     mean: float
@@ -246,8 +246,8 @@ class MomentBounds:
     def magnitude(x: Any, axes: Any, dtype: Any) -> Any:
         """What an error of the mean over `axes`, which are kept, is told by.
 
-        A block's terms are taken relative to its first one, which may be the largest of all; those
-        of float64 once more relative to their mean.
+        A block's terms are taken relative to its first one, which may be the largest of all;
+        float64 terms once more relative to their mean.
         """
         size = np.abs(x)
         found = size.mean(axes, keepdims=True)
@@ -284,8 +284,8 @@ class StatisticBounds:
 
     of : which it is: "sum", "mean", "var" or "std". sums : of a sum, of a mean that is one over n,
     and of weights that are added up. moments : of the others. gradient : dx has an error of so many
-    u times its own magnitude, and that of the mean times 2 dvar / (n - correction), or
-    dstd / ((n - correction) std).
+    u times its own magnitude, and the mean's error times 2 dvar / (n - correction), or dstd / ((n -
+    correction) std).
     """
 
     of: str
@@ -294,7 +294,7 @@ class StatisticBounds:
     gradient: float = 6
 
     def of_left(self, weights: Any, correction: float) -> Any:
-        """The relative error of what is left of the sum of the weights after the correction."""
+        """The relative error of the sum of the weights less the correction."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.sums.absolute * weights / np.abs(weights - correction)
 
@@ -404,7 +404,7 @@ class GatedBounds:
 
     @staticmethod
     def _product(exact: Any, error: Any, dtype: Any) -> Any:
-        """Of a product in the dtype; error: of what is multiplied."""
+        """Of a product in the dtype; error: the factors' own."""
         narrow = unit_roundoff(dtype) * (np.abs(exact) + error) if is_narrow(dtype) else 0.0
         return error + narrow + rounding(exact, dtype, error)
 
@@ -444,8 +444,8 @@ class NormBounds:
     |z - exact| <= scaled u |xhat weight| + u |z| + far |mean weight| rstd, for float64 instead of
     the last term far_double |mean weight| rstd (1 + |xhat|) + moments |weight| (1 + |xhat|), as its
     moments have its roundings; none of them where the statistics are not moments of x. Gradients
-    are those for the statistics that were saved. With p = dy act'(z), whose error is that of the
-    derivative, that of z by way of the second one and u |p|, and with g = p weight,
+    are taken at the statistics that were saved. With p = dy act'(z), whose error is the
+    derivative's, z's times the second derivative, and u |p|, and with g = p weight,
 
     |dx - exact| <= u rstd (gradient |g| + averaged (mean|g| + |xhat| mean|g xhat|)),
         where the statistics do not depend on x given u rstd |g|,
@@ -465,8 +465,8 @@ class NormBounds:
     in the type that is computed in, the rest in double; 9 roundings of the factors, and what
     follows. Sums over units: 15 additions, and 3 roundings of the factors. The moments of float64:
     src/cpu/reductions/kernels.h has 71 u of the mean distance from the mean, and 212 u of
-    m2, of which rstd has the half; far from 0 a block's mean and that of all are rounded, u |mean|
-    each, and m2 has 4 u of |mean| / std.
+    m2, and rstd has half of that; far from 0 a block's mean and the mean of all are rounded, u
+    |mean| each, and m2 has 4 u of |mean| / std.
     """
 
     scaled: float
@@ -592,8 +592,8 @@ class NormBounds:
 class GateBounds:
     """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
 
-    The scale of a state is (1 + sums S) (1 + H), that of a gradient (1 + sums S) (1 + H)^2 G: S the
-    largest sum of the magnitudes that a gate adds up, H the magnitude of the state before, G those
+    A state has the scale (1 + sums S) (1 + H), a gradient (1 + sums S) (1 + H)^2 G: S the largest
+    sum of the magnitudes that a gate adds up, H the magnitude of the state before, G the magnitude
     of the gradients that came back. With a reset gate behind the matrix product, whose error meets
     the magnitude Q of what it scales, both have (1 + Q), the gradients' squared. dbias is a sum of
     gradients before they are rounded.
@@ -621,7 +621,7 @@ class GateBounds:
     def allowed_gradient(
         self, exact: Any, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any = 0.0
     ) -> Any:
-        """Of a gate's gradient, and of that of the state before. returned: G."""
+        """Of the gradients of a gate and of the state before. returned: G."""
         error = self._of_gradient(sums, before, returned, dtype, reset)
         return error + rounding(exact, dtype, error)
 

@@ -119,7 +119,7 @@ class ChannelNorm(CachedOp[P, R]):
 
         Notes
         -----
-        y is as accurate as that of the call.
+        y is as accurate as the result of the call.
 
         Examples
         --------
@@ -298,10 +298,10 @@ class BatchNorm(ChannelNorm[P, R]):
         saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
         (mean abs(g) + abs(xhat) mean abs(g xhat))) in training, else 3 u rstd abs(g), dweight one
         of 18 u sum abs(p xhat), dbias one of 18 u sum abs(p). Sums of float64 are added up in
-        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by that
-        of z (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with
-        which dx, dweight and dbias follow by the same formulas; without an activation it is exact.
-        Then one rounding to the dtype.
+        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by z's
+        (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
+        dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
+        one rounding to the dtype.
 
         There are two passes over the data.
 
@@ -420,7 +420,7 @@ class BatchNorm(ChannelNorm[P, R]):
 
         Notes
         -----
-        dx has the error of that of `backward`, for the sums as they were given.
+        dx has the error that `backward` states, for the sums as they were given.
 
         Examples
         --------
@@ -540,10 +540,10 @@ class NormApply(ChannelNorm[P, R]):
         With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
         saved, p = dy act'(z) and g = p weight, dx has an error of at most 3 u rstd abs(g), dweight
         one of 18 u sum abs(p xhat), dbias one of 18 u sum abs(p). Sums of float64 are added up in
-        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by that
-        of z (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with
-        which dx, dweight and dbias follow by the same formulas; without an activation it is exact.
-        Then one rounding to the dtype.
+        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by z's
+        (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
+        dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
+        one rounding to the dtype.
 
         Examples
         --------
@@ -631,7 +631,7 @@ def _may_train(call: Call, axis: int, options: SimpleNamespace) -> None:
 
 
 def _momentum(where: str, options: SimpleNamespace) -> float:
-    """The share of what is new: as given, or that of one batch more in an average over all."""
+    """The momentum as given, or 1/(n + 1) of a cumulative average over n batches and this one."""
     if options.momentum is None:
         if options.num_batches is None:
             if not options.training:

@@ -38,7 +38,7 @@ class _Told:
         return len(self.types)
 
     def resolve_dtypes(self, dtypes: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
-        """The dtypes of a call, of those of its inputs and None for the outputs."""
+        """The dtypes of a call, from the dtypes of its inputs and None for each output."""
         given = [np.dtype(dtype) for dtype in dtypes[: self.nin]]
         dtype = np.result_type(*given)
         if dtype.kind in "biu":

@@ -164,7 +164,7 @@ class Gates(CachedOp[P, R]):
             The options of the call, and `recompute`, a bool, by default False: save the inputs
             alone, from which `backward` makes the gates again: as exact, less memory, more time.
             `out` may be a tuple that goes on with an array for the activated gates, which may be
-            gates itself. What is saved may not be written.
+            gates itself. Saved arrays may not be written.
 
         Returns
         -------
@@ -203,7 +203,7 @@ class Gates(CachedOp[P, R]):
         ----------
         *arrays
             First the gradient of the loss with respect to each result, of its shape, or a Python
-            scalar; that of an LSTM's c, from the step that follows, may be None. Then what
+            scalar; the gradient of an LSTM's c, from the step that follows, may be None. Then what
             `forward` saved.
         **options
             `order`, where the op has this option, and `recompute`: as given to `forward`.
@@ -216,21 +216,21 @@ class Gates(CachedOp[P, R]):
         -------
         tuple
             The gradients that `gradients` of the op lists: dgates, packed as gates are, which is
-            that of recurrent too, unless drecurrent follows; that of the state before; dbias, the
+            recurrent's too, unless drecurrent follows; the gradient of the state before; dbias, the
             sum of dgates over all rows, of either bias: in the dtype of bias, or of recurrent_bias
             where that is the only one. With drecurrent there is drecurrent_bias, the sum of that,
             and each is in the dtype of its bias. None where there is no bias.
 
         Notes
         -----
-        The gradients are those of the activated gates as they were kept. With S, H and u as for the
-        call and G the magnitude of the gradients that came back, an error is at most
-        40 u (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 with Q as for the call where a reset gate
-        works behind the matrix product, and the rounding to the dtype. dbias and drecurrent_bias
-        are each a sum in double, within the bounds of `fastact.sum` and of what its terms err by
-        before they are rounded, always in one order; on the CPU, for float32 and float64, with the
-        bits of ``bias_grad`` of the gradients that belong to it, and where those are large, in a
-        second pass.
+        The gradients are computed from the activated gates as they were kept. With S, H and u as
+        for the call and G the magnitude of the gradients that came back, an error is at most 40 u
+        (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 with Q as for the call where a reset gate works
+        behind the matrix product, and the rounding to the dtype. dbias and drecurrent_bias are each
+        a sum in double, within the bounds of `fastact.sum` and of what its terms err by before they
+        are rounded, always in one order; on the CPU, for float32 and float64, with the bits of
+        ``bias_grad`` of the gradients that belong to it, and where those are large, in a second
+        pass.
 
         Examples
         --------
@@ -325,7 +325,7 @@ class Gates(CachedOp[P, R]):
     def _spare_saved(
         self, call: Call, views: list[View], outs: tuple[Any, ...], keeps: bool
     ) -> None:
-        """What is saved is not written."""
+        """Saved arrays are not written."""
         names = (self.state,) if keeps else ("gates", "recurrent", self.state)
         saved = {name: call.views[name] for name in names if name in call.arrays}
         for i, view in enumerate(views):
@@ -353,7 +353,7 @@ class Gates(CachedOp[P, R]):
     def _saved(
         self, call: Call, given: Mapping[str, Any], results: list[Any], keeps: bool
     ) -> tuple[Any, ...]:
-        """What `backward` needs: the activated gates, or the inputs, of which it makes them."""
+        """`backward` needs the activated gates, or the inputs, from which it makes them."""
         values = {name: call.arrays.get(name, value) for name, value in given.items()}
         if keeps:
             values |= {"gates": results[-1], "recurrent": None, "c": results[-2]}
@@ -385,7 +385,7 @@ class Gates(CachedOp[P, R]):
         return {n: value for n, value in given.items() if value is not None and n != unread}
 
     def _make_gradients(self, call: Call, shapes: Shapes, options: SimpleNamespace) -> list[Made]:
-        """The gradients that are wanted, of what there is."""
+        """Make the gradients that are wanted."""
         made: list[Made] = []
         for i, name in enumerate(self.differentiated):
             label, out, wanted = f"out[{i}]", options.out[i], options.wanted[i]
@@ -510,8 +510,8 @@ def gates(
     Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
 
     kind : of the native gates.
-    letters, kept : as `Gates` has them; by default the letters are those of the option `order`, and
-        what is kept is the gates.
+    letters, kept : as `Gates` has them; by default the letters are the option `order`'s, and the
+    gates are kept.
     results : the names of what the op gives.
     """
     return lambda function: register(Gates(function, kind, letters, kept, results))

@@ -90,7 +90,7 @@ def glu(
     product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
     `glu.forward` saves ``(x, bias)``; `glu.backward` gives dx, and dbias where there is a bias.
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -181,7 +181,7 @@ def gated(
     product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
     `gated.forward` saves ``(a, b, bias)``; `gated.backward` gives da and db, and dbias where there
-    is a bias. What all ops share is in docs/conventions.md.
+    is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -267,7 +267,7 @@ def swiglu(
     the product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
     `swiglu.forward` saves ``(a, b, bias)``; `swiglu.backward` gives da and db, and dbias where
-    there is a bias. What all ops share is in docs/conventions.md.
+    there is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -354,7 +354,7 @@ def geglu(
     the product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
     `geglu.forward` saves ``(a, b, bias)``; `geglu.backward` gives da and db, and dbias where there
-    is a bias. What all ops share is in docs/conventions.md.
+    is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -436,7 +436,7 @@ def reglu(
     the product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
     `reglu.forward` saves ``(a, b, bias)``; `reglu.backward` gives da and db, and dbias where there
-    is a bias. What all ops share is in docs/conventions.md.
+    is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -359,7 +359,7 @@ class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
     """A gated activation of two arrays: element by element, where it has no bias."""
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("bias") is not None:  # that of an axis, of which no mask or label tells
+        if kwargs.get("bias") is not None:  # it runs along an axis, which no mask or label names
             return Gated._plain_call(self, *args, **kwargs)
         return super()._plain_call(*args, **kwargs)
 

@@ -46,7 +46,7 @@ def lstm_gates(
         Another one.
     order : str, default 'ifgo'
         How the gates are packed: i input, f forget, g (or c) cell, o output. "ifgo" is torch's and
-        Flux's order, "iofc" that of ONNX.
+        Flux's order, "iofc" ONNX's.
     out : tuple of two arrays or None, optional
         Where to write h and c; one that is None is allocated. c may be c_prev itself.
     stream : optional
@@ -73,22 +73,22 @@ def lstm_gates(
     -----
     The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the
     sum of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest
-    sum of the magnitudes that a gate adds up, H that of the state before and u = 2^-24 (float64:
-    2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype. The bits
-    do not depend on the number of threads, nor on strides.
+    sum of the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24
+    (float64: 2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype.
+    The bits do not depend on the number of threads, nor on strides.
 
     `lstm_gates.forward` saves ``(gates, c_prev, c, recurrent, bias, recurrent_bias)``: in the place
     of gates the activated ones, packed in `order`, and no recurrent; with recompute=True the inputs
     and no c.
 
-    `lstm_gates.backward` takes dh, dc and what was saved, and gives (dgates, dc_prev, dbias), with
-    dgates that of recurrent too. Of the activated gates, with
-    ``d = dc + dh * o * (1 - tanh(c)**2)``: ``di = d * g``, ``df = d * c_prev``, ``dg = d * i``,
-    ``do = dh * tanh(c)`` and ``dc_prev = d * f``. dc may be None, for the last step. dgates may be
-    written over the saved gates, dc_prev over dc. With G the magnitude of the gradients that came
-    back, an error is at most 40 u (1 + 0.15 S) (1 + H)^2 G, and the rounding to the dtype.
+    `lstm_gates.backward` takes dh, dc and what was saved, and gives (dgates, dc_prev, dbias), and
+    dgates is recurrent's gradient too. Of the activated gates, with ``d = dc + dh * o * (1 -
+    tanh(c)**2)``: ``di = d * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and
+    ``dc_prev = d * f``. dc may be None, for the last step. dgates may be written over the saved
+    gates, dc_prev over dc. With G the magnitude of the gradients that came back, an error is at
+    most 40 u (1 + 0.15 S) (1 + H)^2 G, and the rounding to the dtype.
 
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -164,10 +164,10 @@ def gru_gates(
     -----
     Where z is 1, h has the bits of h_prev. The pre-activations are added up in float32 (float64 for
     float64), as (gates + recurrent) + the sum of the biases; sigmoid and tanh are `fastact.sigmoid`
-    and `fastact.tanh`. With S the largest sum of the magnitudes that a gate adds up, H that of the
-    state before and u = 2^-24 (float64: 2^-53), an error is at most
-    20 u (1 + 0.15 S) (1 + H) (1 + Q), where r scales a sum of the magnitudes Q, and the rounding to
-    the dtype. The bits do not depend on the number of threads, nor on strides.
+    and `fastact.tanh`. With S the largest sum of the magnitudes that a gate adds up, H the
+    magnitude of the state before and u = 2^-24 (float64: 2^-53), an error is at most 20 u (1 + 0.15
+    S) (1 + H) (1 + Q), where r scales a sum of the magnitudes Q, and the rounding to the dtype. The
+    bits do not depend on the number of threads, nor on strides.
 
     `gru_gates.forward` saves ``(gates, recurrent, h_prev, bias, recurrent_bias)``: in the place of
     gates r, z, n and q, packed in one array of shape (..., 4 H), and no recurrent; with
@@ -181,7 +181,7 @@ def gru_gates(
     dh_prev may be written over dh. With G the magnitude of the gradients that came back, an error
     is at most 40 u (1 + 0.15 S) (1 + H)^2 G (1 + Q)^2, and the rounding to the dtype.
 
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -254,20 +254,20 @@ def gru_reset(
     -----
     The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the
     sum of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest
-    sum of the magnitudes that a gate adds up, H that of the state before and u = 2^-24 (float64:
-    2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype. The bits
-    do not depend on the number of threads, nor on strides.
+    sum of the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24
+    (float64: 2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype.
+    The bits do not depend on the number of threads, nor on strides.
 
     `gru_reset.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
     gates r, and no recurrent; with recompute=True the inputs.
 
-    `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), with
-    dgates that of recurrent too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
+    `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), and dgates
+    is recurrent's gradient too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
     dgates may be written over the saved gates, dh_prev over dy. With G the magnitude of the
     gradients that came back, an error is at most 40 u (1 + 0.15 S) (1 + H)^2 G, and the rounding to
     the dtype.
 
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -342,20 +342,21 @@ def gru_blend(
     -----
     The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the
     sum of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest
-    sum of the magnitudes that a gate adds up, H that of the state before and u = 2^-24 (float64:
-    2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype. The bits
-    do not depend on the number of threads, nor on strides. Where z is 1, h has the bits of h_prev.
+    sum of the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24
+    (float64: 2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype.
+    The bits do not depend on the number of threads, nor on strides. Where z is 1, h has the bits of
+    h_prev.
 
     `gru_blend.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
     gates z and n, packed in one array, and no recurrent; with recompute=True the inputs.
 
-    `gru_blend.backward` takes dh and what was saved, and gives (dgates, dh_prev, dbias), with
-    dgates that of recurrent too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and
-    ``dn = dh * (1 - z) * (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over
-    the saved gates, dh_prev over dh. With G the magnitude of the gradients that came back, an error
-    is at most 40 u (1 + 0.15 S) (1 + H)^2 G, and the rounding to the dtype.
+    `gru_blend.backward` takes dh and what was saved, and gives (dgates, dh_prev, dbias), and dgates
+    is recurrent's gradient too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) *
+    (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over the saved gates,
+    dh_prev over dh. With G the magnitude of the gradients that came back, an error is at most 40 u
+    (1 + 0.15 S) (1 + H)^2 G, and the rounding to the dtype.
 
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -1,6 +1,6 @@
 """Sums and statistics of masked arrays: of what the mask does not hide, by `where`.
 
-What comes back is np.ma's: masked where nothing is left that counts, and there is no warning of it.
+Results are np.ma's: masked where no element counts, and without a warning.
 `Moments` have counts instead, which are 0 there.
 """
 

@@ -36,7 +36,7 @@ def mean_var(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from n, or from the sum of the weights: 1 for the unbiased variance.
+        Subtracted from n, or from the sum of the weights: 1 for the unbiased variance.
     weights : array, optional
         How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
         np.average has it; of any dtype that x may have. An element of weight 0 does not count,
@@ -86,7 +86,7 @@ def mean_var(
     NaN, and a RuntimeWarning says so.
 
     `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
-    gradients of mean and variance, and gives dx. What all ops share is in docs/conventions.md.
+    gradients of mean and variance, and gives dx. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -168,7 +168,7 @@ def moments(
 
     See Also
     --------
-    Moments : What is returned.
+    Moments : The class of the result.
     mean_var : Mean and variance, in x's dtype.
 
     Notes
@@ -182,12 +182,12 @@ def moments(
     float64 data that exceed the largest float64 are infinite. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits.
 
-    Weights are frequencies: the moments are those of x with each element repeated so often, which
+    Weights are frequencies: the moments are as if each element of x were repeated so often, and
     merge with others as any do. A weight that is negative or not finite makes NaN, and a
     RuntimeWarning says so.
 
     `moments.forward` saves ``(x, weights, where)``; `moments.backward` takes a tuple of the
-    gradients of mean and m2, and gives dx. What all ops share is in docs/conventions.md.
+    gradients of mean and m2, and gives dx. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -92,11 +92,11 @@ class AxisMoments(CachedOp[P, R]):
         return [model, model], {}
 
     def _correction(self, options: Any) -> float:
-        """What is subtracted from the count that m2 is divided by."""
+        """The correction, which the count loses before m2 is divided by it."""
         return 0.0
 
     def _divisor(self, count: int, options: Any) -> float:
-        """What m2 of so many elements is divided by; 0 where nothing is left."""
+        """The divisor of m2 of so many elements; 0 where the correction leaves nothing."""
         return 1.0 if self.of_m2 == M2 else max(count - self._correction(options), 0.0)
 
     def _reduce(
@@ -261,7 +261,7 @@ def slopes_over(
 def slope_over(
     call: Call, axes: tuple[int, ...], of_m2: int, correction: float, skips: bool
 ) -> View:
-    """What a gradient is multiplied by, as it repeats over x, where no mean is needed."""
+    """The factor of a gradient, as it repeats over x, where no mean is needed."""
     x = call.views["x"]
     kept = _axes.reduced(x.shape, axes, keepdims=True)
     slope = call.temporary("x", kept, validate.DOUBLE if x.itemsize < 4 else None)
@@ -277,7 +277,7 @@ def weighted_slopes(
     skips: bool,
     weighting: Weighting,
 ) -> tuple[View, View]:
-    """What a gradient is multiplied by, and the mean, in double, as they repeat over x."""
+    """The factor of a gradient, and the mean, in double, as they repeat over x."""
     x = call.views["x"]
     kept = _axes.reduced(x.shape, axes, keepdims=True)
     slope, mean = (call.temporary("x", kept, validate.DOUBLE) for _ in range(2))

@@ -21,8 +21,8 @@ _VERSION = -2.0
 class Moments:
     """The number of values, their mean, and m2, the sum of the squared distances from it.
 
-    Moments of parts merge into those of the whole without loss: a data set can be read in chunks,
-    or lie on many machines.
+    Moments of parts merge into the moments of the whole without loss: a data set can be read in
+    chunks, or lie on many machines.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Moments:
         skipna: bool = False,
         where: Any = None,
     ) -> Moments:
-        """The moments of the values so far and those of a batch.
+        """The moments of the values so far and of a batch.
 
         ``self.merge(fastact.moments(batch, axis, ...))``, where axis is, by default, the leading
         axes that the mean lacks.

@@ -1,4 +1,4 @@
-"""The op object of a norm whose statistics are those of rows of x: its three entry points."""
+"""The op object of a norm with statistics of rows of x: its three entry points."""
 
 from __future__ import annotations
 
@@ -227,8 +227,8 @@ class Norm(CachedOp[P, R]):
 
         Notes
         -----
-        y is as accurate as that of the call. mean and rstd are those by which it was computed,
-        rounded once to the dtype in which x is computed.
+        y is as accurate as the result of the call. It was computed by mean and rstd, which are
+        returned rounded once to the dtype in which x is computed.
 
         Examples
         --------
@@ -257,7 +257,7 @@ class Norm(CachedOp[P, R]):
                 validate.same_as(where, "residual", views["residual"], "x", x)
             self._check_weights(call, rows)
             names = [validate.out_name(i, outs) for i in range(len(outs))]
-            # What is saved may not be written: x, or with a residual the sum, which is an output.
+            # Saved arrays may not be written: x, or with a residual the sum, which is an output.
             in_place = not saves or self.has_residual
             wide = validate.computed_in(x)
             made = [
@@ -300,7 +300,7 @@ class Norm(CachedOp[P, R]):
             )
             return (found[:count] if self.has_residual else found[0]), saved
 
-    # PR02: the parameters by keyword are those of BackwardOptions
+    # PR02: BackwardOptions has the parameters by keyword
     def backward(  # numpydoc ignore=PR02
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
     ) -> tuple[A | None, ...]:
@@ -324,8 +324,8 @@ class Norm(CachedOp[P, R]):
         axis, channel_axis, eps, weight_offset, casting, activation, **parameters : optional
             As given to `forward`, of those that the op has.
         dtotal : array, or Python scalar, optional
-            Of ops that add a residual: the gradient with respect to the sum that they returned, by
-            way of which dx, which is the residual's gradient too, has one more term.
+            Of ops that add a residual: the gradient with respect to the sum that they returned. It
+            is added to dx, which is the residual's gradient too.
         out : tuple of arrays or None, optional
             Where to write each gradient; one that is None is not computed. dx may be dy or x.
         accumulate : bool, default False
@@ -347,11 +347,11 @@ class Norm(CachedOp[P, R]):
         saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
         (mean abs(g) + abs(xhat) mean abs(g xhat))), dweight one of 18 u sum abs(p xhat), dbias one
         of 18 u sum abs(p). Sums of float64 are added up in float64: of n terms, read 18 + n / 8 for
-        18. p is off by the derivative's own error, by that of z (6 u abs(xhat weight) + u abs(z))
-        times the second derivative, and by u abs(p), with which dx, dweight and dbias follow by the
+        18. p is off by the derivative's own error, by z's (6 u abs(xhat weight) + u abs(z)) times
+            the second derivative, and by u abs(p), and dx, dweight and dbias follow by the
         same formulas; without an activation it is exact. Then one rounding to the dtype.
 
-        There are two passes over a normalization row, the second of which finds it in the cache.
+        There are two passes over a normalization row; the second one finds it in the cache.
 
         Examples
         --------
@@ -410,7 +410,7 @@ class Norm(CachedOp[P, R]):
             return results(call, taken.out, made)
 
     def _casting(self, where: str, options: SimpleNamespace) -> tuple[float, bool]:
-        """What is added to the weight, and whether what lies between the steps is rounded."""
+        """The number that is added to the weight, and whether each step is rounded."""
         if not self.has_casting:
             return CASTINGS["exact"]
         offset, casts = validate.choice(where, "casting", options.casting, CASTINGS)

@@ -87,7 +87,7 @@ def layer_norm(
     which memory holds the axes (channels last), but not on how they step.
 
     `layer_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `layer_norm.backward` gives ``(dx,
-    dweight, dbias)``. What all ops share is in docs/conventions.md.
+    dweight, dbias)``. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -193,7 +193,7 @@ def rms_norm(
     comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
 
     `rms_norm.forward` saves ``(x, rstd, weight)``; `rms_norm.backward` gives ``(dx, dweight)``.
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -295,9 +295,9 @@ def add_layer_norm(
     which memory holds the axes (channels last), but not on how they step.
 
     `add_layer_norm.forward` saves ``(x, mean, rstd, weight, bias)``, where x is the sum;
-    `add_layer_norm.backward` gives ``(dx, dweight, dbias)``, of which dx is the residual's gradient
-    too, and takes with `dtotal` the gradient with respect to the sum that was returned. What all
-    ops share is in docs/conventions.md.
+    `add_layer_norm.backward` gives ``(dx, dweight, dbias)``, where dx is the residual's gradient
+    too. `dtotal` is the gradient with respect to the sum that was returned. docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -405,9 +405,8 @@ def add_rms_norm(
     comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
 
     `add_rms_norm.forward` saves ``(x, rstd, weight)``, where x is the sum; `add_rms_norm.backward`
-    gives ``(dx, dweight)``, of which dx is the residual's gradient too, and takes with `dtotal` the
-    gradient with respect to the sum that was returned. What all ops share is in
-    docs/conventions.md.
+    gives ``(dx, dweight)``, where dx is the residual's gradient too. `dtotal` is the gradient with
+    respect to the sum that was returned. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -510,8 +509,8 @@ def group_norm(
     others, and only the module `fastact.torch.nn.GroupNorm` refuses what torch does.
 
     `group_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `group_norm.backward` gives ``(dx,
-    dweight, dbias)``. It sees the number of groups by the shape of rstd. What all ops share is in
-    docs/conventions.md.
+    dweight, dbias)``. It sees the number of groups by the shape of rstd. docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -608,7 +607,7 @@ def instance_norm(
     ``fastact.mean_var(x, axes, correction=1)``.
 
     `instance_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `instance_norm.backward` gives
-    ``(dx, dweight, dbias)``. What all ops share is in docs/conventions.md.
+    ``(dx, dweight, dbias)``. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -200,7 +200,7 @@ class Model(NamedTuple):
     """Shape and dtype of an array that an op makes.
 
     shape : None: as the first array, whose order in memory it has too.
-    dtype : that of the data, that in which they are computed, or float64.
+    dtype : the data's, the one in which they are computed, or float64.
     """
 
     shape: tuple[int, ...] | None = None
@@ -212,13 +212,13 @@ class Op(Generic[P, R]):
 
     results : what a call gives, by name. saves : what `forward` keeps for `backward`, in its order.
     gradients : what `backward` gives.
-    differentiated : the arguments that these are of.
-    shares : arguments whose gradient is that of another one, and of which.
+    differentiated : the arguments that have one of these gradients.
+    shares : maps an argument to the one whose gradient it shares.
     parameters : an activation's own, with their defaults.
-    entry_points : what each takes; that of calling the op is named "call".
-    roles : what arguments are to the data, by name; of the others, those that are arrays are data.
-    sample : arguments by name for an example of a call, from two arrays of one shape with two axes,
-        the second of which is a gradient or whatever else has x's shape.
+    entry_points : what each takes; calling the op is the one named "call".
+    roles : what arguments are to the data, by name; arrays among the others are data.
+    sample : makes the arguments of an example call, by name, from two arrays of one shape with two
+    axes; the second one serves as a gradient or whatever else has x's shape.
     """
 
     name: str
@@ -258,7 +258,7 @@ class Op(Generic[P, R]):
         """Whether a call of arrays with one axis more in front may be as many calls.
 
         Axes are counted from the end then, and the results have to have that axis in front, too.
-        Not where axes are told from that of channels: of those before it each has its own meaning.
+        Not where the axis of channels tells the others apart: each axis before it has a meaning.
         """
         return "channel_axis" not in self.entry_points["call"].defaults
 
@@ -282,7 +282,7 @@ class Op(Generic[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         """The shape of an argument's gradient, by what is saved and the gradients of the results.
 
-        None: of what is saved under its name, or else of the result's gradient.
+        None: the shape of the array saved under its name, or else of the result's gradient.
         """
         return None
 
@@ -315,7 +315,7 @@ class Op(Generic[P, R]):
         return self._call(*args, **kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What records calls like this one, of tensors of which some require grad."""
+        """Whoever records calls like this one, where some tensors require grad."""
         return _bridge().recorder(self, args, kwargs)
 
     if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Op(Generic[P, R]):
         return SimpleNamespace(**{**self.entry_points["call"].defaults, **named})
 
     def bound(self, entry: str, named: Mapping[str, Any]) -> partial[Any]:
-        """A call of an entry point, with those of some arguments by name that it takes.
+        """A call of an entry point, with the arguments that it takes among these.
 
         By position as far as that goes, as people write it: it is faster, too.
         """
@@ -423,7 +423,7 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
     """
 
     def _enter(self, **entry_points: EntryPoint) -> None:
-        """Put the call cache before the entry points; `call` is that of calling the op."""
+        """Put the call cache before the entry points; `call` is calling the op."""
         self.entry_points = MappingProxyType(entry_points)
         for name, point in entry_points.items():
             if name == "call":

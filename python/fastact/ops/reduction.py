@@ -26,10 +26,10 @@ from .weighting import (
     weighting_of,
 )
 
-#: Of every sum, those of gradients among them.
+#: Of every sum, sums for gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
-#: What sums and statistics of integers are computed in: 16 bits would overflow.
+#: The dtype of sums and statistics of integers: 16 bits would overflow.
 INTEGERS = np.float64
 
 #: The numbers of sums of the elements themselves, and of those that are not NaN.
@@ -262,8 +262,8 @@ class PlainSum(AxisSum[P, R]):
         Returns
         -------
         array
-            The result: of the shape `shape`, and of dy's dtype and framework; for a number
-            of those of `out`, or else NumPy's float64, as for integers.
+            The result: of the shape `shape`, and of dy's dtype and framework. For a number they are
+            `out`'s, or else NumPy's float64, as for integers.
 
         Notes
         -----
@@ -286,7 +286,7 @@ class PlainSum(AxisSum[P, R]):
         dy, (out,) = options.dy, options.out
         shape = _axes.lengths(where, "shape", options.shape)
 
-        # A number has no dtype of its own: it takes that of `out`, or else float64.
+        # A number has no dtype of its own: it takes `out`'s, or else float64.
         is_number = isinstance(dy, bool | int | float)
         leader = {"out": out, "dy": dy} if is_number and out is not None else {"dy": dy}
         arrays = arrays_with_weights(where, options, **leader)
@@ -498,7 +498,7 @@ class SquareSum(TermSum[P, R]):
 
         Notes
         -----
-        The value has the bits of calling the op, the gradient those of `backward`.
+        The value has the bits of calling the op, the gradient the bits of `backward`.
 
         Examples
         --------

@@ -84,14 +84,14 @@ def sum(
     ``[3e38, 3e38, -3e38]`` in float32 to 3e38. Infinities and NaN propagate as in a plain sum.
 
     Terms are added up in the order of the axes; where memory holds the axes that are summed over in
-    another order, as those of a transposed array, in memory's. But for that the bits depend on the
+    another order, as in a transposed array, in memory's order. But for that the bits depend on the
     values and on the lengths that are summed over alone: they are the same for any number of
     threads, on AVX2 and AVX-512, alone and in any batch, wherever x begins, however far and
     whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
     the result lies in memory, may count.)
 
     `sum.forward` saves ``(shape, where)``, with the shape of x; `sum.backward` gives dx, which is
-    dy repeated along the axes that were summed over. What all ops share is in docs/conventions.md.
+    dy repeated along the axes that were summed over. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -169,15 +169,15 @@ def sum_squares(
     Notes
     -----
     At most 0.5 ULP of the result plus 2**-46 times the true sum from the true sum, for up to 2**40
-    terms: the squares of float16, bfloat16 and float32 are exact in double, those of float64 are
-    rounded (and overflow from 1.3e154, vanish below 1.6e-162). The order of addition is that of
+    terms: squares of float16, bfloat16 and float32 are exact in double, squares of float64 are
+    rounded (and overflow from 1.3e154, vanish below 1.6e-162). Terms are added in the order of
     `fastact.sum`, and the bits are as independent of threads, instruction set and batch.
 
     With a mask, memory of an array of x's shape and dtype is taken.
 
     `sum_squares.forward` saves ``(x, where)``; `sum_squares.backward` gives dx = 2 x dy, with dy
     repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
-    squares of all of x, and 2 x, in one pass. What all ops share is in docs/conventions.md.
+    squares of all of x, and 2 x, in one pass. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -204,10 +204,10 @@ class Softmax(RowFunction[P, R]):
 
         Notes
         -----
-        Sums are in double. The gradient is that of y as it was saved: with u = 2**-24 (float64:
-        2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of log_softmax 4 u
-        abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for sums of n terms,
-        and the rounding to the dtype.
+        Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
+        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of
+        log_softmax 4 u abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for
+        sums of n terms, and the rounding to the dtype.
 
         Examples
         --------

@@ -35,7 +35,7 @@ def softmax(
     axis : int or tuple of int, default -1
         The axes of a row: y adds up to 1 over them.
     scale : float, default 1.0
-        What x is multiplied by: of attention, 1 / sqrt(d).
+        The factor of x: for attention, 1 / sqrt(d).
     mask : array, float or bool, optional
         What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
         any dtype that are added to it, integers too. It has no gradient.
@@ -79,8 +79,8 @@ def softmax(
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
 
-    `softmax.forward` saves ``(y,)``; `softmax.backward` gives dx. What all ops share is in
-    docs/conventions.md.
+    `softmax.forward` saves ``(y,)``; `softmax.backward` gives dx. docs/conventions.md says what all
+    ops share.
 
     References
     ----------
@@ -123,7 +123,7 @@ def log_softmax(
     axis : int or tuple of int, default -1
         The axes of a row: exp(y) adds up to 1 over them.
     scale : float, default 1.0
-        What x is multiplied by.
+        The factor of x.
     mask : array, float or bool, optional
         What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
         any dtype that are added to it, integers too. It has no gradient.
@@ -168,8 +168,8 @@ def log_softmax(
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
 
-    `log_softmax.forward` saves ``(y,)``; `log_softmax.backward` gives dx. What all ops share is in
-    docs/conventions.md.
+    `log_softmax.forward` saves ``(y,)``; `log_softmax.backward` gives dx. docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -212,7 +212,7 @@ def logsumexp(
     axis : int or tuple of int, default -1
         The axes to reduce.
     scale : float, default 1.0
-        What x is multiplied by.
+        The factor of x.
     mask : array, float or bool, optional
         What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
         any dtype that are added to it, integers too. It has no gradient.
@@ -239,7 +239,7 @@ def logsumexp(
 
     See Also
     --------
-    fastact.log_softmax : What z is, less this.
+    fastact.log_softmax : It subtracts this from z.
 
     Notes
     -----
@@ -258,8 +258,8 @@ def logsumexp(
     The result for a row does not depend on the other rows, nor on strides, layout or the number of
     threads; with several axes elements are in the order of the axes.
 
-    `logsumexp.forward` saves ``(x, mask, lse)``; `logsumexp.backward` gives dx. What all ops share
-    is in docs/conventions.md.
+    `logsumexp.forward` saves ``(x, mask, lse)``; `logsumexp.backward` gives dx. docs/conventions.md
+    says what all ops share.
 
     References
     ----------
@@ -337,19 +337,19 @@ def cross_entropy(
 
     See Also
     --------
-    fastact.log_softmax : What it is the mean of, negated.
+    fastact.log_softmax : The loss is the mean of -log_softmax at the target.
 
     Notes
     -----
-    ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of what is not negative: nothing
-    cancels. A class whose t weight is 0 adds 0, at a logit of -inf too. A loss is within 8 u of the
-    sum of t weight (m - z + log1p(s)), u = 2**-24 (float64: 2**-53 and n / 32 more of n classes).
-    Losses are added up in double, in one order for any number of threads; no loss depends on the
-    other rows. No probability is stored: `backward` makes them again of logits and lse, and `out`
-    of it may be the logits.
+    ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of terms that are not negative:
+    nothing cancels. A class whose t weight is 0 adds 0, at a logit of -inf too. A loss is within 8
+    u of the sum of t weight (m - z + log1p(s)), u = 2**-24 (float64: 2**-53 and n / 32 more of n
+    classes). Losses are added up in double, in one order for any number of threads; no loss depends
+    on the other rows. No probability is stored: `backward` makes them again of logits and lse, and
+    `out` of it may be the logits.
 
     `cross_entropy.forward` saves ``(logits, target, weight, lse, divisor)``;
-    `cross_entropy.backward` gives dlogits. What all ops share is in docs/conventions.md.
+    `cross_entropy.backward` gives dlogits. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """The op object of one statistic over axes: the Python half of its entry points.
 
-The sums are those of `fastact.sum`, the moments those of `fastact.moments`; elements that are NaN
-are left out by the accumulators that `src/cpu/reductions/kernels.h` describes. What is weighted or
-masked, and integers, are read by `src/cpu/reductions/weighted.h`.
+`fastact.sum` computes the sums, and `fastact.moments` the moments. The accumulators that
+`src/cpu/reductions/kernels.h` describes leave out elements that are NaN.
+`src/cpu/reductions/weighted.h` reads data with weights or a mask, and integers.
 """
 
 from __future__ import annotations
@@ -251,9 +251,9 @@ class AxisStatistic(CachedOp[P, R]):
 
         Notes
         -----
-        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and, for
-        x - mean, that of the mean times its factor; then one rounding to x's dtype. With weights, n
-        has the error that the op's notes tell.
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and, for x -
+        mean, the mean's error times its factor; then one rounding to x's dtype. With weights, n has
+        the error that the op's notes tell.
 
         Examples
         --------
@@ -280,7 +280,7 @@ class AxisStatistic(CachedOp[P, R]):
                 self._of_weighted(call, over, correction, weighting, dy, dx, options.accumulate)
             elif x.size:
                 slope, mean, low = self._slopes(call, over, correction)
-                # What counts is asked of x itself, or, where all of it does, of a number.
+                # x itself says which elements count, or, where all of them do, a number.
                 valid = x if self.skips or mean is not None else call.repeated(0.0, x)
                 call.run(
                     call.native.statistic_backward,
@@ -321,7 +321,7 @@ class AxisStatistic(CachedOp[P, R]):
     def _slopes(
         self, call: Call, over: Over, correction: float
     ) -> tuple[View, View | None, View | None]:
-        """What dy is multiplied by, and the mean and its low part where it is by x - mean, too."""
+        """The factor of dy; the mean and its low part, where x - mean is a factor too."""
         x = call.views["x"]
         wide = x.of_dtype(validate.DOUBLE) if x.itemsize < 4 else x
         if self.of == "sum":
@@ -431,7 +431,7 @@ class Average(AxisStatistic[P, R]):
         Notes
         -----
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and dweights,
-        for x - y, that of y times its factor, too; then one rounding to their dtype. Where the
+        for x - y, y's error times its factor, too; then one rounding to their dtype. Where the
         weights repeat, dweights is added up in the order of `fastact.sum`, over the axes along
         which they do.
 

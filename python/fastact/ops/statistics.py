@@ -63,7 +63,7 @@ def mean(
 
     See Also
     --------
-    nanmean : Of what is not NaN.
+    nanmean : Of the elements that are not NaN.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
 
@@ -80,8 +80,8 @@ def mean(
     abs(x) as they are weighted. A weight that is negative or not finite makes NaN, and a
     RuntimeWarning says so.
 
-    `mean.forward` saves ``(x, weights, where)``; `mean.backward` gives dx. What all ops share is in
-    docs/conventions.md.
+    `mean.forward` saves ``(x, weights, where)``; `mean.backward` gives dx. docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -159,7 +159,7 @@ def average(
     See Also
     --------
     mean : The same; weights have no gradient there.
-    nanmean : Of what is not NaN.
+    nanmean : Of the elements that are not NaN.
     moments : Mean and m2 in float64, which merge with others.
 
     Notes
@@ -171,8 +171,8 @@ def average(
 
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
 
-    `average.forward` saves ``(x, weights, where)``; `average.backward` gives dx and dweights. What
-    all ops share is in docs/conventions.md.
+    `average.forward` saves ``(x, weights, where)``; `average.backward` gives dx and dweights.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -221,8 +221,8 @@ def var(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
-        unbiased variance.
+        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
+        variance.
     ddof : float, optional
         NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
@@ -255,7 +255,7 @@ def var(
 
     See Also
     --------
-    nanvar : Of what is not NaN.
+    nanvar : Of the elements that are not NaN.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
 
@@ -269,14 +269,14 @@ def var(
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
     GPU there is no warning.
 
-    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
     meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
     sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
-    `var.forward` saves ``(x, weights, where)``; `var.backward` gives dx. What all ops share is in
-    docs/conventions.md.
+    `var.forward` saves ``(x, weights, where)``; `var.backward` gives dx. docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -323,8 +323,8 @@ def std(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
-        unbiased variance.
+        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
+        variance.
     ddof : float, optional
         NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
@@ -357,7 +357,7 @@ def std(
 
     See Also
     --------
-    nanstd : Of what is not NaN.
+    nanstd : Of the elements that are not NaN.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
 
@@ -370,14 +370,14 @@ def std(
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
     GPU there is no warning.
 
-    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
     meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
     sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
-    `std.forward` saves ``(x, weights, where)``; `std.backward` gives dx. What all ops share is in
-    docs/conventions.md.
+    `std.forward` saves ``(x, weights, where)``; `std.backward` gives dx. docs/conventions.md says
+    what all ops share.
 
     References
     ----------
@@ -408,7 +408,7 @@ def nansum(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Sum over axes of what is not NaN.
+    """Sum over axes of the elements that are not NaN.
 
     ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
 
@@ -452,11 +452,11 @@ def nansum(
     At most 0.5 ULP of the result plus 2**-46 times the sum of the abs(x) that count from the
     true sum. Computed in double and rounded once. Infinities propagate as they do in NumPy.
 
-    Without NaN the bits are those of `fastact.sum`. Terms are added up in the order of
+    Without NaN, `fastact.sum` gives the same bits. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits.
 
     `nansum.forward` saves ``(x, where)``; `nansum.backward` gives dx, which is 0 where x is NaN.
-    What all ops share is in docs/conventions.md.
+    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -486,7 +486,7 @@ def nanmean(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Mean over axes of what is not NaN.
+    """Mean over axes of the elements that are not NaN.
 
     ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
 
@@ -535,7 +535,7 @@ def nanmean(
     At most 0.5 ULP of the result plus 2**-46 times the mean of the abs(x) that count from the
     true mean. Computed in double and rounded once. Infinities propagate as they do in NumPy.
 
-    Without NaN the bits are those of sums in the order of `fastact.sum`. Terms are added up in
+    Without NaN the bits are as of sums in the order of `fastact.sum`. Terms are added up in
     the order of `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
 
     With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of the
@@ -543,7 +543,7 @@ def nanmean(
     RuntimeWarning says so.
 
     `nanmean.forward` saves ``(x, weights, where)``; `nanmean.backward` gives dx, which is 0 where x
-    is NaN. What all ops share is in docs/conventions.md.
+    is NaN. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -575,7 +575,7 @@ def nanvar(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Variance over axes of what is not NaN.
+    """Variance over axes of the elements that are not NaN.
 
     ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
@@ -588,8 +588,8 @@ def nanvar(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
-        unbiased variance.
+        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
+        variance.
     ddof : float, optional
         NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
@@ -633,17 +633,17 @@ def nanvar(
     never negative. Computed in double and rounded once. Infinities propagate as they do in
     NumPy.
 
-    Without NaN the bits are those of `fastact.var`. Terms are added up in the order of
+    Without NaN, `fastact.var` gives the same bits. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
 
-    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
     meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
     sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
     `nanvar.forward` saves ``(x, weights, where)``; `nanvar.backward` gives dx, which is 0 where x
-    is NaN. What all ops share is in docs/conventions.md.
+    is NaN. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -677,7 +677,7 @@ def nanstd(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Standard deviation over axes of what is not NaN.
+    """Standard deviation over axes of the elements that are not NaN.
 
     ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
@@ -690,8 +690,8 @@ def nanstd(
         The axes to reduce, negative ones counted from the last; all of them without any. An empty
         tuple reduces none.
     correction : float, default 0
-        What is subtracted from the number of elements, or from the sum of the weights: 1 for the
-        unbiased variance.
+        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
+        variance.
     ddof : float, optional
         NumPy\'s name of `correction`; one of the two may be given.
     weights : array, optional
@@ -734,17 +734,17 @@ def nanstd(
     std from the true deviation, also for data far from 0. Of equal values it is 0. Computed in
     double and rounded once. Infinities propagate as they do in NumPy.
 
-    Without NaN the bits are those of `fastact.std`. Terms are added up in the order of
+    Without NaN, `fastact.std` gives the same bits. Terms are added up in the order of
     `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
 
-    Weights are frequencies: the result is that of x with each element repeated so often, and n is
+    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
     the sum of the weights. Where they say how reliable elements are, and their scale has no
     meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
     sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
     weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
 
     `nanstd.forward` saves ``(x, weights, where)``; `nanstd.backward` gives dx, which is 0 where x
-    is NaN. What all ops share is in docs/conventions.md.
+    is NaN. docs/conventions.md says what all ops share.
 
     References
     ----------

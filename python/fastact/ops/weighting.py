@@ -64,7 +64,7 @@ def weighting_of(call: Call, axis: Any) -> Weighting:
 
 
 def mask_of(call: Call, shape: tuple[int, ...]) -> View | None:
-    """The mask of a call, over the shape of what it is of."""
+    """The mask of a call, over the shape of the data."""
     mask = call.views.get("where")
     if mask is None:
         return None

@@ -134,7 +134,7 @@ def _best_isa() -> str:
 def show_config() -> None:
     """Print version, compiler, instruction sets, OpenMP, threads and CUDA: built, chosen and why.
 
-    What is wrong is said first, each with its cure.
+    It first says what is wrong, each with its cure.
 
     Examples
     --------

@@ -208,7 +208,7 @@ class Step(Function):
 def finds_all(
     needed: Iterable[Any], given: Sequence[Any], results: Sequence[Any], saved: Sequence[Any]
 ) -> bool:
-    """Whether autograd finds the needed ones of what was given by what is saved of a call.
+    """Whether autograd finds the needed arguments of a call by what the call saves.
 
     It finds what is saved itself, and by a result everything. By what a call makes besides it finds
     nothing, and takes for a constant what depends on that alone. Where one tensor is given twice,
@@ -229,7 +229,7 @@ def in_graph(spec: Spec, gradients: Callable[..., Any], *tensors: Any) -> Sequen
 
 
 def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
-    """The gradient of what is linear in pieces, which has gradients of any order."""
+    """The gradient of an op that is linear in pieces, which has gradients of any order."""
     return of_batch(lambda *each: (apply(Scaled, where, gradients, *each),), *tensors)
 
 
@@ -378,7 +378,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _are_transforms_active = torch._C._are_functorch_transforms_active
 
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and
-# without that of the node, which looks for another name of `backward` at each call.
+# without the node's `apply`, which looks for another name of `backward` at each call.
 _step: Any = getattr(super(torch.autograd.Function, Step), "apply")  # noqa: B009 - it has no types
 _node: Any = Step
 _node._backward_cls.apply = Step.backward

@@ -1,8 +1,8 @@
 """The ops as operators of torch: `torch.ops.fastact`.
 
 Tensors without memory of their own come here: what torch.compile, torch.export and torch.func
-trace, fake tensors and those of the meta device. Of each op there are three operators, with schemas
-that follow from its signature:
+trace, fake tensors and tensors on the meta device. Of each op there are three operators, with
+schemas that follow from its signature:
 
     fastact::NAME(arguments) -> the results
     fastact::NAME_forward(arguments) -> the results, and what else is saved for backward
@@ -91,7 +91,7 @@ class Operators:
         ]
         name = op.name
         library.define(f"{name}({of_call}) -> ({results})")
-        # What else is saved may depend on options, but torch traces no list from what is written.
+        # Other saved values may depend on options, but torch traces no list from what is written.
         kept = [n for n in op.saves if n not in self.takes and n not in op.results]
         every = f"({', '.join('Tensor' for _ in (*op.results, *kept))})"
         library.define(f"{name}_forward({of_call}) -> {every if op.written else 'Tensor[]'}")
@@ -399,7 +399,7 @@ def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
-    """A call of an entry point with arguments by name, those of an activation among them."""
+    """A call of an entry point with arguments by name, an activation's parameters among them."""
     point = op.entry_points[entry]
     args = [named[name] for name in point.arrays]
     rest = {name: value for name, value in named.items() if name not in point.arrays}

@@ -26,7 +26,6 @@ def check_recorded(spec: Spec, named: Mapping[str, Any]) -> None:
                 raise foreign.gets_no_gradient(spec.where, name)
             if named.get("out") is not None:
                 raise TypeError(
-                    f"{spec.where}: out must be None where a gradient is recorded, as that of "
-                    f"{name}, which does not require grad otherwise; use {name}.detach(), or call "
-                    f"it under torch.no_grad()"
+                    f"{spec.where}: out must be None where a gradient is recorded, and {name} "
+                    f"requires grad; use {name}.detach(), or call it under torch.no_grad()"
                 )

@@ -7,7 +7,7 @@
 `kernels` finds layers by names that transformers gives its classes, and puts another `forward` into
 their modules; parameters, hooks and checkpoints stay. `MAPPING` says which it is for each name, as
 `kernels.register_kernel_mapping` and `use_kernel_mapping` take it. Some classes have no name: the
-norms of Gemma, which add 1 to their weight, the gated feed-forward layers, of which activation and
+norms of Gemma, which add 1 to their weight, the gated feed-forward layers, whose activation and
 product are one pass here, and every class where transformers finds no `kernels` of the versions
 that it takes. `name_layers` names them.
 
@@ -129,7 +129,7 @@ MAPPING: dict[str, dict[str, Layer]] = {
     name: {"cpu": Layer(layer)} for name, layer in LAYERS.items()
 }
 
-# Classes that may have no name, and that of the layer for them.
+# Classes that may have no name, and the name of the layer for them.
 _NAMES = {
     "LlamaRMSNorm": "RMSNorm",
     "MistralRMSNorm": "RMSNorm",

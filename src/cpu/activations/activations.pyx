@@ -17,7 +17,7 @@ def activation_forward(int which, View x, View y, tuple parameters, stream):
     check_like(y, x, "y", True)
     unpack(parameters, p)
     arrays = [x.operand, y.operand]
-    run(table.forward[which][x.dtype], p, x.dtype, False, 2, arrays, element_count(x))
+    run(table.elementwise.forward[which][x.dtype], p, x.dtype, False, 2, arrays, element_count(x))
 
 
 def activation_backward(
@@ -33,7 +33,7 @@ def activation_backward(
     unpack(parameters, p)
     arrays = [dy.operand, saved.operand, dx.operand]
     run(
-        table.backward_by_saved[which][saved.dtype][accumulate],
+        table.elementwise.backward_by_saved[which][saved.dtype][accumulate],
         p, saved.dtype, accumulate, 3, arrays, element_count(saved),
     )
 
@@ -51,8 +51,9 @@ cdef object MISSING = Parameter.empty
 cdef class FastActivation:
     """The compiled half of an activation: its three entry points, the fast path first.
 
-    The Python half gives three cached calls. They take the same arguments, and serve, or refuse with
-    an explanation, whatever the fast path does not: parameters other than the defaults among it.
+    The Python half gives three cached calls. They take the same arguments, and serve, or refuse
+    with an explanation, whatever the fast path does not: parameters other than the defaults among
+    it.
     """
 
     cdef readonly int _which
@@ -72,7 +73,7 @@ cdef class FastActivation:
         self.cached_call, self.cached_forward, self.cached_backward = call, forward, backward
 
     def _watch_autocast(self):
-        """Under autocast leave calls of the op, though not of its entry points, to the Python half."""
+        """Under autocast leave calls of the op itself to the Python half."""
         if self.cached_call is not None:
             self.cached_call.casts = True
 
@@ -106,7 +107,7 @@ cdef class FastActivation:
             return NotImplemented
         work.which = self._which
         work.parameters = self.defaults
-        work.kernels = &table.forward[work.which][0]
+        work.kernels = &table.elementwise.forward[work.which][0]
         work.backward = work.accumulate = False
         work.casts = self.cached_call.casts and not keep_inputs  # not `forward`
         return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
@@ -196,7 +197,7 @@ cdef class FastActivation:
         ):
             work.which = self._which
             work.parameters = self.defaults
-            work.kernels = &table.backward_by_saved[work.which][0][0]
+            work.kernels = &table.elementwise.backward_by_saved[work.which][0][0]
             work.backward, work.casts = True, False
             work.accumulate = accumulate is not NULL and <object>accumulate
             result = quick(&work, 2, values, None if out is NULL else <object>out, False)

@@ -8,7 +8,8 @@
 // The loops are inlined into each kernel, parameters and all. In a function of its own a loop reads
 // the parameters through a pointer, and one that is needed on one side of a choice alone is a load
 // that GCC won't do on both: a branch stays in the loop, and it is not vectorised.
-#include "cpu/core/kernel_table.h"
+#include "cpu/activations/kernels.h"
+
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/mixed.h"
 #include "cpu/simd/vector.h"
@@ -272,23 +273,12 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
    {term_backward<double, Term, false>, term_backward<double, Term, true>}},
 #define FASTACT_ELEMENTARY(name, bound, value) \
   {elementary_##name<float>, elementary_##name<double>},
-#define FASTACT_QUOTE_(text) #text
-#define FASTACT_QUOTE(text) FASTACT_QUOTE_(text)
 
-extern const ReduceTable reduce_table;
-extern const NormTable norm_table;
-extern const ChannelsLastTable channels_last_table;
-extern const BatchNormTable batch_norm_table;
-extern const GateTable gate_table;
-extern const GatedKernels gated_kernels;
-extern const SoftmaxTable softmax_table;
-extern const ConvertKernels convert_kernels;
-extern const CompareKernel compare_kernel;
-extern const KernelTable table;
-const KernelTable table = {
-    FASTACT_QUOTE(FASTACT_ISA),
+extern const ElementwiseTable elementwise_table;
+const ElementwiseTable elementwise_table = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
+    {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_BY_SAVED)},
     {add<f16>, add<bf16>, add<float>, add<double>},
     {FASTACT_TERMS(FASTACT_TERM)},
     {{moments_backward_narrow<f16, false>, moments_backward_narrow<f16, true>},
@@ -304,16 +294,6 @@ const KernelTable table = {
      {statistic_backward<float, true, false>, statistic_backward<float, true, true>},
      {statistic_backward<double, true, false>, statistic_backward<double, true, true>}},
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
-    &reduce_table,
-    &norm_table,
-    &channels_last_table,
-    &batch_norm_table,
-    &gate_table,
-    &gated_kernels,
-    &softmax_table,
-    &convert_kernels,
-    &compare_kernel,
-    {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_BY_SAVED)},
 };
 
 FASTACT_END_NAMESPACE

@@ -4,7 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "cpu/core/fused_pass.h"
+#include "cpu/activations/kernels.h"
+#include "cpu/simd/convert_kernels.h"
 
 namespace fastact {
 namespace {
@@ -42,7 +43,7 @@ struct BiasChunks : Chunks {
   // What 16 bits need to be converted in registers, where they lie in one piece; else they pass
   // through buffers.
   const bool may_convert = s.item < s.compute_item && !has_residual && !plan.accumulate &&
-                           s.kernels->bias->forward[act.activation][s.dtype];
+                           act.kernels->forward[act.activation][s.dtype];
 };
 
 struct BiasForward : BiasChunks {
@@ -62,7 +63,7 @@ struct BiasForward : BiasChunks {
       if (act.activation != k_identity) act.kernel(operands, count, act.parameters, 0);
     } else {
       const Bias b = bias_of_chunk();
-      s.kernels->bias->forward[act.activation][is_stored ? s.dtype : s.compute_dtype](
+      act.kernels->forward[act.activation][is_stored ? s.dtype : s.compute_dtype](
           from, b.at, b.period, to, count, from == x ? 0 : ahead, act.parameters);
     }
     reader.finish(BiasAct::kOut, to, z, false);
@@ -72,6 +73,7 @@ struct BiasForward : BiasChunks {
 struct BiasBackward : BiasChunks {
   static constexpr int kSums = 1, kSummed[] = {BiasAct::kOut};
   static constexpr bool kTakesRows = true;
+  const ChannelSums& sums = act.sums;
   const char* made[kSums];
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char product[kPiece * sizeof(double)];
@@ -86,14 +88,14 @@ struct BiasBackward : BiasChunks {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
       const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
       const Bias b = bias_of_chunk();
-      s.kernels->bias->backward[act.activation][plan.is_double](
+      act.kernels->backward[act.activation][plan.is_double](
           gradient, from, b.at, b.period, to, count, gradient == dy ? 0 : ahead, act.parameters,
           phase, lanes ? *lanes : nullptr);
     } else {
       add_all(reader.load(BiasAct::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
       act.kernel(operands, count, act.parameters, 0);
-      if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
+      if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
     }
     reader.finish(BiasAct::kOut, to, product, plan.accumulate);
     made[0] = to;
@@ -110,7 +112,7 @@ struct BiasBackward : BiasChunks {
     char* at[BiasAct::kOut + 1][kMostRows];
     for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut})
       for (int64_t i = 0; i < row_count; ++i) at[k][i] = s.row(k, rows[i]) + column * s.item;
-    s.kernels->bias->backward_rows[act.activation][s.dtype](
+    act.kernels->backward_rows[act.activation][s.dtype](
         at[BiasAct::kDy], at[BiasAct::kX], bias.values_at(column, n), at[BiasAct::kOut], row_count,
         n, act.parameters, lane[0], fresh);
   }
@@ -126,7 +128,7 @@ struct BiasBackward : BiasChunks {
       if (is_there) prefetch_bytes(to + ahead, count * s.item);
     }
     if (to != from) memcpy(to, from, count * s.item);
-    if (lanes) plan.sums[0].kernels->add_terms(to, count, phase, 0, *lanes);
+    if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
     if (!is_there) reader.scatter(BiasAct::kOut, to);
     made[0] = to;
   }
@@ -139,8 +141,9 @@ void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
   plan_pass(&act->plan, table->convert, dtype, BiasAct::kOut + 1, arrays, BiasAct::kOut, axis,
             backward);
   const int compute = act->plan.operands.compute_dtype;
-  act->kernel = backward ? table->backward[act->activation][compute][false]
-                         : table->forward[act->activation][compute];
+  act->kernels = table->bias;
+  act->kernel = backward ? table->elementwise->backward[act->activation][compute][false]
+                         : table->elementwise->forward[act->activation][compute];
   act->bias = along_channels(act->plan, bias, bias_dtype);
   const StridedOperands& s = act->plan.operands;
   act->copies = backward && act->activation == k_identity && !act->plan.accumulate &&
@@ -152,7 +155,8 @@ void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
 }
 
 void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate) {
-  add_sum(&act->plan, table, along_channels(act->plan, dbias, act->bias.dtype), accumulate);
+  add_sum(&act->sums, act->plan, table, along_channels(act->plan, dbias, act->bias.dtype),
+          accumulate);
 }
 
 void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partitions) {
@@ -160,7 +164,7 @@ void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partition
 }
 
 void bias_backward_partition(const BiasAct* act, int64_t index, int64_t partitions) {
-  run_summing_pass<BiasBackward>(act->plan, *act, index, partitions);
+  run_summing_pass<BiasBackward>(act->sums, *act, index, partitions);
 }
 
 }  // namespace fastact

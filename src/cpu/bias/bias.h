@@ -8,8 +8,9 @@
 // Measurements, and what was tried and rejected: docs/design/bias.md.
 #pragma once
 
-#include "cpu/core/fused_pass.h"
+#include "cpu/bias/kernels.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/reductions/summing_pass.h"
 
 namespace fastact {
 
@@ -17,10 +18,12 @@ struct BiasAct {
   enum { kDy, kX, kResidual, kOut };  // the operands; those without data are absent
 
   FusedPlan plan;  // plan.accumulate: dx is added to
+  ChannelSums sums;
   ChannelArray bias;
   int activation;
   bool copies;  // dx is dy, of 16 bits: copied, and added up as it is stored
   const double* parameters;
+  const BiasKernels* kernels;
   ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual
 };
 

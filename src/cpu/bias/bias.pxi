@@ -3,6 +3,7 @@
 cdef extern from "cpu/bias/bias.h" namespace "fastact" nogil:
     ctypedef struct BiasAct:
         FusedPlan plan
+        ChannelSums sums
         int activation
         const double* parameters
 

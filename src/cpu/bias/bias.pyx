@@ -91,7 +91,7 @@ def bias_act_backward(
     prepare_act(&act, which, True, p, arrays, dx, bias, axis, accumulate_dx)
     prepare_sum_of_bias(&act, table.reduce, dbias.operand, accumulate_dbias)
     threads = resolve_threads(element_count(dx))
-    divide_work(act.plan.sums, act.plan.sum_count, workspace, threads)
+    divide_work(act.sums.each, act.sums.count, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(bias_backward_partition, &act))
-        merge_chunks(act.plan.sums, act.plan.sum_count, threads)
+        merge_chunks(act.sums.each, act.sums.count, threads)

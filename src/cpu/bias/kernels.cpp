@@ -7,7 +7,6 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kVectors = kLanes / kVector;
-constexpr size_t kCacheLine = 64;  // bytes of a cache line
 
 template <class T>
 FASTACT_HD void prefetch(const T* x, int64_t ahead) {

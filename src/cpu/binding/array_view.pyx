@@ -99,8 +99,8 @@ cdef void fill_operand(Operand* to, DLTensor* tensor, int64_t item) noexcept:
     to.stride_unit = item
 
 
-# Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too many
-# where there is no memory for the list to grow.
+# Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too
+# many where there is no memory for the list to grow.
 cdef tuple tuple_of(const int64_t* numbers, int count):
     cdef list found = []
     cdef int i
@@ -147,7 +147,9 @@ cdef int check_lengths(View view) except -1:
             raise ValueError(f"fastact: arrays have no negative lengths, got shape {view.shape}")
         if view.shape_[i] > 0:
             if bytes > (<int64_t>1 << 62) // view.shape_[i]:
-                raise ValueError(f"fastact: arrays have less than 2**58 elements, got shape {view.shape}")
+                raise ValueError(
+                    f"fastact: arrays have less than 2**58 elements, got shape {view.shape}"
+                )
             bytes *= view.shape_[i]
     return 0
 
@@ -283,7 +285,8 @@ cdef class View:
         low, high = self.reach
         if element_count(like) > 0 and high - low < like.itemsize:
             raise ValueError("repeats: the memory must hold one element")
-        view.device, view.device_type, view.device_id = self.device, self.device_type, self.device_id
+        view.device = self.device
+        view.device_type, view.device_id = self.device_type, self.device_id
         for i in range(like.operand.ndim):
             view.shape_[i], view.strides_[i] = like.shape_[i], 0
         view.owner, view.readonly = self, True
@@ -296,7 +299,8 @@ cdef class View:
         view.dtype = self.dtype
         view.dtype_name = self.dtype_name
         view.itemsize = self.itemsize
-        view.device, view.device_type, view.device_id = self.device, self.device_type, self.device_id
+        view.device = self.device
+        view.device_type, view.device_id = self.device_type, self.device_id
         view.readonly = self.readonly
         view.owner = self  # which holds what it views
         view.source, view.source_index, view.base = self.source, self.source_index, self.base
@@ -322,7 +326,9 @@ cdef class View:
         check_axes(len(shape))
         for i in range(len(shape)):
             view.shape_[i] = shape[i]
-            view.strides_[i] = self.strides_[i] if len(shape) == self.operand.ndim else len(shape) - i
+            view.strides_[i] = (
+                self.strides_[i] if len(shape) == self.operand.ndim else len(shape) - i
+            )
         view.source = UNSTATED
         view.finish(NULL, len(shape))
         check_lengths(view)
@@ -333,7 +339,9 @@ cdef class View:
         cdef View view = self.same_memory()
         cdef int i
         if not 0 <= dtype < <int>len(DTYPE_NAMES):
-            raise ValueError(f"of_dtype: dtype must be from 0 to {len(DTYPE_NAMES) - 1}, got {dtype}")
+            raise ValueError(
+                f"of_dtype: dtype must be from 0 to {len(DTYPE_NAMES) - 1}, got {dtype}"
+            )
         for i in range(self.operand.ndim):
             view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
         view.dtype, view.dtype_name = dtype, DTYPE_NAMES[dtype]
@@ -361,13 +369,15 @@ cdef class View:
         return view
 
     def split_axis(self, int axis, int64_t groups):
-        """The same array with an axis cut into `groups` equal parts: an axis of them, then one each."""
+        """The same array with an axis cut in two: `groups`, then the elements of each."""
         cdef View view = self.same_memory()
         cdef int64_t inner
         cdef int i
         check_axes(self.operand.ndim + 1)
         if not 0 <= axis < self.operand.ndim:
-            raise ValueError(f"split_axis: axis must be from 0 to {self.operand.ndim - 1}, got {axis}")
+            raise ValueError(
+                f"split_axis: axis must be from 0 to {self.operand.ndim - 1}, got {axis}"
+            )
         if groups < 0 or (self.shape_[axis] % groups if groups else self.shape_[axis]):
             raise ValueError(
                 f"split_axis: groups must divide the length {self.shape_[axis]}, got {groups}"
@@ -377,12 +387,13 @@ cdef class View:
             view.shape_[i + (i > axis)] = self.shape_[i]
             view.strides_[i + (i > axis)] = self.strides_[i]
         view.shape_[axis], view.shape_[axis + 1] = groups, inner
-        view.strides_[axis], view.strides_[axis + 1] = self.strides_[axis] * inner, self.strides_[axis]
+        view.strides_[axis] = self.strides_[axis] * inner
+        view.strides_[axis + 1] = self.strides_[axis]
         view.finish(self.operand.data, self.operand.ndim + 1)
         return view
 
     def sliced(self, int axis, int64_t first, int64_t step, int64_t count):
-        """The same array with `count` elements of an axis: `first`, and every `step`-th after it."""
+        """The same array with `count` elements of an axis: every `step`-th, from `first` on."""
         cdef View view = self.same_memory()
         cdef int i
         if not 0 <= axis < self.operand.ndim:
@@ -392,8 +403,8 @@ cdef class View:
                            or (self.shape_[axis] - 1 - first) // step < count - 1)
         ):
             raise ValueError(
-                f"sliced: an axis of length {self.shape_[axis]} has no {count} elements from {first} "
-                f"on in steps of {step}"
+                f"sliced: an axis of length {self.shape_[axis]} has no {count} elements from "
+                f"{first} on in steps of {step}"
             )
         for i in range(self.operand.ndim):
             view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
@@ -498,7 +509,7 @@ cdef class View:
 
     @property
     def overlaps_itself(self):
-        """Whether an axis may step onto what the axes inside it cover (no proof of the contrary)."""
+        """Whether an axis may step onto what the axes inside it cover; False is certain."""
         cdef int order[kMaxAxes]
         cdef int64_t covered = self.itemsize, step
         cdef int i, axis

@@ -2,24 +2,25 @@
 # same key (call_key.pyx) ran.
 #
 # The first call of a key takes the slow path: Python functions that check, allocate and run native
-# functions. The second one takes it again, and while it runs it states its plan to a PlanDraft: which
-# memory each native function gets (an array of the call, an output, a workspace), what it writes,
-# what it returns. From the third call on the plan is run: new memory for outputs and workspaces of the
-# stated sizes, the addresses put in, the same native functions. No check and no message stands twice,
-# and no op has code here.
+# functions. The second one takes it again, and while it runs it states its plan to a PlanDraft:
+# which memory each native function gets (an array of the call, an output, a workspace), what it
+# writes, what it returns. From the third call on the plan is run: new memory for outputs and
+# workspaces of the stated sizes, the addresses put in, the same native functions. No check and no
+# message stands twice, and no op has code here.
 #
 # What makes that safe:
-#   - the key holds whatever a size or a choice of a kernel depends on, so an equal key passes the same
-#     checks; what is left open, memory shared in part, is checked at each run;
-#   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d array
-#     that an op has read as a number leaves its call unrecorded; where it has read a number of NumPy's,
-#     which nobody can change, the plan is for the bits of that number, and another value is another key;
+#   - the key holds whatever a size or a choice of a kernel depends on, so an equal key passes the
+#     same checks; what is left open, memory shared in part, is checked at each run;
+#   - every array in the arguments must be claimed as an operand, as often as it is given: a 0-d
+#     array that an op has read as a number leaves its call unrecorded; where it has read a number
+#     of NumPy's, which nobody can change, the plan is for the bits of that number, and another
+#     value is another key;
 #   - a native function is given the size of every workspace, and refuses one that is short, or does
 #     without it;
-#   - a call in which another op was called, that was given a stream, or whose result or arguments are
-#     of a type that is not listed here, is unrecorded;
-#   - of calls that record gradients no memory is planned: what is kept is how the framework's bridge
-#     records calls of that key (`recorder`), whose steps are calls of other entry points;
+#   - a call in which another op was called, that was given a stream, or whose result or arguments
+#     are of a type that is not listed here, is unrecorded;
+#   - of calls that record gradients no memory is planned: what is kept is how the framework's
+#     bridge records calls of that key (`recorder`), whose steps are calls of other entry points;
 #   - an entry point keeps MAX_PLANS keys and then starts anew; FASTACT_CALL_CACHE=0 keeps none.
 #
 # Measurements: docs/design/runtime.md.
@@ -61,10 +62,10 @@ class Unrecorded(Exception):
 
 
 cdef class PlanDraft:
-    """What a call states of itself on the slow path; from it comes the plan for calls with the same key.
+    """What a call on the slow path states: from it comes the plan for calls with the same key.
 
-    A buffer index numbers the memory of a call: its arrays in the order of the key, then the outputs
-    that it makes, then its workspaces.
+    A buffer index numbers the memory of a call: its arrays in the order of the key, then the
+    outputs that it makes, then its workspaces.
     """
 
     cdef const CallKey* key      # for the time of the call
@@ -199,7 +200,7 @@ cdef class PlanDraft:
         raise Unrecorded("an argument of a type that plans do not hold")
 
     cdef object part_of_result(self, result):
-        """A buffer index; [a number or None]; a tuple of parts; or [a type, names of fields, their parts]."""
+        """A buffer index, [a number or None], a tuple of parts, or [a type, its fields, parts]."""
         cdef int k
         for k in range(self.key.arrays):
             if result is <object>self.key.array[k]:
@@ -302,7 +303,7 @@ cdef class Arguments:
         return tuple(found)
 
     cdef object copy_value(self, Arguments other, value):
-        # Views are met in the order in which `take` noted them; one that is not noted is a constant.
+        # Views come in the order in which `take` noted them; one without a note is a constant.
         if other.count < self.count and <PyObject*>value is self.views[other.count]:
             return other.take(value, self.buffer_indices[other.count], self.offsets[other.count])
         if type(value) is tuple:
@@ -329,11 +330,11 @@ cdef class CallPlan:
     """What calls of one key run."""
 
     cdef int arrays, outputs, workspaces, writes
-    cdef tuple fixed                # numbers of NumPy's among the arrays whose values the plan is for
+    cdef tuple fixed                # NumPy scalars among the arrays: the plan is for their values
     cdef int[MAX_ARRAYS] written    # buffer indices
     cdef int64_t[MAX_BUFFERS] sizes  # of the workspaces, in bytes
     cdef list made                  # a View for each output: dtype, shape
-    cdef bint[MAX_BUFFERS] is_number  # what the caller gets of it is no array: without axes, NumPy's
+    cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
     cdef object result              # PlanDraft.part_of_result
     cdef Arguments model
     cdef list free                  # copies of `model` that no thread is using
@@ -407,7 +408,7 @@ cdef class Buffers:
 
     cdef PyObject* arrays[MAX_BUFFERS]  # the outputs, as the caller gets them; NULL: not yet
     cdef double numbers[MAX_BUFFERS]    # the memory of outputs that are NumPy's numbers
-    cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs, and memory of a device
+    cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs, device memory
     cdef void* scratch[MAX_BUFFERS]
     cdef DLPackExchangeAPI* api
     cdef int count
@@ -488,7 +489,7 @@ cdef class CachedCall:
     cdef object function
     cdef object owner    # the op, and
     cdef str attribute   # the name under which the op has this entry point
-    cdef object recorder # (args, kwargs) -> what records calls of that key; None: this one never does
+    cdef object recorder  # (args, kwargs) -> who records calls of that key; None: nobody does
     cdef dict plans
     cdef bint casts      # under autocast the call may be one in another dtype
 
@@ -607,8 +608,8 @@ cdef class CachedOp:
 def keep_compiled_call(cls):
     """Let a call of an op of this class begin in compiled code, as that of its base does.
 
-    The class has a `__call__` in Python too, which would take its place: torch.compile traces Python
-    and nothing else.
+    The class has a `__call__` in Python too, which would take its place: torch.compile traces
+    Python and nothing else.
     """
     base = FastActivation if issubclass(cls, FastActivation) else CachedOp
     (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call

@@ -2,7 +2,7 @@
 # runs, and with what arguments but the addresses of its arrays. Two calls of an entry point with
 # equal keys run the same call plan (call_cache.pyx).
 #
-#   arrays and tensors   dtype, shape, strides, writability, device, which of them begin at one address,
+#   arrays and tensors   dtype, shape, strides, writability, device, which begin at one address,
 #                        which of them require grad while gradients are recorded
 #   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
 #   numbers and text     by type and value (NumPy's numbers beside tensors, too); keywords by name,
@@ -10,10 +10,10 @@
 #   ops                  by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
-# Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the slow
-# path. An array that turns out to be no operand of the op, as one without axes in the place of a number,
-# makes the call unrecorded; a number of NumPy's there makes plans for each of its values: see PlanDraft.
-# An entry point that records nothing takes what requires grad as it is.
+# Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the
+# slow path. An array that turns out to be no operand of the op, as one without axes in the place of
+# a number, makes the call unrecorded; a number of NumPy's there makes plans for each of its values:
+# see PlanDraft. An entry point that records nothing takes what requires grad as it is.
 
 cdef enum:
     MAX_WORDS = 160   # of a key
@@ -123,7 +123,7 @@ cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
 
 
 cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
-    """Enter a number of NumPy's: an array, or beside tensors a value, with its dtype beside IS_FLOAT."""
+    """Enter a NumPy scalar: as an array; beside tensors as a value, its dtype with IS_FLOAT."""
     cdef uint64_t word = 0
     if key.kind is NULL:
         if not put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << SCALAR_BIT):

@@ -120,7 +120,7 @@ cdef inline int check_dtype(View view, int dtype, const char* name) except -1:
 
 
 cdef inline int check_wide_enough(View view, View x, const char* name) except -1:
-    """None, or of x's dtype or of a wider one: of one that is narrower, kernels read too many bytes."""
+    """None, or x's dtype or a wider one: of a narrower one kernels would read too many bytes."""
     if view is not None and view.dtype != x.dtype and view.itemsize <= x.itemsize:
         refuse(
             f"{text(name)} must have dtype {x.dtype_name} or a wider one, got {view.dtype_name}"

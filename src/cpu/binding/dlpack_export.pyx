@@ -1,9 +1,9 @@
 # New arrays for other frameworks than NumPy, as DLPack tensors that they take over.
 #
-# The caller's framework allocates, so that its pools, streams, graphs and profiler know of it: through
-# its C exchange API, contiguous, and given the wanted axes here. On the CPU what is big asks for huge
-# pages, which torch does not do; what is not big, and what belongs to a framework without that API,
-# is ours.
+# The caller's framework allocates, so that its pools, streams, graphs and profiler know of it:
+# through its C exchange API, contiguous, and given the wanted axes here. On the CPU what is big
+# asks for huge pages, which torch does not do; what is not big, and what belongs to a framework
+# without that API, is ours.
 
 cdef enum:
     DL_UINT = 1

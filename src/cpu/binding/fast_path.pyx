@@ -1,7 +1,7 @@
-# The fast path of activations. It serves exact NumPy arrays and tensors of registered types that are
-# contiguous and need no conversion, with the op's default parameters, and says NotImplemented to
-# everything else, errors included: the call cache and the Python layer then serve or explain it. It
-# must therefore check whatever the Python layer checks, before anything is written.
+# The fast path of activations. It serves exact NumPy arrays and tensors of registered types that
+# are contiguous and need no conversion, with the op's default parameters, and says NotImplemented
+# to everything else, errors included: the call cache and the Python layer then serve or explain it.
+# It must therefore check whatever the Python layer checks, before anything is written.
 #
 # Tensors on a GPU go the same way, once the Python layer has found their device fit and registered
 # it: their framework's allocator, its current stream, and the device module's C functions.
@@ -57,7 +57,7 @@ cdef const DeviceTable* table_of(DLDevice device) noexcept:
     return NULL
 
 
-# A class of tensors, and what to ask of its framework. Objects are kept by `kept_alive`; NULL: none.
+# A class of tensors, and what to ask its framework. `kept_alive` holds the objects; NULL: none.
 cdef struct TensorType:
     PyTypeObject* type
     DLPackExchangeAPI* api
@@ -308,7 +308,7 @@ cdef object quick_on_tensors(
                 work.which, dtype, work.backward, work.accumulate, arrays, work.parameters,
                 device.device_id, stream,
             )
-    except:
+    except BaseException:
         if made is not NULL:
             made.deleter(made)
         raise
@@ -321,10 +321,11 @@ cdef object quick_on_tensors(
 cdef void run_quick(
     const Work* work, int dtype, int operands, const Operand* arrays, int64_t size
 ) noexcept:
-    """`run`, but without preparing an iterator, which would take most of the time of a small array."""
+    """`run` without an iterator, whose preparation would take most of a small array's time."""
     cdef char* pointers[3]
     cdef int k
-    cdef ElementwiseKernel kernel = work.kernels[dtype * (2 if work.backward else 1) + work.accumulate]
+    cdef int width = 2 if work.backward else 1
+    cdef ElementwiseKernel kernel = work.kernels[dtype * width + work.accumulate]
     if size > kBlock:
         run(kernel, work.parameters, dtype, work.accumulate, operands, arrays, size)
         return

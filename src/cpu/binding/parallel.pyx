@@ -1,4 +1,4 @@
-# The one parallel region: OpenMP over the partitions of a job. What a partition is, each family says.
+# The one parallel region: OpenMP over the partitions of a job. Each family defines its partitions.
 from cython.parallel cimport parallel, threadid
 
 
@@ -6,8 +6,8 @@ cdef void run_partitions(int threads, Partitions job) noexcept nogil:
     """Run every partition of a job, one a thread.
 
     The partitions are as many as the threads that the call may use (threads.pyx), and fixed by that
-    count, whoever runs them. One thread enters no parallel region: that costs more than a small job,
-    and in a child made by fork it would wait for ever.
+    count, whoever runs them. One thread enters no parallel region: that costs more than a small
+    job, and in a child made by fork it would wait for ever.
     """
     if threads == 1:
         job.run(0, 1)

@@ -21,7 +21,7 @@ def elementary(str name, View x, View y):
     if x.dtype != kF32 and x.dtype != kF64:
         refuse(f"x must have dtype float32 or float64, got {x.dtype_name}")
     arrays = [x.operand, y.operand]
-    run(table.elementary[which][x.dtype == kF64], p, x.dtype, False, 2, arrays, x.size)
+    run(table.elementwise.elementary[which][x.dtype == kF64], p, x.dtype, False, 2, arrays, x.size)
 
 
 def elementary_bounds():
@@ -53,9 +53,9 @@ def compare(
     cdef const double* truth = <const double*>cnp.PyArray_DATA(exact)
     cdef int64_t n = y.size
     # The judge is the same, whoever is judged.
-    cdef CompareKernel kernel = best_supported_isa().compare[0]
+    cdef const CompareKernels* judge = best_supported_isa().compare
     with nogil:
-        kernel(results, truth, n, allowed, limits, &found)
+        judge.compare(results, truth, n, allowed, limits, &found)
     if not found.is_finite:
         return None
     above = [found.above[k] for k in range(kErrorEdges)]
@@ -105,7 +105,7 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
 
 
 def bypass_caches_from(int64_t size):
-    """From how many bytes on results of rows are stored past the caches; returns what was so far."""
+    """Set from how many bytes on rows are stored past the caches; return the size before."""
     return c_bypass_caches_from(size)
 
 
@@ -117,7 +117,10 @@ def gradient_by_input(int which, View dy, View x, View dx):
     check_like(dy, x, "dy", False)
     check_like(dx, x, "dx", True)
     arrays = [dy.operand, x.operand, dx.operand]
-    run(table.backward[which][x.dtype][False], NULL, x.dtype, False, 3, arrays, element_count(x))
+    run(
+        table.elementwise.backward[which][x.dtype][False], NULL, x.dtype, False, 3, arrays,
+        element_count(x),
+    )
 
 
 cdef const KernelTable* kernels_of(str isa) except NULL:
@@ -133,7 +136,7 @@ def kernel_addresses(str isa):
 
     It need not be one that this processor has: who disassembles the kernels does not run them.
     """
-    cdef const KernelTable* of = kernels_of(isa)
+    cdef const ElementwiseTable* of = kernels_of(isa).elementwise
     cdef int i, k
     found = {}
     for k, dtype in enumerate(("float16", "bfloat16", "float32", "float64")):

@@ -189,8 +189,6 @@ void write_strided(const ConvertKernels& kernels, int dtype, const char* from, c
 
 namespace {
 
-// AMD's processors write memory a quarter faster without reading it first, from where a cache keeps
-// little; Intel's take up to half as long again (docs/design/norms.md).
 bool is_amd() {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
   __builtin_cpu_init();
@@ -200,7 +198,9 @@ bool is_amd() {
 #endif
 }
 
-int64_t bytes_that_bypass() { return is_amd() ? 32 << 20 : std::numeric_limits<int64_t>::max(); }
+int64_t bytes_that_bypass() {
+  return is_amd() ? kNontemporalBytes : std::numeric_limits<int64_t>::max();
+}
 std::atomic<int64_t> nontemporal_bytes{bytes_that_bypass()};
 
 }  // namespace

@@ -17,12 +17,11 @@
 #include <atomic>
 
 #include "common/core/axes.h"
+#include "cpu/core/tuning.h"
 #include "cpu/simd/convert_kernels.h"
 
 namespace fastact {
 
-constexpr int64_t kPiece = 1024;     // elements of a chunk: of double, five buffers fill 40 KiB
-constexpr int64_t kShortRow = 64;    // columns: below, rows share a chunk wherever they lie
 constexpr int kReaderOperands = 10;  // at most: of the norms backward
 
 // One number a channel.
@@ -168,7 +167,6 @@ bool prefetches_next_chunk();
 
 // All cache lines of so many bytes.
 inline void prefetch_bytes(const char* first, int64_t bytes) {
-  constexpr int64_t kCacheLine = 64;
   for (int64_t byte = 0; byte < bytes; byte += kCacheLine) __builtin_prefetch(first + byte);
 }
 

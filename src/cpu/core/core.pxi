@@ -82,7 +82,6 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
         DLManagedTensorVersioned*, int, const int64_t*, const int64_t*
     ) noexcept
     DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
-    const int64_t kBigMemory
     void advise_huge_pages(void*, int64_t) noexcept
     DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
 
@@ -162,25 +161,23 @@ cdef extern from "cpu/testing/compare_kernels.h" namespace "fastact" nogil:
         int64_t above[1]
         bint is_finite
 
-    ctypedef void (*CompareKernel)(const float*, const double*, int64_t, double, const double*,
-                                  Comparison*) noexcept
+    ctypedef struct CompareKernels:
+        void (*compare)(
+            const float*, const double*, int64_t, double, const double*, Comparison*
+        ) noexcept nogil
 
 cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
+    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
+
+cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
     const int kActivations
+    const char* const kActivationNames[1]
+    const bint kActivationSavesValue[1]
     const int kElementaries
     const char* const kElementaryNames[1]
     const double kElementaryUlps[1]
-    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
 
-    ctypedef void (*GateKernel)() noexcept
-
-    ctypedef struct GateTable:
-        GateKernel forward[1][4][2][2]
-        GateKernel backward[1][4]
-        GateKernel recompute[1][4][2]
-
-    ctypedef struct KernelTable:
-        const char* isa
+    ctypedef struct ElementwiseTable:
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward[1][4][2]
         ElementwiseKernel backward_by_saved[1][4][2]
@@ -190,10 +187,23 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         ElementwiseKernel slope_backward[4][2]
         ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
+
+cdef extern from "cpu/gates/kernels.h" namespace "fastact" nogil:
+    ctypedef void (*GateKernel)() noexcept
+
+    ctypedef struct GateTable:
+        GateKernel forward[1][4][2][2]
+        GateKernel backward[1][4]
+        GateKernel recompute[1][4][2]
+
+cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
+    ctypedef struct KernelTable:
+        const char* isa
+        const ElementwiseTable* elementwise
         const ReduceTable* reduce
         const GateTable* gate
         const ConvertKernels* convert
-        const CompareKernel* compare
+        const CompareKernels* compare
 
     ctypedef struct IsaList:
         int count
@@ -208,18 +218,20 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
 
     int x86_level(const CpuFeatures&) noexcept
     const KernelTable* best_supported_isa() noexcept
-    const char* const kActivationNames[1]
-    const bint kActivationSavesValue[1]
 
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     void store_as(int dtype, char* at, double value) noexcept
 
-cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
+cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
+    const int64_t kBigMemory
     const int64_t kBlock
 
+cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
     ctypedef struct TensorIterator:
         int64_t size
         int64_t* items
 
-    void prepare(TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*) noexcept
+    void prepare(
+        TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
+    ) noexcept
     void run_partition(const TensorIterator*, int64_t, int64_t) noexcept

@@ -1,4 +1,4 @@
-// The plan of core/fused_pass.h, and its channel arrays.
+// The plan of a fused pass, and its channel arrays (fused_pass.h).
 #include "cpu/core/fused_pass.h"
 
 #include <cstring>
@@ -11,52 +11,12 @@ void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int co
   if (channel < 0) keep_last_column(&plan->operands);
   plan->is_double = plan->operands.compute_dtype == kF64;
   plan->channels = channel < 0 ? 1 : arrays[leader].shape[channel];
-  plan->sum_count = 0;
 }
 
 ChannelArray along_channels(const FusedPlan& plan, const Operand& a, int dtype) {
   const int64_t stride = byte_stride(a, 0, item_size(dtype));
   if (!plan.operands.is_channel_reversed) return {a.data, stride, dtype};
   return {a.data + (plan.channels - 1) * stride, -stride, dtype};
-}
-
-void add_sum(FusedPlan* plan, const ReduceTable* table, const ChannelArray& result,
-             bool accumulate) {
-  Reducer* r = &plan->sums[plan->sum_count++];
-  const StridedOperands& s = plan->operands;
-  const int64_t channels = plan->channels, item = item_size(result.dtype);
-  set_accumulator(r, table, kItself, s.compute_dtype);
-  r->outputs = r->terms = Axes();
-  r->outputs.append(channels, 0, result.stride);
-  r->terms.size = s.size() / channels;
-  r->accumulate = accumulate;
-  const auto bits = reinterpret_cast<uintptr_t>(result.data) | uintptr_t(result.stride);
-  set_output(r, result.data, result.dtype, bits % uintptr_t(item) == 0);
-  r->row = channels;
-  // All sums of a pass have the same tasks, and share the columns of one.
-  for (int k = 0; k < plan->sum_count; ++k) {
-    Reducer* each = &plan->sums[k];
-    const int64_t most = kMostColumns / plan->sum_count;
-    if (s.is_channel_outer) {
-      each->layout = Reducer::kRows;
-      each->tile = std::clamp<int64_t>(ceil_div(channels, kFewTasks), 1, 64);
-    } else {
-      each->layout = Reducer::kColumns;
-      const int64_t tiles = channels <= kShortRow ? 1 : ceil_div(channels, most);
-      each->tile =
-          tiles == 1 ? channels : std::min(most, ceil_div(ceil_div(channels, tiles), 16) * 16);
-    }
-    each->tasks = ceil_div(channels, each->tile);
-    cut_terms(each);
-  }
-}
-
-int64_t sum_workspace_size(int64_t channels, int64_t terms) {
-  Reducer r;
-  r.terms.size = terms;
-  cut_terms(&r);
-  const bool enough = ceil_div(channels, kMostColumns) >= kFewTasks || r.chunks == 1;
-  return enough ? 0 : r.chunks * channels * 2 * int64_t(sizeof(double));
 }
 
 ChannelValues::ChannelValues(const FusedPlan& p, const ChannelArray& a) : plan(p), array(a) {

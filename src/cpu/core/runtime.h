@@ -18,6 +18,7 @@
 #endif
 
 #include "common/core/dlpack.h"
+#include "cpu/core/tuning.h"
 
 namespace fastact {
 
@@ -127,9 +128,6 @@ Partitions partitions_of(void (*function)(const Job*, int64_t, int64_t), const J
   return Partitions(function, job);
 }
 
-// From here on memory is worth asking for huge pages, as NumPy does: its first touch is otherwise
-// dominated by page faults.
-constexpr int64_t kBigMemory = int64_t{4} << 20;
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
 // For memory that is about to be written. Where it had huge pages before, nothing changes.
@@ -148,7 +146,6 @@ inline void advise_huge_pages(void* memory, int64_t bytes) {
 // Memory for an output that another framework will own, aligned to a cache line and no more: what
 // malloc aligns to a huge page it gives back to the system each time, and takes with new faults.
 inline void* allocate(size_t bytes) {
-  constexpr size_t kCacheLine = 64;
   const size_t rounded = (bytes / kCacheLine + 1) * kCacheLine;
   void* memory = nullptr;
   if (posix_memalign(&memory, kCacheLine, rounded)) return nullptr;

@@ -12,11 +12,12 @@
 #include <new>
 #include <type_traits>
 
+#include "cpu/core/tuning.h"
+
 namespace fastact {
 
 class ThreadMemory {
  public:
-  static constexpr size_t kCacheLine = 64;
   static constexpr size_t kBytes = size_t{512} << 10;  // of all frames at a time
 
   static ThreadMemory& own() {
@@ -50,14 +51,14 @@ class ThreadMemory {
 template <class Frame, class Argument, class Run>
 __attribute__((always_inline)) inline void with_frame(const Argument& argument, Run run) {
   static_assert(std::is_trivially_destructible_v<Frame>, "nobody destroys it");
-  static_assert(alignof(Frame) <= ThreadMemory::kCacheLine, "of a cache line at most");
+  static_assert(alignof(Frame) <= kCacheLine, "of a cache line at most");
   ThreadMemory& memory = ThreadMemory::own();
   void* at = memory.take(sizeof(Frame));
   const bool is_taken = at;
   if (!is_taken) {
     size_t bytes = sizeof(Frame);
     __asm__("" : "+r"(bytes));  // of a known size, it would be a part of every call's stack
-    at = __builtin_alloca_with_align(bytes, 8 * ThreadMemory::kCacheLine);
+    at = __builtin_alloca_with_align(bytes, 8 * kCacheLine);
   }
   run(*new (at) Frame(argument));
   if (is_taken) memory.give_back(sizeof(Frame));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"
@@ -9,17 +10,6 @@
 
 namespace fastact {
 namespace {
-
-constexpr int64_t kBuffered = 1024;  // elements staged at a time: 3 operands of 8 bytes fill 24 KiB
-constexpr uintptr_t kCacheLine = 64;  // bytes of a cache line
-constexpr int kAhead = 4;             // cache lines of the next row to prefetch
-// Both measured (docs/design: activations.md, runtime.md): the bytes of an array from which loops
-// prefetch, and how far; and the bytes of an output that goes with buffers, for which the
-// hardware's prefetcher alone brought it in at half the rate of a plain loop.
-constexpr int64_t kFar = 1 << 20, kAheadInLoops = 2048;
-constexpr int64_t kPrefetched = 24 << 20, kOutputAhead = 4096;
-constexpr int64_t kLongRow = 64;  // from here on a row is worth a call of its own
-constexpr int64_t kShortRow = 16;
 
 // What lies backwards, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
 // last in memory.
@@ -175,7 +165,7 @@ void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int
   if (from_steps.column == 0 && to_steps.column == int64_t(sizeof(T)) &&
       (rows == 1 || to_steps.row == columns * to_steps.column))
     return repeat_elements<T>(to, from, from_steps.row, rows, columns);
-  if (columns < kShortRow && rows > columns) {
+  if (columns < kGatheredRow && rows > columns) {
     std::swap(rows, columns);
     std::swap(to_steps.row, to_steps.column);
     std::swap(from_steps.row, from_steps.column);
@@ -294,7 +284,7 @@ void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
     for (int k = 0; k < it.operands; ++k) p[k] = cursor.at(k);
     cursor.advance(m);
     for (int k = 0; k < it.operands; ++k)
-      for (int line = 0; line < kAhead; ++line)
+      for (int line = 0; line < kLinesAhead; ++line)
         __builtin_prefetch(cursor.at(k) + line * kCacheLine);
     run_kernel(it, p, m);
     done += m;
@@ -311,8 +301,7 @@ class BufferedIterator {
       is_dense[k] = l.strides[k][l.ndim - 1] == l.items[k] && rows_aligned(l, k, l.items[k]);
       repeats |= l.strides[k][l.ndim - 1] == 0 || l.period[k] != 0;
     }
-    prefetches =
-        repeats && l.item >= 4 && l.size * l.item >= kPrefetched && prefetches_next_chunk();
+    prefetches = repeats && l.item >= 4 && l.size * l.item >= kFarOutput && prefetches_next_chunk();
   }
 
   void run(int64_t first, int64_t n) {
@@ -420,7 +409,7 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
   it->parameters = parameters;
   it->reads_output = reads_output;
   it->whole = it->all_contiguous();
-  it->rows = it->shape[it->ndim - 1] >= kLongRow;
+  it->rows = it->shape[it->ndim - 1] >= kIteratorRow;
   for (int k = 0; k < operands; ++k)
     it->rows &= it->strides[k][it->ndim - 1] == it->item && rows_aligned(*it, k, it->item);
   const auto past_line = reinterpret_cast<uintptr_t>(it->data[operands - 1]) % kCacheLine;
@@ -429,8 +418,9 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
     it->period[k] = period_of(*it, k);
     it->rows &= it->period[k] == 0;
   }
-  const bool is_far = it->item >= 4 && it->size * it->item >= kFar && prefetches_next_chunk();
-  it->ahead = it->whole && is_far ? kAheadInLoops : 0;
+  const bool is_far =
+      it->item >= 4 && it->size * it->item >= kFarElements && prefetches_next_chunk();
+  it->ahead = it->whole && is_far ? kAhead : 0;
   it->head = it->whole ? int64_t((kCacheLine - past_line) % kCacheLine) / it->item : 0;
 }
 

@@ -24,10 +24,9 @@
 
 #include "common/core/elementwise_plan.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/core/tuning.h"
 
 namespace fastact {
-
-constexpr int64_t kBlock = 4096;  // elements for one call of a kernel
 
 struct TensorIterator : ElementwisePlan {
   ElementwiseKernel kernel;  // null: the first of two operands is copied to the second

@@ -1,6 +1,8 @@
 // The plan of gated activations, and what is done to a chunk (gated.h).
 #include "cpu/gated/gated.h"
 
+#include "cpu/activations/kernels.h"
+
 namespace fastact {
 namespace {
 
@@ -56,6 +58,7 @@ struct GatedForward : GatedChunks {
 struct GatedBackward : GatedChunks {
   static constexpr int kSums = 2, kSummed[] = {Gated::kOutA, Gated::kOutB};
   static constexpr bool kTakesRows = false;
+  const ChannelSums& sums = gated.sums;
   const char* made[kSums];
   alignas(64) char dy_buffer[kPiece * sizeof(double)];
   alignas(64) char g[kPiece * sizeof(double)];  // what comes to the gate, then da
@@ -64,9 +67,9 @@ struct GatedBackward : GatedChunks {
 
   explicit GatedBackward(const Gated& given)
       : GatedChunks(given),
-        needs_a(given.plan.sum_count || s.data[Gated::kOutA]),
-        needs_b(given.plan.sum_count || s.data[Gated::kOutB]),
-        needs_wide_b(given.plan.sum_count || given.plan.accumulate) {}
+        needs_a(given.sums.count || s.data[Gated::kOutA]),
+        needs_b(given.sums.count || s.data[Gated::kOutB]),
+        needs_wide_b(given.sums.count || given.plan.accumulate) {}
 
   void compute() {
     const char* dy = reader.load_stored(Gated::kDy, dy_buffer);
@@ -100,7 +103,7 @@ struct GatedBackward : GatedChunks {
     compute();
     if (!lanes) return;
     for (int k = 0; k < kSums; ++k)
-      plan.sums[k].kernels->add_terms(made[k], count, phase, 0, lanes[k]);
+      sums.each[k].kernels->add_terms(made[k], count, phase, 0, lanes[k]);
   }
 };
 
@@ -116,8 +119,8 @@ void prepare(Gated* gated, const KernelTable* table, int activation, int dtype,
             has_bias ? axis : -1, sums);
   const StridedOperands& s = gated->plan.operands;
   gated->kernels = table->gated;
-  gated->value = table->forward[activation][s.compute_dtype];
-  gated->slope = table->backward[activation][s.compute_dtype][false];
+  gated->value = table->elementwise->forward[activation][s.compute_dtype];
+  gated->slope = table->elementwise->backward[activation][s.compute_dtype][false];
   gated->bias_a = gated->bias_b = ChannelArray{nullptr, 0, dtype};
   if (has_bias) {
     gated->bias_a = along_channels(gated->plan, biases[0], bias_dtype);
@@ -130,9 +133,10 @@ void prepare(Gated* gated, const KernelTable* table, int activation, int dtype,
 }
 
 void prepare_sums(Gated* gated, const ReduceTable* table, const Operand* dbiases) {
-  FusedPlan* plan = &gated->plan;
+  const FusedPlan& plan = gated->plan;
   for (int k = 0; k < GatedBackward::kSums; ++k)
-    add_sum(plan, table, along_channels(*plan, dbiases[k], gated->bias_a.dtype), plan->accumulate);
+    add_sum(&gated->sums, plan, table, along_channels(plan, dbiases[k], gated->bias_a.dtype),
+            plan.accumulate);
 }
 
 void gated_forward_partition(const Gated* gated, int64_t index, int64_t partitions) {
@@ -140,8 +144,8 @@ void gated_forward_partition(const Gated* gated, int64_t index, int64_t partitio
 }
 
 void gated_backward_partition(const Gated* gated, int64_t index, int64_t partitions) {
-  if (gated->plan.sum_count)
-    run_summing_pass<GatedBackward>(gated->plan, *gated, index, partitions);
+  if (gated->sums.count)
+    run_summing_pass<GatedBackward>(gated->sums, *gated, index, partitions);
   else
     run_pass<GatedBackward>(gated->plan, *gated, index, partitions);
 }

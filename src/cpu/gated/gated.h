@@ -13,8 +13,9 @@
 
 #include <limits>
 
-#include "cpu/core/fused_pass.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/gated/kernels.h"
+#include "cpu/reductions/summing_pass.h"
 
 namespace fastact {
 
@@ -22,7 +23,8 @@ struct Gated {
   enum { kDy, kA, kB, kOutA, kOutB };  // the operands; those without data are absent
   static constexpr int kY = kOutA;     // of forward
 
-  FusedPlan plan;               // plan.accumulate: da and db are added to
+  FusedPlan plan;  // plan.accumulate: da and db are added to
+  ChannelSums sums;
   ChannelArray bias_a, bias_b;  // both or neither
   GatedNumbers numbers;
   const double* parameters;  // of the activation

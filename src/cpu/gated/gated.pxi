@@ -7,6 +7,7 @@ cdef extern from "cpu/gated/gated.h" namespace "fastact" nogil:
 
     ctypedef struct Gated:
         FusedPlan plan
+        ChannelSums sums
         GatedNumbers numbers
         const double* parameters
 

@@ -43,10 +43,10 @@ def gated_forward(
 ):
     """y OUT, of a IN and b IN; f and its parameters as for `activation_forward`.
 
-    a, b and y have one shape and dtype. bias_a IN, bias_b IN: both or neither, of one dtype, which is
-    a's or a wider one, along `axis`, which counts for nothing without them. limit: above 0, infinity
-    for none. y is a, b or disjoint from both, and disjoint from the biases. stream: of a GPU; unused
-    here.
+    a, b and y have one shape and dtype. bias_a IN, bias_b IN: both or neither, of one dtype, which
+    is a's or a wider one, along `axis`, which counts for nothing without them. limit: above 0,
+    infinity for none. y is a, b or disjoint from both, and disjoint from the biases. stream: of a
+    GPU; unused here.
     """
     cdef double p[MAX_PARAMETERS]
     cdef Gated gated
@@ -88,11 +88,12 @@ def gated_backward(
 ):
     """da OUT, db OUT, and dbias_a OUT, dbias_b OUT: the sums of da and db over all axes but `axis`.
 
-    Of dy IN, a IN, b IN, bias_a IN and bias_b IN, as for `gated_forward`; accumulate: all are IN/OUT,
-    added to. Each may be None and is not computed then, but for one; dbias_a and dbias_b are both
-    given or neither, with the biases alone, and of their dtype. What they sum is not rounded to a's
-    dtype. da and db are each dy, a, b or disjoint from all three, and disjoint from each other and
-    from the biases and their gradients. workspace: SCRATCH of `gated_workspace` bytes, or None.
+    Of dy IN, a IN, b IN, bias_a IN and bias_b IN, as for `gated_forward`; accumulate: all are
+    IN/OUT, added to. Each may be None and is not computed then, but for one; dbias_a and dbias_b
+    are both given or neither, with the biases alone, and of their dtype. What they sum is not
+    rounded to a's dtype. da and db are each dy, a, b or disjoint from all three, and disjoint from
+    each other and from the biases and their gradients. workspace: SCRATCH of `gated_workspace`
+    bytes, or None.
     """
     cdef double p[MAX_PARAMETERS]
     cdef Gated gated
@@ -131,7 +132,7 @@ def gated_backward(
     if dbias_a is not None:
         dbiases = [dbias_a.operand, dbias_b.operand]
         prepare_sums_of_gated(&gated, table.reduce, dbiases)
-        divide_work(gated.plan.sums, gated.plan.sum_count, workspace, threads)
+        divide_work(gated.sums.each, gated.sums.count, workspace, threads)
     with nogil:
         run_partitions(threads, partitions_of(gated_backward_partition, &gated))
-        merge_chunks(gated.plan.sums, gated.plan.sum_count, threads)
+        merge_chunks(gated.sums.each, gated.sums.count, threads)

@@ -5,9 +5,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kL2Bytes = 3 << 18;  // bytes of gradients that the second-level cache still has
-constexpr int64_t kSpanCost = 256;     // of a border between spans, in elements of lanes
-constexpr int64_t kDeep = 8;           // rows of a lane that are read at once, at most
+constexpr int64_t kSpanCost = 256;  // of a border between spans, in elements of lanes
+constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
 
 // The operand whose sum over the rows is that of a row of bias.
 int operand_of_sum(const Gates& g, int k) {

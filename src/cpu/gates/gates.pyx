@@ -126,7 +126,7 @@ cdef int64_t gate_work(int kind, int64_t size) noexcept:
 
 
 def gates_workspace(int kind, View state):
-    """Bytes of scratch with which `gates_backward` can divide the sums of few columns among threads."""
+    """Bytes of scratch with which `gates_backward` divides sums of few columns among threads."""
     cdef int64_t size, columns
     cdef int threads
     check_state(kind, state)
@@ -175,8 +175,9 @@ def gates_backward(
     cdef int threads, i
     cdef char* memory = memory_of(workspace, &capacity)
     cdef bint is_merging = False
+    check_kind(kind)
     check_gates(
-        kind, gates, kGatesOf[check_kind(kind)] if recomputes else kSavedOf[check_kind(kind)], recurrent, bias,
+        kind, gates, kGatesOf[kind] if recomputes else kSavedOf[kind], recurrent, bias,
         recurrent_bias, state, places,
     )
     packed = kGatesOf[kind] * state.shape_[state.operand.ndim - 1]

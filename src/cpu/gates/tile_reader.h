@@ -11,8 +11,6 @@
 
 namespace fastact {
 
-constexpr int64_t kGatePiece = 256;  // elements of a buffer: of float, 25 of them fill 25 KiB
-
 inline bool is_gate_output(bool backward, int index) {
   return index >= kGateOut || (!backward && (index == kHidden || index == kCell));
 }

@@ -49,8 +49,8 @@ cdef int check_batch(int which, View x, View weight, View bias, int axis) except
 
 
 cdef int prepare_channels(
-    BatchNorm* norm, int which, ElementwiseKernel activation, const double* parameters, View dy, View x,
-    View out, View weight, View bias, int axis, View scratch
+    BatchNorm* norm, int which, ElementwiseKernel activation, const double* parameters, View dy,
+    View x, View out, View weight, View bias, int axis, View scratch
 ) except -1:
     """All arrays but the scratch: checked; x is not empty."""
     cdef char* memory = memory_for(
@@ -78,8 +78,9 @@ def batch_norm_forward(
     """y OUT = f((x IN - mean) rstd weight IN + bias IN); mean, rstd OUT or None.
 
     training: by the moments of x, and running statistics IN/OUT, or None, move towards them unless
-    x is empty; else by the running statistics IN. Of one element a channel: 1-D, or with the others of length 1.
-    scratch: `batch_norm_scratch` bytes; workspace: SCRATCH of `moments_workspace` bytes, or None.
+    x is empty; else by the running statistics IN. Of one element a channel: 1-D, or with the others
+    of length 1. scratch: `batch_norm_scratch` bytes; workspace: SCRATCH of `moments_workspace`
+    bytes, or None.
     """
     cdef double p[MAX_PARAMETERS]
     cdef BatchNorm norm
@@ -106,8 +107,8 @@ def batch_norm_forward(
             )
         return
     prepare_channels(
-        &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
-        axis, scratch,
+        &norm, which, table.elementwise.forward[which][computed_in(x.dtype)], p, None, x, y,
+        weight, bias, axis, scratch,
     )
     threads = resolve_threads(element_count(x))
     if training:
@@ -163,8 +164,8 @@ def norm_apply(
     if element_count(x) == 0:
         return
     prepare_channels(
-        &norm, which, table.forward[which][computed_in(x.dtype)], p, None, x, y, weight, bias,
-        axis, scratch,
+        &norm, which, table.elementwise.forward[which][computed_in(x.dtype)], p, None, x, y,
+        weight, bias, axis, scratch,
     )
     threads = resolve_threads(element_count(x))
     take_statistics(&norm, channels_of(mean, axis), channels_of(rstd, axis), True, 0)
@@ -205,8 +206,8 @@ def batch_norm_backward(
                     fill_with_zero(gradient)
         return
     prepare_channels(
-        &norm, which, table.backward[which][computed_in(x.dtype)][False], p, dy, x, dx, weight,
-        bias, axis, scratch,
+        &norm, which, table.elementwise.backward[which][computed_in(x.dtype)][False], p, dy, x, dx,
+        weight, bias, axis, scratch,
     )
     norm.accumulate = accumulate
     norm.is_training = training

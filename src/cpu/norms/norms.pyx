@@ -59,8 +59,9 @@ def norm_forward(
     residual IN, total OUT: if given, x + residual, rounded, is normalised in x's place. mean, rstd
     OUT: in the compute type, or None; weight, bias: or None. is_centred: False for rms_norm, which
     has no mean. weight_offset is added to the weight, in the compute type. casts, of rms_norm: xhat
-    and what is made of it are rounded to x's dtype step by step (common/norms/norms.h). Of x, residual, total and y, each is another or disjoint from it, but y is not
-    total. workspace, stream: of a GPU; unused here.
+    and what is made of it are rounded to x's dtype step by step (common/norms/norms.h). Of x,
+    residual, total and y, each is another or disjoint from it, but y is not total. workspace,
+    stream: of a GPU; unused here.
     """
     cdef double p[MAX_PARAMETERS]
     cdef Norm norm
@@ -98,7 +99,7 @@ def norm_forward(
     given.lead, given.weight_offset = 0, weight_offset
     norm.accumulate, norm.is_centred = False, is_centred
     prepare_norm(&norm, table, given)
-    norm.activation = table.forward[which][computed_in(x.dtype)]
+    norm.activation = table.elementwise.forward[which][computed_in(x.dtype)]
     norm.parameters = p
     norm.is_identity = which == IDENTITY
     norm.eps = eps
@@ -129,7 +130,7 @@ cdef int prepare_backward(
     Norm* norm, NormAxes* axes, tuple views, tuple reduced, tuple of_parameter,
     double weight_offset
 ) except -1:
-    """views: dy, x (checked, and not empty), dtotal, dx, mean, rstd, weight, bias, dweight, dbias."""
+    """views: dy, x (checked, not empty), dtotal, dx, mean, rstd, weight, bias, dweight, dbias."""
     cdef NormArrays given
     cdef View x = views[1]
     given.lead, given.weight_offset = 1, weight_offset
@@ -167,8 +168,9 @@ def norm_backward(
     """dx OUT, dweight OUT and dbias OUT from dy IN; each of them or None.
 
     accumulate: they are IN/OUT, added to. mean IN (None: rms_norm), rstd IN: of `norm_forward`.
-    weight_offset, casts: as given to that. dtotal IN: or None; added to dx. dweight has weight's dtype, dbias has bias's. dx is dy, x,
-    dtotal or disjoint from them. workspace: SCRATCH of `norm_workspace` bytes, or None for none.
+    weight_offset, casts: as given to that. dtotal IN: or None; added to dx. dweight has weight's
+    dtype, dbias has bias's. dx is dy, x, dtotal or disjoint from them. workspace: SCRATCH of
+    `norm_workspace` bytes, or None for none.
     """
     cdef double p[MAX_PARAMETERS]
     cdef Norm norm
@@ -201,7 +203,7 @@ def norm_backward(
         &norm, &axes, (dy, x, dtotal, dx, mean, rstd, weight, bias, dweight, dbias), reduced,
         of_parameter, weight_offset
     )
-    norm.activation = table.backward[which][computed_in(x.dtype)][False]
+    norm.activation = table.elementwise.backward[which][computed_in(x.dtype)][False]
     norm.parameters = p
     norm.is_identity = which == IDENTITY
     memory = memory_for(workspace, norm_workspace_size(&norm), "workspace")
@@ -216,7 +218,8 @@ def norm_backward(
 
 cdef void merge_norm(const Norm* norm, int threads) noexcept nogil:
     run_partitions(
-        threads_for(norm_workspace_size(norm) // 8, threads), partitions_of(merge_norm_partition, norm)
+        threads_for(norm_workspace_size(norm) // 8, threads),
+        partitions_of(merge_norm_partition, norm),
     )
 
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/reductions/moments.h"
-#include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 
 FASTACT_BEGIN_NAMESPACE

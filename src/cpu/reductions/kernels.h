@@ -53,11 +53,11 @@
 #include "common/core/macros.h"
 #include "common/core/operand.h"
 #include "common/reductions/terms.h"
+#include "cpu/core/lanes.h"
 #include "cpu/reductions/weighted_kernels.h"
 
 namespace fastact {
 
-constexpr int kLanes = 32;
 constexpr int64_t kReduceBlock = 2048;
 constexpr int64_t kMostChunks = 64;
 constexpr int kFewTerms = 8;

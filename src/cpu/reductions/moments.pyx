@@ -14,10 +14,10 @@ cdef bint is_weighted(View x, View weights, View where) noexcept:
 
 
 cdef void prepare_moments_of(
-    Reducer* reducer, WeightedMoments* weighted, View x, View weights, View where, View mean, View low,
-    View second, View count, tuple axes, int of_m2, double correction, bint skips
+    Reducer* reducer, WeightedMoments* weighted, View x, View weights, View where, View mean,
+    View low, View second, View count, tuple axes, int of_m2, double correction, bint skips
 ) except *:
-    """One of the two; arrays in are checked. All of the results go by the strides of one of them."""
+    """Prepare one of the two, of checked arrays. The results have the strides of one of them."""
     cdef cpp_bool[kMaxAxes] reduced
     cdef Operand[4] results = [
         operand_or_nothing(mean), operand_or_nothing(low), operand_or_nothing(second),
@@ -104,14 +104,14 @@ def moments(
     View x, View weights, View where, View mean, View low, View second, View count, tuple axes,
     int of_m2, double correction, bint skips, str warning, View workspace, int64_t stream
 ):
-    """mean OUT = the mean of x IN over `axes`, sorted; low OUT = what its rounding lost; second OUT =
-    what OF_M2[of_m2] says of m2; count OUT = how many elements that is of. x is not empty.
+    """mean OUT = the mean of x IN over `axes`, sorted; low OUT = what its rounding lost; second OUT
+    = what OF_M2[of_m2] says of m2; count OUT = how many elements that is of. x is not empty.
 
-    weights IN, where IN: of x's shape, or None; then the count is that of what `where` has True, or the
-    sum of the weights. x and weights may have integers or bools, where has bools. The results have
-    length 1 along the axes, one dtype and the same strides; low and two of the others may be None.
-    skips: NaN. warning: what to warn of where there are too few elements; None: of nothing. workspace:
-    SCRATCH of `moments_workspace` bytes, or None. stream: of a GPU; unused here.
+    weights IN, where IN: of x's shape, or None; then the count is that of what `where` has True, or
+    the sum of the weights. x and weights may have integers or bools, where has bools. The results
+    have length 1 along the axes, one dtype and the same strides; low and two of the others may be
+    None. skips: NaN. warning: what to warn of where there are too few elements; None: of nothing.
+    workspace: SCRATCH of `moments_workspace` bytes, or None. stream: of a GPU; unused here.
     """
     cdef Reducer reducer
     check_inputs(x, weights, where)
@@ -178,8 +178,8 @@ def moments_backward(
 ):
     """dx OUT = share dmean IN + scale (x IN - mean IN) dsecond IN, or dx IN/OUT += of the same.
 
-    All of x's shape, with strides of 0 where they repeat, and of its dtype. low IN: of the mean, which
-    for 16-bit data is float64 instead, and has none.
+    All of x's shape, with strides of 0 where they repeat, and of its dtype. low IN: of the mean,
+    which for 16-bit data is float64 instead, and has none.
     """
     cdef double[2] parameters = [share, scale]
     cdef Operand[6] arrays
@@ -206,8 +206,8 @@ def moments_backward(
             arrays[count] = (<View>view).operand
             count += 1
     prepare(
-        &iterator, table.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype, accumulate,
-        count, arrays,
+        &iterator, table.elementwise.moments_backward[x.dtype][accumulate], &parameters[0], x.dtype,
+        accumulate, count, arrays,
     )
     iterator.items[1] = mean.itemsize
     with nogil:
@@ -218,7 +218,8 @@ def statistic_backward(
     View dy, View slope, View x, View mean, View low, View dx, bint skips, bint accumulate,
     int64_t stream
 ):
-    """dx OUT = slope IN dy IN (x IN - mean IN), without a mean slope dy, or dx IN/OUT += of the same.
+    """dx OUT = slope IN dy IN (x IN - mean IN), without a mean slope dy, or dx IN/OUT += of the
+    same.
 
     All of dx's shape, with strides of 0 where they repeat, and of its dtype; but slope and mean of
     16-bit data are double, and low, of the mean, is None. skips: where x is NaN, 0; else NaN.
@@ -250,8 +251,8 @@ def statistic_backward(
             count += 1
     prepare(
         &iterator,
-        table.slope_backward[dx.dtype][accumulate] if mean is None
-        else table.deviation_backward[dx.dtype][accumulate],
+        table.elementwise.slope_backward[dx.dtype][accumulate] if mean is None
+        else table.elementwise.deviation_backward[dx.dtype][accumulate],
         &parameters[0], dx.dtype, accumulate, count, arrays,
     )
     iterator.items[2] = slope.itemsize
@@ -267,9 +268,10 @@ def weighted_gradient(
 ):
     """to OUT, or IN/OUT +=, = what a statistic's gradient dy IN is for x IN, or for the weights IN.
 
-    With w: w slope dy (x - mean), without a mean w slope dy; for the weights slope dy (x - mean); and 0
-    where an element does not count. All of one shape, with strides of 0 where they repeat; those of
-    slope and mean, which are double, are the same. skips: NaN. weights, where and mean may be None.
+    With w: w slope dy (x - mean), without a mean w slope dy; for the weights slope dy (x - mean);
+    and 0 where an element does not count. All of one shape, with strides of 0 where they repeat;
+    those of slope and mean, which are double, are the same. skips: NaN. weights, where and mean may
+    be None.
     """
     cdef Operand[7] operands
     cdef int[7] dtypes

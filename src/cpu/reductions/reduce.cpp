@@ -18,9 +18,8 @@ constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of th
 constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
 // terms of a row that ends amid a block, below which it gains nothing to read blocks ahead
 constexpr int64_t kLongTail = 8 * kReduceBlock;
-constexpr int64_t kFarTerms = 2 << 20;          // bytes of x, from which it pays to prefetch terms,
-constexpr int64_t kLongRun = 16 * kTermsAhead;  // and of a piece that does not touch the next one
-constexpr int64_t kTasksAThread = 4;            // from so many on, uneven shares matter little
+constexpr int64_t kLongRun = 16 * kTermsAhead;  // bytes of a piece that are worth prefetches where
+                                                // it does not touch the next one
 constexpr int64_t kLeastTile = 64;              // columns a task, however many threads there are
 constexpr int64_t kTwoPassTile = 256;  // of rows that are read twice: 2 KiB of a float64 row
 
@@ -383,7 +382,7 @@ void share_columns(Reducer* reducers, int count, int threads) {
   const Reducer& r = *reducers;
   const int64_t tiles = ceil_div(r.row, r.tile), rows = r.outputs.size / r.row;
   const int64_t pieces = rows * (r.partial ? r.chunks : 1);  // that are cut into tiles
-  if (r.layout != Reducer::kColumns || pieces * tiles >= kTasksAThread * threads) return;
+  if (r.layout != Reducer::kColumns || pieces * tiles >= kTasksPerPartition * threads) return;
   // Of so many tiles of each piece, every thread gets as many.
   const int64_t equal = threads / std::gcd(pieces, int64_t(threads));
   const int64_t columns = ceil_div(r.row, ceil_div(tiles, equal) * equal);

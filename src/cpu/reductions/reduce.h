@@ -44,14 +44,8 @@
 
 namespace fastact {
 
-constexpr int64_t kTile = 512;              // columns a task: 2 KiB of a float32 row
-constexpr int64_t kNarrowTile = 64;         // columns up to which rows are joined
-constexpr int64_t kMostColumns = 1024;      // columns a task, whoever makes them, at most
-constexpr int64_t kMostOutputs = 256;       // outputs a task where they are not columns, at most
-constexpr int64_t kFewTasks = 32;           // below, the terms are cut too
-constexpr int64_t kFarReduction = 1 << 20;  // bytes of x, from which prefetches pay
-constexpr int64_t kTermsAhead = 3 << 10;    // bytes, by which contiguous terms are prefetched
-constexpr int64_t kBlocksAhead = 128;       // blocks of long rows in one call, at most
+constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, at most
+constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };

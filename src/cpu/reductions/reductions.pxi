@@ -48,12 +48,15 @@ cdef extern from "cpu/reductions/weighted.h" namespace "fastact" nogil:
     void weighted_gradient_partition(const WeightedGradient*, int64_t, int64_t) noexcept
 
 cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
-    enum: kMostSums
-
     ctypedef struct FusedPlan:
         cpp_bool accumulate
-        Reducer* sums
-        int sum_count
+
+cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
+    enum: kMostSums
+
+    ctypedef struct ChannelSums:
+        Reducer* each
+        int count
 
     int64_t sum_workspace_size(int64_t, int64_t) noexcept
 

@@ -33,7 +33,8 @@ def sum(
     int term, View x, View y, tuple axes, double divisor, View workspace, bint accumulate,
     int64_t stream
 ):
-    """y OUT = the sum of an input made of x IN over `axes`, sorted, / divisor, or y IN/OUT += of that.
+    """y OUT = the sum of an input made of x IN over `axes`, sorted, / divisor, or y IN/OUT += of
+    that.
 
     y has length 1 along the axes. term: an index into TERMS. workspace: SCRATCH of `sum_workspace`
     bytes, or None. stream: of a GPU; unused here.
@@ -121,7 +122,10 @@ def broadcast(View x, View y, bint accumulate, int64_t stream):
     check(x, "x", False)
     check_like(y, x, "y", True)
     arrays = [x.operand, y.operand]
-    run(table.added[y.dtype] if accumulate else NULL, NULL, y.dtype, accumulate, 2, arrays, element_count(y))
+    run(
+        table.elementwise.added[y.dtype] if accumulate else NULL, NULL, y.dtype, accumulate, 2,
+        arrays, element_count(y),
+    )
 
 
 def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t stream):
@@ -135,7 +139,10 @@ def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t st
     check_like(dy, x, "dy", False)
     check_like(dx, x, "dx", True)
     arrays = [dy.operand, x.operand, dx.operand]
-    run(table.term_backward[term][x.dtype][accumulate], NULL, x.dtype, accumulate, 3, arrays, element_count(x))
+    run(
+        table.elementwise.term_backward[term][x.dtype][accumulate], NULL, x.dtype, accumulate, 3,
+        arrays, element_count(x),
+    )
 
 
 def square_value_and_grad(View x, View y, View grad, View workspace, int64_t stream):

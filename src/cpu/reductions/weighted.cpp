@@ -14,7 +14,6 @@ constexpr int64_t kStaged = 512;        // elements at a time: x, weights, mask 
                                         // 16 KiB, and all that a gradient is made of 32
 constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
 constexpr int64_t kFewOutputs = 16;     // that make too short rows
-constexpr int64_t kAhead = 2048;        // bytes, of prefetches along contiguous elements
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
 
 bool is_finite_number(double x) { return x - x == 0; }

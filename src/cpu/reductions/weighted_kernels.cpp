@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "common/reductions/weights.h"
-#include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 
 FASTACT_BEGIN_NAMESPACE

@@ -4,14 +4,13 @@
 // Why float32 takes vectors of 256 bits and a multiplication by one: docs/design/reductions.md.
 #pragma once
 
-#include "cpu/reductions/kernels.h"
+#include "cpu/core/lanes.h"
+#include "cpu/core/tuning.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 
 constexpr int kVectors = kLanes / kVector;
-constexpr size_t kCacheLine = 64;  // bytes of a cache line
-constexpr int64_t kAhead = 2048;   // bytes, of prefetches
 typedef int64_t Indices __attribute__((vector_size(kVector * sizeof(int64_t))));
 
 template <class T>

@@ -15,7 +15,7 @@ void to_compute_all(const char* from, char* to, int64_t n) {
   if constexpr (sizeof(T) >= sizeof(float)) {
     memcpy(to, from, n * sizeof(T));
   } else {
-    constexpr int64_t kLine = kLineBytes / sizeof(T);
+    constexpr int64_t kLine = kCacheLine / sizeof(T);
     float* wide = reinterpret_cast<float*>(to);
     int64_t i = 0;
     for (; i + kLine <= n; i += kLine) {
@@ -32,7 +32,7 @@ void from_compute_all(const char* from, char* to, int64_t n) {
   const C* wide = reinterpret_cast<const C*>(from);
   T* y = reinterpret_cast<T*>(to);
   if constexpr (sizeof(T) < sizeof(float)) {
-    constexpr int64_t kLine = kLineBytes / sizeof(T);
+    constexpr int64_t kLine = kCacheLine / sizeof(T);
     float sum[kChunk];
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t m = n - i < kChunk ? n - i : kChunk;
@@ -94,7 +94,6 @@ void fill(const char* from, char* to, int64_t n) {
 
 }  // namespace
 
-extern const BiasKernels bias_kernels;
 extern const ConvertKernels convert_kernels;
 const ConvertKernels convert_kernels = {
     {to_compute_all<f16>, to_compute_all<bf16>, to_compute_all<float>, to_compute_all<double>},
@@ -108,7 +107,6 @@ const ConvertKernels convert_kernels = {
     {twice<float>, twice<double>},
     {fill<float>, fill<double>},
     store_nontemporal,
-    &bias_kernels,
 };
 
 FASTACT_END_NAMESPACE

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "common/core/operand.h"
-#include "cpu/bias/kernels.h"
 
 namespace fastact {
 
@@ -43,8 +42,6 @@ struct ConvertKernels {
 
   // to OUT (bytes) = from IN (bytes), past the caches (simd/nontemporal.h).
   void (*stream)(const char* from, char* to, int64_t bytes);
-
-  const BiasKernels* bias;
 };
 
 }  // namespace fastact

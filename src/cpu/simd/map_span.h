@@ -32,10 +32,6 @@ FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
   map_span<int(kCacheLine / sizeof(Compute<T>))>(a, b, to, n, f);
 }
 
-// Elements of 16 bits that are converted, mapped and rounded in registers: as many as leave room
-// for a few coefficients of each.
-constexpr int64_t kInRegisters = 32;
-
 // to[i] = f(i, a[i], b[i]), in the type that T is computed in, for any n elements, `length` of them
 // at a time; `to` is a, b or disjoint from both.
 template <int64_t length, class T, class F>

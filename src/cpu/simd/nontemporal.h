@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/core/macros.h"
+#include "cpu/core/tuning.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -34,19 +35,17 @@ typedef __m128i Streamed;
 inline void stream(char* to, Streamed v) { _mm_stream_si128(reinterpret_cast<Streamed*>(to), v); }
 #endif
 
-constexpr int64_t kLineBytes = 64;
-
 // to OUT, a cache line at its beginning, = from IN.
 inline void stream_line(const char* from, char* to) {
 #if defined(__SSE2__)
 #pragma GCC unroll 4
-  for (int64_t k = 0; k < kLineBytes; k += int64_t(sizeof(Streamed))) {
+  for (int64_t k = 0; k < kCacheLine; k += int64_t(sizeof(Streamed))) {
     Streamed v;
     memcpy(&v, from + k, sizeof v);
     stream(to + k, v);
   }
 #else
-  memcpy(to, from, kLineBytes);
+  memcpy(to, from, kCacheLine);
 #endif
 }
 
@@ -54,10 +53,10 @@ inline void stream_line(const char* from, char* to) {
 // are not ordered with any that follow.
 inline void store_nontemporal(const char* from, char* to, int64_t bytes) {
   int64_t done = 0;
-  const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kLineBytes);
-  if (head + kLineBytes <= bytes) {
+  const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine);
+  if (head + kCacheLine <= bytes) {
     memcpy(to, from, head);
-    for (done = head; done + kLineBytes <= bytes; done += kLineBytes)
+    for (done = head; done + kCacheLine <= bytes; done += kCacheLine)
       stream_line(from + done, to + done);
   }
   memcpy(to + done, from + done, bytes - done);

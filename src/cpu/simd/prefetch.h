@@ -6,14 +6,13 @@
 
 #include "common/core/macros.h"
 #include "cpu/core/next_chunk.h"
+#include "cpu/core/tuning.h"
 
 FASTACT_BEGIN_NAMESPACE
 
-constexpr int64_t kPrefetchStep = 64;  // elements between two batches of prefetches
-
 // Some bytes, to be read or written soon.
 FASTACT_HD void prefetch_range(const char* at, int64_t bytes) {
-  for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(at + byte, 0, 2);
+  for (int64_t byte = 0; byte < bytes; byte += kCacheLine) __builtin_prefetch(at + byte, 0, 2);
 }
 
 // Those of kPrefetchStep elements.

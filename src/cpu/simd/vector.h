@@ -10,14 +10,13 @@
 #include <type_traits>
 
 #include "common/core/dtypes.h"
+#include "cpu/core/tuning.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
 
 FASTACT_BEGIN_NAMESPACE
-
-constexpr int64_t kChunk = 128;
 
 #if defined(__F16C__) && defined(__AVX2__)
 // The hardware converts a vector of halves at once, which GCC 12 does not make of a loop, and its

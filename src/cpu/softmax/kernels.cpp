@@ -4,7 +4,6 @@
 #include "cpu/softmax/kernels.h"
 
 #include "common/softmax/softmax.h"
-#include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"

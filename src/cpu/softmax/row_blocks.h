@@ -210,7 +210,6 @@ struct RowBlocks {
   // What is read after a block, or after a band of m rows, of up to two operands; nothing where all
   // of it stays in a cache.
   NextRows next(int64_t row, int64_t column, int64_t m, int first, int second = -1) const {
-    constexpr int64_t kNear = 2 << 20;  // bytes
     NextRows found{{{nullptr, nullptr}, s.item}, {0, 0}};
     const bool is_end = column + kSoftmaxBlock >= size;
     if (is_end) row += m, column = 0;

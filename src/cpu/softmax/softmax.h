@@ -17,13 +17,13 @@
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/softmax/kernels.h"
 
 namespace fastact {
 
-constexpr int64_t kTileBytes = 256 << 10;  // of a thread's buffer of exponentials
-constexpr int64_t kFewElements = 32;       // of a row: of shorter rows many are computed at a time
-constexpr int64_t kLossRows = 64;          // rows whose losses are added up before others
-constexpr int64_t kManyRows = 4096;        // from which on a thread takes kLossRows at a time
+constexpr int64_t kFewElements = 32;  // of a row: of shorter rows many are computed at a time
+constexpr int64_t kLossRows = 64;     // rows whose losses are added up before others
+constexpr int64_t kManyRows = 4096;   // from which on a thread takes kLossRows at a time
 
 enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
 constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};

@@ -68,7 +68,9 @@ cdef int check_broadcasts(View view, View x, const char* name) except -1:
     )
 
 
-cdef int check_of_rows(SoftmaxCall* call, View view, View x, const char* name, bint writes) except -1:
+cdef int check_of_rows(
+    SoftmaxCall* call, View view, View x, const char* name, bint writes
+) except -1:
     """An array with one element a row."""
     check(view, name, writes)
     return check_kept(view, x, call.reduced, False, name)
@@ -83,7 +85,8 @@ def softmax_forward(
     int kind, View x, View mask, View y, View lse, tuple axes, double scale, View workspace,
     int64_t stream
 ):
-    """y OUT of z = scale x IN + mask IN: softmax, log_softmax or logsumexp of each row along `axes`.
+    """y OUT of z = scale x IN + mask IN: softmax, log_softmax or logsumexp of each row along
+    `axes`.
 
     mask: None; bool, whose False gives z = -inf; or numbers of any dtype. y is like x, and x itself
     or disjoint from it; of logsumexp it has length 1 along the axes, and lse OUT, or None, has
@@ -127,8 +130,8 @@ def softmax_backward(
 ):
     """dx OUT from dy IN and y IN of softmax or log_softmax; accumulate: IN/OUT, added to.
 
-    softmax: dx = scale y (dy - sum(dy y)). log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0 where
-    y is -inf. All of one shape and dtype; dx is dy, y or disjoint from both.
+    softmax: dx = scale y (dy - sum(dy y)). log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0
+    where y is -inf. All of one shape and dtype; dx is dy, y or disjoint from both.
     """
     cdef SoftmaxCall call
     cdef int threads
@@ -155,8 +158,8 @@ def logsumexp_backward(
 ):
     """dx OUT = scale dy IN exp(scale x IN + mask IN - lse IN); accumulate: IN/OUT, added to.
 
-    dy: of x's dtype, and lse: of the compute type, with length 1 along the axes. dx is like x, and x
-    itself or disjoint from all.
+    dy: of x's dtype, and lse: of the compute type, with length 1 along the axes. dx is like x, and
+    x itself or disjoint from all.
     """
     cdef SoftmaxCall call
     cdef int threads
@@ -241,8 +244,8 @@ cdef int check_targets(SoftmaxCall* call, View logits, int axis) except -1:
             are_valid = has_valid_targets(call.job)
     if not are_valid:
         raise ValueError(
-            f"fastact.cross_entropy: target must hold classes from 0 to {logits.shape_[axis] - 1}, or "
-            f"ignore_index, {call.job.ignore_index}; got another number"
+            f"fastact.cross_entropy: target must hold classes from 0 to {logits.shape_[axis] - 1}, "
+            f"or ignore_index, {call.job.ignore_index}; got another number"
         )
     return 0
 
@@ -251,7 +254,6 @@ cdef void add_logits(
     SoftmaxCall* call, View logits, View target, View weight, View lse
 ) noexcept:
     """The first operands; weight runs along the axis alone."""
-    cdef int i
     add_operand(call, logits, 0)
     add_operand(call, target, 0)
     add_operand(call, weight, logits.dtype)
@@ -271,7 +273,7 @@ cdef View along_axis(View weight, View logits, int axis):
 
 
 def cross_entropy_workspace(View logits, int axis):
-    """Bytes of scratch that `cross_entropy_forward` needs for a mean or a sum; backward needs none."""
+    """Bytes of scratch that `cross_entropy_forward` needs for a mean or a sum."""
     check(logits, "logits", False)
     check_index(axis, logits.operand.ndim, "axis")
     if logits.shape_[axis] == 0:
@@ -288,8 +290,8 @@ def cross_entropy_forward(
     target: int32 or int64 classes with length 1 along the axis, or probabilities like the logits.
     weight IN: of each class, of any dtype, or None. lse OUT: in the compute type, with length
     1 along the axis, or None. losses: the same shape, of logits' dtype. loss: one number of logits'
-    dtype; divisor: one of float64. workspace: SCRATCH of `cross_entropy_workspace` bytes, for a mean
-    or a sum.
+    dtype; divisor: one of float64. workspace: SCRATCH of `cross_entropy_workspace` bytes, for a
+    mean or a sum.
     """
     cdef SoftmaxCall call
     cdef int threads
@@ -336,14 +338,15 @@ def cross_entropy_forward(
 
 
 def cross_entropy_backward(
-    View dloss, View logits, View target, View weight, View lse, View divisor, View dlogits, int axis,
-    int64_t ignore_index, double label_smoothing, bint accumulate, View workspace, int64_t stream
+    View dloss, View logits, View target, View weight, View lse, View divisor, View dlogits,
+    int axis, int64_t ignore_index, double label_smoothing, bint accumulate, View workspace,
+    int64_t stream
 ):
     """dlogits OUT from dloss IN; accumulate: IN/OUT, added to.
 
     dloss: of logits' dtype, without axes or with length 1 along the axis. lse IN, divisor IN (None:
-    1) as `cross_entropy_forward` made them. dlogits is like the logits, and the logits themselves or
-    disjoint from all. workspace: of a GPU; unused here.
+    1) as `cross_entropy_forward` made them. dlogits is like the logits, and the logits themselves
+    or disjoint from all. workspace: of a GPU; unused here.
     """
     cdef SoftmaxCall call
     cdef int threads

@@ -76,7 +76,7 @@ void compare(const float* y, const double* exact, int64_t n, double allowed, con
 
 }  // namespace
 
-extern const CompareKernel compare_kernel;
-const CompareKernel compare_kernel = compare;
+extern const CompareKernels compare_kernels;
+const CompareKernels compare_kernels = {compare};
 
 FASTACT_END_NAMESPACE

@@ -16,8 +16,11 @@ struct Comparison {
   bool is_finite;              // else an infinity or a NaN takes part, and the rest means nothing
 };
 
-// y IN (n), exact IN (n); a unit in the last place is that of float32 at or below |exact|.
-using CompareKernel = void (*)(const float* y, const double* exact, int64_t n, double allowed,
-                               const double* edges, Comparison* found);
+struct CompareKernels {
+  // y IN (n), exact IN (n). A unit in the last place is float32's at the float32 number at or below
+  // |exact|.
+  void (*compare)(const float* y, const double* exact, int64_t n, double allowed,
+                  const double* edges, Comparison* found);
+};
 
 }  // namespace fastact

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ...measure.peers import MKL, LeftOut, function_named, torch_backward
 from .. import mkl, onnx
-from ..peers import MKL, LeftOut, as_numpy, function_named, naive, torch_backward
+from ..formulas import as_numpy, naive
 from .work import BYTES, ITEM, Call, Case, Family, Gradient, Maker, Options, Sizes, Work
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ...measure import shapes
+from ...measure.peers import LeftOut, function_named, torch_backward
+from ...measure.shapes import Layout, Shape
 from ...ops.fused import IDENTITY
 from ...ops.op import ops
-from .. import onnx, shapes
-from ..peers import LeftOut, function_named, naive, torch_backward
-from ..shapes import Layout, Shape
+from .. import onnx
+from ..formulas import naive
 from .activations import jax_function
 from .reductions import NOTE
 from .work import (

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...measure.peers import LeftOut, function_named
+from ...measure.shapes import Shape, shape_label
 from .. import onnx
-from ..peers import LeftOut, as_numpy, function_named, naive
-from ..shapes import Shape, shape_label
+from ..formulas import as_numpy, naive
 from .activations import jax_function
 from .work import (
     BYTES,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import shapes
-from ..peers import LeftOut
-from ..shapes import Shape
+from ...measure import shapes
+from ...measure.peers import LeftOut
+from ...measure.shapes import Shape
 from .work import Call, Case, Family, Maker, Options, Sizes, Work, asked_for, unless_missing
 
 #: On a GPU: a small cell, a wide and large ones, and out of the caches.
@@ -47,7 +47,7 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    # A size is that of all that forward of an LSTM adds up: 8 arrays of 64 units.
+    # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
     found = [(max(size // (8 * 64), 1), 64) for size in sizes or ()]
     return _cases(op, direction, dtype, found or _GPU_SHAPES, on_gpu=True)
 

@@ -1,9 +1,8 @@
 """The benchmark of the norms: forward reads x and writes y; backward reads dy, x and writes dx.
 
-Of those that add a residual, forward reads it and writes the sum, too; on a GPU, backward reads the
-gradient of the sum. batch_norm in training reads everything twice, for its statistics are those of
-the whole batch.
-"""
+Norms that add a residual read it forward and write the sum, too; on a GPU, backward reads the
+gradient of the sum. batch_norm in training reads everything twice, for its statistics are over the
+whole batch."""
 
 from __future__ import annotations
 
@@ -13,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ...measure import shapes
+from ...measure.peers import LIGER, LeftOut, function_named, torch_backward
+from ...measure.shapes import Shape
 from ...ops.fused import IDENTITY
 from ...ops.op import REQUIRED
-from .. import onnx, shapes
+from .. import onnx
+from ..formulas import naive
 from ..liger import by_liger
-from ..peers import LIGER, LeftOut, function_named, naive, torch_backward
-from ..shapes import Shape
 from .activations import jax_function
 from .work import (
     ITEM,
@@ -42,8 +43,8 @@ _GROUPS = 32
 #: cache.
 _LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
 _ARRAY = 2**27  # bytes
-#: And short rows as others publish them, of which an array fits into the cache, and a length that
-#: is no power of two.
+#: And short rows as others publish them, which fit into the cache, and a length that is no power of
+#: two.
 _PUBLISHED = ((32768, 256), (8192, 5120))
 
 
@@ -61,7 +62,7 @@ def _channel_option(op: Any) -> str | None:
 
 
 def _of_batch(op: Any) -> bool:
-    """Whether statistics are those of the batch, or given; else each example has its own."""
+    """Whether statistics are over the batch, or given; else each example has its own."""
     return _takes(op, "running_mean") or _takes(op, "rstd")
 
 
@@ -131,7 +132,7 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
 def _inputs(case: Case, make: Maker) -> dict[str, Any]:
     """What the call asks for.
 
-    Where an rstd is given, it is that of a variance, which peers take.
+    An rstd is made of a variance, which peers take.
     """
     each = (case.shape[-1 if case.channel is None else case.channel],)
     of = dict.fromkeys(("weight", "bias", "mean", "running_mean"), each)
@@ -284,7 +285,7 @@ def _gradient(torch: Any, case: Case) -> Gradient | None:
 
 
 def _sizes(x: Any) -> tuple[int, int, int, int]:
-    """What the kernels of groups are given beside arrays."""
+    """The arguments of kernels of groups beside arrays."""
     return len(x), x.shape[1], x[0, 0].numel(), _GROUPS
 
 
@@ -438,5 +439,5 @@ NORMS = Family(
     others_on_gpu={LIGER: by_liger},
     note="""\
 Norms are held against a copy of what they read and write: of rows, groups and instances once each;
-batch_norm in training reads everything twice, for its statistics are those of the whole batch.""",
+batch_norm in training reads everything twice, for its statistics are over the whole batch.""",
 )

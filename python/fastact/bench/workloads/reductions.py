@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import onnx, shapes
-from ..peers import LeftOut
-from ..shapes import Axis, Shape
+from ...measure import shapes
+from ...measure.peers import LeftOut
+from ...measure.shapes import Axis, Shape
+from .. import onnx
 from .work import (
     ELEMENTS,
     ITEM,
@@ -35,7 +36,7 @@ _BOTH = "value_and_grad"
 
 
 def _is_pair(op: Any) -> bool:
-    """Whether it gives a mean and another moment, of which the gradient needs the mean again."""
+    """Whether it gives a mean and another moment, whose gradient needs the mean again."""
     return len(op.results) == 2
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import onnx, shapes
-from ..peers import LeftOut, function_named
-from ..shapes import Shape
+from ...measure import shapes
+from ...measure.peers import LeftOut, function_named
+from ...measure.shapes import Shape
+from .. import onnx
 from .work import ELEMENTS, ITEM, Call, Case, Family, Maker, Options, Sizes, Work, unless_missing
 
 _WORDS = 32000  # of a vocabulary

@@ -1,4 +1,4 @@
-"""What a case of the benchmarks is, our call of it, and the same by torch: on the CPU and on a GPU.
+"""Cases of the benchmarks, our calls of them, and torch's: on the CPU and on a GPU.
 
 Our call follows from the op's own description of its entry points (`fastact.ops.op`): a case has
 the options, its family makes the arrays, both by name, and the op takes of them what it asks for.
@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...measure.peers import LeftOut, as_tensor, compiled_by_torch
+from ...measure.shapes import Axis, Shape
 from ...ops.op import arrays_of
 from ...terminal import require
-from ..peers import LeftOut, as_tensor, compiled_by_torch
-from ..shapes import Axis, Shape
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -259,7 +259,8 @@ class Work:
     Attributes
     ----------
     inputs, incoming : dict of str to array
-        What peers are given: the arrays of the op's call, and of backward the results' gradients.
+        The arrays that peers get: those that the op's call takes, and for backward the results'
+        gradients.
     fresh : callable
         Our call; its results are allocated.
     out : tuple of arrays
@@ -288,7 +289,7 @@ class Work:
 
     @property
     def given(self) -> tuple[Arrays, Arrays]:
-        """What peers are given."""
+        """The arrays that peers get."""
         return self.inputs, self.incoming
 
     @property

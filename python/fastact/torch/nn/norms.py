@@ -1,4 +1,4 @@
-"""Norms as modules: those of torch.nn, with any activation behind them."""
+"""Norms as modules: torch.nn's, with any activation behind them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
 
     @torch.no_grad()
     def _track(self, input: Tensor, running_mean: Tensor, running_var: Tensor) -> None:
-        """Move the running statistics towards the average of those of the examples."""
+        """Move the running statistics towards the average of the examples' statistics."""
         momentum = 0.0 if self.momentum is None else self.momentum  # as torch has it
         found = fa.mean_var(input, tuple(range(2, input.ndim)), correction=1)
         for running, new in zip((running_mean, running_var), found, strict=True):

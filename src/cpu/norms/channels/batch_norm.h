@@ -24,6 +24,7 @@
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/norms/channels/batch_norm_kernels.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {

@@ -9,11 +9,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kNear = 2 << 20;  // bytes of x that stay in a cache
-// Where both passes go by channels:
-constexpr int64_t kNearBytes = 128 << 10;  // bytes of x that are near the second time
-constexpr int64_t kShortestSpan = 2048;    // elements of rows side by side, at least
-constexpr int64_t kTasksPerPartition = 4;  // from which on partitions need not be equal
+constexpr int64_t kShortestSpan = 2048;  // elements of rows side by side, at least
 
 // One thread's chunks.
 struct BatchNormChunks {
@@ -309,7 +305,7 @@ int64_t tile_of(const BatchNorm& norm) {
 // Channels, in whole tiles, whose sums are taken before their dx.
 int64_t channels_at_once(const BatchNorm& norm) {
   const int64_t tile = tile_of(norm), bytes = norm.count * norm.operands.item;
-  return std::max<int64_t>(kNearBytes / (bytes * tile), 1) * tile;
+  return std::max<int64_t>(kNearChannel / (bytes * tile), 1) * tile;
 }
 
 // The coefficients that each of the two passes back goes by.
@@ -323,7 +319,7 @@ bool goes_by_channels(const BatchNorm& norm, int64_t partitions) {
   const int64_t tasks = ceil_div(norm.channels, tile_of(norm));
   return s.is_channel_outer && !s.is_channel_reversed &&
          (tasks % partitions == 0 || tasks >= kTasksPerPartition * partitions) &&
-         norm.count * s.item <= kNearBytes &&
+         norm.count * s.item <= kNearChannel &&
          channels_at_once(norm) * s.columns.size >= kShortestSpan;
 }
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "common/norms/norms.h"
+#include "cpu/norms/channels/channels_last_kernels.h"
 #include "cpu/norms/rows/params.h"
 
 namespace fastact {
@@ -15,7 +16,6 @@ namespace fastact {
 constexpr int64_t kRowPiece = kPiece / kColumnRows;  // elements of a row that go by at a time
 constexpr int64_t kFewChannels = 64;                 // below, pixels are joined
 constexpr int64_t kLeastColumns = 16;                // of a task: a cache line of float
-constexpr int64_t kTasksPerPartition = 4;            // where examples are cut
 constexpr int64_t kRowsWorthJoining = 32;  // so many times coefficients are used, at least
 constexpr int64_t kEven = 16;              // a row of joined pixels is best a multiple of
 

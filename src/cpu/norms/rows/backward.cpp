@@ -16,12 +16,9 @@ constexpr int64_t kJoinedBytes = 16 << 10;  // of an operand of rows that share 
 constexpr int64_t kBandPiece = kPiece / 2;  // elements of a chunk
 constexpr int64_t kStoredPiece = kPiece;    // the same where no operand needs a buffer: of 16 bits
 constexpr int64_t kBand = kLeastBlock;      // rows, at most, that pass 2 takes chunk by chunk
-constexpr int64_t kBandBytes = 2 << 20;     // of their x and dy, which stay in a cache,
-constexpr int64_t kSmallBand = 512 << 10;   // and where no sums of parameters are needed
-constexpr int64_t kCacheLine = 64;
-constexpr int64_t kShortStream = 512;  // elements of a row up to which the hardware does not
-                                       // prefetch the lines of several dx written side by side
-constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
+constexpr int64_t kShortStream = 512;       // elements of a row up to which the hardware does not
+                                            // prefetch the lines of several dx written side by side
+constexpr int64_t kSpansPerCall = 64;       // whose sums are held at once
 
 // Up to kBand rows, whose parameters' sums are added up in the compute type; or some of such rows.
 struct Band {
@@ -121,7 +118,7 @@ struct NormBackward : NormChunks {
     const bool is_narrow = a.operands.item != a.operands.compute_item;
     const bool is_made = !a.is_identity || (is_narrow && bytes <= kJoinedBytes);
     const int64_t most = is_made && bytes <= kCachedBytes ? kCachedBytes / bytes : kBand;
-    const int64_t fits = (a.partial ? kBandBytes : kSmallBand) / (2 * bytes);
+    const int64_t fits = (a.partial ? kNormBandBytes : kSmallNormBand) / (2 * bytes);
     return std::clamp(std::min(most, fits), int64_t(1), kBand);
   }
 

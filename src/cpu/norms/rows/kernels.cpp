@@ -2,7 +2,6 @@
 #include "cpu/norms/rows/kernels.h"
 
 #include "common/norms/norms.h"
-#include "cpu/core/kernel_table.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/prefetch.h"

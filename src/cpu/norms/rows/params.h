@@ -98,10 +98,8 @@ struct NormChunk {
   bool weight_row, bias_row;  // one an element, or one for all
 };
 
-constexpr int64_t kPrefetched = 64;     // elements at a time
-constexpr int64_t kFarRow = 128 << 10;  // bytes of a row, from which none is prefetched
-constexpr int64_t kNear = 2 << 20;      // and of x, up to which all of it stays near
-constexpr int64_t kLongSpan = 1024;     // elements of a span, from which it is worth a call
+constexpr int64_t kPrefetched = 64;  // elements at a time
+constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is worth a call
 
 // One thread's parameters, and the chunks that go with them.
 struct NormChunks {

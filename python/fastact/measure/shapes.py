@@ -15,7 +15,7 @@ class Layout:
     """A shape under a name.
 
     axes : what sums are taken over, one after the other; None for all axes.
-    channel : the axis of a bias, where the shape is that of a layer.
+    channel : the axis of a bias, where the shape is a layer's.
     on_request : only measured where it is asked for by name.
     """
 
@@ -27,7 +27,7 @@ class Layout:
 
 
 def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
-    """What sums are measured at: arrays of about `size` elements, and three rows of `narrow`."""
+    """The layouts of sums: arrays of about `size` elements, and three rows of `narrow`."""
     images = max(size >> 20, 1)
     return (
         Layout("matrix", (max(size // 4096, 1), min(size, 4096)), ((0,), (1,), None), -1),
@@ -38,7 +38,7 @@ def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
     )
 
 
-#: So few elements that the call is all there is to it, under one name; that of images has channels
+#: So few elements that the call is all there is to it, under one name; its images have channels
 #: enough for groups of them.
 TINY = "tiny"
 _TINY_ROWS = Layout(TINY, (8, 8), ((0,), None), -1, on_request=True)
@@ -90,7 +90,7 @@ BATCHED = (
     Layout("small-nhwc", (128, 24, 24, 6), channel=-1),
 )
 
-#: Softmax on the CPU: rows as those of norms, and along the other axis.
+#: Softmax on the CPU: the rows of norms, and along the other axis.
 SOFTMAX_ROWS = (
     Layout(TINY, (8, 8), ((1,),), on_request=True),
     Layout("matrix", (8192, 4096), ((1,),)),

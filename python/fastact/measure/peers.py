@@ -51,21 +51,6 @@ def versions(peers: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def naive(name: str, derivative: bool = False) -> Callable[[Any, Any], Any]:
-    """The textbook's formula of an activation, f(x, m) over a namespace `m` such as numpy."""
-    reference = importlib.import_module("fastact.check.reference")
-    formulas = reference.DERIVATIVE if derivative else reference.FORWARD
-    if name not in formulas:
-        raise LeftOut(f"there is no formula of {name}")
-    formula: Callable[[Any, Any], Any] = formulas[name].of
-    return formula
-
-
-def as_numpy() -> Any:
-    """NumPy, and what else the formulas of activations call."""
-    return importlib.import_module("fastact.check.reference").NUMPY
-
-
 def open_torch(threads: int) -> Any:
     """torch, with its number of threads."""
     torch = importlib.import_module("torch")

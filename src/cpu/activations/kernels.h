@@ -1,0 +1,51 @@
+// The element-wise kernels, compiled once per instruction set as core/kernel_table.h: the
+// activations and a few other loops over operands of one shape.
+#pragma once
+
+#include "common/activations/list.h"
+#include "common/core/operand.h"
+#include "common/reductions/terms.h"
+#include "cpu/core/kernel_table.h"
+
+namespace fastact {
+
+// The functions of math/elementary.h that have a bound, for its tests. X(name, bound, value at x)
+#define FASTACT_ELEMENTARIES(X)                        \
+  X(exp, kExpUlp, exp_scaled<0>(x).value())            \
+  X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one())    \
+  X(log1p_of_unit, kLog1pUlp, log1p_of_unit(x))        \
+  X(sigmoid_of, kSigmoidUlp, sigmoid_of(x))            \
+  X(tanh_of_magnitude, kTanhUlp, tanh_of_magnitude(x)) \
+  X(normal_tail, kNormalTailUlp, (normal_tail<0>(x).exp) * normal_tail<0>(x).g)
+
+#define FASTACT_ONE(name, bound, value) +1
+constexpr int kElementaries = 0 FASTACT_ELEMENTARIES(FASTACT_ONE);
+#undef FASTACT_ONE
+#define FASTACT_NAME(name, bound, value) #name,
+constexpr const char* kElementaryNames[] = {FASTACT_ELEMENTARIES(FASTACT_NAME)};
+#undef FASTACT_NAME
+#define FASTACT_BOUND(name, bound, value) bound,
+constexpr double kElementaryUlps[] = {FASTACT_ELEMENTARIES(FASTACT_BOUND)};
+#undef FASTACT_BOUND
+
+struct ElementwiseTable {
+  ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
+  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. For fused ops, which have x at hand.
+  ElementwiseKernel backward[kActivations][kDTypes][2];
+  // `backward` of the op itself, which has y IN in the place of x where it is differentiated by y.
+  ElementwiseKernel backward_by_saved[kActivations][kDTypes][2];
+  ElementwiseKernel added[kDTypes];  // x IN, y IN/OUT: y += x
+  // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. Of sums' terms.
+  ElementwiseKernel term_backward[kTerms][kDTypes][2];
+  // x, mean, mean's low part, dmean, dsecond IN, dx OUT; [1]: dx IN/OUT, added to. Of 16-bit data
+  // the mean is double and has no low part.
+  ElementwiseKernel moments_backward[kDTypes][2];
+  // x, dy, slope, and of deviations mean and its low part IN, dx OUT; [1]: dx IN/OUT, added to. Of
+  // 16-bit data slope and mean are double, and the mean has no low part.
+  ElementwiseKernel slope_backward[kDTypes][2];
+  ElementwiseKernel deviation_backward[kDTypes][2];
+  ElementwiseKernel elementary[kElementaries]
+                              [2];  // x IN, f(x) OUT for float and double: for tests alone
+};
+
+}  // namespace fastact

@@ -1,0 +1,234 @@
+// A fused pass (core/fused_pass.h) that also adds up what it writes, over all axes but the
+// channels.
+//
+// The sums take the values of the chunks before these are rounded. They add the terms of the first
+// array that is written in the order of reductions/reduce.h: for float32 and float64 they have the
+// bits of a sum over the result.
+#pragma once
+
+#include "cpu/core/fused_pass.h"
+#include "cpu/reductions/reduce.h"
+
+namespace fastact {
+
+constexpr int kMostSums = 2;      // of a pass
+constexpr int64_t kMostRows = 8;  // of a lane at once
+
+struct ChannelSums {
+  Reducer each[kMostSums];  // the first `count` of them
+  int count = 0;
+};
+
+// One more sum: result OUT, or IN/OUT with accumulate, one element a channel.
+void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
+             const ChannelArray& result, bool accumulate);
+
+// Bytes of scratch with which a sum for few channels can be divided among many threads; at most.
+int64_t sum_workspace_size(int64_t channels, int64_t terms);
+
+// A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
+// chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
+// Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
+// adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
+// Op::takes_rows(), Op::compute_rows(rows, count, column, n, lane, fresh) computes n columns of
+// several rows, all of one lane, and adds them to it (n numbers of each sum), one row after the
+// other; fresh: the lane is written, not read.
+template <class Op>
+struct SummingPass : Op, BlockSource {
+  static constexpr int kSums = Op::kSums;
+  static constexpr int64_t kMost = kMostColumns / kSums;
+  static constexpr int64_t kL2Share = kL2Bytes / kSums;
+
+  alignas(64) double lanes[kSums][kLanes * kMost];
+  alignas(64) double totals[kMostColumns];
+
+  using Op::go, Op::made, Op::plan, Op::s, Op::sums;
+  using Op::Op;
+
+  const ReduceKernels& kernels() const { return *sums.each[0].kernels; }
+  const ReduceTable& table() const { return *sums.each[0].table; }
+
+  Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
+    if (s.is_channel_outer) {
+      channel_rows(first, n, term, terms);
+      return {totals, nullptr, 0};
+    }
+    if (plan.channels <= kShortRow)
+      joined(term, terms);
+    else if (takes_rows())
+      column_rows(first, n, term, terms);
+    else
+      column_tile(first, n, term, terms);
+    for (int k = 0; k < kSums; ++k) table().fold(lanes[k], terms, n);
+    if (kSums == 1) return {lanes[0], nullptr, 0};
+    for (int k = 0; k < kSums; ++k) std::copy(lanes[k], lanes[k] + n, totals + k * n);
+    return {totals, nullptr, 0};
+  }
+
+ private:
+  // What each sum adds to, from the i-th of several outputs on.
+  struct Lanes {
+    double* of[kSums];
+    Lanes(SummingPass& pass, int64_t i) {
+      for (int k = 0; k < kSums; ++k) of[k] = pass.lanes[k] + i * kLanes;
+    }
+  };
+
+  // A channel's terms are columns of its rows. Its neighbours' rows are next to them.
+  void channel_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const int64_t columns = s.columns.size;
+    for (int k = 0; k < kSums; ++k) std::fill(lanes[k], lanes[k] + n * kLanes, -0.0);
+    for (int64_t done = 0; done < terms;) {
+      const int64_t outer = (term + done) / columns, column = (term + done) % columns;
+      const int64_t m = std::min(terms - done, columns - column);
+      const int64_t row = outer * plan.channels + first;
+      if (m == columns && columns < kShortRow) {
+        short_rows(row, n, done);
+      } else {
+        const int64_t on = column + m < columns ? m : plan.channels * columns - column;
+        for (int64_t i = 0; i < n; ++i)
+          long_row(row + i, column, m, done, i, i + 1 < n ? columns : on - i * columns);
+      }
+      done += m;
+    }
+    for (int k = 0; k < kSums; ++k)
+      for (int64_t i = 0; i < n; ++i) {
+        table().fold(lanes[k] + i * kLanes, kLanes, 1);
+        totals[k * n + i] = lanes[k][i * kLanes];
+      }
+  }
+
+  // next: elements from its start to that of whichever row is next.
+  void long_row(int64_t row, int64_t column, int64_t m, int64_t phase, int64_t output,
+                int64_t next) {
+    const Lanes to(*this, output);
+    for (int64_t done = 0, k; done < m; done += k) {
+      k = std::min(kPiece, m - done);
+      go(row, column + done, k, done + k < m ? k : next - done);
+      this->compute((phase + done) % kLanes, to.of);
+    }
+  }
+
+  void short_rows(int64_t row, int64_t n, int64_t phase) {
+    const int64_t columns = s.columns.size, most = kPiece / columns;
+    for (int64_t done = 0, m; done < n; done += m) {
+      m = std::min(most, n - done);
+      go(row + done, 0, m * columns, m * columns);
+      this->compute(0, nullptr);
+      for (int k = 0; k < kSums; ++k)
+        for (int64_t i = 0; i < m; ++i)
+          kernels().add_terms(made[k] + i * columns * s.compute_item, columns, phase % kLanes, 0,
+                              lanes[k] + (done + i) * kLanes);
+    }
+  }
+
+  bool takes_rows() const {
+    if constexpr (Op::kTakesRows)
+      return Op::takes_rows();
+    else
+      return false;
+  }
+
+  // A tile of columns in which the op itself adds up several rows of a lane.
+  void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    if constexpr (Op::kTakesRows) {
+      for (int64_t done = 0; done < terms; done += kMostRows * kLanes) {
+        const int64_t lane_count = std::min<int64_t>(terms - done, kLanes);
+        for (int64_t j = 0; j < lane_count; ++j) {
+          const int64_t lane = turned(j, lane_count, first);
+          int64_t rows[kMostRows], row_count = 0;
+          for (int64_t i = done + lane; i < terms && row_count < kMostRows; i += kLanes)
+            rows[row_count++] = term + i;
+          double* to[kSums];
+          for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + lane * n;
+          Op::compute_rows(rows, row_count, first, n, to, done == 0);
+        }
+      }
+    }
+  }
+
+  // The j-th of m rows, or lanes, that are visited. Every other tile begins amid them: neighbours
+  // share a cache line in each row, and threads that came to it at the same time would take it from
+  // each other.
+  int64_t turned(int64_t j, int64_t m, int64_t first) const {
+    return first / sums.each[0].tile % 2 ? (j + m / 2) % m : j;
+  }
+
+  bool reads_back() const {
+    bool all = true;
+    for (int k : Op::kSummed) all &= this->is_written_through(k);
+    return all;
+  }
+
+  // Few channels: kLanes rows are joined to one that holds every lane.
+  void joined(int64_t term, int64_t terms) {
+    const int64_t columns = plan.channels, width = kLanes * columns, end = terms * columns;
+    bool is_read_back = reads_back();
+    for (int k : Op::kSummed) is_read_back &= s.is_flat[k];
+    const int64_t most =
+        is_read_back ? ceil_div(kL2Share, 8 * width * s.compute_item) * 8 * width : 0;
+    int64_t at[kReduceBlock / kLanes] = {0};
+    for (int64_t done = 0, n; done < end; done += n) {
+      const char* start[kSums] = {};
+      n = 0;
+      do {
+        const int64_t from = done + n;
+        const int64_t m = std::min({kPiece, end - from, width - from % width});
+        go(term + from / columns, from % columns, m, m);
+        this->compute(0, nullptr);
+        if (n == 0) std::copy(made, made + kSums, start);
+        n += m;
+      } while (n < most && done + n < end);
+      const int64_t whole = is_read_back ? n / width : 0, rest = n - whole * width;
+      for (int64_t i = 0; i < whole; ++i) at[i] = i * width * s.compute_item;
+      for (int k = 0; k < kSums; ++k) {
+        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0);
+        if (rest)
+          kernels().add_rows(start[k] + whole * width * s.compute_item, at, 1, 1, rest, nullptr,
+                             lanes[k] + done % width, 0, done + whole * width < width);
+      }
+    }
+  }
+
+  // A tile of columns, a band of rows after the other, nearly in the order of memory. Where what is
+  // written holds what is added up, it is read again from the second-level cache, several rows of a
+  // lane at once: lanes are not read and written for every one.
+  void column_tile(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const int64_t deep =
+        reads_back() ? std::clamp<int64_t>(kL2Share / (kLanes * n * s.compute_item), 1, kMostRows)
+                     : 0;
+    const int64_t band = std::max<int64_t>(deep, 1) * kLanes;
+    int64_t at[kSums][kMostRows * kLanes] = {};
+    for (int64_t done = 0, m; done < terms; done += m) {
+      m = std::min(band, terms - done);
+      const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
+        for (int k = 0; k < kSums; ++k)
+          kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr,
+                             lanes[k] + i % kLanes * n, 0, done + i < kLanes);
+      };
+      const char* start[kSums] = {};
+      for (int64_t j = 0; j < m; ++j) {
+        const int64_t i = turned(j, m, first);
+        go(term + done + i, first, n, s.columns.size);
+        this->compute(0, nullptr);
+        if (j == 0 || !deep) std::copy(made, made + kSums, start);
+        for (int k = 0; k < kSums; ++k) at[k][i] = made[k] - start[k];
+        if (!deep) add(start, i, 1);
+      }
+      for (int64_t i = 0; deep && i < std::min<int64_t>(m, kLanes); ++i)
+        add(start, i, ceil_div(m - i, kLanes));
+    }
+  }
+};
+
+// The index-th of `partitions` parts of a pass with sums. After all of them: merge_partition of
+// each.
+template <class Op, class Argument>
+void run_summing_pass(const ChannelSums& sums, const Argument& argument, int64_t index,
+                      int64_t partitions) {
+  with_frame<SummingPass<Op>>(argument, [&](SummingPass<Op>& pass) {
+    reduce_tasks(sums.each, Op::kSums, pass, index, partitions);
+  });
+}
+
+}  // namespace fastact

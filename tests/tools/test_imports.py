@@ -1,0 +1,125 @@
+"""Who imports whom in python/fastact, read from the sources."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "python" / "fastact"
+
+#: Modules of the package that are imported within functions: for whom, how often, and why.
+LATE = {
+    # A command imports what it runs, so that `info` works where NumPy alone is installed.
+    "fastact.cli": 20,
+    "fastact.runtime.config": 3,  # `import fastact` needs no tables
+    # Bridges are imported when an object of theirs arrives.
+    "fastact.ops.op": 3,
+    "fastact.torch.bridge": 1,
+    "fastact.bench.models": 1,
+    # Each makes a result of the other's class.
+    "fastact.ops.masked": 1,
+    "fastact.ops.moments": 1,
+}
+
+pytestmark = pytest.mark.skipif(not SOURCES.is_dir(), reason="the sources are not there")
+
+
+class Import(NamedTuple):
+    """A name that a module imports from another one."""
+
+    module: str  # of the package
+    name: str
+    is_late: bool  # within a function
+
+
+def _module_of(path: Path) -> str:
+    parts = ("fastact", *path.relative_to(SOURCES).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {_module_of(path): path for path in SOURCES.rglob("*.py")}
+#: Those, and what is compiled.
+NAMES = {*MODULES, "fastact._cpu", "fastact._jax"}
+
+
+def _statements(body: Iterable[ast.AST], late: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """All that is run, and whether that is when a function is called: not what types alone need."""
+    for node in body:
+        yield node, late
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from _statements(node.orelse, late)
+            continue
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from _statements(ast.iter_child_nodes(node), late or is_function)
+
+
+def _imports(module: str) -> Iterator[Import]:
+    path = MODULES[module]
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node, late in _statements(tree.body, False):
+        if isinstance(node, ast.Import):
+            yield from (Import(one.name, "", late) for one in node.names if one.name in NAMES)
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for one in node.names:
+                if f"{source}.{one.name}" in NAMES:
+                    yield Import(f"{source}.{one.name}", "", late)
+                elif source in NAMES:
+                    yield Import(source, one.name, late)
+
+
+IMPORTS = {module: list(_imports(module)) for module in MODULES}
+
+
+def _room(module: str) -> str:
+    """The folder, or the module beside the folders, that a module belongs to."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_imports_are_found():
+    assert Import("fastact.terminal", "say", False) in IMPORTS["fastact.check.common"]
+    assert Import("fastact.measure.shapes", "", False) in IMPORTS["fastact.cli"]
+    assert Import("fastact.dask", "", True) in IMPORTS["fastact.ops.op"]
+
+
+def test_modules_import_each_other_in_no_circle():
+    graph = {
+        module: {one.module for one in found if not one.is_late and one.module != module}
+        for module, found in IMPORTS.items()
+    }
+    assert [*TopologicalSorter(graph).static_order()]  # raises CycleError, which names the circle
+
+
+def test_late_imports_are_known():
+    late = Counter(module for module, found in IMPORTS.items() for one in found if one.is_late)
+    assert dict(late) == LATE
+
+
+def test_benchmarks_and_checks_share_one_part_alone():
+    rooms = ("fastact.bench", "fastact.check", "fastact.measure")
+    between = {
+        (room, one.module)
+        for module, found in IMPORTS.items()
+        for one in found
+        if (room := _room(module)) in rooms and _room(one.module) in rooms
+        if room != _room(one.module)
+    }
+    own = {(room, module) for room, module in between if _room(module) != "fastact.measure"}
+    assert own == {("fastact.bench", "fastact.check.reference")}  # the textbook's formulas
+
+
+def test_private_names_stay_in_their_folder():
+    found = {
+        (module, one.module, one.name)
+        for module, imports in IMPORTS.items()
+        for one in imports
+        if one.name.startswith("_") and not one.name.endswith("__")
+        if _room(module) != _room(one.module)
+    }
+    assert not found
