@@ -104,7 +104,8 @@ void bind_control(py::module_& m) {
         const Lock lock;
         emulation::empty_launches = empty;
       },
-      "From now on launches run no kernel, check nothing and are not logged, or are launches again.");
+      "From now on launches run no kernel, check nothing and are not logged, or are launches "
+      "again.");
   m.def("live_bytes", [] {
     const Lock lock;
     return emulation::live_bytes();
