@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,32 @@ def main() -> None:
         print(line(name, row, before.get(name)), flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if args.markdown:
+        args.markdown.write_text(table(rows, before))
+
+
+def table(rows: dict[str, Any], before: dict[str, Any]) -> str:
+    """A line for each op and direction, and one for all activations, in which they are alike."""
+    titles: dict[str, list[str]] = {}
+    for name in rows:
+        op, direction = name.split()
+        is_map = fa.ops[op].family == "activations"
+        titles.setdefault(f"activations {direction}" if is_map else name, []).append(name)
+
+    def cell(of: dict[str, Any], names: Sequence[str], way: str) -> str:
+        return f"{median(of[name][way] for name in names):.2f}"
+
+    ways = [(OUT, before, f"{OUT}, before"), (OUT, rows, OUT),
+            (FRESH, before, f"{FRESH}, before"), (FRESH, rows, FRESH)]  # fmt: skip
+    ways = [way for way in ways if way[1]]
+    lines = [["call", *(title for *_, title in ways), LAUNCHES, ALLOCATIONS, NUMPY]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    for title, names in titles.items():
+        first = rows[names[0]]
+        times = [cell(of, names, way) for way, of, _ in ways]
+        counts = [str(first[LAUNCHES]), str(first[ALLOCATIONS])]
+        lines.append([title, *times, *counts, cell(rows, names, NUMPY)])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def line(name: str, row: dict[str, Any], before: dict[str, Any] | None) -> str:

@@ -5,8 +5,10 @@ would. That values are right is tested in tests/ops/test_call_cache.py for all o
 here, that nothing else is asked of CUDA, and that a plan is only for calls like its own.
 """
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ ENTRIES = [
 ]  # fmt: skip
 each_entry = pytest.mark.parametrize(("op", "entry"), ENTRIES, ids=lambda v: str(v))
 SEEN = 2  # calls until a plan is there
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -256,3 +259,13 @@ ALLOWED = {"nothing", "two buffers", "an address as a number", "a residue"}
 )
 def test_what_depends_on_more_than_addresses_is_not_recorded(name):
     assert emulated.selftest.is_recorded(name, RUNS) == (name in ALLOWED)
+
+
+def test_all_that_is_queued_is_queued_by_launch():
+    """What went another way would run while a call is recorded, on memory that is not there."""
+    queues = re.compile(r"<<<|cuda(Launch|Memset|Memcpy|Graph|MallocAsync|FreeAsync)\w*\(|cuLaunch")
+    sources = [
+        p for p in (ROOT / "src" / "cuda").rglob("*") if p.suffix in (".cu", ".cuh", ".cpp", ".h")
+    ]
+    found = {str(p.relative_to(ROOT)) for p in sources if queues.search(p.read_text())}
+    assert found == {"src/cuda/core/launch.cuh"}

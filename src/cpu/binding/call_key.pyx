@@ -213,6 +213,9 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
     cdef int overflow = 0
     if PyArray_CheckExact(value):
         return put_numpy(key, value)
+    kind = tensor_type_known(Py_TYPE(value))
+    if kind is not NULL:
+        return put_tensor(key, value, kind)
     if value is None or value is True or value is False:
         return put(key, IS_CONSTANT) and put(key, <intptr_t><PyObject*>value)
     if PyLong_CheckExact(value):
@@ -241,8 +244,7 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         return put_scalar(key, value, <char*>&(<PyFloatScalarObject*>value).obval, kF32)
     if Py_TYPE(value) is &PyDoubleArrType_Type:
         return put_scalar(key, value, <char*>&(<PyDoubleScalarObject*>value).obval, kF64)
-    kind = tensor_type_known(Py_TYPE(value))
-    return kind is not NULL and put_tensor(key, value, kind)
+    return False
 
 
 cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) except -1:
