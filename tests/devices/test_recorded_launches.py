@@ -116,6 +116,18 @@ def test_nothing_is_asked_but_launches(op, entry):
 
 
 @each_entry
+def test_each_plan_queues_its_launches(op, entry):
+    """No parameter of a kernel depends on more than addresses, or holds bits by chance."""
+    function = op._call if entry == "call" else getattr(op, entry).__wrapped__
+    for dtype in (np.float16, np.float32, np.float64):
+        call = writing(on_device(op, entry, dtype))
+        of_its_own = _cpu.CachedCall(function, op, entry)
+        for _ in range(SEEN):
+            of_its_own(*call.args, **call.keywords)
+        assert _cpu.plans_of(of_its_own) == (1, 1)
+
+
+@each_entry
 def test_a_stream_is_asked_for_at_each_call(op, entry):
     call = on_device(op, entry, np.float32)
     expected = by_the_slow_path(call)
@@ -251,7 +263,7 @@ def test_a_failed_launch_is_an_error_and_the_next_one_is_not():
 
 # Where the runs of a recording have the buffers: alike in their last four bits.
 RUNS = [(1 << 40, 3 << 41), (5 << 43 | 0x120, 1 << 42 | 0x3350), (1 << 50, (1 << 50) - 0x400)]
-ALLOWED = {"nothing", "two buffers", "an address as a number", "a residue"}
+ALLOWED = {"nothing", "two buffers", "an address as a number", "a residue", "a distance"}
 
 
 @pytest.mark.parametrize(

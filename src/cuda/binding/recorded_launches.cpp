@@ -17,9 +17,15 @@ namespace {
 constexpr size_t kWords = 1024;  // of a launch's parameters: CUDA takes 4 KiB
 constexpr int kParameters = 16;
 
+// A word that is where a buffer begins, less where another one does if there is one, and an offset.
 struct Place {
-  int word, buffer;
-  uint64_t offset;  // of the word's value from where the buffer begins
+  int word, plus, minus;
+  uint64_t offset;
+
+  template <class AddressOf>
+  uint64_t value(const AddressOf& address_of) const {
+    return address_of(plus) - (minus < 0 ? 0 : address_of(minus)) + offset;
+  }
 };
 
 struct RecordedLaunch {
@@ -45,9 +51,17 @@ struct Run {
   Launches launches;
 };
 
+// What native functions leave unset in parameters, as nothing reads it, is then alike in all runs.
+[[gnu::noinline]] void clear_stack() {
+  char below[1 << 16];
+  memset(below, 0, sizeof(below));
+  asm volatile("" : : "r"(below) : "memory");
+}
+
 class Recording final : public LaunchRecorder {
  public:
   void begin_run(const char* const* buffers, int count) {
+    clear_stack();
     runs_.emplace_back();
     for (int k = 0; k < count; ++k)
       runs_.back().buffers.push_back(reinterpret_cast<uintptr_t>(buffers[k]));
@@ -90,19 +104,21 @@ class Recording final : public LaunchRecorder {
 
   // Whether a word is the same in all runs, or a place, which is added.
   bool find_place(size_t launch, size_t word, std::vector<Place>* places) const {
-    const Run& first = runs_[0];
-    const uint64_t here = value(first, launch, word);
+    const uint64_t here = value(runs_[0], launch, word);
     const auto all = [&](auto is_so) { return std::all_of(runs_.begin(), runs_.end(), is_so); };
     if (all([&](const Run& run) { return value(run, launch, word) == here; })) return true;
-    for (size_t k = 0; k < first.buffers.size(); ++k) {
-      const uint64_t offset = here - first.buffers[k];
-      const auto moves_so = [&](const Run& run) {
-        return value(run, launch, word) == run.buffers[k] + offset;
-      };
-      if (!all(moves_so)) continue;
-      places->push_back({int(word), int(k), offset});
-      return true;
-    }
+    const int count = int(runs_[0].buffers.size());
+    for (int minus = -1; minus < count; ++minus)
+      for (int plus = 0; plus < count; ++plus) {
+        Place place{int(word), plus, minus, 0};
+        place.offset = here - place.value([&](int k) { return runs_[0].buffers[k]; });
+        const auto is_there = [&](const Run& run) {
+          return value(run, launch, word) == place.value([&](int k) { return run.buffers[k]; });
+        };
+        if (!all(is_there)) continue;
+        places->push_back(place);
+        return true;
+      }
     return false;
   }
 
@@ -132,7 +148,8 @@ void replay(const void* launches, char* const* buffers, int device, void* stream
   for (const RecordedLaunch& launch : *static_cast<const Launches*>(launches)) {
     std::copy(launch.words.begin(), launch.words.end(), words);
     for (const Place& place : launch.places)
-      words[place.word] = reinterpret_cast<uintptr_t>(buffers[place.buffer]) + place.offset;
+      words[place.word] =
+          place.value([&](int k) { return reinterpret_cast<uintptr_t>(buffers[k]); });
     for (size_t k = 0; k < launch.first.size(); ++k) parameters[k] = words + launch.first[k];
     launch.queue(launch.kernel, launch.shape, static_cast<cudaStream_t>(stream), parameters);
   }

@@ -161,17 +161,28 @@ class LaunchRecorder {
 };
 LaunchRecorder*& launch_recorder();  // of this thread; null: nobody records
 
+// Bytes of a parameter that belong to no member are set to 0, where the compiler can do that: what
+// stands in them by chance may look as if it depended on more than addresses.
+template <class Parameter>
+void clear_padding([[maybe_unused]] Parameter* parameter) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(parameter);
+#endif
+#endif
+}
+
 template <class... Parameters>
 void launch_values(const void* kernel, const Shape& shape, cudaStream_t stream,
                    Parameters... values) {
   void* const parameters[] = {&values...};
   constexpr size_t sizes[] = {sizeof(Parameters)...};
   LaunchRecorder* recorder = launch_recorder();
-  if (recorder && recorder->stream() == stream)
-    recorder->take(kernel, shape, queue_kernel<Parameters...>, parameters, sizes,
-                   sizeof...(Parameters));
-  else
-    queue_kernel<Parameters...>(kernel, shape, stream, parameters);
+  if (!recorder || recorder->stream() != stream)
+    return queue_kernel<Parameters...>(kernel, shape, stream, parameters);
+  (clear_padding(&values), ...);
+  recorder->take(kernel, shape, queue_kernel<Parameters...>, parameters, sizes,
+                 sizeof...(Parameters));
 }
 
 // Queues a kernel on a stream of the current device.
