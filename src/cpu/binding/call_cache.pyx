@@ -350,7 +350,7 @@ cdef class DeviceLaunches:
     a stream that takes launches instead of queueing them (DeviceTable). A launch may depend on a
     buffer's address by its residue, which is in the key, and by which buffers begin at one, which
     is there too. Whether it depends on more shows: the addresses of several runs have nothing else in
-    common, and where kernels, grids or parameters differ by more than a buffer's move, the native
+    common, and where kernels, grids or parameters differ by more than where buffers are, the native
     functions are called as before. So they are where new memory has another residue than 0.
     """
 
