@@ -12,6 +12,7 @@
 
 #include "block.h"
 #include "common/core/macros.h"
+#include "host_calls.h"
 #include "kernel_code.h"
 #include "memory.h"
 
@@ -29,6 +30,7 @@ namespace fastact::emulation {
 
 std::vector<Launch> launch_log;
 std::vector<StreamCall> stream_log;
+bool empty_launches = false;
 
 namespace {
 
@@ -59,6 +61,9 @@ bool contexts[kDevices] = {true};  // as if the process had chosen device 0
 
 std::map<std::pair<const void*, int>, size_t> asked_shared;  // of a kernel on a device
 
+bool counting = false;
+std::map<std::string, int64_t> counts;
+
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 
@@ -81,13 +86,16 @@ cudaError_t api(const char* call, Body body) {
   cudaError_t error;
   {
     const Lock lock;
+    count_host_call(call);
     error = injected(call);
     if (error == cudaSuccess) error = body();
     set_last_error(error);
-    const auto found = afterwards.find(call);
-    if (found != afterwards.end()) {
-      next = std::move(found->second);
-      afterwards.erase(found);
+    if (!afterwards.empty()) {
+      const auto found = afterwards.find(call);
+      if (found != afterwards.end()) {
+        next = std::move(found->second);
+        afterwards.erase(found);
+      }
     }
   }
   if (next) next();  // other threads may call meanwhile
@@ -131,6 +139,16 @@ cudaError_t injected(const char* call) {
   if (--found->second.times <= 0) injections.erase(found);
   return error;
 }
+
+void count_host_call(const char* call) {
+  if (counting) ++counts[call];
+}
+void count_host_calls(bool wanted) {
+  const Lock lock;
+  counting = wanted;
+  counts.clear();
+}
+const std::map<std::string, int64_t>& host_calls() { return counts; }
 
 void set_last_error(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;

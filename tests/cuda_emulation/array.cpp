@@ -11,6 +11,7 @@
 
 #include "api.h"
 #include "exchange.h"
+#include "host_calls.h"
 #include "memory.h"
 
 namespace fastact::emulation {
@@ -168,6 +169,7 @@ Base make_empty(Lengths shape, const Dtype& dtype, int device) {
   const auto bytes = size_t(made.size() * dtype.item());
   if (bytes == 0) return made;
   const Lock lock;
+  count_host_call("allocate");
   void* p = allocate(bytes, device);
   if (!p) throw std::bad_alloc();
   made.data = static_cast<char*>(p);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "block_state.h"
+#include "host_calls.h"
 #include "shared.h"
 
 // The coordinates of the running thread, which kernels read through threadIdx and its likes.
@@ -245,6 +246,8 @@ const void* running_kernel() { return self.grid->kernel; }
 
 void run(const Grid& grid) {
   const Lock lock;
+  count_host_call("launch");
+  if (empty_launches) return;
   if (now.rank >= 0) fault("a kernel launches another kernel", {});
   cudaGetDevice(&now.device);
   note_context(now.device);

@@ -1,6 +1,8 @@
 // What tests see of the emulated devices and what they tell them, arrays aside.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "array.h"
 #include "block.h"
 #include "fault.h"
+#include "host_calls.h"
 #include "memory.h"
 
 namespace fastact {
@@ -86,6 +89,23 @@ void bind_control(py::module_& m) {
     const Lock lock;
     emulation::stream_log.clear();
   });
+  m.def("count_host_calls", emulation::count_host_calls,
+        "Count calls of CUDA's functions, launches and allocations from now on, or no more.");
+  m.def(
+      "host_calls",
+      [] {
+        const Lock lock;
+        return std::map<std::string, int64_t>(emulation::host_calls());
+      },
+      "How often each was called, by its name, \"launch\" or \"allocate\".");
+  m.def(
+      "set_empty_launches",
+      [](bool empty) {
+        const Lock lock;
+        emulation::empty_launches = empty;
+      },
+      "From now on launches run no kernel, check nothing and are not logged, or are launches "
+      "again.");
   m.def("live_bytes", [] {
     const Lock lock;
     return emulation::live_bytes();

@@ -6,6 +6,7 @@
 
 #include "arithmetic.h"
 #include "array.h"
+#include "cuda/binding/bindings.h"
 #include "cuda/core/device.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -443,6 +444,69 @@ std::vector<float> run(const std::string& name) {
   throw std::invalid_argument("no such kernel: " + name);
 }
 
+// --- Launches that are recorded ------------------------------------------------------------------
+
+FASTACT_KERNEL(kThreads) void takes_a_number(float*, int64_t) {}
+
+// What queues launches of two buffers on a stream; whether they can be queued again elsewhere.
+struct Queueing {
+  const char* name;
+  void (*run)(char* a, char* b, cudaStream_t stream);
+};
+int64_t number_of(const char* p) { return int64_t(reinterpret_cast<uintptr_t>(p)); }
+void launch_number(char* a, int64_t number, cudaStream_t stream) {
+  launch(takes_a_number, {1, kThreads}, stream, reinterpret_cast<float*>(a), number);
+}
+
+const Queueing kQueueings[] = {
+    {"nothing", [](char*, char*, cudaStream_t) {}},
+    {"two buffers",
+     [](char* a, char* b, cudaStream_t stream) {
+       launch_number(a + 40, 7, stream);
+       launch_number(b, 8, stream);
+     }},
+    {"an address as a number",
+     [](char* a, char* b, cudaStream_t stream) { launch_number(a, number_of(b) - 4, stream); }},
+    {"a residue",
+     [](char* a, char* b, cudaStream_t stream) { launch_number(a, number_of(b) % 16, stream); }},
+    {"other bits of an address",
+     [](char* a, char* b, cudaStream_t stream) { launch_number(a, number_of(b) % 256, stream); }},
+    {"a part of an address",
+     [](char* a, char* b, cudaStream_t stream) { launch_number(a, number_of(b) / 16, stream); }},
+    {"a distance",
+     [](char* a, char* b, cudaStream_t stream) {
+       launch_number(a, number_of(b) - number_of(a), stream);
+     }},
+    {"an order", [](char* a, char* b, cudaStream_t stream) { launch_number(a, a < b, stream); }},
+    {"another grid",
+     [](char* a, char*, cudaStream_t stream) {
+       launch(takes_a_number, {1 + number_of(a) / 16 % 64, kThreads}, stream,
+              reinterpret_cast<float*>(a), int64_t{7});
+     }},
+    {"another count",
+     [](char* a, char*, cudaStream_t stream) {
+       for (int64_t k = 0; k < 1 + number_of(a) / 16 % 8; ++k) launch_number(a, 7, stream);
+     }},
+    {"another device",
+     [](char* a, char*, cudaStream_t stream) {
+       const DeviceGuard guard(1);
+       launch_number(a, 7, stream);
+     }},
+};
+
+// Records on device 0, from runs in which the buffers are at these addresses.
+void* recorded(const DeviceTable& table, const std::string& name,
+               const std::vector<std::pair<uintptr_t, uintptr_t>>& runs) {
+  void* recording = table.begin_recording();
+  for (const auto& [a, b] : runs) {
+    char* const buffers[] = {reinterpret_cast<char*>(a), reinterpret_cast<char*>(b)};
+    table.begin_run(recording, buffers, 2);
+    for (const Queueing& one : kQueueings)
+      if (name == one.name) one.run(buffers[0], buffers[1], static_cast<cudaStream_t>(recording));
+  }
+  return table.end_recording(recording, 0);
+}
+
 std::vector<std::string> names() {
   std::vector<std::string> all;
   for (const Case& one : kCases) all.emplace_back(one.name);
@@ -459,6 +523,21 @@ void bind_selftest(pybind11::module_& m) {
   module.def("run", selftest::run, "Runs a kernel by its name; what it wrote.",
              pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("names", selftest::names);
+  module.def("queueings", [] {
+    std::vector<std::string> all;
+    for (const selftest::Queueing& one : selftest::kQueueings) all.emplace_back(one.name);
+    return all;
+  });
+  module.def(
+      "is_recorded",
+      [](const std::string& name, const std::vector<std::pair<uintptr_t, uintptr_t>>& runs) {
+        DeviceTable table{};
+        add_recorded_launches(&table);
+        void* launches = selftest::recorded(table, name, runs);
+        if (launches) table.drop(launches);
+        return launches != nullptr;
+      },
+      "Whether what these runs queue can be queued for other addresses.");
   module.def("power_of_two", emulation::power_of_two_approx_ftz);
   module.def("reciprocal", [](float x) { return emulation::reciprocal_approx_ftz(x); });
   module.def("reciprocal64", [](double x) { return emulation::reciprocal_approx_ftz(x); });

@@ -7,14 +7,30 @@
 namespace fastact {
 
 // Of a device module, in its attribute `table`, a capsule named "fastact_device_table": for the
-// compiled fast path of the CPU module, which knows nothing of CUDA.
+// compiled fast path and the call cache of the CPU module, which know nothing of CUDA.
 struct DeviceTable {
   // y OUT = f(x IN), or dx OUT (IN/OUT with accumulate) = dy IN * f'(x IN), queued on a stream.
   // arrays: two, or three; of one shape and dtype, on `device`, not empty.
   // Throws std::exception.
   void (*activation)(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
                      const double* parameters, int device, void* stream);
+
+  // Launches that are recorded, to be queued again for other addresses. From begin_recording to
+  // end_recording those of this thread on the stream that the recording is are not queued but
+  // taken. Native functions run between them several times, each time after begin_run, with the
+  // buffers of a call at addresses that are alike in their last kAlignedBits and otherwise not:
+  // no memory is there. A buffer that is given twice is given at one address.
+  void* (*begin_recording)();
+  void (*begin_run)(void* recording, const char* const* buffers, int count);
+  // What replay takes; null where the runs differ in more than where buffers are.
+  void* (*end_recording)(void* recording, int device);
+  // Throws std::exception.
+  void (*replay)(const void* launches, char* const* buffers, int device, void* stream);
+  void (*drop)(void* launches);
 };
+
+// All that a launch may depend on of an address, but for which buffers begin at one: its residue.
+constexpr int kAlignedBits = 4;
 
 // What a View of the CPU module holds, as long as the View lives.
 struct ViewContent {

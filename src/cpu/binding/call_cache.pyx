@@ -19,6 +19,8 @@
 #     without it;
 #   - a call in which another op was called, that was given a stream, or whose result or arguments
 #     are of a type that is not listed here, is unrecorded;
+#   - on a device what the native functions of a plan would queue is queued at once, with the same
+#     parameters but for the addresses: see DeviceLaunches;
 #   - of calls that record gradients no memory is planned: what is kept is how the framework's
 #     bridge records calls of that key (`recorder`), whose steps are calls of other entry points;
 #   - an entry point keeps MAX_PLANS keys and then starts anew; FASTACT_CALL_CACHE=0 keeps none.
@@ -30,6 +32,8 @@ cdef enum:
     MAX_VIEWS = 32    # of a plan, all native functions together
     MAX_BUFFERS = 20  # arrays of a call, outputs that it makes, workspaces
     MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views
+    SCRATCH_STEP = 256  # between workspaces, which come in one piece
+    RECORDING_RUNS = 3
 
 
 # What stands in place of a plan for keys that were seen once, or that can have none.
@@ -167,7 +171,9 @@ cdef class PlanDraft:
             plan.made.append(contiguous(view))
             plan.is_number[k] = view.operand.ndim == 0 and not cnp.PyArray_Check(array)
         for k, view in enumerate(self.workspaces):
-            plan.sizes[k] = element_count(view) * view.itemsize
+            plan.scratch_at[k] = plan.scratch
+            plan.scratch += element_count(view) * view.itemsize + SCRATCH_STEP - 1
+            plan.scratch -= plan.scratch % SCRATCH_STEP
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
@@ -178,6 +184,7 @@ cdef class PlanDraft:
         plan.result = self.part_of_result(result)
         plan.model, plan.free = model, []
         plan.ops = objects(self.key.op, self.key.ops)
+        plan.launches = record_launches(plan, self.key)
         return plan
 
     cdef tuple all_arguments(self, Arguments model, tuple values):
@@ -310,20 +317,83 @@ cdef class Arguments:
             return self.copy_values(other, value)
         return value
 
-    cdef int run(self, const CallKey* key) except -1:
+    cdef void put(self, char** data) noexcept:
+        """Let the views show these buffers."""
+        cdef int i
+        for i in range(self.count):
+            (<View>self.views[i]).operand.data = data[self.buffer_indices[i]] + self.offsets[i]
+
+    cdef int run(self) except -1:
         cdef Py_ssize_t k
-        cdef void* stream = NULL
-        if is_on_cpu(key):
-            for k in range(len(self.functions)):
-                PyObject_Call(self.functions[k], self.arguments[k], NULL)
-            return 0
-        key.kind.api.current_stream(key.device.device_type, key.device.device_id, &stream)
+        for k in range(len(self.functions)):
+            PyObject_Call(self.functions[k], self.arguments[k], NULL)
+        return 0
+
+    cdef int run_on(self, void* stream) except -1:
+        """On a device, where the last argument of each function is the stream."""
+        cdef Py_ssize_t k
         for k in range(len(self.functions)):
             arguments = <tuple>self.arguments[k]
-            self.functions[k](
-                *arguments[: len(arguments) - 1], <intptr_t>stream or LEGACY_STREAM
-            )
+            self.functions[k](*arguments[: len(arguments) - 1], <intptr_t>stream)
         return 0
+
+
+cdef void* current_stream(const CallKey* key) except NULL:
+    cdef void* stream = NULL
+    key.kind.api.current_stream(key.device.device_type, key.device.device_id, &stream)
+    return stream or <void*>LEGACY_STREAM
+
+
+cdef class DeviceLaunches:
+    """What the native functions of a plan queue on a device, for addresses that each run puts in.
+
+    It is found out once, by calling them with the buffers at addresses where no memory is, and with
+    a stream that takes launches instead of queueing them (DeviceTable). A launch may depend on a
+    buffer's address by its residue, which is in the key, and by which buffers begin at one, which
+    is there too. Whether it depends on more shows: the addresses of several runs have nothing else in
+    common, and where kernels, grids or parameters differ by more than where buffers are, the native
+    functions are called as before. So they are where new memory has another residue than 0.
+    """
+
+    cdef const DeviceTable* table
+    cdef void* launches
+
+    cdef int replay(self, const CallKey* key, char** data) except -1:
+        cdef void* stream = current_stream(key)
+        cdef int device = key.device.device_id
+        with nogil:  # a full queue waits
+            self.table.replay(self.launches, data, device, stream)
+        return 0
+
+    def __dealloc__(self):
+        if self.launches is not NULL:
+            self.table.drop(self.launches)
+
+
+cdef DeviceLaunches record_launches(CallPlan plan, const CallKey* key):
+    """None: the native functions have to be called."""
+    cdef DeviceLaunches made = DeviceLaunches.__new__(DeviceLaunches)
+    cdef char* data[MAX_BUFFERS]
+    cdef void* recording
+    cdef int run
+    cdef bint failed = False
+    made.table = table_of(key.device)
+    if is_on_cpu(key) or made.table is NULL:
+        return None
+    recording = made.table.begin_recording()
+    try:
+        for run in range(RECORDING_RUNS):
+            plan.place_nowhere(key, run, data)
+            made.table.begin_run(
+                recording, <const char* const*>data, plan.arrays + plan.outputs + plan.workspaces
+            )
+            plan.model.put(data)
+            plan.model.run_on(recording)
+    except Exception:  # a run that has memory finds out why
+        failed = True
+    finally:
+        made.launches = made.table.end_recording(recording, key.device.device_id)
+    return None if failed or made.launches is NULL else made
 
 
 cdef class CallPlan:
@@ -332,10 +402,12 @@ cdef class CallPlan:
     cdef int arrays, outputs, workspaces, writes
     cdef tuple fixed                # NumPy scalars among the arrays: the plan is for their values
     cdef int[MAX_ARRAYS] written    # buffer indices
-    cdef int64_t[MAX_BUFFERS] sizes  # of the workspaces, in bytes
+    cdef int64_t scratch            # bytes of the workspaces together
+    cdef int64_t[MAX_BUFFERS] scratch_at  # where each of them begins
     cdef list made                  # a View for each output: dtype, shape
     cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
     cdef object result              # PlanDraft.part_of_result
+    cdef DeviceLaunches launches    # None: native functions are called
     cdef Arguments model
     cdef list free                  # copies of `model` that no thread is using
     cdef tuple ops                  # that the key names by their addresses
@@ -344,7 +416,6 @@ cdef class CallPlan:
         """NotImplemented where memory is shared that was not when the plan was made."""
         cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
-        cdef Arguments arguments
         cdef int i, k, w
         for i in range(self.writes):
             w = self.written[i]
@@ -360,23 +431,55 @@ cdef class CallPlan:
             buffers = Buffers.__new__(Buffers)
             buffers.make(self, key, &data[self.arrays])
         try:
-            arguments = self.free.pop()
-        except IndexError:  # the first run, or one beside another
-            arguments = self.model.copy()
-        for i in range(arguments.count):
-            (<View>arguments.views[i]).operand.data = (
-                data[arguments.buffer_indices[i]] + arguments.offsets[i]
-            )
-        try:
-            arguments.run(key)
+            if self.launches is not None and self.new_memory_is_aligned(data):
+                self.launches.replay(key, data)
+            else:
+                self.call_functions(key, data)
         finally:  # a warning that is an error comes after the arrays were written
-            self.free.append(arguments)
-            if self.writes and key.kind is not NULL:
+            if self.writes and key.kind is not NULL and key.kind.mark_written is not NULL:
                 written = []
                 for i in range(self.writes):
                     written.append(<object>key.array[self.written[i]])
                 mark_written(key.kind, tuple(written))
         return self.answer(self.result, key, buffers)
+
+    cdef int call_functions(self, const CallKey* key, char** data) except -1:
+        cdef Arguments arguments
+        try:
+            arguments = self.free.pop()
+        except IndexError:  # the first run, or one beside another
+            arguments = self.model.copy()
+        arguments.put(data)
+        try:
+            if is_on_cpu(key):
+                arguments.run()
+            else:
+                arguments.run_on(current_stream(key))
+        finally:
+            self.free.append(arguments)
+        return 0
+
+    cdef bint new_memory_is_aligned(self, char** data) noexcept:
+        cdef int k
+        for k in range(self.arrays, self.arrays + self.outputs + self.workspaces):
+            if residue(data[k]):
+                return False
+        return True
+
+    cdef void place_nowhere(self, const CallKey* key, int run, char** data) noexcept:
+        """Addresses that no memory has, in another order and at other distances in each run."""
+        cdef int[RECORDING_RUNS] step = [1, 31, 7]  # odd: a permutation of 32
+        cdef uint64_t address
+        cdef int k, first
+        for k in range(self.arrays + self.outputs + self.workspaces):
+            first = k
+            if k < self.arrays:
+                for first in range(k + 1):
+                    if key.data[first] == key.data[k]:
+                        break
+            address = <uint64_t>(1 + step[run] * first % 32) << 52
+            address += <uint64_t>(1 + first) * (1 + run) * 0x9E3779B97F4A7C15 >> 20 << kAlignedBits
+            data[k] = <char*>(address + (residue(key.data[k]) if k < self.arrays else 0))
 
     cdef object answer(self, result, const CallKey* key, Buffers buffers):
         cdef int index
@@ -408,18 +511,18 @@ cdef class Buffers:
 
     cdef PyObject* arrays[MAX_BUFFERS]  # the outputs, as the caller gets them; NULL: not yet
     cdef double numbers[MAX_BUFFERS]    # the memory of outputs that are NumPy's numbers
-    cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs, device memory
-    cdef void* scratch[MAX_BUFFERS]
+    cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs; a device's scratch
+    cdef void* scratch
     cdef DLPackExchangeAPI* api
     cdef int count
 
     cdef int make(self, CallPlan plan, const CallKey* key, char** data) except -1:
         cdef View model
-        cdef int64_t size
+        cdef char* base = NULL
         cdef int k
         if key.kind is not NULL:
             self.api = key.kind.api
-        self.count = plan.outputs + plan.workspaces
+        self.count = plan.outputs + 1
         for k in range(plan.outputs):
             model = plan.made[k]
             if key.kind is not NULL:
@@ -432,15 +535,15 @@ cdef class Buffers:
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
-        for k in range(plan.outputs, plan.outputs + plan.workspaces):
-            size = plan.sizes[k - plan.outputs]
-            if is_on_cpu(key):
-                data[k] = <char*>malloc(size)
-                if data[k] is NULL:
-                    raise MemoryError
-                self.scratch[k] = data[k]
-            else:
-                data[k] = self.own(k, key.device, -1, 1, &size)
+        if plan.scratch and is_on_cpu(key):
+            base = <char*>malloc(plan.scratch)
+            if base is NULL:
+                raise MemoryError
+            self.scratch = base
+        elif plan.scratch:
+            base = self.own(plan.outputs, key.device, -1, 1, &plan.scratch)
+        for k in range(plan.workspaces):
+            data[plan.outputs + k] = base + plan.scratch_at[k]
         return 0
 
     cdef char* own(
@@ -475,7 +578,7 @@ cdef class Buffers:
             Py_XDECREF(self.arrays[k])
             if self.owned[k] is not NULL:
                 self.owned[k].deleter(self.owned[k])
-            free(self.scratch[k])
+        free(self.scratch)
 
 
 cdef object number_of(View model, double* memory):

@@ -3,7 +3,8 @@
 # equal keys run the same call plan (call_cache.pyx).
 #
 #   arrays and tensors   dtype, shape, strides, writability, device, which begin at one address,
-#                        which of them require grad while gradients are recorded
+#                        which of them require grad while gradients are recorded; on a device the
+#                        alignment to 16 bytes, on which the choice of a kernel depends
 #   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
 #   numbers and text     by type and value (NumPy's numbers beside tensors, too); keywords by name,
 #                        apart from positional arguments
@@ -58,6 +59,7 @@ cdef enum:  # bits of an array's first word
     WRITABLE_BIT = 32
     RECORDS_BIT
     SCALAR_BIT
+    RESIDUE_BIT  # on a device: the last bits of its address, kAlignedBits of them
 
 
 cdef bint put_array(
@@ -139,6 +141,8 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef int64_t expected = 1
     cdef bint contiguous = True
     cdef bint records = records_gradient(x, kind)
+    cdef uint64_t flags = <uint64_t>records << RECORDS_BIT
+    cdef char* data
     cdef int dtype, i
     if key.arrays and (key.kind is NULL or key.kind.api is not kind.api):
         return False
@@ -169,10 +173,17 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
             expected *= tensor.shape[i]
     if contiguous:
         tensor.strides = NULL
+    data = <char*>tensor.data + tensor.byte_offset
+    if tensor.device.device_type != kDLCPU:
+        flags |= residue(data) << RESIDUE_BIT
     return put_array(
-        key, x, <char*>tensor.data + tensor.byte_offset, dtype, tensor.ndim, tensor.shape,
-        tensor.strides, item_size(dtype), <uint64_t>records << RECORDS_BIT,
+        key, x, data, dtype, tensor.ndim, tensor.shape, tensor.strides, item_size(dtype), flags
     )
+
+
+cdef inline uint64_t residue(const char* data) noexcept:
+    """Of an address, what launches on a device may depend on."""
+    return <uintptr_t>data & ((1 << kAlignedBits) - 1)
 
 
 cdef bint put_text(CallKey* key, str text) except -1:
@@ -202,6 +213,9 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
     cdef int overflow = 0
     if PyArray_CheckExact(value):
         return put_numpy(key, value)
+    kind = tensor_type_known(Py_TYPE(value))
+    if kind is not NULL:
+        return put_tensor(key, value, kind)
     if value is None or value is True or value is False:
         return put(key, IS_CONSTANT) and put(key, <intptr_t><PyObject*>value)
     if PyLong_CheckExact(value):
@@ -230,8 +244,7 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         return put_scalar(key, value, <char*>&(<PyFloatScalarObject*>value).obval, kF32)
     if Py_TYPE(value) is &PyDoubleArrType_Type:
         return put_scalar(key, value, <char*>&(<PyDoubleScalarObject*>value).obval, kF64)
-    kind = tensor_type_known(Py_TYPE(value))
-    return kind is not NULL and put_tensor(key, value, kind)
+    return False
 
 
 cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) except -1:

@@ -1,5 +1,5 @@
 # For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
-# the copy ceiling, how results are stored, how work is shared, and where kernels lie.
+# the copy ceiling, how results are stored, how work is shared, where kernels lie, and what plans do.
 
 def level_of_features(
     uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t extended_ecx, uint64_t xcr0
@@ -197,3 +197,14 @@ def gate_addresses(str isa):
                         <intptr_t>of.forward[i][k][adds][saves]
                     )
     return found
+
+
+def plans_of(entry):
+    """How many plans an entry point has, and how many of them queue their launches themselves."""
+    cdef CachedCall calls = (<CachedOp>entry).entry if isinstance(entry, CachedOp) else entry
+    cdef int plans = 0, queueing = 0
+    for plan in calls.plans.values():
+        if type(plan) is CallPlan:
+            plans += 1
+            queueing += (<CallPlan>plan).launches is not None
+    return plans, queueing

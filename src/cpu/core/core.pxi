@@ -109,6 +109,12 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
         void (*activation)(
             int, int, bint, bint, const Operand*, const double*, int, void*
         ) except +
+        void* (*begin_recording)() except +
+        void (*begin_run)(void*, const char* const*, int) except +
+        void* (*end_recording)(void*, int) except +
+        void (*replay)(const void*, char* const*, int, void*) except + nogil
+        void (*drop)(void*) noexcept
+    const int kAlignedBits
 
     ctypedef struct ViewContent:
         const Operand* operand

@@ -202,6 +202,8 @@ struct Reduced {
   }
 };
 
+void add_recorded_launches(DeviceTable* table);
+
 // Families with a file of their own.
 void bind_batch_norm(py::module_& m);
 void bind_gated(py::module_& m);

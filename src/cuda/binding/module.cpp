@@ -225,7 +225,9 @@ py::dict build_info() {
 
 PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.doc() = "The CUDA backend: the functions of fastact._cpu for arrays on a GPU.";
-  static const DeviceTable table = {activation};
+  static DeviceTable table = {};
+  table.activation = activation;
+  add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");
   const auto cpu = py::module_::import("fastact._cpu");
   views = cpu.attr("view_table").cast<py::capsule>().get_pointer<const ViewTable>();

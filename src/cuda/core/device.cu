@@ -99,6 +99,11 @@ bool has_context(int device) {
 #endif
 }
 
+LaunchRecorder*& launch_recorder() {
+  thread_local LaunchRecorder* recorder = nullptr;
+  return recorder;
+}
+
 SharedMemory shared_of(const void* kernel) {
   static KnownOfKernels<SharedMemory> known;
   return known.of(kernel, [&](int device) {

@@ -22,6 +22,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -114,6 +115,77 @@ struct Shape {
   int shared = 0;
 };
 
+// Queues a kernel on a stream of the current device; parameters: where each of them is.
+using Queue = void (*)(const void* kernel, const Shape& shape, cudaStream_t stream,
+                       void* const* parameters);
+
+#if defined(FASTACT_CUDA_EMULATION)
+template <class... Parameters, size_t... k>
+void run_emulated(const void* kernel, const Shape& shape, cudaStream_t stream,
+                  void* const* parameters, std::index_sequence<k...>) {
+  emulation::launch(reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel)),
+                    {unsigned(shape.blocks), unsigned(shape.blocks_y)},
+                    {unsigned(shape.threads), unsigned(shape.threads_y)}, size_t(shape.shared),
+                    stream, *static_cast<const Parameters*>(parameters[k])...);
+}
+template <class... Parameters>
+void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
+                  void* const* parameters) {
+  run_emulated<Parameters...>(kernel, shape, stream, parameters,
+                              std::index_sequence_for<Parameters...>());
+  FASTACT_CUDA_CHECK(cudaGetLastError());
+}
+#else
+template <class... Parameters>
+void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
+                  void* const* parameters) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(shape.blocks), unsigned(shape.blocks_y));
+  config.blockDim = dim3(unsigned(shape.threads), unsigned(shape.threads_y));
+  config.dynamicSmemBytes = size_t(shape.shared);
+  config.stream = stream;
+  FASTACT_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, const_cast<void**>(parameters)));
+}
+#endif
+
+// Takes the launches of one thread on one stream, to queue them later for other addresses
+// (binding/recorded_launches.cpp). Launches on other streams are queued as ever.
+class LaunchRecorder {
+ public:
+  // sizes: of the parameters, in bytes.
+  virtual void take(const void* kernel, const Shape& shape, Queue queue, void* const* parameters,
+                    const size_t* sizes, int count) = 0;
+  cudaStream_t stream() { return reinterpret_cast<cudaStream_t>(this); }
+
+ protected:
+  ~LaunchRecorder() = default;
+};
+LaunchRecorder*& launch_recorder();  // of this thread; null: nobody records
+
+// Bytes of a parameter that belong to no member are set to 0, where the compiler can do that: what
+// stands in them by chance may look as if it depended on more than addresses.
+template <class Parameter>
+void clear_padding([[maybe_unused]] Parameter* parameter) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(parameter);
+#endif
+#endif
+}
+
+template <class... Parameters>
+void launch_values(const void* kernel, const Shape& shape, cudaStream_t stream,
+                   Parameters... values) {
+  void* const parameters[] = {&values...};
+  constexpr size_t sizes[] = {sizeof(Parameters)...};
+  LaunchRecorder* recorder = launch_recorder();
+  if (!recorder || recorder->stream() != stream)
+    return queue_kernel<Parameters...>(kernel, shape, stream, parameters);
+  (clear_padding(&values), ...);
+  recorder->take(kernel, shape, queue_kernel<Parameters...>, parameters, sizes,
+                 sizeof...(Parameters));
+}
+
 // Queues a kernel on a stream of the current device.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
@@ -121,19 +193,8 @@ void launch(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stre
   if (shape.blocks > kMaxBlocks || shape.blocks_y > 65535)
     throw std::invalid_argument("fastact: a launch of " + std::to_string(shape.blocks) + " by " +
                                 std::to_string(shape.blocks_y) + " blocks exceeds CUDA's limits");
-  const dim3 grid(unsigned(shape.blocks), unsigned(shape.blocks_y));
-  const dim3 block(unsigned(shape.threads), unsigned(shape.threads_y));
-#if defined(FASTACT_CUDA_EMULATION)
-  emulation::launch(kernel, grid, block, size_t(shape.shared), stream, Parameters(arguments)...);
-  FASTACT_CUDA_CHECK(cudaGetLastError());
-#else
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = size_t(shape.shared);
-  config.stream = stream;
-  FASTACT_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
-#endif
+  launch_values<Parameters...>(reinterpret_cast<const void*>(kernel), shape, stream,
+                               Parameters(arguments)...);
 }
 
 FASTACT_END_NAMESPACE

@@ -34,10 +34,10 @@ bool are_pair(const ElementwisePlan& plan, int k, bool* odd_first) {
   bool pair = plan.strides[k][plan.ndim - 1] == 2 * plan.item;
   for (int axis = 0; axis < plan.ndim; ++axis)
     pair &= plan.strides[k][axis] == plan.strides[k + 1][axis];
-  *odd_first = plan.data[k + 1] < plan.data[k];
-  const int even = *odd_first ? k + 1 : k;
-  return pair && plan.data[even] + plan.item == plan.data[2 * k + 1 - even] &&
-         rows_at_vectors(plan, even);
+  const int even = plan.data[k + 1] < plan.data[k] ? k + 1 : k;
+  pair &= plan.data[even] + plan.item == plan.data[2 * k + 1 - even] && rows_at_vectors(plan, even);
+  *odd_first = pair && even != k;
+  return pair;
 }
 
 // Makes an axis the innermost one.

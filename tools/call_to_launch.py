@@ -1,0 +1,175 @@
+"""What a call on a device costs the host, from the call to the launch, without a device.
+
+    python tools/call_to_launch.py [--dtype float32] [--rounds 40] [--beside F.json] [OP ...]
+    python tools/call_to_launch.py --json F.json --markdown F.md
+
+The emulated device launches nothing here, so that what is left is the host's part: arguments,
+keys, plans, checks, sizes. Beside the time stands what costs on a real device and next to nothing
+here: launches, allocations by the framework, and other calls of CUDA, of the call with ``out=``.
+Times are the least of many rounds, in which all calls take turns; --beside compares with an earlier
+run's numbers. NumPy's column is the same call on the CPU, with what it computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import fastact as fa
+from fastact.bench.workloads import FAMILIES
+from fastact.bench.workloads.work import Case, Family, InMemory, Work
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from devices import DTYPES, devices, to_emulated
+
+emulated: Any = devices.emulate()
+ELEMENTS = 64  # nothing but the call counts
+CALLS = 200  # of a sample
+WARM_UP = 4  # seen, recorded, run, run
+
+OUT, FRESH, NUMPY = "out=", "without out=", "NumPy, out="
+LAUNCHES, ALLOCATIONS, OTHERS = "launches", "allocations", "other calls"
+
+
+class OnHost(InMemory):
+    """The benchmark's arrays, as NumPy's."""
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        return super().random(shape, DTYPES[dtype])
+
+
+def on_device(value: Any) -> Any:
+    """The same with its arrays on the emulated device."""
+    if isinstance(value, tuple):
+        return tuple(map(on_device, value))
+    return to_emulated(emulated.ExchangeArray)(value) if isinstance(value, np.ndarray) else value
+
+
+def moved(family: Family) -> Family:
+    """The family with its arrays on the emulated device, once NumPy has made them."""
+
+    def of(make: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        return lambda case, on: {k: on_device(v) for k, v in make(case, on).items()}
+
+    return replace(family, inputs=of(family.inputs), incoming=of(family.incoming))
+
+
+def cases(names: Sequence[str], dtype: str) -> Iterator[Case]:
+    """The smallest case of each op and direction that a GPU's benchmark has."""
+    for op in fa.ops.values():
+        if names and op.name not in names:
+            continue
+        for direction in ("forward", "backward"):
+            found = FAMILIES[op.family].on_gpu(op, direction, dtype, (ELEMENTS,))
+            if found:
+                yield found[0]
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - started) / CALLS
+
+
+def counted(call: Callable[[], Any]) -> dict[str, int]:
+    """What one call asks of CUDA and of the framework."""
+    emulated.count_host_calls(True)
+    call()
+    found: dict[str, int] = emulated.host_calls()
+    emulated.count_host_calls(False)
+    return found
+
+
+def measure(case: Case, rounds: int) -> dict[str, Any]:
+    """Microseconds of each way to call, and counts."""
+    family = FAMILIES[case.op.family]
+    there, here = Work(case, moved(family), OnHost()), Work(case, family, OnHost())
+    calls = {OUT: there.ours, FRESH: there.fresh, NUMPY: here.ours}
+    emulated.set_empty_launches(True)
+    try:
+        for call in calls.values():
+            for _ in range(WARM_UP):
+                call()
+        least = dict.fromkeys(calls, float("inf"))
+        for number in range(rounds):
+            for name in calls if number % 2 else reversed(calls):
+                least[name] = min(least[name], seconds(calls[name]))
+        asked = counted(there.ours)
+    finally:
+        emulated.set_empty_launches(False)
+    launches, allocations = asked.pop("launch", 0), asked.pop("allocate", 0)
+    return {
+        **{name: 1e6 * value for name, value in least.items()},
+        LAUNCHES: launches,
+        ALLOCATIONS: allocations,
+        OTHERS: asked,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ops", nargs="*", metavar="OP", help="names of ops; all of them without")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--json", type=Path, help="where to keep the numbers")
+    parser.add_argument("--beside", type=Path, help="the numbers of an earlier run")
+    parser.add_argument("--markdown", type=Path, help="where to write the table")
+    args = parser.parse_args()
+    before = json.loads(args.beside.read_text()) if args.beside else {}
+    rows = {}
+    gc.disable()
+    for case in cases(args.ops, args.dtype):
+        name = f"{case.op.name} {case.direction}"
+        rows[name] = row = measure(case, args.rounds)
+        print(line(name, row, before.get(name)), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if args.markdown:
+        args.markdown.write_text(table(rows, before))
+
+
+def table(rows: dict[str, Any], before: dict[str, Any]) -> str:
+    """A line for each op and direction, and one for all activations, in which they are alike."""
+    titles: dict[str, list[str]] = {}
+    for name in rows:
+        op, direction = name.split()
+        is_map = fa.ops[op].family == "activations"
+        titles.setdefault(f"activations {direction}" if is_map else name, []).append(name)
+
+    def cell(of: dict[str, Any], names: Sequence[str], way: str) -> str:
+        return f"{median(of[name][way] for name in names):.2f}"
+
+    ways = [(OUT, before, f"{OUT}, before"), (OUT, rows, OUT),
+            (FRESH, before, f"{FRESH}, before"), (FRESH, rows, FRESH)]  # fmt: skip
+    ways = [way for way in ways if way[1]]
+    lines = [["call", *(title for *_, title in ways), LAUNCHES, ALLOCATIONS, NUMPY]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    for title, names in titles.items():
+        first = rows[names[0]]
+        times = [cell(of, names, way) for way, of, _ in ways]
+        counts = [str(first[LAUNCHES]), str(first[ALLOCATIONS])]
+        lines.append([title, *times, *counts, cell(rows, names, NUMPY)])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def line(name: str, row: dict[str, Any], before: dict[str, Any] | None) -> str:
+    times = []
+    for way in (OUT, FRESH, NUMPY):
+        was = f"{before[way]:6.2f} -> " if before and way != NUMPY else ""
+        times.append(f"{was}{row[way]:6.2f}")
+    return f"{name:30} {'  '.join(times)}  {row[LAUNCHES]} {row[ALLOCATIONS]} {row[OTHERS]}"
+
+
+if __name__ == "__main__":
+    main()
