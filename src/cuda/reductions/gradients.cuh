@@ -43,22 +43,16 @@ struct Numbers {
 template <class F>
 constexpr int kNumbersOf = F::kOfData + F::kFound;
 
-// Where some numbers are, an element of each for a result. Null: they are 0.
-template <class F>
-struct NumberAddresses {
-  const char* of[kNumbersOf<F>];
-};
-
-template <class T, class F>
-FASTACT_DEVICE typename F::Result result_at(const F& f, const NumberAddresses<F>& at) {
-  Numbers<T, F> numbers{};
+// The numbers of one result; address_of(c): where the c-th of them is.
+template <class T, class F, class AddressOf>
+FASTACT_DEVICE typename F::Result result_at(const F& f, const AddressOf& address_of) {
+  Numbers<T, F> numbers;
 #pragma unroll
   for (int c = 0; c < F::kOfData; ++c)
-    if (at.of[c]) numbers.of_data[c] = widen(load(reinterpret_cast<const T*>(at.of[c])));
+    numbers.of_data[c] = widen(load(reinterpret_cast<const T*>(address_of(c))));
 #pragma unroll
   for (int c = 0; c < F::kFound; ++c)
-    if (const char* p = at.of[F::kOfData + c])
-      numbers.found[c] = load(reinterpret_cast<const Found<T>*>(p));
+    numbers.found[c] = load(reinterpret_cast<const Found<T>*>(address_of(F::kOfData + c)));
   return f.result(numbers);
 }
 
@@ -79,54 +73,55 @@ FASTACT_DEVICE void load_numbers(const char* p, int64_t step, N (&to)[n]) {
   for (int j = 0; j < n; ++j) to[j] = load(reinterpret_cast<const N*>(p + j * step));
 }
 
-// Arrays without gaps: outer x rows x inner elements.
+// Arrays without gaps of at most kMostDense elements, outer x rows x inner; indices have 32 bits.
+constexpr int64_t kMostDense = int64_t(1) << 31;
 template <class T, class F>
 struct DenseGradient {
+  static constexpr int kSize = Vec<T>::kSize;
   const T* x;
   T* dx;
-  int64_t n, head, vecs;  // as those of a ContiguousMap
+  uint32_t n, head, vecs;  // as those of a ContiguousMap
   bool aligned, accumulate;
   bool x_repeats;  // one element stands for all
-  int64_t inner, rows;
+  uint32_t inner, rows;
   Divisor by_inner, by_rows;
-  int64_t of_outer, of_row, of_inner;  // results that a step along each axis goes further
+  int of_outer, of_row, of_inner;      // results that a step along each axis goes further
   const char* numbers[kNumbersOf<F>];  // of the first result
-  int64_t number_step[kNumbersOf<F>];  // bytes from one result to the next; 0: one for all
-  // map_columns: a row, or as many as are folded into one, in vectors; kVecsOfThread rows together.
-  int64_t row_vecs, columns_of_results, folded_rows;
+  int number_step[kNumbersOf<F>];      // bytes from one result to the next; 0: one for all
+  // map_columns: vectors of a row, or of as many as are folded into one; such rows; those that one
+  // thread takes are a group.
+  uint32_t row_vecs, folded_rows, groups, tasks;
   Divisor by_row_vecs, by_groups;
-  int64_t groups, tasks;
 
-  FASTACT_DEVICE NumberAddresses<F> addresses(int64_t result) const {
-    NumberAddresses<F> at;
-#pragma unroll
-    for (int c = 0; c < kNumbersOf<F>; ++c)
-      at.of[c] = numbers[c] ? numbers[c] + result * number_step[c] : nullptr;
-    return at;
+  FASTACT_DEVICE auto addresses(int result) const {
+    return [this, result](int c) { return numbers[c] + int64_t(result) * number_step[c]; };
   }
 };
 
-// The result of an element, and how far it is from the ends of its row and of the rows.
+// The result of an element, and how many elements and rows there are from it to the ends of its
+// row and of the rows.
 struct ElementPlace {
-  int64_t result, rows_left, left;
+  int result;
+  uint32_t left, rows_left;
 };
 template <class Map>
-FASTACT_DEVICE ElementPlace place_of(const Map& map, int64_t element) {
-  const int64_t row = map.by_inner(element), within = element - row * map.inner;
-  const int64_t outer = map.by_rows(row), here = row - outer * map.rows;
-  return {outer * map.of_outer + here * map.of_row + within * map.of_inner, map.rows - here,
-          map.inner - within};
+FASTACT_DEVICE ElementPlace place_of(const Map& map, uint32_t element) {
+  const uint32_t row = map.by_inner.quick(element), within = element - row * map.inner;
+  const uint32_t outer = map.by_rows.quick(row), here = row - outer * map.rows;
+  return {int(outer) * map.of_outer + int(here) * map.of_row + int(within) * map.of_inner,
+          map.inner - within, map.rows - here};
 }
 
+// The elements before and after the vectors: block 0 has them.
 template <class T, class F>
 FASTACT_DEVICE void map_ends(const DenseGradient<T, F>& map, const F& f) {
-  const int64_t inside = map.vecs * Vec<T>::kSize;
-  for (int64_t e = threadIdx.x; e < map.n - inside; e += kMapThreads) {
-    const int64_t i = e < map.head ? e : e + inside;
-    const auto result = result_at<T>(f, map.addresses(place_of(map, i).result));
-    Compute<T> x{}, dx;
-    if (F::kReadsX) x = widen(load(map.x + (map.x_repeats ? 0 : i)));
-    dx = f.at(x, result);
+  if (blockIdx.x > 0) return;
+  const uint32_t inside = map.vecs * Vec<T>::kSize;
+  for (uint32_t e = threadIdx.x; e < map.n - inside; e += kMapThreads) {
+    const uint32_t i = e < map.head ? e : e + inside;
+    Compute<T> dx{};
+    if (F::kReadsX) dx = widen(load(map.x + (map.x_repeats ? 0 : i)));
+    dx = f.at(dx, result_at<T>(f, map.addresses(place_of(map, i).result)));
     if (map.accumulate) dx = widen(load(map.dx + i)) + dx;
     store(map.dx + i, narrow<T>(dx));
   }
@@ -136,65 +131,100 @@ FASTACT_DEVICE void map_ends(const DenseGradient<T, F>& map, const F& f) {
 template <class T, class F, class Of>
 FASTACT_DEVICE void write_gradient(const F& f, const Vec<T>& x, T* to, bool accumulate,
                                    const Of& of) {
-  Vec<T> before{};
-  if (accumulate) before = load_vec(to);
   const Wide<T> wide = widen_vec(x);
   Wide<T> dx;
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) dx.lane[j] = f.at(wide.lane[j], of(j));
-  if (accumulate) accumulate_onto(before, dx);
+  if (accumulate) accumulate_onto(load_vec(to), dx);
   store_vec(to, narrow_vec<T>(dx));
 }
 
-template <class T, class F>
-FASTACT_DEVICE Vec<T> read_x(const DenseGradient<T, F>& map, int64_t element) {
-  if (!F::kReadsX) return {};
-  if (map.x_repeats) return load_or_repeat(map.x, true);
-  if (map.aligned) return load_vec(map.x + element);
-  return load_window(map.x + element, map.x, map.x + map.n);
+// A thread's vectors of x, the first `count` of them, `step` elements apart.
+template <class F, class T>
+FASTACT_DEVICE void read_x(const DenseGradient<T, F>& map, uint32_t first, uint32_t step, int count,
+                           Vec<T> (&x)[kVecsOfThread]) {
+  if (!F::kReadsX) return;
+  const T* p = map.x + first;
+  if (map.x_repeats) {
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u) x[u] = load_or_repeat(map.x, true);
+  } else if (map.aligned) {
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u)
+      if (u < count) x[u] = load_vec(p + int64_t(u) * step);
+  } else {
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u)
+      if (u < count) x[u] = load_window(p + int64_t(u) * step, map.x, map.x + map.n);
+  }
 }
 
+// is_uniform: all lanes of each vector have one result.
 template <class T, class F, bool is_uniform>
 FASTACT_KERNEL_OF(kMapThreads, is_uniform || sizeof(T) > 2 ? kMapBlocks<T> : 2)
 void map_vectors(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
                  FASTACT_GRID_CONSTANT const F f) {
   constexpr int kSize = Vec<T>::kSize;
-  const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kVecsOfThread) + threadIdx.x;
+  const uint32_t vec = uint32_t(blockIdx.x) * (kMapThreads * kVecsOfThread) + threadIdx.x;
+  const int count =
+      vec < map.vecs ? int(smaller((map.vecs - vec - 1) / kMapThreads + 1, kVecsOfThread)) : 0;
+  const uint32_t first = map.head + vec * kSize;
+  const auto element_of = [&](int u) { return first + u * (kMapThreads * kSize); };
   Vec<T> x[kVecsOfThread];
+  if constexpr (is_uniform) {
+    typename F::Result results[kVecsOfThread];
 #pragma unroll
-  for (int u = 0; u < kVecsOfThread; ++u) {
-    const int64_t i = first + u * kMapThreads;
-    if (i < map.vecs) x[u] = read_x(map, map.head + i * kSize);
+    for (int u = 0; u < kVecsOfThread; ++u)
+      if (u < count)
+        results[u] = result_at<T>(f, map.addresses(place_of(map, element_of(u)).result));
+    read_x(map, first, kMapThreads * kSize, count, x);
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u)
+      if (u < count)
+        write_gradient(f, x[u], map.dx + element_of(u), map.accumulate,
+                       [&](int) { return results[u]; });
+  } else {
+    read_x(map, first, kMapThreads * kSize, count, x);
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u) {
+      if (u >= count) break;
+      const ElementPlace place = place_of(map, element_of(u));
+      typename F::Result results[kSize];
+      int at = place.result;
+      uint32_t left = place.left, rows_left = place.rows_left;
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        results[j] = result_at<T>(f, map.addresses(at));
+        at += map.of_inner;
+        if (--left > 0) continue;
+        left = map.inner;
+        at += map.of_row - int(map.inner) * map.of_inner;
+        if (--rows_left > 0) continue;
+        rows_left = map.rows;
+        at += map.of_outer - int(map.rows) * map.of_row;
+      }
+      write_gradient(f, x[u], map.dx + element_of(u), map.accumulate,
+                     [&](int j) { return results[j]; });
+    }
+  }
+  map_ends(map, f);
+}
+
+// The c-th numbers of a vector of columns, given to set(j, number). p: that of column 0.
+template <class N, class Map, class Set>
+FASTACT_DEVICE void numbers_of_columns(const Map& map, const char* p, int64_t step, uint32_t column,
+                                       const Set& set) {
+  constexpr int kSize = Map::kSize;
+  N lanes[kSize];
+  if (map.inner == map.row_vecs * kSize) {
+    load_numbers(p + column * step, step, lanes);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j)
+      lanes[j] = load(reinterpret_cast<const N*>(p + (column + j) % map.inner * step));
   }
 #pragma unroll
-  for (int u = 0; u < kVecsOfThread; ++u) {
-    const int64_t i = first + u * kMapThreads;
-    if (i >= map.vecs) break;
-    const int64_t element = map.head + i * kSize;
-    const ElementPlace place = place_of(map, element);
-    T* const to = map.dx + element;
-    if constexpr (is_uniform) {
-      const auto result = result_at<T>(f, map.addresses(place.result));
-      write_gradient(f, x[u], to, map.accumulate, [&](int) { return result; });
-      continue;
-    }
-    typename F::Result results[kSize];
-    int64_t at = place.result;
-    int left = int(smaller(place.left, kSize)), rows_left = int(smaller(place.rows_left, kSize));
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      results[j] = result_at<T>(f, map.addresses(at));
-      at += map.of_inner;
-      if (--left > 0) continue;
-      left = int(smaller(map.inner, kSize));
-      at += map.of_row - map.inner * map.of_inner;
-      if (--rows_left > 0) continue;
-      rows_left = int(smaller(map.rows, kSize));
-      at += map.of_outer - map.rows * map.of_row;
-    }
-    write_gradient(f, x[u], to, map.accumulate, [&](int j) { return results[j]; });
-  }
-  if (blockIdx.x == 0) map_ends(map, f);
+  for (int j = 0; j < kSize; ++j) set(j, lanes[j]);
 }
 
 template <class T, class F>
@@ -202,44 +232,31 @@ FASTACT_KERNEL_OF(kMapThreads, 2)
 void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
                  FASTACT_GRID_CONSTANT const F f) {
   constexpr int kSize = Vec<T>::kSize;
-  const int64_t task = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
+  const uint32_t task = uint32_t(blockIdx.x) * kMapThreads + threadIdx.x;
   if (task < map.tasks) {
-    const int64_t rest = map.by_row_vecs(task), column = (task - rest * map.row_vecs) * kSize;
-    const int64_t outer = map.by_groups(rest);
-    const int64_t row = (rest - outer * map.groups) * kVecsOfThread;
+    const uint32_t rest = map.by_row_vecs.quick(task);
+    const uint32_t column = (task - rest * map.row_vecs) * kSize;
+    const uint32_t outer = map.by_groups.quick(rest);
+    const uint32_t row = (rest - outer * map.groups) * kVecsOfThread;
     const int rows = int(smaller(map.folded_rows - row, kVecsOfThread));
-    const int64_t width = map.row_vecs * kSize;
-    const int64_t element = (outer * map.folded_rows + row) * width + column;
+    const uint32_t width = map.row_vecs * kSize;
+    const uint32_t element = (outer * map.folded_rows + row) * width + column;
     Vec<T> x[kVecsOfThread];
-#pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u)
-      if (u < rows) x[u] = read_x(map, element + u * width);
+    read_x(map, element, width, rows, x);
 
-    Numbers<T, F> numbers[kSize] = {};
-    const bool touch = map.inner == width;
+    Numbers<T, F> numbers[kSize];
+    const auto address_of = map.addresses(int(outer) * map.of_outer);
 #pragma unroll
     for (int c = 0; c < kNumbersOf<F>; ++c) {
-      if (!map.numbers[c]) continue;
-      const auto read = [&](auto number, const auto& to) {
-        using N = decltype(number);
-        N lanes[kSize];
-        const int64_t step = map.number_step[c] * map.of_inner;
-        const char* p = map.numbers[c] + outer * map.of_outer * map.number_step[c];
-        if (touch) {
-          load_numbers(p + column * step, step, lanes);
-        } else {
-#pragma unroll
-          for (int j = 0; j < kSize; ++j)
-            lanes[j] = load(reinterpret_cast<const N*>(
-                p + int64_t(uint32_t(column + j) % uint32_t(map.inner)) * step));
-        }
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) to(j) = widen(lanes[j]);
-      };
+      const int64_t step = int64_t(map.number_step[c]) * map.of_inner;
       if (c < F::kOfData)
-        read(T{}, [&](int j) -> auto& { return numbers[j].of_data[c]; });
+        numbers_of_columns<T>(map, address_of(c), step, column, [&](int j, T number) {
+          numbers[j].of_data[c < F::kOfData ? c : 0] = widen(number);
+        });
       else
-        read(Found<T>{}, [&](int j) -> auto& { return numbers[j].found[c - F::kOfData]; });
+        numbers_of_columns<Found<T>>(map, address_of(c), step, column, [&](int j, Found<T> number) {
+          numbers[j].found[c - F::kOfData] = number;
+        });
     }
     typename F::Result results[kSize];
 #pragma unroll
@@ -250,7 +267,7 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
         write_gradient(f, x[u], map.dx + element + u * width, map.accumulate,
                        [&](int j) { return results[j]; });
   }
-  if (blockIdx.x == 0) map_ends(map, f);
+  map_ends(map, f);
 }
 
 // Operands of any strides: the numbers, then x, where F reads it, and dx.
@@ -284,11 +301,7 @@ void map_anyhow(FASTACT_GRID_CONSTANT const AnyGradient<F> map, FASTACT_GRID_CON
     unravel(task, map.shape, 0, map.ndim, step);
 
   const auto result_of = [&](int j) {
-    NumberAddresses<F> addresses;
-#pragma unroll
-    for (int c = 0; c < kNumbersOf<F>; ++c)
-      addresses.of[c] = map.data[c] ? map.data[c] + at[c] + j * map.lane[c] : nullptr;
-    return result_at<T>(f, addresses);
+    return result_at<T>(f, [&](int c) { return map.data[c] + at[c] + j * map.lane[c]; });
   };
   const auto* x = reinterpret_cast<const T*>(map.data[Map::kX] + at[Map::kX]);
   auto* dx = reinterpret_cast<T*>(map.data[Map::kDx] + at[Map::kDx]);
@@ -306,10 +319,10 @@ void map_anyhow(FASTACT_GRID_CONSTANT const AnyGradient<F> map, FASTACT_GRID_CON
 }
 
 // The steps from result to result along the last three axes of a plan, as all numbers take them,
-// each by bytes of its own: false where there are no such steps.
+// each by bytes of its own: false where there are no such steps, or too long ones.
 template <class T, class F>
 bool find_results(const ElementwisePlan& plan, DenseGradient<T, F>* map) {
-  int64_t steps[3] = {};
+  int64_t steps[3] = {}, reach = 0;
   int smallest = -1;
   const auto stride = [&](int c, int i) {
     const int axis = plan.ndim - 3 + i;
@@ -320,19 +333,20 @@ bool find_results(const ElementwisePlan& plan, DenseGradient<T, F>* map) {
       if (stride(c, i) != 0 &&
           (smallest < 0 || std::abs(stride(c, i)) < std::abs(stride(c, smallest))))
         smallest = i;
-    if (smallest < 0) continue;
-    for (int i = 0; i < 3; ++i) {
-      if (stride(c, i) % stride(c, smallest) != 0) return false;
+    for (int i = 0; i < 3 && smallest >= 0; ++i) {
       steps[i] = stride(c, i) / stride(c, smallest);
+      if (stride(c, i) != 0) reach += std::abs(steps[i]) * plan.shape[plan.ndim - 3 + i];
     }
   }
+  bool fits = reach < kMostDense;
   for (int c = 0; c < kNumbersOf<F>; ++c) {
-    map->number_step[c] = smallest < 0 ? 0 : stride(c, smallest);
-    for (int i = 0; i < 3; ++i)
-      if (stride(c, i) != steps[i] * map->number_step[c]) return false;
+    const int64_t step = smallest < 0 ? 0 : stride(c, smallest);
+    map->number_step[c] = int(step);
+    fits &= step == map->number_step[c];
+    for (int i = 0; i < 3; ++i) fits &= stride(c, i) == steps[i] * step;
   }
-  map->of_outer = steps[0], map->of_row = steps[1], map->of_inner = steps[2];
-  return true;
+  map->of_outer = int(steps[0]), map->of_row = int(steps[1]), map->of_inner = int(steps[2]);
+  return fits;
 }
 
 template <class T, class F>
@@ -341,45 +355,45 @@ bool run_dense(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t s
   DenseGradient<T, F> map{};
   map.x_repeats = true;
   for (int axis = 0; axis < plan.ndim; ++axis) map.x_repeats &= plan.strides[kX][axis] == 0;
-  if (plan.ndim > 3 || !plan.contiguous[kDx] || !(map.x_repeats || plan.contiguous[kX]) ||
-      !find_results(plan, &map))
+  if (plan.size > kMostDense || plan.ndim > 3 || !plan.contiguous[kDx] ||
+      !(map.x_repeats || plan.contiguous[kX]) || !find_results(plan, &map))
     return false;
-  for (int c = 0; c < kNumbersOf<F>; ++c) map.numbers[c] = plan.data[c];
+  std::copy(plan.data, plan.data + kNumbersOf<F>, map.numbers);
   map.x = reinterpret_cast<const T*>(plan.data[kX]);
   map.dx = reinterpret_cast<T*>(plan.data[kDx]);
-  map.n = plan.size;
+  map.n = uint32_t(plan.size);
   map.accumulate = accumulate;
-  map.inner = plan.shape[plan.ndim - 1];
-  map.rows = plan.ndim > 1 ? plan.shape[plan.ndim - 2] : 1;
-  map.by_inner = Divisor(map.inner, map.n);
-  map.by_rows = Divisor(map.rows, map.n);
+  map.inner = uint32_t(plan.shape[plan.ndim - 1]);
+  map.rows = plan.ndim > 1 ? uint32_t(plan.shape[plan.ndim - 2]) : 1;
+  map.by_inner = Divisor(map.inner, kMostDense);
+  map.by_rows = Divisor(map.rows, kMostDense);
   const auto missed = reinterpret_cast<uintptr_t>(map.dx) % kVecBytes;
   map.aligned = reinterpret_cast<uintptr_t>(map.x) % kVecBytes == missed;
-  map.head = std::min<int64_t>(map.n, int64_t((kVecBytes - missed) % kVecBytes / sizeof(T)));
+  map.head = uint32_t(std::min<int64_t>(map.n, (kVecBytes - missed) % kVecBytes / sizeof(T)));
   map.vecs = (map.n - map.head) / kSize;
-  int64_t folded = 1;  // rows
-  while (map.inner * folded % kSize != 0) folded *= 2;
-  if (map.of_inner != 0 && map.of_row == 0 && map.head == 0 &&
-      (folded == 1 || (map.n == map.inner * map.rows && map.inner <= 0x7fffffff))) {
-    const int64_t outer = map.n / (map.inner * map.rows);
-    map.row_vecs = map.inner * folded / kSize;
-    map.folded_rows = map.rows / folded;
-    map.groups = ceil_div(map.folded_rows, kVecsOfThread);
-    map.tasks = outer * map.groups * map.row_vecs;
-    map.by_row_vecs = Divisor(map.row_vecs, map.tasks);
-    map.by_groups = Divisor(std::max<int64_t>(1, map.groups), map.tasks);
-    map.vecs = outer * map.folded_rows * map.row_vecs;
-    launch(map_columns<T, F>, {std::max<int64_t>(1, ceil_div(map.tasks, kMapThreads)), kMapThreads},
-           stream, map, f);
+  const auto run = [&](auto kernel, int64_t threads) {
+    launch(kernel, {std::max<int64_t>(1, ceil_div(threads, kMapThreads)), kMapThreads}, stream, map,
+           f);
     return true;
+  };
+
+  uint32_t folded = 1;  // rows
+  while (uint64_t(map.inner) * folded % kSize != 0) folded *= 2;
+  if (map.of_inner != 0 && map.of_row == 0 && map.head == 0 && (folded == 1 || plan.ndim < 3)) {
+    const uint32_t outer = map.n / map.inner / map.rows;
+    map.row_vecs = uint32_t(uint64_t(map.inner) * folded / kSize);
+    map.folded_rows = map.rows / folded;
+    map.groups = uint32_t(ceil_div(map.folded_rows, kVecsOfThread));
+    map.tasks = outer * map.groups * map.row_vecs;
+    map.by_row_vecs = Divisor(map.row_vecs, kMostDense);
+    map.by_groups = Divisor(std::max(1u, map.groups), kMostDense);
+    map.vecs = outer * map.folded_rows * map.row_vecs;
+    return run(map_columns<T, F>, map.tasks);
   }
-  const int64_t blocks = ceil_div(map.vecs, kMapThreads * kVecsOfThread);
-  // All elements of a vector have one result.
   const bool is_uniform =
       map.of_inner == 0 && ((map.inner % kSize == 0 && map.head == 0) || plan.ndim == 1);
-  launch(is_uniform ? map_vectors<T, F, true> : map_vectors<T, F, false>,
-         {std::max<int64_t>(1, blocks), kMapThreads}, stream, map, f);
-  return true;
+  return run(is_uniform ? map_vectors<T, F, true> : map_vectors<T, F, false>,
+             ceil_div(map.vecs, kVecsOfThread));
 }
 
 // Queues dx OUT = f(x IN, numbers IN), or dx IN/OUT +=, over operands that are not empty: F's
@@ -436,24 +450,28 @@ struct TermGradient {
   FASTACT_DEVICE Compute<T> at(Compute<T> x, Result dy) const { return Term::gradient(dy, x); }
 };
 
-// A mean as two numbers of the compute type.
+// A mean, which was found as one number of 16-bit data and else as two, by two of the compute type.
+template <class T>
+constexpr int kCentre = sizeof(T) == 2 ? 1 : 2;
 template <class T>
 struct Centre {
   Compute<T> high, low;
-
-  Centre() = default;
-  FASTACT_DEVICE Centre(Found<T> mean, Found<T> rest)
-      : high(Compute<T>(mean)),
-        low(sizeof(T) == 2 ? Compute<T>(finite_or_zero(double(mean) - double(high)))
-                           : Compute<T>(rest)) {}
   FASTACT_DEVICE Compute<T> distance(Compute<T> x) const { return (x - high) - low; }
 };
+template <class T>
+FASTACT_DEVICE Centre<T> centre_of(const Found<T>* mean) {
+  const auto high = Compute<T>(mean[0]);
+  if constexpr (kCentre<T> == 2)
+    return {high, mean[1]};
+  else
+    return {high, float(finite_or_zero(mean[0] - double(high)))};
+}
 
 // dx = share dmean + scale dsecond (x - mean)
 template <class T>
 struct MomentsGradient {
   static constexpr bool kReadsX = true;
-  static constexpr int kOfData = 2, kFound = 2;  // dmean, dsecond; mean and its low part
+  static constexpr int kOfData = 2, kFound = kCentre<T>;  // dmean, dsecond; mean
   struct Result {
     Compute<T> of_mean, of_second;
     Centre<T> mean;
@@ -461,7 +479,7 @@ struct MomentsGradient {
   Compute<T> share, scale;
 
   FASTACT_DEVICE Result result(const Numbers<T, MomentsGradient>& of) const {
-    return {share * of.of_data[0], scale * of.of_data[1], {of.found[0], of.found[1]}};
+    return {share * of.of_data[0], scale * of.of_data[1], centre_of<T>(of.found)};
   }
   FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& of) const {
     return madd(of.of_second, of.mean.distance(x), of.of_mean);
@@ -472,7 +490,7 @@ struct MomentsGradient {
 template <class T, bool has_mean>
 struct StatisticGradient {
   static constexpr bool kReadsX = true;
-  static constexpr int kOfData = 1, kFound = has_mean ? 3 : 1;  // dy; slope, mean and its low part
+  static constexpr int kOfData = 1, kFound = has_mean ? 1 + kCentre<T> : 1;  // dy; slope, mean
   struct Result {
     Compute<T> product;
     Centre<T> mean;
@@ -481,7 +499,7 @@ struct StatisticGradient {
 
   FASTACT_DEVICE Result result(const Numbers<T, StatisticGradient>& of) const {
     const auto product = Compute<T>(of.found[0]) * of.of_data[0];
-    if constexpr (has_mean) return {product, {of.found[1], of.found[2]}};
+    if constexpr (has_mean) return {product, centre_of<T>(of.found + 1)};
     return {product, {}};
   }
   FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& of) const {

@@ -41,11 +41,13 @@ void statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
                         cudaStream_t stream) {
   const auto& [dy, slope, x, mean, low, dx] = arrays;
   const Compute<T> of_nan = skips ? Compute<T>(0) : Compute<T>(__builtin_nanf(""));
-  if (mean.data)
-    run_gradient<T>({dy, slope, mean, low, x, dx}, accumulate, StatisticGradient<T, true>{of_nan},
-                    stream);
-  else
+  const StatisticGradient<T, true> f{of_nan};
+  if (!mean.data)
     run_gradient<T>({dy, slope, x, dx}, accumulate, StatisticGradient<T, false>{of_nan}, stream);
+  else if constexpr (kCentre<T> == 1)
+    run_gradient<T>({dy, slope, mean, x, dx}, accumulate, f, stream);
+  else
+    run_gradient<T>({dy, slope, mean, low, x, dx}, accumulate, f, stream);
 }
 
 template <class T>
@@ -69,8 +71,11 @@ template <class T>
 void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
                       cudaStream_t stream) {
   const auto& [dmean, dsecond, x, mean, low, dx] = arrays;
-  run_gradient<T>({dmean, dsecond, mean, low, x, dx}, accumulate,
-                  MomentsGradient<T>{Compute<T>(share), Compute<T>(scale)}, stream);
+  const MomentsGradient<T> f{Compute<T>(share), Compute<T>(scale)};
+  if constexpr (kCentre<T> == 1)
+    run_gradient<T>({dmean, dsecond, mean, x, dx}, accumulate, f, stream);
+  else
+    run_gradient<T>({dmean, dsecond, mean, low, x, dx}, accumulate, f, stream);
 }
 
 namespace {
