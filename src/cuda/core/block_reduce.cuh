@@ -51,6 +51,29 @@ FASTACT_DEVICE T block_sum(T value) {
   return warp_sum(value, kWarps);
 }
 
+// The sums of n numbers over a team, given to all of it: `team` neighbouring lanes of a warp, a
+// power of two, or all threads of a block, of which there are so many. All threads take part.
+// folds: how many there were; its parity picks one of two buffers, so that one barrier is enough:
+// who writes to a buffer again has met all others at the barrier of the fold between.
+template <int n>
+FASTACT_DEVICE void team_sums(double (&value)[n], int team, int& folds) {
+  constexpr int kMostWarps = 8;
+  FASTACT_SHARED(double, of_warps, 2 * n * kMostWarps);
+#pragma unroll
+  for (int k = 0; k < n; ++k) value[k] = warp_sum(value[k], team < kWarp ? team : kWarp);
+  if (team <= kWarp) return;
+  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  const int from = (folds++ & 1) * n * kMostWarps, other = lane % kMostWarps;
+#pragma unroll
+  for (int k = 0; k < n; ++k)
+    if (lane == 0) of_warps[from + k * kMostWarps + warp] = value[k];
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < n; ++k)
+    value[k] = warp_sum(
+        other < team / kWarp ? double(of_warps[from + k * kMostWarps + other]) : 0.0, kMostWarps);
+}
+
 // Calls body(index, lane, idle) for each of `count` indices, which a warp has. Warps that have none
 // take part in shuffles.
 template <class Body>

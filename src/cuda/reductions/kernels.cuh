@@ -3,7 +3,8 @@
 // of the results it goes to (`To`):
 //
 //   Lane::add(count, vecs)    four vectors more; count: how many of their elements there are
-//   Lane::of_team(threads)    that of all threads of a row, valid in the first
+//   Lane::of_team(threads, folds)  that of all threads of a row; folds: counted (team_sums)
+//   Column::add, and Column::of(j) of a column that one thread has; put_lanes<T>(to, ..) of several
 //   put<T>(to, at_y, all)     where it goes, `at_y` bytes into the results
 //   put_chunk(to, partials, all)  or, of a chunk, To::kNumbers numbers
 //   merge_chunks(to, partials, count)   of those of a warp, valid in its first lane
@@ -26,7 +27,8 @@ struct RowSums : Sums {
   int64_t segment_vecs;              // of one segment
   int64_t vecs;                      // of all segments
   int64_t tasks;                     // outputs x chunks
-  int team;                          // threads of a task: 1 to 32, a power of two, or the block
+  int team, team_shift;              // threads of a task: 1 to 32, or the block; 2^team_shift
+  int threads;                       // of a block
   int64_t step_segments, step_vecs;  // `team` vectors further: whole segments, and the rest
 };
 
@@ -105,6 +107,43 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   }
 }
 
+// The same of a row that is one segment, whose vectors can be read by 16 bytes.
+template <Access access, class T, class Visit>
+FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t begin, int64_t end,
+                                  int lane, const Visit& visit) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t first = begin + lane;
+  const T* p = reinterpret_cast<const T*>(x) + first * kSize;
+  int left = int(end - first);  // vectors, of which those are whole:
+  int whole = int(smaller(sums.inner / kSize, end) - first);
+  const int round = kInFlight * sums.team, step = sums.team * kSize;
+  if (access == kDense) {
+    const auto inside = [&](const T* at) {
+      return has_window(at, reinterpret_cast<const T*>(sums.low),
+                        reinterpret_cast<const T*>(sums.high));
+    };
+    if (!inside(p) || !inside(p + (end - 1 - first) * kSize)) whole = 0;
+  }
+  for (; whole > round - sums.team; left -= round, whole -= round, p += kInFlight * step) {
+    Vec<T> vecs[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      vecs[u] = read_whole<access, T>(reinterpret_cast<const char*>(p + u * step));
+    visit(Whole{}, vecs);
+  }
+  for (; left > 0; left -= round, p += kInFlight * step) {
+    const int64_t here = sums.inner - (end - left) * kSize;  // elements from the first vector on
+    const auto location = [&](int u) {
+      const bool there = left > u * sums.team;
+      return Location{reinterpret_cast<const char*>(p + u * step),
+                      there ? up_to(here - u * step) : 0, left < end};
+    };
+    Vec<T> vecs[kInFlight];
+    read_parts<access, T>(sums, location, vecs);
+    visit(Parts<decltype(location)>{location}, vecs);
+  }
+}
+
 // A thread's part of a row: its vectors [begin, end). An idle one has none, yet it takes part in
 // shuffles and barriers.
 struct RowTask {
@@ -114,9 +153,9 @@ struct RowTask {
 
 // first: the task of the block's first team.
 FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
-  const int64_t task = first + int(threadIdx.x) / sums.team;
+  const int64_t task = first + (int(threadIdx.x) >> sums.team_shift);
   const bool idle = task >= sums.tasks;
-  const int64_t row = idle ? 0 : sums.chunks.count > 1 ? task / sums.chunks.count : task;
+  const int64_t row = idle ? 0 : sums.chunks.count > 1 ? quotient(task, sums.chunks.count) : task;
   const int64_t chunk = idle ? 0 : task - row * sums.chunks.count;
   const int64_t begin = chunk * sums.chunks.size;
   return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunks.size, sums.vecs)};
@@ -132,21 +171,116 @@ FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t
     put<T>(to, at_y, all);
 }
 
-template <Access access, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 2)
-void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
-  const int tasks_here = kThreads / sums.team;
-  const int lane = int(threadIdx.x) % sums.team;
+template <class T, class Lane, class To, class Visit>
+FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit& visit) {
+  const int tasks_here = sums.threads >> sums.team_shift;
+  const int lane = int(threadIdx.x) & (sums.team - 1);
+  int folds = 0;
   for (int64_t first = int64_t(blockIdx.x) * tasks_here; first < sums.tasks;
        first += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, first);
     const Offset at = locate(sums.kept, task.row);
     Lane mine;
-    visit_row<access, T>(
-        sums, sums.x + at.x, task.begin, task.end, lane,
-        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
-    const auto all = mine.of_team(sums.team);
+    visit(sums.x + at.x, task, lane,
+          [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
+    const auto all = mine.of_team(sums.team, folds);
     if (lane == 0 && !task.idle) emit<T>(sums, to, task.row, task.chunk, at.y, all);
+  }
+}
+
+template <Access access, class T, class Lane, class To>
+FASTACT_KERNEL_OF(kThreads, 2)
+void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
+  reduce_tasks<T, Lane>(sums, to,
+                        [&](const char* x, const RowTask& task, int lane, const auto& visit) {
+                          visit_row<access, T>(sums, x, task.begin, task.end, lane, visit);
+                        });
+}
+
+// Of rows that are one segment each.
+template <Access access, class T, class Lane, class To>
+FASTACT_KERNEL_OF(kThreads, 3)
+void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
+  reduce_tasks<T, Lane>(sums, to,
+                        [&](const char* x, const RowTask& task, int lane, const auto& visit) {
+                          visit_segment<access, T>(sums, x, task.begin, task.end, lane, visit);
+                        });
+}
+
+// Of rows of one segment for one thread each, which touch: a block's rows are read into shared
+// memory by vectors, and from there by their threads. After eight vectors there is room for one, so
+// that neighbours' vectors lie in different banks.
+constexpr int kTileVecs = kThreads * kInFlight + 1;
+template <class T>
+constexpr int kTileBytes = (kTileVecs + kTileVecs / 8 + 1) * kVecBytes;
+
+template <class T, class Lane, class To>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
+void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums,
+                       FASTACT_GRID_CONSTANT const To to) {
+  constexpr int kSize = Vec<T>::kSize, kVecsOfThread = kTileVecs / kThreads + 1;
+  const auto tile = dynamic_shared<T>();
+  const auto place_of = [](int element) { return element + element / (8 * kSize) * kSize; };
+  const int mine = int(threadIdx.x), inner = int(sums.inner), vecs = int(sums.vecs);
+  const auto* const low = reinterpret_cast<const T*>(sums.low);
+  const auto* const high = reinterpret_cast<const T*>(sums.high);
+  int folds = 0;
+  for (int64_t first = int64_t(blockIdx.x) * kThreads; first < sums.tasks;
+       first += int64_t(gridDim.x) * kThreads) {
+    const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
+    const int missed = int(misalignment(x) / sizeof(T));
+    const int rows = int(smaller(sums.tasks - first, kThreads));
+    const int count = missed + rows * inner;  // elements from the first vector on
+    Vec<T> held[kVecsOfThread];
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u) {
+      const int at = (mine + u * kThreads) * kSize;
+      if (at >= count) break;
+      const T* const p = x + (at - missed);
+      if (p >= low && p + kSize <= high) {
+        held[u] = load_vec(p);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j)
+          held[u].lane[j] = p + j >= low && p + j < high ? load(p + j) : T{};
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kVecsOfThread; ++u) {
+      const int at = (mine + u * kThreads) * kSize;
+      if (at >= count) break;
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) tile[place_of(at) + j] = held[u].lane[j];
+    }
+    __syncthreads();
+    if (mine < rows) {
+      const auto location = [&](int u) {
+        return Location{nullptr, up_to(inner - u * kSize), u > 0};
+      };
+      Vec<T> row[kInFlight] = {};
+      const int begin = missed + mine * inner;
+      if (missed == 0 && inner % kSize == 0) {
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          if (u >= vecs) break;
+          const int at = place_of((mine * vecs + u) * kSize);
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) row[u].lane[j] = tile[at + j];
+        }
+      } else {
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          if (u >= vecs) break;
+#pragma unroll
+          for (int j = 0; j < kSize; ++j)
+            if (u * kSize + j < inner) row[u].lane[j] = tile[place_of(begin + u * kSize + j)];
+        }
+      }
+      Lane lane;
+      lane.add(Parts<decltype(location)>{location}, row);
+      put<T>(to, locate(sums.kept, first + mine).y, lane.of_team(1, folds));
+    }
+    __syncthreads();
   }
 }
 
@@ -230,9 +364,10 @@ template <class T>
 FASTACT_DEVICE ColumnTask column_task(const ColumnSums& sums, int64_t task) {
   ColumnTask made;
   made.tx = int(threadIdx.x) % sums.tx, made.ty = int(threadIdx.x) / sums.tx;
-  made.outer = task / sums.tiles / sums.chunks.count;
-  made.chunk = task / sums.tiles % sums.chunks.count;
-  made.here = task % sums.tiles * sums.tx * Vec<T>::kSize;
+  const int64_t rest = quotient(task, sums.tiles);
+  made.outer = quotient(rest, sums.chunks.count);
+  made.chunk = rest - made.outer * sums.chunks.count;
+  made.here = (task - rest * sums.tiles) * sums.tx * Vec<T>::kSize;
   made.column = made.here + made.tx * Vec<T>::kSize;
   made.begin = made.chunk * sums.chunks.size;
   made.end = smaller(made.begin + sums.chunks.size, sums.rows);
@@ -260,6 +395,25 @@ void finish_chunks(FASTACT_GRID_CONSTANT const Sums sums, FASTACT_GRID_CONSTANT 
   });
 }
 
+// Numbers to results `step` bytes apart, the first `count` of them; by vectors where they touch.
+template <class N, int n>
+FASTACT_DEVICE void store_lanes(char* p, int64_t step, int count, const N (&from)[n]) {
+  constexpr int kSize = Vec<N>::kSize;
+  if (n % kSize == 0 && count == n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
+#pragma unroll
+    for (int i = 0; i < n / kSize; ++i) {
+      Vec<N> vec;
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) vec.lane[j] = from[i * kSize + j];
+      store_vec(reinterpret_cast<N*>(p) + i * kSize, vec);
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < n; ++j)
+    if (j < count) store(reinterpret_cast<N*>(p + j * step), from[j]);
+}
+
 // --- sums
 
 // Where they go.
@@ -273,11 +427,47 @@ template <class T>
 FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
   put(reinterpret_cast<T*>(to.y + at_y), sum / to.divisor, to.accumulate);
 }
+template <class T, class Columns>
+FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, int count,
+                              const Columns& columns) {
+  constexpr int kSize = Vec<T>::kSize;
+  T sums[kSize];
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    double sum = columns.of(j);
+    if (to.divisor != 1) sum /= to.divisor;
+    if (to.accumulate && j < count)
+      sum += double(widen(load(reinterpret_cast<const T*>(to.y + at_y + j * step))));
+    sums[j] = narrow_once<T>(sum);
+  }
+  store_lanes(to.y + at_y, step, count, sums);
+}
 FASTACT_DEVICE void put_chunk(const SumResults&, double* partial, double sum) {
   store(partial, sum);
 }
 FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, int64_t count) {
   return sum_of_partials(partials, count);
+}
+
+// Columns of few rows: a thread has a vector of columns, and all of their rows.
+template <Access access, class T, class Columns, class To>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
+void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
+                     FASTACT_GRID_CONSTANT const To to) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t tasks = sums.kept.size * sums.tiles;
+  for (int64_t task = int64_t(blockIdx.x) * kThreads + threadIdx.x; task < tasks;
+       task += int64_t(gridDim.x) * kThreads) {
+    const int64_t outer = quotient(task, sums.tiles);
+    const int64_t column = (task - outer * sums.tiles) * kSize;
+    const Offset at = locate(sums.kept, outer);
+    Columns columns;
+    visit_column<access, T>(
+        sums, sums.x + at.x, column, 0, sums.rows,
+        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { columns.add(count, vecs); });
+    put_lanes<T>(to, at.y + column * sums.inner_y, sums.inner_y, up_to(sums.width - column),
+                 columns);
+  }
 }
 
 // Of a term F of the elements, in one chain for each of the vectors in flight.
@@ -286,42 +476,50 @@ struct SumLane {
   double total[kInFlight] = {};
 
   template <class Count>
+  FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      if (count.has(u)) total[u] += vec_sum<F>(vecs[u]);
+  }
+  FASTACT_DEVICE double of_team(int team, int& folds) const {
+    double sum[1] = {(total[0] + total[1]) + (total[2] + total[3])};
+    team_sums(sum, team, folds);
+    return sum[0];
+  }
+};
+
+// The same of each of a vector of columns.
+template <class F, class T>
+struct SumColumns {
+  static constexpr int kSize = Vec<T>::kSize;
+  double total[kSize] = {};
+
+  template <class Count>
   FASTACT_DEVICE void add(const Count&, const Vec<T> (&vecs)[kInFlight]) {
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) total[u] += vec_sum<F>(vecs[u]);
+    for (int j = 0; j < kSize; ++j) {
+      const auto term = [&](int u) { return F::of(double(widen(vecs[u].lane[j]))); };
+      total[j] += (term(0) + term(1)) + (term(2) + term(3));
+    }
   }
-  FASTACT_DEVICE double of_team(int team) const {
-    const double sum = (total[0] + total[1]) + (total[2] + total[3]);
-    if (team < kThreads) return warp_sum(sum, team);
-    const double all = block_sum<kThreads>(sum);
-    __syncthreads();
-    return all;
-  }
+  FASTACT_DEVICE double of(int j) const { return total[j]; }
 };
 
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                  FASTACT_GRID_CONSTANT const SumResults to) {
-  constexpr int kSize = Vec<T>::kSize;
-  FASTACT_SHARED(double, buffer, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, kThreads* Vec<T>::kSize);
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
     const ColumnTask task = column_task<T>(sums, i);
     const Offset offset = locate(sums.kept, task.outer);
-    double total[kSize] = {};
+    SumColumns<F, T> columns;
     if (task.is_there)
-      visit_column<access, T>(sums, sums.x + offset.x, task.column, task.begin + task.ty, task.end,
-                              [&](const auto&, const Vec<T>(&vecs)[kInFlight]) {
-#pragma unroll
-                                for (int j = 0; j < kSize; ++j) {
-                                  const auto term = [&](int u) {
-                                    return F::of(double(widen(vecs[u].lane[j])));
-                                  };
-                                  total[j] += (term(0) + term(1)) + (term(2) + term(3));
-                                }
-                              });
-    fold_rows(buffer, total, task.tx, task.ty, sums.tx, sums.ty);
+      visit_column<access, T>(
+          sums, sums.x + offset.x, task.column, task.begin + task.ty, task.end,
+          [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { columns.add(count, vecs); });
+    fold_rows(buffer, columns.total, task.tx, task.ty, sums.tx, sums.ty);
 
     // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
     const int outputs = int(smaller(task.columns, sums.inner));
@@ -338,6 +536,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 template <class F, class T>
 struct SumKernels {
   using Lane = SumLane<F, T>;
+  using Columns = SumColumns<F, T>;
   template <Access access>
   static constexpr auto kColumns = sum_columns<access, F, T>;
 };

@@ -19,22 +19,34 @@ struct MomentResults {
   bool skips, wide;
 };
 
+// What goes to each of them.
+template <class Y>
+struct OfMoments {
+  Y mean, low, second, count;
+
+  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all) {
+    Moments m = all.of;
+    if (to.of_m2 == kTotal)
+      m = Moments{all.count == 0 ? 0.0 : (m.mean + m.mean_low) * all.count, 0, 0, 0};
+    else if (all.count == 0)
+      m = Moments{__builtin_nan(""), 0, 0, 0};
+    mean = narrow_once<Y>(m.mean + m.mean_low);
+    if (to.low) low = narrow_once<Y>(finite_or_zero((m.mean - double(widen(mean))) + m.mean_low));
+    if (to.second)
+      second = narrow_once<Y>(
+          second_moment(to.of_m2, m.m2 + m.m2_low, all.count, to.correction, to.skips));
+    count = narrow_once<Y>(all.count);
+  }
+};
+
 template <class Y>
 FASTACT_DEVICE void put_as(const MomentResults& to, int64_t at, const Growing& all) {
-  Moments m = all.of;
-  if (to.of_m2 == kTotal)
-    m = Moments{all.count == 0 ? 0.0 : (m.mean + m.mean_low) * all.count, 0, 0, 0};
-  else if (all.count == 0)
-    m = Moments{__builtin_nan(""), 0, 0, 0};
-  const Y mean = narrow_once<Y>(m.mean + m.mean_low);
+  const OfMoments<Y> of(to, all);
   const auto y = [&](char* p) { return reinterpret_cast<Y*>(p + at); };
-  if (to.mean) store(y(to.mean), mean);
-  if (to.low)
-    store(y(to.low), narrow_once<Y>(finite_or_zero((m.mean - double(widen(mean))) + m.mean_low)));
-  if (to.second)
-    store(y(to.second), narrow_once<Y>(second_moment(to.of_m2, m.m2 + m.m2_low, all.count,
-                                                     to.correction, to.skips)));
-  if (to.count) store(y(to.count), narrow_once<Y>(all.count));
+  if (to.mean) store(y(to.mean), of.mean);
+  if (to.low) store(y(to.low), of.low);
+  if (to.second) store(y(to.second), of.second);
+  if (to.count) store(y(to.count), of.count);
 }
 
 template <class T>
@@ -43,6 +55,30 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
     put_as<double>(to, at, all);
   else
     put_as<T>(to, at, all);
+}
+
+template <class Y, class Columns>
+FASTACT_DEVICE void put_lanes_as(const MomentResults& to, int64_t at, int64_t step, int count,
+                                 const Columns& columns) {
+  constexpr int kSize = Columns::kSize;
+  Y mean[kSize], low[kSize], second[kSize], counts[kSize];
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    const OfMoments<Y> of(to, columns.of(j));
+    mean[j] = of.mean, low[j] = of.low, second[j] = of.second, counts[j] = of.count;
+  }
+  if (to.mean) store_lanes(to.mean + at, step, count, mean);
+  if (to.low) store_lanes(to.low + at, step, count, low);
+  if (to.second) store_lanes(to.second + at, step, count, second);
+  if (to.count) store_lanes(to.count + at, step, count, counts);
+}
+template <class T, class Columns>
+FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
+                              const Columns& columns) {
+  if (to.wide)
+    put_lanes_as<double>(to, at, step, count, columns);
+  else
+    put_lanes_as<T>(to, at, step, count, columns);
 }
 
 FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growing& all) {
@@ -85,13 +121,18 @@ struct RowLane {
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     constexpr int kSize = Vec<T>::kSize;
-    if (skips ? n == 0 : rounds == 0) sums.shift = first_shift<skips>(count, vecs);
+    if (skips ? n == 0 : rounds == 0)
+      sums.shift = first_shift<skips>(count, vecs);
+    else if (moves_after<T>(rounds))
+      move_to_mean(sums, 1.0 / n, n);
+    ++rounds;
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
+      sum[u] = squares[u] = 0;
+      if (!count.has(u)) continue;
       const int valid = count.template valid<T>(u);
       if (!skips) n += valid < kSize ? valid : kSize;
-      sum[u] = squares[u] = 0;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(vecs[u].lane[j])) - sums.shift;
@@ -103,34 +144,11 @@ struct RowLane {
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
-    if (is_power_of_two(++rounds) && (!skips || n > 0)) move_to_mean(sums, 1.0 / n, n);
   }
 
-  FASTACT_DEVICE Growing of_team(int team) const {
-    FASTACT_SHARED(double, first, 1);
-    Part part;
-    if (team == kThreads) {
-      part = join(
-          sums, n,
-          [&](double x) {
-            x = block_sum<kThreads>(x);
-            __syncthreads();
-            return x;
-          },
-          [&](double x) {
-            if (threadIdx.x == 0) first[0] = x;
-            __syncthreads();
-            x = first[0];
-            __syncthreads();
-            return x;
-          });
-    } else {
-      part = join(
-          sums, n, [&](double x) { return warp_sum(x, team); },
-          [&](double x) { return __shfl_sync(kAllLanes, x, 0, team); });
-    }
+  FASTACT_DEVICE Growing of_team(int team, int& folds) const {
     Growing all{};
-    absorb(all, part);
+    absorb(all, join<T>(sums, n, team, folds));
     return all;
   }
 };
@@ -186,6 +204,8 @@ struct ColumnLane {
         shift[j] = is_finite(double(first)) ? first : Shift<T>(0);
       }
     }
+    // Rounds so far: only the last has fewer rows.
+    if (moves_after<T>(rows / kInFlight)) move_to_means();
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int valid = counts.template valid<T>(u);
@@ -199,15 +219,22 @@ struct ColumnLane {
         squares[j] = madd(d, d, squares[j]);
       }
     }
-    // Rounds so far: only the last has fewer rows.
-    if (is_power_of_two((rows + kInFlight - 1) / kInFlight)) {
-      const double share = 1.0 / rows;
+  }
+
+  FASTACT_DEVICE void move_to_means() {
+    const double share = 1.0 / rows;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const auto mean = Shift<T>(double(shift[j]) + (skips ? sum[j] / count(j) : sum[j] * share));
-        if (is_finite(double(mean))) move(j, count(j), mean);
-      }
+    for (int j = 0; j < kSize; ++j) {
+      const auto mean = Shift<T>(double(shift[j]) + (skips ? sum[j] / count(j) : sum[j] * share));
+      if (is_finite(double(mean))) move(j, count(j), mean);
     }
+  }
+
+  // The moments of a column that no other thread has a part of.
+  FASTACT_DEVICE Growing of(int j) const {
+    Growing all{};
+    absorb(all, part_of(shift[j], sum[j], squares[j], count(j)));
+    return all;
   }
 };
 
@@ -304,6 +331,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 template <class T, bool skips>
 struct MomentKernels {
   using Lane = RowLane<T, skips>;
+  using Columns = ColumnLane<T, skips>;
   template <Access access>
   static constexpr auto kColumns = moment_columns<access, T, skips>;
 };

@@ -9,6 +9,8 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int64_t kWarpRow = 512;   // vectors that one warp takes
+constexpr int64_t kHalfRow = 1024;  // vectors that half a block takes
+constexpr int64_t kFewRows = 32;    // rows of columns that one thread takes
 constexpr int64_t kChunk = 4096;    // vectors of a row, 64 KiB
 constexpr int64_t kChunkRows = 64;  // rows of a column
 constexpr int64_t kManyBlocks = 1024;
@@ -53,12 +55,17 @@ RowSums plan_rows(const Reduction& plan, double* partials) {
   sums.vecs = sums.segment_vecs * plan.reduced.size;
   cut(&sums.chunks, sums.vecs, kChunk);
   sums.tasks = plan.outputs() * sums.chunks.count;
-  sums.team =
-      sums.vecs > kWarpRow ? kThreads : power_of_two_from(ceil_div(sums.vecs, kInFlight), kWarp);
+  sums.team = sums.vecs > kHalfRow   ? kThreads
+              : sums.vecs > kWarpRow ? kThreads / 2
+                                     : power_of_two_from(ceil_div(sums.vecs, kInFlight), kWarp);
+  while (1 << sums.team_shift < sums.team) ++sums.team_shift;
+  sums.threads = sums.team > kWarp ? sums.team : kThreads;
   sums.step_segments = sums.team / sums.segment_vecs;
   sums.step_vecs = sums.team % sums.segment_vecs;
   return sums;
 }
+
+bool has_few_rows(const ColumnSums& sums) { return sums.rows <= kFewRows && sums.elements == 0; }
 
 template <class T>
 ColumnSums plan_columns(const Reduction& plan, double* partials) {
@@ -78,6 +85,10 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
     if (has_aligned_base(plan)) sums.access = kAligned;
   }
   const int64_t vecs = ceil_div(sums.width, kSize);
+  if (has_few_rows(sums)) {
+    sums.tx = kThreads, sums.ty = 1, sums.tiles = vecs, sums.chunks = {sums.rows, 1};
+    return sums;
+  }
   sums.tx = sums.elements > 0 ? int(vecs) : power_of_two_from(vecs, kWarp);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
@@ -85,6 +96,11 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
   cut(&sums.chunks, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
   return sums;
+}
+
+// Whether rows of one segment lie one after the other.
+bool rows_touch(const Reduction& plan, int64_t item) {
+  return plan.kept.count == 0 || (plan.kept.count == 1 && plan.kept.x[0] == plan.inner * item);
 }
 
 // Bytes of the partial results that an x which is not empty needs.
@@ -102,8 +118,8 @@ template <class T, class Kernels, class To>
 void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
             cudaStream_t stream) {
   auto* partials = static_cast<double*>(workspace);
-  const auto run = [&](const auto& sums, const auto& kernels, int64_t inner, int64_t blocks) {
-    launch(kernels[sums.access], {blocks_for(blocks), kThreads}, stream, sums, to);
+  const auto run = [&](const auto& sums, auto kernel, const Shape& shape, int64_t inner) {
+    launch(kernel, shape, stream, sums, to);
     if (sums.chunks.count > 1)
       launch(finish_chunks<T, To>, warps_for(plan.outputs(), kThreads), stream, sums, to,
              plan.outputs(), inner);
@@ -115,14 +131,31 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
                                                         reduce_rows<kAnyhow, T, Lane, To>};
     RowSums sums = plan_rows<T>(plan, partials);
     if (is_empty) sums.vecs = 0;
-    run(sums, kKernels, 1, ceil_div(sums.tasks, kThreads / sums.team));
+    const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
+    if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
+      sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
+      return run(sums, reduce_short_rows<T, Lane, To>,
+                 {blocks_for(ceil_div(sums.tasks, kThreads)), kThreads, 1, 1, kTileBytes<T>}, 1);
+    }
+    auto kernel = kKernels[sums.access];
+    if (is_one && sums.access == kAligned) kernel = reduce_segments<kAligned, T, Lane, To>;
+    if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
+    run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
+        1);
   } else {
     static constexpr void (*kKernels[])(ColumnSums, To) = {Kernels::template kColumns<kAligned>,
                                                            Kernels::template kColumns<kDense>,
                                                            Kernels::template kColumns<kAnyhow>};
+    using Columns = typename Kernels::Columns;
+    static constexpr void (*kFew[])(ColumnSums, To) = {reduce_few_rows<kAligned, T, Columns, To>,
+                                                       reduce_few_rows<kDense, T, Columns, To>,
+                                                       reduce_few_rows<kAnyhow, T, Columns, To>};
     ColumnSums sums = plan_columns<T>(plan, partials);
+    const bool is_few = has_few_rows(sums);
     if (is_empty) sums.rows = 0;
-    run(sums, kKernels, plan.inner, sums.kept.size * sums.chunks.count * sums.tiles);
+    const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
+    run(sums, (is_few ? kFew : kKernels)[sums.access],
+        {blocks_for(is_few ? ceil_div(tasks, kThreads) : tasks), kThreads}, plan.inner);
   }
 }
 

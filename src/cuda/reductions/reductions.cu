@@ -22,7 +22,7 @@
 //
 // Bytes moved: x once; the partial sums are below 1 % of it.
 #include "cuda/core/api.h"
-#include "cuda/core/elementwise.cuh"
+#include "cuda/reductions/gradients.cuh"
 #include "cuda/reductions/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -50,25 +50,9 @@ void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, dou
   }
 }
 
-namespace {
-template <class T>
-struct Identity : Lanewise<Identity<T>, T, 1> {
-  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const { return in[0]; }
-};
-
-template <class T, class Term>
-struct TermBackward : Lanewise<TermBackward<T, Term>, T, 2> {
-  FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[2]) const {
-    return Term::gradient(in[0], in[1]);
-  }
-};
-}  // namespace
-
 template <class T>
 void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream) {
-  ElementwisePlan plan;
-  plan_elementwise(&plan, sizeof(T), 2, arrays);
-  run_map<T, 1, true>(plan, accumulate, Identity<T>{}, stream);
+  run_gradient<T>({arrays[0], {}, arrays[1]}, accumulate, Repeat<T>{}, stream);
 }
 
 namespace {
@@ -140,12 +124,10 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
 
 template <class T>
 void sum_backward(Term term, const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
-  ElementwisePlan plan;
-  plan_elementwise(&plan, sizeof(T), 3, arrays);
   switch (term) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
-    return run_map<T, 2, true>(plan, accumulate, TermBackward<T, Struct>{}, stream);
+    return run_gradient<T>(arrays, accumulate, TermGradient<T, Struct>{}, stream);
     FASTACT_TERMS(FASTACT_CASE)
 #undef FASTACT_CASE
     case kTerms:

@@ -1,23 +1,26 @@
 // Sums about a shift, and how those of many threads become one mean and one m2.
 //
 // A thread keeps S = sum d and Q = sum d^2 of its inputs, d = x - shift in double. The shift is its
-// first input; after 1, 2, 4, 8 ... rounds of loads it moves to the mean of the inputs so far,
-// where Q is m2 and S is about 0. With n inputs so far and the shift moving from c to c',
+// first input; before later rounds of loads, whose numbers are powers of two, it moves to the mean
+// of the inputs so far, where Q is m2 and S is about 0. With n inputs so far and the shift moving
+// from c to c',
 //
 //   delta = c' - c      S' = S - n delta      Q' = Q - delta (S + S')
 //
-// which are the sums about c'. Each input so meets a shift that is the mean of at least half of the
-// inputs before it: Q <= 3 m2 (5 m2 after the first round of four), and no more than 2 to 3 of the
-// 53 bits cancel, wherever the data lie and whichever input came first.
+// which are the sums about c'. From the first move on each input meets a shift that is the mean of
+// at least half of the inputs before it: Q <= 3 m2. Until then Q <= (n + 1) m2, which m2 has where
+// the shift lies farthest out: with the n = 256 inputs that 16 bits have before the first move (128
+// of float32; double: 8), at most 8 of the 53 bits cancel, wherever the data lie and whichever
+// input came first.
 //
 // Threads join at one centre, the mean of all their inputs, from their shifts and S. Each moves its
 // sums there; S and Q then add up as they are, without a division for each pair, and what is left
 // in S corrects the centre's own rounding.
 //
 // Error, with u = 2^-53: in a thread of n inputs Q takes fewer than n additions in a chain, all of
-// one sign, and log2(n) moves of some 3 u Q each, with Q <= 5 m2; so |m2 - exact| <= 5 (n + 3 log2
-// n) u m2 at worst. Rows of up to 64 MiB leave a thread at most 128 inputs: 2^-43.5 m2 (float64: 32
-// inputs, 2^-45). Columns leave it an eighth of their chunk's rows.
+// one sign, and log2(n) moves of some 3 u Q each; so with Q <= 257 m2 |m2 - exact| <= 257 (n + 3
+// log2 n) u m2 at worst. Rows of up to 64 MiB leave a thread at most 128 inputs: 2^-37.8 m2; those
+// of double 32, and Q <= 9 m2: 2^-44.3. Columns leave it an eighth of their chunk's rows.
 #pragma once
 
 #include "common/reductions/moments.h"
@@ -42,7 +45,12 @@ FASTACT_DEVICE void move_to_mean(Shifted& s, double share, double n) {
   if (is_finite(mean)) s = about(s, n, mean);
 }
 
-FASTACT_DEVICE bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
+// Whether sums of data of T move after so many rounds: of double after each power of two, of less,
+// which has bits to spare, from 8 on.
+template <class T>
+FASTACT_DEVICE bool moves_after(int rounds) {
+  return rounds >= (sizeof(T) == 8 ? 1 : 8) && (rounds & (rounds - 1)) == 0;
+}
 
 // The moments of some inputs, and their number.
 struct Part {
@@ -57,18 +65,20 @@ FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double co
   return part;
 }
 
-// The moments of all inputs of a team of threads, valid in its first one, which has inputs unless
-// none has. sum_of(value): over the team, valid there; first_of(value): its first thread's, to
-// all.
-template <class Sum, class First>
-FASTACT_DEVICE Part join(const Shifted& s, double n, const Sum& sum_of, const First& first_of) {
-  const double start = first_of(s.shift);
-  const double count = sum_of(n);
-  const double total = sum_of(n > 0 ? madd(n, s.shift - start, s.sum) : 0.0);
-  const double centre = first_of(start + total / count);
+// The moments of all inputs of a team of threads (team_sums), given to all of it.
+template <class T>
+FASTACT_DEVICE Part join(const Shifted& s, double n, int team, int& folds) {
+  if (team == 1) return part_of(s.shift, s.sum, s.squares, n);
+  // Sums of double about 0 might overflow: theirs are about the first thread's shift.
+  double start[1] = {sizeof(T) == 8 && threadIdx.x % unsigned(team) == 0 ? s.shift : 0.0};
+  if (sizeof(T) == 8) team_sums(start, team, folds);
+  double total[2] = {n > 0 ? madd(n, s.shift - start[0], s.sum) : 0.0, n};
+  team_sums(total, team, folds);
+  const double count = total[1], centre = start[0] + total[0] / count;
   const Shifted moved = n > 0 ? about(s, n, centre) : Shifted{};
-  const double sum = sum_of(moved.sum);
-  return part_of(centre, sum, sum_of(moved.squares), count);
+  double rest[2] = {moved.sum, moved.squares};
+  team_sums(rest, team, folds);
+  return part_of(centre, rest[0], rest[1], count);
 }
 
 // Moments that grow by parts (Chan's formula), in a fixed order.

@@ -127,6 +127,7 @@ struct Whole {
   FASTACT_DEVICE static constexpr int valid(int) {
     return Vec<T>::kSize;
   }
+  FASTACT_DEVICE static constexpr bool has(int) { return true; }
 };
 template <class LocationOf>
 struct Parts {
@@ -136,6 +137,7 @@ struct Parts {
   FASTACT_DEVICE int valid(int u) const {
     return location_of(u).valid;
   }
+  FASTACT_DEVICE bool has(int u) const { return location_of(u).valid > 0; }
 };
 
 FASTACT_DEVICE_CALL int64_t divided_offset(const Axes& axes, int64_t index) {
