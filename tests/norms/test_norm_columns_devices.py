@@ -59,6 +59,7 @@ LAYOUTS = {"moved": moved, "gaps": gaps, "padded": padded, "backwards": backward
 
 def run(device: Any, arrays: Arrays, **named: Any) -> tuple[Any, Any]:
     """(y, saved) and the gradients, as NumPy's."""
+    arrays.on_gpu = True
     given = [None if a is None else device.of(a) for a in (arrays.weight, arrays.bias)]
     options = {**arrays.setting.options, **named}
     positional = arrays.setting.positional
