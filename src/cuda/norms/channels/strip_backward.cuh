@@ -166,8 +166,7 @@ struct UnitSums {
   }
   // The sums of p and p (x - mean) of each channel, into tile_pairs().
   FASTACT_DEVICE void fold(const Walk<T, way>& walk) const {
-    fold_tile(walk, sum[0], 0);
-    fold_tile(walk, sum[1], kTileChannels);
+    fold_tile(walk, sum[0], sum[1]);
     const auto pairs = tile_pairs();
     const int mine = int(threadIdx.x);
     if (mine < walk.tile.channels) {
@@ -192,7 +191,7 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     };
     read(0);
     make_saved_numbers(walk, call);
-    const BackwardNumbers<T, way, kForwardNumbers, is_identity> numbers(walk);
+    const BackwardNumbers<T, way, 1, is_identity> numbers(walk);
     UnitSums<T, way> sums;
     const int rounds = walk.rounds(kPairVecs<T>);
     for (int i = 0; i < rounds; ++i) {
@@ -283,17 +282,18 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-template <class T, Way way, bool is_identity>
-FASTACT_KERNEL(kWholeThreads)
+// parts OUT: where the gradients have parts of several examples.
+template <class T, Way way, bool is_identity, bool of_groups>
+FASTACT_KERNEL(kThreadsOfWhole<way>)
 void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
-                    FASTACT_GRID_CONSTANT const BackwardCall call) {
+                    FASTACT_GRID_CONSTANT const BackwardCall call, double* parts) {
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     Vec<T> dy[kStripVecs], x[kStripVecs];
     walk.read(kStripDy, 0, dy);
     walk.read(kStripX, 0, x);
     make_saved_numbers(walk, call);
     {
-      const BackwardNumbers<T, way, kForwardNumbers, is_identity> numbers(walk);
+      const BackwardNumbers<T, way, 1, is_identity> numbers(walk);
       UnitSums<T, way> sums;
 #pragma unroll
       for (int u = 0; u < kStripVecs; ++u) {
@@ -305,14 +305,32 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
       sums.end_round();
       sums.fold(walk);
     }
-    make_gradient_numbers(walk, call, true, walk.coef());
+    if constexpr (of_groups) {
+      store_parts(walk, parts);
+      const auto pairs = tile_pairs();
+      const auto all = backward_numbers<T>();
+      __syncthreads();
+      const int mine = int(threadIdx.x);
+      if (mine < walk.tile.channels) {
+        const double weight = double(Compute<T>(all[kWeight * kTileChannels + mine]));
+        pairs[mine] = weight * double(pairs[mine]);
+        pairs[kTileChannels + mine] = weight * double(pairs[kTileChannels + mine]);
+      }
+      __syncthreads();
+      merge_tile(walk, int(call.groups.size), [&](int channel, int, double (&pair)[2]) {
+        pair[0] += double(pairs[channel]);
+        pair[1] += double(pairs[kTileChannels + channel]);
+      });
+    }
+    make_gradient_numbers(walk, call, !of_groups, quotient(walk.coef(), call.groups.size));
     if (s.data[kStripOut]) {
-      const BackwardNumbers<T, way, kWeight, is_identity> numbers(walk);
+      const BackwardNumbers<T, way, of_groups ? kBackwardNumbers : kWeight, is_identity> numbers(
+          walk);
 #pragma unroll
       for (int u = 0; u < kStripVecs; ++u) {
         if (walk.elements(u) == 0) continue;
         const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
-        walk.write(u, gradient_of<T, false>(p, x[u], call.of_statistics, numbers));
+        walk.write(u, gradient_of<T, of_groups>(p, x[u], call.of_statistics, numbers));
       }
     }
     __syncthreads();
@@ -348,9 +366,20 @@ void queue_backward(StripsOf<way> s, BackwardCall call, double* workspace, cudaS
     constexpr bool kIdentity = decltype(identity)::value;
     const bool has_gradients = call.gradients.a || call.gradients.b, has_dx = s.data[kStripOut];
     const bool sums_given = call.sum_p.data;
-    if constexpr ((way == kLines || way == kSingles) && !of_groups) {
-      if (s.is_whole() && !sums_given && (call.of_statistics || has_gradients))
-        return launch_strips(whole_backward<T, way, kIdentity>, s, stream, call);
+    const Parts parts = parts_of(s, call.groups.size, workspace);
+    const auto finish = [&] {
+      if (!has_gradients || sums_given) return;
+      call.parts = parts;
+      launch(put_gradients<T>, warps_for(s.channels, kStripThreads), stream, call, s.examples,
+             s.channels);
+    };
+    if constexpr (way != kAny) {
+      if (s.has_groups(call.groups.size, kUnitChannels<T, way>) && !sums_given &&
+          (call.of_statistics || has_gradients)) {
+        launch_strips(whole_backward<T, way, kIdentity, of_groups>, s, stream, call, workspace);
+        if (of_groups) finish();
+        return;
+      }
     }
     if (!call.of_statistics) {
       launch_strips(strip_sums<T, way, kIdentity>, s, stream, call,
@@ -360,7 +389,6 @@ void queue_backward(StripsOf<way> s, BackwardCall call, double* workspace, cudaS
       without_dx.data[kStripOut] = nullptr;
       launch_strips(strip_sums<T, way, kIdentity>, without_dx, stream, call, workspace);
     }
-    const Parts parts = parts_of(s, call.groups.size, workspace);
     if (call.of_statistics && has_dx) {
       if (!sums_given) {
         call.parts = parts;
@@ -375,10 +403,7 @@ void queue_backward(StripsOf<way> s, BackwardCall call, double* workspace, cudaS
       launch_strips(strip_backward<T, way, kIdentity, of_groups>, s, stream, call);
       if (!of_groups) return;
     }
-    if (!has_gradients || sums_given) return;
-    call.parts = parts;
-    launch(put_gradients<T>, warps_for(s.channels, kStripThreads), stream, call, s.examples,
-           s.channels);
+    finish();
   };
   call.activation.which == k_identity ? run(std::true_type()) : run(std::false_type());
 }

@@ -192,14 +192,15 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 }
 
 template <class T, Way way, bool is_identity>
-FASTACT_KERNEL(kWholeThreads)
+FASTACT_KERNEL(kThreadsOfWhole<way>)
 void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const ForwardCall call) {
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     Vec<T> vecs[kStripVecs];
     walk.read(kStripX, 0, vecs);
     find_moments(walk, call.eps, [&](const auto& add) { add(0, vecs); });
-    make_forward_numbers(walk, call, true, walk.coef());
+    merge_tile_moments(walk, int(call.groups.size));
+    make_forward_numbers(walk, call, true, quotient(walk.coef(), call.groups.size));
     const ForwardNumbers<T, way, is_identity> numbers(walk);
     write_forward<T, is_identity>(walk, call, 0, vecs, numbers);
     __syncthreads();
@@ -239,8 +240,8 @@ void queue_forward(const StripsOf<way>& s, ForwardCall call, bool by_moments, do
                    cudaStream_t stream) {
   const auto run = [&](auto identity) {
     constexpr bool kIdentity = decltype(identity)::value;
-    if constexpr (way == kLines || way == kSingles) {
-      if (by_moments && s.is_whole() && call.groups.size == 1)
+    if constexpr (way != kAny) {
+      if (by_moments && s.has_groups(call.groups.size, kUnitChannels<T, way>))
         return launch_strips(whole_forward<T, way, kIdentity>, s, stream, call);
     }
     if (by_moments) {

@@ -1,14 +1,14 @@
 // The moments of channels.
 //
 // A thread adds up d = x - shift and d^2 of its elements, where the shift is near the mean of what
-// it has met: of the first round of vectors, and again after 2, 4, 8 ... rounds. A round adds up in
-// the compute type C, of float and 16 bits float, and its sums are added in double: two conversions
-// for 4 to 32 elements. When the shift moves from c to c', with n elements so far,
+// it has met: of the first round of vectors, and again after 4, 16, 64 ... rounds. Four or eight
+// elements are added up in the compute type C, of float and 16 bits float, as a tree, and these
+// sums in double. When the shift moves from c to c', with n elements so far,
 //
 //   delta = c' - c      S' = S - n delta      Q' = Q - delta (S + S')
 //
-// so that Q <= 5 m2 wherever the data lie and whichever came first. The threads of a channel join
-// at one centre, their mean.
+// so that Q <= 4 m2 wherever the data lie and whichever came first. The threads of a channel join
+// at the shift of the first of them: what m2 = Q - S^2 / n then cancels are bits of double.
 //
 // Error, with u the unit roundoff of C: the mean is off by 3.5 u mean|d| and m2 by 6 u Q, where
 // each tree errs as much as it can.
@@ -33,28 +33,34 @@ struct UnitMoments {
   int n = 0, rounds = 0;  // elements of each channel
 
   // Of vectors that begin with the first-th.
-  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Vec<T> (&vecs)[kStripVecs],
-                          bool wide) {
+  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Vec<T> (&vecs)[kStripVecs]) {
     int valid[kStripVecs], count = 0;
 #pragma unroll
     for (int u = 0; u < kStripVecs; ++u) count += valid[u] = walk.elements(first + u);
     if (count == 0) return;
     if (n == 0) set_shift(vecs, C(1) / C(count));
     n += count;
-    if (wide) {
-      add_wide(vecs, valid);
-    } else {
-      walk.has_all(first, kStripVecs) ? add_round<true>(vecs, valid)
-                                      : add_round<false>(vecs, valid);
-    }
-    if (++rounds > 1 && is_power_of_two(rounds)) {
-      const double share = 1.0 / n;
+    walk.has_all(first, kStripVecs) ? add_round<true>(vecs, valid) : add_round<false>(vecs, valid);
+    end_round();
+  }
+  // The i-th vector, element by element in double.
+  FASTACT_DEVICE void add_wide(const Walk<T, way>& walk, int i) {
+    Vec<T> vecs[1];
+    walk.read(kStripX, i, vecs);
+    const int valid = walk.elements(i);
+    if (valid == 0) return;
+    if (n == 0) set_shift(vecs, C(1) / C(valid));
+    n += valid;
+    const Wide<T> x = widen_vec(vecs[0]);
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        const C mean = C(double(shift[j]) + sum[j] * share);
-        if (is_finite(double(mean))) move(j, double(mean)), shift[j] = mean;
-      }
+    for (int j = 0; j < kSize; ++j) {
+      if (kGathers<way> && j >= valid) continue;
+      constexpr bool kApart = way == kColumns;
+      const double d = double(x.lane[j]) - double(shift[kApart ? j : 0]);
+      sum[kApart ? j : 0] += d;
+      squares[kApart ? j : 0] = madd(d, d, squares[kApart ? j : 0]);
     }
+    end_round();
   }
 
   FASTACT_DEVICE void move(int j, double to) {
@@ -63,11 +69,23 @@ struct UnitMoments {
   }
 
  private:
+  // After a power of four.
+  FASTACT_DEVICE void end_round() {
+    ++rounds;
+    if (rounds < 4 || (rounds & (rounds - 1)) != 0 || (rounds & 0x55555554) == 0) return;
+    const C share = C(1) / C(n);
+#pragma unroll
+    for (int j = 0; j < kChannels; ++j) {
+      const C mean = madd(C(sum[j]), share, shift[j]);
+      if (mean - mean == 0) move(j, double(mean)), shift[j] = mean;
+    }
+  }
   // What is not there is 0.
-  FASTACT_DEVICE void set_shift(const Vec<T> (&vecs)[kStripVecs], C share) {
+  template <int vectors>
+  FASTACT_DEVICE void set_shift(const Vec<T> (&vecs)[vectors], C share) {
     C near[kChannels] = {};
 #pragma unroll
-    for (int u = 0; u < kStripVecs; ++u) {
+    for (int u = 0; u < vectors; ++u) {
       const Wide<T> x = widen_vec(vecs[u]);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -113,20 +131,6 @@ struct UnitMoments {
       squares[channel] += double(of_squares[0]);
     }
   }
-  FASTACT_DEVICE void add_wide(const Vec<T> (&vecs)[kStripVecs], const int (&valid)[kStripVecs]) {
-#pragma unroll
-    for (int u = 0; u < kStripVecs; ++u) {
-      const Wide<T> x = widen_vec(vecs[u]);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        if (j >= valid[u] * (way == kColumns ? kSize : 1)) continue;
-        constexpr bool kOne = way != kColumns;
-        const double d = double(x.lane[j]) - double(shift[kOne ? 0 : j]);
-        sum[kOne ? 0 : j] += d;
-        squares[kOne ? 0 : j] = madd(d, d, squares[kOne ? 0 : j]);
-      }
-    }
-  }
 };
 
 // Mean squares in float that met neither overflow nor an underflow that matters beside eps.
@@ -143,38 +147,35 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
   const int mine = int(threadIdx.x), first = walk.unit * kChannels;
   const bool has_channel = mine < walk.tile.channels;
 #pragma unroll 1
-  for (bool wide = sizeof(T) == 8;; wide = true) {
+  for (bool wide = false;; wide = true) {
     UnitMoments<T, way> unit;
-    each_round([&](int i, const Vec<T>(&vecs)[kStripVecs]) { unit.add(walk, i, vecs, wide); });
-    // The mean of each channel, from the shift of its first thread.
+    if (wide) {
+      const int vecs = walk.rounds(1);
+      for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i);
+    } else {
+      each_round([&](int i, const Vec<T>(&vecs)[kStripVecs]) { unit.add(walk, i, vecs); });
+    }
     if (walk.along == 0 && walk.is_there) {
 #pragma unroll
       for (int j = 0; j < kChannels; ++j) pairs[first + j] = double(unit.shift[j]);
     }
     __syncthreads();
-    double part[kChannels];
-#pragma unroll
-    for (int j = 0; j < kChannels; ++j)
-      part[j] = unit.n == 0 ? 0.0
-                            : madd(double(unit.n), double(unit.shift[j]) - double(pairs[first + j]),
-                                   unit.sum[j]);
-    fold_tile(walk, part, kTileChannels);
-    if (has_channel)
-      pairs[mine] = double(pairs[mine]) + double(pairs[kTileChannels + mine]) / walk.tile.length;
-    __syncthreads();
-    // And the squares about it.
+    const double shift = has_channel ? double(pairs[mine]) : 0.0;
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       if (unit.n > 0) unit.move(j, pairs[first + j]);
-      part[j] = unit.n > 0 ? unit.squares[j] : 0.0;
     }
-    fold_tile(walk, part, kTileChannels);
-    const double squares = has_channel ? double(pairs[kTileChannels + mine]) : 0.0;
-    if (has_channel && squares < 0) pairs[kTileChannels + mine] = 0.0;
-    const bool fits = !has_channel || is_in_range(squares / walk.tile.length, eps);
-    if (wide || !any_of_block(!fits)) break;
+    fold_tile(walk, unit.sum, unit.squares);
+    bool fits = true;
+    if (has_channel) {
+      const double n = walk.tile.length, sum = pairs[mine];
+      const double m2 = madd(-sum / n, sum, double(pairs[kTileChannels + mine]));
+      pairs[mine] = shift + sum / n;
+      pairs[kTileChannels + mine] = m2 < 0 ? 0.0 : m2;
+      fits = sizeof(T) == 8 || wide || is_in_range(m2 / n, eps);
+    }
+    if (!any_of_block(!fits)) return;
   }
-  __syncthreads();
 }
 
 // The same of parts, for each channel of which has two numbers, mean and m2: of group
@@ -192,6 +193,23 @@ FASTACT_DEVICE void merge_moments(const Parts& parts, int64_t group, int width, 
   moments[0] = shift + sum[0] / count;
   const double m2 = madd(-sum[0] / count, sum[0], sum[1]);
   moments[1] = m2 < 0 ? 0.0 : m2;
+}
+
+// The same of a tile that has whole groups, in tile_pairs().
+template <class T, Way way>
+FASTACT_DEVICE void merge_tile_moments(const Walk<T, way>& walk, int size) {
+  const auto pairs = tile_pairs();
+  const double n = walk.tile.length;
+  double sum = 0, squares = 0;
+  merge_tile(walk, size, [&](int channel, int first, double (&pair)[2]) {
+    const double shift = finite_or_zero(double(pairs[first]));
+    const double apart = double(pairs[channel]) - shift;
+    sum += apart;
+    squares += madd(n * apart, apart, double(pairs[kTileChannels + channel]));
+    const double m2 = madd(-sum / size * n, sum, squares);
+    pair[0] = shift + sum / size;
+    pair[1] = m2 < 0 ? 0.0 : m2;
+  });
 }
 
 }  // namespace

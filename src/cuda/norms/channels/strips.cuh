@@ -33,12 +33,15 @@ constexpr int kStripVecs = 4;          // of a thread, in flight; of a whole cha
 constexpr int kTileChannels = 256;     // at most
 constexpr int64_t kStripChunks = 256;  // of a channel, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
+constexpr int64_t kLineRounds = 4;  // of a chunk of a line, at most where chunks are not too many
 
 enum Way { kLines, kColumns, kSingles, kAny };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
 template <Way way>
 constexpr bool kGathers = way == kSingles || way == kAny;
+template <Way way>
+constexpr int kThreadsOfWhole = way == kColumns ? kStripThreads : kWholeThreads;
 template <class T, Way way>
 constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : 1;
 
@@ -51,6 +54,7 @@ struct Strips {
   int64_t tiles;        // of an example
   int tx, ty, threads;  // units of a tile, threads of a unit, of a block
   bool across;
+  bool is_whole;  // a thread has all its vectors of its channels at once
   // Of dense arrays, in elements: a channel's segments of `inner` are `run` apart. by_inner: of
   // lines by vectors.
   int64_t inner, run, example;
@@ -58,7 +62,10 @@ struct Strips {
 
   int64_t coefs() const { return examples * channels; }
   int64_t tasks() const { return examples * tiles * count; }
-  bool is_whole() const { return !across && count == 1; }
+  // Whether a block has all of each group of so many channels that it has one of, at once.
+  bool has_groups(int64_t group, int unit_channels) const {
+    return is_whole && (group == 1 || tx * unit_channels % group == 0);
+  }
 };
 // "Rows" of the table are coefficients.
 struct AnyStrips : Strips {
@@ -207,44 +214,51 @@ FASTACT_DEVICE auto tile_pairs() {
   FASTACT_SHARED(double, pairs, 2 * kTileChannels);
   return pairs;
 }
+// Two sums of each unit's channel from each warp.
 template <class T>
 FASTACT_DEVICE auto tile_fold_buffer() {
-  FASTACT_SHARED(double, sums, kStripThreads* Vec<T>::kSize);
+  constexpr int kWarps = kStripThreads / kWarp;
+  FASTACT_SHARED(double, sums, 2 * kWarps * kColumnUnits * Vec<T>::kSize);
   return sums;
 }
 
-// The sums over the threads of each unit, into pairs[from + channel]. Every thread takes part;
-// whoever reads them finds them there.
+// The sums over the threads of each unit, into tile_pairs(): a channel's are known to the thread of
+// its number, until the next barrier. Every thread takes part.
 template <class T, Way way>
-FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk,
-                              const double (&value)[kUnitChannels<T, way>], int from) {
+FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitChannels<T, way>],
+                              const double (&b)[kUnitChannels<T, way>]) {
   constexpr int kChannels = kUnitChannels<T, way>;
   const auto sums = tile_fold_buffer<T>();
   const auto pairs = tile_pairs();
   const Strips& s = walk.s;
   const int thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-  // Lanes of a unit are `least` to `most` apart; a unit has its number from each of `rows` warps.
+  // Lanes of a unit are `least` to `most` apart; a unit has its numbers from each of `rows` warps.
   const int least = s.across ? s.tx : 1, most = s.across ? kWarp : int(smaller(s.ty, kWarp));
   const bool is_warps = !s.across && s.ty <= kWarp;
   const int rows = is_warps ? 1 : s.threads / kWarp, width = s.tx * kChannels;
+  const bool writes = s.across ? lane < s.tx : lane % most == 0;
+  const int to = 2 * ((is_warps ? 0 : warp * width) + walk.unit * kChannels);
 #pragma unroll
   for (int j = 0; j < kChannels; ++j) {
-    double sum = value[j];
-    for (int step = most / 2; step >= least; step /= 2)
-      sum += __shfl_xor_sync(kAllLanes, sum, step, kWarp);
-    const bool writes = s.across ? lane < s.tx : lane % most == 0;
-    if (writes) sums[(is_warps ? 0 : warp * width) + walk.unit * kChannels + j] = sum;
+    double sum[2] = {a[j], b[j]};
+    for (int step = most / 2; step >= least; step /= 2) {
+      sum[0] += __shfl_xor_sync(kAllLanes, sum[0], step, kWarp);
+      sum[1] += __shfl_xor_sync(kAllLanes, sum[1], step, kWarp);
+    }
+    if (writes) sums[to + 2 * j] = sum[0], sums[to + 2 * j + 1] = sum[1];
   }
   __syncthreads();
-  if (thread < walk.tile.channels) {
-    double sum = sums[thread];
-    for (int row = 1; row < rows; ++row) sum += double(sums[row * width + thread]);
-    pairs[from + thread] = sum;
+  if (thread >= walk.tile.channels) return;
+  double sum[2] = {sums[2 * thread], sums[2 * thread + 1]};
+#pragma unroll 1
+  for (int row = 1; row < rows; ++row) {
+    sum[0] += double(sums[2 * (row * width + thread)]);
+    sum[1] += double(sums[2 * (row * width + thread) + 1]);
   }
-  __syncthreads();
+  pairs[thread] = sum[0], pairs[kTileChannels + thread] = sum[1];
 }
 
-// Whether a condition holds for any thread of the block.
+// Whether a condition holds for any thread of the block; a barrier.
 FASTACT_DEVICE bool any_of_block(bool condition) {
   FASTACT_SHARED(int, of_warps, kWholeThreads / kWarp);
   const bool of_warp = __any_sync(kAllLanes, condition);
@@ -252,7 +266,6 @@ FASTACT_DEVICE bool any_of_block(bool condition) {
   __syncthreads();
   bool any = false;
   for (int i = 0; i < int(blockDim.x) / kWarp; ++i) any |= int(of_warps[i]) != 0;
-  __syncthreads();
   return any;
 }
 
@@ -283,7 +296,7 @@ struct UnitNumbers {
   }
   FASTACT_DEVICE Compute<T> operator()(int k, int lane) const {
     const int j = way == kColumns ? lane : 0;
-    if constexpr (held > 0) return n[k][j];
+    if (k < held) return n[k][j];
     return tile_numbers<T, numbers>()[k * kTileChannels + first + j];
   }
 };
@@ -349,6 +362,23 @@ FASTACT_DEVICE void for_each_group(const Walk<T, way>& walk, int64_t size, int64
   __syncthreads();
 }
 
+// The same where a block has the channels of whole groups, from their pairs: merge(channel,
+// first, pair) adds one to that of its group, whose first channel is the first.
+template <class T, Way way, class Merge>
+FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& merge) {
+  if (size == 1) return;
+  const auto pairs = tile_pairs();
+  const int group = int(threadIdx.x);
+  const bool is_there = group * size < walk.tile.channels;
+  double pair[2] = {};
+  if (is_there) {
+    for (int i = 0; i < size; ++i) merge(group * size + i, group * size, pair);
+  }
+  __syncthreads();
+  if (is_there) pairs[group] = pair[0], pairs[kTileChannels + group] = pair[1];
+  __syncthreads();
+}
+
 // ---- on the host
 
 // Cuts channels into chunks, and threads into units. Every number follows from the shape of the
@@ -359,20 +389,27 @@ void plan_threads(Way way, Strips* s) {
   const int64_t units = ceil_div(s->channels, way == kColumns ? kSize : 1);
   s->threads = kStripThreads;
   if (s->across) {
+    // Units as narrow as 64 bytes, where a block can so have all elements of its channels.
+    const int64_t of_thread = way == kColumns ? kStripVecs : kHeld;
     s->tx = power_of_two_from(units, way == kColumns ? kColumnUnits : kWarp);
     s->ty = kStripThreads / s->tx;
-    const int64_t least = s->ty * kStripVecs * (way == kColumns ? 2 : kSize);
-    s->size = std::max(least, ceil_div(s->length, 2 * kStripChunks));
+    int tx = s->tx;
+    while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
+    s->is_whole = way != kAny && kStripThreads / tx * of_thread >= s->length;
+    if (s->is_whole) s->tx = tx, s->ty = kStripThreads / tx;
+    s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, 2 * kStripChunks));
   } else if (s->length <= kHeld * kWholeThreads) {
     const int64_t team = ceil_div(s->length, kHeld);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
     if (s->ty > kWarp) s->threads = s->ty;
     s->tx = s->threads / s->ty;
     s->size = s->length;
+    s->is_whole = way != kAny;
   } else {
     s->tx = 1, s->ty = kStripThreads;
-    s->size = std::max(2 * kHeld * kStripThreads, ceil_div(s->length, kStripChunks));
-    s->size = ceil_div(s->size, kSize) * kSize;
+    const int64_t least = kLineRounds * kHeld * kStripThreads;
+    const int64_t count = std::min(ceil_div(s->length, least), kStripChunks);
+    s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
   }
   s->count = ceil_div(s->length, s->size);
   s->tiles = ceil_div(units, s->tx);
