@@ -179,7 +179,7 @@ struct UnitSums {
 };
 
 template <class T, Way way, bool is_identity>
-FASTACT_KERNEL_OF(kStripThreads, 2)
+FASTACT_KERNEL_OF(kStripThreads, (is_identity || sizeof(T) > 2 ? 2 : 1))
 void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                 FASTACT_GRID_CONSTANT const BackwardCall call, double* parts) {
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
@@ -203,7 +203,8 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
         if (valid == 0) continue;
         const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
         if (parts) sums.add(valid, p, x[u], numbers);
-        if (has_dx) walk.write(first + u, gradient_of<T, false>(p, x[u], false, numbers));
+        if (has_dx)
+          walk.template write<true>(first + u, gradient_of<T, false>(p, x[u], false, numbers));
       }
       sums.end_round();
     }
@@ -275,7 +276,7 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
       for (int u = 0; u < kPairVecs<T>; ++u) {
         if (walk.elements(first_vec + u) == 0) continue;
         const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
-        walk.write(first_vec + u, gradient_of<T, of_groups>(p, x[u], true, numbers));
+        walk.template write<true>(first_vec + u, gradient_of<T, of_groups>(p, x[u], true, numbers));
       }
     }
     __syncthreads();
@@ -330,7 +331,8 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
       for (int u = 0; u < kStripVecs; ++u) {
         if (walk.elements(u) == 0) continue;
         const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
-        walk.write(u, gradient_of<T, of_groups>(p, x[u], call.of_statistics, numbers));
+        walk.template write<true>(u,
+                                  gradient_of<T, of_groups>(p, x[u], call.of_statistics, numbers));
       }
     }
     __syncthreads();

@@ -127,7 +127,7 @@ FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const ForwardCall& c
       z.lane[j] = batch_normalised(z.lane[j], numbers(kHigh, j), numbers(kLow, j),
                                    numbers(kScale, j), numbers(kOffset, j));
     if constexpr (!is_identity) z = call.activation.template value<T>(z);
-    walk.write(first + u, z);
+    walk.template write<false>(first + u, z);
   }
 }
 

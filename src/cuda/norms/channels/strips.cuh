@@ -179,9 +179,11 @@ struct Walk {
     }
   }
 
-  // Writes a vector that is there, or adds it to what the output holds.
+  // Writes a vector that is there; `adds`: or where the call wants that, adds it to what the output
+  // holds.
+  template <bool adds>
   FASTACT_DEVICE void write(int i, Wide<T> values) const {
-    if (s.accumulates) {
+    if (adds && s.accumulates) {
       Vec<T> before[1];
       read(kStripOut, i, before);
       accumulate_onto(before[0], values);
