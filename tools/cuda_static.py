@@ -31,7 +31,7 @@ from pathlib import Path
 import sass
 from cuda_static_launches import LAUNCHES, Launch
 from cuda_static_names import DTYPES, ITEM, identify
-from cuda_static_norms import FAST_NORMS, NORM_LONG, with_norm_paths
+from cuda_static_norms import FAST_NORMS, NORM_LONG, STRIP_WAYS, with_norm_paths
 from cuda_static_one import Counted, count, straight
 from cuda_static_report import measured_table, report
 
@@ -104,7 +104,6 @@ class Kernel:
     path : its fast path, and the elements that a thread computes along it; empty where none is
         defined.
     moved : arrays of the path's elements that it reads or writes, where the kind does not tell.
-    is_variant : a further path of a kernel that is listed already.
     """
 
     kernel: str
@@ -118,7 +117,6 @@ class Kernel:
     elements: int = 0
     moved: int = 0
     family: str = ""
-    is_variant: bool = False
 
     @property
     def accesses(self) -> tuple[int, int]:
@@ -136,7 +134,7 @@ class Kernel:
     @property
     def threads(self) -> int:
         """Of a block."""
-        if self.kernel in NORM_ROWS:
+        if self.kernel in NORM_ROWS or self.kernel.startswith("whole_"):
             return 512
         if self.kernel in SOFTMAX_ROWS:
             return 256 if self.what.endswith("columns") else 512
@@ -153,25 +151,19 @@ class Kernel:
         """Whether there ought to be a fast path."""
         if self.what.startswith(CALLS):
             return False
-        if self.is_norm_map:
-            return FAST_NORMS in self.what
         return self.kernel in IN_FLIGHT or self.is_norm or sum(self.accesses) > 0
-
-    @property
-    def is_norm_map(self) -> bool:
-        """A map of batch_norm or of a norm whose channels come last."""
-        return self.kernel == "map_contiguous" and self.what.startswith("norm ")
 
     @property
     def has_numbers(self) -> bool:
         """Whether the fast path loads numbers of a channel or row, narrow where it wants one."""
-        return self.is_norm_map or self.kernel == "norm_long_gradients"
+        return self.kernel == "norm_long_gradients"
 
     @property
     def is_norm(self) -> bool:
         """A kernel of norms that has a fast path: dense rows, and no activation to call."""
-        if self.kernel.startswith("sums_of"):
-            return self.what == FAST_NORMS and self.kernel != "sums_of_any"
+        if self.kernel.startswith("strip_"):
+            words = self.what.split(", ")
+            return words[0] in STRIP_WAYS and words[1:2] in ([], [FAST_NORMS])
         if self.kernel in NORM_LONG:
             return self.what == f"{FAST_NORMS}, rows"
         return self.kernel in NORM_LOOPS and self.what == NORM_LOOPS[self.kernel]
@@ -217,7 +209,7 @@ def read_resources(log: str) -> dict[str, Resources]:
 
 def _with_paths(kernel: Kernel) -> list[Kernel]:
     """The kernel with its fast path, and a line each for those it has besides."""
-    if kernel.has_path and (kernel.is_norm or kernel.is_norm_map):
+    if kernel.has_path and kernel.is_norm:
         return with_norm_paths(kernel)
     return [_with_path(kernel)]
 
@@ -258,9 +250,7 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
     """What is wrong with the kernels, one line each."""
     for kernel in kernels:
         framed = kernel.what.startswith(CALLS_STRIDED)
-        if kernel.is_variant:
-            pass  # said of the kernel itself
-        elif kernel.resources.spills or (kernel.resources.stack and not framed):
+        if kernel.resources.spills or (kernel.resources.stack and not framed):
             yield (
                 f"{kernel.title}: {kernel.resources.spills} bytes of spills, "
                 f"{kernel.resources.stack} bytes of stack"

@@ -90,7 +90,7 @@ def executed(kernels: Sequence[Kernel], source: str = "") -> Iterator[Executed]:
     routers: dict[str, Router] = {}
     for row in launches():
         name = _OPS.get((row["op"], row["direction"]))
-        of = [one for one in kernels if one.dtype == row["dtype"] and not one.is_variant]
+        of = [one for one in kernels if one.dtype == row["dtype"]]
         if name is None or name in CHANGED or row["kernel"] == "norm_parameters" or not of:
             continue
         launch = LAUNCHES[name](row["shape"], row["dtype"])
@@ -129,7 +129,7 @@ def rows(kernels: Sequence[Kernel], path: Path = BENCH) -> Iterator[Row]:
             continue  # some lanes have a vector more than others
         if name in ("softmax", "logsumexp") and ITEM[dtype] < 4:
             continue
-        of = [one for one in kernels if one.dtype == dtype and not one.is_variant]
+        of = [one for one in kernels if one.dtype == dtype]
         launch = LAUNCHES[name](shape, dtype)
         if not _has(of, launch):
             continue

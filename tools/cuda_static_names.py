@@ -10,7 +10,7 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
-STATISTICS = {"0": "given", "1": "of channels", "2": "of groups"}
+WAYS = ("lines", "columns", "singles", "any strides")  # of strips
 _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
@@ -55,12 +55,6 @@ def _functor(name: str) -> str:
     return " ".join([*ops, words])
 
 
-def _norm_map(way: str, arguments: list[str]) -> str:
-    """What a map of batch_norm computes, in words."""
-    statistics = [STATISTICS[one[-1]] for one in arguments if "Statistics" in one]
-    return ", ".join([f"norm {way}", *statistics, _NORM_WORDS[arguments[-1]]])
-
-
 def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     """Kernel, what it does, dtype, number of inputs, whether it accumulates.
 
@@ -80,10 +74,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
     >>> identify("void norm_forward_rows<float, 4, NormQuick>(NormQuick)")
     ('norm_forward_rows', 'quick rows', 'float32', 1, False)
-    >>> identify("void map_contiguous<float, 2, true, NormBackward<float, (Statistics)1, true> >()")
-    ('map_contiguous', 'norm backward, of channels, identity', 'float32', 2, False)
-    >>> identify("void sums_of_segments<float, NormSums<float, false> >(SumTasks)")
-    ('sums_of_segments', 'any activation', 'float32', 1, False)
+    >>> identify("void strip_backward<float, (Way)1, true, false>(StripsOf<(Way)1>, BackwardCall)")
+    ('strip_backward', 'columns, identity', 'float32', 1, False)
+    >>> identify("void whole_backward<bf16, (Way)0, false, true>(Strips, BackwardCall, double*)")
+    ('whole_backward', 'lines, any activation, of groups', 'bfloat16', 1, False)
     >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
     ('sums_of_segments', 'bias gradient', 'float32', 1, False)
     >>> identify("void norm_long_sums<float, true, NormRows>(NormRows, NormLong)")
@@ -106,9 +100,6 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     dtype = next((DTYPES[one] for one in arguments if one in DTYPES), "")
     if kernel.startswith("map_") and len(arguments) == 4:
         accumulate = arguments[2] == "true"
-        if match := re.match(r"Norm(Forward|Backward)<(.*)>", arguments[3]):
-            what = _norm_map(match[1].lower(), _arguments(match[2]))
-            return kernel, what, dtype, int(arguments[1]), False
         what = _functor(arguments[3]) + (", accumulate" if accumulate else "")
         return kernel, what, dtype, int(arguments[1]), accumulate
     if kernel in GATE_KERNELS:
@@ -119,6 +110,16 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         functor, _, of = arguments[1].partition("<")
         words = [_NORM_WORDS[one] for one in _arguments(of) if one in _NORM_WORDS]
         return kernel, ", ".join(words) or _functor(functor), dtype, 1, False
+    if kernel.startswith(("strip_", "whole_")):
+        way = WAYS[int(arguments[1][-1])]
+        words = [_NORM_WORDS[one] for one in arguments[2:3]]
+        return (
+            kernel,
+            ", ".join([way, *words, *["of groups"] * (arguments[3:] == ["true"])]),
+            dtype,
+            1,
+            False,
+        )
     if kernel.startswith("norm_"):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype, 1, False

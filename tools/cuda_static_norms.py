@@ -72,42 +72,34 @@ def _with_rows(kernel: Kernel) -> Kernel:
     return replace(kernel, path=tuple(path), elements=_TOGETHER * size, moved=moved)
 
 
-# Rows of numbers that a map takes, in the compute type, by what it does; and loads of 16 bytes by
-# which it takes those of one cell.
-_NUMBERS = {"norm forward": 4, "given": 1, "of channels": 5, "of groups": 6}
-_SET = {"norm forward": (1, 2), "given": (0, 0), "of channels": (2, 2)}
+# Of strips of channels: arrays read and written, vectors of each in a round where elements have 4
+# bytes or more and where they have 2, the opcode that an element needs, and how often.
+_STRIPS = {
+    "strip_moments": (1, 0, (4, 4), "FADD", 1.5),
+    "strip_forward": (1, 1, (4, 4), "FFMA", 1),
+    "strip_sums": (2, 0, (4, 2), "FFMA", 1),
+    "strip_backward": (2, 1, (4, 2), "FFMA", 1),
+}
+# Whose fast paths have 16 bytes throughout.
+STRIP_WAYS = ("lines", "columns")
 
 
-def _with_map(kernel: Kernel) -> list[Kernel]:
-    """One line each for numbers that a vector shares, and for a vector of each number."""
-    item, wide = ITEM[kernel.dtype], COMPUTE[kernel.dtype]
-    words = kernel.what.split(", ")
-    kind = words[0] if words[0] in _NUMBERS else words[1]
-    turns = 1 if item == 2 and kernel.inputs == 2 else 2
-    # dx by given statistics does not ask for x, which some instances read and others do not.
-    inputs = range(1, 3) if kind == "given" else (kernel.inputs,)
-
-    def way(numbers: int) -> tuple[sass.Instruction, ...]:
-        ways = (kernel.code.path(turns * (one + numbers), turns, shared=(0, 0)) for one in inputs)
-        return tuple(next(filter(None, ways), ()))
-
-    facts = replace(kernel, elements=turns * 16 // item, moved=inputs[0] + 1)
-    apart = way(_NUMBERS[kind] * wide // item)
-    last = replace(facts, what=f"{kernel.what}, channels last", path=apart)
-    if kernel.family == "channels_last":
-        return [last]
-    shared = way(_SET[kind][wide == 8]) or (apart if kind == "given" else ())
-    return [replace(facts, path=shared), replace(last, is_variant=True)]
+def _with_strips(kernel: Kernel) -> Kernel:
+    reads, writes, vectors, opcode, often = _STRIPS[kernel.kernel]
+    item = ITEM[kernel.dtype]
+    turns = vectors[item == 2]
+    elements = turns * 16 // item
+    opcode = opcode.replace("F", "D", 1) if item == 8 else opcode
+    path = kernel.code.loop(
+        turns * reads, turns * writes, shared=(0, 0), least=(opcode, int(elements * often))
+    )
+    return replace(kernel, path=tuple(path), elements=elements, moved=reads + writes)
 
 
 def with_norm_paths(kernel: Kernel) -> list[Kernel]:
     """The kernel with its fast path, and its further paths."""
-    if kernel.is_norm_map:
-        return _with_map(kernel)
-    if kernel.kernel.startswith("sums_of"):
-        path = kernel.code.loop(4)  # two vectors of x and of dy
-        elements = 2 * 16 // ITEM[kernel.dtype]
-        return [replace(kernel, path=tuple(path), elements=elements, moved=2)]
+    if kernel.kernel in _STRIPS:
+        return [_with_strips(kernel)]
     return [_with_rows(kernel)]
 
 

@@ -72,8 +72,8 @@ tile has to make; of misaligned float64 by 8 bytes. Gates: one round over a row,
 that the op can be given but `accumulate`; of 16-bit gradients by 8 bytes; "again" makes the gates
 of what forward took. Norms over rows: a round of each pass (x into the cache, the squares, y;
 backward x and dy, the sums of the row, dx with the sums of columns), as often as four vectors take
-it, with parameters of x's dtype, one an element, and no sum over threads. Maps of batch_norm: the
-coefficients of one channel for a vector, or, channels last, a vector of each coefficient. Paths
+it, with parameters of x's dtype, one an element, and no sum over threads. Strips of channels: one
+round of the loop; what a tile costs besides is not in it. Paths
 with a call are left out. By unit: fma (float and integer multiply-add, conversion from float16),
 alu (integers, comparisons, selections, packing to 16 bits), fp64, xu (special functions,
 conversions from and to 64 bits), memory, and the rest (uniform, branches). Predicated instructions
@@ -109,8 +109,8 @@ memory instead of shared memory, and whose traffic is not counted.
 """
 
 _TRAFFIC_MAPS = """\
-batch_norm in training, whatever the shape: forward 1.50 (x twice, y once), backward 1.67 (dy and x
-twice, dx once); norms whose channels come last the same; moments 1.00.
+batch_norm in training: forward 1.50 (x twice, y once), backward 1.67 (dy and x twice, dx once), or
+1.00 of channels that a block holds; norms whose channels come last the same; moments 1.00.
 """
 
 
@@ -272,8 +272,7 @@ def _resources_table(kernels: Sequence[Kernel], arch: str) -> str:
 def _resources(kernels: Sequence[Kernel], arch: str) -> str:
     limits = LIMITS[arch]
     words = _RESOURCES.format(registers=limits.registers, most=limits.threads, blocks=limits.blocks)
-    known = [kernel for kernel in kernels if not kernel.is_variant]
-    return f"{words}\n{_by_family(known, lambda some: _resources_table(some, arch))}"
+    return f"{words}\n{_by_family(kernels, lambda some: _resources_table(some, arch))}"
 
 
 def _paths_table(kernels: Sequence[Kernel]) -> str:

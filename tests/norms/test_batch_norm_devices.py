@@ -25,8 +25,8 @@ from fastact.check import reference
 pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 
 # Lines of a channel that no pack divides, that several chunks share, and that a warp or a block
-# takes; shorter than a pack, and whole packs in one dtype but not in another; columns that are
-# folded, that a tile is too narrow for, and of several chunks.
+# takes; shorter than a pack, and whole packs in one dtype but not in another; columns that no pack
+# divides, that a tile is too narrow for, and of several chunks.
 MORE: list[tuple[tuple[int, ...], int]] = [
     ((3, 1, 7), 1),
     ((1, 1, 9001), 1),
@@ -56,6 +56,35 @@ def test_against_torch_in_float64(device, dtype, shape, axis, layout, training, 
 @pytest.mark.parametrize("name", ["identity", "mish"])
 def test_more_shapes(device, dtype, shape, axis, name):
     assert_as_torch(device, dtype, shape, axis, "C", True, name)
+
+
+def test_so_many_chunks_that_they_are_merged_apart(device):
+    """64 channels of 133 chunks each are more than a block merges for itself."""
+    assert_as_torch(device, np.float32, (17_000, 64), 1, "C", True, "identity")
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2000), (2, 3, 70), (400, 8), (90, 7)])
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+def test_squares_beyond_float(device, shape, size):
+    """Which float32 cannot represent: of one channel alone, and beside ordinary ones."""
+    x = draw(shape, np.float32, 0)
+    x[:, 0] *= np.float32(size)
+    y, saved = fa.batch_norm.forward(device.of(x), None, None, None, None, True, eps=0.0)
+    exact, *_ = reference.batch_norm(
+        "identity", x.astype(float), 1, np.ones(shape[1]), np.zeros(shape[1]), 0.0
+    )
+    np.testing.assert_allclose(device.numpy(y), exact, 2e-6, 2e-6)
+    wide = np.moveaxis(x.astype(float), 1, 0).reshape(shape[1], -1)
+    np.testing.assert_allclose(device.numpy(saved[2]).ravel(), 1 / wide.std(1), 1e-6)
+
+
+def test_the_first_elements_lie_apart(device):
+    """A shift that is the mean of what is far from all the rest."""
+    x = (draw((4, 3, 9000), np.float32, 0) + 1e4).astype(np.float32)
+    x[:, :, :40] = 0
+    y = device.numpy(fa.batch_norm(device.of(x), None, None, training=True))
+    exact, *_ = reference.batch_norm("identity", x.astype(float), 1, np.ones(3), np.zeros(3), 1e-5)
+    np.testing.assert_allclose(y, exact, 2e-6, 2e-6)
 
 
 def everything(device: Any, x: Any, dy: Any, weights: Any, axis: int, **named: Any) -> list[Any]:

@@ -13,8 +13,8 @@ import fastact as fa
 pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 
 LAST = {"channel_axis": -1}
-# Groups of one channel and of all; channels that packs divide or not, few enough to be folded, and
-# beyond a tile; one example and many; pixels of several chunks and of a few.
+# Groups of one channel and of all; channels that packs divide or not, few, and beyond a tile; one
+# example and many; pixels of several chunks, of one, and so few that a block holds a group.
 SETTINGS = [
     Setting("group_norm", (2, 9, 7, 12), LAST, groups=4),
     Setting("group_norm", (3, 5, 64), LAST, groups=8),
@@ -22,6 +22,7 @@ SETTINGS = [
     Setting("group_norm", (2, 6, 600), LAST, groups=2),
     Setting("group_norm", (2, 50, 10), LAST, groups=5),
     Setting("group_norm", (33, 2, 8), LAST, groups=8),
+    Setting("group_norm", (2, 700, 16), LAST, groups=4),
     Setting("instance_norm", (3, 9, 7, 12), LAST),
     Setting("instance_norm", (2, 1500, 3), LAST),
     Setting("instance_norm", (2, 70, 264), LAST),
@@ -59,6 +60,7 @@ LAYOUTS = {"moved": moved, "gaps": gaps, "padded": padded, "backwards": backward
 
 def run(device: Any, arrays: Arrays, **named: Any) -> tuple[Any, Any]:
     """(y, saved) and the gradients, as NumPy's."""
+    arrays.on_gpu = True
     given = [None if a is None else device.of(a) for a in (arrays.weight, arrays.bias)]
     options = {**arrays.setting.options, **named}
     positional = arrays.setting.positional
@@ -80,8 +82,14 @@ def test_right(device, dtype, setting, name):
     assert_right(arrays, name, *run(device, arrays, activation=name))
 
 
+def test_so_many_chunks_that_they_are_merged_apart(device):
+    """64 channels of 133 chunks each are more than a block merges for itself."""
+    arrays = Arrays(Setting("group_norm", (1, 17_000, 64), LAST, groups=1), np.float32)
+    assert_right(arrays, "identity", *run(device, arrays))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[2], SETTINGS[6]], ids=str)
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[2], SETTINGS[7]], ids=str)
 @names
 def test_layouts(device, dtype, setting, name, layout):
     arrays = Arrays(setting, dtype)
@@ -107,7 +115,7 @@ def test_torchs_channels_last(device, dtype):
 
 @pytest.mark.parametrize("weights", ["", "w", "b"])
 def test_without_weight_or_bias(device, weights):
-    for setting in (SETTINGS[0], SETTINGS[6]):
+    for setting in (SETTINGS[0], SETTINGS[7]):
         arrays = Arrays(setting, np.float32, weights=weights)
         assert_right(arrays, "mish", *run(device, arrays, activation="mish"))
 
@@ -128,7 +136,7 @@ def test_far_from_zero(device):
     np.testing.assert_allclose(y, exact.reshape(x.shape), atol=2e-6)
 
 
-@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[4], SETTINGS[7]], ids=str)
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[4], SETTINGS[6], SETTINGS[8]], ids=str)
 def test_same_bits_again_at_any_address_and_in_any_batch(device, dtype, setting):
     arrays = Arrays(setting, dtype)
     (y, saved), back = run(device, arrays, activation="mish")

@@ -144,23 +144,16 @@ def test_passes_over_rows_are_put_together(function):
     assert any("no path" in problem for problem in cuda_static.problems([none]))
 
 
-def test_maps_of_batch_norm_have_a_line_for_each_order(function):
-    """Of two vectors. A channel's numbers come by 16 bytes; channels last, by four vectors."""
-    nchw = (*("LDG.E.128",) * 4, "BRA 8", *("STG.E.128",) * 2, "EXIT")
-    last = (*("LDG.E.128",) * 6, *("STG.E.128",) * 2, "EXIT")
-    given = {"what": "norm forward, identity", "dtype": "float32", "path": (), "elements": 0}
-    one = kernel(function, code=code_of(*nchw, *last), **given)
-    first, second = cuda_static_norms.with_norm_paths(one)
-    assert (len(first.path), first.elements, first.bytes_per_element) == (8, 8, 8)
-    assert (len(second.path), second.is_variant) == (14, True)
-    assert second.what.endswith("channels last")
-    assert list(cuda_static.problems([first, second])) == []
-    narrow = replace(first, path=(*first.path, sass.Instruction(0, "", "LDG.E", "")))
-    assert list(cuda_static.problems([narrow])) == []  # a number of a channel may be
-    (only,) = cuda_static_norms.with_norm_paths(replace(one, family="channels_last"))
-    assert (only.what, only.is_variant) == (second.what, False)
-    called = replace(one, what="norm forward, any activation")
-    assert not called.has_path
+def test_strips_of_channels_have_a_round(function):
+    """The aligned one, which computes with what it reads."""
+    one_round = (*("LDG.E.128",) * 4, *("FFMA",) * 16, *("STG.E.128",) * 4, "BRA 0")
+    given = {"kernel": "strip_forward", "dtype": "float32", "path": (), "elements": 0}
+    one = kernel(function, code=code_of(*one_round, "EXIT"), what="columns, identity", **given)
+    assert (one.is_norm, one.has_path, one.threads) == (True, True, 256)
+    (made,) = cuda_static_norms.with_norm_paths(one)
+    assert (len(made.path), made.elements, made.bytes_per_element) == (25, 16, 8)
+    for what in ("columns, any activation", "singles, identity", "any strides, identity"):
+        assert not replace(one, what=what).has_path
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class ChannelNorm(CachedOp[P, R]):
     """
 
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
-    bounds = NormBounds(scaled=4)
+    bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
     gradients = ("dx", "dweight", "dbias")
     axis_name: str

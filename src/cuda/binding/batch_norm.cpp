@@ -50,26 +50,16 @@ Call call_of(int which, const Array& x, const py::object& weight, const py::obje
 }
 
 void run_forward(const BatchForward& call, const Array& x, const py::object& scratch,
-                 const py::object& workspace, uintptr_t stream) {
-  const Workspace memory(scratch), more(workspace);
+                 uintptr_t stream) {
+  const Workspace memory(scratch);
   on_device(x, [&](auto element) {
     using T = decltype(element);
     if (is_empty(x.operand)) {
       batch_norm_save<T>(call, stream_of(stream));
       return;
     }
-    int64_t shape[kMaxAxes], strides[kMaxAxes], needed = 0;
-    bool reduced[kMaxAxes];
-    for (int i = 0; i < x.operand.ndim; ++i) {
-      reduced[i] = i != call.axis;
-      shape[i] = reduced[i] ? 1 : x.operand.shape[i];
-      strides[i] = sizeof(double);
-    }
-    if (call.by_moments)
-      needed =
-          moments_workspace<T>(x.operand, {nullptr, x.operand.ndim, shape, strides, 1}, reduced);
     batch_norm_forward<T>(call, memory.of(batch_norm_scratch<T>(x.operand, call.axis)),
-                          more.of(needed), stream_of(stream));
+                          stream_of(stream));
   });
 }
 
@@ -90,7 +80,7 @@ void py_forward(int which, const py::object& x, const py::object& y, const py::o
   call.saved_rstd = channels_of(rstd, a, axis, "rstd");
   call.momentum = momentum;
   call.eps = eps;
-  run_forward(call, a, scratch, workspace, stream);
+  run_forward(call, a, scratch, stream);
 }
 
 void py_apply(int which, const py::object& x, const py::object& y, const py::object& mean,
@@ -104,7 +94,7 @@ void py_apply(int which, const py::object& x, const py::object& y, const py::obj
   call.mean = channels_of(mean, a, axis, "mean");
   call.spread = channels_of(rstd, a, axis, "rstd");
   call.is_rstd = true;
-  run_forward(call, a, scratch, py::none(), stream);
+  run_forward(call, a, scratch, stream);
 }
 
 // The sums of nothing.

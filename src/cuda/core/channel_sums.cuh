@@ -1,4 +1,4 @@
-// Sums by channel, over all other axes: the engine of the gradients of biases and of batch_norm.
+// Sums by channel, over all other axes: the engine of the gradients of biases.
 //
 // What is added is a functor's. It reads its operands a vector at a time, writes what it makes of
 // them on the way (dx, where a bias's gradient is its sum), and gives the terms, which are added in
@@ -8,7 +8,7 @@
 //   kTogether                         vectors in flight
 //   kBlocks                           least blocks on a multiprocessor, of the kernels below
 //   kByRow                            columns: index is a row, and not that of an element
-//   kNumbers, number(k, coef)         what a channel has: its bias, its statistics
+//   kNumbers, number(k, coef)         what a channel has: its bias
 //   of_channel(coef)                  (k, lane) -> a number, of one channel
 //   of_columns(staged, column)        the same of a vector of channels, from shared memory
 //   vecs(index, valid, numbers, add)  add(terms) for each vector that is there, in their order
@@ -26,9 +26,8 @@
 // A task of one channel has a team of threads: a block where the channel is long, or else as many
 // lanes of a warp as it has vectors or elements, so that short channels share a block.
 //
-// There may be one set of channels an example (norms whose channels come last); a coefficient index
-// counts them all. Partial sums lie [kSums][coefs][chunks]; their order depends on the shape and on
-// the order of the axes in memory alone.
+// A coefficient index counts channels. Partial sums lie [kSums][coefs][chunks]; their order depends
+// on the shape and on the order of the axes in memory alone.
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"
@@ -166,11 +165,9 @@ void sums_of_segments(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT con
   });
 }
 
-// Of an example.
 struct Columns : ChannelRows {
   int64_t channels;
-  int64_t elements;  // of an example
-  int64_t examples;
+  int64_t elements;
 };
 
 template <class T, class F>
@@ -180,11 +177,10 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
   FASTACT_SHARED(double, buffer, kSumThreads* kSize);
   FASTACT_SHARED(Compute<T>, staged, F::kNumbers > 0 ? F::kNumbers * kSize * kWarp : 1);
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
-  const int64_t all = shape.examples * tasks.count * shape.tiles;
+  const int64_t all = tasks.count * shape.tiles;
   for (int64_t task = blockIdx.x; task < all; task += gridDim.x) {
     const int64_t tile = task % shape.tiles;
-    const int64_t chunk = task / shape.tiles % tasks.count;
-    const int64_t example = task / shape.tiles / tasks.count;
+    const int64_t chunk = task / shape.tiles;
     const int64_t here = tile * shape.tx * kSize, column = here + tx * kSize;
     const int64_t begin = chunk * tasks.size, end = smaller(begin + tasks.size, shape.rows);
     const bool is_there = column < shape.width && ty < shape.ty;
@@ -193,7 +189,7 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
           const bool has_coef = column + j < shape.width;
-          const int64_t coef = example * shape.channels + (column + j) % shape.channels;
+          const int64_t coef = (column + j) % shape.channels;
 #pragma unroll
           for (int k = 0; k < F::kNumbers; ++k)
             staged[(k * kSize + j) * kWarp + tx] = has_coef ? f.number(k, coef) : Compute<T>(0);
@@ -206,9 +202,8 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
     if (is_there) {
       const auto numbers = f.of_columns(
           [&](int k, int j) { return Compute<T>(staged[(k * kSize + j) * kWarp + tx]); }, column);
-      const int64_t base = example * shape.elements;
       const int width = int(smaller(shape.width - column, kSize));
-      int64_t row = begin + ty, in_example = row * shape.width + column;
+      int64_t row = begin + ty, element = row * shape.width + column;
       const int64_t step = shape.ty * shape.width;
       while (row < end) {
         int64_t index[F::kTogether];
@@ -216,10 +211,10 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
 #pragma unroll
         for (int u = 0; u < F::kTogether; ++u) {
           // The last row may be a part of a folded one.
-          index[u] = F::kByRow ? row : base + in_example;
-          valid[u] = row < end ? int(smaller(width, shape.elements - in_example)) : 0;
+          index[u] = F::kByRow ? row : element;
+          valid[u] = row < end ? int(smaller(width, shape.elements - element)) : 0;
           row += shape.ty;
-          in_example += step;
+          element += step;
         }
         f.vecs(index, valid, numbers, [&](const Wide<T>(&terms)[F::kSums]) {
 #pragma unroll
@@ -240,7 +235,7 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
         for (int at = mine; at < columns; at += outputs) total[k] += double(buffer[at]);
       __syncthreads();
     }
-    if (mine < outputs) tasks.put(example * shape.channels + here + mine, chunk, total);
+    if (mine < outputs) tasks.put(here + mine, chunk, total);
   }
 }
 
@@ -269,15 +264,15 @@ void sums_of_any(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT const Su
   });
 }
 
-// Arrays around their channels: examples x outer x channels x inner, or not dense.
+// Arrays around their channels: outer x channels x inner, or not dense.
 struct ChannelLayout {
   bool dense;
-  int64_t examples, channels, outer, inner;  // outer: of an example
+  int64_t channels, outer, inner;
 };
 // A single channel is one segment.
 inline ChannelLayout channel_layout(const Layout& layout) {
-  if (layout.channels == 1) return {layout.dense, 1, 1, 1, layout.outer * layout.inner};
-  return {layout.dense, 1, layout.channels, layout.outer, layout.inner};
+  if (layout.channels == 1) return {layout.dense, 1, 1, layout.outer * layout.inner};
+  return {layout.dense, layout.channels, layout.outer, layout.inner};
 }
 
 template <class T>
@@ -307,7 +302,7 @@ inline void cut_rows(const ChannelRows& shape, SumTasks* tasks) {
 template <class T>
 Columns plan_columns(const ChannelLayout& layout, SumTasks* tasks) {
   const Columns shape{rows_of<T>(layout.channels, layout.outer, kSumThreads), layout.channels,
-                      layout.outer * layout.channels, layout.examples};
+                      layout.outer * layout.channels};
   cut_rows(shape, tasks);
   return shape;
 }
@@ -327,15 +322,14 @@ int64_t most_chunks(const ChannelLayout& layout) {
 
 // Queues the sums of every channel, and returns the number of chunks of each in `partials`.
 // arrays: those of the functor, null where one is absent, the last one's shape; f.arrays is filled.
-// of_coef: the axes that count coefficients. has_segments: channels need not come last, so the
-// kernels of segments are instantiated.
-template <class T, bool has_segments = true, class F>
+// of_coef: the axes that count coefficients.
+template <class T, class F>
 int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
                          const ChannelLayout& layout, const bool* of_coef, double* partials,
                          cudaStream_t stream) {
   SumTasks tasks{};
   tasks.partials = partials;
-  tasks.coefs = layout.examples * layout.channels;
+  tasks.coefs = layout.channels;
   const Operand& x = *arrays[F::kArrays - 1];
   uintptr_t bits = 0;
   for (int k = 0; k < F::kArrays; ++k) {
@@ -361,23 +355,18 @@ int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
     return tasks.count;
   }
   f.arrays.n = tasks.coefs * layout.outer * layout.inner;
-  if constexpr (has_segments) {
-    if (layout.inner > 1) {
-      const Segments segments = plan_segments<T>(layout, &tasks);
-      const bool one_segment = layout.outer * layout.channels == 1;
-      f.arrays.aligned =
-          bits % kVecBytes == 0 && (one_segment || layout.inner % Vec<T>::kSize == 0);
-      launch(sums_of_segments<T, F>, blocks_of_teams(tasks, segments.team), stream, f, tasks,
-             segments);
-      return tasks.count;
-    }
+  if (layout.inner > 1) {
+    const Segments segments = plan_segments<T>(layout, &tasks);
+    const bool one_segment = layout.outer * layout.channels == 1;
+    f.arrays.aligned = bits % kVecBytes == 0 && (one_segment || layout.inner % Vec<T>::kSize == 0);
+    launch(sums_of_segments<T, F>, blocks_of_teams(tasks, segments.team), stream, f, tasks,
+           segments);
+    return tasks.count;
   }
   const Columns shape = plan_columns<T>(layout, &tasks);
-  f.arrays.aligned = bits % kVecBytes == 0 && shape.width % Vec<T>::kSize == 0 &&
-                     (shape.examples == 1 || shape.elements % Vec<T>::kSize == 0);
-  launch(sums_of_columns<T, F>,
-         {blocks_for(shape.examples * tasks.count * shape.tiles), kSumThreads}, stream, f, tasks,
-         shape);
+  f.arrays.aligned = bits % kVecBytes == 0 && shape.width % Vec<T>::kSize == 0;
+  launch(sums_of_columns<T, F>, {blocks_for(tasks.count * shape.tiles), kSumThreads}, stream, f,
+         tasks, shape);
   return tasks.count;
 }
 

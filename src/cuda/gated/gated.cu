@@ -106,7 +106,7 @@ Columns divide(int64_t channels, int64_t rows, bool channels_last, SumTasks* tas
   const int beside = channels_last ? kWarp : kSumThreads / power_of_two_from(rows, kSumThreads);
   Columns shape{};
   shape.width = shape.channels = channels;
-  shape.rows = rows, shape.elements = rows * channels, shape.examples = 1;
+  shape.rows = rows, shape.elements = rows * channels;
   shape.tx = power_of_two_from(vecs, std::min(beside, kWarp));
   shape.ty = kSumThreads / shape.tx;
   shape.tiles = ceil_div(vecs, shape.tx);

@@ -349,6 +349,10 @@ class Norms(Adapter):
             u = 2.0**-53 if made[key].dtype == FLOAT64 else 2.0**-24
             size = np.abs(x).mean(rows.axes).reshape(old.shape) if key == "running_mean" else new
             error = 4 * u * (np.abs(old) + np.abs(new)) + momentum * 2.0**-32 * np.abs(size)
+            if request.framework == "emulated" and request.dtype != FLOAT64:
+                rough = fa.ops[request.op].bounds.rough * 2.0**-24
+                apart = np.abs(d).mean(rows.axes).reshape(old.shape)
+                error = error + momentum * rough * (apart if key == "running_mean" else 2 * new)
             exact = reference.moved(old, new, momentum)
             found.append(Expected(exact, error, True, np.isfinite(new)))
         return found

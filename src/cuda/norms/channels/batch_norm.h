@@ -24,8 +24,7 @@ struct BatchForward {
 // x is not empty; where it is, for want of a batch, what follows saves the given statistics, or NaN
 // for moments of nothing.
 template <class T>
-void batch_norm_forward(const BatchForward& call, void* scratch, void* workspace,
-                        cudaStream_t stream);
+void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t stream);
 
 template <class T>
 void batch_norm_save(const BatchForward& call, cudaStream_t stream);

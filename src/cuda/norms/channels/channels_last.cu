@@ -2,26 +2,19 @@
 // formulas).
 //
 // An example is a matrix of pixels by channels. Group by group it would be read in short, scattered
-// segments; so it is read as it lies in memory, all groups at once, by the kernels of batch_norm,
-// with a channel of one example in place of a channel (coefficients.cuh):
+// segments; so it is read as it lies in memory, all groups at once, by the kernels of batch_norm
+// (strips.cuh), with a channel of one example in place of a channel:
 //
-//   forward    the moments of each channel of each example (reductions/moments.cu); one warp per
-//              group merges them and makes the coefficients; then the map y = f(z)
-//   backward   the sums of p = dy f'(z) and of p (x - mean) of each channel of each example
-//              (reduction_inputs.cuh); from them the means of g and g xhat of each group; their
-//              sums over the examples (reductions/reductions.cu), which are dweight and dbias; then
-//              the map dx
-//
-// Arrays that are not dense in the order example, pixel, channel go element by element.
+//   forward    the moments of chunks of each channel of each example; then the map y = f(z), whose
+//              blocks merge those of the groups of their own channels
+//   backward   the sums of p = dy f'(z) and of p (x - mean) of the same; then the map dx, whose
+//              blocks merge them, and a kernel for dweight and dbias, a warp a channel
 //
 // Bytes moved: forward x twice and y once; backward dy and x twice and dx once. Besides, for each
-// channel of each example, 32 bytes of coefficients (64 for float64) and 16 to 24 bytes for each
-// chunk of its pixels: below 1 % with thousands of pixels, as much as x with eight.
-#include "cuda/norms/channels/apply.cuh"
+// channel of each example, 16 bytes for each chunk of its pixels, written once and read by each of
+// its chunks' blocks, or else merged apart.
 #include "cuda/norms/channels/channels_last.h"
-#include "cuda/norms/channels/channels_last_rows.cuh"
-#include "cuda/norms/channels/reduction_inputs.cuh"
-#include "cuda/reductions/moments.h"
+#include "cuda/norms/channels/strip_backward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -76,141 +69,81 @@ bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_
   return true;
 }
 
-template <class T>
-Coefficients<T> coefs_at(void* memory, const ColumnShape& shape) {
-  Coefficients<T> coefs{};
-  coefs.data = static_cast<Compute<T>*>(memory);
-  coefs.arrange(shape.coefs(), false);
-  coefs.channels = shape.channels();
-  coefs.inner = 1;
-  coefs.example = shape.channels() * shape.pixels;
-  return coefs;
-}
-
-ChannelLayout layout_of(const ColumnShape& shape, bool dense) {
+StripLayout layout_of(const ColumnShape& shape, bool dense) {
   return {dense, shape.examples, shape.channels(), shape.pixels, 1};
 }
 
-// The moments of each channel of each example, as arrays of double with x's axes.
-struct ChannelMoments {
-  int64_t shape[kMaxAxes], strides[kMaxAxes];
-  ChannelMoments(const Operand& x, const ColumnShape& of) {
-    const IndexOperand coefs(x, of.of_coef);
-    for (int i = 0; i < x.ndim; ++i) {
-      shape[i] = of.of_coef[i] ? x.shape[i] : 1;
-      strides[i] = coefs.stride[i] * int64_t(sizeof(double));
-    }
-  }
-  Operand of(void* data, int ndim) const {
-    return {static_cast<char*>(data), ndim, shape, strides, 1};
-  }
-};
-
-int64_t padded(int64_t bytes) { return ceil_div(bytes, kVecBytes) * kVecBytes; }
-
+// Of arrays by group, or by channel. counts: the axes that they have.
+template <class Counts>
 Pair pair_of(const Operand& a, int a_dtype, const Operand& b, int b_dtype, const Operand& x,
-             const bool* reduced, const bool* of_parameter, bool by_group) {
-  Pair pair{{a.data, 1, a_dtype}, {b.data, 1, b_dtype}, {}};
+             const Counts& counts) {
+  const Operand arrays[] = {a, b};
+  const int64_t items[] = {item_size(a_dtype), item_size(b_dtype)};
+  Axis<2> axes[kMaxAxes];
+  int count = 0;
   for (int i = 0; i < x.ndim; ++i) {
-    if (x.shape[i] == 1 || !(by_group ? !reduced[i] : of_parameter[i])) continue;
-    const auto stride = [&](const Operand& of, int dtype) {
-      return of.data && of.shape[i] > 1 ? byte_stride(of, i, item_size(dtype)) : 0;
-    };
-    pair.axes.append(x.shape[i], stride(a, a_dtype), stride(b, b_dtype));
+    if (x.shape[i] == 1 || !counts(i)) continue;
+    Axis<2>& axis = axes[count++];
+    axis = {x.shape[i], {}, 0};
+    for (int k = 0; k < 2; ++k)
+      if (arrays[k].data && arrays[k].shape[i] > 1)
+        axis.stride[k] = byte_stride(arrays[k], i, items[k]);
   }
+  count = merge_axes(axes, count);
+  Pair pair{a.data, b.data, a_dtype, b_dtype, {}};
+  fill_table(&pair.table, axes, 0, count);
   return pair;
 }
 
-Groups groups_of(const ColumnShape& shape, double eps) {
-  return {shape.examples * shape.groups, shape.group_size, shape.channels(), shape.pixels, eps};
+template <class T>
+Pair statistics_of(const NormCall& call, const Operand& x) {
+  constexpr int kType = sizeof(Compute<T>) == 8 ? kF64 : kF32;
+  return pair_of(call.mean, kType, call.rstd, kType, x, [&](int i) { return !call.reduced[i]; });
+}
+// Or of their gradients.
+Pair parameters_of(const NormCall& call, const Operand& weight, const Operand& bias,
+                   const Operand& x) {
+  return pair_of(weight, call.weight_dtype, bias, call.bias_dtype, x,
+                 [&](int i) { return call.of_parameter[i]; });
+}
+
+Groups groups_of(const ColumnShape& shape) {
+  return {shape.group_size, double(shape.group_size * shape.pixels)};
 }
 
 template <class T>
-constexpr int kComputeType = sizeof(Compute<T>) == 8 ? kF64 : kF32;
-
-Pair statistics_of(const NormCall& call, const Operand& x, int dtype) {
-  return pair_of(call.mean, dtype, call.rstd, dtype, x, call.reduced, call.of_parameter, true);
+int64_t workspace_for(const ColumnShape& shape) {
+  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels);
 }
-Pair parameters_of(const NormCall& call, const Operand& x) {
-  return pair_of(call.weight, call.weight_dtype, call.bias, call.bias_dtype, x, call.reduced,
-                 call.of_parameter, false);
-}
-
-// The sums of backward, one behind the other in scratch memory:
-//
-//   [p, p xhat][examples][channels]   totals, of each channel of each example
-//   [p, p xhat][channels]             of each channel over the examples
-//   partial sums                      of whichever of the two is being added up
-struct BackwardSums {
-  int64_t shape[3], shape_of_channels[3];
-
-  explicit BackwardSums(const ColumnShape& of)
-      : shape{2, of.examples, of.channels()}, shape_of_channels{2, 1, of.channels()} {}
-
-  int64_t count() const { return 2 * shape[1] * shape[2]; }
-  double* of_channels(double* totals) const { return totals + count(); }
-  double* partials(double* totals) const { return of_channels(totals) + 2 * shape[2]; }
-  // most_chunks: of a channel of an example.
-  int64_t bytes(int64_t most_chunks) const {
-    const int64_t over_examples = sum_workspace<double>(
-        kItself, operand(nullptr, shape), operand(nullptr, shape_of_channels), kExamples);
-    return (count() + 2 * shape[2]) * kItem +
-           std::max(count() * most_chunks * kItem, over_examples);
-  }
-  void add_examples(double* totals, cudaStream_t stream) const {
-    sum<double>(kItself, operand(totals, shape), operand(of_channels(totals), shape_of_channels),
-                kExamples, 1.0, partials(totals), false, stream);
-  }
-
- private:
-  static constexpr int64_t kItem = sizeof(double);
-  static constexpr bool kExamples[] = {false, true, false};
-  static Operand operand(double* data, const int64_t (&shape)[3]) {
-    return {reinterpret_cast<char*>(data), 3, shape, nullptr, kItem};
-  }
-};
-
-int64_t group_blocks(const Groups& groups) { return ceil_div(groups.count, kGroupThreads / kWarp); }
 
 }  // namespace
 
 template <class T>
 int64_t norm_columns_forward_workspace(const NormCall& call) {
-  const Operand& x = call.data[NormCall::kX];
-  const ColumnShape shape = shape_of(call, x);
-  const ChannelMoments results(x, shape);
-  return Coefficients<T>::bytes(shape.coefs()) +
-         padded(2 * shape.coefs() * int64_t(sizeof(double))) +
-         moments_workspace<T>(x, results.of(nullptr, x.ndim), shape.of_pixel);
+  return workspace_for<T>(shape_of(call, call.data[NormCall::kX]));
 }
 
 template <class T>
 void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   const Operand &x = call.data[NormCall::kX], &y = call.data[NormCall::kY];
   const ColumnShape shape = shape_of(call, x);
-  const Coefficients<T> coefs = coefs_at<T>(workspace, shape);
-  auto* mean = reinterpret_cast<double*>(static_cast<char*>(workspace) +
-                                         Coefficients<T>::bytes(shape.coefs()));
-  double* m2 = mean + shape.coefs();
-  char* rest = reinterpret_cast<char*>(mean) + padded(2 * shape.coefs() * int64_t(sizeof(double)));
-
-  const ChannelMoments results(x, shape);
-  moments<T>(x, {results.of(mean, x.ndim), {}, results.of(m2, x.ndim), {}, kF64, kM2},
-             shape.of_pixel, rest, stream);
-  const Groups groups = groups_of(shape, call.eps);
-  launch(group_statistics<T>, {group_blocks(groups), kGroupThreads}, stream, coefs, mean, m2,
-         groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
-
-  const Operand arrays[] = {x, y};
-  apply_forward(arrays, is_dense(arrays, 2, shape, sizeof(T)), shape.of_coef, coefs,
-                chosen_activation(call.which, call.parameters), stream);
+  ForwardCall made{};
+  made.groups = groups_of(shape);
+  made.saved = statistics_of<T>(call, x);
+  made.parameters = parameters_of(call, call.weight, call.bias, x);
+  made.eps = call.eps;
+  made.activation = chosen_activation(call.which, call.parameters);
+  const Operand dense[] = {x, y}, arrays[] = {x, {}, y};
+  with_strips<T, false>(arrays, layout_of(shape, is_dense(dense, 2, shape, sizeof(T))),
+                        shape.of_coef, false, [&](auto way, const auto& s) {
+                          queue_forward<T, way()>(s, made, true, static_cast<double*>(workspace),
+                                                  stream);
+                        });
 }
 
 template <class T>
 int64_t norm_columns_backward_workspace(const NormCall& call) {
-  const ColumnShape shape = shape_of(call, call.data[NormCall::kIn]);
-  const int64_t chunks = most_chunks<T>(layout_of(shape, false));
-  return Coefficients<T>::bytes(shape.coefs()) + BackwardSums(shape).bytes(chunks);
+  return workspace_for<T>(shape_of(call, call.data[NormCall::kIn]));
 }
 
 template <class T>
@@ -218,36 +151,20 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
   const Operand &dy = call.data[NormCall::kDy], &x = call.data[NormCall::kIn],
                 &dx = call.data[NormCall::kDx];
   const ColumnShape shape = shape_of(call, x);
-  const Coefficients<T> coefs = coefs_at<T>(workspace, shape);
-  const BackwardSums sums(shape);
-  auto* totals = reinterpret_cast<double*>(static_cast<char*>(workspace) +
-                                           Coefficients<T>::bytes(shape.coefs()));
-  double* partials = sums.partials(totals);
-  const Groups groups = groups_of(shape, 0);
-  launch(read_statistics<T>, {ceil_div(shape.coefs(), kGroupThreads), kGroupThreads}, stream, coefs,
-         groups, statistics_of(call, x, kComputeType<T>), parameters_of(call, x));
-
-  const Operand arrays[] = {dy, x, dx.data ? dx : x};
-  const ChosenActivation activation = chosen_activation(call.which, call.parameters);
-  const int64_t chunks =
-      run_norm_sums<T, false>(dy, x, layout_of(shape, is_dense(arrays, 2, shape, sizeof(T))),
-                              shape.of_coef, coefs, activation, partials, stream);
-  if (chunks > 1)
-    finish_partials<double>(partials, sums.count(), chunks, reinterpret_cast<char*>(totals),
-                            sizeof(double), false, stream);
-  launch(finish_groups<T>, {group_blocks(groups), kGroupThreads}, stream, coefs,
-         chunks > 1 ? totals : partials, totals, groups);
-  if (call.dweight.data || call.dbias.data) {
-    sums.add_examples(totals, stream);
-    launch(put_parameters<T>, {ceil_div(groups.channels, kGroupThreads), kGroupThreads}, stream,
-           sums.of_channels(totals), groups.channels,
-           pair_of(call.dweight, call.weight_dtype, call.dbias, call.bias_dtype, x, call.reduced,
-                   call.of_parameter, false),
-           call.accumulate);
-  }
-  if (!dx.data) return;
-  apply_backward<T, kOfGroups>(arrays, is_dense(arrays, 3, shape, sizeof(T)), shape.of_coef, coefs,
-                               activation, call.accumulate, stream);
+  BackwardCall made{};
+  made.groups = groups_of(shape);
+  made.statistics = statistics_of<T>(call, x);
+  made.parameters = parameters_of(call, call.weight, call.bias, x);
+  made.gradients = parameters_of(call, call.dweight, call.dbias, x);
+  made.of_statistics = true;
+  made.accumulates = call.accumulate;
+  made.activation = chosen_activation(call.which, call.parameters);
+  const Operand dense[] = {dy, dx.data ? dx : x, x}, arrays[] = {x, dy, dx};
+  with_strips<T, false>(arrays, layout_of(shape, is_dense(dense, 3, shape, sizeof(T))),
+                        shape.of_coef, call.accumulate, [&](auto way, const auto& s) {
+                          queue_backward<T, true, way()>(s, made, static_cast<double*>(workspace),
+                                                         stream);
+                        });
 }
 
 using Storage = FASTACT_STORAGE;

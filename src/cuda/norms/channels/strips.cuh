@@ -1,0 +1,516 @@
+// Strips: how the kernels of norms with channels read arrays, and add up over them.
+//
+// A channel is `length` elements that share their coefficients: those of one channel of the batch,
+// or of one channel of one example. A coefficient index counts them example by example. A block has
+// a tile of channels and a chunk of each; a thread has one unit of the tile, and in it every
+// ty-th vector:
+//
+//   kLines     channels first: a unit is one channel, whose segments are whole vectors
+//   kColumns   channels last: a unit is as many channels as a vector has lanes
+//   kSingles   a unit is one channel, and a vector is gathered, element by element: segments that
+//              are no whole vectors, channels last that no vector divides. The elements of a warp
+//              are neighbours, so that the loads of a gather coalesce
+//   kAny       the same of any strides, and of more elements than 32 bits count
+//
+// Which of them, the tile, the chunk and the vectors of a thread follow from the shape and the
+// order of the axes in memory alone, and with them the order of every sum. Vectors at addresses
+// that are no multiple of 16 bytes are read and written by elements.
+//
+// Where neighbours in memory are neighbours of another channel (`across`), threads lie along units
+// first, else along a channel. Sums go by shuffles over the lanes of a warp that share a unit, and
+// through shared memory from warp to warp.
+#pragma once
+
+#include "common/core/axes.h"
+#include "cuda/core/row_io.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kStripThreads = 256;
+constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most
+constexpr int kStripVecs = 4;          // of a thread, in flight; of a whole channel all it has
+constexpr int kTileChannels = 256;     // at most
+constexpr int64_t kStripChunks = 256;  // of a channel, at most
+constexpr int kColumnUnits = 16;       // of a tile of columns
+constexpr int64_t kLineRounds = 4;  // of a chunk of a line, at most where chunks are not too many
+
+enum Way { kLines, kColumns, kSingles, kAny };
+enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
+
+template <Way way>
+constexpr bool kGathers = way == kSingles || way == kAny;
+template <Way way>
+constexpr int kThreadsOfWhole = way == kColumns ? kStripThreads : kWholeThreads;
+template <class T, Way way>
+constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : 1;
+
+struct Strips {
+  char* data[kStripRoles];
+  bool aligned;      // every vector of every array is a multiple of 16 bytes
+  bool accumulates;  // onto the output
+  int64_t examples, channels, length;
+  int64_t size, count;  // chunks of a channel: elements of one, and how many
+  int64_t tiles;        // of an example
+  int tx, ty, threads;  // units of a tile, threads of a unit, of a block
+  bool across;
+  bool is_whole;  // a thread has all its vectors of its channels at once
+  // Of dense arrays, in elements: a channel's segments of `inner` are `run` apart. by_inner: of
+  // lines by vectors.
+  int64_t inner, run, example;
+  Divisor by_inner, by_tiles, by_count;  // of tasks
+
+  int64_t coefs() const { return examples * channels; }
+  int64_t tasks() const { return examples * tiles * count; }
+  // Whether a block has all of each group of so many channels that it has one of, at once.
+  bool has_groups(int64_t group, int unit_channels) const {
+    return is_whole && (group == 1 || tx * unit_channels % group == 0);
+  }
+};
+// "Rows" of the table are coefficients.
+struct AnyStrips : Strips {
+  RowTable<kStripRoles> table;
+};
+template <Way way>
+using StripsOf = std::conditional_t<way == kAny, AnyStrips, Strips>;
+
+// A block's part.
+struct Tile {
+  int64_t example, channel, chunk, begin;
+  int channels, length;
+};
+
+template <int unit_channels>
+FASTACT_DEVICE Tile tile_of(const Strips& s, int64_t task) {
+  Tile tile;
+  const int64_t rest = s.by_tiles(task);
+  tile.channel = (task - rest * s.tiles) * s.tx * unit_channels;
+  tile.example = s.by_count(rest);
+  tile.chunk = rest - tile.example * s.count;
+  tile.begin = tile.chunk * s.size;
+  tile.channels = int(smaller(s.tx * unit_channels, s.channels - tile.channel));
+  tile.length = int(smaller(s.size, s.length - tile.begin));
+  return tile;
+}
+
+// A thread's vectors in a tile.
+template <class T, Way way>
+struct Walk {
+  static constexpr int kSize = Vec<T>::kSize, kChannels = kUnitChannels<T, way>;
+  const StripsOf<way>& s;
+  Tile tile;
+  int unit, along;
+  bool is_there;
+  int mine;  // vectors of the thread, or elements that it gathers
+  int64_t
+      base;  // of its first channel, in elements, of columns of its first vector; kAny: an index
+
+  FASTACT_DEVICE Walk(const StripsOf<way>& strips, int64_t task)
+      : s(strips), tile(tile_of<kChannels>(strips, task)) {
+    const int thread = int(threadIdx.x);
+    unit = s.across ? thread % s.tx : thread / s.ty;
+    along = s.across ? thread / s.tx : thread % s.ty;
+    is_there = unit * kChannels < tile.channels;
+    const int64_t channel = tile.channel + (is_there ? unit * kChannels : 0);
+    const int left = (way == kLines ? tile.length / kSize : tile.length) - along;
+    mine = is_there && left > 0 ? (left + s.ty - 1) / s.ty : 0;
+    base = way == kAny ? tile.example * s.channels + channel
+                       : tile.example * s.example + channel * s.inner;
+    if (way == kColumns) base += (tile.begin + along) * s.run;
+  }
+
+  FASTACT_DEVICE int64_t coef() const { return tile.example * s.channels + tile.channel; }
+  // Rounds of so many vectors, of the thread that has most.
+  FASTACT_DEVICE int rounds(int vecs) const {
+    const int elements = (way == kColumns ? 1 : kSize) * s.ty * vecs;
+    return (tile.length + elements - 1) / elements;
+  }
+  // Elements of each channel that the i-th vector has.
+  FASTACT_DEVICE int elements(int i) const {
+    if (!kGathers<way>) return i < mine ? (way == kLines ? kSize : 1) : 0;
+    const int left = mine - i * kSize;
+    return left < 0 ? 0 : left < kSize ? left : kSize;
+  }
+  FASTACT_DEVICE bool has_all(int first, int vecs) const {
+    return (kGathers<way> ? (first + vecs) * kSize : first + vecs) <= mine;
+  }
+
+  // The i-th vector, or of a gathered one the j-th lane.
+  FASTACT_DEVICE T* at(int role, int i, int j = 0) const {
+    if constexpr (way == kAny) {
+      const int64_t e = tile.begin + int64_t(i * kSize + j) * s.ty + along;
+      return reinterpret_cast<T*>(s.data[role] + offset_of(s.table, role, base, e));
+    } else {
+      int64_t offset = base;
+      if constexpr (way == kColumns) {
+        offset += i * (s.ty * s.run);
+      } else {
+        constexpr int kUnit = way == kLines ? kSize : 1;
+        const int here = way == kLines ? i * s.ty : (i * kSize + j) * s.ty;
+        const uint32_t q = uint32_t(tile.begin / kUnit) + uint32_t(along + here);
+        const uint32_t segment = s.by_inner.quick(q);
+        offset += segment * s.run + (q - segment * uint32_t(s.by_inner.by)) * kUnit;
+      }
+      return reinterpret_cast<T*>(s.data[role]) + offset;
+    }
+  }
+
+  // The vectors from the first-th on: what is not there is 0.
+  template <int n>
+  FASTACT_DEVICE void read(int role, int first, Vec<T> (&vecs)[n]) const {
+#pragma unroll
+    for (int u = 0; u < n; ++u) vecs[u] = {};
+    if constexpr (kGathers<way>) {
+#pragma unroll
+      for (int u = 0; u < n; ++u) {
+        const int valid = elements(first + u);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j)
+          if (j < valid) vecs[u].lane[j] = load(at(role, first + u, j));
+      }
+    } else if (s.aligned) {
+#pragma unroll
+      for (int u = 0; u < n; ++u)
+        if (elements(first + u)) vecs[u] = load_vec(at(role, first + u));
+    } else {
+#pragma unroll
+      for (int u = 0; u < n; ++u)
+        if (elements(first + u)) vecs[u] = load_some(at(role, first + u), kSize);
+    }
+  }
+
+  // Writes a vector that is there; `adds`: or where the call wants that, adds it to what the output
+  // holds.
+  template <bool adds>
+  FASTACT_DEVICE void write(int i, Wide<T> values) const {
+    if (adds && s.accumulates) {
+      Vec<T> before[1];
+      read(kStripOut, i, before);
+      accumulate_onto(before[0], values);
+    }
+    const Vec<T> vec = narrow_vec<T>(values);
+    if constexpr (kGathers<way>) {
+      const int valid = elements(i);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        if (j < valid) store(at(kStripOut, i, j), vec.lane[j]);
+    } else if (s.aligned) {
+      store_vec(at(kStripOut, i), vec);
+    } else {
+      store_some(at(kStripOut, i), vec, kSize);
+    }
+  }
+};
+
+// Calls body(walk) for each task of a block. backwards: from the last one on, whose elements were
+// read last and so may still be in the second-level cache.
+template <class T, Way way, class Body>
+FASTACT_DEVICE void for_each_tile(const StripsOf<way>& s, bool backwards, const Body& body) {
+  const int64_t tasks = s.examples * s.tiles * s.count;
+  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x)
+    body(Walk<T, way>(s, backwards ? tasks - 1 - task : task));
+}
+
+// Two numbers for each channel of a tile, in shared memory: [2][kTileChannels].
+FASTACT_DEVICE auto tile_pairs() {
+  FASTACT_SHARED(double, pairs, 2 * kTileChannels);
+  return pairs;
+}
+// Two sums of each unit's channel from each warp.
+template <class T>
+FASTACT_DEVICE auto tile_fold_buffer() {
+  constexpr int kWarps = kStripThreads / kWarp;
+  FASTACT_SHARED(double, sums, 2 * kWarps * kColumnUnits * Vec<T>::kSize);
+  return sums;
+}
+
+// The sums over the threads of each unit, into tile_pairs(): a channel's are known to the thread of
+// its number, until the next barrier. Every thread takes part.
+template <class T, Way way>
+FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitChannels<T, way>],
+                              const double (&b)[kUnitChannels<T, way>]) {
+  constexpr int kChannels = kUnitChannels<T, way>;
+  const auto sums = tile_fold_buffer<T>();
+  const auto pairs = tile_pairs();
+  const Strips& s = walk.s;
+  const int thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  // Lanes of a unit are `least` to `most` apart; a unit has its numbers from each of `rows` warps.
+  const int least = s.across ? s.tx : 1, most = s.across ? kWarp : int(smaller(s.ty, kWarp));
+  const bool is_warps = !s.across && s.ty <= kWarp;
+  const int rows = is_warps ? 1 : s.threads / kWarp, width = s.tx * kChannels;
+  const bool writes = s.across ? lane < s.tx : lane % most == 0;
+  const int to = 2 * ((is_warps ? 0 : warp * width) + walk.unit * kChannels);
+#pragma unroll
+  for (int j = 0; j < kChannels; ++j) {
+    double sum[2] = {a[j], b[j]};
+    for (int step = most / 2; step >= least; step /= 2) {
+      sum[0] += __shfl_xor_sync(kAllLanes, sum[0], step, kWarp);
+      sum[1] += __shfl_xor_sync(kAllLanes, sum[1], step, kWarp);
+    }
+    if (writes) sums[to + 2 * j] = sum[0], sums[to + 2 * j + 1] = sum[1];
+  }
+  __syncthreads();
+  if (thread >= walk.tile.channels) return;
+  double sum[2] = {sums[2 * thread], sums[2 * thread + 1]};
+#pragma unroll 1
+  for (int row = 1; row < rows; ++row) {
+    sum[0] += double(sums[2 * (row * width + thread)]);
+    sum[1] += double(sums[2 * (row * width + thread) + 1]);
+  }
+  pairs[thread] = sum[0], pairs[kTileChannels + thread] = sum[1];
+}
+
+// Whether a condition holds for any thread of the block; a barrier.
+FASTACT_DEVICE bool any_of_block(bool condition) {
+  FASTACT_SHARED(int, of_warps, kWholeThreads / kWarp);
+  const bool of_warp = __any_sync(kAllLanes, condition);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = of_warp;
+  __syncthreads();
+  bool any = false;
+  for (int i = 0; i < int(blockDim.x) / kWarp; ++i) any |= int(of_warps[i]) != 0;
+  return any;
+}
+
+// What a kernel multiplies and adds, a number of each kind for each channel of a tile.
+template <class T, int numbers>
+FASTACT_DEVICE auto tile_numbers() {
+  FASTACT_SHARED(Compute<T>, all, numbers * kTileChannels);
+  return all;
+}
+// Those of a thread's unit: the first `held` of each channel in registers or, around the call of an
+// activation, none, and all are read where they are used.
+template <class T, Way way, int numbers, int held>
+struct UnitNumbers {
+  static constexpr int kChannels = kUnitChannels<T, way>;
+  Compute<T> n[held > 0 ? held : 1][kChannels];
+  int first;
+
+  // Behind a barrier that follows their being made.
+  FASTACT_DEVICE explicit UnitNumbers(const Walk<T, way>& walk)
+      : first(walk.is_there ? walk.unit * kChannels : 0) {
+    if constexpr (held > 0) {
+      const auto all = tile_numbers<T, numbers>();
+#pragma unroll
+      for (int k = 0; k < held; ++k)
+#pragma unroll
+        for (int j = 0; j < kChannels; ++j) n[k][j] = all[k * kTileChannels + first + j];
+    }
+  }
+  FASTACT_DEVICE Compute<T> operator()(int k, int lane) const {
+    const int j = way == kColumns ? lane : 0;
+    if (k < held) return n[k][j];
+    return tile_numbers<T, numbers>()[k * kTileChannels + first + j];
+  }
+};
+
+// The partial results of channels, two numbers each: [coefficient][chunk][2]. A group is some
+// coefficients that follow each other, and so are its parts: `each` of them.
+struct Parts {
+  const double* data;
+  int64_t each, chunks;
+  int64_t size, length;  // elements of a chunk but the last, and of a channel
+  bool is_merged;        // one part for each group, of all its elements
+
+  FASTACT_DEVICE int64_t chunk_of(int64_t part) const {
+    return part - quotient(part, chunks) * chunks;
+  }
+  FASTACT_DEVICE double elements(int64_t part) const {
+    return double(chunks == 1 ? length : smaller(size, length - chunk_of(part) * size));
+  }
+};
+
+// The pairs of a tile's channels, as parts.
+template <class T, Way way>
+FASTACT_DEVICE void store_parts(const Walk<T, way>& walk, double* parts) {
+  const auto pairs = tile_pairs();
+  const int mine = int(threadIdx.x);
+  if (mine >= walk.tile.channels) return;
+  double* to = parts + 2 * ((walk.coef() + mine) * walk.s.count + walk.tile.chunk);
+  store(to, double(pairs[mine]));
+  store(to + 1, double(pairs[kTileChannels + mine]));
+}
+
+// The sums of two terms over the parts of a group, by `width` neighbouring lanes: terms(part, a, b)
+// adds them.
+template <class Terms>
+FASTACT_DEVICE void sum_parts(const Parts& parts, int width, bool idle, double (&sum)[2],
+                              const Terms& terms) {
+  sum[0] = sum[1] = 0;
+  const int64_t each = idle ? 0 : parts.each;
+  for (int64_t i = int(threadIdx.x) % width; i < each; i += width) terms(i, sum);
+  sum[0] = warp_sum(sum[0], width);
+  sum[1] = warp_sum(sum[1], width);
+}
+
+// The pairs of the groups that a tile has channels of, the first of them in front, into
+// tile_pairs(): merge(group, width, idle, pair) makes one by `width` lanes. Every thread takes
+// part.
+template <class T, Way way, class Merge>
+FASTACT_DEVICE void for_each_group(const Walk<T, way>& walk, int64_t size, int64_t first,
+                                   const Merge& merge) {
+  const auto pairs = tile_pairs();
+  const int64_t last = quotient(walk.coef() + walk.tile.channels - 1, size);
+  const int count = int(last - first) + 1;
+  int width = kWarp;
+  while (width > 1 && width * count > int(blockDim.x)) width /= 2;
+  const int here = int(blockDim.x) / width;
+  for (int i = 0; i < count; i += here) {
+    const int group = i + int(threadIdx.x) / width;
+    double pair[2];
+    merge(first + group, width, group >= count, pair);
+    if (group >= count || threadIdx.x % width != 0) continue;
+    pairs[group] = pair[0], pairs[kTileChannels + group] = pair[1];
+  }
+  __syncthreads();
+}
+
+// The same where a block has the channels of whole groups, from their pairs: merge(channel,
+// first, pair) adds one to that of its group, whose first channel is the first.
+template <class T, Way way, class Merge>
+FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& merge) {
+  if (size == 1) return;
+  const auto pairs = tile_pairs();
+  const int group = int(threadIdx.x);
+  const bool is_there = group * size < walk.tile.channels;
+  double pair[2] = {};
+  if (is_there) {
+    for (int i = 0; i < size; ++i) merge(group * size + i, group * size, pair);
+  }
+  __syncthreads();
+  if (is_there) pairs[group] = pair[0], pairs[kTileChannels + group] = pair[1];
+  __syncthreads();
+}
+
+// ---- on the host
+
+// Cuts channels into chunks, and threads into units. Every number follows from the shape of the
+// channels alone, not from the number of examples.
+template <class T>
+void plan_threads(Way way, Strips* s) {
+  constexpr int64_t kSize = Vec<T>::kSize, kHeld = kSize * kStripVecs;
+  const int64_t units = ceil_div(s->channels, way == kColumns ? kSize : 1);
+  s->threads = kStripThreads;
+  if (s->across) {
+    // Units as narrow as 64 bytes, where a block can so have all elements of its channels.
+    const int64_t of_thread = way == kColumns ? kStripVecs : kHeld;
+    s->tx = power_of_two_from(units, way == kColumns ? kColumnUnits : kWarp);
+    s->ty = kStripThreads / s->tx;
+    int tx = s->tx;
+    while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
+    s->is_whole = way != kAny && kStripThreads / tx * of_thread >= s->length;
+    if (s->is_whole) s->tx = tx, s->ty = kStripThreads / tx;
+    s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, 2 * kStripChunks));
+  } else if (s->length <= kHeld * kWholeThreads) {
+    const int64_t team = ceil_div(s->length, kHeld);
+    s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
+    if (s->ty > kWarp) s->threads = s->ty;
+    s->tx = s->threads / s->ty;
+    s->size = s->length;
+    s->is_whole = way != kAny;
+  } else {
+    s->tx = 1, s->ty = kStripThreads;
+    const int64_t least = kLineRounds * kHeld * kStripThreads;
+    const int64_t count = std::min(ceil_div(s->length, least), kStripChunks);
+    s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
+  }
+  s->count = ceil_div(s->length, s->size);
+  s->tiles = ceil_div(units, s->tx);
+  s->by_tiles = {s->tiles, s->tasks()};
+  s->by_count = {s->count, s->tasks()};
+}
+
+// The most chunks of a channel, in any layout of a call's arrays.
+template <class T>
+int64_t most_chunks(int64_t channels, int64_t length) {
+  int64_t most = 0;
+  const auto plan = [&](Way way, bool across) {
+    Strips s{};
+    s.channels = channels, s.length = length, s.across = across;
+    plan_threads<T>(way, &s);
+    most = std::max(most, s.count);
+  };
+  plan(kColumns, true), plan(kSingles, true), plan(kSingles, false);
+  return most;
+}
+
+template <int arrays>
+void fill_table(RowTable<arrays>* table, const Axis<arrays>* axes, int row_axes, int count) {
+  if (count > kRowAxes) throw std::invalid_argument("fastact: more axes than the kernels know");
+  table->row_axes = row_axes, table->count = count;
+  for (int i = 0; i < count; ++i) {
+    table->length[i] = axes[i].length;
+    for (int k = 0; k < arrays; ++k) table->stride[k][i] = axes[i].stride[k];
+  }
+}
+
+// Arrays around their channels: without gaps, as examples x outer x channels x inner, or not.
+struct StripLayout {
+  bool is_dense;
+  int64_t examples, channels, outer, inner;
+};
+
+// Runs visit(way as a constant, strips) with the strips of x, dy and the output; of these, what is
+// not there has no data. counts: the axes that count coefficients. has_lines: channels need not
+// come last.
+template <class T, bool has_lines, class Visit>
+void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout,
+                 const bool* counts, bool accumulate, const Visit& visit) {
+  constexpr int64_t kSize = Vec<T>::kSize, kMost = int64_t(1) << 31;
+  AnyStrips s{};
+  uintptr_t bits = 0;
+  for (int k = 0; k < kStripRoles; ++k) {
+    s.data[k] = arrays[k].data;
+    bits |= reinterpret_cast<uintptr_t>(arrays[k].data);
+  }
+  s.aligned = bits % kVecBytes == 0;
+  s.accumulates = accumulate;
+  s.examples = layout.examples, s.channels = layout.channels;
+  s.length = layout.outer * layout.inner;
+  const auto run = [&](auto way) {
+    plan_threads<T>(way(), &s);
+    visit(way, static_cast<const StripsOf<way()>&>(s));
+  };
+  if (layout.is_dense) {
+    s.across = layout.inner == 1 && layout.channels > 1;
+    s.inner = layout.inner;
+    s.run = layout.channels * layout.inner;
+    s.example = layout.channels * s.length;
+    if (s.across && layout.channels % kSize == 0)
+      return run(std::integral_constant<Way, kColumns>());
+    if constexpr (has_lines) {
+      if (!s.across && s.inner % kSize == 0 && s.length / kSize < kMost) {
+        s.by_inner = {s.inner / kSize, s.length / kSize};
+        return run(std::integral_constant<Way, kLines>());
+      }
+    }
+    if (s.length < kMost) {
+      s.by_inner = {s.inner, s.length};
+      return run(std::integral_constant<Way, kSingles>());
+    }
+  }
+  const int64_t items[] = {sizeof(T), sizeof(T), sizeof(T)};
+  Axis<kStripRoles> axes[kMaxAxes];
+  int count = find_axes(axes, arrays[kStripX], kStripRoles, arrays, items,
+                        [&](int i) { return int(!counts[i]); });
+  sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  const auto of_coefs = [&] {
+    return int(std::count_if(axes, axes + count, [](const auto& a) { return a.kind == 0; }));
+  };
+  order_axes(axes + of_coefs(), count - of_coefs(), kStripX);
+  count = merge_axes(axes, count);
+  fill_table(&s.table, axes, of_coefs(), count);
+  const int channel = of_coefs() - 1;
+  s.across = channel >= 0 && count > channel + 1 && s.channels > 1 &&
+             std::abs(axes[channel].stride[kStripX]) < std::abs(axes[count - 1].stride[kStripX]);
+  run(std::integral_constant<Way, kAny>());
+}
+
+// Queues a kernel over all tasks.
+template <class S, class... Parameters, class... Arguments>
+void launch_strips(void (*kernel)(Parameters...), const S& s, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  launch(kernel, {blocks_for(s.tasks()), s.threads}, stream, s, arguments...);
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE
