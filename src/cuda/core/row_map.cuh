@@ -144,6 +144,28 @@ struct RowsOfVectors {
   uint32_t pitch() const { return uint32_t(vecs * kVecBytes); }
 };
 
+// Operands of a plan, which may be absent, as rows of vectors at their own pitches: contiguous ones
+// as rows of kRowMapThreads vectors, others by their outer axis.
+template <class T, int operands>
+struct PlannedRows : RowsOfVectors<T> {
+  uint32_t pitch[operands];
+
+  explicit PlannedRows(const ElementwisePlan& plan)
+      : RowsOfVectors<T>(
+            plan.all_contiguous() ? kRowMapThreads * Vec<T>::kSize : plan.shape[plan.ndim - 1],
+            plan.size) {
+    const bool whole = plan.all_contiguous();
+    this->fit &= whole || (plan.ndim == 2 && this->times == 1);
+    for (int k = 0; k < operands; ++k) {
+      const int64_t stride = whole ? RowsOfVectors<T>::pitch() : plan.strides[k][0];
+      pitch[k] = uint32_t(stride);
+      if (!plan.data[k]) continue;
+      this->fit &= stride >= 0 && stride < int64_t(1) << 31 && rows_aligned(plan, k, kVecBytes) &&
+                   plan.strides[k][plan.ndim - 1] == plan.item;
+    }
+  }
+};
+
 // Threads of a block, tiles of columns, rows of a chunk and chunks.
 struct RowGrid {
   int tx, ty;
