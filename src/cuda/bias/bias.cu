@@ -42,6 +42,20 @@ bool fit_rows(const RowsOfVectors<T>& rows, const Layout& layout, char* const (&
   return layout.dense && rows.fit && bits % kVecBytes == 0;
 }
 
+// Of sums: the vectors of a channel that lie together, 0 where channels come last.
+template <class T>
+int64_t segment_of(const Layout& layout) {
+  return layout.inner > 1 ? layout.inner / Vec<T>::kSize : 0;
+}
+// Whether rows can be added up by channel: whole vectors of one channel, of a few tiles, in rows
+// enough to read several at a time.
+template <class T>
+bool sums_fit(const Layout& layout) {
+  constexpr int64_t kMostTiles = 64;
+  return layout.inner == 1 || (layout.inner % Vec<T>::kSize == 0 && layout.outer >= kRowMapRows &&
+                               segment_of<T>(layout) <= kMostTiles * kRowMapThreads);
+}
+
 // Runs F, a functor over rows; data: its inputs, then the output. Returns the number of partial
 // sums of a channel.
 template <template <class, class> class F, class T, int count>
@@ -59,6 +73,7 @@ int64_t run_fused_rows(int which, const double* parameters, const NumberVector& 
     std::fill(map.in_pitch, map.in_pitch + count - 1, rows.pitch());
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
     map.accumulate = accumulate, map.partials = partials, map.channels = channels;
+    if (partials) map.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner}}, stream);
   });
   return made;
@@ -100,16 +115,13 @@ void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias
 template <class T>
 int64_t bias_act_workspace(const Operand& x, int axis) {
   if (is_empty(x)) return 0;
-  // The most that any layout of the arrays takes: the channels last, or with elements behind them.
-  const int64_t channels = x.shape[axis];
-  int64_t each = 1;
-  for (int i = 0; i < x.ndim; ++i)
-    if (i != axis) each *= x.shape[i];
-  const RowsOfVectors<T> rows(channels, channels * each);
-  const int64_t most = std::max({row_grid(rows, 1, true).chunks * rows.times,
-                                 most_chunks<T>({true, 1, channels, each, 1}),
-                                 most_chunks<T>({true, 1, channels, ceil_div(each, 2), 2})});
-  return channels * most * int64_t(sizeof(double));
+  // What the chunks are does not depend on the strides of dy, dx and residual, nor on those of x
+  // beyond their order; the workspace is the most that any layout of the others takes.
+  const Layout layout = layout_of(&x, 1, axis, sizeof(T));
+  int64_t most = most_chunks<T>(channel_layout(layout));
+  if (sums_fit<T>(layout))
+    most = std::max(most, row_grid(rows_of<T>(layout), 1, true, segment_of<T>(layout)).partials);
+  return layout.channels * most * int64_t(sizeof(double));
 }
 
 template <class T>
@@ -124,7 +136,7 @@ void bias_act_backward(int which, const Operand& dy, const Operand& x, const Ope
     const Layout layout = layout_of(arrays, 4, axis, sizeof(T));
     const auto rows = rows_of<T>(layout);
     char* const data[] = {dy.data, x.data, residual ? residual->data : nullptr, dx.data};
-    if (layout.inner == 1 && fit_rows(rows, layout, data)) {
+    if (sums_fit<T>(layout) && fit_rows(rows, layout, data)) {
       chunks =
           run_fused_rows<BiasRowsBackward>(which, parameters, vector_of(bias, bias_dtype), layout,
                                            rows, data, accumulate_dx, partials, stream);

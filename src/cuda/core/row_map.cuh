@@ -42,10 +42,13 @@ struct RowMap {
   uint32_t vecs, vecs_of_last;                            // of a row, and of the last one
   Divisor tiles;
   bool accumulate;  // outputs are added to
-  // Sums: kSums x channels x partials_of_channel. A row has all channels so many times.
+  // Sums: kSums x channels x partials_of_channel. A row has all channels so many times; or each is
+  // a segment of so many vectors, in whole tiles, which are added up.
   double* partials;
   Divisor channels;
   int64_t times, partials_of_channel;
+  uint32_t segment;
+  Divisor tiles_of_segment;
 };
 
 template <class T, class F>
@@ -53,11 +56,18 @@ FASTACT_KERNEL_OF(kRowMapThreads, F::kBlocks)
 void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT const F f) {
   constexpr int kSize = Vec<T>::kSize, kUnroll = F::kUnroll;
   const uint32_t chunk = uint32_t(map.tiles(blockIdx.x));
-  const uint32_t tile = (blockIdx.x - chunk * uint32_t(map.tiles.by)) * blockDim.x;
-  const uint32_t vec = tile + threadIdx.x, step = blockDim.y;
+  const uint32_t index = blockIdx.x - chunk * uint32_t(map.tiles.by), step = blockDim.y;
+  uint32_t tile = index * blockDim.x, last = map.vecs, segment = 0;
+  if (F::kSums > 0 && map.segment > 0) {
+    segment = uint32_t(map.tiles_of_segment(index));
+    last = (segment + 1) * map.segment;
+    tile =
+        segment * map.segment + (index - segment * uint32_t(map.tiles_of_segment.by)) * blockDim.x;
+  }
+  const uint32_t vec = tile + threadIdx.x;
   uint32_t row = chunk * map.chunk + threadIdx.y;
   uint32_t end = map.rows - (vec >= map.vecs_of_last);
-  if (vec >= map.vecs) end = 0;
+  if (vec >= last) end = 0;
   if (end > (chunk + 1) * map.chunk) end = (chunk + 1) * map.chunk;
 
   bool has[F::kInputs];
@@ -107,19 +117,32 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
 
   if constexpr (F::kSums > 0) {
     FASTACT_SHARED(double, buffer, kRowMapThreads* kSize);
-    const int columns = int(smaller(blockDim.x, map.vecs - tile)) * kSize;
+    const int thread = int(threadIdx.y * blockDim.x + threadIdx.x);
+    const int threads = int(blockDim.x * blockDim.y);
+    const int columns = int(smaller(blockDim.x, last - tile)) * kSize;
 #pragma unroll
     for (int k = 0; k < F::kSums; ++k) {
-      fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y), int(blockDim.x),
-                int(blockDim.y));
+      double* const partials = map.partials + k * map.channels.by * map.partials_of_channel;
+      if (map.segment > 0) {
+        double all[1] = {};
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) all[0] += sum[k][j];
+        fold_rows(buffer, all, 0, thread, 1, threads);
+        const int64_t of_chunk = map.tiles_of_segment.by;
+        if (thread == 0)
+          store(partials + segment * map.partials_of_channel + chunk * of_chunk + index -
+                    segment * of_chunk,
+                double(buffer[0]));
+      } else {
+        fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y), int(blockDim.x),
+                  int(blockDim.y));
 #pragma unroll 1
-      for (int c = int(threadIdx.y * blockDim.x + threadIdx.x); c < columns;
-           c += int(blockDim.x * blockDim.y)) {
-        const int64_t column = int64_t(tile) * kSize + c, time = map.channels(column);
-        const int64_t channel = column - time * map.channels.by;
-        store(map.partials + (k * map.channels.by + channel) * map.partials_of_channel +
-                  chunk * map.times + time,
-              double(buffer[c]));
+        for (int c = thread; c < columns; c += threads) {
+          const int64_t column = int64_t(tile) * kSize + c, time = map.channels(column);
+          const int64_t channel = column - time * map.channels.by;
+          store(partials + channel * map.partials_of_channel + chunk * map.times + time,
+                double(buffer[c]));
+        }
       }
       __syncthreads();
     }
@@ -166,40 +189,46 @@ struct PlannedRows : RowsOfVectors<T> {
   }
 };
 
-// Threads of a block, tiles of columns, rows of a chunk and chunks.
+// Threads of a block, tiles of columns, rows of a chunk, chunks, and partial sums of a channel.
 struct RowGrid {
   int tx, ty;
-  int64_t tiles, chunk, chunks;
+  int64_t tiles, chunk, chunks, partials;
 };
 
-// Without sums each thread has `unroll` rows. With them many, in chunks that follow from the shape.
+// Without sums each thread has `unroll` rows. With them many, in chunks that follow from the shape;
+// segment: the vectors of a channel, if these are not columns.
 template <class T>
-RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums) {
+RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t segment) {
   RowGrid grid;
-  grid.tiles = ceil_div(of.vecs, sums ? kWarp : kRowMapThreads);
-  grid.tx = int(ceil_div(of.vecs, grid.tiles));
+  const int64_t width = segment > 0 ? segment : of.vecs;
+  const int64_t tiles = ceil_div(width, sums && segment == 0 ? kWarp : kRowMapThreads);
+  grid.tiles = tiles * (of.vecs / width);
+  grid.tx = int(ceil_div(width, tiles));
   grid.ty = kRowMapThreads / grid.tx;
   grid.chunk = grid.ty * (sums ? kRowMapRows : unroll);
+  const int64_t of_chunk = segment > 0 ? tiles : of.times;
   if (sums) {
-    const int64_t most = std::min(kRowMapTasks / grid.tiles, kMaxChunks / of.times);
+    const int64_t most = std::min(kRowMapTasks / grid.tiles, kMaxChunks / of_chunk);
     grid.chunk = std::max(grid.chunk, ceil_div(of.rows, std::max<int64_t>(1, most)));
   }
   grid.chunks = ceil_div(of.rows, grid.chunk);
+  grid.partials = grid.chunks * of_chunk;
   return grid;
 }
 
-// Queues a map whose arrays, and of sums `partials` and `channels`, are filled in. Returns the
-// number of partial sums of each channel.
+// Queues a map whose arrays, and of sums `partials`, `channels` and `segment`, are filled in.
+// Returns the number of partial sums of each channel.
 template <class T, class F>
 int64_t run_rows(RowMap<F> map, const RowsOfVectors<T>& of, const F& f, cudaStream_t stream) {
-  const RowGrid grid = row_grid(of, F::kUnroll, F::kSums > 0);
+  const RowGrid grid = row_grid(of, F::kUnroll, F::kSums > 0, map.segment);
   map.rows = uint32_t(of.rows), map.chunk = uint32_t(grid.chunk);
   map.vecs = uint32_t(of.vecs), map.vecs_of_last = uint32_t(of.vecs_of_last);
   const int64_t blocks = grid.tiles * grid.chunks;
   map.tiles = Divisor(grid.tiles, blocks);
-  map.times = of.times, map.partials_of_channel = grid.chunks * of.times;
+  map.times = of.times, map.partials_of_channel = grid.partials;
+  if (map.segment > 0) map.tiles_of_segment = Divisor(grid.partials / grid.chunks, grid.tiles);
   launch(map_rows<T, F>, {blocks, grid.tx, grid.ty}, stream, map, f);
-  return map.partials_of_channel;
+  return grid.partials;
 }
 
 }  // namespace
