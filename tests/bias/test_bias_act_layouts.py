@@ -175,6 +175,50 @@ def test_any_layout_on_devices(device, drawn, dtype_name, name):
     assert_sums(device.numpy(got[1]), dx, axis, dtype)
 
 
+# Rows of whole vectors, and as many rows as make whole ones, the last time fewer; more than one
+# tile of columns (256 vectors, 32 with sums) and chunk of rows. Elements behind the channels: added
+# up with them, in one tile and in two, of one chunk of rows and of several; and few rows.
+ROWS = [(70, 40), (28, 5), (9, 1032), (2500, 8), (1, 4200), (4, 3, 2, 5)]
+ROWS += [(9, 3, 4, 8), (20, 2, 2080), (300, 3, 8), (5, 7, 24)]
+# Compiled into their kernels, and called.
+NAMES = ["identity", "relu", "gelu", "mish", "silu", "sigmoid", "tanh", "softsign"]
+TANH = {"activation": "gelu", "approximate": "tanh"}
+
+
+def everything(device: Any, dy: Any, x: Any, bias: Any, residual: Any, **options: Any) -> Any:
+    """y, dx and dbias."""
+    y = call(device, fa.bias_act, x, bias, axis=1, residual=residual, **options)
+    return y, *call(device, fa.bias_act.backward, dy, x, bias, residual, axis=1, **options)
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", ROWS, ids=str)
+@pytest.mark.parametrize("dtype_name", DTYPES)
+def test_rows_of_vectors_on_devices(device, shape, dtype_name):
+    """They have kernels of their own, with the bits of those for any strides; sums by order."""
+    arrays = parts(DTYPES[dtype_name], shape, 1)
+    gaps = [a if a.ndim == 1 else np.repeat(a, 2, -1)[..., ::2] for a in arrays]
+    names = NAMES if shape == ROWS[0] else ["mish", "softsign"]
+    for options in [*({"activation": name} for name in names), TANH]:
+        for residuals in (arrays[3], gaps[3]), (None, None):
+            *made, dbias = everything(device, *arrays[:3], residuals[0], **options)
+            *expected, _ = everything(device, *gaps[:3], residuals[1], **options)
+            for a, b in zip(made, expected, strict=True):
+                assert_same_bits(a, b)
+            assert_sums(dbias, made[1], 1, DTYPES[dtype_name])
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+def test_workspace_of_any_layout_on_devices(device):
+    """The identity reads no x, and sums dy in dy's order: in more chunks than x has."""
+    shape = (4, 9000)
+    dy, x, bias, _ = parts(np.dtype(np.float32), shape, 0)
+    turned = np.asfortranarray(dy)
+    dx, dbias = call(device, fa.bias_act.backward, turned, x, bias, activation="identity", axis=0)
+    assert_same_bits(dx, dy)
+    assert_sums(dbias, dy, 0, dy.dtype)
+
+
 def mish_of(dtype: Any, shape: Any, axis: Any) -> Callable[[], tuple[Any, ...]]:
     """A call, and its gradients."""
     dy, x, bias, r = parts(dtype, shape, axis)

@@ -196,6 +196,7 @@ class BiasAct(CachedOp[P, R]):
         arrays |= {} if residual is None else {"residual": residual}
         with Call(where, options.stream, **arrays) as call:
             like = next(iter(arrays))
+            source = "dy" if op is None else "x"  # the identity needs no values of x
             views = call.views
             axis = _checked_axis(where, call, like, options.axis)
             made = [
@@ -208,14 +209,14 @@ class BiasAct(CachedOp[P, R]):
             ]
             dx, dbias = (view for view, _ in made)
             validate.apart(where, "out[0]", dx, {"bias": views["bias"], "out[1]": dbias})
-            size = call.native.bias_act_workspace(views[like], dbias, axis) if dbias.size else 0
+            size = call.native.bias_act_workspace(views[source], dbias, axis) if dbias.size else 0
             # what stands for a skipped gradient holds nothing to add to
             adds = [options.accumulate and wanted for wanted in options.wanted]
             call.run(
                 call.native.bias_act_backward,
                 which,
                 views["dy"],
-                views["dy" if op is None else "x"],  # the identity needs no values of x
+                views[source],
                 views["bias"],
                 None if op is None else views.get("residual"),
                 dx,

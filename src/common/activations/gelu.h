@@ -39,15 +39,18 @@ template <class T, bool approximate = false>
 struct Gelu {
   using C = GeluTraits<T>;
   static constexpr T kDensity = T(0.39894228040143267794);
+  static constexpr T kHalfLog2E = T(-0.72134752044448170368);
   FASTACT_HD explicit Gelu(const double*) {}
 
   FASTACT_HD T forward(T x) const {
     const T t = at_most(magnitude(x), C::kEnd);
-    const T positive = no_less(x, T(-0.0));  // -0: the zero left far on the left is negative
+    // -0: the zero left far on the left is negative.
     if constexpr (approximate) {
-      const NormalTail<T> tail = normal_tail<C::kScale, true>(t);
-      return madd(t * tail.g * tail.exp, -C::kDown, positive);
+      const T w = reciprocal_estimate(madd(t, T(0.3), T(1)));
+      const T e = power_of_two_estimate(madd(t * t, kHalfLog2E, T(C::kScale)));
+      return madd(t * w * e * normal_tail_of(w), -C::kDown, held_above(x, T(-0.0)));
     }
+    const T positive = no_less(x, T(-0.0));
     const T half = T(-0.5) * t;
     const T p = half * t;
     const Exp<T> exp = exp_split<C::kScale>(p, product_rest(half, t, p));
@@ -58,11 +61,17 @@ struct Gelu {
   }
 
   FASTACT_HD T derivative(T x) const {
+    if constexpr (approximate) {
+      const T t = held_below(magnitude(x), C::kEnd);
+      const T w = reciprocal_estimate(madd(t, T(0.3), T(1)));
+      const T e = power_of_two_estimate(madd(t * t, kHalfLog2E, T(C::kScale)));
+      const T y = madd(t, -kDensity, w * normal_tail_of(w)) * e;
+      return x > T(0) ? madd(y, -C::kDown, T(1)) : y * C::kDown;
+    }
     const T t = at_most(magnitude(x), C::kEnd);
-    using Slope = SlopeExp<approximate, T>;
-    const T e = Slope::of(T(0.5) * t * t);
-    const T g = divide<approximate>(normal_tail_top(t), normal_tail_bottom(t));
-    const T y = madd(t, -kDensity, g) * e * Slope::kDown;
+    const T e = exp_or_zero(T(-0.5) * t * t);
+    const T g = divide(normal_tail_top(t), normal_tail_bottom(t));
+    const T y = madd(t, -kDensity, g) * e;
     return unless_nan(x, x > T(0) ? T(1) - y : y);
   }
 };
@@ -97,30 +106,41 @@ struct GeluTanh {
   using C = GeluTanhTraits<T>;
   FASTACT_HD explicit GeluTanh(const double*) {}
 
+  // -p / x log2(e), roughly.
+  static FASTACT_HD T exponent_over(T square) {
+    constexpr T unit = -ExpTraits<T>::kLog2E;
+    return madd(square, unit * C::kB, unit * (C::kA + C::kALow));
+  }
+
   FASTACT_HD T forward(T x) const {
+    if constexpr (approximate) {
+      const T xc = held_above(x, C::kLow);
+      return xc * sigmoid_approximate(xc, exponent_over(xc * xc));
+    }
     const T xc = at_least(x, C::kLow);  // above kHigh y is not used
     const T square = xc * xc;
-    const T factor = madd(square, C::kB, approximate ? C::kA + C::kALow : C::kA);
+    const T factor = madd(square, C::kB, C::kA);
     const T p = xc * factor;
-    T y;
-    if constexpr (approximate) {
-      y = silu_approximate(xc, exp_approximate<C::kScale>(p), C::kDown) * C::kDown;
-    } else {
-      const T bs = square * C::kB;
-      const T low = madd(product_rest(xc, xc, square), C::kB, madd(square, C::kBLow, C::kALow)) +
-                    product_rest(square, C::kB, bs);
-      const T rest = madd(xc, ((C::kA - factor) + bs) + low, product_rest(xc, factor, p));
-      y = silu_of(xc, exp_split<C::kScale>(p, rest), C::kDown) * C::kDown;
-    }
+    const T bs = square * C::kB;
+    const T low = madd(product_rest(xc, xc, square), C::kB, madd(square, C::kBLow, C::kALow)) +
+                  product_rest(square, C::kB, bs);
+    const T rest = madd(xc, ((C::kA - factor) + bs) + low, product_rest(xc, factor, p));
+    const T y = silu_of(xc, exp_split<C::kScale>(p, rest), C::kDown) * C::kDown;
     return !(x <= C::kHigh) ? x : y;  // also where x is NaN
   }
 
   FASTACT_HD T derivative(T x) const {
+    if constexpr (approximate) {
+      const T xc = held_below(held_above(x, C::kLow), C::kHigh);
+      const T square = xc * xc;
+      const T s = sigmoid_approximate(xc, exponent_over(square));
+      return slope_approximate(s, xc * madd(square, T(3) * C::kB, C::kA + C::kALow));
+    }
     const T m = at_most(magnitude(x), -C::kLow);
     const T square = m * m;
-    const T e = SlopeExp<approximate, T>::of(m * madd(square, C::kB, C::kA + C::kALow));
+    const T e = exp_or_zero(-(m * madd(square, C::kB, C::kA + C::kALow)));
     const T m_slope = m * madd(square, T(3) * C::kB, C::kA + C::kALow);
-    return unless_nan(x, slope_of_product<approximate>(x, e, m_slope));
+    return unless_nan(x, slope_of_product(x, e, m_slope));
   }
 };
 

@@ -53,7 +53,7 @@ struct Mish {
     if constexpr (approximate) {
       const T e = exp_approximate<C::kScale>(xc);
       const T h = madd(e, e * C::kHalfDown, e);
-      const T y = xc * (divide<true>(h, madd(h, C::kDown, T(1))) * C::kDown);
+      const T y = xc * divide<true>(h, h + 1 / C::kDown);
       return !(x <= C::kHigh) ? x : y;
     }
     const Exp<T> exp = exp_scaled<C::kScale>(xc);  // times 2^scale, as are e and h
@@ -68,15 +68,15 @@ struct Mish {
   }
 
   FASTACT_HD T derivative(T x) const {
-    const T xc = at_least(at_most(x, C::kHigh), C::kLow);
     if constexpr (approximate) {
+      const T xc = held_above(held_below(x, C::kHigh), C::kLow);
       const T e = exp_approximate<C::kScale>(xc);
       const T h = madd(e, e * C::kHalfDown, e);
       const T r = divide<true>(T(1), madd(h, C::kDown, T(1)));  // 1/d
       const T slope = madd(e, e * C::kDown, e);
-      const T y = madd(xc * C::kDown, slope * r, h * C::kDown) * r;  // h/d + x slope/d^2
-      return x != x ? x : y;
+      return madd(xc * C::kDown, slope * r, h * C::kDown) * r;  // h/d + x slope/d^2
     }
+    const T xc = at_least(at_most(x, C::kHigh), C::kLow);
     const Exp<T> exp = exp_scaled<C::kScale>(xc);
     const T e = exp.value();
     const T h = madd(exp.t, exp.s, e * (e * C::kHalfDown)) + exp.s;

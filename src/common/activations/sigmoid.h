@@ -11,7 +11,10 @@ FASTACT_BEGIN_NAMESPACE
 template <class T, bool approximate = false>
 struct Sigmoid {
   FASTACT_HD explicit Sigmoid(const double*) {}
-  FASTACT_HD T forward(T x) const { return unless_nan(x, sigmoid_of<approximate>(x)); }
+  FASTACT_HD T forward(T x) const {
+    if constexpr (approximate) return sigmoid_approximate(x);
+    return unless_nan(x, sigmoid_of(x));
+  }
   FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_slope_of<1, approximate>(x)); }
   FASTACT_HD T derivative_by_value(T y) const { return madd(-y, y, y); }
 };
@@ -30,19 +33,22 @@ struct Silu {
   FASTACT_HD explicit Silu(const double*) {}
 
   FASTACT_HD T forward(T x) const {
+    if constexpr (approximate) {
+      const T xc = held_above(x, C::kLow);
+      return xc * sigmoid_approximate(xc);
+    }
     const T xc = at_least(x, C::kLow);  // above kHigh y is not used
-    T y;
-    if constexpr (approximate)
-      y = silu_approximate(xc, exp_approximate<C::kScale>(xc), C::kDown) * C::kDown;
-    else
-      y = silu_of(xc, exp_scaled<C::kScale>(xc), C::kDown) * C::kDown;
+    const T y = silu_of(xc, exp_scaled<C::kScale>(xc), C::kDown) * C::kDown;
     return !(x <= C::kHigh) ? x : y;  // also where x is NaN
   }
 
   FASTACT_HD T derivative(T x) const {
-    using Slope = SlopeExp<approximate, T>;
-    const T m = at_most(magnitude(x), Slope::kFurthest);
-    return unless_nan(x, slope_of_product<approximate>(x, Slope::of(m), m));
+    if constexpr (approximate) {
+      const T xc = held_below(held_above(x, C::kLow), -C::kLow);
+      return slope_approximate(sigmoid_approximate(xc), xc);
+    }
+    const T m = at_most(magnitude(x), -kExpZero<T>);
+    return unless_nan(x, slope_of_product(x, exp_or_zero(-m), m));
   }
 };
 

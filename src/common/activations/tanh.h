@@ -15,7 +15,8 @@ template <class T, bool approximate = false>
 struct Tanh {
   FASTACT_HD explicit Tanh(const double*) {}
   FASTACT_HD T forward(T x) const {
-    return with_sign(tanh_of_magnitude<approximate>(magnitude(x)), x);
+    if constexpr (approximate) return tanh_approximate(x);
+    return with_sign(tanh_of_magnitude(magnitude(x)), x);
   }
   FASTACT_HD T derivative(T x) const {
     return unless_nan(x, sigmoid_slope_of<4, approximate>(T(2) * x));
@@ -58,7 +59,7 @@ struct TanhShrink {
   }
   FASTACT_HD T derivative(T x) const {
     if constexpr (approximate) {
-      const T t = tanh_of_magnitude<true>(magnitude(x));
+      const T t = tanh_approximate(x);
       return t * t;
     }
     const T n = expm1_of_twice(magnitude(x));
@@ -80,7 +81,7 @@ struct Lisht {
   FASTACT_HD explicit Lisht(const double*) {}
   FASTACT_HD T forward(T x) const {
     const T m = magnitude(x);
-    if constexpr (approximate) return m * tanh_of_magnitude<true>(m);
+    if constexpr (approximate) return m * tanh_approximate(m);
     return m * (m < T(0.5) ? tanh_near(m) : tanh_of_magnitude(m));
   }
   FASTACT_HD T derivative(T x) const {

@@ -268,6 +268,18 @@ FASTACT_HD T no_more(T x, T limit) {
   return limit < x ? limit : x;
 }
 
+// The same for limits that are no +0, for 16-bit data on a GPU, which has an instruction for it.
+FASTACT_HD float held_above(float x, float limit) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
+  return y;
+#else
+  return no_less(x, limit);
+#endif
+}
+FASTACT_HD float held_below(float x, float limit) { return -held_above(-x, -limit); }
+
 // y, but x where x is a NaN.
 template <class T>
 FASTACT_HD T unless_nan(T x, T y) {
@@ -281,7 +293,11 @@ constexpr typename ExpTraits<T>::Bits kSignBit =
 // |x|, and y with the sign of x.
 template <class T>
 FASTACT_HD T magnitude(T x) {
+#if defined(__CUDA_ARCH__)
+  return fabs(x);  // a part of the instruction that takes it
+#else
   return bit_cast<T>(bit_cast<typename ExpTraits<T>::Bits>(x) & ~kSignBit<T>);
+#endif
 }
 template <class T>
 FASTACT_HD T with_sign(T y, T x) {
@@ -322,24 +338,6 @@ FASTACT_HD T exp_or_zero(T x) {
   return exp_scaled<0>(at_least(x, kExpZero<T>)).value();
 }
 
-// exp(-m), m >= 0, times 2^kScale: what derivatives that fall off as exp(-m) are made of.
-//
-// For 16-bit data on a GPU it is scaled, by which the tails have all their bits: bfloat16 has
-// float's exponents, the fast exponential gives no subnormal number, and derivatives are up to 257
-// times it. The scale is a small one: it is added to the exponent, whose last bits are what is left
-// near the derivative's root. No m is held back for it but for the factor that m may be.
-template <bool approximate, class T>
-struct SlopeExp {
-  static constexpr int kScale = approximate ? 16 : 0;
-  static constexpr T kDown = approximate ? T(0x1p-16) : T(1);
-  static constexpr T kFurthest = approximate ? T(104) : -kExpZero<T>;
-
-  static FASTACT_HD T of(T m) {
-    if constexpr (approximate) return exp_approximate<kScale>(-m);
-    return exp_or_zero(-m);
-  }
-};
-
 // log(1 + u) for 0 <= u <= 1.
 constexpr double kLog1pUlp = 1.5;
 template <class T>
@@ -347,13 +345,23 @@ FASTACT_HD T log1p_of_unit(T u) {
   return madd(u * log1p_quotient(u), u, u);
 }
 
-// 1 / (1 + exp(-x)), for every x but NaN, which may give anything.
+// 1 / (1 + 2^(x y)), by default 1 / (1 + exp(-x)), roughly, for 16-bit data on a GPU, of any
+// product, infinite or NaN. Numerator and denominator are 2^-16 times as large: a reciprocal of
+// more than 2^126 is zero to a GPU, which begins where 100 times the result is zero to bfloat16.
+FASTACT_HD float sigmoid_approximate(float x, float y = -ExpTraits<float>::kLog2E) {
+  constexpr float down = 0x1p-16f;
+  const float e = power_of_two_estimate(madd(x, y, -16.0f));
+  return reciprocal_estimate(e + down) * down;
+}
+
+// 1 / (1 + exp(-x)), for every x but NaN, which may give anything, and is one for 16-bit data.
 constexpr double kSigmoidUlp = 2.5;
 template <bool approximate = false, class T>
 FASTACT_HD T sigmoid_of(T x) {
   using C = Tail<T>;
-  const T e = exponential<C::kScale, approximate>(at_least(at_most(x, C::kHigh), C::kLow));
-  return divide<approximate>(e, madd(e, C::kDown, T(1))) * C::kDown;
+  if constexpr (approximate) return sigmoid_approximate(x);
+  const T e = exp_scaled<C::kScale>(at_least(at_most(x, C::kHigh), C::kLow)).value();
+  return divide(e, madd(e, C::kDown, T(1))) * C::kDown;
 }
 
 // The same, but zero instead of a subnormal number, 16-bit data on a GPU aside. Far on the right
@@ -379,25 +387,29 @@ FASTACT_HD T silu_approximate(T x, T e, T down) {
   return x * divide<true>(e, madd(e, down, T(1)));
 }
 
-// Its derivative, e / (1 + e)^2 with e = exp(-|x|), times `times`. A NaN may give anything.
+// Its derivative, e / (1 + e)^2 with e = exp(-|x|), times `times`. A NaN may give anything. For
+// 16-bit data on a GPU s - s^2 with s = e / (1 + e).
 template <int times = 1, bool approximate = false, class T>
 FASTACT_HD T sigmoid_slope_of(T x) {
-  using Slope = SlopeExp<approximate, T>;
-  const T e = Slope::of(magnitude(x));
-  const T d = madd(e, Slope::kDown, T(1));
-  return divide<approximate>(times * e, d * d) * Slope::kDown;
+  if constexpr (approximate) {
+    const T s = sigmoid_approximate(-magnitude(x));
+    return times * madd(-s, s, s);
+  }
+  const T e = exp_or_zero(-magnitude(x));
+  const T d = T(1) + e;
+  return divide(times * e, d * d);
 }
 
-// The derivative of x / (1 + exp(-p)), p an odd function of x: of e = exp(-|p|) 2^SlopeExp::kScale
-// and m = x p'(x), with d = 1 + exp(-|p|), it is (d + m e) / d^2 for x > 0, and e (d - m) / d^2
-// below.
-template <bool approximate, class T>
+// The derivative of x / (1 + exp(-p)), p an odd function of x: of e = exp(-|p|) and m = x p'(x),
+// with d = 1 + e, it is (d + m e) / d^2 for x > 0, and e (d - m) / d^2 below.
+template <class T>
 FASTACT_HD T slope_of_product(T x, T e, T m) {
-  constexpr T down = SlopeExp<approximate, T>::kDown;
-  const T d = madd(e, down, T(1));
-  const T top = x > T(0) ? madd(m * down, e, d) : e * (d - m);
-  return divide<approximate>(top, d * d) * (x > T(0) ? T(1) : down);
+  const T d = T(1) + e;
+  return divide(x > T(0) ? madd(m, e, d) : e * (d - m), d * d);
 }
+// For 16-bit data on a GPU, of s = 1 / (1 + exp(-p)): s (1 + m (1 - s)). Where s is nearly 1 it is
+// off by m times the error of s: m is held below some 100.
+FASTACT_HD float slope_approximate(float s, float m) { return madd(s, madd(-m, s, m), s); }
 
 // n = expm1(2 m) for m >= 0, with m held where tanh(m) has long been 1. A NaN stays.
 //
@@ -417,19 +429,21 @@ FASTACT_HD T expm1_of_twice(T m) {
 // With n = expm1(2 m) it is n / (n + 2): n has all its bits near 0, and where it is large its error
 // counts 2 / (n + 2)-fold. (By expm1(-2 m) what is nearly 1 was rounded three times, which took a
 // second formula above 1/2 to mend: GCC makes two divisions of that, and 1.8 times the time.)
-// For 16-bit data exp(-2 m) will do where nothing cancels, and below 1/4 three terms of the series,
-// which leave 2^-19 of the result.
 constexpr double kTanhUlp = 2.75;
-template <bool approximate = false, class T>
+template <class T>
 FASTACT_HD T tanh_of_magnitude(T m) {
-  if constexpr (approximate) {
-    const T e = exp_approximate<0>(T(-2) * no_more(m, T(20)));
-    const T z = m * m;
-    const T series = madd(m * z, horner(z, T(-1. / 3), T(2. / 15), T(-17. / 315)), m);
-    return m < T(0.25) ? series : divide<true>(T(1) - e, T(1) + e);
-  }
   const T n = expm1_of_twice(m);
   return divide(n, n + T(2));
+}
+
+// tanh(x), roughly, for 16-bit data on a GPU: 1 - 2 / (1 + exp(2 x)), which holds for any x,
+// infinite or NaN, and below 1/8 three terms of the series, which leave 2^-22 of the result.
+FASTACT_HD float tanh_approximate(float x) {
+  const float e = power_of_two_estimate(x * (2 * ExpTraits<float>::kLog2E));
+  const float far = madd(-2.0f, reciprocal_estimate(1.0f + e), 1.0f);
+  const float z = x * x;
+  const float near = x * madd(z, madd(z, float(2. / 15), float(-1. / 3)), 1.0f);
+  return magnitude(x) < 0.125f ? near : far;
 }
 
 // The tail of the normal distribution, 1 - Phi(t) = exp(-t^2/2) g(t), as its factors: the first
@@ -439,12 +453,11 @@ template <class T>
 struct NormalTail {
   T exp, g;
 };
-template <int scale, bool approximate = false, class T>
+template <int scale, class T>
 FASTACT_HD NormalTail<T> normal_tail(T t) {
   const T half = T(-0.5) * t;
   const T p = half * t;
-  const T g = divide<approximate>(normal_tail_top(t), normal_tail_bottom(t));
-  if constexpr (approximate) return {exp_approximate<scale>(p), g};
+  const T g = divide(normal_tail_top(t), normal_tail_bottom(t));
   return {exp_split<scale>(p, product_rest(half, t, p)).value(), g};
 }
 

@@ -1,5 +1,4 @@
-// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor. Several outputs
-// are written by one functor in one pass; those that are absent are skipped.
+// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor.
 //
 // Contiguous arrays: a thread takes kUnroll vectors of 16 bytes, with all loads before the first
 // use. Vectors begin where y is a multiple of 16 bytes; the elements before the first and after the
@@ -34,26 +33,11 @@ constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 
-// The number of a functor's outputs: one, unless it says how many.
-template <class F, class = int>
-constexpr int kOutputsOf = 1;
-template <class F>
-constexpr int kOutputsOf<F, decltype(F::kOutputs + 0)> = F::kOutputs;
-
-// What a functor of several outputs gives: elements, or vectors.
+// What a function of several results gives: elements, or vectors.
 template <class Value, int outputs>
 struct Results {
   Value of[outputs];
 };
-template <class Value>
-FASTACT_DEVICE Value& result_of(Value& value, int) {
-  return value;
-}
-template <class Value, int outputs>
-FASTACT_DEVICE Value& result_of(Results<Value, outputs>& results, int k) {
-  return results.of[k];
-}
-
 // Whether the last operand that a strided map reads is no array, but an index: its address, which
 // the functor is given in place of 0. By elements alone, or by vectors too.
 enum Indexed : int { kNotIndexed, kIndexedElements, kIndexedVectors };
@@ -69,7 +53,6 @@ constexpr int kOperandsOf = inputs + (kIndexedBy<F> != kNotIndexed);
 //   kUnroll                                                            vectors in flight
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
-// With kOutputs both give Results of as many.
 // A functor with a type Prefetch, for what it reads besides, has instead of the last one
 //   Prefetch prefetch(int64_t index)                                   called before the loads
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index, const Prefetch& prefetch)
@@ -113,11 +96,10 @@ struct Prefetched<F, decltype(int(sizeof(typename F::Prefetch)))> {
 };
 
 // The arrays of a contiguous map. With `accumulate` the result is added to what `out` holds.
-template <class T, int inputs, int outputs>
+template <class T, int inputs>
 struct ContiguousMap {
   const T* in[inputs];  // IN: n elements each
-  T* out[outputs];      // OUT (IN/OUT with accumulate): n elements, one of the inputs or disjoint;
-                        // of several, those that are null are not wanted
+  T* out;               // OUT (IN/OUT with accumulate): n elements, one of the inputs or disjoint
   int64_t n;
   int64_t head;  // elements before the first vector
   int64_t vecs;  // whole vectors after that
@@ -125,50 +107,34 @@ struct ContiguousMap {
   bool accumulate;
 };
 
-template <class T, int inputs, bool accumulates, class F, int outputs>
-FASTACT_DEVICE void map_element(const T (&in)[inputs], T* const (&out)[outputs], int64_t index,
-                                bool accumulate, const F& f) {
+template <class T, int inputs, bool accumulates, class F>
+FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bool accumulate,
+                                const F& f) {
   Compute<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen(in[k]);
-  auto results = f.at(wide, index);
-#pragma unroll
-  for (int k = 0; k < outputs; ++k) {
-    if (outputs > 1 && !out[k]) continue;
-    Compute<T>& value = result_of(results, k);
-    if (accumulates && accumulate) value = widen(load(out[k])) + value;
-    store(out[k], narrow<T>(value));
-  }
+  Compute<T> value = f.at(wide, index);
+  if (accumulates && accumulate) value = widen(load(out)) + value;
+  store(out, narrow<T>(value));
 }
 
-template <class T, int inputs, bool accumulates, class F, int outputs>
-FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* const (&out)[outputs], int64_t index,
-                            bool accumulate, const F& f, const Prefetched<F>& prefetched) {
-  Vec<T> before[outputs] = {};
-  if (accumulates && accumulate) {
-#pragma unroll
-    for (int k = 0; k < outputs; ++k)
-      if (outputs == 1 || out[k]) before[k] = load_vec(out[k]);
-  }
+template <class T, int inputs, bool accumulates, class F>
+FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
+                            const F& f, const Prefetched<F>& prefetched) {
+  Vec<T> before{};
+  if (accumulates && accumulate) before = load_vec(out);
   Wide<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen_vec(in[k]);
-  auto results = prefetched.vec(f, wide, index);
-#pragma unroll
-  for (int k = 0; k < outputs; ++k) {
-    if (outputs > 1 && !out[k]) continue;
-    Wide<T>& result = result_of(results, k);
-    if (accumulates && accumulate) accumulate_onto(before[k], result);
-    store_vec(out[k], narrow_vec<T>(result));
-  }
+  Wide<T> result = prefetched.vec(f, wide, index);
+  if (accumulates && accumulate) accumulate_onto(before, result);
+  store_vec(out, narrow_vec<T>(result));
 }
 
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_KERNEL_OF(kMapThreads, (kBlocksOf<F, T>))
-void map_contiguous(const ContiguousMap<T, inputs, kOutputsOf<F>> map,
-                    FASTACT_GRID_CONSTANT const F f) {
+void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
   constexpr int kUnroll = F::kUnroll;
-  constexpr int kOutputs = kOutputsOf<F>;
   constexpr int kSize = Vec<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kUnroll) + threadIdx.x;
 
@@ -179,14 +145,15 @@ void map_contiguous(const ContiguousMap<T, inputs, kOutputsOf<F>> map,
     if (i >= map.vecs) break;
     prefetched[u].prepare(f, map.head + i * kSize);
   }
-  Vec<T> in[kUnroll][inputs];
+  Words in[kUnroll][inputs];  // nvcc 13.0 would take eight numbers of 16 bits apart
   if (map.aligned) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = first + u * kMapThreads;
       if (i >= map.vecs) break;
 #pragma unroll
-      for (int k = 0; k < inputs; ++k) in[u][k] = load_vec(map.in[k] + map.head + i * kSize);
+      for (int k = 0; k < inputs; ++k)
+        in[u][k] = bit_cast<Words>(load_vec(map.in[k] + map.head + i * kSize));
     }
   } else {
 #pragma unroll
@@ -195,7 +162,8 @@ void map_contiguous(const ContiguousMap<T, inputs, kOutputsOf<F>> map,
       if (i >= map.vecs) break;
 #pragma unroll
       for (int k = 0; k < inputs; ++k)
-        in[u][k] = load_window(map.in[k] + map.head + i * kSize, map.in[k], map.in[k] + map.n);
+        in[u][k] = bit_cast<Words>(
+            load_window(map.in[k] + map.head + i * kSize, map.in[k], map.in[k] + map.n));
     }
   }
 #pragma unroll
@@ -203,11 +171,10 @@ void map_contiguous(const ContiguousMap<T, inputs, kOutputsOf<F>> map,
     const int64_t i = first + u * kMapThreads;
     if (i >= map.vecs) break;
     const int64_t index = map.head + i * kSize;
-    T* out[kOutputs];
+    Vec<T> vec[inputs];
 #pragma unroll
-    for (int k = 0; k < kOutputs; ++k)
-      out[k] = kOutputs > 1 && !map.out[k] ? nullptr : map.out[k] + index;
-    map_vec<T, inputs, accumulates>(in[u], out, index, map.accumulate, f, prefetched[u]);
+    for (int k = 0; k < inputs; ++k) vec[k] = bit_cast<Vec<T>>(in[u][k]);
+    map_vec<T, inputs, accumulates>(vec, map.out + index, index, map.accumulate, f, prefetched[u]);
   }
 
   if (blockIdx.x > 0) return;
@@ -218,11 +185,7 @@ void map_contiguous(const ContiguousMap<T, inputs, kOutputsOf<F>> map,
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k) element[k] = load(map.in[k] + i);
-    T* out[kOutputs];
-#pragma unroll
-    for (int k = 0; k < kOutputs; ++k)
-      out[k] = kOutputs > 1 && !map.out[k] ? nullptr : map.out[k] + i;
-    map_element<T, inputs, accumulates>(element, out, i, map.accumulate, f);
+    map_element<T, inputs, accumulates>(element, map.out + i, i, map.accumulate, f);
   }
 }
 
@@ -266,7 +229,7 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> 
   locate(map, task, at, map.ndim);
   if constexpr (kOut > inputs)
     index = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
-  T* const out[] = {reinterpret_cast<T*>(map.out[0] + at[kOut])};
+  T* const out = reinterpret_cast<T*>(map.out[0] + at[kOut]);
   if (kIndexedBy<F> == kIndexedElements || map.task_size == 1) {
     T element[inputs];
 #pragma unroll
@@ -287,33 +250,12 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> 
   }
 }
 
-// Whether a map's outputs are aligned alike, so that vectors can begin where all of them are
-// multiples of 16 bytes. Then an input that is an output needs no window, in which one thread would
-// read what another overwrites.
-template <int inputs, int outputs>
-bool outputs_aligned_alike(const ElementwisePlan& plan) {
-  uintptr_t first = 0;
-  bool alike = true, any = false;
-  for (int k = inputs; k < inputs + outputs; ++k) {
-    if (!plan.data[k]) continue;
-    const auto missed = reinterpret_cast<uintptr_t>(plan.data[k]) % kVecBytes;
-    alike &= !any || missed == first;
-    first = missed, any = true;
-  }
-  return any && alike;
-}
-
-// Of several outputs those that are there are aligned alike.
 template <class T, int inputs, bool accumulates, class F>
 void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
   constexpr int kSize = Vec<T>::kSize;
-  constexpr int kOutputs = kOutputsOf<F>;
-  ContiguousMap<T, inputs, kOutputs> map{};
-  uintptr_t missed = 0;
-  for (int k = 0; k < kOutputs; ++k) {
-    map.out[k] = reinterpret_cast<T*>(plan.data[inputs + k]);
-    if (map.out[k]) missed = reinterpret_cast<uintptr_t>(map.out[k]) % kVecBytes;
-  }
+  ContiguousMap<T, inputs> map{};
+  map.out = reinterpret_cast<T*>(plan.data[inputs]);
+  const uintptr_t missed = reinterpret_cast<uintptr_t>(map.out) % kVecBytes;
   map.n = plan.size;
   map.accumulate = accumulate;
   map.head = std::min<int64_t>(plan.size, int64_t((kVecBytes - missed) % kVecBytes / sizeof(T)));

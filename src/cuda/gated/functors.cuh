@@ -5,27 +5,34 @@
 #include <limits>
 
 #include "common/gated/gated.h"
-#include "cuda/activations/activate.cuh"
-#include "cuda/core/elementwise.cuh"
+#include "cuda/activations/fixed.cuh"
+#include "cuda/core/row_map.cuh"
 #include "cuda/gated/gated.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The activation is chosen at run time, by one call a vector; backward's gives value and slope.
-template <class T>
+inline bool has_limit(const GatedFunction& function) {
+  return function.limit < std::numeric_limits<double>::infinity();
+}
+
+// An activation that is chosen at run time is one call a vector; backward's gives value and slope.
+template <class T, class Activation = ChosenActivation>
 struct Gated {
-  ChosenActivation activation;
-  bool is_limited;  // or else the clamps are left out, which change nothing
+  Activation activation;
+  bool may_be_limited;  // or else the clamps are left out, which change nothing
   Gating<Compute<T>> gating;
 
-  explicit Gated(const GatedFunction& function)
-      : activation(chosen_activation(function.which, function.parameters)),
-        is_limited(function.limit < std::numeric_limits<double>::infinity()),
+  Gated(const GatedFunction& function, const Activation& of)
+      : activation(of),
+        may_be_limited(has_limit(function)),
         gating(function.limit, function.offset) {}
+  explicit Gated(const GatedFunction& function)
+      : Gated(function, chosen_activation(function.which, function.parameters)) {}
 
   FASTACT_DEVICE Wide<T> forward(const Wide<T>& a, const Wide<T>& b) const {
-    Wide<T> y = activation.template value<T>(gate(a));
+    const bool is_limited = limited();
+    Wide<T> y = activation.value(gate(a));
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j)
       y.lane[j] *= is_limited ? gating.factor(b.lane[j]) : b.lane[j] + gating.offset;
@@ -35,8 +42,8 @@ struct Gated {
   // da, then db.
   FASTACT_DEVICE Results<Wide<T>, 2> backward(const Wide<T>& dy, const Wide<T>& a,
                                               const Wide<T>& b) const {
-    const ValueAndSlope<T> act =
-        value_and_slope<T>(activation.which, activation.parameters, gate(a));
+    const bool is_limited = limited();
+    const ValueAndSlope<T> act = value_and_slope(activation, gate(a));
     Results<Wide<T>, 2> gradients;
     if (is_limited) {
 #pragma unroll
@@ -57,8 +64,10 @@ struct Gated {
   }
 
  private:
+  // A fixed activation is used without a limit alone.
+  FASTACT_DEVICE bool limited() const { return !kIsFixed<Activation> && may_be_limited; }
   FASTACT_DEVICE Wide<T> gate(Wide<T> a) const {
-    if (is_limited) {
+    if (limited()) {
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) a.lane[j] = gating.gate(a.lane[j]);
     }
@@ -66,31 +75,32 @@ struct Gated {
   }
 };
 
-// The maps over contiguous arrays.
-template <class T>
-struct GatedForward {
-  static constexpr int kUnroll = 1;  // a call leaves few registers to what would be in flight
-  Gated<T> gated;
-  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t) const {
-    return gated.forward(in[0], in[1]);
-  }
-  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[2], int64_t) const {
-    return gated.forward({{in[0]}}, {{in[1]}}).lane[0];
+// The maps over rows of vectors.
+struct Nothing {};
+
+template <class T, class Activation>
+struct GatedRowsForward {
+  static constexpr int kInputs = 2, kOutputs = 1, kSums = 0;
+  static constexpr int kUnroll = kIsFixed<Activation> ? 2 : 1, kBlocks = kMapBlocks<T>;
+  using Kept = Nothing;
+  Gated<T, Activation> gated;
+  FASTACT_DEVICE Kept keep(int64_t) const { return {}; }
+  FASTACT_DEVICE void vec(const Wide<T> (&in)[2], const bool (&)[2], Kept, Wide<T> (&y)[1]) const {
+    y[0] = gated.forward(in[0], in[1]);
   }
 };
 
-template <class T>
-struct GatedBackward {
-  static constexpr int kUnroll = 1;
-  static constexpr int kOutputs = 2;
-  static constexpr int kLeastBlocks = sizeof(T) == 8 ? 2 : 3;  // with four or three it spills
-  Gated<T> gated;
-  FASTACT_DEVICE Results<Wide<T>, 2> vec(const Wide<T> (&in)[3], int64_t) const {
-    return gated.backward(in[0], in[1], in[2]);
-  }
-  FASTACT_DEVICE Results<Compute<T>, 2> at(const Compute<T> (&in)[3], int64_t) const {
-    const Results<Wide<T>, 2> gradients = gated.backward({{in[0]}}, {{in[1]}}, {{in[2]}});
-    return {{gradients.of[0].lane[0], gradients.of[1].lane[0]}};
+template <class T, class Activation>
+struct GatedRowsBackward {
+  static constexpr int kInputs = 3, kOutputs = 2, kSums = 0;
+  static constexpr int kUnroll = kIsFixed<Activation> ? 2 : 1, kBlocks = sizeof(T) == 8 ? 2 : 3;
+  using Kept = Nothing;
+  Gated<T, Activation> gated;
+  FASTACT_DEVICE Kept keep(int64_t) const { return {}; }
+  FASTACT_DEVICE void vec(const Wide<T> (&in)[3], const bool (&)[3], Kept,
+                          Wide<T> (&made)[2]) const {
+    const Results<Wide<T>, 2> gradients = gated.backward(in[0], in[1], in[2]);
+    made[0] = gradients.of[0], made[1] = gradients.of[1];
   }
 };
 

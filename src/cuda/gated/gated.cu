@@ -2,10 +2,10 @@
 // b' = b + bias_b, and their gradients, in one pass over memory each (common/gated/gated.h has the
 // formulas).
 //
-// Contiguous arrays without biases: the map of core/elementwise.cuh, with two outputs backward. All
-// others: the kernels of strided.cuh. The activation is chosen at run time, by one call a vector:
-// three arrays forward, five backward leave more time for instructions than an activation has
-// (docs/design/cuda.md, "Gated activations").
+// Rows of aligned vectors without biases, dense or halves of packed ones: the map of
+// core/row_map.cuh, with an activation that is compiled in if it is a common one
+// (activations/fixed.cuh). All others: the kernels of strided.cuh, with an activation that is
+// chosen at run time, by one call a vector (docs/design/cuda.md, "Gated activations").
 //
 // The sums of the biases' gradients are added by block in the same pass, and by one finishing
 // kernel each, in an order that depends on shape and dtype, and on which axis is the innermost one
@@ -89,6 +89,29 @@ GatedMap<inputs, outputs> map_of(const ElementwisePlan& plan, int first, bool ac
   return map;
 }
 
+// Runs F, a functor over rows of vectors, unless the operands, inputs and then outputs, are others.
+template <template <class, class> class F, class T, int inputs, int outputs>
+bool run_gated_rows(const GatedFunction& function, const ElementwisePlan& plan, bool accumulate,
+                    cudaStream_t stream) {
+  const PlannedRows<T, inputs + outputs> rows(plan);
+  if (!rows.fit) return false;
+  const auto run = [&](const auto& activation) {
+    using Activation = std::decay_t<decltype(activation)>;
+    RowMap<F<T, Activation>> map{};
+    std::copy(plan.data, plan.data + inputs, map.in);
+    std::copy(plan.data + inputs, plan.data + inputs + outputs, map.out);
+    std::copy(rows.pitch, rows.pitch + inputs, map.in_pitch);
+    std::copy(rows.pitch + inputs, rows.pitch + inputs + outputs, map.out_pitch);
+    map.accumulate = accumulate;
+    run_rows<T>(map, rows, F<T, Activation>{Gated<T, Activation>(function, activation)}, stream);
+  };
+  if (has_limit(function))
+    run(chosen_activation(function.which, function.parameters));
+  else
+    with_common_activation<T>(function.which, function.parameters, run);
+  return true;
+}
+
 // The channel as one array more, where biases ask for it: its "address" is the channel.
 IndexOperand channel_of(const GatedArrays& arrays) {
   OneAxis axis(arrays.axis);
@@ -157,19 +180,17 @@ void backward_with_sums(ElementwisePlan* plan, const GatedArrays& arrays, const 
 template <class T>
 void gated_forward(const GatedFunction& function, const GatedArrays& arrays, cudaStream_t stream) {
   ElementwisePlan plan;
-  const Gated<T> gated(function);
   if (!arrays.has_bias) {
     const Operand operands[] = {arrays.a, arrays.b, arrays.y};
     plan_elementwise(&plan, sizeof(T), 3, operands);
-    if (plan.all_contiguous())
-      return run_contiguous<T, 2, false>(plan, false, GatedForward<T>{gated}, stream);
+    if (run_gated_rows<GatedRowsForward, T, 2, 1>(function, plan, false, stream)) return;
   }
   const IndexOperand channel = channel_of(arrays);
   const Operand operands[] = {arrays.a, arrays.b, channel.operand, arrays.y};
   plan_elementwise(&plan, sizeof(T), 4, operands);
   const auto map = map_of<T, 2, 1>(plan, 0, false);
   launch(gated_forward_strided<T>, {ceil_div(map.tasks, kThreads), kThreads}, stream, map,
-         biases_of(arrays), gated);
+         biases_of(arrays), Gated<T>(function));
 }
 
 template <class T>
@@ -197,8 +218,7 @@ void gated_backward(const GatedFunction& function, const GatedArrays& arrays, bo
   if (!arrays.has_bias) {
     const Operand operands[] = {arrays.dy, arrays.a, arrays.b, arrays.da, arrays.db};
     plan_elementwise(&plan, sizeof(T), 5, operands, arrays.da.shape ? 3 : 4);
-    if (plan.all_contiguous() && outputs_aligned_alike<3, 2>(plan))
-      return run_contiguous<T, 3, true>(plan, accumulate, GatedBackward<T>{gated}, stream);
+    if (run_gated_rows<GatedRowsBackward, T, 3, 2>(function, plan, accumulate, stream)) return;
   }
   const IndexOperand channel = channel_of(arrays);
   const Operand operands[] = {arrays.dy, arrays.a, arrays.b, channel.operand, arrays.da, arrays.db};

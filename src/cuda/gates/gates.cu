@@ -103,15 +103,19 @@ void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
   if (task->axes == 0) task->axes = task->length[0] = 1;
 }
 
-// Whether what a thread takes of each array lies together, at a multiple of its size.
-bool is_vectorized(const GateTask& task, const GateArrays& arrays, int64_t item, int lanes) {
-  auto bits = uintptr_t(task.columns * item);
+// Whether what a thread takes of each array lies together, at a multiple of its size, in rows at
+// one pitch: where it is fills in the pitches.
+bool is_vectorized(GateTask* task, const GateArrays& arrays, int64_t item, int lanes) {
+  constexpr int64_t kMost = int64_t(1) << 31;
+  if (task->axes > 1 || task->rows >= kMost || task->columns * kMostGates * item >= kMost)
+    return false;
+  auto bits = uintptr_t(task->columns * item);
   for (int role = 0; role < kGateRoles; ++role) {
-    const Operand& array = arrays.role[role];
-    if (!array.data) continue;
-    if (task.column[role] != item) return false;
-    bits |= reinterpret_cast<uintptr_t>(array.data);
-    for (int axis = 0; axis < task.axes; ++axis) bits |= uintptr_t(task.step[role][axis]);
+    if (!arrays.role[role].data) continue;
+    const int64_t pitch = task->step[role][0];
+    if (task->column[role] != item || pitch < 0 || pitch >= kMost) return false;
+    task->pitch[role] = uint32_t(pitch);
+    bits |= reinterpret_cast<uintptr_t>(arrays.role[role].data) | uintptr_t(pitch);
   }
   return bits % uintptr_t(lanes * item) == 0;
 }
@@ -140,7 +144,7 @@ Shape shape_of(const GateTask& task) { return {task.tiles * task.chunks, task.tx
 template <class T>
 void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream) {
   GateTask task = describe<T, false>(arrays);
-  const bool vectorized = is_vectorized(task, arrays, sizeof(T), kLanes<T, true, false>);
+  const bool vectorized = is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, false>);
   if (!vectorized) take_single_columns(&task);
   for_kind<T>(kind, [&](auto of) {
     using Kind = decltype(of);
@@ -182,7 +186,7 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
     }
     GateTask task = describe<T, true>(arrays);
     task.accumulate = accumulate;
-    const bool vectorized = is_vectorized(task, arrays, sizeof(T), kLanes<T, true, true>);
+    const bool vectorized = is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, true>);
     if (!vectorized) take_single_columns(&task);
     sums.chunks = task.chunks;
     constexpr auto kKernels = [] {

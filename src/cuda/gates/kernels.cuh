@@ -1,6 +1,8 @@
 // The kernels of gates.cu: forward, backward, and the last step of the biases' sums.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/core/block_reduce.cuh"
 #include "cuda/core/indexing.cuh"
 #include "cuda/core/parameter_io.cuh"
@@ -13,6 +15,11 @@ namespace {
 // of them has up to four sums in registers, 8 bytes. One where an array cannot be read like that.
 template <class T, bool vectorized, bool backward>
 constexpr int kLanes = vectorized ? (backward && sizeof(T) == 2 ? 4 : Vec<T>::kSize) : 1;
+// Blocks of a multiprocessor, at least: what leaves the registers that nothing spills.
+template <class Kind, class T, bool vectorized, bool recomputes>
+constexpr int kGateBlocks = !vectorized                                                     ? 2
+                            : recomputes || (Kind::kAlso > 0 && sizeof(T) == sizeof(float)) ? 3
+                                                                                            : 4;
 // Of a block, at most: threads, rows, and columns.
 template <bool vectorized>
 constexpr int kGateThreads = vectorized ? 128 : 256;
@@ -28,6 +35,7 @@ struct GateTask {
   char* data[kGateRoles];  // null: there is none
   int64_t column[kGateRoles];
   int64_t step[kGateRoles][kBatchAxes];  // bytes
+  uint32_t pitch[kGateRoles];            // the same of the one axis that vectors are read along
   int64_t length[kBatchAxes];
   int axes;
   int64_t gate[kMostGates];  // where a gate of the kernels begins in packed arrays, in columns
@@ -69,27 +77,51 @@ FASTACT_DEVICE GatePosition find_position(const GateTask& task) {
   return position;
 }
 
-// How far a row begins from the start of each array, in bytes. Those that a kernel does not use
-// cost nothing.
+// Where a row begins. By vectors its number, of which each array makes one product: all arrays have
+// one pitch then. By single columns bytes from the start of each array; those that a kernel does
+// not use cost nothing.
+template <int lanes>
 struct GateOffsets {
+  uint32_t row;
+};
+template <>
+struct GateOffsets<1> {
   int64_t at[kGateRoles];
 };
 
-FASTACT_DEVICE GateOffsets locate(const GateTask& task, int64_t row) {
-  GateOffsets offsets;
+template <int lanes>
+FASTACT_DEVICE GateOffsets<lanes> locate(const GateTask& task, int64_t row) {
+  GateOffsets<lanes> offsets;
+  if constexpr (lanes > 1) {
+    offsets.row = uint32_t(row);
+  } else {
 #pragma unroll
-  for (int role = 0; role < kGateRoles; ++role) offsets.at[role] = 0;
-  unravel(row, task.length, 0, task.axes, [&](int axis, int64_t here) {
+    for (int role = 0; role < kGateRoles; ++role) offsets.at[role] = 0;
+    unravel(row, task.length, 0, task.axes, [&](int axis, int64_t here) {
 #pragma unroll
-    for (int role = 0; role < kGateRoles; ++role) offsets.at[role] += here * task.step[role][axis];
-  });
+      for (int role = 0; role < kGateRoles; ++role)
+        offsets.at[role] += here * task.step[role][axis];
+    });
+  }
   return offsets;
 }
 
-// What a thread holds of an array: storage, and in the type that it is computed in.
-template <class T, int lanes>
+// What a thread holds of an array: storage, of 16 bits by words (nvcc 13.0 takes eight numbers
+// apart), and in the type that it is computed in.
+template <class T, int lanes, bool in_words = sizeof(T) == 2 && (lanes > 1)>
 struct Held {
   T lane[lanes];
+  FASTACT_DEVICE Compute<T> at(int j) const { return widen(lane[j]); }
+};
+template <class T, int lanes>
+struct Held<T, lanes, true> {
+  uint32_t word[lanes / 2];
+  FASTACT_DEVICE float at(int j) const {
+    if constexpr (std::is_same_v<T, bf16>)
+      return bit_cast<float>(j % 2 ? word[j / 2] & 0xffff0000u : word[j / 2] << 16);
+    else
+      return widen(T{uint16_t(word[j / 2] >> (j % 2 * 16))});
+  }
 };
 template <class T, int lanes>
 struct Values {
@@ -98,16 +130,21 @@ struct Values {
 
 template <class T, int lanes>
 FASTACT_DEVICE T* columns_of(const GateTask& task, const GatePosition& position,
-                             const GateOffsets& offsets, GateRole role, int64_t gate) {
-  char* row = task.data[role] + offsets.at[role];
-  const int64_t column = gate + position.tile + position.x * lanes;
-  return reinterpret_cast<T*>(row + column * (lanes > 1 ? int64_t(sizeof(T)) : task.column[role]));
+                             const GateOffsets<lanes>& offsets, GateRole role, int64_t gate) {
+  if constexpr (lanes > 1) {
+    char* row = task.data[role] + uint64_t(offsets.row) * task.pitch[role];
+    return reinterpret_cast<T*>(row) +
+           (uint32_t(gate) + uint32_t(position.tile) + uint32_t(position.x * lanes));
+  } else {
+    const int64_t column = gate + position.tile + position.x;
+    return reinterpret_cast<T*>(task.data[role] + offsets.at[role] + column * task.column[role]);
+  }
 }
 
 // A thread's columns in a row of one array, or of one gate of a packed array.
 template <class T, int lanes>
 FASTACT_DEVICE Held<T, lanes> read_columns(const GateTask& task, const GatePosition& position,
-                                           const GateOffsets& offsets, GateRole role,
+                                           const GateOffsets<lanes>& offsets, GateRole role,
                                            int64_t gate = 0) {
   const T* p = columns_of<T, lanes>(task, position, offsets, role, gate);
   if constexpr (lanes == Vec<T>::kSize)
@@ -120,7 +157,7 @@ FASTACT_DEVICE Held<T, lanes> read_columns(const GateTask& task, const GatePosit
 
 template <class T, int lanes>
 FASTACT_DEVICE void write_columns(const GateTask& task, const GatePosition& position,
-                                  const GateOffsets& offsets, const Values<T, lanes>& values,
+                                  const GateOffsets<lanes>& offsets, const Values<T, lanes>& values,
                                   GateRole role, int64_t gate = 0) {
   T* p = columns_of<T, lanes>(task, position, offsets, role, gate);
   if constexpr (lanes == Vec<T>::kSize) {
@@ -132,15 +169,6 @@ FASTACT_DEVICE void write_columns(const GateTask& task, const GatePosition& posi
   } else {
     store(p, narrow<T>(values.lane[0]));
   }
-}
-
-// -0: what adds nothing, not even to -0.
-template <class T, int lanes>
-FASTACT_DEVICE Held<T, lanes> nothing() {
-  Held<T, lanes> held;
-#pragma unroll
-  for (int j = 0; j < lanes; ++j) held.lane[j] = narrow<T>(Compute<T>(-0.0));
-  return held;
 }
 
 // The bias of a saved gate, one or the sum of both: of gru's q the recurrent one alone, of n the
@@ -174,15 +202,14 @@ struct GateInputs {
   Held<T, lanes> x[Kind::kGates], u[Kind::kGates];
 
   FASTACT_DEVICE void read(const GateTask& task, const GatePosition& position,
-                           const GateOffsets& offsets) {
+                           const GateOffsets<lanes>& offsets) {
 #pragma unroll
     for (int k = 0; k < Kind::kGates; ++k)
       x[k] = read_columns<T, lanes>(task, position, offsets, kGates, task.gate[k]);
 #pragma unroll
     for (int k = 0; k < Kind::kGates; ++k)
-      u[k] = task.data[kRecurrent]
-                 ? read_columns<T, lanes>(task, position, offsets, kRecurrent, task.gate[k])
-                 : nothing<T, lanes>();
+      if (task.data[kRecurrent])
+        u[k] = read_columns<T, lanes>(task, position, offsets, kRecurrent, task.gate[k]);
   }
 
   template <class Shared>
@@ -191,8 +218,9 @@ struct GateInputs {
     Compute<T> wide_x[Kind::kGates], wide_u[Kind::kGates], b[Kind::kSaved];
 #pragma unroll
     for (int k = 0; k < Kind::kGates; ++k) {
-      wide_x[k] = widen(x[k].lane[lane]);
-      wide_u[k] = widen(u[k].lane[lane]);
+      wide_x[k] = x[k].at(lane);
+      // -0 adds nothing, not even to -0.
+      wide_u[k] = task.data[kRecurrent] ? u[k].at(lane) : Compute<T>(-0.0);
     }
 #pragma unroll
     for (int k = 0; k < Kind::kSaved; ++k) b[k] = biases[(k * lanes + lane) * task.tx + position.x];
@@ -202,7 +230,7 @@ struct GateInputs {
 };
 
 template <class Kind, class T, bool vectorized>
-FASTACT_KERNEL_OF(kGateThreads<vectorized>, vectorized ? 3 : 2)
+FASTACT_KERNEL_OF(kGateThreads<vectorized>, vectorized ? 4 : 2)
 void gates_forward_kernel(FASTACT_GRID_CONSTANT const GateTask task) {
   constexpr int kCount = kLanes<T, vectorized, false>,
                 kColumns = kMostColumns<T, vectorized, false>;
@@ -210,9 +238,9 @@ void gates_forward_kernel(FASTACT_GRID_CONSTANT const GateTask task) {
   GatePosition position = find_position<kCount>(task);
   GateInputs<Kind, T, kCount> inputs;
   Held<T, kCount> before;
-  GateOffsets offsets;
+  GateOffsets<kCount> offsets;
   const auto read = [&] {
-    offsets = locate(task, position.row);
+    offsets = locate<kCount>(task, position.row);
     inputs.read(task, position, offsets);
     before = read_columns<T, kCount>(task, position, offsets, kState);
   };
@@ -225,7 +253,7 @@ void gates_forward_kernel(FASTACT_GRID_CONSTANT const GateTask task) {
     for (int j = 0; j < kCount; ++j) {
       Compute<T> gates[Kind::kSaved];
       inputs.activate(task, position, biases, j, gates);
-      const Compute<T> state = widen(before.lane[j]);
+      const Compute<T> state = before.at(j);
       cell.lane[j] = Kind::cell(gates, state);
       hidden.lane[j] = Kind::hidden(gates, state, cell.lane[j]);
 #pragma unroll
@@ -267,7 +295,7 @@ void finish_gate_sums(FASTACT_GRID_CONSTANT const GateSums sums) {
 }
 
 template <class Kind, class T, bool vectorized, bool recomputes>
-FASTACT_KERNEL_OF(kGateThreads<vectorized>, vectorized ? 3 : 2)
+FASTACT_KERNEL_OF(kGateThreads<vectorized>, (kGateBlocks<Kind, T, vectorized, recomputes>))
 void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
                            FASTACT_GRID_CONSTANT const GateSums wanted) {
   constexpr int kCount = kLanes<T, vectorized, true>, kColumns = kMostColumns<T, vectorized, true>;
@@ -277,7 +305,7 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
   GatePosition position = find_position<kCount>(task);
   GateInputs<Kind, T, kCount> inputs;
   Held<T, kCount> saved[kSaved], before, cell{}, dh, dc{};
-  GateOffsets offsets;
+  GateOffsets<kCount> offsets;
 
   // Each of what is written: the role, and where its gate begins.
   const auto role_of = [](int out) {
@@ -288,7 +316,7 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
     return task.gate[out < Kind::kGates ? out : out - Kind::kGates];
   };
   const auto read = [&] {
-    offsets = locate(task, position.row);
+    offsets = locate<kCount>(task, position.row);
     if constexpr (recomputes) {
       inputs.read(task, position, offsets);
     } else {
@@ -315,15 +343,15 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       Compute<T> gates[kSaved], d[kSaved + 1];
-      const Compute<T> state = widen(before.lane[j]);
+      const Compute<T> state = before.at(j);
       if constexpr (recomputes) {
         inputs.activate(task, position, biases, j, gates);
       } else {
 #pragma unroll
-        for (int k = 0; k < kSaved; ++k) gates[k] = widen(saved[k].lane[j]);
+        for (int k = 0; k < kSaved; ++k) gates[k] = saved[k].at(j);
       }
-      const Compute<T> c = recomputes ? Kind::cell(gates, state) : widen(cell.lane[j]);
-      Kind::back(gates, state, c, widen(dh.lane[j]), widen(dc.lane[j]), d);
+      const Compute<T> c = recomputes ? Kind::cell(gates, state) : cell.at(j);
+      Kind::back(gates, state, c, dh.at(j), dc.at(j), d);
 #pragma unroll
       for (int k = 0; k < kSaved; ++k) total[k][j] += double(d[k]);
 #pragma unroll
@@ -339,8 +367,7 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
       for (int i = 0; i < kOuts; ++i)
         if (task.data[role_of(i)])
 #pragma unroll
-          for (int j = 0; j < kCount; ++j)
-            made[i].lane[j] = widen(old[i].lane[j]) + made[i].lane[j];
+          for (int j = 0; j < kCount; ++j) made[i].lane[j] = old[i].at(j) + made[i].lane[j];
     }
 #pragma unroll
     for (int i = 0; i < kOuts; ++i)

@@ -1,0 +1,73 @@
+// Activations that are compiled into their kernels: those that people put behind a bias or into a
+// gate, where a call for each vector would be felt. Any other is chosen at run time (activate.cuh).
+#pragma once
+
+#include "cuda/activations/activate.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// X(name, Struct), as in the list.
+#define FASTACT_COMMON_ACTIVATIONS(X) \
+  X(identity, Unchanged)              \
+  X(relu, Relu)                       \
+  X(gelu, Gelu)                       \
+  X(gelu_tanh, GeluTanh)              \
+  X(mish, Mish)                       \
+  X(silu, Silu)                       \
+  X(sigmoid, Sigmoid)                 \
+  X(tanh, Tanh)
+
+// Around a call few registers are left for what is in flight.
+template <class Activation>
+constexpr bool kIsFixed = true;
+template <>
+constexpr bool kIsFixed<ChosenActivation> = false;
+
+// One that is compiled into its kernel, with the same interface.
+template <template <class, bool> class A, class T>
+struct FixedActivation {
+  A<Compute<T>, kApproximate<T>> f;
+  explicit FixedActivation(const double* parameters) : f(parameters) {}
+
+  FASTACT_DEVICE Wide<T> value(Wide<T> z) const {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = f.forward(z.lane[j]);
+    return z;
+  }
+  FASTACT_DEVICE Wide<T> slope(Wide<T> z) const {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = f.derivative(z.lane[j]);
+    return z;
+  }
+};
+
+template <class T>
+FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const ChosenActivation& activation,
+                                                const Wide<T>& z) {
+  return value_and_slope<T>(activation.which, activation.parameters, z);
+}
+template <template <class, bool> class A, class T>
+FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const FixedActivation<A, T>& activation,
+                                                const Wide<T>& z) {
+  return {activation.value(z), activation.slope(z)};
+}
+
+// Runs visit(activation): one of those that people use is fixed, any other is chosen at run time,
+// as all are of float64, where memory leaves the time for a call.
+template <class T, class Visit>
+void with_common_activation(int which, const double* parameters, const Visit& visit) {
+  if constexpr (sizeof(T) < sizeof(double)) {
+    switch (which) {
+#define FASTACT_CASE(name, A) \
+  case k_##name:              \
+    return visit(FixedActivation<A, T>(parameters));
+      FASTACT_COMMON_ACTIVATIONS(FASTACT_CASE)
+#undef FASTACT_CASE
+    }
+  }
+  visit(chosen_activation(which, parameters));
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

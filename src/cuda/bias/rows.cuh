@@ -1,0 +1,72 @@
+// The functors over rows of vectors (core/row_map.cuh): forward, and the gradient with its sums.
+#pragma once
+
+#include "cuda/activations/fixed.cuh"
+#include "cuda/core/parameter_io.cuh"
+#include "cuda/core/row_map.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// A row is channels x inner elements, once or several times.
+template <class T, class Activation>
+struct BiasRows {
+  using Kept = Wide<T>;
+  Activation activation;
+  NumberVector bias;  // IN
+  Divisor channels, inner;
+
+  FASTACT_DEVICE Kept keep(int64_t column) const {
+    int64_t channel = inner(column), left = inner.by - (column - channel * inner.by);
+    channel -= channels(channel) * channels.by;
+    Kept kept;
+    with_type<T>(bias.data, bias.dtype, [&](const auto* typed) {
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j) {
+        const auto* p = reinterpret_cast<decltype(typed)>(bias.data + channel * bias.stride);
+        kept.lane[j] = Compute<T>(widen(load(p)));
+        if (--left > 0) continue;
+        left = inner.by;
+        channel = channel + 1 == channels.by ? 0 : channel + 1;
+      }
+    });
+    return kept;
+  }
+  static FASTACT_DEVICE Wide<T> sum_of(Wide<T> z, const Kept& kept, bool has_residual,
+                                       const Wide<T>& residual) {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      z.lane[j] += kept.lane[j];
+      if (has_residual) z.lane[j] += residual.lane[j];
+    }
+    return z;
+  }
+};
+
+// y = f(x + bias + residual).
+template <class T, class Activation>
+struct BiasRowsForward : BiasRows<T, Activation> {
+  static constexpr int kInputs = 2, kOutputs = 1, kSums = 0;
+  static constexpr int kUnroll = kIsFixed<Activation> ? 16 / Vec<T>::kSize : 1;
+  static constexpr int kBlocks = kMapBlocks<T>;
+  FASTACT_DEVICE void vec(const Wide<T> (&in)[2], const bool (&has)[2], const Wide<T>& kept,
+                          Wide<T> (&y)[1]) const {
+    y[0] = this->activation.value(this->sum_of(in[0], kept, has[1], in[1]));
+  }
+};
+
+// dx = dy f'(x + bias + residual); its sums are the gradient of the bias.
+template <class T, class Activation>
+struct BiasRowsBackward : BiasRows<T, Activation> {
+  static constexpr int kInputs = 3, kOutputs = 1, kSums = 1;
+  static constexpr int kUnroll = kIsFixed<Activation> ? 2 : 1, kBlocks = 3;
+  FASTACT_DEVICE void vec(const Wide<T> (&in)[3], const bool (&has)[3], const Wide<T>& kept,
+                          Wide<T> (&dx)[1]) const {
+    dx[0] = this->activation.slope(this->sum_of(in[1], kept, has[2], in[2]));
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) dx[0].lane[j] = in[0].lane[j] * dx[0].lane[j];
+  }
+};
+
+}  // namespace
+FASTACT_END_NAMESPACE
