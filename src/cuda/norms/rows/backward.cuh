@@ -1,277 +1,611 @@
-// The backward kernel of the norms; norms.cu explains its steps, common/norms/norms.h the
+// The backward kernels of the norms; norms.cu explains the passes, common/norms/norms.h the
 // gradients.
+//
+// A row is in registers, as forward; backward_shape() says how rows are laid over threads. A team,
+// the threads of a row, keeps its group of parameters and takes rows of it one after another: of
+// quick rows the next is read before the sums of this one are folded. What stays with a thread from
+// row to row are its weights, and the sums of dweight and dbias of its columns: kSumRows of 32-bit
+// numbers in registers, then in double in shared memory. In the end the block adds up its teams'
+// and the runs of elements that share a parameter, and writes one part of the batch's sums, which
+// norm_parameters adds up.
 #pragma once
 
 #include <type_traits>
 
-#include "cuda/norms/rows/param_grad.cuh"
+#include "cuda/core/held_rows.cuh"
+#include "cuda/norms/rows/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The rows of a tile that a team has, every step-th of the batch from `first` on.
-struct Tile {
-  int64_t first, step, end, group;
-  int rows;  // of the tile; fewer at the end of a chunk
+enum BackwardRole { kDy, kIn, kDTotal, kDx };
+constexpr int kStatEnd = kRstdRole + 1;  // roles of data and of statistics
+
+// Rows whose terms a column adds up in float: as many roundings, the two of xhat and that of a
+// part's sum are within the bound of 18 u.
+template <class T>
+constexpr int kSumRows = sizeof(T) == 8 ? INT32_MAX : 14;
+
+// How the batch is dealt to teams, and where the sums of its parts go.
+template <class C>
+struct NormSums {
+  int64_t step;              // of the batch, from a row of a team to its next
+  int64_t row_step;          // the same in rows of all groups
+  int64_t stride[kStatEnd];  // and in bytes, of dense arrays
+  int rounds;                // rows of a team, at most
+  bool is_wanted;            // dweight or dbias
+  int run_lanes;             // threads that add up the columns of a parameter
+  int64_t tiles;             // blocks beside each other over a long row
+  int64_t parts;             // that have sums of their own
+  C* partials;               // OUT, parts x [dweight, dbias] x groups x params
+  double* spilled;           // SCRATCH, null where shared memory has room: ColumnSums of all blocks
+  const C* means;            // IN of long rows, [mean of g, of g xhat] of each
+
+  FASTACT_DEVICE C* partial(const NormRows& rows, int64_t part, int which, int64_t group) const {
+    return partials + ((part * 2 + which) * rows.groups + group) * rows.params;
+  }
 };
-FASTACT_DEVICE Tile tile_of(int64_t first, int64_t step, int64_t end, int64_t group, int most) {
-  Tile tile{first, step, end, group, 0};
-#pragma unroll 1
-  while (tile.rows < most && first + tile.rows * step < end) ++tile.rows;
-  return tile;
+
+// Statistics of a row, and the means of g and g xhat.
+template <class C>
+struct RowStats {
+  C mean, rstd, mean_g, mean_g_xhat;
+};
+template <class C, class Rows>
+FASTACT_DEVICE RowStats<C> statistics_of(const Rows& rows, int64_t row) {
+  RowStats<C> stats{};
+  if (rows.data[kMeanRole]) stats.mean = load(number_of<C>(rows, kMeanRole, row));
+  stats.rstd = load(number_of<C>(rows, kRstdRole, row));
+  return stats;
 }
 
-// Step 1: x and dy of a tile are read and cached, two vectors of each at a time where they are
-// whole. Arrays of any strides have no registers to spare for that: theirs are read again in each
-// step.
-template <class T, class Rows, class Cache>
-FASTACT_DEVICE void fetch_tile(const Rows& rows, const Cache& cache, const Partition& partition,
-                               const Tile& tile) {
-  if (!Rows::kDense || tile.rows == 0) return;
-  constexpr int kSize = Vec<T>::kSize;
-  const int mine = int(threadIdx.x);
-  int i = 0;
-  if (rows.fast[kIn] && rows.fast[kDy]) {
-    const int whole = int(smaller(whole_of<T>(rows, partition), rows.resident));
-    const int64_t row = tile.first * rows.groups + tile.group, row_step = tile.step * rows.groups;
-    const T* x = row_of<T>(rows, kIn, row) + partition.first * kSize;
-    const T* dy = row_of<T>(rows, kDy, row) + partition.first * kSize;
-    const bool down = tile.rows > 1;  // pairs of rows, or of vectors of the only one
-    const int64_t to_x =
-        down ? row_step * rows.pitch[kIn] / int64_t(sizeof(T)) : partition.lanes * kSize;
-    const int64_t to_dy =
-        down ? row_step * rows.pitch[kDy] / int64_t(sizeof(T)) : partition.lanes * kSize;
-    const int slot = cache.at(1 + cache.kP, 0), to = down ? slot * rows.resident : slot;
-    const int count = down ? tile.rows : whole, passes = down ? whole : int(smaller(whole, 1));
-    int begin = mine;
-#pragma unroll 1
-    for (; i < passes;
-         ++i, begin += slot, x += partition.lanes * kSize, dy += partition.lanes * kSize) {
-      const T *from_x = x, *from_dy = dy;
-      int at = begin, k = 0;
-#pragma unroll 1
-      for (; k + 2 <= count; k += 2, from_x += 2 * to_x, from_dy += 2 * to_dy, at += 2 * to) {
-        const Vec<T> x0 = load_vec(from_x), dy0 = load_vec(from_dy);
-        const Vec<T> x1 = load_vec(from_x + to_x), dy1 = load_vec(from_dy + to_dy);
-        cache.to(at, x0);
-        cache.to(at + int(blockDim.x), dy0);
-        cache.to(at + to, x1);
-        cache.to(at + to + int(blockDim.x), dy1);
-      }
-      if (k < count) {
-        const Vec<T> x0 = load_vec(from_x), dy0 = load_vec(from_dy);
-        cache.to(at, x0);
-        cache.to(at + int(blockDim.x), dy0);
-      }
+template <class T>
+FASTACT_DEVICE Wide<T> xhat_of(Wide<T> x, const RowStats<Compute<T>>& stats) {
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) x.lane[j] = (x.lane[j] - stats.mean) * stats.rstd;
+  return x;
+}
+
+// Sets the lanes past the end of a row to zero.
+template <class T>
+FASTACT_DEVICE void zero_tail(Wide<T>& wide, int valid) {
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j >= valid) wide.lane[j] = 0;
+}
+
+// p = dy f'(z) of the q-th vector of a row. Called: no more than x and dy live across the calls
+// that it makes.
+template <class T, class Rows>
+FASTACT_DEVICE_CALL Wide<T> p_of(const Rows& rows, const Vec<T> x, const Vec<T> dy,
+                                 const RowStats<Compute<T>> stats, int64_t row, int64_t q,
+                                 int valid) {
+  const Wide<T> bias =
+      parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), row, q, valid);
+  const Wide<T> weight = weight_of<T>(rows, row, q, valid);
+  Wide<T> z = cast_if<T>(rows.casts, xhat_of<T>(widen_vec(x), stats));
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
+  const Wide<T> slope = slope_at<T>(rows.which, rows.parameters, cast_if<T>(rows.casts, z));
+  Wide<T> p = cast_if<T>(rows.casts, product_of<T>(widen_vec(dy), slope));
+  if (valid < Vec<T>::kSize) zero_tail<T>(p, valid);
+  return p;
+}
+
+// The sums of g = p w and of g xhat of a thread, in the compute type: four chains of each.
+template <class T>
+struct OwnSums {
+  static constexpr int kChains = Vec<T>::kSize < 4 ? Vec<T>::kSize : 4;
+  Compute<T> g[kChains], g_xhat[kChains];
+
+  FASTACT_DEVICE void add(const Wide<T>& p, const Wide<T>& xhat, const Wide<T>& weight,
+                          bool casts = false) {
+    const Wide<T> terms = cast_if<T>(casts, product_of<T>(p, weight));
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      g[j % kChains] += terms.lane[j];
+      g_xhat[j % kChains] = madd(terms.lane[j], xhat.lane[j], g_xhat[j % kChains]);
     }
-    if (!down) i = whole;
   }
-#pragma unroll 1
-  for (; i < rows.resident && i < partition.count; ++i) {
-    const int valid = valid_of<T>(rows, partition, i);
-    const int64_t q = partition.vec(i);
-#pragma unroll 1
-    for (int r = 0; r < tile.rows; ++r) {
-      const int64_t row = (tile.first + r * tile.step) * rows.groups + tile.group;
-      cache.put(cache.x_slot(r, i), mine, read<T>(rows, kIn, row, q, valid));
-      cache.put(cache.x_slot(r, i) + 1, mine, read<T>(rows, kDy, row, q, valid));
-    }
+  FASTACT_DEVICE void fold(Compute<T> (&sums)[2]) {
+#pragma unroll
+    for (int m = kChains / 2; m > 0; m /= 2)
+#pragma unroll
+      for (int j = 0; j < m; ++j) g[j] += g[j + m], g_xhat[j] += g_xhat[j + m];
+    sums[0] = g[0], sums[1] = g_xhat[0];
   }
+};
+
+// Who finds the means of g and g xhat: the lanes of a row, which are a part of a warp or a block;
+// or they are given, of long rows, of which a block has a tile.
+enum MeansBy { kWarpLanes, kBlockLanes, kGiven };
+
+// Two sums over the lanes of a row, times `factor`, given to all of them: as fold_lanes has it, but
+// half of the lanes go on with one sum and half with the other. Within a warp in the compute type,
+// over the warps of a block in double. There are two lanes at least.
+template <bool has_block, class C>
+FASTACT_DEVICE void fold_two(C (&value)[2], double factor, int lanes, int& fold_index) {
+  constexpr int kMostWarps = kRowThreads / kWarp;
+  static_assert(kMostWarps == kWarp / 2, "half a warp adds up the sums of the warps");
+  FASTACT_SHARED(double, of_warps, 4 * kMostWarps);
+  const int width = has_block ? kWarp : lanes, half = width / 2;
+  const int thread = int(threadIdx.x), lane = thread % kWarp;
+  const bool second = (lane & half) != 0;
+  C own = second ? value[1] : value[0];
+  own += __shfl_xor_sync(kAllLanes, second ? value[0] : value[1], half, width);
+#pragma unroll
+  for (int step = kWarp / 4; step > 0; step /= 2)
+    if (has_block || step < half) own += __shfl_xor_sync(kAllLanes, own, step, width);
+  double sum = double(own);
+  if constexpr (has_block) {
+    const int from = fold_index + (lane & half);
+    fold_index ^= 2 * kMostWarps;
+    if (lane % half == 0) of_warps[from + thread / kWarp] = sum;
+    __syncthreads();
+    const int other = lane % half;
+    sum = other < lanes / kWarp ? double(of_warps[from + other]) : 0.0;
+    sum = warp_sum(sum, kMostWarps);
+  }
+  const C result = C(sum * factor);
+  value[0] = __shfl_sync(kAllLanes, result, 0, width);
+  value[1] = __shfl_sync(kAllLanes, result, half, width);
 }
 
-// Runs visit(given) for rows that are quick, with how their weight is given.
-template <class T, class Visit>
-FASTACT_DEVICE void for_weight(const NormRows& rows, Visit visit) {
-  if (!rows.quick) return;
-  if (is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>))
-    visit(std::integral_constant<Given, kVecs>());
-  else
-    visit(std::integral_constant<Given, kAnything>());
+// dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a vector.
+template <class T>
+FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, Wide<T> p,
+                                   const Wide<T>& xhat, Wide<T> weight, bool casts = false) {
+  if (sizeof(T) == 2 && casts)
+    p = cast_if<T>(true, product_of<T>(p, weight)), weight = repeat<T>(1);
+  Wide<T> dx;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat,
+                                   madd(p.lane[j], weight.lane[j], -stats.mean_g));
+  return dx;
 }
 
-// Step 2, of one row: p, and the sums of g and of g xhat of this thread.
-template <class T, bool identity, class Rows, class Cache>
-FASTACT_DEVICE void add_up(const Rows& rows, const Cache& cache, const Partition& partition, int r,
-                           Compute<T> mean, Compute<T> rstd, double (&sums)[2]) {
+// What a thread has of a row of its team: `count` vectors, none where the team has no row.
+template <class T, int vecs>
+struct BackwardRow {
+  int count;
+  RowStats<Compute<T>> stats;
+  Held x[vecs], dy[vecs];
+};
+
+// Reads and writes the rows of a team, one after another. Of quick rows a thread has the addresses
+// of its first vector: dtotal steps as dx does, and the mean as rstd.
+template <class T, bool has_means, class Rows>
+struct RowReader {
   using C = Compute<T>;
-  const int mine = int(threadIdx.x);
-  sums[0] = sums[1] = 0;
-  int i = 0;
-  if constexpr (identity && Rows::kDense) {
-    for_weight<T>(rows, [&](auto given) {
-      const int whole = int(smaller(whole_of<T>(rows, partition), rows.resident));
-      const char* const base = parameters_base(rows, kWeightRole, partition.row);
-      const int slot = cache.at(2, 0);
-      int q = int(partition.first), at = cache.at(cache.x_slot(r, 0), mine);
-#pragma unroll 1
-      for (; i < whole; ++i, q += partition.lanes, at += slot) {
-        const Wide<T> weight = quick_parameters<T, decltype(given)::value>(
-            rows, kWeightRole, base, rows.weight_dtype, C(1), q);
-        const Vec<T> x = cache.from(at), p = cache.from(at + int(blockDim.x));
-        add_row_sums<T>(rows, widen_vec(p), xhat_of<T>(x, mean, rstd), weight, sums);
-      }
-    });
-  }
-#pragma unroll 1
-  for (; i < partition.count; ++i) {
-    const int valid = valid_of<T>(rows, partition, i);
-    const int64_t q = partition.vec(i);
-    const bool cached = Rows::kDense && i < rows.resident;
-    Wide<T> p;
-    if (!cached) {
-      p = recompute_p<T, identity>(rows, mean, rstd, partition.row, q, valid);
-    } else if constexpr (identity) {
-      p = cache.p(r, i, mine);
+  const Rows& rows;
+  const NormSums<C>& sums;
+  int left;             // rows of the team that were not read
+  Partition partition;  // of the row that was read last
+  const T *dy, *x;
+  T* dx;
+  const C* rstd;
+
+  const C* means;
+
+  // task: the first row. Of its vectors the thread has some of [begin, end).
+  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, int64_t task, int64_t begin,
+                           int64_t end, int lanes)
+      : rows(all), sums(of) {
+    const int64_t b = quotient(task, rows.groups);
+    left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
+    partition = partition_of(task, begin, end, int(threadIdx.x) % lanes, lanes, false);
+    if constexpr (Rows::kQuick) {
+      const int64_t first = partition.first * Vec<T>::kSize;
+      dy = row_of<T>(rows, kDy, task) + first, x = row_of<T>(rows, kIn, task) + first;
+      dx = row_of<T>(rows, kDx, task) + first, rstd = number_of<C>(rows, kRstdRole, task);
     } else {
-      const Wide<T> slope = slope_of<T>(rows, cache.vec(cache.x_slot(r, i), mine), mean, rstd,
-                                        partition.row, q, valid);
-      p = p_of<T>(rows, cache.vec(cache.x_slot(r, i) + 1, mine), slope);
-      if (valid < Vec<T>::kSize) zero_tail<T>(p, valid);
-      cache.put_wide(cache.x_slot(r, i) + 1, mine, p);
+      partition.row -= sums.row_step;
     }
-    if (valid < Vec<T>::kSize) zero_tail<T>(p, valid);
-    const Wide<T> weight = weight_of<T>(rows, partition.row, q, valid);
-    Wide<T> xhat = xhat_of<T>(
-        cached ? cache.vec(cache.x_slot(r, i), mine) : read<T>(rows, kIn, partition.row, q, valid),
-        mean, rstd);
-    if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
-    add_row_sums<T>(rows, p, xhat, weight, sums, rows.casts);
+    if (has_means) means = sums.means + 2 * task;
+  }
+  FASTACT_DEVICE int64_t quick_offset(int i) const { return i * partition.lanes * Vec<T>::kSize; }
+  // Where an array is that steps as another one does.
+  template <class N>
+  FASTACT_DEVICE const N* beside(const N* p, int role, int like) const {
+    return reinterpret_cast<const N*>(reinterpret_cast<const char*>(p) +
+                                      (rows.data[role] - rows.data[like]));
+  }
+  FASTACT_DEVICE Vec<T> read(int role, const T* quick, int i) const {
+    if constexpr (Rows::kQuick) return load_vec(quick + quick_offset(i));
+    return read_own<T>(rows, role, partition, i);
+  }
+  FASTACT_DEVICE Vec<T> read_dtotal(int i) const {
+    return read(kDTotal, beside(dx, kDTotal, kDx), i);
+  }
+  FASTACT_DEVICE Vec<T> read_dx(int i) const { return read(kDx, dx, i); }
+  FASTACT_DEVICE void write_dx(int i, const Vec<T>& vec) const {
+    if constexpr (Rows::kQuick) return store_vec(dx + quick_offset(i), vec);
+    write_own(rows, kDx, partition, i, vec);
+  }
+  template <int vecs>
+  FASTACT_DEVICE void fetch(BackwardRow<T, vecs>& to) {
+    to.count = left-- > 0 ? partition.count : 0;
+    if (!Rows::kQuick) partition.row += sums.row_step;
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) {
+      to.x[i] = to.dy[i] = {};
+      if (i >= to.count) continue;
+      to.x[i] = bit_cast<Held>(read(kIn, x, i));
+      to.dy[i] = bit_cast<Held>(read(kDy, dy, i));
+    }
+    to.stats = {};
+    if (to.count == 0) return;
+    if constexpr (Rows::kQuick) {
+      if (rows.data[kMeanRole]) to.stats.mean = load(beside(rstd, kMeanRole, kRstdRole));
+      to.stats.rstd = load(rstd);
+    } else {
+      to.stats = statistics_of<C>(rows, partition.row);
+    }
+    if (has_means && rows.data[kDx]) {
+      if (rows.is_centred) to.stats.mean_g = load(means);
+      to.stats.mean_g_xhat = load(means + 1);
+      means += 2 * sums.row_step;
+    }
+    step(dy, kDy), step(x, kIn), step(rstd, kRstdRole);
+  }
+  template <class N>
+  FASTACT_DEVICE void step(const N*& p, int role) {
+    if constexpr (Rows::kQuick)
+      p = reinterpret_cast<const N*>(reinterpret_cast<const char*>(p) + sums.stride[role]);
+  }
+  FASTACT_DEVICE void step_dx() {
+    if constexpr (Rows::kQuick)
+      dx = reinterpret_cast<T*>(reinterpret_cast<char*>(dx) + sums.stride[kDx]);
+  }
+};
+
+// Calls visit(i, weight, p, xhat) for each of a thread's vectors of a row. weight: of quick rows.
+template <class T, int vecs, class Rows, class Visit>
+FASTACT_DEVICE void for_vectors(const Rows& rows, const Partition& partition,
+                                const BackwardRow<T, vecs>& row, const Wide<T> (&weight)[vecs],
+                                const Visit& visit) {
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) {
+    if (i >= row.count) continue;
+    if constexpr (Rows::kQuick) {
+      visit(i, weight[i], widen_held<T>(row.dy[i]), xhat_of<T>(widen_held<T>(row.x[i]), row.stats));
+    } else {
+      const Vec<T> x = bit_cast<Vec<T>>(row.x[i]), dy = bit_cast<Vec<T>>(row.dy[i]);
+      const int valid = valid_of<T>(rows, partition, i);
+      const int64_t q = partition.vec(i);
+      const Wide<T> p = rows.which == k_identity
+                            ? widen_vec(dy)
+                            : p_of<T>(rows, x, dy, row.stats, partition.row, q, valid);
+      const Wide<T> w = weight_of<T>(rows, partition.row, q, valid);
+      Wide<T> xhat = xhat_of<T>(widen_vec(x), row.stats);
+      if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
+      visit(i, w, p, xhat);
+    }
   }
 }
 
-// Step 3: dx of a tile, and the sums of its columns.
-template <class T, bool identity, class Rows, class Cache>
-FASTACT_DEVICE void finish_tile(const Rows& rows, const Cache& cache, const Partition& partition,
-                                const Tile& tile) {
+// The sums of dweight and dbias of a thread's columns, of kSumRows rows in the compute type: of
+// quick rows in registers, else, where calls leave none, beside those of all rows, which are in
+// double. A number of each thread lies side by side with those of the others. Where shared memory
+// has no room, all of them are in scratch memory, and rows are not quick.
+template <class T, int vecs, class Rows>
+struct ColumnSums {
   using C = Compute<T>;
+  static constexpr int kSize = Vec<T>::kSize, kOwn = vecs * 2 * kSize;
+  static constexpr bool kInRegisters = Rows::kQuick;
+  static constexpr bool kHasRunning = !kInRegisters && sizeof(C) < sizeof(double);
+  static constexpr int kBytes = kOwn * int(sizeof(double) + (kHasRunning ? sizeof(C) : 0));
+
+  decltype(dynamic_shared<double>()) totals;
+  decltype(dynamic_shared<C>()) shared_running;
+  double* spilled;
+  Wide<T> of_weight[kInRegisters ? vecs : 1], of_bias[kInRegisters ? vecs : 1];
+
+  // scratch: of all blocks, or null.
+  FASTACT_DEVICE ColumnSums(double* scratch, int64_t block)
+      : totals(dynamic_shared<double>()), shared_running(dynamic_shared<C>()), spilled(nullptr) {
+    if (scratch) spilled = scratch + block * (kBytes / int(sizeof(double))) * int(blockDim.x);
+  }
+  FASTACT_DEVICE static int at(int i, int which, int j, int thread) {
+    return ((i * 2 + which) * kSize + j) * int(blockDim.x) + thread;
+  }
+  FASTACT_DEVICE double total(int at) const {
+    if (!kInRegisters && spilled) return load(spilled + at);
+    return totals[at];
+  }
+  FASTACT_DEVICE void put_total(int at, double sum) const {
+    if (!kInRegisters && spilled) return store(spilled + at, sum);
+    totals[at] = sum;
+  }
+  // Numbers of float64 are their own totals.
+  FASTACT_DEVICE int running_at(int at) const {
+    return kHasRunning ? kOwn * int(blockDim.x) * int(sizeof(double) / sizeof(C)) + at : at;
+  }
+  FASTACT_DEVICE C running(int at) const {
+    if (spilled) return load(reinterpret_cast<C*>(spilled) + running_at(at));
+    return shared_running[running_at(at)];
+  }
+  FASTACT_DEVICE void put_running(int at, C sum) const {
+    if (spilled) return store(reinterpret_cast<C*>(spilled) + running_at(at), sum);
+    shared_running[running_at(at)] = sum;
+  }
+
+  FASTACT_DEVICE void clear() {
+#pragma unroll 1
+    for (int k = 0, to = int(threadIdx.x); k < kOwn; ++k, to += int(blockDim.x)) {
+      put_total(to, 0.0);
+      if (!kInRegisters) put_running(to, C(0));
+    }
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i) of_weight[i] = of_bias[i] = {};
+    }
+  }
+  FASTACT_DEVICE void add(int i, const Wide<T>& p, const Wide<T>& xhat, bool casts) {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        of_weight[i].lane[j] = madd(p.lane[j], xhat.lane[j], of_weight[i].lane[j]);
+        of_bias[i].lane[j] += p.lane[j];
+      }
+    } else {
+      add_running(spilled, i, p, xhat, casts);
+    }
+  }
+  static FASTACT_DEVICE_CALL void add_running(double* spilled, int i, Wide<T> p, Wide<T> xhat,
+                                              bool casts) {
+    const ColumnSums sums(spilled, 0);
+    if (sizeof(T) == 2 && casts)  // and there is no bias
+      p = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat))), xhat = repeat<T>(1);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const int weight = at(i, 0, j, int(threadIdx.x)), bias = at(i, 1, j, int(threadIdx.x));
+      sums.put_running(weight, madd(p.lane[j], xhat.lane[j], sums.running(weight)));
+      sums.put_running(bias, sums.running(bias) + p.lane[j]);
+    }
+  }
+  // Moves the sums of the last rows to the totals.
+  FASTACT_DEVICE void flush() {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) {
+        Wide<T>& sums = k / kSize % 2 == 0 ? of_weight[k / kSize / 2] : of_bias[k / kSize / 2];
+        const int to = k * int(blockDim.x) + int(threadIdx.x);
+        put_total(to, total(to) + double(sums.lane[k % kSize]));
+        sums.lane[k % kSize] = 0;
+      }
+    } else if constexpr (kHasRunning) {
+#pragma unroll 1
+      for (int k = 0, to = int(threadIdx.x); k < kOwn; ++k, to += int(blockDim.x)) {
+        put_total(to, total(to) + double(running(to)));
+        put_running(to, C(0));
+      }
+    }
+  }
+};
+
+// The sums of a part of the batch from those of the columns that a block has: of a tile of a row,
+// or of its teams' rows. Where these are of several groups, each team has sums of its own; else
+// they are added up.
+template <class T, bool has_tile, class Rows, class Columns>
+FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sums,
+                               const Columns& columns) {
   constexpr int kSize = Vec<T>::kSize;
-  const int mine = int(threadIdx.x);
-  int i = 0;
-  if constexpr (Rows::kDense) {
-    for_weight<T>(rows, [&](auto given) {
-      const int whole = int(smaller(whole_of<T>(rows, partition), rows.resident));
-      const char* const base = parameters_base(rows, kWeightRole, tile.group);
-      const int64_t row = tile.first * rows.groups + tile.group, row_step = tile.step * rows.groups;
-      T* const dx = row_of<T>(rows, kDx, row);
-      const int64_t to_dx = row_step * rows.pitch[kDx] / int64_t(sizeof(T));
-      const bool plain = !rows.accumulate && !rows.data[kDTotal];
-      const int slot = cache.at(1 + cache.kP, 0), row_slots = slot * rows.resident;
-      const int stats_at = cache.stats_at(0, mine / partition.lanes);
-      const int step = rows.teams * cache.kStats;
-      int begin = mine, q = int(partition.first);
+  const bool is_one = has_tile || rows.groups == 1;
+  const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
+  const int apart = is_one ? 1 : rows.teams, together = is_one && !has_tile ? rows.teams : 1;
+  const int64_t first_task =
+      has_tile ? quotient(blockIdx.x, sums.tiles) : blockIdx.x * int64_t(apart);
+  const int64_t tile = has_tile ? blockIdx.x - first_task * sums.tiles : 0;
+  const int64_t begin = tile * row_lanes * kSize;
+  const int64_t end = has_tile ? smaller(begin + row_lanes * kSize, rows.length) : rows.length;
+  // Parameters of one element each belong to one tile; of runs all tiles have sums.
+  const bool is_apart = has_tile && rows.run > 1;
+  const int64_t param0 = rows.run > 1 ? 0 : begin;
+  const int64_t count = apart * 2 * ((rows.run > 1 ? rows.params : end) - param0);
+  const int lanes = sums.run_lanes, lane = int(threadIdx.x) % lanes;
+  __syncthreads();
 #pragma unroll 1
-      for (; i < whole; ++i, begin += slot, q += partition.lanes) {
-        Wide<T> of_weight{}, of_bias{};
-        if (cache.plan.has_columns)
-          of_weight = cache.sums(i, 0, mine), of_bias = cache.sums(i, 1, mine);
-        const Wide<T> weight = quick_parameters<T, decltype(given)::value>(
-            rows, kWeightRole, base, rows.weight_dtype, C(1), q);
-        T* to = dx + int64_t(q) * kSize;
-        int at = begin, stat = stats_at;
+  for (int64_t n0 = 0; n0 < count; n0 += int(blockDim.x) / lanes) {
+    const int64_t n = n0 + int(threadIdx.x) / lanes, nth = quotient(n, 2 * apart);
+    const int which = int(n - nth * 2 * apart) & 1, team = int(n - nth * 2 * apart) >> 1;
+    const int64_t param = param0 + nth, from = param * rows.run;
+    const int64_t first = from < begin ? begin : from;
+    const int64_t last = n < count ? smaller(end, from + rows.run) : 0;
+    double sum = 0;
 #pragma unroll 1
-        for (int r = 0; r < tile.rows; ++r, at += row_slots, to += to_dx, stat += step) {
-          const RowStats<C> stats = cache.stats_from(stat);
-          const Wide<T> p = cache.p_from(at + int(blockDim.x));
-          const Wide<T> xhat = xhat_of<T>(cache.from(at), stats.mean, stats.rstd);
-          if (cache.plan.has_columns) add_column_sums<T>(p, xhat, of_weight, of_bias);
-          if (!rows.data[kDx]) continue;
-          if (plain)
-            store_vec(to, narrow_vec<T>(gradient_of<T>(stats, p, xhat, weight)));
-          else
-            store_gradient<T>(rows, stats, p, xhat, weight, row + r * row_step, q, kSize);
-        }
-        if (cache.plan.has_columns)
-          cache.put_sums(i, 0, mine, of_weight), cache.put_sums(i, 1, mine, of_bias);
-      }
-    });
-  }
-#pragma unroll 1
-  for (; i < partition.count; ++i) {
-    const int valid = valid_of<T>(rows, partition, i);
-    const int64_t q = partition.vec(i);
-    const bool cached = Rows::kDense && i < rows.resident;
-#pragma unroll 1
-    for (int r = 0; Rows::kDense ? r < tile.rows : r == 0 && tile.first < tile.end; ++r) {
-      // Nothing wide lives across the activation's call.
-      const int64_t row = (tile.first + r * tile.step) * rows.groups + tile.group;
-      const RowStats<C> stats = cache.stats(r, mine / partition.lanes);
-      const Wide<T> p = cached
-                            ? cache.p(r, i, mine)
-                            : recompute_p<T, identity>(rows, stats.mean, stats.rstd, row, q, valid);
-      const Wide<T> xhat = xhat_of<T>(
-          cached ? cache.vec(cache.x_slot(r, i), mine) : read<T>(rows, kIn, row, q, valid),
-          stats.mean, stats.rstd);
-      if (cache.plan.has_columns) {
-        Wide<T> of_weight = cache.sums(i, 0, mine), of_bias = cache.sums(i, 1, mine);
-        add_column_sums<T>(p, xhat, of_weight, of_bias, rows.casts);
-        cache.put_sums(i, 0, mine, of_weight), cache.put_sums(i, 1, mine, of_bias);
-      }
-      if (rows.data[kDx])
-        store_gradient<T>(rows, cache.stats(r, mine / partition.lanes), p, xhat,
-                          weight_of<T>(rows, tile.group, q, valid), row, q, valid);
+    for (int64_t k = first + lane; k < last; k += lanes) {
+      const int element = int(k - begin), q = element / kSize, i = q / row_lanes;
+      const int thread = q - i * row_lanes + team * row_lanes;
+      for (int t = 0; t < together; ++t)
+        sum += columns.total(columns.at(i, which, element % kSize, thread + t * row_lanes));
     }
+    sum = warp_sum(sum, lanes);
+    const int64_t task = first_task + team,
+                  part = is_one && !has_tile ? task : quotient(task, rows.groups);
+    const int64_t group = is_one && !has_tile ? 0 : task - part * rows.groups;
+    const int64_t slot = is_apart ? part * sums.tiles + tile : part;
+    if (n < count && lane == 0 && slot < sums.parts)
+      store(sums.partial(rows, slot, which, group) + param, Compute<T>(sum));
   }
 }
 
-template <class T, bool identity, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, 1)
+// Threads of a block at most, and how many blocks leave a thread the registers that it needs.
+template <class T, int vecs, class Rows>
+constexpr bool kIsLean = Rows::kQuick && vecs == 1 && sizeof(T) < 8;
+template <class T, int vecs, class Rows>
+constexpr int kBackwardThreads = kIsLean<T, vecs, Rows> && sizeof(T) == 2 ? 256 : kRowThreads;
+template <class T, int vecs, class Rows>
+constexpr int kBackwardBlocks = !kIsLean<T, vecs, Rows> ? 1
+                                : sizeof(T) == 2        ? 3
+                                                        : 2;
+
+template <class T, int vecs, MeansBy by, class Rows>
+FASTACT_KERNEL_OF((kBackwardThreads<T, vecs, Rows>), (kBackwardBlocks<T, vecs, Rows>))
 void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
-                        FASTACT_GRID_CONSTANT const NormBackward plan) {
+                        FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums) {
   using C = Compute<T>;
-  const auto memory = dynamic_shared<Quad>();
-  using Cache = SmemCache<T, identity, Rows::kDense, std::decay_t<decltype(memory)>>;
-  const int mine = int(threadIdx.x);
-  const int64_t task = blockIdx.x;
-  const int64_t chunk = quotient(task, plan.blocks);
-  const int64_t first_group = (task - chunk * plan.blocks) * plan.beside;
-  const int64_t end = smaller((chunk + 1) * plan.size, rows.batch);
-  // A team whose group is not there has none of the rows.
-  const int teams = rows.teams / plan.beside, here = mine / rows.lanes / teams;
-  const int64_t group = smaller(first_group + here, rows.groups - 1);
-  const int64_t start = first_group + here == group ? mine / rows.lanes % teams : plan.size;
-  const int64_t spilled = task * rows.per_lane * 2 * Vec<T>::kSize * int(blockDim.x);
-  const Cache cache{{memory}, rows, plan, plan.spilled + spilled * int64_t(sizeof(C))};
-  const Partition partition =
-      partition_of(0, 0, vecs_of<T>(rows), mine % rows.lanes, rows.lanes, false);
-  if (plan.has_columns) clear<T>(cache, partition);
-  int added = 0;
-  bool is_first = true;
-  for (int64_t b0 = chunk * plan.size; b0 < end; b0 += cache.tile() * teams) {
-    const int64_t first = b0 + start;
-    const Tile tile = tile_of(first, teams, end, group, cache.tile());
-    fetch_tile<T>(rows, cache, partition, tile);
-#pragma unroll 1
-    for (int r = 0; r < cache.tile() && b0 + r * teams < end; ++r) {
-      const int64_t b = first + r * teams;
-      const bool idle = b >= end;  // yet it takes part in shuffles and barriers
-      Partition own = partition;
-      own.row = (idle ? chunk * plan.size : b) * rows.groups + group;
-      if (idle) own.count = 0;
-      RowStats<C> stats{};
-      if (rows.data[kMeanRole]) stats.mean = load(number_of<C>(rows, kMeanRole, own.row));
-      stats.rstd = load(number_of<C>(rows, kRstdRole, own.row));
-      double sums[2];
-      add_up<T, identity>(rows, cache, own, r, stats.mean, stats.rstd, sums);
-      int sum_index = r;  // a barrier parts the tiles
-      team_sum(sums, rows.lanes, sum_index);
-      stats.mean_g = C(sums[0] / double(rows.length));
-      stats.mean_g_xhat = C(sums[1] / double(rows.length));
-      if (partition.lane == 0) cache.put_stats(r, mine / rows.lanes, stats);
-      if (plan.has_runs) {
-        add_run_sums<T, identity>(rows, cache, own, r, stats.mean, stats.rstd, chunk, group,
-                                  is_first);
-        is_first = false;
-      }
+  using Row = BackwardRow<T, vecs>;
+  constexpr int kSize = Vec<T>::kSize;
+  constexpr bool kQuick = Rows::kQuick, kHasTile = by == kGiven;
+  const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
+                       : by == kBlockLanes
+                           ? blockIdx.x
+                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
+  const int lanes = kHasTile ? int(blockDim.x) : rows.lanes;
+  const int64_t begin = kHasTile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
+  const int64_t end = kHasTile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  RowReader<T, kHasTile, Rows> reader(rows, sums, task, begin, end, lanes);
+  const Partition& partition = reader.partition;
+  ColumnSums<T, vecs, Rows> columns(sums.spilled, blockIdx.x);
+  if (sums.is_wanted) columns.clear();
+  Wide<T> own_weight[vecs];
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) {
+    own_weight[i] = {};
+    if (kQuick && i < partition.count)
+      own_weight[i] = weight_of<T>(rows, partition.row, partition.vec(i), kSize);
+  }
+  const bool adds = rows.data[kDTotal] || rows.accumulate, casts = !kQuick && rows.casts;
+  int fold_index = 0, added = 0, rounds = sums.rounds;
+
+  // The gradients of a row; of quick ones the next is read first.
+  const auto take = [&](Row& row, Row& next) {
+    if (kQuick) reader.fetch(next);
+    if constexpr (!kHasTile) {
+      OwnSums<T> of_row{};
+      for_vectors<T>(rows, partition, row, own_weight,
+                     [&](int, const Wide<T>& weight, const Wide<T>& p, const Wide<T>& xhat) {
+                       of_row.add(p, xhat, weight, casts);
+                     });
+      C means[2];
+      of_row.fold(means);
+      fold_two<by == kBlockLanes>(means, rows.per_length, lanes, fold_index);
+      row.stats.mean_g = rows.is_centred ? means[0] : C(0), row.stats.mean_g_xhat = means[1];
+      forget_row(row.x), forget_row(row.dy);
     }
-    rows.lanes > kWarp ? __syncthreads() : __syncwarp();
-    finish_tile<T, identity>(rows, cache, partition, tile);
-    rows.lanes > kWarp ? __syncthreads() : __syncwarp();  // the next tile has statistics of its own
-    added += cache.tile();
-    if (plan.has_columns && (added >= kSumRows || b0 + cache.tile() * teams >= end)) {
-      flush<T>(rows, cache, chunk, first_group, is_first);
-      clear<T>(cache, partition);
-      added = 0, is_first = false;
+    for_vectors<T>(rows, partition, row, own_weight,
+                   [&](int i, const Wide<T>& weight, const Wide<T>& p, const Wide<T>& xhat) {
+                     if (sums.is_wanted) columns.add(i, p, xhat, casts);
+                     if (!rows.data[kDx]) return;
+                     Wide<T> dx = gradient_of<T>(row.stats, p, xhat, weight, casts);
+                     if (adds) {
+                       if (rows.data[kDTotal]) accumulate_onto(reader.read_dtotal(i), dx);
+                       if (rows.accumulate) accumulate_onto(reader.read_dx(i), dx);
+                     }
+                     reader.write_dx(i, narrow_vec<T>(dx));
+                   });
+    reader.step_dx();
+    if (sums.is_wanted && (++added == kSumRows<T> || rounds == 1)) columns.flush(), added = 0;
+    if (!kQuick) reader.fetch(row);
+    return --rounds > 0;
+  };
+  Row one, other;
+  reader.fetch(one);
+  // Two at a time: no row moves from register to register.
+  while (take(one, other) && (!kQuick || take(other, one))) {
+  }
+  if (sums.is_wanted) write_part<T, kHasTile>(rows, sums, columns);
+}
+
+// A long row, in chunks of kLongChunk vectors.
+constexpr int kLongThreads = 256, kLongVecs = 2;
+constexpr int kLongChunk = kLongThreads * kLongVecs;
+
+// The sums of g and g xhat of each chunk.
+template <class T, class Rows>
+FASTACT_KERNEL_OF(kLongThreads, 2)
+void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks,
+                    double* of_chunks) {
+  using C = Compute<T>;
+  int fold_index = 0;
+  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
+    BackwardRow<T, kLongVecs> row;
+    row.count = partition.count;
+    row.stats = statistics_of<C>(rows, partition.row);
+    Wide<T> weight[kLongVecs];
+#pragma unroll
+    for (int i = 0; i < kLongVecs; ++i) {
+      row.x[i] = row.dy[i] = {}, weight[i] = {};
+      if (i >= row.count) continue;
+      row.x[i] = bit_cast<Held>(read_own<T>(rows, kIn, partition, i));
+      row.dy[i] = bit_cast<Held>(read_own<T>(rows, kDy, partition, i));
+      if (Rows::kQuick)
+        weight[i] = weight_of<T>(rows, partition.row, partition.vec(i), Vec<T>::kSize);
     }
+    OwnSums<T> of_row{};
+    for_vectors<T>(rows, partition, row, weight,
+                   [&](int, const Wide<T>& w, const Wide<T>& p, const Wide<T>& xhat) {
+                     of_row.add(p, xhat, w, !Rows::kQuick && rows.casts);
+                   });
+    C sums[2];
+    of_row.fold(sums);
+    double wide[2] = {double(sums[0]), double(sums[1])};
+    fold_two<true>(wide, 1.0, kLongThreads, fold_index);
+    if (partition.lane > 0) return;
+    store(of_chunks + 2 * task, wide[0]);
+    store(of_chunks + 2 * task + 1, wide[1]);
+  });
+}
+
+// Their means over the row.
+template <class C>
+FASTACT_KERNEL(256)
+void norm_long_means(int64_t rows, int64_t chunks, double per_length, const double* of_chunks,
+                     C* means) {
+  for_each_of_warps(rows, [&](int64_t row, int lane, bool idle) {
+    double sums[2] = {};
+    for (int64_t c = lane; !idle && c < chunks; c += kWarp) {
+      sums[0] += load(of_chunks + 2 * (row * chunks + c));
+      sums[1] += load(of_chunks + 2 * (row * chunks + c) + 1);
+    }
+    sums[0] = warp_sum(sums[0]), sums[1] = warp_sum(sums[1]);
+    if (idle || lane > 0) return;
+    store(means + 2 * row, C(sums[0] * per_length));
+    store(means + 2 * row + 1, C(sums[1] * per_length));
+  });
+}
+
+// The gradients of the parameters: the sums of the parts added up, and where they go.
+template <class C>
+struct NormGradients {
+  const C* partials;      // IN, parts x [dweight, dbias] x params
+  int64_t parts, params;  // of all groups
+  char* to[2];            // OUT, or IN/OUT with accumulate
+  int dtype[2];
+  bool accumulate;
+  Axes axes[2];  // of the parameters; y: of `to`
+};
+
+// 32 parameters a block, 16 threads to the parts of each; blockIdx.y: dweight or dbias.
+template <class T>
+FASTACT_KERNEL(kRowThreads)
+void norm_parameters(FASTACT_GRID_CONSTANT const NormGradients<Compute<T>> gradients) {
+  constexpr int kTogether = kRowThreads / kWarp;
+  FASTACT_SHARED(double, of_parts, kRowThreads);
+  const int which = int(blockIdx.y);
+  if (!gradients.to[which]) return;
+  const int lane = int(threadIdx.x) % kWarp, first_part = int(threadIdx.x) / kWarp;
+  for (int64_t first = int64_t(blockIdx.x) * kWarp; first < gradients.params;
+       first += int64_t(gridDim.x) * kWarp) {
+    const int64_t param = first + lane;
+    double sum = 0;
+    if (param < gradients.params) {
+      const Compute<T>* from = gradients.partials + which * gradients.params + param;
+#pragma unroll 8
+      for (int64_t part = first_part; part < gradients.parts; part += kTogether)
+        sum += double(load(from + part * 2 * gradients.params));
+    }
+    of_parts[int(threadIdx.x)] = sum;
+    __syncthreads();
+    if (first_part == 0 && param < gradients.params) {
+      for (int k = 1; k < kTogether; ++k) sum += double(of_parts[k * kWarp + lane]);
+      put_parameter<T>(gradients.to[which] + locate(gradients.axes[which], param).y,
+                       gradients.dtype[which], sum, gradients.accumulate);
+    }
+    __syncthreads();
   }
 }
 

@@ -26,12 +26,6 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// Rows of whole vectors that nothing has to be asked about, and no activation behind them: kernels
-// without a call, which would spill what is in registers.
-struct NormQuick : NormRows {
-  static constexpr bool kQuick = true;
-};
-
 // Resident blocks of kRowThreads on a multiprocessor, at least: two leave a thread 64 registers.
 template <class T, class Rows>
 constexpr int kNormBlocks = Rows::kQuick && sizeof(T) < 8 ? 2 : 1;

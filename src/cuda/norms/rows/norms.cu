@@ -17,47 +17,37 @@
 //
 //   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again.
 //
-// Backward. A block takes one group of parameters and one chunk of the batch, in tiles of up to
-// four rows:
-//   1. x and dy are read into the shared-memory cache
-//   2. p = dy f'(z) replaces dy there, in the compute type; the row's sums of g = p w and g xhat
-//   3. dx, and for each column the sums of p xhat and of p: in the compute type for kSumRows rows,
-//      beyond that in double
-// Short rows of many groups (instance_norm of a few elements) share a block.
-// Where a run of elements shares a parameter (group_norm, instance_norm), its sums are taken row by
-// row. The partial sums of the chunks, at most kMostSums bytes, are added in the order of the
-// chunks by one finishing kernel.
+// Backward, two kernels:
+//   1. x and dy of a row are read into registers; the row's sums of g = p w and g xhat; dx, and for
+//      each column the sums of p xhat and of p, which a team has for the rows of its part
+//   2. dweight and dbias from the sums of the parts, in their order
+// There are as many parts as an H200 has blocks at a time: for any batch, and on any device.
 //
-//   Bytes moved: dy, x (dtotal) and dx once, and the partial sums.
+//   Bytes moved: dy, x (dtotal) and dx once; the parts' sums, two numbers of the compute type for a
+//   parameter and part, written and read again.
 //
-// Rows of more than kLongRow vectors, whose x, dy and column sums do not fit shared memory
-// together, go to split_row.cuh.
+// A row of more than kHeldBackward vectors takes four: the sums of its chunks, the means that
+// follow from them, then pass 1 with means that are given, where a block has a tile of neighbouring
+// rows' columns. dy and x are read twice.
 //
-//   Bytes moved: dy and x twice, dx once; column sums of each part of the batch (kLongRows rows or
-//   more): 32 bytes per element of a row, written and read again.
-//
-// Whole vectors of a quick row (plan.cuh) have kernels of their own forward, and backward loops,
-// without the tests that misaligned or partial vectors need. Arrays of any other strides go element
-// by element in the same order, hence with the same bits; backward reads them three times.
+// Whole vectors of a quick row (plan.cuh) have kernels of their own, without the tests that
+// misaligned or partial vectors need. Arrays of any other strides go element by element in the same
+// order, hence with the same bits.
 //
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
+#include <numeric>
+
 #include "cuda/core/device.h"
 #include "cuda/norms/channels/channels_last.h"
+#include "cuda/norms/rows/backward.cuh"
 #include "cuda/norms/rows/forward.cuh"
-#include "cuda/norms/rows/split_row.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kLongRow = 2048;       // vectors of a row that one block takes backward
-constexpr int64_t kLongChunk = 1024;     // vectors of a part of a longer one
-constexpr int64_t kLongRows = 4;         // at least, of the batch in a part of it
-constexpr int64_t kLongTasks = 512;      // parts of a batch of such rows: what an H200 runs at once
-constexpr int64_t kMostSums = 16 << 20;  // bytes of partials
-constexpr int64_t kMostChunks = 256;     // of the batch
-constexpr int64_t kManyTasks = 1024;
-constexpr int64_t kSumsOfAll = 23 << 10;  // bytes of column sums for which every device has room
-constexpr int kMostTile = 4;
+constexpr int64_t kSharedOfAll = 46 << 10;  // for which every device has room
+constexpr int kTileThreads = 128;           // of a block that has a tile of long rows
+constexpr int64_t kLongRows = 4;            // of the batch in a part of it, at least
 
 template <class T>
 int64_t row_vecs(const NormPlan& plan) {
@@ -90,181 +80,156 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   visit(quick);
 }
 
-// Lanes and chunks do not depend on the strides, on which no bit depends then.
+// Vectors of a row, at most, that a block holds backward.
 template <class T>
-NormPlan plan_backward(const NormCall& call, NormBackward* backward) {
+constexpr int64_t kHeldBackward = (sizeof(T) == 2 ? 2 : 3) * kRowThreads;
+
+// How a row is laid over threads backward. A thread has its columns' weights and sums besides two
+// rows, so that fewer vectors fit than forward; one is best as long as a block has no more than 512
+// threads (of 16 bits 256) of it. Two lanes at least: each folds one of two sums.
+template <class T>
+RowShape backward_shape(int64_t vecs) {
+  if (vecs <= 2 * kWarp) return {2, std::max(2, power_of_two_from(ceil_div(vecs, 2), kWarp)), 256};
+  const int of_thread = vecs <= (sizeof(T) == 2 ? 256 : 512) ? 1 : vecs <= 2 * kRowThreads ? 2 : 3;
+  const int lanes = int(ceil_div(ceil_div(vecs, of_thread), kWarp)) * kWarp;
+  return {of_thread, lanes, lanes};
+}
+
+// Blocks of an H200, whose multiprocessors have room for so many threads. The parts of the batch
+// are part of the order of sums, which no device may change: others run the same blocks, in as many
+// waves as it takes.
+template <class T>
+int64_t blocks_of_all(const RowShape& shape) {
+  constexpr int kMultiprocessors = 132;
+  const int resident = shape.vecs > 1 || sizeof(T) == 8 ? 512 : sizeof(T) == 2 ? 768 : 1024;
+  return kMultiprocessors * std::max(1, resident / shape.threads);
+}
+
+template <class T>
+struct BackwardPlan : NormPlan {
+  RowShape shape;
+  NormSums<Compute<T>> sums;
+  int64_t blocks;
+  RowChunks chunks;  // of long rows
+
+  bool is_long() const { return chunks.count > 1; }
+  // Bytes of scratch memory: the parts' sums, the blocks' sums that shared memory has no room for,
+  // the sums of the chunks of long rows, and the means that follow from them.
+  int64_t bytes[4];
+  int64_t bytes_before(int k) const { return std::accumulate(bytes, bytes + k, int64_t(0)); }
+};
+
+// Shared memory of a block for its columns' sums.
+template <class T, class Rows>
+int64_t shared_bytes(const BackwardPlan<T>& plan) {
+  if (!plan.sums.is_wanted) return 0;
+  return int64_t(ColumnSums<T, 1, Rows>::kBytes) * plan.shape.vecs * plan.shape.threads;
+}
+template <class T>
+int most_shared() {
+  return shared_of(norm_backward_rows<T, 1, kBlockLanes, NormRows>).most;
+}
+
+// Lanes and parts do not depend on the strides, on which no bit depends then.
+template <class T>
+BackwardPlan<T> plan_backward(const NormCall& call) {
   const bool outputs[4] = {false, false, false, true};
-  NormPlan plan = plan_norm<T>(call, NormCall::kIn, outputs);
-  const NormRows& rows = plan.rows;
+  BackwardPlan<T> plan{plan_norm<T>(call, NormCall::kIn, outputs)};
+  NormRows& rows = plan.rows;
+  auto& sums = plan.sums;
   const int64_t vecs = row_vecs<T>(plan);
-  const bool has_parameters = call.weight.data || call.bias.data;
-  const bool has_sums = call.dweight.data || call.dbias.data;
-  const bool by_runs = has_parameters && rows.run > 1;
-  const int most_lanes = vecs < kWideRow ? kThreadsOfNarrow : kRowThreads;
-  if (by_runs || vecs > 2 * kWarp)
-    plan.threads =
-        set_lanes(&plan.rows, vecs, std::max(2 * kWarp, power_of_two_from(vecs, most_lanes)));
-  else
-    plan.threads = set_lanes(&plan.rows, vecs, power_of_two_from(vecs, kWarp));
-
-  *backward = {};
-  backward->is_long = !by_runs && vecs > kLongRow;
-  backward->has_runs = has_sums && by_runs;
-  backward->has_columns = has_sums && !by_runs;
-  const int64_t run_vecs = rows.run / Vec<T>::kSize + 1;
-  backward->run_lanes = run_vecs > 2 * kWarp ? plan.threads : power_of_two_from(run_vecs, kWarp);
-  backward->padded = ceil_div(rows.params, 8) * 8;
-  // Groups beside each other leave a group as many teams as it has rows, so that its sums are added
-  // in the same order.
-  backward->beside = std::min(rows.teams / power_of_two_from(rows.batch, rows.teams),
-                              power_of_two_from(rows.groups, rows.teams));
-  backward->blocks = ceil_div(rows.groups, backward->beside);
-
-  if (backward->is_long) {
-    const int64_t tiles = ceil_div(vecs, kColumnThreads) * rows.groups;
-    backward->size = std::max(kLongRows, ceil_div(rows.batch, ceil_div(kLongTasks, tiles)));
-    backward->count = ceil_div(rows.batch, backward->size);
-    return plan;
+  sums.is_wanted = call.dweight.data || call.dbias.data;
+  sums.run_lanes = power_of_two_from(rows.run, kWarp);
+  sums.tiles = 1;
+  plan.chunks = {vecs, 1};
+  if (vecs > kHeldBackward<T>) {
+    plan.shape = {1, kLongThreads, kTileThreads};
+    plan.chunks = {kLongChunk, ceil_div(vecs, kLongChunk)};
+    sums.tiles = ceil_div(vecs, kTileThreads);
+    rows.teams = 1;
+  } else {
+    plan.shape = backward_shape<T>(vecs);
+    rows.teams = plan.shape.threads / plan.shape.lanes;
   }
-  // Chunks of the batch. Without sums a chunk is as short as it may be: most blocks.
-  const int64_t bytes = 2 * rows.groups * backward->padded * int64_t(sizeof(double));
-  const int64_t chunks =
-      std::max<int64_t>(1, std::min({kMostSums / bytes, kManyTasks / rows.groups, kMostChunks}));
-  const int64_t least = int64_t(rows.teams / backward->beside) * (by_runs ? 1 : kMostTile);
-  backward->size = std::max(least, has_sums ? ceil_div(rows.batch, chunks) : int64_t(1));
-  // No more blocks than a grid has, whatever the batch.
-  backward->size = std::max(backward->size, ceil_div(rows.count, kMaxBlocks / 2));
-  backward->count = ceil_div(rows.batch, backward->size);
+  rows.lanes = plan.shape.lanes;
+  plan.threads = plan.shape.threads;
+
+  // Teams that share a group. Those of a block add up their sums where there is one group.
+  const int64_t most = plan.is_long() ? ceil_div(rows.batch, kLongRows) : rows.batch;
+  const int64_t teams =
+      ceil_div(blocks_of_all<T>(plan.shape) * rows.teams, rows.groups * sums.tiles);
+  sums.step = std::max(std::min(teams, most), ceil_div(rows.batch, INT32_MAX));
+  if (rows.groups == 1) sums.step = ceil_div(sums.step, rows.teams) * rows.teams;
+  plan.blocks = ceil_div(sums.step * rows.groups, rows.teams) * sums.tiles;
+  sums.parts = rows.groups == 1 ? sums.step / rows.teams : sums.step;
+  if (rows.run > 1) sums.parts *= sums.tiles;
+  sums.row_step = sums.step * rows.groups;
+  sums.rounds = int(ceil_div(rows.batch, sums.step));
+  for (int k = 0; k < kStatEnd; ++k) sums.stride[k] = rows.pitch[k] * sums.row_step;
+
+  const int64_t shared = shared_bytes<T, NormRows>(plan);
+  plan.bytes[0] = sums.is_wanted ? sums.parts * 2 * plan.param_count() * sizeof(Compute<T>) : 0;
+  plan.bytes[0] = ceil_div(plan.bytes[0], kVecBytes) * kVecBytes;
+  plan.bytes[1] = shared > kSharedOfAll ? plan.blocks * shared : 0;
+  if (plan.is_long()) {
+    plan.bytes[2] = 2 * rows.count * plan.chunks.count * int64_t(sizeof(double));
+    plan.bytes[3] = 2 * rows.count * int64_t(sizeof(Compute<T>));
+  }
   return plan;
 }
 
-// Bytes of a thread for the sums of its columns.
-template <class T>
-int64_t bytes_of_sums(const NormPlan& plan) {
-  return plan.rows.per_lane * 2 * Vec<T>::kSize * int64_t(sizeof(Compute<T>));
+// Runs visit(rows) with the rows as the backward kernels take them.
+template <class T, class Visit>
+void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
+  const NormRows& rows = plan.rows;
+  if (!plan.is_dense) return visit(plan.rows);
+  bool quick = rows.which == k_identity && !rows.casts && rows.length % Vec<T>::kSize == 0;
+  for (int k = 0; k < 4; ++k) quick &= !rows.data[k] || rows.fast[k];
+  quick &= !rows.data[kDTotal] || !rows.data[kDx] || rows.pitch[kDTotal] == rows.pitch[kDx];
+  quick &= !rows.data[kMeanRole] || rows.pitch[kMeanRole] == rows.pitch[kRstdRole];
+  if (!quick || shared_bytes<T, NormQuick>(plan) > most_shared<T>()) return visit(rows);
+  NormQuick quick_rows;
+  static_cast<NormRows&>(quick_rows) = rows;
+  visit(quick_rows);
 }
 
-int64_t partial_bytes(const NormPlan& plan, const NormBackward& backward) {
-  if (!backward.has_columns && !backward.has_runs) return 0;
-  return 2 * backward.count * plan.rows.groups * backward.padded * int64_t(sizeof(double));
-}
-
-// Scratch memory for column sums that do not fit the shared memory of every device.
-template <class T>
-int64_t spilled_bytes(const NormPlan& plan, const NormBackward& backward) {
-  const int64_t block = bytes_of_sums<T>(plan) * plan.threads;
-  if (!backward.has_columns || backward.is_long || block <= kSumsOfAll) return 0;
-  return backward.count * plan.rows.groups * block;
-}
-
-// Allots shared memory: first to the sums of the columns, then to rows.
-template <class T>
-int allot_shared(const SharedMemory& shared, NormPlan* plan, NormBackward* backward,
-                 bool identity) {
-  const int planes = kPlanes<T>;
-  const int slots = 1 + (identity ? 1 : planes);
-  const int stats = int(4 * sizeof(Compute<T>)) / kVecBytes;
-  const int per_lane = plan->rows.per_lane;
-  const int64_t slot = int64_t(kVecBytes) * plan->threads;
-  const auto bytes_of = [&](int tile, int resident, int sums) {
-    return (tile * resident * slots + sums * 2 * planes) * slot +
-           int64_t(tile) * plan->rows.teams * stats * kVecBytes;
-  };
-  const int64_t all = shared.most;
-  int sums = backward->has_columns ? per_lane : 0;
-  int tile = backward->has_runs || !plan->is_dense ? 1 : kMostTile;
-  int resident = plan->is_dense ? per_lane : 0;
-  while (tile > 1 && bytes_of(tile, resident, sums) > shared.half()) tile /= 2;
-  if (bytes_of(tile, resident, sums) > all) {
-    const int64_t left = all - bytes_of(tile, 0, 0);
-    sums = int(std::min<int64_t>(sums, left / (2 * planes * slot)));
-    resident = int(std::min<int64_t>(resident, (all - bytes_of(tile, 0, sums)) / (slots * slot)));
-  }
-  backward->tile = tile;
-  backward->sums_resident = sums;
-  plan->rows.resident = resident;
-  return int(bytes_of(tile, resident, sums));
-}
-
-// Chunks of long rows; their sums lie behind the partial sums of the columns.
-template <class T>
-NormLong long_of(const NormPlan& plan, const NormBackward& backward, void* workspace) {
-  NormLong parts{kLongChunk, ceil_div(row_vecs<T>(plan), kLongChunk), nullptr, nullptr};
-  parts.chunk_sums =
-      static_cast<double*>(workspace) + partial_bytes(plan, backward) / sizeof(double);
-  parts.means = parts.chunk_sums + 2 * plan.rows.count * parts.count;
-  return parts;
+template <class T, class Rows>
+void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
+                     cudaStream_t stream) {
+  const int64_t shared = shared_bytes<T, Rows>(plan);
+  const bool fits = shared <= most_shared<T>();
+  if (fits) sums.spilled = nullptr;
+  const Shape shape{plan.blocks, plan.threads, 1, 1, fits ? int(shared) : 0};
+  const auto go = [&](auto kernel) { launch_with_shared(kernel, shape, stream, rows, sums); };
+  if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
+  if (plan.shape.lanes <= kWarp) return go(norm_backward_rows<T, 2, kWarpLanes, Rows>);
+  if (plan.shape.vecs == 1) return go(norm_backward_rows<T, 1, kBlockLanes, Rows>);
+  if (plan.shape.vecs == 2) return go(norm_backward_rows<T, 2, kBlockLanes, Rows>);
+  if constexpr (sizeof(T) > 2) go(norm_backward_rows<T, 3, kBlockLanes, Rows>);
 }
 
 template <class T>
-int64_t long_bytes(const NormPlan& plan, const NormBackward& backward) {
-  if (!backward.is_long) return 0;
-  const int64_t chunks = ceil_div(row_vecs<T>(plan), kLongChunk);
-  return 2 * plan.rows.count * (chunks + 1) * int64_t(sizeof(double));
-}
-
-template <class T, bool identity, class Rows>
-void launch_long(const Rows& rows, const NormBackward& backward, const NormLong& parts,
-                 cudaStream_t stream) {
-  if (rows.data[kDx]) {
-    launch(norm_long_sums<T, identity, Rows>,
-           {blocks_for(rows.count * parts.count), kRowSumThreads}, stream, rows, parts);
-    launch(norm_long_means<T>, warps_for(rows.count, 256), stream, rows, parts);
-  }
-  const int64_t tiles = ceil_div(ceil_div(rows.length, Vec<T>::kSize), kColumnThreads);
-  launch(norm_long_gradients<T, identity, Rows>,
-         {backward.count * rows.groups * tiles, kColumnThreads}, stream, rows, backward, parts);
-}
-
-template <class T>
-void finish_gradients(const NormPlan& plan, const NormBackward& backward, const NormCall& call,
+void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients,
                       cudaStream_t stream) {
-  for (int which = 0; which < 2; ++which) {
-    const Operand& to = which == 0 ? call.dweight : call.dbias;
-    if (!to.data) continue;
-    NormGradient gradient{};
-    gradient.count = backward.count;
-    gradient.groups = plan.rows.groups;
-    gradient.padded = backward.padded;
-    gradient.params = plan.rows.params;
-    gradient.partials =
-        backward.partials + which * gradient.count * gradient.groups * gradient.padded;
-    gradient.to = plan.param_data[which];
-    gradient.dtype = which == 0 ? call.weight_dtype : call.bias_dtype;
-    gradient.accumulate = call.accumulate;
-    gradient.axes = plan.param_axes[which];
-    launch(norm_parameters<T>, {blocks_for(ceil_div(plan.param_count(), kWarp)), 256}, stream,
-           gradient);
-  }
+  gradients->dtype[0] = call.weight_dtype, gradients->dtype[1] = call.bias_dtype;
+  gradients->accumulate = call.accumulate;
+  launch(norm_parameters<T>, {blocks_for(ceil_div(gradients->params, kWarp)), kRowThreads, 1, 2},
+         stream, *gradients);
 }
 
 // The gradients of an empty x: zero, or nothing added.
 template <class T>
 void clear_gradients(const NormCall& call, cudaStream_t stream) {
+  NormGradients<Compute<T>> gradients{};
+  const Operand* to[] = {&call.dweight, &call.dbias};
   for (int which = 0; which < 2; ++which) {
-    const Operand& to = which == 0 ? call.dweight : call.dbias;
-    if (!to.data || is_empty(to)) continue;
-    NormGradient gradient{};
-    gradient.to = to.data;
-    gradient.dtype = which == 0 ? call.weight_dtype : call.bias_dtype;
-    gradient.accumulate = call.accumulate;
-    gradient.axes = axes_of(to, item_size(gradient.dtype));
-    gradient.groups = 1, gradient.params = gradient.axes.size;
-    launch(norm_parameters<T>, {blocks_for(ceil_div(gradient.params, kWarp)), 256}, stream,
-           gradient);
+    if (!to[which]->data || is_empty(*to[which])) continue;
+    gradients.to[which] = to[which]->data;
+    gradients.axes[which] =
+        axes_of(*to[which], item_size(which == 0 ? call.weight_dtype : call.bias_dtype));
+    gradients.params = gradients.axes[which].size;
   }
-}
-
-// Runs visit(rows, identity) with the rows, dense or not, and whether the activation is the
-// identity: a constant, true for dense ones alone.
-template <class Visit>
-void for_layout(const NormPlan& plan, bool identity, Visit visit) {
-  if (!plan.is_dense)
-    visit(plan.rows, std::false_type());
-  else if (identity)
-    visit(static_cast<const NormRows&>(plan.rows), std::true_type());
-  else
-    visit(static_cast<const NormRows&>(plan.rows), std::false_type());
+  if (gradients.params > 0) finish_gradients<T>(call, &gradients, stream);
 }
 
 }  // namespace
@@ -308,38 +273,42 @@ int64_t norm_backward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kIn])) return 0;
   if (is_norm_columns(call, NormCall::kIn, sizeof(T)))
     return norm_columns_backward_workspace<T>(call);
-  NormBackward backward;
-  const NormPlan plan = plan_backward<T>(call, &backward);
-  return partial_bytes(plan, backward) + spilled_bytes<T>(plan, backward) +
-         long_bytes<T>(plan, backward);
+  return plan_backward<T>(call).bytes_before(4);
 }
 
 template <class T>
 void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
+  using C = Compute<T>;
   if (is_empty(call.data[NormCall::kIn])) return clear_gradients<T>(call, stream);
   if (is_norm_columns(call, NormCall::kIn, sizeof(T)))
     return norm_columns_backward<T>(call, workspace, stream);
-  NormBackward backward;
-  NormPlan plan = plan_backward<T>(call, &backward);
-  backward.partials = static_cast<double*>(workspace);
-  backward.spilled = static_cast<char*>(workspace) + partial_bytes(plan, backward);
-  const bool identity = call.which == k_identity;
-  if (backward.is_long) {
-    const NormLong parts = long_of<T>(plan, backward, workspace);
-    for_layout(plan, identity, [&](const auto& rows, auto is_identity) {
-      launch_long<T, decltype(is_identity)::value>(rows, backward, parts, stream);
-    });
-    return finish_gradients<T>(plan, backward, call, stream);
-  }
-  const int64_t blocks = backward.count * backward.blocks;
-  for_layout(plan, identity, [&](auto rows, auto is_identity) {
-    const auto kernel = norm_backward_rows<T, decltype(is_identity)::value, decltype(rows)>;
-    const int shared =
-        allot_shared<T>(shared_of(kernel), &plan, &backward, identity && plan.is_dense);
-    rows.resident = plan.rows.resident;
-    launch_with_shared(kernel, {blocks, plan.threads, 1, 1, shared}, stream, rows, backward);
+  BackwardPlan<T> plan = plan_backward<T>(call);
+  const auto scratch = [&](int k) { return static_cast<char*>(workspace) + plan.bytes_before(k); };
+  plan.sums.partials = reinterpret_cast<C*>(scratch(0));
+  plan.sums.spilled = reinterpret_cast<double*>(scratch(1));
+  const auto of_chunks = reinterpret_cast<double*>(scratch(2));
+  const auto means = reinterpret_cast<C*>(scratch(3));
+  plan.sums.means = means;
+  for_backward_layout<T>(plan, [&](const auto& rows) {
+    using Rows = std::decay_t<decltype(rows)>;
+    if (plan.is_long() && rows.data[kDx]) {
+      const int64_t count = rows.count * plan.chunks.count;
+      launch(norm_long_sums<T, Rows>, {blocks_for(count), kLongThreads}, stream, rows, plan.chunks,
+             of_chunks);
+      launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream, rows.count,
+             plan.chunks.count, rows.per_length, of_chunks, means);
+    }
+    launch_backward<T>(rows, plan.sums, plan, stream);
   });
-  finish_gradients<T>(plan, backward, call, stream);
+  if (!plan.sums.is_wanted) return;
+  NormGradients<C> gradients{};
+  gradients.partials = plan.sums.partials, gradients.parts = plan.sums.parts;
+  gradients.params = plan.param_count();
+  const Operand* to[] = {&call.dweight, &call.dbias};
+  for (int which = 0; which < 2; ++which)
+    if (to[which]->data)
+      gradients.to[which] = plan.param_data[which], gradients.axes[which] = plan.param_axes[which];
+  finish_gradients<T>(call, &gradients, stream);
 }
 
 template <class T>

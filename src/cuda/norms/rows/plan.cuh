@@ -38,6 +38,12 @@ struct NormRows : RowArrays<kNormRoles> {
   bool is_centred, accumulate, casts;
 };
 
+// Rows of whole vectors that nothing has to be asked about, and no activation behind them: kernels
+// without a call, which would spill what is in registers.
+struct NormQuick : NormRows {
+  static constexpr bool kQuick = true;
+};
+
 struct NormStrided : NormRows {
   static constexpr bool kDense = false;
   RowTable<kNormRoles> table;
