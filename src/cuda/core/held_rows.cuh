@@ -47,17 +47,23 @@ RowShape row_shape(int64_t vecs) {
   return {of_thread, lanes, lanes};
 }
 
-// Numbers of the lanes of a row folded into one, given to all of them. Zero is neutral to merge.
+// Numbers of the lanes of a row folded into one, given to all of them. neutral: to merge.
 // The lanes are a power of two within a warp, or the whole block; all threads take part.
 // fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
 // fold is enough: who writes to a buffer again has met all others at the barrier of the fold
 // between.
 template <class N, int n, class Merge>
-FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge) {
+FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge,
+                               N neutral = N(0)) {
   constexpr int kMostWarps = kRowThreads / kWarp;
   FASTACT_SHARED(N, of_warps, 2 * n * kMostWarps);
 #pragma unroll
-  for (int k = 0; k < n; ++k) value[k] = warp_fold(value[k], merge, lanes < kWarp ? lanes : kWarp);
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    if (step >= lanes) continue;
+#pragma unroll
+    for (int k = 0; k < n; ++k)
+      value[k] = merge(value[k], __shfl_xor_sync(kAllLanes, value[k], step));
+  }
   if (lanes <= kWarp) return;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   const int from = (fold_index++ & 1) * n * kMostWarps;
@@ -68,7 +74,7 @@ FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge 
   const int other = lane % kMostWarps;
 #pragma unroll
   for (int k = 0; k < n; ++k) {
-    const N of_other = other < lanes / kWarp ? N(of_warps[from + k * kMostWarps + other]) : N(0);
+    const N of_other = other < lanes / kWarp ? N(of_warps[from + k * kMostWarps + other]) : neutral;
     value[k] = warp_fold(of_other, merge, kMostWarps);
   }
 }
