@@ -56,24 +56,6 @@ def _fold(lanes: int, numbers: int = 1) -> list[Step]:
     return steps
 
 
-def _forward_lanes(vectors: int) -> tuple[int, int, int]:
-    """Lanes of a row, threads of a block, vectors of a lane."""
-    if vectors <= WARP_ROW:
-        lanes = _power(-(-vectors // IN_FLIGHT), WARP)
-    else:
-        lanes = NARROW if vectors < WIDE_ROW else WIDE
-    return lanes, NARROW if lanes <= WARP else lanes, -(-vectors // lanes)
-
-
-def _takes(per_lane: int, counts: dict[str, int]) -> list[Step]:
-    """Loads into the cache, four vectors at a time and then one by one."""
-
-    def each(n: int) -> dict[str, int]:
-        return {"LDG.128": n, "STS.128": n, **counts}
-
-    return [Loop(per_lane // IN_FLIGHT, each(IN_FLIGHT)), Loop(per_lane % IN_FLIGHT, each(1))]
-
-
 def held(vectors: int, dtype: str) -> tuple[int, int, int]:
     """Vectors of a thread, lanes of a row, threads of a block: row_shape of core/held_rows.cuh."""
     most = 4 if ITEM[dtype] == 2 else 8
@@ -165,29 +147,30 @@ def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
     )
 
 
-def _softmax(kind: str) -> Callable[[Sequence[int], str], Launch]:
+def _held_rows(
+    kernel: str, kind: str, arrays: tuple[int, int], folds: tuple[int, int]
+) -> Callable[[Sequence[int], str], Launch]:
+    """A kernel of softmax over the last axis whose rows are in registers.
+
+    arrays : that are read and written; folds: of numbers in the compute type, and in double.
+    """
+
     def launch(shape: Sequence[int], dtype: str) -> Launch:
-        if ITEM[dtype] < 4:
-            raise SystemExit(f"cuda_static: {kind} is known for float32 and float64")
         count, length = prod(shape[:-1]), shape[-1]
         vectors = -(-length * ITEM[dtype] // VECTOR)
-        lanes, threads, per_lane = _forward_lanes(vectors)
-        teams = threads // lanes
-        terms = {"LDS.128": 1, "STS.128": 1, "LDG.128": 0, "STG.128": 0}
-        steps: list[Step] = [
-            *_takes(per_lane, {}),
-            *_fold(lanes),
-            Loop(per_lane, terms),
-            *_fold(lanes),
-            *_fold(lanes),
-        ]
-        if kind == "softmax":
-            steps.append(Loop(per_lane, {"LDS.128": 1, "LDG.128": 0, "STG.128": 1}))
+        vecs, lanes, threads = held(vectors, dtype)
+        if vectors > vecs * lanes or threads > WIDE:
+            raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
+        steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)
+        words = folds[0] * COMPUTE[dtype] // 4 + 2 * folds[1]
+        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
+        if lanes > WARP:
+            counts["BAR"] = 1 + (folds[0] > 0)
         return Launch(
-            *("softmax", "softmax_forward_rows Lb0 SoftmaxRows", -(-count // teams), threads),
-            per_lane * VECTOR * threads,
-            (2.0 if kind == "softmax" else 1.0) * count * length * ITEM[dtype],
-            *(per_lane * VECTOR / ITEM[dtype], 1, steps),
+            *("softmax", f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
+            *(-(-count * lanes // threads), threads, 0),
+            float(sum(arrays)) * count * length * ITEM[dtype],
+            *(vecs * VECTOR / ITEM[dtype], 1, [Via(counts)]),
         )
 
     return launch
@@ -212,7 +195,15 @@ def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
 LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
     "norm_forward": norm_forward,
     "norm_backward": norm_backward,
-    "softmax": _softmax("softmax"),
-    "logsumexp": _softmax("logsumexp"),
+    "softmax": _held_rows("softmax_forward_rows", "9SoftmaxOf", (1, 1), (1, 1)),
+    "log_softmax": _held_rows("softmax_forward_rows", "12LogSoftmaxOf", (1, 1), (1, 2)),
+    "logsumexp": _held_rows("softmax_forward_rows", "11LogSumExpOf", (1, 0), (1, 2)),
+    "cross_entropy": _held_rows("softmax_forward_rows", "6LossOf", (1, 0), (1, 2)),
+    "softmax_backward": _held_rows(
+        "softmax_backward_rows", "15SoftmaxGradient GradientPassE0", (2, 1), (0, 1)
+    ),
+    "log_softmax_backward": _held_rows(
+        "softmax_backward_rows", "18LogSoftmaxGradient GradientPassE0", (2, 1), (0, 1)
+    ),
     **{name: activation(name) for name in ("gelu", "mish", "silu", "relu", "tanh", "sigmoid")},
 }

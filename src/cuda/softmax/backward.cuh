@@ -27,7 +27,7 @@ struct LogSoftmaxGradient {
   static constexpr C kNoPart = C(-__builtin_inf());
   static FASTACT_DEVICE C part(C dy, C) { return dy; }
   static FASTACT_DEVICE C slope(C dy, C y, C sum) {
-    return madd(-(TermsAt<T>::of(C(0))(y) * Tail<C>::kDown), sum, dy);
+    return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
   }
   static FASTACT_DEVICE bool is_plain(C) { return false; }
 };
@@ -116,60 +116,59 @@ FASTACT_DEVICE void take_gradients(const Rows& rows, const Part& part, Held (&dy
   take<T>(rows, kX, part, T{}, y);
 }
 
-template <class T, int vecs, class Kind, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kGradientBlocks<T, vecs, Rows>))
-void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
-  int fold_index = 0;
-  for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
-    Held dy[vecs], y[vecs];
-    take_gradients<T>(rows, part, dy, y);
-    double sum[kRowsOfVec<T, Rows>];
-    add_gradients<T, Kind>(dy, y, sum);
-    forget_row(dy), forget_row(y);
-    fold_sums(rows, sum, fold_index);
-    put_gradients<T, Kind>(rows, part, dy, y, sum);
-  });
-}
+// Rows that a block holds, as a whole; of others the sums of chunks, rows x count, and then dx:
+// each block adds up the sums, which it has from the second-level cache.
+enum GradientPass { kWholeRows, kChunkSums, kChunkGradients };
 
-// Rows that no block holds. sums OUT of the first kernel: rows x count; the second adds them up in
-// each block, which has them all from the second-level cache.
 struct GradientChunks : RowChunks {
   double* sums;
 };
 
-template <class T, class Kind, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kGradientBlocks<T, kMostVecs<T>, Rows>))
-void softmax_gradient_sums(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
-  constexpr int vecs = kMostVecs<T>;
+template <class T, int vecs, class Kind, GradientPass pass, class Rows>
+FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kGradientBlocks<T, vecs, Rows>))
+void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
+  constexpr int n = kRowsOfVec<T, Rows>;
+  constexpr bool kIsLast = pass == kChunkGradients;
   int fold_index = 0;
-  for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
+  for_each_part<T, vecs, kIsLast>(rows, chunks, [&](const Part& part, bool) {
     Held dy[vecs], y[vecs];
-    take_gradients<T>(rows, part, dy, y);
-    double sum[kRowsOfVec<T, Rows>];
-    add_gradients<T, Kind>(dy, y, sum);
-    fold_sums(rows, sum, fold_index);
-    if (part.lane > 0) return;
+    take<T>(rows, kDy, part, T{}, dy);
+    take<T>(rows, kX, part, T{}, y);
+    double sum[n] = {};
+    const auto of_row = [&](int s) { return chunks.sums + (part.row + s) * chunks.count; };
+    if constexpr (kIsLast) {
 #pragma unroll
-    for (int s = 0; s < kRowsOfVec<T, Rows>; ++s)
-      if (s < part.columns) store(chunks.sums + (part.row + s) * chunks.count + part.chunk, sum[s]);
+      for (int s = 0; s < n; ++s)
+        for (int64_t c = part.lane; s < part.columns && c < chunks.count; c += part.lanes)
+          sum[s] += load(of_row(s) + c);
+    } else {
+      add_gradients<T, Kind>(dy, y, sum);
+    }
+    forget_row(dy), forget_row(y);
+    fold_sums(rows, sum, fold_index);
+    if constexpr (pass == kChunkSums) {
+#pragma unroll
+      for (int s = 0; s < n; ++s)
+        if (part.lane == 0 && s < part.columns) store(of_row(s) + part.chunk, sum[s]);
+    } else {
+      put_gradients<T, Kind>(rows, part, dy, y, sum, !kIsLast);
+    }
   });
 }
 
-template <class T, class Kind, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kGradientBlocks<T, kMostVecs<T>, Rows>))
-void softmax_gradients(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
-  constexpr int vecs = kMostVecs<T>, n = kRowsOfVec<T, Rows>;
-  int fold_index = 0;
-  for_each_part<T, vecs, true>(rows, chunks, [&](const Part& part, bool) {
-    Held dy[vecs], y[vecs];
-    take_gradients<T>(rows, part, dy, y);
-    double sum[n] = {};
-#pragma unroll
-    for (int s = 0; s < n; ++s)
-      for (int64_t c = part.lane; s < part.columns && c < chunks.count; c += part.lanes)
-        sum[s] += load(chunks.sums + (part.row + s) * chunks.count + c);
-    fold_sums(rows, sum, fold_index);
-    put_gradients<T, Kind>(rows, part, dy, y, sum, false);
+// Queues the kernels of a kind. workspace: of sums.
+template <class T, class Kind>
+void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
+  const GradientChunks chunks{plan.chunks, static_cast<double*>(workspace)};
+  constexpr int most = kMostVecs<T>;
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    using Rows = decltype(rows);
+    if (chunks.count == 1)
+      return launch(softmax_backward_rows<T, decltype(vecs)::value, Kind, kWholeRows, Rows>, shape,
+                    stream, rows, chunks);
+    launch(softmax_backward_rows<T, most, Kind, kChunkSums, Rows>, shape, stream, rows, chunks);
+    launch(softmax_backward_rows<T, most, Kind, kChunkGradients, Rows>, shape, stream, rows,
+           chunks);
   });
 }
 
@@ -182,7 +181,7 @@ struct Probability {
 
   FASTACT_DEVICE static Probability of(C lse) {
     const Move<C> move = Move<C>::of(lse, C(1));
-    const TermsAt<T> at = TermsAt<T>::of(move.by != 0 ? C(0) : lse);
+    const TermsAt<T> at = TermsAt<T>::of(move.by != 0 ? C(0) : lse, Tail<C>::kScale);
     return {move.by, divide(C(1), at(at.m)), at};
   }
   FASTACT_DEVICE C operator()(C z) const {

@@ -26,7 +26,8 @@ bool has_shares(const SoftmaxCall& call) {
 // Bytes of the peaks of chunks.
 template <class T>
 int64_t peak_bytes(const SoftmaxPlan& plan) {
-  return plan.rows.count * most_of<T>(plan).chunks * kLossFields * int64_t(sizeof(double));
+  return plan.rows.count * most_of<T>(plan).chunks * kPeakFields<LossOf<T, true>> *
+         int64_t(sizeof(double));
 }
 
 }  // namespace
@@ -49,21 +50,8 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
     count = plan.rows.count;
     if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
     with_constant(has_shares(call), [&](auto shares) {
-      constexpr bool kShares = decltype(shares)::value;
-      for_layout<T, !kShares>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-        using Rows = decltype(rows);
-        if (plan.chunks.count > 1) {
-          const SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
-          tasks = ceil_div(rows.count, 256 / kWarp);
-          launch(softmax_peaks<T, SumsAlone<kShares>, Rows>, shape, stream, rows, chunks);
-          launch(cross_entropy_merge<T, kShares, Rows>, {blocks_for(tasks), 256}, stream, rows,
-                 chunks, totals);
-          return;
-        }
-        tasks = rows.tasks;
-        launch(cross_entropy_rows<T, decltype(vecs)::value, kShares, Rows>, shape, stream, rows,
-               plan.chunks, totals);
-      });
+      using Kind = LossOf<T, decltype(shares)::value>;
+      tasks = run_forward<T, Kind>(plan, workspace, totals, stream);
     });
   }
   if (!reduces) return;

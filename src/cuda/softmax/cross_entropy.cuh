@@ -18,11 +18,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Of a reduction: the losses and their weights added up by each block, and by one at the end.
-struct LossTotals {
-  double* totals;  // OUT, tasks x [loss, weight]; null: no reduction
-};
-
 struct Loss {
   double loss, weight;
 };
@@ -77,80 +72,19 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Row
   return loss;
 }
 
-template <class T, bool has_shares, class Rows>
-FASTACT_DEVICE void put_loss(const Rows& rows, const Part& part, int s, const RowSums& sums,
-                             const Level<Compute<T>>& level, double (&total)[2]) {
-  store_lse<T>(rows, part.row + s, level.lse);
-  const Loss loss = loss_of<T, has_shares>(rows, part, s, sums, level);
-  put_number<T>(rows, kNumber, part.row + s, rows.number_dtype, loss.loss);
-  total[0] += loss.loss;
-  total[1] += loss.weight;
-}
-
-// Adds up over the threads of a block.
-FASTACT_DEVICE void add_over_block(double (&total)[2], int& fold_index) {
-  fold_lanes(total, int(blockDim.x), fold_index, [](double a, double b) { return a + b; });
-}
-
-// Stores what a block's threads have, added up.
-FASTACT_DEVICE void store_total(const LossTotals& to, int64_t task, double (&total)[2],
-                                int& fold_index) {
-  if (!to.totals) return;
-  add_over_block(total, fold_index);
-  if (threadIdx.x > 0) return;
-  store(to.totals + 2 * task, total[0]);
-  store(to.totals + 2 * task + 1, total[1]);
-}
-
-template <class T, int vecs, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, has_shares>))
-void cross_entropy_rows(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks,
-                        const LossTotals totals) {
-  constexpr int n = kRowsOfVec<T, Rows>;
-  int fold_index = 0, total_index = 0;
-  int64_t task = blockIdx.x;
-  for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
-    Wide<T> z[vecs];
-    take_scores<T>(rows, part, z);
-    Peak<T, n> peak;
-    find_peak<T, SumsAlone<has_shares>>(rows, part, z, fold_index, &peak);
-    double total[2] = {};
-    if (part.lane == 0) {
-#pragma unroll
-      for (int s = 0; s < n; ++s) {
-        if (s >= part.columns) break;
-        const RowSums sums = sums_of(peak, s);
-        const auto level = level_of<T>(sums, peak.at[s], false, rows.up, true);
-        put_loss<T, has_shares>(rows, part, s, sums, level, total);
-      }
-    }
-    store_total(totals, task, total, total_index);
-    task += gridDim.x;
-  });
-}
-
-template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL(256)
-void cross_entropy_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks chunks,
-                         const LossTotals totals) {
-  constexpr int kFields = has_shares ? kLossFields : kPeakFields;
-  int total_index = 0;
-  int64_t task = blockIdx.x;
-  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
-    const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kFields;
-    const RowSums sums = merge_peaks<kFields>(peaks, chunks.count, rows.up);
-    double total[2] = {};
-    if (!idle && lane == 0) {
-      Part part{};
-      part.row = row;
-      if constexpr (Rows::kColumns)
-        part.outer = quotient(row, rows.inner), part.at = row - part.outer * rows.inner;
-      put_loss<T, has_shares>(rows, part, 0, sums, merged_level<T>(sums, false, rows.up), total);
-    }
-    store_total(totals, task, total, total_index);
-    task += gridDim.x;
-  });
-}
+template <class T, bool has_shares>
+struct LossOf : PeakOf<T, has_shares> {
+  using C = Compute<T>;
+  template <class Rows>
+  static FASTACT_DEVICE void finish(const Rows& rows, const Part& part, int s, const RowSums& sums,
+                                    const Level<C>& level, double (&total)[2]) {
+    store_lse<T>(rows, part.row + s, level.lse);
+    const Loss loss = loss_of<T, has_shares>(rows, part, s, sums, level);
+    put_number<T>(rows, kNumber, part.row + s, rows.number_dtype, loss.loss);
+    total[0] += loss.loss;
+    total[1] += loss.weight;
+  }
+};
 
 // loss OUT and divisor OUT of the totals of all blocks, by one block, in a fixed order.
 // count: what divides the mean where it is not the sum of the weights; else negative.

@@ -21,63 +21,34 @@
 #include "cuda/softmax/forward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
-namespace {
-
-// Runs visit(kind) with the kind of a call, as what a result or a gradient of it is.
-template <class Softmax, class LogSoftmax, class Visit>
-void with_kind(int kind, Visit visit) {
-  kind == kSoftmax ? visit(Softmax()) : visit(LogSoftmax());
-}
-
-}  // namespace
-
 template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
   const int64_t chunks = most_of<T>(plan).chunks;
-  return plan.rows.count * (chunks + (chunks > 0)) * kPeakFields * int64_t(sizeof(double));
+  const int64_t numbers = chunks * kPeakFields<SoftmaxOf<T>> + (chunks > 0) * kLevelFields;
+  return plan.rows.count * numbers * int64_t(sizeof(double));
 }
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    using Rows = decltype(rows);
-    if (plan.chunks.count > 1) {
-      SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
-      chunks.levels = chunks.peaks + rows.count * chunks.count * kPeakFields;
-      launch(softmax_peaks<T, SumsAlone<false>, Rows>, shape, stream, rows, chunks);
-      launch(softmax_merge<T, Rows>, warps_for(rows.count, 256), stream, rows, chunks);
-      if (call.kind == kLogSumExp) return;
-      return with_kind<SoftmaxOf<T>, LogSoftmaxOf<T>>(call.kind, [&](auto kind) {
-        launch(softmax_apply<T, decltype(kind), Rows>, shape, stream, rows, chunks);
-      });
-    }
-    const auto launch_rows = [&](auto kind) {
-      launch(softmax_forward_rows<T, decltype(vecs)::value, decltype(kind), Rows>, shape, stream,
-             rows, plan.chunks);
-    };
-    if (call.kind == kLogSumExp) return launch_rows(SumsAlone<false>());
-    with_kind<SoftmaxOf<T>, LogSoftmaxOf<T>>(call.kind, launch_rows);
-  });
+  const LossTotals none{nullptr};
+  if (call.kind == kSoftmax)
+    run_forward<T, SoftmaxOf<T>>(plan, workspace, none, stream);
+  else if (call.kind == kLogSoftmax)
+    run_forward<T, LogSoftmaxOf<T>>(plan, workspace, none, stream);
+  else
+    run_forward<T, LogSumExpOf<T>>(plan, workspace, none, stream);
 }
 
 template <class T>
 void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    using Rows = decltype(rows);
-    with_kind<SoftmaxGradient<T>, LogSoftmaxGradient<T>>(call.kind, [&](auto kind) {
-      using Kind = decltype(kind);
-      if (plan.chunks.count == 1)
-        return launch(softmax_backward_rows<T, decltype(vecs)::value, Kind, Rows>, shape, stream,
-                      rows, plan.chunks);
-      const GradientChunks chunks{plan.chunks, static_cast<double*>(workspace)};
-      launch(softmax_gradient_sums<T, Kind, Rows>, shape, stream, rows, chunks);
-      launch(softmax_gradients<T, Kind, Rows>, shape, stream, rows, chunks);
-    });
-  });
+  if (call.kind == kSoftmax)
+    run_backward<T, SoftmaxGradient<T>>(plan, workspace, stream);
+  else
+    run_backward<T, LogSoftmaxGradient<T>>(plan, workspace, stream);
 }
 
 template <class T>

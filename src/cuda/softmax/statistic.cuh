@@ -62,15 +62,24 @@ struct Move {
   FASTACT_DEVICE C operator()(C z) const { return (z - by) * up; }
 };
 
-// What the terms of a row are relative to: m, where z that moved is at most 0, and what makes them.
+// Terms are multiplied by this power of two: those of 16 bits as little as their least results
+// take, for a scale is part of the exponent, which it rounds.
+template <class T>
+constexpr int kTermScale = Tail<Compute<T>>::kScale;
+template <>
+constexpr int kTermScale<f16> = 0;
+template <>
+constexpr int kTermScale<bf16> = 7;
+
+// What the terms of a row are relative to: the largest z, and what makes them. scale: of 16 bits.
 template <class T>
 struct TermsAt {
   using C = Compute<T>;
   C m, limit, magic;
 
-  FASTACT_DEVICE static TermsAt of(C m) {
+  FASTACT_DEVICE static TermsAt of(C m, int scale = kTermScale<T>) {
     if constexpr (kApproximate<T>) {
-      return {m, C(0), C(Tail<C>::kScale) - reference_exponent(m)};
+      return {m, C(0), C(scale) - reference_exponent(m)};
     } else {
       const SoftmaxReference<C> reference = reference_of(m);
       return {m, reference.limit, reference.magic};
