@@ -147,6 +147,17 @@ def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
     )
 
 
+def held_softmax(vectors: int, dtype: str) -> tuple[int, int, int]:
+    """The same of softmax: softmax_shape of src/cuda/softmax/plan.cuh."""
+    most = 4 if ITEM[dtype] == 2 else 8
+    if vectors > most * WARP:
+        lanes = vectors // most
+        return (most, lanes, lanes) if vectors % (most * WARP) == 0 else held(vectors, dtype)
+    of_thread = 2 if vectors <= 16 else 4 if vectors <= 32 else most
+    lanes = _power(-(-vectors // of_thread), WARP)
+    return of_thread, lanes, NARROW // 2 if of_thread > 4 else NARROW
+
+
 def _held_rows(
     kernel: str, kind: str, arrays: tuple[int, int], folds: tuple[int, int]
 ) -> Callable[[Sequence[int], str], Launch]:
@@ -158,7 +169,7 @@ def _held_rows(
     def launch(shape: Sequence[int], dtype: str) -> Launch:
         count, length = prod(shape[:-1]), shape[-1]
         vectors = -(-length * ITEM[dtype] // VECTOR)
-        vecs, lanes, threads = held(vectors, dtype)
+        vecs, lanes, threads = held_softmax(vectors, dtype)
         if vectors > vecs * lanes or threads > WIDE:
             raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
         steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)

@@ -90,14 +90,23 @@ struct SoftmaxPlan {
   }
 };
 
-// How rows of that many vectors are laid over threads, and cut where no block holds them.
+// How rows of that many vectors are laid over threads, and cut where no block holds them. A fold
+// costs what some vectors do, so threads have more of them than those of row_shape.
 template <class T>
 RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
+  constexpr int kMost = kMostVecs<T>;
+  constexpr int64_t kChunk = kChunkLanes * kMost;
   *chunks = {vecs, 1};
-  if (vecs <= kHeldRow<T>) return row_shape<T>(vecs);
-  constexpr int64_t kChunk = kChunkLanes * kMostVecs<T>;
-  *chunks = {kChunk, ceil_div(vecs, kChunk)};
-  return {kMostVecs<T>, kChunkLanes, kChunkLanes};
+  if (vecs > kHeldRow<T>) {
+    *chunks = {kChunk, ceil_div(vecs, kChunk)};
+    return {kMost, kChunkLanes, kChunkLanes};
+  }
+  if (vecs > kMost * kWarp)
+    return vecs % (kMost * kWarp) == 0 ? RowShape{kMost, int(vecs / kMost), int(vecs / kMost)}
+                                       : row_shape<T>(vecs);
+  const int of_thread = vecs <= 2 * kStripVecs ? 2 : vecs <= 4 * kStripVecs ? 4 : kMost;
+  const int lanes = power_of_two_from(ceil_div(vecs, of_thread), kWarp);
+  return {of_thread, lanes, of_thread > 4 ? kThreadsOfNarrow / 2 : kThreadsOfNarrow};
 }
 // The same of columns of that many elements.
 template <class T>
