@@ -16,8 +16,9 @@ from cuda_static_routes import Loop, Nest, Step, Via
 VECTOR = 16
 WARP = 32
 NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row
-WARP_ROW, WIDE_ROW = 256, 2048  # vectors of a row: at most of a warp's, at least of a wide block's
+WIDE_ROW = 2048  # vectors of a row: at least of a wide block's
 IN_FLIGHT = 4
+HELD_ROW = {name: (4 if item == 2 else 8) * WIDE for name, item in ITEM.items()}  # vectors
 TILE = 4  # rows of a team at a time, backward
 PARTIALS = 16 << 20  # bytes of backward's partial sums
 CHUNKS = 256  # of the batch, at most
@@ -169,9 +170,9 @@ def _held_rows(
     def launch(shape: Sequence[int], dtype: str) -> Launch:
         count, length = prod(shape[:-1]), shape[-1]
         vectors = -(-length * ITEM[dtype] // VECTOR)
-        vecs, lanes, threads = held_softmax(vectors, dtype)
-        if vectors > vecs * lanes or threads > WIDE:
+        if vectors > HELD_ROW[dtype]:
             raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
+        vecs, lanes, threads = held_softmax(vectors, dtype)
         steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)
         words = folds[0] * COMPUTE[dtype] // 4 + 2 * folds[1]
         counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
