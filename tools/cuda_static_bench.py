@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cuda_static_launches import LAUNCHES, NARROW, Launch
+from cuda_static_launches import HELD_ROW, LAUNCHES, NARROW, Launch
 from cuda_static_measured import GPU, WARP, launches
 from cuda_static_model import Prediction, Work, copy_seconds, predict
 from cuda_static_names import ITEM
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
 BENCH = GPU / "h200.json"
 #: Rows that need more than one kernel forward, or backward go in chunks, are not followed.
-_LONGEST = {"norm_forward": 2048, "norm_backward": 2048, "softmax": 16384, "logsumexp": 16384}
+_LONGEST = {"norm_forward": 2048, "norm_backward": 2048}
 #: Kernels that are others now than when they were measured: what is predicted is a forecast.
-CHANGED = frozenset({"norm_forward"})
+_HELD = ("softmax", "log_softmax", "logsumexp", "softmax_backward", "log_softmax_backward")
+CHANGED = frozenset({"norm_forward", *_HELD})
 #: Fewer bytes are a matter of launches.
 _LEAST = 100 << 20
 _OPS = {
     ("layer_norm", "forward"): "norm_forward",
     ("layer_norm", "backward"): "norm_backward",
-    ("softmax", "forward"): "softmax",
-    ("logsumexp", "forward"): "logsumexp",
+    **{(name, "forward"): name for name in ("softmax", "log_softmax", "logsumexp")},
+    **{(name, "backward"): f"{name}_backward" for name in ("softmax", "log_softmax")},
     **{(name, "forward"): name for name in ("gelu", "mish", "silu", "relu", "tanh")},
 }
 # Backward of norms: two launches that add up the blocks' sums, as they were profiled.
@@ -123,20 +124,19 @@ def rows(kernels: Sequence[Kernel], path: Path = BENCH) -> Iterator[Row]:
         if name is None or shape is None or row["bytes"] < _LEAST or dtype == "float64":
             continue
         vectors = shape[-1] * ITEM[dtype] // 16
-        if len(shape) > 1 and vectors > _LONGEST.get(name, vectors):
+        longest = HELD_ROW[dtype] if name in _HELD else _LONGEST.get(name, vectors)
+        if len(shape) > 1 and vectors > longest:
             continue
         if vectors > NARROW and vectors % NARROW and len(shape) > 1:
             continue  # some lanes have a vector more than others
-        if name in ("softmax", "logsumexp") and ITEM[dtype] < 4:
-            continue
-        of = [one for one in kernels if one.dtype == dtype]
+        of = [one for one in kernels if one.dtype == dtype and not one.is_variant]
         launch = LAUNCHES[name](shape, dtype)
         if not _has(of, launch):
             continue
         counted = count(of, launch, routers)
         work = replace(counted.work, bytes=row["bytes"])
         made = predict(work)
-        seconds = made.seconds + 2 * predict(_FINISH).seconds * (row["direction"] == "backward")
+        seconds = made.seconds + 2 * predict(_FINISH).seconds * (name == "norm_backward")
         yield Row(
             *(row["op"], row["direction"], dtype, shape, row["seconds"]["fastact"], seconds),
             *(made, counted.an_element, row["bytes"], name in CHANGED),

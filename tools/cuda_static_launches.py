@@ -16,8 +16,9 @@ from cuda_static_routes import Loop, Nest, Step, Via
 VECTOR = 16
 WARP = 32
 NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row
-WARP_ROW, WIDE_ROW = 256, 2048  # vectors of a row: at most of a warp's, at least of a wide block's
+WIDE_ROW = 2048  # vectors of a row: at least of a wide block's
 IN_FLIGHT = 4
+HELD_ROW = {name: (4 if item == 2 else 8) * WIDE for name, item in ITEM.items()}  # vectors
 TILE = 4  # rows of a team at a time, backward
 PARTIALS = 16 << 20  # bytes of backward's partial sums
 CHUNKS = 256  # of the batch, at most
@@ -54,24 +55,6 @@ def _fold(lanes: int, numbers: int = 1) -> list[Step]:
         over = Loop((lanes // WARP).bit_length() - 1, step)
         steps += [Via({"BAR": 1}), *([over] * numbers)]
     return steps
-
-
-def _forward_lanes(vectors: int) -> tuple[int, int, int]:
-    """Lanes of a row, threads of a block, vectors of a lane."""
-    if vectors <= WARP_ROW:
-        lanes = _power(-(-vectors // IN_FLIGHT), WARP)
-    else:
-        lanes = NARROW if vectors < WIDE_ROW else WIDE
-    return lanes, NARROW if lanes <= WARP else lanes, -(-vectors // lanes)
-
-
-def _takes(per_lane: int, counts: dict[str, int]) -> list[Step]:
-    """Loads into the cache, four vectors at a time and then one by one."""
-
-    def each(n: int) -> dict[str, int]:
-        return {"LDG.128": n, "STS.128": n, **counts}
-
-    return [Loop(per_lane // IN_FLIGHT, each(IN_FLIGHT)), Loop(per_lane % IN_FLIGHT, each(1))]
 
 
 def held(vectors: int, dtype: str) -> tuple[int, int, int]:
@@ -163,29 +146,41 @@ def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
     )
 
 
-def _softmax(kind: str) -> Callable[[Sequence[int], str], Launch]:
+def held_softmax(vectors: int, dtype: str) -> tuple[int, int, int]:
+    """The same of softmax: softmax_shape of src/cuda/softmax/plan.cuh."""
+    most = 4 if ITEM[dtype] == 2 else 8
+    if vectors > most * WARP:
+        lanes = vectors // most
+        return (most, lanes, lanes) if vectors % (most * WARP) == 0 else held(vectors, dtype)
+    of_thread = 2 if vectors <= 16 else 4 if vectors <= 32 else most
+    lanes = _power(-(-vectors // of_thread), WARP)
+    return of_thread, lanes, NARROW // 2 if of_thread > 4 else NARROW
+
+
+def _held_rows(
+    kernel: str, kind: str, arrays: tuple[int, int], folds: tuple[int, int]
+) -> Callable[[Sequence[int], str], Launch]:
+    """A kernel of softmax over the last axis whose rows are in registers.
+
+    arrays : that are read and written; folds: of numbers in the compute type, and in double.
+    """
+
     def launch(shape: Sequence[int], dtype: str) -> Launch:
-        if ITEM[dtype] < 4:
-            raise SystemExit(f"cuda_static: {kind} is known for float32 and float64")
         count, length = prod(shape[:-1]), shape[-1]
         vectors = -(-length * ITEM[dtype] // VECTOR)
-        lanes, threads, per_lane = _forward_lanes(vectors)
-        teams = threads // lanes
-        terms = {"LDS.128": 1, "STS.128": 1, "LDG.128": 0, "STG.128": 0}
-        steps: list[Step] = [
-            *_takes(per_lane, {}),
-            *_fold(lanes),
-            Loop(per_lane, terms),
-            *_fold(lanes),
-            *_fold(lanes),
-        ]
-        if kind == "softmax":
-            steps.append(Loop(per_lane, {"LDS.128": 1, "LDG.128": 0, "STG.128": 1}))
+        if vectors > HELD_ROW[dtype]:
+            raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
+        vecs, lanes, threads = held_softmax(vectors, dtype)
+        steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)
+        words = folds[0] * COMPUTE[dtype] // 4 + 2 * folds[1]
+        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
+        if lanes > WARP:
+            counts["BAR"] = 1 + (folds[0] > 0)
         return Launch(
-            *("softmax", "softmax_forward_rows Lb0 SoftmaxRows", -(-count // teams), threads),
-            per_lane * VECTOR * threads,
-            (2.0 if kind == "softmax" else 1.0) * count * length * ITEM[dtype],
-            *(per_lane * VECTOR / ITEM[dtype], 1, steps),
+            *("softmax", f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
+            *(-(-count * lanes // threads), threads, 0),
+            float(sum(arrays)) * count * length * ITEM[dtype],
+            *(vecs * VECTOR / ITEM[dtype], 1, [Via(counts)]),
         )
 
     return launch
@@ -210,7 +205,15 @@ def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
 LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
     "norm_forward": norm_forward,
     "norm_backward": norm_backward,
-    "softmax": _softmax("softmax"),
-    "logsumexp": _softmax("logsumexp"),
+    "softmax": _held_rows("softmax_forward_rows", "9SoftmaxOf", (1, 1), (1, 1)),
+    "log_softmax": _held_rows("softmax_forward_rows", "12LogSoftmaxOf", (1, 1), (1, 2)),
+    "logsumexp": _held_rows("softmax_forward_rows", "11LogSumExpOf", (1, 0), (1, 2)),
+    "cross_entropy": _held_rows("softmax_forward_rows", "6LossOf", (1, 0), (1, 2)),
+    "softmax_backward": _held_rows(
+        "softmax_backward_rows", "15SoftmaxGradient GradientPassE0", (2, 1), (0, 1)
+    ),
+    "log_softmax_backward": _held_rows(
+        "softmax_backward_rows", "18LogSoftmaxGradient GradientPassE0", (2, 1), (0, 1)
+    ),
     **{name: activation(name) for name in ("gelu", "mish", "silu", "relu", "tanh", "sigmoid")},
 }

@@ -174,7 +174,6 @@ def test_the_page_has_predicted_beside_measured():
         (*("norm_backward", (8192, 5120), "float32"), *(200, 256, 81936)),
         (*("norm_backward", (131072, 256), "float32"), *(256, 256, 82432)),
         (*("norm_backward", (8192, 4096), "bfloat16"), *(256, 256, 98368)),
-        (*("softmax", (8192, 4096), "float32"), *(8192, 256, 16384)),
         (*("gelu", (8192, 4096), "float32"), *(8192, 256, 0)),
     ],
 )
@@ -186,18 +185,26 @@ def test_launches_are_those_that_the_profiler_saw(name, shape, dtype, grid, thre
 
 @pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
 def test_rows_in_registers_are_laid_over_threads_as_the_kernels_have_them():
-    """row_shape of src/cuda/core/held_rows.cuh, at each of its limits."""
+    """row_shape of src/cuda/core/held_rows.cuh and softmax_shape, at each of their limits."""
     module = emulate()
     of = to_emulated(module.ExchangeArray, 0)
+    calls = {
+        "norm_forward": lambda x: fa.layer_norm(x),
+        "softmax": lambda x: fa.softmax(x),
+        "logsumexp": lambda x: fa.logsumexp(x),
+        "softmax_backward": lambda x: fa.softmax.backward(x, x),
+    }
     for dtype in ("float16", "float32", "float64"):
         size = 16 // np.dtype(dtype).itemsize
-        for vectors in (1, 5, 64, 65, 128, 129, 256, 257, 1000, 1024, 1025, 2048):
+        for vectors in (1, 5, 16, 17, 64, 65, 128, 129, 256, 257, 512, 1000, 1024, 1025, 2048):
             shape = (40, vectors * size)
-            module.clear_launches()
-            fa.layer_norm(of(np.ones(shape, dtype)))
-            (seen,) = module.launches()
-            made = launches.norm_forward(shape, dtype)
-            assert (seen["grid"][0], seen["block"][0]) == (made.grid, made.threads), shape
+            for name, call in calls.items():
+                module.clear_launches()
+                call(of(np.ones(shape, dtype)))
+                (seen,) = module.launches()
+                made = launches.LAUNCHES[name](shape, dtype)
+                found = (seen["grid"][0], seen["block"][0])
+                assert found == (made.grid, made.threads), (name, shape)
 
 
 def test_a_way_on_the_command_line():
@@ -215,7 +222,6 @@ def cuda_tool(name):
     [
         ("norms", "float"),
         ("norms", "fastact::bf16"),
-        ("softmax", "float"),
         ("activations", "float"),
     ],
 )

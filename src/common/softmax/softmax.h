@@ -50,17 +50,20 @@ FASTACT_HD SoftmaxReference<T> reference_of(T max) {
   return {(k - kZeroAt<T>)*T(0.69314718055994530942), ExpTraits<T>::kRoundMagic + (kZeroAt<T> - k)};
 }
 
-// exp(z - K ln 2) 2^kScale for z up to the maximum. A NaN stays.
+// exp(z - K ln 2) 2^kScale for z up to the maximum. A NaN stays. held: no less than the limit.
 constexpr double kSoftmaxExpUlp = 1.0;
 template <class T>
-FASTACT_HD T exp_near(T z, const SoftmaxReference<T>& reference) {
+FASTACT_HD T exp_near_held(T held, const SoftmaxReference<T>& reference) {
   using C = ExpTraits<T>;
-  const T held = no_less(z, reference.limit);
   const T shifted = madd(held, C::kLog2E, reference.magic);
   const T k = shifted - reference.magic;
   const T s = bit_cast<T>(bit_cast<typename C::Bits>(shifted) << C::kMantissaBits);
   const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, held));
   return madd(madd(C::template q<false>(r) * r, r, r), s, s);
+}
+template <class T>
+FASTACT_HD T exp_near(T z, const SoftmaxReference<T>& reference) {
+  return exp_near_held(no_less(z, reference.limit), reference);
 }
 
 // exp(z - max) 2^kScale for z up to the maximum. A NaN stays.

@@ -73,38 +73,52 @@ FASTACT_DEVICE auto fold_buffer() {
   return of_warps;
 }
 
-// Numbers of the lanes of a row folded into one, given to all of them. Zero is neutral to merge.
-// The lanes are a power of two within a warp, or the whole block; all threads take part.
+// Numbers of the lanes of a row folded into one, given to all of them. neutral: to merge.
+// The lanes are a power of two within a warp, or the whole block; all threads take part. Two
+// numbers are folded at once, by one half of a warp's lanes each.
 // fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
 // fold is enough: who writes to a buffer again has met all others at the barrier of the fold
 // between.
 template <class N, int n, class Merge>
-FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge) {
-  constexpr int kMostWarps = kRowThreads / kWarp;
-  static_assert(n <= 2 && kMostWarps == kWarp / 2, "the halves of a warp have a number each");
-  const auto of_warps = fold_buffer<4 * kMostWarps, N>();
-  const int lane = int(threadIdx.x) % kWarp;
-  const int width = lanes < kWarp ? lanes : kWarp;
-  N folded;
-  if constexpr (n == 1) {
-    folded = warp_fold(value[0], merge, width);
-  } else {
-    if (width == 1) return;
-    folded = warp_fold_halves(value, merge, width);
+FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge,
+                               N neutral = N(0)) {
+  constexpr int kMostWarps = kRowThreads / kWarp, kFolds = (n + 1) / 2;
+  static_assert(kMostWarps == kWarp / 2, "each half of a warp has a number of every warp");
+  const int lane = int(threadIdx.x) % kWarp, width = lanes < kWarp ? lanes : kWarp;
+  if (width == 1) return;
+  N folded[kFolds];
+#pragma unroll
+  for (int f = 0; f < kFolds; ++f) {
+    if (2 * f + 1 < n) {
+      const N two[2] = {value[2 * f], value[2 * f + 1 < n ? 2 * f + 1 : 0]};
+      folded[f] = warp_fold_halves(two, merge, width);
+    } else {
+      folded[f] = warp_fold(value[2 * f], merge, width);
+    }
   }
   if (lanes > kWarp) {
-    const int from = (fold_index++ & 1) * kWarp;
-    if (lane % (n == 1 ? kWarp : kMostWarps) == 0)
-      of_warps[from + lane + int(threadIdx.x) / kWarp] = folded;
+    const auto of_warps = fold_buffer<2 * kFolds * kWarp, N>();
+    const int from = (fold_index++ & 1) * kFolds * kWarp;
+    const int other = lane % kMostWarps, warp = int(threadIdx.x) / kWarp;
+#pragma unroll
+    for (int f = 0; f < kFolds; ++f)
+      if (other == 0) of_warps[from + f * kWarp + lane + warp] = folded[f];
     __syncthreads();
-    const int other = lane % kMostWarps;
-    folded = other < lanes / kWarp ? N(of_warps[from + (n == 1 ? other : lane)]) : N(0);
-    folded = warp_fold(folded, merge, kMostWarps);
+#pragma unroll
+    for (int f = 0; f < kFolds; ++f) {
+      const N of_warp = other < lanes / kWarp ? N(of_warps[from + f * kWarp + lane]) : neutral;
+      folded[f] = warp_fold(of_warp, merge, kMostWarps);
+    }
   }
-  if constexpr (n == 1)
-    value[0] = folded;
-  else
-    share_halves(folded, value, width);
+#pragma unroll
+  for (int f = 0; f < kFolds; ++f) {
+    value[2 * f] = folded[f];
+    if (2 * f + 1 >= n) continue;
+    N two[2];
+    share_halves(folded[f], two, width);
+    value[2 * f] = two[0];
+    value[2 * f + 1 < n ? 2 * f + 1 : 0] = two[1];
+  }
 }
 
 // From the beginning of a quick row, whose length is a 32-bit number, to a thread's i-th vector.

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int64_t kWarpRow = 256;   // vectors, at most, of a row that one warp takes
 constexpr int64_t kWideRow = 2048;  // vectors from which on a block has kRowThreads
-constexpr int kLoadsInFlight = 4;   // vectors of a lane
 
 // Parts of rows: chunks of `size` vectors.
 struct RowChunks {
@@ -61,17 +60,6 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
   launch(kernel, shape, stream, arguments...);
 }
 
-// Queues a kernel over rows that caches as many vectors of a thread as `most` bytes hold, each in
-// `slots` slots.
-template <class Rows, class... Parameters, class... Arguments>
-void launch_with_cache(void (*kernel)(Parameters...), Shape shape, int slots, int64_t most,
-                       cudaStream_t stream, Rows rows, const Arguments&... arguments) {
-  const int64_t slot = int64_t(kVecBytes) * shape.threads * slots;
-  rows.resident = int(std::clamp<int64_t>(most / slot, 0, rows.per_lane));
-  shape.shared = int(rows.resident * slot);
-  launch_with_shared(kernel, shape, stream, rows, arguments...);
-}
-
 // The lanes of rows, and the threads of a block.
 template <class Rows>
 int set_lanes(Rows* rows, int64_t vecs, int lanes) {
@@ -80,17 +68,6 @@ int set_lanes(Rows* rows, int64_t vecs, int lanes) {
   rows->teams = threads / lanes;
   rows->per_lane = int(ceil_div(vecs, lanes));
   return threads;
-}
-
-// Those of rows that are read once, forward, in chunks of `chunk` vectors where they have more than
-// `split`.
-template <class Rows>
-int set_forward_lanes(Rows* rows, int64_t vecs, int64_t split, int64_t chunk, RowChunks* chunks) {
-  *chunks = {vecs, 1};
-  if (vecs > split) *chunks = {chunk, ceil_div(vecs, chunk)};
-  if (vecs <= kWarpRow)
-    return set_lanes(rows, vecs, power_of_two_from(ceil_div(vecs, kLoadsInFlight), kWarp));
-  return set_lanes(rows, chunks->size, vecs < kWideRow ? kThreadsOfNarrow : kRowThreads);
 }
 
 }  // namespace

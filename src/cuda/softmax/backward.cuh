@@ -10,189 +10,233 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Vectors of a lane where one is read and written: eight lanes of 16 bits take many registers.
+// The kinds whose gradient takes a sum over the row: what is added of dy and y, dx / scale, and
+// which y took no part: there dx is 0, at any dy.
 template <class T>
-constexpr int kGradientsInFlight = sizeof(T) == 2 ? 2 : kLoadsInFlight;
+struct SoftmaxGradient {
+  using C = Compute<T>;
+  static constexpr C kNoPart = 0;
+  static FASTACT_DEVICE C part(C dy, C y) { return dy * y; }
+  static FASTACT_DEVICE C slope(C dy, C y, C sum) { return y * (dy - sum); }
+  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
+  static FASTACT_DEVICE bool is_plain(C sum) { return sum - sum == 0; }
+};
+template <class T>
+struct LogSoftmaxGradient {
+  using C = Compute<T>;
+  static constexpr C kNoPart = C(-__builtin_inf());
+  static FASTACT_DEVICE C part(C dy, C) { return dy; }
+  static FASTACT_DEVICE C slope(C dy, C y, C sum) {
+    return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
+  }
+  static FASTACT_DEVICE bool is_plain(C) { return false; }
+};
 
-// exp(z - m), 0 where it would be subnormal.
-template <class T>
-FASTACT_DEVICE Compute<T> exp_of(Compute<T> z, Compute<T> m) {
-  return term_of<T>(difference<T>(z, m)) * Tail<Compute<T>>::kDown;
-}
+// Resident blocks of kRowThreads on a multiprocessor, at least: eight vectors of two arrays take
+// more than 64 registers.
+template <class T, int vecs, class Rows>
+constexpr int kGradientBlocks =
+    Rows::kColumns || (Rows::kQuick && sizeof(T) == 4 && vecs <= 4) ? 2 : 1;
 
 template <class T, class Rows>
-FASTACT_DEVICE void put_gradient(const Rows& rows, const Part& part, int i, int valid, Wide<T> dx) {
-  if (rows.accumulate) accumulate_onto(read_vec<T>(rows, kY, part, i, valid), dx);
+FASTACT_DEVICE void put_gradient(const Rows& rows, const Part& part, int i, Wide<T> dx) {
+  const int valid = lanes_there<T>(rows, part, i);
+  if (!Rows::kQuick && rows.accumulate) accumulate_onto(read_vec<T>(rows, kY, part, i, valid), dx);
   write_vec(rows, kY, part, i, valid, narrow_vec<T>(dx));
 }
 
-// Pass 1: dy and y are read and cached, in slots 2 i and 2 i + 1; sum(dy y), or sum(dy).
-template <class T, class Rows, class Cache, int n>
-FASTACT_DEVICE void add_gradients(const Rows& rows, const Part& part, const Cache& cache,
-                                  double (&sum)[n]) {
-  const int mine = int(threadIdx.x);
-  const auto add = [&](int i, const Vec<T>& out, const Vec<T>& in) {
-    Wide<T> dy = widen_vec(out);
-    if (rows.kind == kSoftmax) {
-      const Wide<T> y = widen_vec(in);
+// The sums of a thread's part. Where it is not plain, dy of what took no part is 0 from then on.
+template <class T, class Kind, int vecs, int n>
+FASTACT_DEVICE void add_gradients(Held (&dy)[vecs], const Held (&y)[vecs], double (&sum)[n]) {
+  constexpr int kSize = Vec<T>::kSize;
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    TreeSum<T, vecs, n> tree;
 #pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j)
-        dy.lane[j] = y.lane[j] == 0 ? Compute<T>(0) : dy.lane[j] * y.lane[j];
+    for (int i = 0; i < vecs; ++i) {
+      Wide<T> part = widen_held<T>(dy[i]);
+      const Wide<T> at = widen_held<T>(y[i]);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) part.lane[j] = Kind::part(part.lane[j], at.lane[j]);
+      tree.add(i, part);
     }
-    add_lanes<T>(dy, sum);
-    if (i >= rows.resident) return;
-    cache.put(2 * i, mine, out);
-    cache.put(2 * i + 1, mine, in);
-  };
-  int i = 0;
-  if constexpr (Rows::kDense) {
-    if (rows.fast[kX] && rows.fast[kDy] && part.count > 0) {
-      const int whole = whole_vecs<T>(rows, part);
-#pragma unroll 1
-      for (; i + 2 <= whole; i += 2) {
-        const Vec<T> dy0 = load_vec(vec_at<T>(rows, kDy, part, i));
-        const Vec<T> y0 = load_vec(vec_at<T>(rows, kX, part, i));
-        const Vec<T> dy1 = load_vec(vec_at<T>(rows, kDy, part, i + 1));
-        const Vec<T> y1 = load_vec(vec_at<T>(rows, kX, part, i + 1));
-        add(i, dy0, y0);
-        add(i + 1, dy1, y1);
-      }
+    bool is_plain = true;
+#pragma unroll
+    for (int s = 0; s < n; ++s) {
+      sum[s] = tree.total(s);
+      is_plain &= sum[s] - sum[s] == 0;
     }
-  }
-#pragma unroll 1
-  for (; i < part.count; ++i) {
-    const int valid = lanes_there<T>(rows, part, i);
-    const Vec<T> dy = read_vec<T>(rows, kDy, part, i, valid);
-    add(i, dy, read_vec<T>(rows, kX, part, i, valid));
+    if (is_plain || again) return;
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) {
+      Wide<T> given = widen_held<T>(dy[i]);
+      const Wide<T> at = widen_held<T>(y[i]);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        if (at.lane[j] == Kind::kNoPart) given.lane[j] = 0;
+      dy[i] = bit_cast<Held>(narrow_vec<T>(given));
+    }
   }
 }
 
-// Pass 2: dx.
-template <class T, class Rows, class Cache, int n>
-FASTACT_DEVICE void put_gradients(const Rows& rows, const Part& part, const Cache& cache,
-                                  const Compute<T> (&sum)[n]) {
+template <class T, class Kind, int vecs, class Rows, int n>
+FASTACT_DEVICE void put_gradients(const Rows& rows, const Part& part, const Held (&dy)[vecs],
+                                  const Held (&y)[vecs], const double (&sum)[n],
+                                  bool is_plain = true) {
   using C = Compute<T>;
-  const int mine = int(threadIdx.x);
+  constexpr int kSize = Vec<T>::kSize;
+  C rounded[n];
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    rounded[s] = C(sum[s]);
+    is_plain &= Kind::is_plain(rounded[s]);
+  }
   const C scale = C(rows.scale);
-#pragma unroll 1
-  for (int i = 0; i < part.count; ++i) {
-    const int valid = lanes_there<T>(rows, part, i);
-    const bool cached = i < rows.resident;
-    const Wide<T> dy =
-        widen_vec(cached ? cache.vec(2 * i, mine) : read_vec<T>(rows, kDy, part, i, valid));
-    const Wide<T> y =
-        widen_vec(cached ? cache.vec(2 * i + 1, mine) : read_vec<T>(rows, kX, part, i, valid));
-    Wide<T> dx;
-    if (rows.kind == kSoftmax) {
 #pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) {
-        const C g = scale * (y.lane[j] * (dy.lane[j] - sum[row_in_vec<Rows>(j)]));
-        dx.lane[j] = y.lane[j] == 0 ? C(0) : g;  // takes no part, at any dy
-      }
-    } else {
+  for (int i = 0; i < vecs; ++i) {
+    if (i >= part.count) break;
+    Wide<T> dx = widen_held<T>(dy[i]);
+    const Wide<T> at = widen_held<T>(y[i]);
 #pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) {
-        const C p = exp_of<T>(y.lane[j], C(0));
-        const C g = scale * madd(-p, sum[row_in_vec<Rows>(j)], dy.lane[j]);
-        dx.lane[j] = y.lane[j] == -infinity<C>() ? C(0) : g;  // took no part
-      }
+    for (int j = 0; j < kSize; ++j)
+      dx.lane[j] = scale * Kind::slope(dx.lane[j], at.lane[j], rounded[row_in_vec<Rows>(j)]);
+    if (!is_plain) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        if (at.lane[j] == Kind::kNoPart) dx.lane[j] = 0;
     }
-    put_gradient<T>(rows, part, i, valid, dx);
+    put_gradient<T>(rows, part, i, dx);
   }
 }
 
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows>))
-void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
-  constexpr int n = kRowsOfVec<T, Rows>;
-  const auto memory = dynamic_shared<Quad>();
-  const RowCache<T, std::decay_t<decltype(memory)>> cache{memory};
-  int fold_index = 0;
-  for_each_part<T>(rows, [&](const Part& part, bool idle) {
-    double sum[n] = {};
-    add_gradients<T>(rows, part, cache, sum);
-    fold_sums(rows, sum, fold_index);
-    if (idle) return;
-    Compute<T> rounded[n];
-#pragma unroll
-    for (int s = 0; s < n; ++s) rounded[s] = Compute<T>(sum[s]);
-    put_gradients<T>(rows, part, cache, rounded);
-  });
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void take_gradients(const Rows& rows, const Part& part, Held (&dy)[vecs],
+                                   Held (&y)[vecs]) {
+  take<T>(rows, kDy, part, T{}, dy);
+  take<T>(rows, kX, part, T{}, y);
 }
 
-// Rows of several blocks each. sums OUT of the first kernel: rows x count; the second adds them up
-// in each block, which has them all from the second-level cache.
+// Rows that a block holds, as a whole; of others the sums of chunks, rows x count, and then dx:
+// each block adds up the sums, which it has from the second-level cache.
+enum GradientPass { kWholeRows, kChunkSums, kChunkGradients };
+
 struct GradientChunks : RowChunks {
   double* sums;
 };
 
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kSoftmaxBlocks<T, Rows>))
-void softmax_gradient_sums(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
-  const auto memory = dynamic_shared<Quad>();  // nothing is in it: rows.resident is 0
-  const RowCache<T, std::decay_t<decltype(memory)>> cache{memory};
+template <class T, int vecs, class Kind, GradientPass pass, class Rows>
+FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kGradientBlocks<T, vecs, Rows>))
+void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
+  constexpr int n = kRowsOfVec<T, Rows>;
+  constexpr bool kIsLast = pass == kChunkGradients;
   int fold_index = 0;
-  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
-    double sum[1] = {};
-    add_gradients<T>(rows, Part{partition, 0, 0, 1}, cache, sum);
+  for_each_part<T, vecs, kIsLast>(rows, chunks, [&](const Part& part, bool) {
+    Held dy[vecs], y[vecs];
+    take<T>(rows, kDy, part, T{}, dy);
+    take<T>(rows, kX, part, T{}, y);
+    double sum[n] = {};
+    const auto of_row = [&](int s) { return chunks.sums + (part.row + s) * chunks.count; };
+    if constexpr (kIsLast) {
+#pragma unroll
+      for (int s = 0; s < n; ++s)
+        for (int64_t c = part.lane; s < part.columns && c < chunks.count; c += part.lanes)
+          sum[s] += load(of_row(s) + c);
+    } else {
+      add_gradients<T, Kind>(dy, y, sum);
+    }
+    forget_row(dy), forget_row(y);
     fold_sums(rows, sum, fold_index);
-    if (partition.lane == 0) store(chunks.sums + task, sum[0]);
+    if constexpr (pass == kChunkSums) {
+#pragma unroll
+      for (int s = 0; s < n; ++s)
+        if (part.lane == 0 && s < part.columns) store(of_row(s) + part.chunk, sum[s]);
+    } else {
+      put_gradients<T, Kind>(rows, part, dy, y, sum, !kIsLast);
+    }
   });
 }
 
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kSoftmaxBlocks<T, Rows>))
-void softmax_gradients(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
-  using C = Compute<T>;
-  const auto memory = dynamic_shared<Quad>();  // nothing is in it: rows.resident is 0
-  const RowCache<T, std::decay_t<decltype(memory)>> cache{memory};
-  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t) {
-    const double* sums = chunks.sums + partition.row * chunks.count;
-    const C sum[1] = {C(sum_of_partials(sums, chunks.count))};
-    put_gradients<T>(rows, Part{partition, 0, 0, 1}, cache, sum);
+// Queues the kernels of a kind. workspace: of sums.
+template <class T, class Kind>
+void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
+  const GradientChunks chunks{plan.chunks, static_cast<double*>(workspace)};
+  constexpr int most = kMostVecs<T>;
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    using Rows = decltype(rows);
+    if (chunks.count == 1)
+      return launch(softmax_backward_rows<T, decltype(vecs)::value, Kind, kWholeRows, Rows>, shape,
+                    stream, rows, chunks);
+    launch(softmax_backward_rows<T, most, Kind, kChunkSums, Rows>, shape, stream, rows, chunks);
+    launch(softmax_backward_rows<T, most, Kind, kChunkGradients, Rows>, shape, stream, rows,
+           chunks);
   });
+}
+
+// exp(z - lse) of a row whose lse was saved: it takes the place of the largest z.
+template <class T>
+struct Probability {
+  using C = Compute<T>;
+  C by, inverse;
+  TermsAt<T> at;
+
+  FASTACT_DEVICE static Probability of(C lse) {
+    const Move<C> move = Move<C>::of(lse, C(1));
+    const TermsAt<T> at = TermsAt<T>::of(move.by != 0 ? C(0) : lse, Tail<C>::kScale);
+    return {move.by, divide(C(1), at(at.m)), at};
+  }
+  FASTACT_DEVICE C operator()(C z) const {
+    if (by != 0) z -= by;
+    return at(z) * inverse;
+  }
+};
+
+// Calls each(i, x) for all vectors x of a part: of quick rows all are read before the first is
+// used.
+template <class T, int vecs, class Rows, class Each>
+FASTACT_DEVICE void for_each_vec(const Rows& rows, const Part& part, Each each) {
+  if constexpr (Rows::kQuick) {
+    Held x[vecs];
+    take<T>(rows, kX, part, T{}, x);
+#pragma unroll
+    for (int i = 0; i < vecs; ++i)
+      if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < part.count; ++i)
+      each(i, read_vec<T>(rows, kX, part, i, lanes_there<T>(rows, part, i)));
+  }
 }
 
 // dx = scale dy exp(z - lse), element by element; dy and lse are a row's.
-template <class T, bool masked, class Rows>
-FASTACT_DEVICE void put_logsumexp_gradient(const Rows& rows, const Part& part) {
+template <class T, int vecs, class Rows>
+FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows>))
+void logsumexp_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
   using C = Compute<T>;
   constexpr int n = kRowsOfVec<T, Rows>;
-  C factor[n], lse[n];
-  if (part.count == 0) return;
+  for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
+    if (part.count == 0) return;
+    Probability<T> p[n];
+    C factor[n];
 #pragma unroll
-  for (int s = 0; s < n; ++s) {
-    factor[s] = lse[s] = 0;
-    if (s >= part.columns) continue;
-    const int64_t row = part.row + s;
-    lse[s] = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
-    factor[s] =
-        C(rows.scale) * load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
-    if (masked && lse[s] == -infinity<C>()) factor[s] = lse[s] = 0;  // nothing takes part
-  }
-  for_vecs<T, kGradientsInFlight<T>>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
-    Wide<T> dx = scores_of<T, masked>(rows, part, i, valid, x);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const int s = row_in_vec<Rows>(j);
-      dx.lane[j] = factor[s] * exp_of<T>(dx.lane[j], lse[s]);
+    for (int s = 0; s < n; ++s) {
+      const int64_t row = part.row + (s < part.columns ? s : 0);
+      C lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
+      factor[s] =
+          C(rows.scale) * load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
+      if (rows.data[kMask] && lse == -infinity<C>()) factor[s] = lse = 0;  // nothing takes part
+      p[s] = Probability<T>::of(lse);
     }
-    leave_out<T, masked>(rows, part, i, valid, C(0), &dx);
-    put_gradient<T>(rows, part, i, valid, dx);
+    for_each_vec<T, vecs>(rows, part, [&](int i, const Vec<T>& x) {
+      Wide<T> dx = scores_of<T>(rows, part, i, x);
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j) {
+        const int s = row_in_vec<Rows>(j);
+        dx.lane[j] = factor[s] * p[s](dx.lane[j]);
+      }
+      leave_out<T>(rows, part, i, C(0), &dx);
+      put_gradient<T>(rows, part, i, dx);
+    });
   });
-}
-
-template <class T, bool masked, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, masked>))
-void logsumexp_gradient_rows(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
-  if constexpr (!Rows::kColumns) {
-    if (chunks.count > 1)
-      return for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t) {
-        put_logsumexp_gradient<T, masked>(rows, Part{partition, 0, 0, 1});
-      });
-  }
-  for_each_part<T>(rows,
-                   [&](const Part& part, bool) { put_logsumexp_gradient<T, masked>(rows, part); });
 }
 
 }  // namespace

@@ -26,9 +26,8 @@ bool has_shares(const SoftmaxCall& call) {
 // Bytes of the peaks of chunks.
 template <class T>
 int64_t peak_bytes(const SoftmaxPlan& plan) {
-  const int64_t vecs = ceil_div(plan.rows.length, Vec<T>::kSize);
-  if (vecs <= kSoftmaxSplit) return 0;
-  return plan.rows.count * ceil_div(vecs, kSoftmaxChunk) * kLossFields * int64_t(sizeof(double));
+  return plan.rows.count * most_of<T>(plan).chunks * kPeakFields<LossOf<T, true>> *
+         int64_t(sizeof(double));
 }
 
 }  // namespace
@@ -37,15 +36,7 @@ template <class T>
 int64_t cross_entropy_workspace(const SoftmaxCall& call) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
   if (call.reduction == kNone) return peak_bytes<T>(plan);
-  // Blocks that have losses: of columns each a row or more for a thread of kElementsOfLane.
-  const int64_t lanes = power_of_two_from(ceil_div(plan.rows.length, kElementsOfLane), kWarp);
-  RowChunks chunks;
-  SoftmaxRows rows{};
-  set_forward_lanes(&rows, ceil_div(plan.rows.length, Vec<T>::kSize), kSoftmaxSplit, kSoftmaxChunk,
-                    &chunks);
-  const int64_t tasks = std::max(ceil_div(plan.rows.count, kColumnBlock / lanes),
-                                 ceil_div(plan.rows.count, rows.teams));
-  return peak_bytes<T>(plan) + 2 * tasks * int64_t(sizeof(double));
+  return peak_bytes<T>(plan) + 2 * most_of<T>(plan).blocks * int64_t(sizeof(double));
 }
 
 template <class T>
@@ -54,46 +45,29 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
   LossTotals totals{nullptr};
   int64_t tasks = 0, count = 0;
   if (!is_empty(call.arrays[kX])) {
-    const SoftmaxPlan plan = plan_softmax<T>(call);
+    SoftmaxPlan plan = plan_softmax<T>(call);
+    if (has_shares(call)) plan.be_slow();
     count = plan.rows.count;
     if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
     with_constant(has_shares(call), [&](auto shares) {
-      constexpr bool kShares = decltype(shares)::value;
-      constexpr int kSlots = kCacheSlots<T, false>;
-      for_layout(plan, [&](auto rows, Shape shape) {
-        using Rows = decltype(rows);
-        if constexpr (!Rows::kColumns) {
-          if (plan.chunks.count > 1) {
-            const SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
-            shape.blocks = blocks_for(rows.count * chunks.count);
-            tasks = ceil_div(rows.count, 256 / kWarp);
-            launch_softmax(cross_entropy_peaks<T, kShares, Rows>, shape, kSlots, stream, rows,
-                           chunks);
-            launch(cross_entropy_merge<T, kShares, Rows>, {blocks_for(tasks), 256}, stream, rows,
-                   chunks, totals);
-            return;
-          }
-        }
-        tasks = plan.tasks;
-        launch_softmax(cross_entropy_rows<T, kShares, Rows>, shape, kSlots, stream, rows, totals);
-      });
+      using Kind = LossOf<T, decltype(shares)::value>;
+      tasks = run_forward<T, Kind>(plan, workspace, totals, stream);
     });
   }
   if (!reduces) return;
-  launch(finish_loss<T>, {1, kThreadsOfNarrow}, stream, totals.totals, tasks,
-         call.reduction == kMean, call.arrays[kDy].data ? double(count) : -1.0, call.loss,
-         call.divisor);
+  launch(finish_loss<T>, {1, kRowThreads}, stream, totals.totals, tasks, call.reduction == kMean,
+         call.arrays[kDy].data ? double(count) : -1.0, call.loss, call.divisor);
 }
 
 template <class T>
 void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
-  const SoftmaxPlan plan = plan_softmax<T>(call);
+  SoftmaxPlan plan = plan_softmax<T>(call);
   with_constant(has_shares(call), [&](auto shares) {
     constexpr bool kShares = decltype(shares)::value;
-    for_layout(plan, [&](auto rows, Shape shape) {
-      if (!kShares && plan.chunks.count > 1)
-        shape.blocks = blocks_for(rows.count * plan.chunks.count);
-      launch(cross_entropy_gradients<T, kShares, decltype(rows)>, shape, stream, rows, plan.chunks);
+    if (kShares) plan.be_slow(), plan.take_whole_rows();
+    for_layout<T, !kShares>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+      launch(cross_entropy_gradients<T, decltype(vecs)::value, kShares, decltype(rows)>, shape,
+             stream, rows, plan.chunks);
     });
   });
 }

@@ -18,13 +18,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kLossFields = 5;  // numbers of a chunk's peak: with mass and apart
-
-// Of a reduction: the losses and their weights added up by each block, and by one at the end.
-struct LossTotals {
-  double* totals;  // OUT, tasks x [loss, weight]; null: no reduction
-};
-
 struct Loss {
   double loss, weight;
 };
@@ -60,12 +53,12 @@ FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, const Part& part, int s, in
 }
 
 // The loss of the s-th row of a part, and what it weighs in the mean.
-template <class T, bool has_shares, class Rows, int n>
-FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Peak<n>& peak,
+template <class T, bool has_shares, class Rows>
+FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const RowSums& sums,
                             const Level<Compute<T>>& level) {
   using C = Compute<T>;
   Loss loss{0, 1};
-  if (has_shares) loss.loss = peak.apart[s] + double(level.log) * peak.mass[s];
+  if (has_shares) loss.loss = sums.apart + double(level.log) * sums.mass;
   if (rows.data[kDy]) return loss;
   const int64_t index = class_of(rows, part.row + s);
   if (index == -1) return {0, 0};
@@ -73,99 +66,40 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Pea
   const int64_t element = element_of(rows, index);
   const C weight = class_weight<T>(rows, part.row + s, element);
   const C share = C(rows.keep) * weight;
-  const C below = share == 0 ? C(0) : level.m - logit_of<T>(rows, part, s, element);
+  const C below = share == 0 ? C(0) : level.max - logit_of<T>(rows, part, s, element);
   loss.loss += double(share * (below + level.log));
   loss.weight = double(weight);
   return loss;
 }
 
-template <class T, bool has_shares, class Rows, int n>
-FASTACT_DEVICE void put_losses(const Rows& rows, const Part& part, const Peak<n>& peak,
-                               double (&total)[2]) {
-  if (part.lane > 0) return;
-#pragma unroll
-  for (int s = 0; s < n; ++s) {
-    if (s >= part.columns) break;
-    const auto level =
-        level_of<Compute<T>>(peak.max[s], peak.rest[s], peak.count[s], false, rows.up);
-    put_number<T>(rows, kLse, part.row + s, sizeof(T) == 8 ? kF64 : kF32, double(level.lse));
-    const Loss loss = loss_of<T, has_shares>(rows, part, s, peak, level);
+template <class T, bool has_shares>
+struct LossOf : PeakOf<T, has_shares> {
+  using C = Compute<T>;
+  template <class Rows>
+  static FASTACT_DEVICE void finish(const Rows& rows, const Part& part, int s, const RowSums& sums,
+                                    const Level<C>& level, double (&total)[2]) {
+    store_lse<T>(rows, part.row + s, level.lse);
+    const Loss loss = loss_of<T, has_shares>(rows, part, s, sums, level);
     put_number<T>(rows, kNumber, part.row + s, rows.number_dtype, loss.loss);
     total[0] += loss.loss;
     total[1] += loss.weight;
   }
-}
-
-// Stores what a block's threads have, added up.
-FASTACT_DEVICE void store_total(const LossTotals& to, int64_t task, double (&total)[2],
-                                int& fold_index) {
-  if (!to.totals) return;
-  team_sum(total, int(blockDim.x), fold_index);
-  if (threadIdx.x > 0) return;
-  store(to.totals + 2 * task, total[0]);
-  store(to.totals + 2 * task + 1, total[1]);
-}
-
-template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, has_shares>))
-void cross_entropy_rows(FASTACT_GRID_CONSTANT const Rows rows, const LossTotals totals) {
-  constexpr int n = kRowsOfVec<T, Rows>;
-  const auto memory = dynamic_shared<Quad>();
-  const Scores<T, false, Rows, std::decay_t<decltype(memory)>> scores{{memory}, rows};
-  int fold_index = 0, total_index = 0;
-  int64_t task = blockIdx.x;
-  for_each_part<T>(rows, [&](const Part& part, bool) {
-    Peak<n> peak;
-    find_peak<T, false, has_shares>(rows, part, scores, fold_index, &peak);
-    double total[2] = {};
-    put_losses<T, has_shares>(rows, part, peak, total);
-    store_total(totals, task, total, total_index);
-    task += gridDim.x;
-  });
-}
-
-template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kSoftmaxBlocks<T, Rows, has_shares>))
-void cross_entropy_peaks(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks chunks) {
-  const auto memory = dynamic_shared<Quad>();
-  const Scores<T, false, Rows, std::decay_t<decltype(memory)>> scores{{memory}, rows};
-  int fold_index = 0;
-  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
-    Peak<1> peak;
-    find_peak<T, false, has_shares>(rows, Part{partition, 0, 0, 1}, scores, fold_index, &peak);
-    if (partition.lane == 0) store_peak<kLossFields>(chunks.peaks + task * kLossFields, peak);
-  });
-}
-
-template <class T, bool has_shares, class Rows>
-FASTACT_KERNEL(256)
-void cross_entropy_merge(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks chunks,
-                         const LossTotals totals) {
-  int total_index = 0;
-  int64_t task = blockIdx.x;
-  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
-    const double* peaks = chunks.peaks + (idle ? 0 : row) * chunks.count * kLossFields;
-    const Peak<1> peak = merge_peaks<kLossFields>(peaks, chunks.count, rows.up);
-    double total[2] = {};
-    put_losses<T, has_shares>(rows, Part{{row, 0, 0, 1, lane}, 0, 0, idle ? 0 : 1}, peak, total);
-    store_total(totals, task, total, total_index);
-    task += gridDim.x;
-  });
-}
+};
 
 // loss OUT and divisor OUT of the totals of all blocks, by one block, in a fixed order.
 // count: what divides the mean where it is not the sum of the weights; else negative.
 template <class T>
-FASTACT_KERNEL(kThreadsOfNarrow)
+FASTACT_KERNEL(kRowThreads)
 void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count, char* loss,
                  double* divisor) {
   int fold_index = 0;
   double total[2] = {};
-  for (int64_t task = threadIdx.x; task < tasks; task += kThreadsOfNarrow) {
+#pragma unroll 4
+  for (int64_t task = threadIdx.x; task < tasks; task += kRowThreads) {
     total[0] += load(totals + 2 * task);
     total[1] += load(totals + 2 * task + 1);
   }
-  team_sum(total, kThreadsOfNarrow, fold_index);
+  add_over_block(total, fold_index);
   if (threadIdx.x > 0) return;
   const double by = !is_mean ? 1.0 : count < 0 ? total[1] : count;
   put(reinterpret_cast<T*>(loss), total[0] / by, false);
@@ -200,54 +134,49 @@ FASTACT_DEVICE LossGradient<Compute<T>> loss_gradient(const Rows& rows, int64_t 
   return made;
 }
 
-// A block of rows, of columns, or a chunk of a row without shares.
-template <class T, bool has_shares, class Rows>
-FASTACT_DEVICE void put_loss_gradients(const Rows& rows, const Part& part, bool idle,
-                                       int& fold_index) {
-  using C = Compute<T>;
-  constexpr int n = kRowsOfVec<T, Rows>;
-  double mass[n] = {};
-  if constexpr (has_shares) {
-#pragma unroll 1
-    for (int i = 0; i < part.count; ++i)
-      add_lanes<T>(shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i)), mass);
-    fold_sums(rows, mass, fold_index);
-  }
-  if (idle) return;
-  LossGradient<C> of[n];
-#pragma unroll
-  for (int s = 0; s < n; ++s) {
-    of[s] = {};
-    if (s < part.columns) of[s] = loss_gradient<T>(rows, part.row + s, mass[s]);
-  }
-  for_vecs<T, kGradientsInFlight<T>>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
-    const Wide<T> z = widen_vec(x);
-    Wide<T> share{}, dz;
-    if constexpr (has_shares) share = shares_of<T>(rows, part, i, valid);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
-      const bool is_target = element_at<T, Rows>(part, i, j) == at.element;
-      const C a = share.lane[j] + (is_target ? at.weight : C(0));
-      const C g = at.factor * madd(exp_of<T>(z.lane[j], at.lse), at.mass, -a);
-      dz.lane[j] = at.element == -1 && !rows.data[kDy] ? C(0) : g;  // ignored
-    }
-    put_gradient<T>(rows, part, i, valid, dz);
-  });
-}
-
-template <class T, bool has_shares, class Rows>
+// Of rows, of columns, or of chunks of rows; with shares of whole rows of any length, for their sum
+// is taken first.
+template <class T, int vecs, bool has_shares, class Rows>
 FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, has_shares>))
 void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
+  using C = Compute<T>;
+  constexpr int n = kRowsOfVec<T, Rows>, kSize = Vec<T>::kSize;
   int fold_index = 0;
-  if constexpr (!Rows::kColumns && !has_shares) {
-    if (chunks.count > 1)
-      return for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t) {
-        put_loss_gradients<T, false>(rows, Part{partition, 0, 0, 1}, false, fold_index);
-      });
-  }
-  for_each_part<T>(rows, [&](const Part& part, bool idle) {
-    put_loss_gradients<T, has_shares>(rows, part, idle, fold_index);
+  for_each_part<T, has_shares ? 0 : vecs>(rows, chunks, [&](const Part& part, bool idle) {
+    double mass[n] = {};
+    if constexpr (has_shares) {
+#pragma unroll 1
+      for (int i = 0; i < part.count; ++i) {
+        const Wide<T> share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+        TreeSum<T, 1, n> sum;
+        sum.add(0, share);
+#pragma unroll
+        for (int s = 0; s < n; ++s) mass[s] += sum.total(s);
+      }
+      fold_sums(rows, mass, fold_index);
+    }
+    if (idle) return;
+    LossGradient<C> of[n];
+    Probability<T> p[n];
+#pragma unroll
+    for (int s = 0; s < n; ++s) {
+      of[s] = loss_gradient<T>(rows, part.row + (s < part.columns ? s : 0), mass[s]);
+      p[s] = Probability<T>::of(of[s].lse);
+    }
+    for_each_vec<T, vecs>(rows, part, [&](int i, const Vec<T>& x) {
+      const Wide<T> z = widen_vec(x);
+      Wide<T> share{}, dz;
+      if constexpr (has_shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
+        const bool is_target = element_at<T, Rows>(part, i, j) == at.element;
+        const C a = share.lane[j] + (is_target ? at.weight : C(0));
+        const C g = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -a);
+        dz.lane[j] = at.element == -1 && !rows.data[kDy] ? C(0) : g;  // ignored
+      }
+      put_gradient<T>(rows, part, i, dz);
+    });
   });
 }
 

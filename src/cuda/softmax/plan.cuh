@@ -1,7 +1,8 @@
 // The plan of a softmax, made on the host: from axes to rows and their elements.
 //
-// Three layouts are told apart:
+// Four layouts are told apart:
 //
+//   quick     rows of whole aligned vectors, and nothing has to be asked about
 //   rows      the elements of a row are neighbours in memory            read by vectors along a row
 //   columns   the elements of a row are a step apart, and neighbouring  read by vectors across rows
 //             rows are neighbours in memory (softmax over an outer axis)
@@ -10,17 +11,16 @@
 
 #include <cstdlib>
 
-#include "cuda/core/rows.cuh"
+#include "cuda/core/held_rows.cuh"
 #include "cuda/softmax/softmax.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kSoftmaxSplit = 8192;  // vectors of a row that one block takes
-constexpr int64_t kSoftmaxChunk = 4096;  // vectors of a part of a longer one
-constexpr int kColumnBlock = 256;        // threads of a block of columns
-constexpr int64_t kElementsOfLane = 16;  // of a column, that are worth another lane
-constexpr int kData = 3;                 // roles of x's shape and dtype: the first
+constexpr int kChunkLanes = 256;  // threads that take a part of a row which no block holds
+constexpr int kStripVecs = 8;     // vectors of columns side by side: 128 bytes of each element
+constexpr int kColumnLanes = kThreadsOfNarrow / kStripVecs;  // threads of a column, at most
+constexpr int kData = 3;  // roles of x's shape and dtype: the first
 
 // The parameters of the kernels.
 struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
@@ -33,6 +33,8 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   int64_t mask_length[kRowAxes], mask_stride[kRowAxes];
   int64_t inner;     // columns: neighbouring rows; pitch is that from `inner` rows to the next
   bool is_reversed;  // the first element is the last class
+  int64_t tasks;     // blocks that take rows, columns or their chunks, once each
+  int lane_bits;     // lanes = 2^lane_bits, where a block has several rows, and of columns
 
   int kind;
   double scale;
@@ -46,6 +48,12 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   const double* divisor;
 };
 
+// Rows of whole vectors that nothing has to be asked about: kernels without a call, which would
+// spill what is in registers.
+struct SoftmaxQuick : SoftmaxRows {
+  static constexpr bool kQuick = true;
+};
+
 struct SoftmaxStrided : SoftmaxRows {
   static constexpr bool kDense = false;
   RowTable<kSoftmaxRoles> table;
@@ -55,22 +63,61 @@ struct SoftmaxColumns : SoftmaxRows {
   static constexpr bool kColumns = true;
 };
 
-enum SoftmaxLayout { kRowLayout, kColumnLayout, kStridedLayout };
+enum SoftmaxLayout { kQuickLayout, kRowLayout, kColumnLayout, kStridedLayout };
 
 struct SoftmaxPlan {
   SoftmaxStrided rows;
   SoftmaxLayout layout;
-  int threads;
-  RowChunks chunks;
-  int64_t tasks;  // blocks that take rows, or columns, once each
+  bool may_be_columns;  // with other arrays beside x
+  int vecs, threads;    // vectors of a thread, threads of a block
+  RowChunks chunks;     // of a row or a column
 
   const SoftmaxRows& dense() const { return rows; }
-  SoftmaxColumns columns() const {
-    SoftmaxColumns made{};
+  template <class Rows>
+  Rows as() const {
+    Rows made{};
     static_cast<SoftmaxRows&>(made) = rows;
     return made;
   }
+
+  // What has no quick kernel; and what takes rows of any length as a whole.
+  void be_slow() {
+    if (layout == kQuickLayout) layout = kRowLayout;
+  }
+  void take_whole_rows() {
+    rows.tasks /= chunks.count;
+    chunks.count = 1;
+  }
 };
+
+// How rows of that many vectors are laid over threads, and cut where no block holds them. A fold
+// costs what some vectors do, so threads have more of them than those of row_shape.
+template <class T>
+RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
+  constexpr int kMost = kMostVecs<T>;
+  constexpr int64_t kChunk = kChunkLanes * kMost;
+  *chunks = {vecs, 1};
+  if (vecs > kHeldRow<T>) {
+    *chunks = {kChunk, ceil_div(vecs, kChunk)};
+    return {kMost, kChunkLanes, kChunkLanes};
+  }
+  if (vecs > kMost * kWarp)
+    return vecs % (kMost * kWarp) == 0 ? RowShape{kMost, int(vecs / kMost), int(vecs / kMost)}
+                                       : row_shape<T>(vecs);
+  const int of_thread = vecs <= 2 * kStripVecs ? 2 : vecs <= 4 * kStripVecs ? 4 : kMost;
+  const int lanes = power_of_two_from(ceil_div(vecs, of_thread), kWarp);
+  return {of_thread, lanes, of_thread > 4 ? kThreadsOfNarrow / 2 : kThreadsOfNarrow};
+}
+// The same of columns of that many elements.
+template <class T>
+RowShape column_shape(int64_t length, RowChunks* chunks) {
+  constexpr int kMost = kMostVecs<T>;
+  constexpr int64_t kChunk = kColumnLanes * kMost;
+  const int lanes = power_of_two_from(ceil_div(length, kMost), kColumnLanes);
+  *chunks = {length, 1};
+  if (length > kChunk) *chunks = {kChunk, ceil_div(length, kChunk)};
+  return {kMost, lanes, kThreadsOfNarrow};
+}
 
 template <class T>
 SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
@@ -117,7 +164,14 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   }
   // What is one element long goes by columns where it can: a row of it is no vector.
   if (is_columns && rows.length == 1) is_dense = false;
+  plan.may_be_columns = is_columns;
   plan.layout = is_dense ? kRowLayout : is_columns ? kColumnLayout : kStridedLayout;
+  bool is_quick = is_dense && rows.length % Vec<T>::kSize == 0 && !rows.data[kMask] &&
+                  !rows.data[kWeight] && !call.accumulate;
+  for (int k = 0; k < kData; ++k) is_quick &= !rows.data[k] || rows.fast[k];
+  if (is_quick) plan.layout = kQuickLayout;
+  RowShape shape;
+  int64_t vecs = rows.count;
   if (plan.layout == kColumnLayout) {
     for (int k = 0; k < kData; ++k) {
       rows.pitch[k] = column_pitch[k];
@@ -126,18 +180,15 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
           rows.data[k] && !rows.repeated[k] &&
           (address | uintptr_t(rows.pitch[k]) | uintptr_t(rows.step[k])) % kVecBytes == 0;
     }
-    const int lanes = power_of_two_from(ceil_div(rows.length, kElementsOfLane), kWarp);
-    rows.lanes = lanes, rows.teams = kColumnBlock / lanes;
-    rows.per_lane = int(ceil_div(rows.length, lanes));
-    plan.threads = kColumnBlock;
-    plan.chunks = {rows.length, 1};
-    const int64_t vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
-    plan.tasks = ceil_div(vecs, rows.teams);
+    shape = column_shape<T>(rows.length, &plan.chunks);
+    vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
   } else {
-    plan.threads = set_forward_lanes(&rows, ceil_div(rows.length, Vec<T>::kSize), kSoftmaxSplit,
-                                     kSoftmaxChunk, &plan.chunks);
-    plan.tasks = ceil_div(rows.count, rows.teams);
+    shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &plan.chunks);
   }
+  plan.vecs = shape.vecs, plan.threads = shape.threads;
+  rows.lanes = shape.lanes, rows.teams = shape.threads / shape.lanes;
+  while (1 << rows.lane_bits < rows.lanes) ++rows.lane_bits;
+  rows.tasks = ceil_div(vecs, rows.teams) * plan.chunks.count;
   rows.mask_dtype = call.dtypes[kMask];
   rows.weight_dtype = call.dtypes[kWeight];
   rows.number_dtype = call.dtypes[kNumber];
@@ -151,6 +202,24 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.ignore_index = call.ignore_index;
   rows.divisor = call.divisor;
   return plan;
+}
+
+// What a call has at most, whatever arrays there are beside x: chunks of a row, 0 where blocks hold
+// rows, and blocks that have a sum of several rows.
+struct Most {
+  int64_t chunks, blocks;
+};
+template <class T>
+Most most_of(const SoftmaxPlan& plan) {
+  RowChunks chunks;
+  Most most{0, 0};
+  const auto include = [&](const RowShape& shape) {
+    if (chunks.count > 1) most.chunks = std::max(most.chunks, chunks.count);
+    most.blocks = std::max(most.blocks, ceil_div(plan.rows.count, shape.threads / shape.lanes));
+  };
+  include(softmax_shape<T>(ceil_div(plan.rows.length, Vec<T>::kSize), &chunks));
+  if (plan.may_be_columns) include(column_shape<T>(plan.rows.length, &chunks));
+  return most;
 }
 
 // Puts z = scale x + mask down into the range of T's compute type: |scale| to 1, or beside a mask
@@ -173,26 +242,19 @@ void with_constant(bool flag, Visit visit) {
     visit(std::false_type());
 }
 
-// Runs visit(rows, shape) with the rows of the plan's layout; nothing is cached.
-template <class Visit>
+// Runs visit(rows, shape, vecs) with the rows of the plan's layout and the vectors of a thread.
+template <class T, bool has_quick = true, class Visit>
 void for_layout(const SoftmaxPlan& plan, Visit visit) {
-  const Shape shape{blocks_for(plan.tasks), plan.threads};
-  if (plan.layout == kColumnLayout)
-    visit(plan.columns(), shape);
-  else if (plan.layout == kRowLayout)
-    visit(plan.dense(), shape);
-  else
-    visit(plan.rows, shape);
-}
-
-// Queues a kernel that caches vectors of its rows. Two blocks of columns share a multiprocessor:
-// theirs are short.
-template <class Rows, class... Parameters, class... Arguments>
-void launch_softmax(void (*kernel)(Parameters...), const Shape& shape, int slots,
-                    cudaStream_t stream, const Rows& rows, const Arguments&... arguments) {
-  const SharedMemory shared = shared_of(kernel);
-  launch_with_cache(kernel, shape, slots, Rows::kColumns ? shared.half() : shared.most, stream,
-                    rows, arguments...);
+  const Shape shape{blocks_for(plan.rows.tasks), plan.threads};
+  const std::integral_constant<int, kMostVecs<T>> most;
+  if (plan.layout == kColumnLayout) return visit(plan.as<SoftmaxColumns>(), shape, most);
+  if (plan.layout == kStridedLayout) return visit(plan.rows, shape, most);
+  if constexpr (has_quick) {
+    const auto rows = plan.as<SoftmaxQuick>();
+    if (plan.layout == kQuickLayout)
+      return with_vecs<T>(plan.vecs, [&](auto vecs) { visit(rows, shape, vecs); });
+  }
+  visit(plan.dense(), shape, most);
 }
 
 }  // namespace

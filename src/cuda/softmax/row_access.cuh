@@ -3,18 +3,18 @@
 #pragma once
 
 #include "cuda/core/parameter_io.cuh"
-#include "cuda/core/row_cache.cuh"
 #include "cuda/softmax/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Resident blocks on a multiprocessor, at least: what reads a mask, as what is in double and what
-// goes element by element, needs more registers.
-template <class T, class Rows, bool masked = false>
-constexpr int kSoftmaxBlocks = Rows::kDense && sizeof(T) < 8 && !Rows::kColumns && !masked ? 2 : 1;
+// Threads of a block, at most, and resident blocks on a multiprocessor, at least: two leave a
+// thread 64 registers, of columns 128, which shares of classes are too many for.
 template <class Rows>
-constexpr int kSoftmaxThreads = Rows::kColumns ? kColumnBlock : kRowThreads;
+constexpr int kSoftmaxThreads = Rows::kColumns ? kThreadsOfNarrow : kRowThreads;
+template <class T, class Rows, bool has_shares = false>
+constexpr int kSoftmaxBlocks =
+    (Rows::kQuick && sizeof(T) < 8) || (Rows::kColumns && !has_shares) ? 2 : 1;
 
 // Rows that a vector has elements of.
 template <class T, class Rows>
@@ -24,52 +24,73 @@ FASTACT_DEVICE int row_in_vec(int j) {
   return Rows::kColumns ? j : 0;
 }
 
-// A thread's part of a row, or of the neighbouring rows from `row` on: then its i-th vector is that
-// of element vec(i).
+// A thread's part of a row or of a chunk of it, or of the neighbouring rows from `row` on: then its
+// i-th vector is that of element vec(i).
 struct Part : Partition {
+  int64_t chunk;
   int64_t outer, at;  // columns: the group of neighbours, and the first of them
   int columns;        // and how many
 };
 
-// Calls body(part, idle) for each row, or each vector of neighbouring rows, that a thread has a
-// part of.
-template <class T, class Rows, class Body>
-FASTACT_DEVICE void for_each_part(const Rows& rows, Body body) {
-  if constexpr (Rows::kColumns) {
-    constexpr int kSize = Vec<T>::kSize;
-    const int width = rows.teams, x = int(threadIdx.x) % width, y = int(threadIdx.x) / width;
-    const int64_t vecs = (rows.inner + kSize - 1) / kSize;
-    const int64_t all = quotient(rows.count, rows.inner) * vecs;
-    for (int64_t first = int64_t(blockIdx.x) * width; first < all;
-         first += int64_t(gridDim.x) * width) {
-      const bool idle = first + x >= all;
-      const int64_t v = idle ? 0 : first + x, outer = quotient(v, vecs);
-      const int64_t at = (v - outer * vecs) * kSize;
-      const Partition partition =
-          partition_of(outer * rows.inner + at, 0, rows.length, y, rows.lanes, idle);
-      body(Part{partition, outer, at, idle ? 0 : int(smaller(kSize, rows.inner - at))}, idle);
+// The vectors [0, all) that a lane of so many has, which are at most `vecs` (0: any number).
+template <int vecs>
+FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
+  if constexpr (vecs == 0) return lane < all ? int(quotient(all - 1 - lane, lanes)) + 1 : 0;
+  int count = 0;
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) count += lane + i * lanes < int(all);
+  return count;
+}
+
+// Calls body(part, idle) for each row or chunk, or each vector of neighbouring rows, that a thread
+// has a part of. backwards: from the last one on, which was read last.
+template <class T, int vecs, bool backwards = false, class Rows, class Body>
+FASTACT_DEVICE void for_each_part(const Rows& rows, const RowChunks& chunks, Body body) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t end = Rows::kColumns ? rows.length : vecs_of<T>(rows);
+  for (int64_t task = blockIdx.x; task < rows.tasks; task += gridDim.x) {
+    int64_t group = backwards ? rows.tasks - 1 - task : task, chunk = 0, begin = 0, all = end;
+    if (chunks.count > 1) {
+      const int64_t index = group;
+      group = quotient(index, chunks.count), chunk = index - group * chunks.count;
+      begin = chunk * chunks.size, all = smaller(chunks.size, end - begin);
     }
-  } else {
-    for_each_row<T>(rows, [&](const Partition& partition, bool idle) {
-      body(Part{partition, 0, 0, idle ? 0 : 1}, idle);
-    });
+    int thread = int(threadIdx.x);
+    Part part{};
+    part.chunk = chunk, part.lanes = rows.lanes;
+    bool idle;
+    if constexpr (Rows::kColumns) {
+      const int x = thread % kStripVecs, y = thread / kStripVecs;
+      const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
+      const int64_t v = group * rows.teams + (y >> rows.lane_bits) * kStripVecs + x;
+      const int64_t outer = quotient(v, wide);
+      part.lane = y & (rows.lanes - 1);
+      idle = outer * rows.inner >= rows.count;
+      part.outer = idle ? 0 : outer, part.at = idle ? 0 : (v - outer * wide) * kSize;
+      part.row = part.outer * rows.inner + part.at;
+      part.columns = idle ? 0 : int(smaller(kSize, rows.inner - part.at));
+    } else {
+      part.row = group;
+      if (rows.teams > 1) {
+        part.row = group * rows.teams + (thread >> rows.lane_bits);
+        thread &= rows.lanes - 1;
+      }
+      part.lane = thread;
+      idle = part.row >= rows.count;
+      part.columns = idle ? 0 : 1;
+    }
+    part.first = begin + part.lane;
+    part.count = idle ? 0 : count_of<vecs>(all, part.lane, rows.lanes);
+    body(part, idle);
   }
 }
 
 // How many lanes of the i-th vector are there.
 template <class T, class Rows>
 FASTACT_DEVICE int lanes_there(const Rows& rows, const Part& part, int i) {
-  if constexpr (Rows::kColumns)
-    return part.columns;
-  else
-    return valid_of<T>(rows, part, i);
-}
-template <class T, class Rows>
-FASTACT_DEVICE int whole_vecs(const Rows& rows, const Part& part) {
-  if constexpr (Rows::kColumns)
-    return part.columns == Vec<T>::kSize ? part.count : 0;
-  else
-    return whole_of<T>(rows, part);
+  if constexpr (Rows::kColumns) return part.columns;
+  if constexpr (Rows::kQuick) return Vec<T>::kSize;
+  return valid_of<T>(rows, part, i);
 }
 // The row and the element within it of a vector's lane.
 template <class Rows>
@@ -89,7 +110,8 @@ FASTACT_DEVICE T* vec_at(const Rows& rows, int role, const Part& part, int i) {
                                 part.vec(i) * rows.step[role]) +
            part.at;
   else
-    return row_of<T>(rows, role, part.row) + part.vec(i) * Vec<T>::kSize;
+    return row_of<T>(rows, role, part.row) + part.first * Vec<T>::kSize +
+           i * part.lanes * Vec<T>::kSize;
 }
 
 // p: the vector, `at` elements into its line of neighbours.
@@ -108,6 +130,8 @@ FASTACT_DEVICE Vec<T> read_vec(const Rows& rows, int role, const Part& part, int
     const T* p = vec_at<T>(rows, role, part, i);
     if (rows.fast[role] && valid >= Vec<T>::kSize) return load_vec(p);
     return read_column_slow_path<T>(rows, role, p, part.at, part.columns);
+  } else if constexpr (Rows::kQuick) {
+    return load_vec(vec_at<T>(rows, role, part, i));
   } else {
     return read<T>(rows, role, part.row, part.vec(i), valid);
   }
@@ -118,37 +142,30 @@ FASTACT_DEVICE void write_vec(const Rows& rows, int role, const Part& part, int 
   if constexpr (Rows::kColumns) {
     T* p = vec_at<T>(rows, role, part, i);
     rows.fast[role] && valid >= Vec<T>::kSize ? store_vec(p, vec) : store_some(p, vec, valid);
+  } else if constexpr (Rows::kQuick) {
+    store_vec(vec_at<T>(rows, role, part, i), vec);
   } else {
     write<T>(rows, role, part.row, part.vec(i), valid, vec);
   }
 }
 
-// Calls visit(i, valid, vec) for each vector of a thread, `unroll` in flight where they are fast.
-template <class T, int unroll = kLoadsInFlight, class Rows, class Visit>
-FASTACT_DEVICE void for_vecs(const Rows& rows, int role, const Part& part, Visit visit) {
-  constexpr int kSize = Vec<T>::kSize;
-  int i = 0;
-  if constexpr (Rows::kDense) {
-    if (rows.fast[role] && part.count > 0) {
-      const int whole = whole_vecs<T>(rows, part);
-      const T* p = vec_at<T>(rows, role, part, 0);
-      const int64_t step =
-          part.lanes * (Rows::kColumns ? rows.step[role] / int64_t(sizeof(T)) : int64_t(kSize));
-#pragma unroll 1
-      for (; i + unroll <= whole; i += unroll, p += unroll * step) {
-        Vec<T> in[unroll];
+// All vectors of a thread, which are read before the first is used; `nothing` where there is none.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void take(const Rows& rows, int role, const Part& part, T nothing, Held (&x)[vecs]) {
+  const auto read = [&](int i) {
+    return bit_cast<Held>(read_vec<T>(rows, role, part, i, lanes_there<T>(rows, part, i)));
+  };
+  if (Rows::kQuick && part.count == vecs) {  // nothing is set and then overwritten
 #pragma unroll
-        for (int u = 0; u < unroll; ++u) in[u] = load_vec(p + u * step);
+    for (int i = 0; i < vecs; ++i) x[i] = read(i);
+  } else {
+    Vec<T> none;
 #pragma unroll
-        for (int u = 0; u < unroll; ++u) visit(i + u, kSize, in[u]);
-      }
-    }
+    for (int j = 0; j < Vec<T>::kSize; ++j) none.lane[j] = nothing;
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) x[i] = i < part.count ? read(i) : bit_cast<Held>(none);
   }
-#pragma unroll 1
-  for (; i < part.count; ++i) {
-    const int valid = lanes_there<T>(rows, part, i);
-    visit(i, valid, read_vec<T>(rows, role, part, i, valid));
-  }
+  if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
 }
 
 // The address of an element's number in an array of any dtype: of the mask and of the weights.
@@ -214,82 +231,130 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
 }
 
 // z = scale x + mask of a vector, down by what the plan says, -infinity past the end.
-template <class T, bool masked, class Rows>
-FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, int valid,
-                                 const Vec<T>& x) {
+template <class T, class Rows>
+FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const Part& part, int i, const Vec<T>& x) {
   using C = Compute<T>;
+  constexpr int kSize = Vec<T>::kSize;
   Wide<T> z = widen_vec(x);
   const C scale = C(rows.scale_down);
-  if constexpr (masked) {
+  const int valid = lanes_there<T>(rows, part, i);
+  if (!Rows::kQuick && rows.data[kMask]) {
     const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
+    for (int j = 0; j < kSize; ++j) {
       const C value = madd(scale, z.lane[j], C(rows.down) * mask.lane[j]);
       z.lane[j] = mask.lane[j] == C(-__builtin_inf()) ? mask.lane[j] : value;
     }
   } else {
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j)
-      z.lane[j] = j < valid ? scale * z.lane[j] : C(-__builtin_inf());
+    for (int j = 0; j < kSize; ++j) z.lane[j] = j < valid ? scale * z.lane[j] : C(-__builtin_inf());
   }
   return z;
 }
 
-// The one array of all folds over columns of n rows side by side: in `fold` itself each Merge would
-// have another.
-template <int n>
-FASTACT_DEVICE auto column_fold_buffer() {
-  FASTACT_SHARED(double, numbers, kColumnBlock* n);
-  return numbers;
+// z of all vectors of a thread; -infinity where there is none.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void take_scores(const Rows& rows, const Part& part, Wide<T> (&z)[vecs]) {
+  using C = Compute<T>;
+  Held x[vecs];
+  take<T>(rows, kX, part, narrow<T>(C(-__builtin_inf())), x);
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) z[i] = widen_held<T>(x[i]);
+  if (Rows::kQuick && rows.scale_down == 1) return;
+#pragma unroll
+  for (int i = 0; i < vecs; ++i)
+    if (i < part.count) z[i] = scores_of<T>(rows, part, i, bit_cast<Vec<T>>(x[i]));
 }
 
 // What a mask leaves out of a row that is NaN is not: it is as if it were not there.
-template <class T, bool masked, class Rows>
-FASTACT_DEVICE void leave_out(const Rows& rows, const Part& part, int i, int valid,
-                              Compute<T> nothing, Wide<T>* y) {
-  if constexpr (masked) {
-    bool is_nan = false;
+template <class T, class Rows>
+FASTACT_DEVICE void leave_out(const Rows& rows, const Part& part, int i, Compute<T> nothing,
+                              Wide<T>* y) {
+  if (Rows::kQuick || !rows.data[kMask]) return;
+  bool is_nan = false;
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) is_nan |= y->lane[j] != y->lane[j];
-    if (!is_nan) return;
-    const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
+  for (int j = 0; j < Vec<T>::kSize; ++j) is_nan |= y->lane[j] != y->lane[j];
+  if (!is_nan) return;
+  const Wide<T> mask =
+      mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), lanes_there<T>(rows, part, i));
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j)
-      if (mask.lane[j] == Compute<T>(-__builtin_inf())) y->lane[j] = nothing;
-  }
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (mask.lane[j] == Compute<T>(-__builtin_inf())) y->lane[j] = nothing;
 }
 
-// Folds numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.
-template <class Rows, int n, class Merge>
-FASTACT_DEVICE void fold(const Rows& rows, double (&value)[n], int& fold_index, Merge merge) {
-  if constexpr (Rows::kColumns) {
-    if (rows.lanes == 1) return;
-    const auto numbers = column_fold_buffer<n>();
-    const int width = rows.teams, x = int(threadIdx.x) % width, y = int(threadIdx.x) / width;
-    const int mine = y * n * width + x;
+// Numbers of the lanes of neighbouring columns folded into one a column, given to all lanes: those
+// of a warp by shuffles, those of its warps by threads that have a column's number each.
+template <class N, int n, class Merge>
+FASTACT_DEVICE void fold_columns(N (&value)[n], int lanes, Merge merge) {
+  constexpr int kNumbers = n * kStripVecs, kOfWarp = kWarp / kStripVecs;
+  FASTACT_SHARED(N, of_warps, kNumbers * kThreadsOfNarrow / kWarp);
 #pragma unroll
-    for (int k = 0; k < n; ++k) numbers[mine + k * width] = value[k];
-    __syncthreads();
-    for (int half = rows.lanes / 2; half > 0; half /= 2) {
+  for (int k = 0; k < n; ++k)
+    for (int step = kStripVecs; step < kWarp && step < kStripVecs * lanes; step *= 2)
+      value[k] = merge(value[k], __shfl_xor_sync(kAllLanes, value[k], step));
+  if (lanes <= kOfWarp) return;
+  const int thread = int(threadIdx.x), x = thread % kStripVecs, threads = kStripVecs * lanes;
+  const int mine = thread / kWarp * kNumbers, first = thread / threads * threads / kWarp * kNumbers;
+  if (thread % kWarp < kStripVecs) {
 #pragma unroll
-      for (int k = 0; k < n; ++k) {
-        const int at = mine + k * width;
-        if (y < half)
-          numbers[at] = merge(double(numbers[at]), double(numbers[at + half * n * width]));
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int k = 0; k < n; ++k) value[k] = numbers[k * width + x];
-    __syncthreads();
-  } else {
-    team_fold(value, rows.lanes, fold_index, merge);
+    for (int k = 0; k < n; ++k) of_warps[mine + k * kStripVecs + x] = value[k];
   }
+  __syncthreads();
+  for (int column = thread % threads; column < kNumbers; column += threads) {
+    N all = of_warps[first + column];
+    for (int warp = 1; warp < lanes / kOfWarp; ++warp)
+      all = merge(all, N(of_warps[first + warp * kNumbers + column]));
+    of_warps[first + column] = all;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < n; ++k) value[k] = of_warps[first + k * kStripVecs + x];
+  __syncthreads();
+}
+
+// Numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.
+template <class Rows, class N, int n, class Merge>
+FASTACT_DEVICE void fold(const Rows& rows, N (&value)[n], int& fold_index, Merge merge,
+                         N neutral = N(0)) {
+  if constexpr (Rows::kColumns)
+    fold_columns(value, rows.lanes, merge);
+  else
+    fold_lanes(value, rows.lanes, fold_index, merge, neutral);
 }
 template <class Rows, int n>
 FASTACT_DEVICE void fold_sums(const Rows& rows, double (&value)[n], int& fold_index) {
   fold(rows, value, fold_index, [](double a, double b) { return a + b; });
 }
+
+// Sums of the elements of rows in the compute type, vector by vector, as a tree of `vecs` leaves.
+template <class T, int vecs, int n>
+struct TreeSum {
+  Compute<T> partial[4][n];
+
+  // To be called for each i from 0 on, in an unrolled loop.
+  FASTACT_DEVICE void add(int i, const Wide<T>& value) {
+    constexpr int kSize = Vec<T>::kSize;
+    Compute<T> sum[kSize];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) sum[j] = value.lane[j];
+#pragma unroll
+    for (int m = kSize / 2; m >= n; m /= 2)
+#pragma unroll
+      for (int j = 0; j < m; ++j) sum[j] += sum[j + m];
+#pragma unroll
+    for (int level = 0; level < 4; ++level) {
+      const bool is_pair = i >> level & 1;
+#pragma unroll
+      for (int s = 0; s < n; ++s)
+        is_pair ? sum[s] = partial[level][s] + sum[s] : partial[level][s] = sum[s];
+      if (!is_pair) break;
+    }
+  }
+  FASTACT_DEVICE double total(int s) const {
+    constexpr int kLevel = vecs == 1 ? 0 : vecs == 2 ? 1 : vecs == 4 ? 2 : 3;
+    return double(partial[kLevel][s]);
+  }
+};
 
 }  // namespace
 FASTACT_END_NAMESPACE

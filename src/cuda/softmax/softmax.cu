@@ -1,89 +1,62 @@
 // softmax, log_softmax and logsumexp over any axes.
 //
-// plan.cuh sorts the axes into rows and the elements of a row; core/rows.cuh says how the kernels
-// take rows, and statistic.cuh what they find out about each. Forward, three passes over one row:
-//   1. read x, m = max(z); z is cached in shared memory (of unmasked 16-bit data x)
-//   2. the terms exp(z - m) from the cache, and their sum; of wide data they take z's place
+// plan.cuh sorts the axes into rows and the elements of a row; core/held_rows.cuh says how rows are
+// laid over threads, and statistic.cuh what is found out about each. Forward a row is in registers:
+//   1. x is read, m = max(z)
+//   2. the terms exp(z - m), which take the place of z where they are written, and their sum
 //   3. y = term / sum, or z - m - log(sum)
-// Rows of more than kSoftmaxSplit vectors are cut into chunks, one block each: peaks of the chunks,
-// one kernel that merges them, then y.
+// Rows that no block holds are cut into chunks, one block each: peaks of the chunks, one kernel
+// that merges them, then y, from the last chunk on: it may be in the second-level cache still.
 //
 //   Bytes moved: x (mask) and y once; of rows in chunks x twice, but for logsumexp.
 //
-// Columns: where the elements of a row are a step apart and neighbouring rows touch, a thread has a
-// vector of neighbouring rows and goes down their elements; up to 32 threads share them. The sums
-// are taken in another order than those of rows, so the same values in another layout may differ in
-// the last bit.
+// Columns: where the elements of a row are a step apart and neighbouring rows touch, a thread has
+// vectors of neighbouring rows. Eight such vectors side by side are 128 bytes of each element; up
+// to 64 threads share the elements of a column. The sums are taken in another order than those of
+// rows, so the same values in another layout may differ in the last bit.
 //
-// Backward: dy and y are read once, cached, and dx follows from their sum. Columns and chunks as
-// above; rows in chunks read dy and y twice. logsumexp: element by element, from lse.
+// Backward: dy and y are in registers, and dx follows from their sum. Columns and chunks as above;
+// rows in chunks read dy and y twice. logsumexp: element by element, from lse.
 #include "cuda/softmax/backward.cuh"
 #include "cuda/softmax/forward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call) {
-  // Chunks depend on the length alone, whatever the other arrays are.
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  const int64_t vecs = ceil_div(plan.rows.length, Vec<T>::kSize);
-  if (vecs <= kSoftmaxSplit) return 0;
-  const int64_t chunks = ceil_div(vecs, kSoftmaxChunk);
-  return plan.rows.count * (chunks * kPeakFields + kLevelFields) * int64_t(sizeof(double));
+  const int64_t chunks = most_of<T>(plan).chunks;
+  const int64_t numbers = chunks * kPeakFields<SoftmaxOf<T>> + (chunks > 0) * kLevelFields;
+  return plan.rows.count * numbers * int64_t(sizeof(double));
 }
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
-  with_constant(call.arrays[kMask].data, [&](auto is_masked) {
-    constexpr bool kMasked = decltype(is_masked)::value;
-    constexpr int kSlots = kCacheSlots<T, kMasked>;
-    for_layout(plan, [&](auto rows, Shape shape) {
-      using Rows = decltype(rows);
-      if constexpr (!Rows::kColumns) {
-        if (plan.chunks.count > 1) {
-          SoftmaxChunks chunks{plan.chunks, static_cast<double*>(workspace), nullptr};
-          chunks.levels = chunks.peaks + rows.count * chunks.count * kPeakFields;
-          shape.blocks = blocks_for(rows.count * chunks.count);
-          launch_softmax(softmax_peaks<T, kMasked, Rows>, shape, kSlots, stream, rows, chunks);
-          launch(softmax_merge<T, Rows>, warps_for(rows.count, 256), stream, rows, chunks);
-          if (call.kind == kLogSumExp) return;
-          launch(softmax_apply<T, kMasked, Rows>, shape, stream, rows, chunks);
-          return;
-        }
-      }
-      launch_softmax(softmax_forward_rows<T, kMasked, Rows>, shape, kSlots, stream, rows);
-    });
-  });
+  const LossTotals none{nullptr};
+  if (call.kind == kSoftmax)
+    run_forward<T, SoftmaxOf<T>>(plan, workspace, none, stream);
+  else if (call.kind == kLogSoftmax)
+    run_forward<T, LogSoftmaxOf<T>>(plan, workspace, none, stream);
+  else
+    run_forward<T, LogSumExpOf<T>>(plan, workspace, none, stream);
 }
 
 template <class T>
 void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_layout(plan, [&](auto rows, Shape shape) {
-    using Rows = decltype(rows);
-    if constexpr (!Rows::kColumns) {
-      if (plan.chunks.count > 1) {
-        const GradientChunks chunks{plan.chunks, static_cast<double*>(workspace)};
-        shape.blocks = blocks_for(rows.count * chunks.count);
-        launch(softmax_gradient_sums<T, Rows>, shape, stream, rows, chunks);
-        launch(softmax_gradients<T, Rows>, shape, stream, rows, chunks);
-        return;
-      }
-    }
-    launch_softmax(softmax_backward_rows<T, Rows>, shape, 2, stream, rows);
-  });
+  if (call.kind == kSoftmax)
+    run_backward<T, SoftmaxGradient<T>>(plan, workspace, stream);
+  else
+    run_backward<T, LogSoftmaxGradient<T>>(plan, workspace, stream);
 }
 
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  with_constant(call.arrays[kMask].data, [&](auto is_masked) {
-    for_layout(plan, [&](auto rows, Shape shape) {
-      if (plan.chunks.count > 1) shape.blocks = blocks_for(rows.count * plan.chunks.count);
-      launch(logsumexp_gradient_rows<T, decltype(is_masked)::value, decltype(rows)>, shape, stream,
-             rows, plan.chunks);
-    });
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    launch(logsumexp_gradients<T, decltype(vecs)::value, decltype(rows)>, shape, stream, rows,
+           plan.chunks);
   });
 }
 

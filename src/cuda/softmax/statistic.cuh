@@ -1,24 +1,27 @@
 // The statistic of a softmax: of each row the largest z, m, and the sum of exp(z - m) over the
 // others.
 //
-// One pass finds m and caches z, a second adds exp(z - m) from the cache. With m known no sum is
-// ever rescaled: one that is rescaled whenever a larger element comes loses half an ULP each time,
-// which a rising row does at every element. Elements equal to m are counted and not added, so that
-// log(sum) = log1p(rest + count - 1) has all its bits where the others are tiny. d = z - m is
-// carried in two numbers of the compute type: rounded, a difference of 100 is off by 2^-18, and
-// its exponential by 64 ULP. (16-bit results hide that.)
+// A row is in registers, z first. Its largest z is found and folded over the lanes; then the terms
+// are made, and where a kind writes them they take the place of z. With m known no sum is rescaled.
 //
-// Terms are scaled by 2^40 (float) so that none is subnormal before it is divided by the sum.
-// What one vector gives is added in the compute type, all vectors in double; of float64 with what
-// their additions lose.
+// Terms are exp(z - K ln 2) 2^40 (float), K ln 2 near m: z is reduced by itself, exactly but for
+// the last bit (common/softmax/softmax.h), and none is subnormal before it is divided by the sum.
+// `one`, the term of m, is between 2^39.5 and 2^40.5. Of 16 bits they are 2^(z log2(e) - K + 40),
+// rounded once: what rounds log2(e) is the same factor in all terms. Where m is far from 0, or z
+// lies down by a power of two, z moves first: (z - m) up takes its place. That is exact for all
+// whose terms are not 0, for they are beyond m / 2.
+//
+// Kinds that need log(sum) count elements equal to m and do not add them, so that log(sum) =
+// log1p(rest / one + count - 1) has all its bits where the others are tiny.
+//
+// A thread adds up its terms in the compute type, as a tree; the threads' sums are added in double.
 //
 // m is NaN where an element is: then all that follows is, as where m is infinity, lse aside. Where
 // m is -infinity no element takes part, and 0 stands for m: all terms are 0. Such a row gives 0 and
 // -infinity with a mask, NaN without.
 #pragma once
 
-#include "common/math/elementary.h"
-#include "common/reductions/moments.h"
+#include "common/softmax/softmax.h"
 #include "cuda/softmax/row_access.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -41,74 +44,62 @@ FASTACT_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; 
 #endif
 FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : a; }
 
-// (z - m) up as d + low; low is 0 where d is not finite.
+// Where the largest z is beyond it, z moves: then z - m is exact from m / 2 on, and all further
+// terms are 0.
+constexpr double kFar = 2048;
+
+// How z of a row becomes what its terms are made of: less `by`, and up. m: the largest z, 0 where
+// nothing takes part.
 template <class C>
-struct Difference {
-  C d, low;
+struct Move {
+  C by, up;
+
+  FASTACT_DEVICE static Move of(C m, C up) {
+    const bool is_near = magnitude(m * up) <= C(kFar);
+    return {is_near ? C(0) : m, up};
+  }
+  FASTACT_DEVICE bool is_needed() const { return by != 0 || up != 1; }
+  FASTACT_DEVICE C operator()(C z) const { return (z - by) * up; }
 };
+
+// Terms are multiplied by this power of two: those of 16 bits as little as their least results
+// take, for a scale is part of the exponent, which it rounds.
 template <class T>
-FASTACT_DEVICE Difference<Compute<T>> difference(Compute<T> z, Compute<T> m,
-                                                 Compute<T> up = Compute<T>(1)) {
-  using C = Compute<T>;
-  const C d = z - m, raised = d * up;
-  if constexpr (kApproximate<T>) return {raised, C(0)};
-  const C part = d - z;  // Knuth's two-sum
-  const C low = (z - (d - part)) - (m + part);
-  return {raised, raised - raised == 0 ? low * up : C(0)};
-}
+constexpr int kTermScale = Tail<Compute<T>>::kScale;
+template <>
+constexpr int kTermScale<f16> = 0;
+template <>
+constexpr int kTermScale<bf16> = 7;
 
-// exp(z - m) 2^Tail::kScale; 0 where it has long been.
+// What the terms of a row are relative to: the largest z, and what makes them. scale: of 16 bits.
 template <class T>
-FASTACT_DEVICE Compute<T> term_of(const Difference<Compute<T>>& at) {
+struct TermsAt {
   using C = Compute<T>;
-  constexpr int kScale = Tail<C>::kScale;
-  if constexpr (kApproximate<T>) return exp_approximate<kScale>(at.d);
-  const C term = exp_split<kScale>(at.d, at.low).value();
-  return at.d < Tail<C>::kLow ? C(0) : term;
-}
+  C m, limit, magic;
 
-// Whether the cache holds vectors in the compute type: z, and then their terms.
-template <class T, bool masked>
-constexpr bool kCachesWide = masked || sizeof(T) >= 4;
-template <class T, bool masked>
-constexpr int kCacheSlots = kCachesWide<T, masked> ? kPlanes<T> : 1;
-
-// The cached z of a thread.
-template <class T, bool masked, class Rows, class Shared>
-struct Scores {
-  static constexpr int kSlots = kCacheSlots<T, masked>;
-  RowCache<T, Shared> cache;
-  const Rows& rows;
-
-  FASTACT_DEVICE int slot(int i) const { return i * kSlots; }
-  FASTACT_DEVICE bool has(int i) const { return i < rows.resident; }
-  FASTACT_DEVICE void put(int i, const Vec<T>& x, const Wide<T>& z) const {
-    if (!has(i)) return;
-    if constexpr (kCachesWide<T, masked>)
-      cache.put_wide(slot(i), int(threadIdx.x), z);
-    else
-      cache.put(slot(i), int(threadIdx.x), x);
-  }
-  FASTACT_DEVICE void put_terms(int i, const Wide<T>& terms) const {
-    if constexpr (kCachesWide<T, masked>)
-      if (has(i)) cache.put_wide(slot(i), int(threadIdx.x), terms);
-  }
-  FASTACT_DEVICE Wide<T> wide(int i) const { return cache.wide(slot(i), int(threadIdx.x)); }
-  FASTACT_DEVICE Wide<T> z(const Part& part, int i, int valid) const {
-    if (has(i)) {
-      if constexpr (kCachesWide<T, masked>) return wide(i);
-      return scores_of<T, masked>(rows, part, i, valid, cache.vec(slot(i), int(threadIdx.x)));
+  FASTACT_DEVICE static TermsAt of(C m, int scale = kTermScale<T>) {
+    if constexpr (kApproximate<T>) {
+      return {m, C(0), C(scale) - reference_exponent(m)};
+    } else {
+      const SoftmaxReference<C> reference = reference_of(m);
+      return {m, reference.limit, reference.magic};
     }
-    return scores_of<T, masked>(rows, part, i, valid, read_vec<T>(rows, kX, part, i, valid));
+  }
+  FASTACT_DEVICE C operator()(C z) const {
+    if constexpr (kApproximate<T>)
+      return power_of_two_estimate(madd(z, ExpTraits<C>::kLog2E, magic));
+    return exp_near_held(larger(z, limit), SoftmaxReference<C>{limit, magic});
   }
 };
 
 // Sums over a row, or over each of neighbouring rows. rest and count: of the terms below m, and of
-// the elements equal to it. Of cross_entropy: mass is the sum of the shares a of the classes, apart
-// that of a (m - z).
-template <int n>
+// the elements equal to it, where they are told apart; else all terms and 0. Of cross_entropy: mass
+// is the sum of the shares a of the classes, apart that of a (m - z).
+template <class T, int n>
 struct Peak {
-  double max[n], rest[n], count[n], mass[n], apart[n];
+  Compute<T> max[n];
+  TermsAt<T> at[n];
+  double rest[n], count[n], mass[n], apart[n];
 };
 
 template <class T, class Rows>
@@ -137,89 +128,76 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int 
   return share;
 }
 
-// A vector's lanes added to the sum of its row, or each to that of its own.
-template <class T, int n>
-FASTACT_DEVICE void add_lanes(const Wide<T>& value, double (&sum)[n]) {
-  if constexpr (n > 1) {
-#pragma unroll
-    for (int j = 0; j < n; ++j) sum[j] += double(value.lane[j]);
-  } else {
-    Compute<T> two[2] = {};
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) two[j % 2] += value.lane[j];
-    sum[0] += double(two[0] + two[1]);
-  }
-}
-
-// Passes 1 and 2 over the part of a thread, folded over the lanes.
-template <class T, bool masked, bool has_shares, class Rows, class Scores, int n>
-FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, const Scores& scores,
-                              int& fold_index, Peak<n>* peak) {
+// The peak of the part of a thread, folded over the lanes. Terms take the place of z where
+// Kind::kKeepsTerms, else z stays, moved.
+template <class T, class Kind, int vecs, class Rows, int n>
+FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[vecs],
+                              int& fold_index, Peak<T, n>* peak) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
-  C most[n];
+  constexpr bool kCounts = !Kind::kKeepsTerms;
+  const C up = C(rows.up);
 #pragma unroll
-  for (int s = 0; s < n; ++s) most[s] = -infinity<C>();
-  for_vecs<T>(rows, kX, part, [&](int i, int valid, const Vec<T>& x) {
-    const Wide<T> z = scores_of<T, masked>(rows, part, i, valid, x);
+  for (int s = 0; s < n; ++s) peak->max[s] = -infinity<C>();
 #pragma unroll
-    for (int j = 0; j < kSize; ++j)
-      most[row_in_vec<Rows>(j)] = larger(most[row_in_vec<Rows>(j)], z.lane[j]);
-    scores.put(i, x, z);
-  });
-  *peak = {};
-#pragma unroll
-  for (int s = 0; s < n; ++s) peak->max[s] = double(most[s]);
-  fold(rows, peak->max, fold_index, [](double a, double b) { return larger(a, b); });
-  C m[n];
-#pragma unroll
-  for (int s = 0; s < n; ++s) m[s] = peak->max[s] == -infinity<double>() ? C(0) : C(peak->max[s]);
-  int count[n] = {};
-  double low[n] = {};
-#pragma unroll 1
-  for (int i = 0; i < part.count; ++i) {
-    const int valid = lanes_there<T>(rows, part, i);
-    const Wide<T> z = scores.z(part, i, valid);
-    Wide<T> terms, rest;
+  for (int i = 0; i < vecs; ++i)
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      const int s = row_in_vec<Rows>(j);
-      terms.lane[j] = term_of<T>(difference<T>(z.lane[j], m[s], C(rows.up)));
-      const bool is_top = z.lane[j] == m[s];
-      rest.lane[j] = is_top ? C(0) : terms.lane[j];
-      count[s] += is_top;
+      C& max = peak->max[row_in_vec<Rows>(j)];
+      max = larger(max, z[i].lane[j]);
     }
-    if constexpr (sizeof(T) == 8) {
-      double sum[n] = {};
-      add_lanes<T>(rest, sum);
-#pragma unroll
-      for (int s = 0; s < n; ++s) peak->rest[s] = add_exactly(peak->rest[s], sum[s], &low[s]);
-    } else {
-      add_lanes<T>(rest, peak->rest);
-    }
-    if (!has_shares && rows.kind == kSoftmax) scores.put_terms(i, terms);
-    if constexpr (has_shares) {
-      const Wide<T> share = shares_of<T>(rows, part, i, valid);
-      Wide<T> apart;
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const C term = share.lane[j] * (m[row_in_vec<Rows>(j)] - z.lane[j]);
-        apart.lane[j] = share.lane[j] == 0 ? C(0) : term;  // past the end, too
-      }
-      add_lanes<T>(share, peak->mass);
-      add_lanes<T>(apart, peak->apart);
-    }
-  }
+  fold(rows, peak->max, fold_index, [](C a, C b) { return larger(a, b); }, -infinity<C>());
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    peak->count[s] = double(count[s]);
-    peak->rest[s] = (peak->rest[s] + low[s]) * double(Tail<C>::kDown);
+    const C m = peak->max[s] == -infinity<C>() ? C(0) : peak->max[s];
+    const Move<C> move = Move<C>::of(m, up);
+    if (move.is_needed()) {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i)
+#pragma unroll
+        for (int j = s; j < kSize; j += n) z[i].lane[j] = move(z[i].lane[j]);
+    }
+    peak->at[s] = TermsAt<T>::of(move(m));
   }
-  fold_sums(rows, peak->rest, fold_index);
-  fold_sums(rows, peak->count, fold_index);
-  if constexpr (has_shares) {
-    fold_sums(rows, peak->mass, fold_index);
-    fold_sums(rows, peak->apart, fold_index);
+  TreeSum<T, vecs, n> rest, mass, apart;
+  int count[n] = {};
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) {
+    Wide<T> term{}, share{}, distance{};
+    if (Rows::kQuick || i < part.count) {
+      if constexpr (Kind::kHasShares)
+        share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const int s = row_in_vec<Rows>(j);
+        const C value = z[i].lane[j], made = peak->at[s](value);
+        const bool is_top = kCounts && value == peak->at[s].m;
+        term.lane[j] = is_top ? C(0) : made;
+        count[s] += is_top;
+        if constexpr (Kind::kKeepsTerms) z[i].lane[j] = made;
+        const C far = share.lane[j] * (peak->at[s].m - value);
+        distance.lane[j] = share.lane[j] == 0 ? C(0) : far;  // past the end, too
+      }
+    }
+    rest.add(i, term);
+    if constexpr (Kind::kHasShares) mass.add(i, share), apart.add(i, distance);
+  }
+  constexpr int kSums = Kind::kHasShares ? 4 : kCounts ? 2 : 1;
+  double sums[kSums * n];
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    sums[s] = rest.total(s);
+    if constexpr (kCounts) sums[n + s] = double(count[s]);
+    if constexpr (Kind::kHasShares)
+      sums[2 * n + s] = mass.total(s), sums[3 * n + s] = apart.total(s);
+  }
+  fold_sums(rows, sums, fold_index);
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    peak->rest[s] = sums[s];
+    peak->count[s] = kCounts ? sums[(kSums > 1) * n + s] : 0.0;
+    if constexpr (Kind::kHasShares)
+      peak->mass[s] = sums[2 * n + s], peak->apart[s] = sums[3 * n + s];
   }
 }
 
@@ -235,62 +213,103 @@ FASTACT_DEVICE C log_of_sum(double rest) {
   return madd(C(k), ExpTraits<C>::kLn2High, high);
 }
 
-// What follows from a row's sums: y = term inverse, or z - m - log.
-template <class C>
-struct Level {
-  C m, inverse, log, lse;
+// The sums of one row. rest is of terms, or of exp(z - m) where they are a chunk's.
+struct RowSums {
+  double max, rest, count, mass, apart;
 };
-template <class C>
-FASTACT_DEVICE Level<C> level_of(double max, double rest, double count, bool masked, double up) {
-  if (max == -infinity<double>()) {
-    const C nothing = masked ? C(0) : C(__builtin_nan(""));
-    return {C(0), nothing, nothing, -infinity<C>()};
-  }
-  if (max == infinity<double>())
-    return {C(max), C(__builtin_nan("")), C(__builtin_nan("")), C(max)};
-  const C m = C(max), log = log_of_sum<C>(rest + (count - 1));
-  const C inverse = C(double(Tail<C>::kDown) / (rest + count));
-  return {m, inverse, log, m * C(up) + log};
+template <class T, int n>
+FASTACT_DEVICE RowSums sums_of(const Peak<T, n>& peak, int s) {
+  return {double(peak.max[s]), peak.rest[s], peak.count[s], peak.mass[s], peak.apart[s]};
 }
 
-// The level of a row from the peaks of its chunks, of which a lane of a warp has every 32nd, given
-// to all lanes. peaks: `fields` numbers each, of which the first three are max, rest and count.
-// mass and apart are added up too where they are there, and nothing was put down.
+// What follows from a row's sums: y = term inverse, or z - m - log. z and m moved; max is where z
+// was, 0 where nothing takes part.
+template <class C>
+struct Level {
+  C max, m, inverse, log, lse;
+};
+template <class T>
+FASTACT_DEVICE Level<Compute<T>> level_of(const RowSums& sums, const TermsAt<T>& at, bool masked,
+                                          double up, bool wants_log) {
+  using C = Compute<T>;
+  const C nan = C(__builtin_nan("")), max = C(sums.max);
+  if (max == -infinity<C>()) {
+    const C nothing = masked ? C(0) : nan;
+    return {C(0), C(0), nothing, nothing, max};
+  }
+  if (max == infinity<C>()) return {max, C(0), nan, nan, max};
+  const double one = double(at(at.m));
+  const double whole = sums.count == 0 ? sums.rest : madd(sums.count, one, sums.rest);
+  const C inverse = C(divide(1.0, whole));
+  if (!wants_log) return {max, at.m, inverse, C(0), C(0)};
+  const C log = log_of_sum<C>(divide(sums.rest, one) + (sums.count - 1));
+  return {max, at.m, inverse, log, max * C(up) + log};
+}
+
+// The sums of a row from those of its chunks, of which a lane of a warp has every 32nd, given to
+// all lanes. peaks: `fields` numbers each, the first of RowSums.
 template <int fields>
-FASTACT_DEVICE Peak<1> merge_peaks(const double* peaks, int64_t count, double up) {
+FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up) {
   const int lane = int(threadIdx.x) % kWarp;
-  Peak<1> whole{};
   double max = -infinity<double>();
   for (int64_t c = lane; c < count; c += kWarp) max = larger(max, load(peaks + c * fields));
   max = warp_fold(max, [](double a, double b) { return larger(a, b); });
-  whole.max[0] = max;
+  RowSums whole{max, 0, 0, 0, 0};
   for (int64_t c = lane; c < count; c += kWarp) {
     const double* peak = peaks + c * fields;
     const double of_chunk = load(peak), rest = load(peak + 1), ones = load(peak + 2);
-    const bool is_top = of_chunk == max;
-    if (is_top) {
-      whole.rest[0] += rest, whole.count[0] += ones;
+    if (of_chunk == max) {
+      whole.rest += rest, whole.count += ones;
     } else if (of_chunk > -infinity<double>() || max != max) {
       // A NaN stays one.
       const double apart = no_less((of_chunk - max) * up, kExpZero<double>);
-      whole.rest[0] += (rest + ones) * exp_scaled<0>(apart).value();
+      whole.rest += (rest + ones) * exp_scaled<0>(apart).value();
     }
     if constexpr (fields > 3) {
       const double mass = load(peak + 3);
       // Where a chunk has nothing, 0 stands for its m.
       const double from = of_chunk == -infinity<double>() ? 0.0 : of_chunk;
       const double to = max == -infinity<double>() ? 0.0 : max;
-      whole.mass[0] += mass;
-      whole.apart[0] += mass == 0 ? load(peak + 4) : load(peak + 4) + mass * (to - from);
+      whole.mass += mass;
+      whole.apart += mass == 0 ? load(peak + 4) : load(peak + 4) + mass * (to - from);
     }
   }
-  whole.rest[0] = warp_sum(whole.rest[0]);
-  whole.count[0] = warp_sum(whole.count[0]);
-  if constexpr (fields > 3) {
-    whole.mass[0] = warp_sum(whole.mass[0]);
-    whole.apart[0] = warp_sum(whole.apart[0]);
-  }
+  whole.rest = warp_sum(whole.rest), whole.count = warp_sum(whole.count);
+  if constexpr (fields > 3) whole.mass = warp_sum(whole.mass), whole.apart = warp_sum(whole.apart);
   return whole;
+}
+
+// Chunks of rows of several blocks each.
+struct SoftmaxChunks : RowChunks {
+  double* peaks;   // OUT of the first kernel: rows x count x the first of RowSums
+  double* levels;  // OUT of the second: rows x [max, inverse, log]
+};
+
+template <int fields, class T, class Rows, int n>
+FASTACT_DEVICE void store_peaks(const Rows& rows, const SoftmaxChunks& chunks, const Part& part,
+                                const Peak<T, n>& peak) {
+  if (part.lane > 0) return;
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    if (s >= part.columns) break;
+    double* to = chunks.peaks + ((part.row + s) * chunks.count + part.chunk) * fields;
+    store(to, double(peak.max[s]));
+    store(to + 1, divide(peak.rest[s], double(peak.at[s](peak.at[s].m))));
+    store(to + 2, peak.count[s]);
+    if constexpr (fields > 3) {
+      store(to + 3, peak.mass[s]);
+      store(to + 4, peak.apart[s]);
+    }
+  }
+}
+
+template <class T>
+FASTACT_DEVICE Level<Compute<T>> merged_level(RowSums sums, bool masked, double up) {
+  using C = Compute<T>;
+  const C m = sums.max == -infinity<double>() ? C(0) : C(sums.max);
+  const TermsAt<T> at = TermsAt<T>::of(Move<C>::of(m, C(up))(m));
+  sums.rest *= double(at(at.m));
+  return level_of<T>(sums, at, masked, up, true);
 }
 
 // A number of a row, of x's dtype or of the compute type.
