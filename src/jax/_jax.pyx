@@ -2,9 +2,9 @@
 """The handler that XLA calls: one for all ops, on the CPU and, with a stream, on a GPU.
 
 It shows XLA's buffers, the inputs and then the outputs, as NumPy arrays to a Python function, which
-the call's attribute names by a text that says everything (python/fastact/jax/calls.py). What that
-runs is what a caller of NumPy arrays runs, checks, call cache and threads included; kernels work
-without the interpreter's lock. What it costs: docs/design/jax.md.
+the call's attribute names by a text that says everything (python/fastact/jax/calls.py). That
+function runs what a caller of NumPy arrays runs, checks, call cache and threads included; kernels
+work without the interpreter's lock. What it costs: docs/design/jax.md.
 
 On a GPU these arrays describe memory of the device, which nobody on this side may touch: the
 function makes arrays of the device of them (python/fastact/jax/device.py). Nothing here needs CUDA

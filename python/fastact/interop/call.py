@@ -37,11 +37,11 @@ class Call:
 
     The first array leads: it decides framework, dtype and device. Others may be Python numbers,
     which stand for an array of that value, or lists, which NumPy converts to the leader's dtype.
-    roles : what arrays of these names are to the data, where they are something else. A number that
+    roles : the roles of arrays by name, where they are not data. A number that
     stands for a mask has a dtype of its own: a bool is a bool. A first array that is NumPy's
     may have the dtypes of its role, too.
-    of_forward : names of what forward has returned, among which a number of NumPy's is an array
-    without axes, of a dtype of its own.
+    of_forward : arguments returned by `forward`; a NumPy scalar among them becomes a 0-d array and
+    keeps its dtype.
     integers : the dtype in which a first array of integers is computed; None: as np.tanh or
     torch.tanh has it.
 

@@ -82,8 +82,9 @@ struct Gelu {
 // Derivative: as for silu, with m = |x|, e = e^-p(m), d = 1 + e and p' = a + 3 b m^2,
 //     (d + m p' e) / d^2 for x > 0, and e (d - m p') / d^2 below.
 //
-// Far on the left the error of p is that of the result, p times over. p is therefore carried with
-// the rest that its rounding leaves: a is split so that a_high minus the rounded factor is exact.
+// Far on the left an error of p makes an error of the result p times as large. p is therefore
+// carried with the rest that its rounding leaves: a is split so that a_high minus the rounded
+// factor is exact.
 template <class T>
 struct GeluTanhTraits;
 template <>

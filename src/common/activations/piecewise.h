@@ -58,8 +58,8 @@ struct LeakyRelu {
 //
 // Derivative: 1/6 strictly inside (-3, 3), else 0.
 //
-// x + 3 rather than x/6 + 1/2, which cancels near -3. The error is that of x + 3, of the constant
-// 1/6 and of the product.
+// x + 3 rather than x/6 + 1/2, which cancels near -3. x + 3, the constant 1/6 and the product each
+// have an error.
 template <class T, bool approximate = false>
 struct HardSigmoid {
   FASTACT_HD explicit HardSigmoid(const double*) {}

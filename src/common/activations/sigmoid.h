@@ -53,13 +53,12 @@ struct Silu {
 };
 
 // quick_gelu(x) = x sigmoid(alpha x), parameter alpha > 0        Hendrycks and Gimpel 2016
+// Derivative: silu's at alpha x.
 //
-// Derivative: that of silu at alpha x.
-//
-// With p = alpha x it is silu's quotient, of x and e^p. The error of p would be that of the result,
-// |p| times over: p is carried with the rest that its rounding leaves, and with what alpha's own
-// rounding to T has lost. x e^p outlives e^p the longer the smaller alpha is: the scale is larger
-// than that of silu, and x is held where p is kLow, which leaves zero for any alpha above 1e-8.
+// With p = alpha x it is silu's quotient, of x and e^p. An error of p would make an error of the
+// result |p| times as large: p is carried with the rest that its rounding leaves, and with what
+// alpha's own rounding to T has lost. x e^p outlives e^p the longer the smaller alpha is: the scale
+// is larger than silu's, and x is held where p is kLow, which leaves zero for any alpha above 1e-8.
 template <class T>
 struct QuickGeluTraits;
 template <>
@@ -83,7 +82,7 @@ struct QuickGelu {
         lowest(-reach(-C::kLow, p[0])),
         highest(reach(C::kHigh, p[0])) {}
 
-  // x of which alpha x is p, or the largest number.
+  // The x at which alpha x is p, or the largest number.
   static FASTACT_HD T reach(double p, double alpha) {
     return p >= alpha * double(C::kLargest) ? C::kLargest : T(p / alpha);
   }

@@ -43,7 +43,7 @@ FASTACT_HD T tanh_near(T m) {
 //
 // Near 0 it is x^3/3 and the difference cancels: for m < 1, m^3 (1/3 + q(m^2)). From there on
 //     m - (1 - e) / (1 + e) = (m - 1) + 2 e / (1 + e),
-// a sum of positive numbers. A square doubles the error of what is squared: with n = expm1(2 m),
+// a sum of positive numbers. A square doubles the relative error of its base: with n = expm1(2 m),
 // the derivative is n^2 / (n + 2)^2.
 template <class T, bool approximate = false>
 struct TanhShrink {

@@ -17,9 +17,9 @@ struct Axis {
   int kind;                // what the plan tells apart: only axes of one kind are merged
 };
 
-// axes OUT (kMaxAxes): those of `shape` that are longer than 1, as `count` arrays step along them.
-// An array that is not there has no shape. items: bytes of an element of each; kind_of(i): the kind
-// of the i-th axis. Returns how many axes there are.
+// axes OUT (kMaxAxes): the axes of `shape` that are longer than 1, as `count` arrays step along
+// them. An array that is not there has no shape. items: bytes of an element of each; kind_of(i):
+// the kind of the i-th axis. Returns how many axes there are.
 template <int most, class Kind>
 int find_axes(Axis<most>* axes, const Operand& shape, int count, const Operand* arrays,
               const int64_t* items, Kind kind_of) {
@@ -55,9 +55,9 @@ void sort_axes(Axis<most>* axes, int count, Before comes_before) {
       std::swap(axes[j], axes[j - 1]);
 }
 
-// The order in which the elements of several axes are added up: that of the caller's axes or, where
-// memory holds them in another, memory's. What counts is which of two axes has the longer step of
-// array k. Which way it goes does not, so that a reversed array has the bits of its copy, and an
+// The order in which the elements of several axes are added up: the order of the caller's axes or,
+// where memory holds them in another, memory's. The length of the steps of array k decides between
+// two axes. Their direction does not, so that a reversed array has the bits of its copy, and an
 // axis along which the array repeats itself (stride 0), which lies nowhere in memory, keeps its
 // place.
 template <int most>

@@ -69,7 +69,7 @@ struct DLPackExchangeAPI {
 // What makes a tensor one that nobody can read, in words; null: nothing. Lengths, strides and
 // offset are taken for what they say only where all of the memory that they reach has an address.
 inline const char* problem_of(const DLTensor& t) {
-  constexpr int64_t kEnd = int64_t{1} << 62;  // of what is added up here: no sum of two overflows
+  constexpr int64_t kEnd = int64_t{1} << 62;  // no sum of two such summands overflows
   if (t.ndim < 0) return "it has a negative number of axes";
   if (t.ndim > kMaxAxes) return "it has more than 64 axes";
   if (t.ndim > 0 && !t.shape) return "it has axes, but no shape";

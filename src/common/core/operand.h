@@ -5,8 +5,7 @@
 
 namespace fastact {
 
-// The dtypes that are computed, of which there are kDTypes, and after them those of masks and of
-// indices.
+// The kDTypes dtypes that are computed, and after them the dtypes of masks and of indices.
 enum DType : int { kF16, kBF16, kF32, kF64, kDTypes, kBool = kDTypes, kI32, kI64, kViewDTypes };
 
 inline int64_t item_size(int dtype) {

@@ -4,7 +4,7 @@
 //
 // The axes of x are sorted by their strides, largest first, and merged where neighbours of one
 // class (kept or reduced) step as one. Axes along which x repeats itself (stride 0) go outermost.
-// Kept axes are reversed where x runs backwards along them. What is innermost then decides how the
+// Kept axes are reversed where x runs backwards along them. The innermost axis then decides how the
 // kernels read:
 //
 //   inner is reduced   "row sums":    outer axes give the outputs, and pieces of `inner` elements

@@ -1,9 +1,9 @@
 // The kinds of recurrent cells, for one element: one functor a kind over the formulas of gates.h,
-// and the one list of them, of which the kernels of both devices are made.
+// and the one list from which the kernels of both devices are made.
 //
 //   kGates, kSaved   how many gates a packed array holds, and how many activated ones are saved for
 //                    backward; of gru also q, which r scales
-//   kAlso            gradients of a recurrent projection that differ from those of the gates
+//   kAlso            gradients of a recurrent projection that differ from the gates' gradients
 //   kHasCell         whether there is a state beside h
 //   kLater           the gate that waits for another one; -1: none does
 //   kFirst, kLast    where h is a function of what a function gave: the saved gates that it takes,

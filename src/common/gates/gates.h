@@ -34,16 +34,16 @@
 // Errors. u = 2^-24 (double: 2^-53), S is the largest sum of the magnitudes that a gate adds up,
 // and H the magnitude of the state before. A pre-activation is off by 3 u S, a wider bias being
 // rounded too; sigmoid is within 2.5 ULP = 5 u, tanh 5.5 u (math/elementary.h); their slopes are at
-// most 1/4 and 1. c has the sigmoids' 3 u S / 4 twice, once times H, and the tanh's, h those of o
-// and tanh(c) besides:
+// most 1/4 and 1. c has the sigmoids' 3 u S / 4 twice, once times H, and the tanh's error; h has
+// also the errors of o and tanh(c):
 //
 //   |c - exact|, |h - exact|   <= 20 u (1 + 0.15 S) (1 + H)
 //   |da|, |dc'|, |dh'|         <= 40 u (1 + 0.15 S) (1 + H)^2 G    G: the magnitudes of what came
 //                                                                  back
 //
 // (kGateUlps, which the tests read, and 0.15 in python/fastact/ops/bounds.py) and the rounding to
-// the storage type; 16-bit gradients are those of the activated gates as they were stored. (c, to
-// which tanh is applied, is bounded by 1 + H, whose error meets dh o and another time D's: hence
+// the storage type; 16-bit gradients are computed from the activated gates as they were stored. (c,
+// to which tanh is applied, is bounded by 1 + H, whose error meets dh o and another time D's: hence
 // the square.) In gru the error of r, of 3 u S / 4, meets q: with Q the magnitudes that q adds up,
 // h has 1 + Q times as much, and the gradients, where n's error meets q again, (1 + Q)^2.
 #pragma once

@@ -150,10 +150,9 @@ FASTACT_HD T product_rest(T a, T b, T product) {
 // reciprocals off by up to 2 ULP (float) or of 20 bits (double), none of 3 10^8 random quotients
 // differed from IEEE's. Of a positive b the sign of a zero is IEEE's, too: no remainder is left as
 // +0, and taken from q as -0, to which either zero is what it was.
-//
-// divide<true> and exp_approximate are for 16-bit data alone, of which a GPU has to compute one
-// element every 27 instructions an H200's lanes can issue: the special function units give
-// reciprocals and powers of two within 2 ULP of float (PTX ISA, rcp.approx and ex2.approx).
+// divide<true> and exp_approximate are for 16-bit data alone. A GPU has to compute one such element
+// every 27 instructions that an H200's lanes can issue: the special function units give reciprocals
+// and powers of two within 2 ULP of float (PTX ISA, rcp.approx and ex2.approx).
 #if defined(__CUDA_ARCH__)
 #define FASTACT_GPU_FUNCTIONS
 FASTACT_HD float reciprocal_estimate(float x) {
@@ -412,8 +411,7 @@ FASTACT_HD T slope_of_product(T x, T e, T m) {
 FASTACT_HD float slope_approximate(float s, float m) { return madd(s, madd(-m, s, m), s); }
 
 // n = expm1(2 m) for m >= 0, with m held where tanh(m) has long been 1. A NaN stays.
-//
-// It is for n / (n + 2), of which an error of exp counts 2 / (n + 2)-fold: less, the further 2 m is
+// It is for n / (n + 2), in which an error of exp counts 2 / (n + 2)-fold: less, the further 2 m is
 // reduced. One step does, by ln(2) as rounded, and by m itself, which waits for no doubling.
 template <class T>
 FASTACT_HD T expm1_of_twice(T m) {

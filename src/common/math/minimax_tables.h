@@ -1,8 +1,8 @@
 // Polynomials and quotients of polynomials behind the elementary functions of math/elementary.h.
 //
 // Each minimises the worst relative error of its result, by `python tools/minimax.py NAME
-// float|double`, which prints these coefficients and the error. The error named here is that of the
-// approximation with rounded coefficients, before any rounding of its evaluation.
+// float|double`, which prints these coefficients and the error. The error named here is the
+// approximation's with rounded coefficients, before any rounding of its evaluation.
 #pragma once
 
 #include "common/core/macros.h"

@@ -29,10 +29,10 @@
 //   |z - exact| <= 5 u |xhat w| + u |z|                  (v2: 6 u, as its madd rounds twice)
 //                  + |w| rstd |error of mean|
 //
-// where the mean's error is 2^-48 |mean| for float, and for double that of the moments: u |mean|,
-// and some u more of the mean distance from it (cpu/reductions/kernels.h);
-// plus rounding to the storage type. What backward is given is a mean already rounded to T: its
-// xhat is that of those numbers, and differs from forward's by up to u |mean| rstd.
+// where the mean's error is 2^-48 |mean| for float, and for double the moments' error: u |mean|,
+// and some u more of the mean distance from it (cpu/reductions/kernels.h); plus rounding to the
+// storage type. Backward gets a mean already rounded to T: it makes xhat of that mean, which
+// differs from forward's xhat by up to u |mean| rstd.
 //
 // Casts. The published code of Llama (LlamaRMSNorm of Hugging Face's transformers) rounds where a
 // tensor of 16 bits is written, and so do the root-mean-square norms where they are told to. With

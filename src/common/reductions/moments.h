@@ -57,7 +57,7 @@ FASTACT_HD void merge_moments(const Moments& from, double fraction, double weigh
   to->m2_low += from.m2_low;
 }
 
-// The moments of n + k values, of which either may be none.
+// The moments of n + k values; n or k may be 0.
 FASTACT_HD Moments merge_counted(const Moments& from, double k, const Moments& to, double n) {
   const double fraction = k / (n + k);
   Moments both = to;

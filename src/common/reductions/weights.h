@@ -4,9 +4,8 @@
 // near it and what is left over, and m2 is about that:
 //
 //   mean = c + sum w (x - c) / W        m2 = sum w (x - c)^2 - (sum w (x - c))^2 / W
-//
-// So the formulas of common/reductions/moments.h hold, W in the place of the count, those of
-// merging two sets too. An element does not count at all, whatever it is, where its weight is 0,
+// So the formulas of common/reductions/moments.h hold, merging two sets included, with W in the
+// place of the count. An element does not count at all, whatever it is, where its weight is 0,
 // where the mask says so, or where it is NaN and those are skipped: a mask is weights of 0 and 1. A
 // weight that is negative or not finite is NaN, and so is what is made of it.
 //
@@ -29,8 +28,8 @@ FASTACT_HD double weight_of(double x, double w, bool is_there, bool skips) {
   return counts ? is_weight ? w : __builtin_nan("") : 0.0;
 }
 
-// What a gradient dy is for an element, of slope times dy: by x of a mean, or of a variance or
-// deviation, with d = x - mean; or by the weights, of a mean.
+// The gradient of an element, made of slope times dy: with respect to x, of a mean, or of a
+// variance or deviation, with d = x - mean; or with respect to the weights, of a mean.
 FASTACT_HD double gradient_of_mean(double slope, double w) {
   const double gradient = slope * w;
   return w == 0 ? 0.0 : gradient;

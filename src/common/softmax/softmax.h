@@ -9,7 +9,7 @@
 // (https://github.com/scipy/scipy/issues/19521).
 //
 // z - m is rounded, and exp multiplies that error by |z - m|: 16 ULP at z - m = -20. So it is never
-// formed. With K = round(m / ln 2), near exponentials are those of z - K ln 2: z = k ln 2 + r is
+// formed. With K = round(m / ln 2), near exponentials are exp(z - K ln 2): z = k ln 2 + r is
 // reduced by itself, exactly but for r's last bit, and exp(z - K ln 2) = 2^(k - K) exp(r). The
 // references K ln 2 of two blocks differ by a power of two, by which their sums merge exactly. It
 // needs that k is small: a row with |m| > kNearMaximum takes exp(d) with d = z - m and the rest
@@ -32,7 +32,7 @@ constexpr double kNearMaximum = 1024;  // of |m|, for which k ln2_high is exact
 template <class T>
 constexpr T kZeroAt = T(ExpTraits<T>::kBias + Tail<T>::kScale);
 
-// What near exponentials of a row are relative to.
+// The reference of a row's near exponentials.
 template <class T>
 struct SoftmaxReference {
   T limit;  // of z, at and below which they are zero
@@ -101,9 +101,8 @@ FASTACT_HD T log1p_of_sum(T s) {
   return unless_nan(s, s < T(1) ? log : with_power);
 }
 
-// What is kept of a block of a row, and of all blocks up to one.
-//
-// rest: the sum of the exponentials, without those of elements that are the maximum where these are
+// The statistics of a block of a row, and of all blocks up to one.
+// rest: the sum of the exponentials, without the elements that are the maximum where these are
 // counted apart (ones; else 0). Of an infinite maximum: NaN if there is one in the row, else 0.
 struct SoftmaxStat {
   double max, rest, ones;

@@ -12,7 +12,7 @@
 namespace fastact {
 
 // All pointers to n contiguous elements, of the dtype that the kernel is chosen by; the output is
-// one of the others or disjoint from them. What is added up is not rounded yet. bias: of the
+// one of the others or disjoint from them. The summands are not rounded yet. bias: of the
 // compute type, `period` values, a multiple of kLanes, which come round again, and kLanes more; or
 // n. The fewer, the better is x prefetched (docs/design/bias.md). ahead: bytes from each operand to
 // the elements of the next call, which are prefetched while these are computed: segments of a

@@ -493,7 +493,7 @@ cdef class View:
 
     @property
     def reach(self):
-        """The address of the first byte of the array, and that of the one past its last."""
+        """The addresses of the first byte of the array, and of the one past its last."""
         cdef int64_t low = <intptr_t>self.operand.data, high = low + self.itemsize
         cdef int64_t step
         cdef int i
@@ -528,7 +528,7 @@ cdef class View:
 
     @property
     def order(self):
-        """The axes from the largest stride to the smallest; those of stride 0 in their places."""
+        """The axes from the largest stride to the smallest; axes of stride 0 in their places."""
         cdef int axes[kMaxAxes]
         axes_in_order(self, axes)
         cdef list found = []

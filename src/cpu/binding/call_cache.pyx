@@ -688,7 +688,7 @@ cdef inline object enter(CachedCall entry, tuple args, dict kwargs):
 
 
 cdef class CachedOp:
-    """An op of which the call itself is a cached entry point."""
+    """An op whose call itself is a cached entry point."""
 
     cdef CachedCall entry
 
@@ -709,7 +709,7 @@ cdef class CachedOp:
 
 
 def keep_compiled_call(cls):
-    """Let a call of an op of this class begin in compiled code, as that of its base does.
+    """Let a call of an op of this class begin in compiled code, as a call of its base does.
 
     The class has a `__call__` in Python too, which would take its place: torch.compile traces
     Python and nothing else.

@@ -149,7 +149,7 @@ cdef inline int check_beside(View view, View x, const char* name, bint writes) e
 cdef int check_kept(
     View view, View x, const cpp_bool* reduced, bint are_kept, const char* name
 ) except -1:
-    """Length 1 along the axes that are reduced (or are not kept), else that of x."""
+    """Length 1 along the axes that are reduced (or are not kept), else x's."""
     cdef int i
     if view is None or not 0 <= view.dtype <= kF64:
         unfit(view, name, False)

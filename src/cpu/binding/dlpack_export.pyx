@@ -208,7 +208,7 @@ cdef class Handover:
     """An array that goes back to its framework, filled on a stream of ours.
 
     The framework asks for it with the stream on which it goes on, and `wait` makes that one wait
-    for ours. What the kernels still read is kept until the framework lets go of the result.
+    for ours. Memory that kernels still read is kept until the framework lets go of the result.
     """
 
     cdef View array

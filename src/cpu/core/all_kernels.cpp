@@ -1,5 +1,5 @@
-// The table of all kernels of one instruction set (FASTACT_ISA), each part of which stands in its
-// family's kernels.cpp.
+// The table of all kernels of one instruction set (FASTACT_ISA). Each part stands in its family's
+// kernels.cpp.
 #include "common/core/macros.h"
 #include "cpu/core/kernel_table.h"
 

@@ -2,9 +2,9 @@
 // element a channel, and writes some of the former. bias_act and gated activations are such passes;
 // so is each of their gradients, which also adds up what it writes (reductions/summing_pass.h).
 //
-// The arrays are read chunk by chunk in the compute type (core/chunk_reader.h). What is done to a
-// chunk is an op's own: a class with Chunks as its base and a function `compute`. A channel array
-// (a bias) is converted once a thread and repeated, so that chunks of short rows ((1M, 3), channels
+// The arrays are read chunk by chunk in the compute type (core/chunk_reader.h). An op says what it
+// does to a chunk: a class with Chunks as its base and a function `compute`. A channel array (a
+// bias) is converted once a thread and repeated, so that chunks of short rows ((1M, 3), channels
 // last) find theirs at any column. Where the channels are rows (NCHW) it is spread over a chunk.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace fastact {
 
-// What every such pass is planned by.
+// The plan of every such pass.
 struct FusedPlan {
   StridedOperands operands;
   bool accumulate;   // what is written is added to

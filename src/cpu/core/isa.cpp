@@ -47,7 +47,7 @@ constexpr uint32_t kV3Seven = bit(3) | bit(5) | bit(8);  // BMI1, AVX2, BMI2
 constexpr uint32_t kV3Extended = bit(5);                 // LZCNT
 //                            F         DQ        CD        BW        VL
 constexpr uint32_t kV4Seven = bit(16) | bit(17) | bit(28) | bit(30) | bit(31);
-// What the operating system saves: SSE's and AVX's registers; those of AVX-512 and its masks.
+// The registers that the operating system saves: SSE's and AVX's; AVX-512's and its masks.
 constexpr uint64_t kV3State = 0x6, kV4State = 0xe6;
 
 #ifdef FASTACT_X86

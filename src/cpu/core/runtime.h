@@ -44,8 +44,8 @@ inline void*& current_draft() {
   return draft;
 }
 
-// What is the process's, and is read without the GIL while another thread may set it. Nothing else
-// depends on it: the order of other memory does not matter.
+// Settings of the process, which are read without the GIL while another thread may set them.
+// Nothing else depends on them: the order of other memory does not matter.
 inline std::atomic<int> g_process_threads{1};
 inline std::atomic<bool> g_forked{false};
 

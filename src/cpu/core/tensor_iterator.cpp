@@ -120,8 +120,8 @@ int64_t repeat_thrice(char* to, const char* from, int64_t rows) {
   return i;
 }
 
-// What is longer than kPattern bytes is copied from what has been written, up to kRepeated bytes at
-// a time: memcpy has the best vectors.
+// A pattern longer than kPattern bytes is copied from what has been written, up to kRepeated bytes
+// at a time: memcpy has the best vectors.
 template <class T>
 void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, int64_t columns) {
   constexpr int64_t kBytes = 16, kPattern = 2048, kRepeated = 4096;
@@ -332,8 +332,8 @@ class BufferedIterator {
     }
   }
 
-  // Operand k from `first` on: where it lies, or in its buffer. What repeats itself is gathered
-  // once, and so often that n elements follow each one of the first period.
+  // Operand k from `first` on: where it lies, or in its buffer. An operand that repeats itself is
+  // gathered once, and so often that n elements follow each one of the first period.
   char* input(int k, int64_t first, int64_t n) {
     if (it.contiguous[k]) return it.data[k] + first * it.item;
     const int64_t period = it.period[k];
@@ -386,7 +386,7 @@ class BufferedIterator {
   MoveTile move[kMaxOperands];
   bool is_dense[kMaxOperands];           // along its rows
   bool is_filled[kMaxOperands] = {};     // with periods
-  const char* value[kMaxOperands] = {};  // of which a buffer holds nothing else, so many times
+  const char* value[kMaxOperands] = {};  // the one element that a buffer repeats
   int64_t times[kMaxOperands];
   alignas(64) char buffer[kMaxOperands][2 * kBuffered * sizeof(double)];
 };

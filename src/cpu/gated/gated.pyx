@@ -90,7 +90,7 @@ def gated_backward(
 
     Of dy IN, a IN, b IN, bias_a IN and bias_b IN, as for `gated_forward`; accumulate: all are
     IN/OUT, added to. Each may be None and is not computed then, but for one; dbias_a and dbias_b
-    are both given or neither, with the biases alone, and of their dtype. What they sum is not
+    are both given or neither, with the biases alone, and of their dtype. Their summands are not
     rounded to a's dtype. da and db are each dy, a, b or disjoint from all three, and disjoint from
     each other and from the biases and their gradients. workspace: SCRATCH of `gated_workspace`
     bytes, or None.

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kSpanCost = 256;  // of a border between spans, in elements of lanes
 constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
 
-// The operand whose sum over the rows is that of a row of bias.
+// The operand whose sum over the rows is the gradient of row k of the bias.
 int operand_of_sum(const Gates& g, int k) {
   return g.kind == kGru && k == 3 ? kRecurrentOut + 2 : kGateOut + k;
 }
@@ -63,7 +63,7 @@ class GateBiasSums {
       task(i % g.tiles * g.tile, i / g.tiles);
   }
 
-  // In the workspace, those of the tile from column `first` on.
+  // In the workspace, the lanes of the tile from column `first` on.
   static double* lanes_of(const Gates& g, int64_t first) {
     return g.sums[0].partial + g.parts * g.part_lanes * g.biases * first;
   }
@@ -82,10 +82,9 @@ class GateBiasSums {
   }
 
  private:
-  // The rows of one block whose lanes are those of a part: every parts-th span of part_lanes. What
-  // can be folded of them without the other parts is, so that few lanes meet in the workspace; all
-  // the part's rows are whole, and no two threads write to a cache line but where spans of rows
-  // meet.
+  // The rows of one block whose lanes belong to a part: every parts-th span of part_lanes. It folds
+  // them as far as that needs no other part, so that few lanes meet in the workspace; all the
+  // part's rows are whole, and no two threads write to a cache line but where spans of rows meet.
   void part(int64_t index) {
     const int64_t begin = index * g.part_lanes, every = g.parts * g.part_lanes;
     const bool reads_back = reads_back_all();

@@ -43,7 +43,7 @@ struct GateArrays {
 };
 
 struct Gates {
-  // One gate of an array, or a state; strides in bytes, those of rows in the batch's axes.
+  // One gate of an array, or a state; strides in bytes, with the batch's axes as rows.
   struct GateOperand {
     char* data;
     int64_t column;

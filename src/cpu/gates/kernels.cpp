@@ -1,8 +1,8 @@
 // The kernels of gates/kernels.h: two loops for all kinds of cells (common/gates/cells.h).
 //
 // GCC vectorises them whole: the arrays of a cell's functor are as many numbers, once it is
-// inlined. 16-bit operands are converted a step of columns at a time, in registers: with loads and
-// stores of their own between those of memory, as through buffers, the processor fetches no further
+// inlined. 16-bit operands are converted a step of columns at a time, in registers: where loads and
+// stores of buffers stand between the loads and stores of memory, the processor fetches no further
 // ahead than one buffer (docs/design/gates.md).
 #include "cpu/gates/kernels.h"
 
@@ -116,7 +116,7 @@ struct Made {
   }
 };
 
-// What h is a function of, of the columns of a strip: the saved gates that it takes, and last the
+// The arguments of h, for the columns of a strip: the saved gates that it takes, and last the
 // cell's state.
 template <class Kind>
 struct Late {

@@ -42,9 +42,9 @@ using GateKernel = void (*)(const GateRows& rows, int64_t count, int64_t columns
 // Columns that a kernel of 16-bit operands converts at once: it takes a multiple of these.
 constexpr int64_t kGateStep = 32;
 
-// By the type in which operands are stored, those of 16 bits null where a processor has no
-// instruction for their conversion; a bias is of the type that is computed in. An output is
-// an input or disjoint from all of them.
+// By the type in which operands are stored; kernels of 16-bit types are null where a processor has
+// no instruction for their conversion; a bias is of the type that is computed in. An output is an
+// input or disjoint from all of them.
 struct GateTable {
   GateKernel forward[kGateKinds][kDTypes][2][2];  // [adds a recurrent projection][saves gates]
   GateKernel backward[kGateKinds][kDTypes];

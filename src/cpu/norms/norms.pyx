@@ -1,7 +1,7 @@
 # The norms: y = f((x - mean) rstd w + b) over normalization rows, and dx, dweight and dbias.
 #
 # All arrays come with the axes of x (group_norm: of x with its channels split), with length 1 where
-# they have none. `reduced` tells the axes inside a row, `of_parameter` those of weight and bias.
+# they have none. `reduced` tells the axes inside a row, `of_parameter` the axes of weight and bias.
 include "cpu/norms/norms.pxi"
 
 cdef int IDENTITY = ACTIVATIONS.index("identity") if "identity" in ACTIVATIONS else -1
@@ -54,7 +54,7 @@ def norm_forward(
     View bias, tuple reduced, tuple of_parameter, double eps, bint is_centred,
     double weight_offset, bint casts, tuple parameters, View workspace, int64_t stream
 ):
-    """y OUT = f((x IN - mean) rstd weight IN + bias IN), the statistics those of each row.
+    """y OUT = f((x IN - mean) rstd weight IN + bias IN), with the statistics of each row.
 
     residual IN, total OUT: if given, x + residual, rounded, is normalised in x's place. mean, rstd
     OUT: in the compute type, or None; weight, bias: or None. is_centred: False for rms_norm, which

@@ -82,7 +82,7 @@ struct Sum {
   }
 };
 
-// The sum of what is not NaN, and the number of that: -0 is added for the rest.
+// The sum of the terms that are not NaN, and their number: -0 is added for the others.
 struct ValidMean : Sum<Itself> {
   using Plain = Sum<Itself>;
   static constexpr int kSets = 2;
@@ -337,8 +337,7 @@ struct Lanes {
   }
 
   // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
-  // alone, and lane 0 is the last of `v`. What comes `ahead` bytes later is prefetched; 0: nothing
-  // is.
+  // alone, and lane 0 is the last of `v`. Terms `ahead` bytes later are prefetched; 0: none are.
   template <bool backward>
   FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
     constexpr int64_t kStep = backward ? -kLanes : kLanes;

@@ -27,7 +27,7 @@
 // rounded to odd, so that there is only one rounding.)
 //
 // Moments. Each lane sums d = x - shift and d^2 in one pass; a block's shift is its first term, or
-// 0 where that is no number. Let c be the shift and m2 that of the block; the sums of n <= 2048
+// 0 where that is no number. Let c be the shift and m2 the block's; the sums of n <= 2048
 // terms err by at most 69 u sum|d| and 70 u Q, and each d by u |d|. c is one of the data, so
 // (c - mean)^2 <= m2 and
 //
@@ -41,11 +41,11 @@
 //
 // Data with NaN that are skipped: the number of the others is added up as they are, and n is that
 // number. A block whose first kShiftTerms terms hold none that is finite is passed over twice, as
-// float64 is. Without NaN the results are those of all terms, to the bit.
+// float64 is. Without NaN the results are the same as those for all terms, to the bit.
 //
 // Constant data have d = 0: m2 is exactly 0, and the mean is the constant. d^2 of float and
 // narrower does not overflow in double. Merging is compensated: each of k merges adds to m2 and to
-// mean one rounding of what it adds, not of what is there.
+// mean one rounding of its increment, not of the sum.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +70,7 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
   return (blocks + kMostChunks - 1) / kMostChunks;
 }
 
-// What is accumulated of the elements: the sum of a term of each, by its number in the list of
+// How elements are accumulated: the sum of a term of each, by its number in the list of
 // terms (common/reductions/terms.h); their mean and m2; and of those that are not NaN, whose number
 // is the last result: the sum; the mean and m2.
 enum Accumulation : int { kMoments = kTerms, kValidMean, kValidMoments, kAccumulations };
@@ -148,7 +148,8 @@ struct Accumulator {
   void (*settle)(const double* shift, const double* lanes, int64_t pitch, int64_t n,
                  int64_t columns, double* results, int64_t to_pitch);
 
-  // to IN/OUT (n outputs), of to_terms terms each, become those of to_terms + from_terms.
+  // to IN/OUT (n outputs), of to_terms terms each, become the results of to_terms + from_terms
+  // terms.
   void (*merge)(const Results& from, int64_t from_terms, const Results& to, int64_t to_terms,
                 int64_t n);
 };
@@ -169,7 +170,7 @@ struct ReduceTable {
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);
 
-  // sums OUT (count): of kLanes lanes each, those of the next one `step` doubles on.
+  // sums OUT (count): of kLanes lanes each; the lanes of the next one lie `step` doubles on.
   void (*fold_each)(const double* lanes, int64_t step, int64_t count, double* sums);
 
   // numbers OUT (n) = x, `step` bytes apart; of masks and integers, too.

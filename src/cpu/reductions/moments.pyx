@@ -107,11 +107,12 @@ def moments(
     """mean OUT = the mean of x IN over `axes`, sorted; low OUT = what its rounding lost; second OUT
     = what OF_M2[of_m2] says of m2; count OUT = how many elements that is of. x is not empty.
 
-    weights IN, where IN: of x's shape, or None; then the count is that of what `where` has True, or
-    the sum of the weights. x and weights may have integers or bools, where has bools. The results
-    have length 1 along the axes, one dtype and the same strides; low and two of the others may be
-    None. skips: NaN. warning: what to warn of where there are too few elements; None: of nothing.
-    workspace: SCRATCH of `moments_workspace` bytes, or None. stream: of a GPU; unused here.
+    weights IN, where IN: of x's shape, or None; then the count is how many elements `where` has
+    True, or the sum of the weights. x and weights may have integers or bools, where has bools. The
+    results have length 1 along the axes, one dtype and the same strides; low and two of the others
+    may be None. skips: NaN. warning: what to warn of where there are too few elements; None: of
+    nothing. workspace: SCRATCH of `moments_workspace` bytes, or None. stream: of a GPU; unused
+    here.
     """
     cdef Reducer reducer
     check_inputs(x, weights, where)
@@ -140,7 +141,7 @@ cdef int weighted_moments(
     View x, View weights, View where, View mean, View low, View second, View count, tuple axes,
     int of_m2, double correction, bint skips, str warning, View workspace
 ) except -1:
-    """`moments` of what is weighted; it asks for more of the stack."""
+    """`moments` with weights or a mask; it takes more of the stack."""
     cdef WeightedMoments weighted
     cdef Reducer* reducer = &weighted.reducer
     cdef int threads = resolve_threads(element_count(x)), is_degenerate = 0
@@ -270,7 +271,7 @@ def weighted_gradient(
 
     With w: w slope dy (x - mean), without a mean w slope dy; for the weights slope dy (x - mean);
     and 0 where an element does not count. All of one shape, with strides of 0 where they repeat;
-    those of slope and mean, which are double, are the same. skips: NaN. weights, where and mean may
+    slope and mean, which are double, have the same strides. skips: NaN. weights, where and mean may
     be None.
     """
     cdef Operand[7] operands

@@ -66,7 +66,7 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   });
 }
 
-// What is to be said of an output with so many terms.
+// Notes that an output has too few terms, or no weights.
 void note_count(const Reducer& r, double count, double enough) {
   if (count > enough) return;
   const int what = count != count ? kNoWeights : kTooFew;

@@ -19,13 +19,13 @@
 //              term.
 //
 // Where there are few tasks, the terms are cut into chunks as well, whose results meet in a
-// workspace. The chunks are a function of the number of terms alone, and every result is that of
-// its chunks in order, whether they met in a workspace or not: the bits depend neither on the
+// workspace. The chunks are a function of the number of terms alone, and every result is merged
+// from its chunks in order, whether they met in a workspace or not: the bits depend neither on the
 // threads nor on the workspace. Where there are still fewer than a few for each thread, tiles of
 // columns are as narrow as it takes for equal shares (share_columns): a column's terms have one
 // order, whatever tile it is in. A workspace takes 16 bytes of each number of a result (a sum is
-// one, moments are two, those of what is not NaN three) for at least 2048 terms, and never more
-// than 48 MiB.
+// one, moments are two, moments that skip NaN three) for at least 2048 terms, and never more than
+// 48 MiB.
 //
 // An accumulator with a shift reads the first term of a block before the block (of columns: the
 // first row). One that takes two passes reads each block twice, first for the mean alone, and never
@@ -55,7 +55,7 @@ struct Reducer {
 
   const ReduceTable* table;
   const Accumulator* accumulator;
-  const ReduceKernels* kernels;  // the accumulator's, of what is read
+  const ReduceKernels* kernels;  // the accumulator's, for the dtype that is read
   int dtype, y_dtype;
   int64_t item, y_item;
   const char* x;
@@ -105,8 +105,7 @@ void set_moments(Reducer* reducer, const Operand& model, const Operand* results,
                  double correction, bool skips);
 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
-// values of `dtype`; where the results go; and how the terms, of which there are terms.size, are
-// cut into chunks.
+// values of `dtype`; where the results go; and how the terms.size terms are cut into chunks.
 void set_accumulator(Reducer* reducer, const ReduceTable* table, int what, int dtype);
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
 void cut_terms(Reducer* reducer);
@@ -119,8 +118,8 @@ int64_t workspace_size(const Reducer* reducer);
 int64_t partial_size(const Reducer* reducer);
 
 // Makes tiles of columns narrower where so many threads would not get the same share of them.
-// After it is settled whether the terms are cut; all `count` reducers have the same tasks, of which
-// there are then more.
+// After it is settled whether the terms are cut; all `count` reducers have the same tasks, and then
+// more of them.
 void share_columns(Reducer* reducers, int count, int threads);
 
 // The source of the terms: x, or what another kernel computes of its arrays.
@@ -140,14 +139,14 @@ inline Results partial_of(const Reducer& r, int64_t chunk, int64_t first) {
   return {at, at + values, outputs};
 }
 
-// Results of n outputs: `to`, of the terms of a chunk before a block, becomes that of one block
-// more; of the chunks before `chunk`, that of one chunk more.
+// Results of n outputs: `to`, the result of a chunk's terms before a block, takes in one block
+// more; or, the result of the chunks before `chunk`, one chunk more.
 void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
                int64_t before, int64_t n);
 void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Results& to, int64_t n);
 
-// The results of outputs first .. first + n, of which it makes what it needs, to where they go;
-// n <= kMostColumns.
+// Stores the wanted results of outputs first .. first + n, and overwrites `all` on the way; n <=
+// kMostColumns.
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all);
 
 // y OUT or IN/OUT += sums IN (n <= kMostColumns) of the outputs first .. first + n; errors: null

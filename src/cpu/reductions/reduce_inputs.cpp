@@ -29,7 +29,7 @@ struct ArrayInputs : BlockSource {
   alignas(64) double later[kTile];       // a later term of each output
   bool lost[kTile];                      // outputs for which no shift was found
   double made[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
-  int64_t made_first = 0, made_begin = 0, made_end = 0;  // of which output, and which terms
+  int64_t made_first = 0, made_begin = 0, made_end = 0;  // their output and terms
   alignas(64) char stage[kGathered * sizeof(double)];
   int64_t offsets[kReduceBlock];
 
@@ -77,8 +77,8 @@ struct ArrayInputs : BlockSource {
     sets = is_last ? a.sets : first_pass.sets;
   }
 
-  // The passes over one block of n columns, the first with `shift` as it stands. add: the terms, to
-  // lanes, of which it says how many there are.
+  // The passes over one block of n columns, the first with `shift` as it stands. add: adds the
+  // terms to lanes, and returns how many lanes there are.
   template <class Add>
   void settle(int64_t terms, int64_t n, Add add) {
     const int all_passes = a.retries && has_lost_shifts(n) ? 2 : passes;
@@ -261,8 +261,8 @@ struct ArrayInputs : BlockSource {
       add_rows(x + whole * kLanes * n * r.item, &end, 1, rest * n, lanes, fresh && whole == 0);
   }
 
-  // The same of rows of which each touches the one before: in memory lane 31 comes first. What is
-  // read so is reversed once a block.
+  // The same of rows that touch each other and run backwards: in memory lane 31 comes first. The
+  // lanes are reversed once a block.
   void dense_backward(const char* x, int64_t n, int64_t terms) {
     const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
     int64_t at[kReduceBlock / kLanes];

@@ -1,4 +1,4 @@
-// Reductions whose terms lie in segments, as those of a channel in NCHW: many outputs at once, in
+// Reductions whose terms lie in segments, as a channel's do in NCHW: many outputs at once, in
 // the order of memory.
 //
 // A segment is a contiguous piece of the terms of one output. The next segment in memory belongs to
@@ -6,7 +6,7 @@
 // segments: a block ends wherever it has its kReduceBlock terms. To go output by output, or block
 // by block, would mean to jump after every 8 KiB, and the hardware's prefetcher would start anew
 // each time. Instead, each output keeps the lanes of its unfinished block, and whole segments are
-// read one after the other. The order of addition is that of all reductions.
+// read one after the other. Terms are added in the order of all reductions.
 #include <algorithm>
 
 #include "cpu/core/scratch.h"

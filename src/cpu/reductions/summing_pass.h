@@ -98,7 +98,7 @@ struct SummingPass : Op, BlockSource {
       }
   }
 
-  // next: elements from its start to that of whichever row is next.
+  // next: elements from its start to the start of whichever row is next.
   void long_row(int64_t row, int64_t column, int64_t m, int64_t phase, int64_t output,
                 int64_t next) {
     const Lanes to(*this, output);

@@ -4,14 +4,14 @@
 // Sums, from which means are made, read elements where they lie, if these are contiguous along the
 // terms or the outputs, and weights too, if they are of the same dtype and there is no mask. All
 // else is staged in double first, 512 elements at a time, [term][output]: weights that are masked,
-// absent or of another dtype; and both of what is read several times (m2), strided, of integers, or
-// where NaN are skipped. A weight that the mask takes out is 0 there
+// absent or of another dtype; and both where they are read several times (m2), strided, or
+// integers, or where NaN are skipped. A weight that the mask takes out is 0 there
 // (common/reductions/weights.h).
 //
 // All is summed in the order of all reductions (reductions/kernels.h), and a block's moments merge
-// as those of what is not NaN, which have a count of their own, too. Weights may concentrate
-// anywhere, so that a block's first element tells little of its mean: each block is passed over
-// twice, about the first element that counts and about the mean.
+// as moments that skip NaN, which have a count of their own, too. Weights may concentrate anywhere,
+// so that a block's first element tells little of its mean: each block is passed over twice, about
+// the first element that counts and about the mean.
 //
 // docs/design/reductions.md, "Weights, masks and integers", has the figures.
 #pragma once

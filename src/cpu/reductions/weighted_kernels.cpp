@@ -11,7 +11,7 @@ namespace {
 
 // A vector of elements with their weights onto two lanes. The first steps are weight_of
 // (common/reductions/weights.h) of vectors: a finite weight is one up to the largest number. The
-// product of what was converted is exact.
+// product of the converted factors is exact.
 template <WeightedTerms what, bool is_exact, bool skips>
 FASTACT_HD void add_elements(Vector x, Vector w, Vector centre, Vector one, Vector& first,
                              Vector& second) {

@@ -1,8 +1,7 @@
 // The kernels of weighted and masked statistics and of their gradients, compiled once per
-// instruction set as core/kernel_table.h. What a weight is: common/reductions/weights.h.
-//
-// The sums are those of reductions/kernels.h, lane by lane, of two terms an element. Which elements
-// and weights are read where they lie, in their dtype, and which have been staged in double, says
+// instruction set as core/kernel_table.h. common/reductions/weights.h defines weights.
+// The sums have the lanes of reductions/kernels.h, with two terms an element. Which elements and
+// weights are read where they lie, in their dtype, and which have been staged in double, says
 // weighted.h.
 #pragma once
 
@@ -12,8 +11,8 @@
 
 namespace fastact {
 
-// What is added of an element to the lanes of two sums: w x and w; w d and w; w d and w d^2, with
-// d = x - centre.
+// The terms that an element adds to the lanes of two sums: w x and w; w d and w; w d and w d^2,
+// with d = x - centre.
 enum WeightedTerms { kProducts, kAboutCentre, kSquares, kWeightedTerms };
 
 // Rows of contiguous numbers, row i at `at` + offsets[i * step]; what lies `ahead` bytes on is
@@ -29,8 +28,8 @@ using AddWeighted = void (*)(const WeightedRows& x, const WeightedRows& weights,
                              int64_t rows, int64_t columns, const double* centre, double* first,
                              double* second, bool fresh);
 
-// What a gradient is of, and by: of a mean by x, of what is made of m2 by x, of a mean by the
-// weights.
+// The gradients: of a mean with respect to x, of a variance or deviation with respect to x, of a
+// mean with respect to the weights.
 enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
 using WeightedGradientKernel = void (*)(const double* dy, const double* slope, const double* x,
                                         const double* weights, const double* mean, double* to,

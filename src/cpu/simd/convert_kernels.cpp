@@ -7,8 +7,8 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// What follows is prefetched, as far ahead as this is long: the next chunk is converted when this
-// one has been computed, and by then the hardware's prefetcher has lost the thread.
+// The next chunk is prefetched, as far ahead as this one is long: the next chunk is converted when
+// this one has been computed, and by then the hardware's prefetcher has lost the thread.
 template <class T>
 void to_compute_all(const char* from, char* to, int64_t n) {
   const T* x = reinterpret_cast<const T*>(from);

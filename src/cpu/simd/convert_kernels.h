@@ -16,7 +16,7 @@ namespace fastact {
 // The dtype in which a dtype is computed.
 inline int compute_dtype(int dtype) { return dtype == kF64 ? kF64 : kF32; }
 
-// All pointers to contiguous elements, of a dtype or ("wide") of what it is computed in.
+// All pointers to contiguous elements, of a dtype or ("wide") of its compute type.
 struct ConvertKernels {
   // wide OUT (n) = x IN (n), exactly.
   void (*to_compute[kDTypes])(const char* x, char* wide, int64_t n);

@@ -7,9 +7,9 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// to[i] = f(a[i], b[i]), in the type that T is computed in, for n >= kStep elements; kStep: those
-// of a cache line of that type, unless it is given. `to` is a, b or disjoint from both: the last
-// kStep elements may overlap those before, so they are read before any is written.
+// to[i] = f(a[i], b[i]), in the type that T is computed in, for n >= kStep elements; kStep: a cache
+// line of that type, unless it is given. `to` is a, b or disjoint from both: the last kStep
+// elements may overlap those before, so they are read before any is written.
 template <int kStep, class T, class F>
 FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
   const auto map = [&](const T* of_a, const T* of_b, T* made) FASTACT_INLINED {

@@ -227,7 +227,7 @@ FASTACT_HD Vector load(const T* x) {
 }
 #endif
 
-// The first n < kVector elements at x; the others are those of `rest`: unless it is given, -0,
+// The first n < kVector elements at x; `rest` gives the others: unless it is given, -0,
 // which changes nothing it is added to.
 #if defined(__AVX512F__)
 FASTACT_HD __mmask8 first(int64_t n) { return __mmask8((1 << n) - 1); }
@@ -255,7 +255,7 @@ FASTACT_HD Vector load_some(const T* x, int64_t n, Vector rest = -Vector{}) {
 }
 #endif
 
-// a * b + c, as madd of macros.h: lanes of a vector must have the bits of what is done one by one.
+// a * b + c, as madd of macros.h: lanes of a vector must have the bits of single operations.
 #if defined(__AVX512F__)
 FASTACT_HD Vector madd(Vector a, Vector b, Vector c) {
   return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);

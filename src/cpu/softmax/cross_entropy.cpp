@@ -177,7 +177,7 @@ struct Losses : RowStatistics {
     });
   }
 
-  // What is taken from the exponentials of row j of a tile.
+  // Subtracts the target from the exponentials of row j of a tile.
   void finish_in_tile(int64_t row, int64_t j, int64_t m, int64_t column, int64_t n, double g,
                       const Target& target) {
     const int64_t item = s.compute_item, step = m * item;

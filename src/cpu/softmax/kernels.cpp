@@ -26,9 +26,9 @@ FASTACT_HD T* out(char* at) {
 
 constexpr NextChunk kNoNext = {};
 
-// Lines of the first array go to the first-level cache (locality 3), those of the second to the
-// second (2). Their number is a constant, although it is twice what 16-bit elements need: a loop
-// over it takes as long as some of the exponentials beside it.
+// Lines of the first array go to the first-level cache (locality 3), lines of the second array to
+// the second-level one (2). Their number is a constant, although it is twice what 16-bit elements
+// need: a loop over it takes as long as some of the exponentials beside it.
 template <size_t bytes, int locality>
 FASTACT_HD void prefetch_lines(const char* at) {
 #pragma GCC unroll 8
@@ -92,8 +92,8 @@ void store(const LateProducts& products) {
   for (int64_t j = 0; j < products.rows; ++j) store_row(product_of<T>(products, j));
 }
 
-// y[i] = f(i), of elements that are y or disjoint from it. What is over of the last vector is
-// computed first, by one that overlaps the vectors before it, and written last.
+// y[i] = f(i), of elements that are y or disjoint from it. The incomplete last vector is computed
+// first, by one that overlaps the vectors before it, and written last.
 //
 // y is __restrict although it may be what f reads: an element is read before it is written, and
 // nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
@@ -133,8 +133,8 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
   beside.end();
 }
 
-// The elements of a tile of T, in the type that is computed in: those of number i of all its rows,
-// where they lie or converted.
+// The elements of a tile of T, in the compute type: element i of each of its rows, where they lie
+// or converted.
 template <class T>
 struct TileIn {
   const RowsIn rows;
@@ -189,8 +189,8 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
   }
 }
 
-// The largest element, and -inf if there is none but NaNs. What is over of the last vectors is
-// covered by vectors that overlap.
+// The largest element, and -inf if there is none but NaNs. Vectors that overlap cover an incomplete
+// last one.
 template <class T>
 FASTACT_HD T largest(const T* z, int64_t n) {
   constexpr int kWidth = 64, kShort = 16;

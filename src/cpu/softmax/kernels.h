@@ -1,10 +1,9 @@
 // The kernels of the softmax family over one block of a row or of neighbouring rows, compiled once
 // per instruction set as core/kernel_table.h.
-//
-// All data are of the compute type, but for those of SoftmaxGradients and SoftmaxTiles. Those of
-// one row are n contiguous elements; of a tile of `width` rows, neighbours in memory are elements
-// of neighbouring rows. Both give the same bits: element i of a block is added to lane i mod
-// kSoftmaxLanes, lanes are of double, and fold in halves.
+// All data are of the compute type, but in SoftmaxGradients and SoftmaxTiles. A row is n contiguous
+// elements; of a tile of `width` rows, neighbours in memory are elements of neighbouring rows. Both
+// give the same bits: element i of a block is added to lane i mod kSoftmaxLanes, lanes are of
+// double, and fold in halves.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ struct TileRows {
 };
 
 // A target that is not one class: element i counts t_i = scale * target_i + floor, or floor alone,
-// times weight_i. What is null is not there.
+// times weight_i. Null pointers are not there.
 struct SoftmaxTarget {
   const char *target, *weight;
   double scale, floor;
@@ -99,7 +98,7 @@ struct SoftmaxKernels {
 
   // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
   void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
-  // What a factor of these is for exp(z - lse): exp(lse's reference - lse).
+  // The factor that makes exp(z - lse) of these: exp(lse's reference - lse).
   double (*factor_of)(double lse);
 
   // y OUT = (z IN - max) - log, one of both a row; y may be z.

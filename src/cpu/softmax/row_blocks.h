@@ -38,8 +38,8 @@ inline bool has_tiles(const StridedOperands& s, int k) {
   return s.rows.stride[k][last] == s.item && bits % uintptr_t(s.item) == 0;
 }
 
-// Rows of which a tile of kTileBytes holds a block, or all that there is. A tile that lies where it
-// is read, and of which nothing is kept, has kTileWidth: memory is faster by long pieces.
+// The rows of a tile: kTileBytes hold a block of each of them, or all of it. A tile that is read
+// where it lies and keeps nothing has kTileWidth: memory is faster by long pieces.
 inline int64_t tile_width(const StridedOperands& s) {
   const int64_t length = std::min(s.columns.size, kSoftmaxBlock);
   return std::min(kTileBytes / s.compute_item / length / 32 * 32, kTileWidth);
@@ -103,7 +103,7 @@ struct RowBlocks {
     return number_at(s.dtypes[k], s.row(k, row) + s.columns.offset(k, column));
   }
 
-  // What a mask leaves out is as if it were not there, whatever it is.
+  // An element that a mask leaves out is as if it were not there, whatever its value.
   bool takes_part(int x, int64_t row, int64_t column) const {
     if (job.mask_kind == 0) return true;
     if (job.mask_kind == 1) return s.row(x + 1, row)[s.columns.offset(x + 1, column)] != 0;
@@ -201,13 +201,13 @@ struct RowBlocks {
     return {buffer, row_bytes};
   }
 
-  // m rows of operand k OUT, those of `buffer`.
+  // m rows of operand k OUT = the rows of `buffer`.
   void store_band(int k, int64_t first, int64_t m, const char* buffer, bool accumulate) {
     for_parts(first, m,
               [&](int64_t offset, int64_t) { reader.store(k, buffer + offset, accumulate); });
   }
 
-  // What is read after a block, or after a band of m rows, of up to two operands; nothing where all
+  // What comes after a block, or after a band of m rows, of up to two operands; nothing where all
   // of it stays in a cache.
   NextRows next(int64_t row, int64_t column, int64_t m, int first, int second = -1) const {
     NextRows found{{{nullptr, nullptr}, s.item}, {0, 0}};
@@ -234,7 +234,7 @@ struct RowBlocks {
     return found;
   }
 
-  // What RowsIn and RowsOut are of a tile: [n][width] in a buffer, and operand k where it
+  // The RowsIn and RowsOut of a tile: [n][width] in a buffer, and operand k where it
   // has_tiles.
   RowsOut tile_in(char* buffer, int64_t width) const { return {buffer, width * s.compute_item}; }
   RowsOut stored_tile(int k, int64_t row, int64_t column) const {

@@ -101,8 +101,8 @@ struct Forward : RowStatistics {
     });
   }
 
-  // What the exponentials that are kept of a block become y by. Where the block's maximum is too
-  // far below the row's they are computed anew, factor and all.
+  // The factor that makes y of the exponentials that a block keeps. Where the block's maximum is
+  // too far below the row's they are computed anew, factor and all.
   double factor_of_block(int64_t row, int64_t column, int64_t n) {
     if (is_filled(0)) {
       fill(row, 0, column, n, kept(column));
@@ -251,8 +251,7 @@ struct Backward : RowBlocks {
   }
 
   void rows_of_tile(int64_t index, int64_t m) {
-    // Blocks of a row are those of the sums' order; what the buffers hold of them is less or as
-    // much.
+    // The blocks of a row are the sums' blocks; the buffers hold one of them, or less.
     std::fill(sums, sums + m, 0.0);
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);

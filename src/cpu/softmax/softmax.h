@@ -57,7 +57,7 @@ struct Softmax {
 enum LossReduction : int { kNone, kMean, kSum, kReductions };
 constexpr const char* kReductionNames[] = {"none", "mean", "sum"};
 
-// Operands as those of Softmax::Forward and so on; data null: not there.
+// Operands as Softmax::Forward and so on number them; data null: not there.
 void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
                   const int* dtypes, const bool* reduced, bool in_order);
 

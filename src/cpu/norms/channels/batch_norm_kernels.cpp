@@ -106,8 +106,8 @@ struct LaneNumbers {
 template <class T>
 constexpr LaneNumbers<T> kLaneNumbers;
 
-// Onto the lanes `total`, in double, of n elements: element i belongs to lane i % kLanes, but those
-// of a rest shorter than half of the lanes to the last of them: they are read with the elements
+// Onto the lanes `total`, in double, of n elements: element i belongs to lane i % kLanes, but a
+// rest shorter than half of the lanes belongs to the last of them: they are read with the elements
 // before them, of which none counts twice. (Added to the first lanes one by one they would stall: a
 // vector's load waits for every store before it.)
 template <class T>

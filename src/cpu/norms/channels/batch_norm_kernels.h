@@ -1,5 +1,5 @@
 // The kernels of batch_norm over a chunk (core/chunk_reader.h) of any dtype, compiled once per
-// instruction set; the formulas are those of common/norms/batch_norm.h.
+// instruction set; common/norms/batch_norm.h has the formulas.
 //
 // A channel coefficient, of the compute type, is one number for the whole chunk, or [1] a row of
 // them, one an element.
@@ -20,7 +20,7 @@ constexpr int kTermsOfLane = 8;
 constexpr int64_t kRowsAtOnce = 8;     // whose coefficients are read once, but for maps of 16 bits
 constexpr int64_t kLeastSegment = 16;  // elements: a cache line of every compute type
 
-// to OUT = f(a IN, b IN), of which it is one or disjoint from both; f takes one of them or both.
+// to OUT = f(a IN, b IN); it is a, b or disjoint from both; f takes one of them or both.
 struct BatchNormMap {
   // n elements, of one channel.
   void (*chunk)(const char* a, const char* b, const char* const* coefficients, char* to, int64_t n);
@@ -40,12 +40,12 @@ struct BatchNormKernels {
   void (*add_segment)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                       double* sums);
 
-  // lanes IN/OUT [2][kLanes] likewise += those of a piece of a segment.
+  // lanes IN/OUT [2][kLanes] likewise += the sums of a piece of a segment.
   void (*add_piece)(const char* p, const char* x, const char* const* coefficients, int64_t n,
                     double* lanes);
 
-  // sums, products OUT (channels) = those of the segments of each channel, as whole pieces on the
-  // same lanes: `segments` segments of n elements, `pitch` elements apart; of channels side by
+  // sums, products OUT (channels) = the sums over the segments of each channel, as whole pieces on
+  // the same lanes: `segments` segments of n elements, `pitch` elements apart; of channels side by
   // side.
   void (*add_channels)(const char* p, const char* x, const char* const* coefficients,
                        int64_t channels, int64_t segments, int64_t pitch, int64_t n, double* sums,

@@ -42,7 +42,7 @@ struct BatchNormChunks {
         is_plain(plain),
         item(is_plain ? s.item : s.compute_item),
         kernels(n.table->batch_norm->kernels[is_plain ? s.dtype : s.compute_dtype]),
-        // What needs no buffer is as long as it likes.
+        // Chunks without a buffer are as long as they like.
         longest(is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece),
         at_once(most_rows(n)),
         is_near(s.size() * s.item <= kNear || s.dtype != s.compute_dtype),

@@ -9,8 +9,9 @@
 //   forward    the moments of each column (reductions/kernels.h), merged over the columns of
 //              a group; then z = xhat w + b, f in place and the store, from the cache where that
 //              holds the example
-//   backward   p = dy f'(z), and the sums of p and of p xhat of each column, which are those of its
-//              parameters and, times its weight, its part of the group's sums of g; then dx. Where
+//   backward   p = dy f'(z), and the sums of p and of p xhat of each column, which are the
+//   gradients of its parameters and, times its weight, its part of the group's sums of g; then dx.
+//   Where
 //              p had to be computed it is stored in dx meanwhile, unless that is x.
 //
 // A pixel of few channels is shorter than a vector: as many pixels as fill some 128 columns are
@@ -18,8 +19,7 @@
 // the results of a column never depend on the columns beside it. A few examples can therefore be
 // divided between groups for the threads without a change of bits. (Where pixels are joined they
 // are not divided.)
-//
-// Error. The moments are those of reductions/kernels.h but for their lanes: one lane takes
+// Error. The moments are computed as in reductions/kernels.h but for their lanes: one lane takes
 // 256 rows, and at most 63 others, of pixels of the same row, are added to it; the next rows are
 // merged to those by Chan's formula. With u = 2^-53 and Q as there |m2 - exact| <= 470 u Q, where Q
 // <= 2^15 m2 (float64, of two passes: Q ~ m2). The sums of backward are of the compute type over

@@ -2,8 +2,8 @@
 // dtype; compiled once per instruction set as core/kernel_table.h.
 //
 // The coefficients of the channels are rows themselves, one element a column, of the compute type.
-// They stay in registers for all rows of a call, but for those of 16 bits, which are converted, and
-// so go one after the other. The formulas are those of common/norms/norms.h.
+// They stay in registers for all rows of a call. 16-bit rows are converted, and so go one after the
+// other. common/norms/norms.h has the formulas.
 #pragma once
 
 #include <cstdint>

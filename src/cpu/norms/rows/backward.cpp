@@ -246,7 +246,7 @@ struct NormBackward : NormChunks {
     return c;
   }
 
-  // Of a norm that casts, sum IN/OUT (n) += p xhat, of which both and the product are rounded.
+  // Of a norm that casts, sum IN/OUT (n) += p xhat, where p, xhat and the product are rounded.
   void add_cast_gradient(const Band& rows, int64_t i, const NormChunk& c, char* sum) {
     const char *from_p, *from_x;
     fetch(rows, i, c, true, &from_p, &from_x);
@@ -255,7 +255,7 @@ struct NormBackward : NormChunks {
     s.kernels->plus[false](sum, z, sum, c.n);
   }
 
-  // The two sums of some of a row's elements, which are those of g if there is a row of weights.
+  // The two sums of some of a row's elements: of g if there is a row of weights, else of p.
   void add_up(const Band& rows, int64_t i, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes];
     for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
@@ -282,7 +282,7 @@ struct NormBackward : NormChunks {
     }
   }
 
-  // Pass 2 of one chunk of a band. sums IN/OUT: += those of its parameters; null: no sums.
+  // Pass 2 of one chunk of a band. sums IN/OUT: += the gradients of its parameters; null: no sums.
   void finish(const Band& rows, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
     const char* const first_dx = is_direct ? rows.rows[0].dx + own.column * item : dx[0];
@@ -305,7 +305,7 @@ struct NormBackward : NormChunks {
     for (int k = 0; sums && k < 2; ++k) kernels.add_band(made[k], own.n, sums[k]);
   }
 
-  // The same of up to kQuad rows from `first` on, some operand of which passes through a buffer.
+  // The same of up to kQuad rows from `first` on, where some operand passes through a buffer.
   void finish_made(const Band& rows, int64_t first, int64_t n, const NormChunk& own,
                    char* const* made) {
     BackwardRow chunks[kQuad];
@@ -335,8 +335,8 @@ struct NormBackward : NormChunks {
     reader.store(Norm::kDx, values, norm.accumulate);
   }
 
-  // kPerRow, kPerSpan: the two sums of a span are those of its parameters, and by its weight those
-  // of g.
+  // kPerRow, kPerSpan: the two sums of a span are the gradients of its parameters, and times its
+  // weight the sums of g.
   void backward_spans(Band* rows, double* const* sums) {
     double sum_g = 0.0, sum_g_xhat = 0.0;
     int64_t parameter = 0;

@@ -11,13 +11,13 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kTogether = kRoots;      // rows, at most, whose divisions overlap,
-constexpr int64_t kTogetherBytes = 4096;   // of which no more than this is read before it is used
+constexpr int64_t kTogetherBytes = 4096;   // no more than this is read before it is used
 constexpr int64_t kLongBytes = 512 << 10;  // or this, which a second-level cache holds
 static_assert(kTogetherBytes <= kPiece * sizeof(float), "what a buffer holds, and a reader takes");
 
-// A statistic of a row: an accumulation (reductions/kernels.h) of which a mean, or 0, and m2 come,
-// the sum of the squares of the distances from that. With the bits of `moments`, and in
-// rows of one chunk (blocks_a_chunk) of `sum_squares`, over these axes.
+// A statistic of a row: an accumulation (reductions/kernels.h) that gives a mean, or 0, and m2, the
+// sum of the squares of the distances from it. With the bits of `moments`, and in rows of one chunk
+// (blocks_a_chunk) of `sum_squares`, over these axes.
 struct RowStatistic {
   int what;
   int first;                               // of {mean, m2}, that it gives
@@ -122,7 +122,7 @@ struct NormForward : NormChunks {
     const char* const loaded = is_read_in_place() ? nullptr : reader.load(source, x);
     const bool is_made = !is_written_in_place();
     for_row(first, [&](const NormChunk& c) {
-      const int64_t row_bytes = c.n * item;  // of what is in a buffer: a row is one chunk
+      const int64_t row_bytes = c.n * item;  // in a buffer: a row is one chunk
       for (int64_t i = 0; i < n; ++i) {
         some[i].x = loaded ? loaded + i * row_bytes : s.row(source, first + i) + c.column * item;
         some[i].z = is_made ? z + i * row_bytes : s.row(Norm::kY, first + i) + c.column * item;
@@ -153,7 +153,7 @@ struct NormForward : NormChunks {
                             bias.of_spans(index, norm.span, spans));
   }
 
-  // What is read after a chunk, once this row and its neighbours are done.
+  // What comes after a chunk, once this row and its neighbours are done.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
     set_next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1,
              &row->next);

@@ -13,8 +13,8 @@ static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
 
 constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
 
-// Elements up to the next one at a multiple of 64 bytes, of which a vector's store and the loads
-// beside it touch one line each, not two.
+// Elements up to the next one at a multiple of 64 bytes, from where on a vector's store and the
+// loads beside it touch one line each, not two.
 template <class T>
 FASTACT_HD int64_t head_of(const T* at, int64_t n) {
   if (n < kLeastPeeled) return 0;
@@ -129,8 +129,8 @@ struct ComputeVector {
 };
 
 // A lane of the compute type takes 8 terms before it is added to its lane of double: half as many
-// instructions as with terms in double, which have to be converted one by one; their rounding is
-// that of a product.
+// instructions as with terms in double, which have to be converted one by one; they are rounded as
+// a product is.
 constexpr int kTermsOfLane = 8;
 
 // The sums of up to kTermsOfLane rounds of lanes, and of a rest; moves p, x and w on.
@@ -198,7 +198,7 @@ void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, 
   }
 }
 
-// sums OUT (2): those of n elements, on lanes that never leave the registers.
+// sums OUT (2): the sums of n elements, on lanes that never leave the registers.
 template <class T, bool weight_row>
 FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
                           const RowStats& stats, double* sums) {

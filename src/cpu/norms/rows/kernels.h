@@ -1,10 +1,9 @@
 // The kernels of the norms over one chunk, compiled once per instruction set as
 // core/kernel_table.h.
 //
-// Chunks are of the compute type (core/chunk_reader.h), or of 16 bits as they lie in arrays; what
-// is beside them, parameters and their sums, is of the compute type. The formulas are those of
-// common/norms/norms.h. A parameter is one number for the whole chunk (a channel's) or one an
-// element (a row of them).
+// Chunks are of the compute type (core/chunk_reader.h), or of 16 bits as they lie in arrays;
+// parameters and their sums are of the compute type. common/norms/norms.h has the formulas. A
+// parameter is one number for the whole chunk (a channel's) or one an element (a row of them).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct RowStats {
   double mean, rstd;
 };
 
-// A row of backward: p, x and dx from its first element on, or from that of a chunk; the means of g
+// A row of backward: p, x and dx from its first element on, or from a chunk's; the means of g
 // and of g xhat. It is written and read number by number: a vector of several numbers that were
 // just stored waits for all stores before them.
 struct BackwardRow {

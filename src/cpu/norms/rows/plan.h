@@ -16,9 +16,9 @@
 //   kPerRow       one weight and one bias a row (instance_norm)
 //   kPerElement   one an element (layer_norm, rms_norm). Up to 16 rows, a band, go through pass 2
 //                 together, chunk by chunk, so that a chunk of the parameters' sums stays in the
-//                 first-level cache for all of them. Of 16 bits that have to pass through a
-//                 buffer, where nothing lies between the norm and y, as many whole rows of a band
-//                 as a small one holds are converted once for both passes
+//                 first-level cache for all of them. 16-bit data without an activation that need a
+//                 buffer: as many whole rows of a band as it holds are converted once, for both
+//                 passes
 //   kPerSpan      one a span of neighbours (group_norm of NCHW), whose two sums serve dx and the
 //                 parameters
 //   kMixed        anything else: the parameters are spread over a chunk, and their sums gathered
