@@ -487,6 +487,10 @@ const Queueing kQueueings[] = {
      [](char* a, char*, cudaStream_t stream) {
        for (int64_t k = 0; k < 1 + number_of(a) / 16 % 8; ++k) launch_number(a, 7, stream);
      }},
+    {"none at some addresses",
+     [](char* a, char* b, cudaStream_t stream) {
+       if (a > b) launch_number(a, 7, stream);
+     }},
     {"another device",
      [](char* a, char*, cudaStream_t stream) {
        const DeviceGuard guard(1);

@@ -31,7 +31,7 @@ cdef enum:
     LEGACY_STREAM = 1
     MAX_VIEWS = 32    # of a plan, all native functions together
     MAX_BUFFERS = 20  # arrays of a call, outputs that it makes, workspaces
-    MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views
+    MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views, and of launches on a device
     SCRATCH_STEP = 256  # between workspaces, which come in one piece
     RECORDING_RUNS = 3
 

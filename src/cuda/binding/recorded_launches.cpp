@@ -60,6 +60,12 @@ struct Run {
 
 class Recording final : public LaunchRecorder {
  public:
+  // Of this thread until it is ended; whoever runs meanwhile, as a finalizer may, can record, too.
+  Recording() = default;
+  ~Recording() { launch_recorder() = before_; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
   void begin_run(const char* const* buffers, int count) {
     clear_stack();
     runs_.emplace_back();
@@ -83,14 +89,15 @@ class Recording final : public LaunchRecorder {
   // The launches of the first run with their places; none where the runs do not allow it.
   std::unique_ptr<Launches> launches(int device) const {
     auto found = std::make_unique<Launches>(runs_.at(0).launches);
+    for (const Run& run : runs_)
+      if (run.launches.size() != found->size()) return nullptr;
     for (size_t i = 0; i < found->size(); ++i) {
       RecordedLaunch& launch = (*found)[i];
       if (launch.device != device || launch.words.size() > kWords ||
           launch.first.size() > size_t(kParameters))
         return nullptr;
       for (const Run& run : runs_)
-        if (run.launches.size() != found->size() || !launch.same_but_words(run.launches[i]))
-          return nullptr;
+        if (!launch.same_but_words(run.launches[i])) return nullptr;
       for (size_t word = 0; word < launch.words.size(); ++word)
         if (!find_place(i, word, &launch.places)) return nullptr;
     }
@@ -122,6 +129,7 @@ class Recording final : public LaunchRecorder {
     return false;
   }
 
+  LaunchRecorder* const before_ = launch_recorder();
   std::vector<Run> runs_;
 };
 
@@ -136,7 +144,6 @@ void begin_run(void* recording, const char* const* buffers, int count) {
 }
 
 void* end_recording(void* recording, int device) {
-  launch_recorder() = nullptr;
   const std::unique_ptr<Recording> ended(recording_at(recording));
   return ended->launches(device).release();
 }
