@@ -86,12 +86,41 @@ FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growi
   store(partial + 1, all.of.m2 + all.of.m2_low);
   store(partial + 2, all.count);
 }
-FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials, int64_t count) {
-  Growing all{};
-  for (int64_t i = int(threadIdx.x) % kWarp; i < count; i += kWarp)
-    absorb(all,
-           Part{load(partials + 3 * i), load(partials + 3 * i + 1), load(partials + 3 * i + 2)});
-  return warp_merge(all);
+// About the mean of all, which comes from the first one's: equal means are no distance apart.
+FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials, int64_t count,
+                                    int lane, int team, int& folds) {
+  const auto part_at = [&](int64_t i) {
+    return Part{load(partials + 3 * i), load(partials + 3 * i + 1), load(partials + 3 * i + 2)};
+  };
+  const auto for_parts = [&](const auto& visit) {
+    for (int64_t i = lane; i < count; i += team) {
+      const Part part = part_at(i);
+      if (part.count != 0) visit(part);
+    }
+  };
+  int64_t first = 0;
+  while (first + 1 < count && load(partials + 3 * first + 2) == 0) ++first;
+  const double start = finite_or_zero(part_at(first).mean);
+  double all[1] = {0}, distance[1] = {0}, sums[3] = {};
+  for_parts([&](const Part& part) { all[0] += part.count; });
+  team_sums(all, team, folds);
+  const double share = 1 / all[0];
+  for_parts([&](const Part& part) {
+    const double weight = part.count * share;
+    distance[0] += weight * part.mean - weight * start;
+  });
+  team_sums(distance, team, folds);
+  const double centre = start + distance[0];
+  for_parts([&](const Part& part) {
+    const double d = part.mean - centre, product = part.count * d;
+    sums[0] += product, sums[1] += product * d, sums[2] += part.m2;
+  });
+  team_sums(sums, team, folds);
+  Part part = part_of(centre, finite_or_zero(sums[0]), sums[1], all[0]);
+  part.m2 += sums[2];
+  Growing merged{};
+  absorb(merged, part);
+  return merged;
 }
 
 // The first finite one of the elements that a lane meets first, or 0.
@@ -121,11 +150,7 @@ struct RowLane {
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     constexpr int kSize = Vec<T>::kSize;
-    if (skips ? n == 0 : rounds == 0)
-      sums.shift = first_shift<skips>(count, vecs);
-    else if (moves_after<T>(rounds))
-      move_to_mean(sums, 1.0 / n, n);
-    ++rounds;
+    if (skips ? n == 0 : rounds == 0) sums.shift = first_shift<skips>(count, vecs);
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
@@ -144,6 +169,7 @@ struct RowLane {
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    if (moves_after<T>(++rounds) && n > 0) move_to_mean(sums, 1.0 / n, n);
   }
 
   FASTACT_DEVICE Growing of_team(int team, int& folds) const {
@@ -159,8 +185,8 @@ template <class T>
 using Shift = Compute<T>;
 
 // A thread's sums of a vector of columns. The last row may have fewer of them. skips: NaN, and
-// others are counted column by column.
-template <class T, bool skips>
+// others are counted column by column. moves: there may be enough rows for the shift to move.
+template <class T, bool skips, bool moves = true>
 struct ColumnLane {
   static constexpr int kSize = Vec<T>::kSize;
   Shift<T> shift[kSize] = {};
@@ -204,12 +230,11 @@ struct ColumnLane {
         shift[j] = is_finite(double(first)) ? first : Shift<T>(0);
       }
     }
-    // Rounds so far: only the last has fewer rows.
-    if (moves_after<T>(rows / kInFlight)) move_to_means();
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int valid = counts.template valid<T>(u);
-      if (valid > 0) ++rows, last = valid;
+      if (!counts.has(u)) continue;
+      ++rows, last = valid;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(vecs[u].lane[j])) - double(shift[j]);
@@ -219,6 +244,8 @@ struct ColumnLane {
         squares[j] = madd(d, d, squares[j]);
       }
     }
+    // Rounds so far: only the last has fewer rows.
+    if (moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();
   }
 
   FASTACT_DEVICE void move_to_means() {
@@ -331,7 +358,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 template <class T, bool skips>
 struct MomentKernels {
   using Lane = RowLane<T, skips>;
-  using Columns = ColumnLane<T, skips>;
+  using Columns = ColumnLane<T, skips, moves_after<T>(int(kFewRows / kInFlight))>;
   template <Access access>
   static constexpr auto kColumns = moment_columns<access, T, skips>;
 };
