@@ -200,7 +200,7 @@ void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT
 
 // Of rows that are one segment each.
 template <Access access, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 3)
+FASTACT_KERNEL_OF(kThreads, access == kDense && sizeof(T) == 2 ? 2 : 3)
 void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   reduce_tasks<T, Lane>(sums, to,
                         [&](const char* x, const RowTask& task, int lane, const auto& visit) {
@@ -417,7 +417,7 @@ void finish(const Sums& sums, const To& to, int64_t outputs, int64_t inner, cuda
 template <class N, int n>
 FASTACT_DEVICE void store_lanes(char* p, int64_t step, int count, const N (&from)[n]) {
   constexpr int kSize = Vec<N>::kSize;
-  if (n % kSize == 0 && count == n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
+  if (n % kSize == 0 && count >= n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
 #pragma unroll
     for (int i = 0; i < n / kSize; ++i) {
       Vec<N> vec;

@@ -57,28 +57,31 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
     put_as<T>(to, at, all);
 }
 
-template <class Y, class Columns>
+// `lanes` of the columns at a time: doubles are short of registers.
+template <class Y, int lanes, class Columns>
 FASTACT_DEVICE void put_lanes_as(const MomentResults& to, int64_t at, int64_t step, int count,
                                  const Columns& columns) {
-  constexpr int kSize = Columns::kSize;
-  Y mean[kSize], low[kSize], second[kSize], counts[kSize];
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    const OfMoments<Y> of(to, columns.of(j));
-    mean[j] = of.mean, low[j] = of.low, second[j] = of.second, counts[j] = of.count;
+  for (int first = 0; first < Columns::kSize; first += lanes, at += lanes * step) {
+    Y mean[lanes], low[lanes], second[lanes], counts[lanes];
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) {
+      const OfMoments<Y> of(to, columns.of(first + j));
+      mean[j] = of.mean, low[j] = of.low, second[j] = of.second, counts[j] = of.count;
+    }
+    if (to.mean) store_lanes(to.mean + at, step, count - first, mean);
+    if (to.low) store_lanes(to.low + at, step, count - first, low);
+    if (to.second) store_lanes(to.second + at, step, count - first, second);
+    if (to.count) store_lanes(to.count + at, step, count - first, counts);
   }
-  if (to.mean) store_lanes(to.mean + at, step, count, mean);
-  if (to.low) store_lanes(to.low + at, step, count, low);
-  if (to.second) store_lanes(to.second + at, step, count, second);
-  if (to.count) store_lanes(to.count + at, step, count, counts);
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
                               const Columns& columns) {
   if (to.wide)
-    put_lanes_as<double>(to, at, step, count, columns);
+    put_lanes_as<double, 2>(to, at, step, count, columns);
   else
-    put_lanes_as<T>(to, at, step, count, columns);
+    put_lanes_as<T, Columns::kSize>(to, at, step, count, columns);
 }
 
 FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growing& all) {
@@ -127,18 +130,18 @@ FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials
 template <bool skips, class T, class Count>
 FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
   if (!skips) return finite_or_zero(double(widen(vecs[0].lane[0])));
-  double shift = 0;
+  Compute<T> shift = 0;
   bool is_found = false;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u)
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const double x = double(widen(vecs[u].lane[j]));
-      const bool takes = !is_found && j < count.template valid<T>(u) && is_finite(x);
+      const auto x = widen(vecs[u].lane[j]);
+      const bool takes = !is_found && j < count.template valid<T>(u) && x - x == 0;
       shift = takes ? x : shift;
       is_found |= takes;
     }
-  return shift;
+  return double(shift);
 }
 
 // A lane's sums of a row. skips: NaN, and n counts the others.
@@ -211,7 +214,7 @@ struct ColumnLane {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const auto x = widen(vecs[u].lane[j]);
-      const bool takes = !is_found && j < counts.template valid<T>(u) && is_finite(double(x));
+      const bool takes = !is_found && j < counts.template valid<T>(u) && x - x == 0;
       shift[j] = takes ? Shift<T>(x) : shift[j];
       is_found |= takes;
     }
