@@ -68,6 +68,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('reduce_rows', 'aligned, square', 'float64', 1, False)
     >>> identify("void reduce_rows<(Access)2, f16, RowLane<f16>, MomentResults>(RowSums)")
     ('reduce_rows', 'any, moments', 'float16', 1, False)
+    >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
+    ('reduce_short_rows', 'square', 'float32', 1, False)
+    >>> identify("void reduce_few_rows<(Access)1, float, ColumnLane<float, false>, M>()")
+    ('reduce_few_rows', 'dense, moments', 'float32', 1, False)
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
@@ -134,9 +138,11 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
             return kernel, ", ".join(words), dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
-    if kernel == "reduce_rows":
-        functor, _, of = arguments[2].partition("<")
-        arguments += ["Moments"] if functor == "RowLane" else _arguments(of)
+    if kernel in ("reduce_rows", "reduce_segments", "reduce_short_rows", "reduce_few_rows"):
+        functor, _, of = next(one for one in arguments if "<" in one).partition("<")
+        arguments += _arguments(of) if functor.startswith("Sum") else ["Moments"]
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
-    words = [ACCESS[access], *(one for one in terms if one != "itself")] if access in ACCESS else []
+    words = [ACCESS[access]] if access in ACCESS else []
+    if words or kernel == "reduce_short_rows":
+        words += [one for one in terms if one != "itself"]
     return kernel, ", ".join(words), dtype, 1, False

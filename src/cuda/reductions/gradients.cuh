@@ -6,9 +6,10 @@
 //   map_vectors   arrays without gaps, in memory's order. The result of an element is found by two
 //                 multiplications a vector (Divisor); where all lanes of a vector have the same,
 //                 its numbers are read once.
-//   map_columns   the same where results lie along the innermost axis: a thread's vectors are of
-//                 neighbouring rows, so that all of them have the numbers that it read once. Rows
-//                 that are no whole number of vectors are folded, as many as make one.
+//   map_columns   the same where results lie along the innermost axis: a thread's vectors, as many
+//                 as kRowsOfThread, are of neighbouring rows, so that all of them have the numbers
+//                 that it read once. Rows that are no whole number of vectors are folded, as many
+//                 as make one.
 //   map_anyhow    any strides: a vector where x and dx allow it, else an element.
 //
 // A functor F of data T has
@@ -29,6 +30,9 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kVecsOfThread = 4;
+// Of rows, which share the numbers of their results; those of 16-bit data cost more.
+template <class T>
+constexpr int kRowsOfThread = sizeof(T) == 2 ? 8 : 4;
 
 // What a statistic found, as it is stored; and as two numbers of the compute type, high + low.
 template <class T>
@@ -140,21 +144,21 @@ FASTACT_DEVICE void write_gradient(const F& f, const Vec<T>& x, T* to, bool accu
 }
 
 // A thread's vectors of x, the first `count` of them, `step` elements apart.
-template <class F, class T>
+template <class F, class T, int most>
 FASTACT_DEVICE void read_x(const DenseGradient<T, F>& map, uint32_t first, uint32_t step, int count,
-                           Vec<T> (&x)[kVecsOfThread]) {
+                           Vec<T> (&x)[most]) {
   if (!F::kReadsX) return;
   const T* p = map.x + first;
   if (map.x_repeats) {
 #pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u) x[u] = load_or_repeat(map.x, true);
+    for (int u = 0; u < most; ++u) x[u] = load_or_repeat(map.x, true);
   } else if (map.aligned) {
 #pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u)
+    for (int u = 0; u < most; ++u)
       if (u < count) x[u] = load_vec(p + int64_t(u) * step);
   } else {
 #pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u)
+    for (int u = 0; u < most; ++u)
       if (u < count) x[u] = load_window(p + int64_t(u) * step, map.x, map.x + map.n);
   }
 }
@@ -237,11 +241,11 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
     const uint32_t rest = map.by_row_vecs.quick(task);
     const uint32_t column = (task - rest * map.row_vecs) * kSize;
     const uint32_t outer = map.by_groups.quick(rest);
-    const uint32_t row = (rest - outer * map.groups) * kVecsOfThread;
-    const int rows = int(smaller(map.folded_rows - row, kVecsOfThread));
+    const uint32_t row = (rest - outer * map.groups) * kRowsOfThread<T>;
+    const int rows = int(smaller(map.folded_rows - row, kRowsOfThread<T>));
     const uint32_t width = map.row_vecs * kSize;
     const uint32_t element = (outer * map.folded_rows + row) * width + column;
-    Vec<T> x[kVecsOfThread];
+    Vec<T> x[kRowsOfThread<T>];
     read_x(map, element, width, rows, x);
 
     Numbers<T, F> numbers[kSize];
@@ -262,7 +266,7 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
 #pragma unroll
     for (int j = 0; j < kSize; ++j) results[j] = f.result(numbers[j]);
 #pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u)
+    for (int u = 0; u < kRowsOfThread<T>; ++u)
       if (u < rows)
         write_gradient(f, x[u], map.dx + element + u * width, map.accumulate,
                        [&](int j) { return results[j]; });
@@ -383,7 +387,7 @@ bool run_dense(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t s
     const uint32_t outer = map.n / map.inner / map.rows;
     map.row_vecs = uint32_t(uint64_t(map.inner) * folded / kSize);
     map.folded_rows = map.rows / folded;
-    map.groups = uint32_t(ceil_div(map.folded_rows, kVecsOfThread));
+    map.groups = uint32_t(ceil_div(map.folded_rows, kRowsOfThread<T>));
     map.tasks = outer * map.groups * map.row_vecs;
     map.by_row_vecs = Divisor(map.row_vecs, kMostDense);
     map.by_groups = Divisor(std::max(1u, map.groups), kMostDense);

@@ -7,7 +7,7 @@
 //   Column::add, and Column::of(j) of a column that one thread has; put_lanes<T>(to, ..) of several
 //   put<T>(to, at_y, all)     where it goes, `at_y` bytes into the results
 //   put_chunk(to, partials, all)  or, of a chunk, To::kNumbers numbers
-//   merge_chunks(to, partials, count)   of those of a warp, valid in its first lane
+//   merge_chunks(to, partials, count, lane, team, folds)  of those of a team's chunks
 //
 // Additions are all that a lane does with an element, so what counts is the cost of finding it: a
 // lane asks once for four vectors whether they lie in one segment and can be read by 16 bytes, and
@@ -22,6 +22,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kFewRows = 32;  // rows of columns that one thread takes
 
 struct RowSums : Sums {
   int64_t segment_vecs;              // of one segment
@@ -199,7 +200,7 @@ void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT
 
 // Of rows that are one segment each.
 template <Access access, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 3)
+FASTACT_KERNEL_OF(kThreads, access == kDense && sizeof(T) == 2 ? 2 : 3)
 void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   reduce_tasks<T, Lane>(sums, to,
                         [&](const char* x, const RowTask& task, int lane, const auto& visit) {
@@ -207,78 +208,82 @@ void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONS
                         });
 }
 
-// Of rows of one segment for one thread each, which touch: a block's rows are read into shared
-// memory by vectors, and from there by their threads. After eight vectors there is room for one, so
-// that neighbours' vectors lie in different banks.
-constexpr int kTileVecs = kThreads * kInFlight + 1;
+// Of rows of one segment for one lane each, which touch: as many as a tile holds are read into
+// shared memory by vectors, and from there by a thread each. After eight vectors there is room for
+// one, so that neighbours' vectors lie in different banks.
+constexpr int kTileVecs = kThreads * kInFlight;
 template <class T>
-constexpr int kTileBytes = (kTileVecs + kTileVecs / 8 + 1) * kVecBytes;
+constexpr int kTileBytes = (kTileVecs + 1 + kTileVecs / 8 + 1) * kVecBytes;
+template <class T>
+int rows_of_tile(int64_t inner) {
+  return int(kTileVecs * Vec<T>::kSize / inner) / kThreads * kThreads;
+}
 
 template <class T, class Lane, class To>
 FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
-void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums,
-                       FASTACT_GRID_CONSTANT const To to) {
-  constexpr int kSize = Vec<T>::kSize, kVecsOfThread = kTileVecs / kThreads + 1;
+void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to,
+                       const int tile_rows) {
+  constexpr int kSize = Vec<T>::kSize, kLoads = kInFlight + 1;
   const auto tile = dynamic_shared<T>();
-  const auto place_of = [](int element) { return element + element / (8 * kSize) * kSize; };
+  const int missed =
+      int(misalignment(sums.x) / sizeof(T));  // of all tiles: their rows are whole vectors together
+  const bool is_whole = missed == 0 && sums.inner % kSize == 0;
+  const auto place_of = [&](unsigned element) {
+    return is_whole ? element + element / (8 * kSize) * kSize : element;
+  };
   const int mine = int(threadIdx.x), inner = int(sums.inner), vecs = int(sums.vecs);
   const auto* const low = reinterpret_cast<const T*>(sums.low);
   const auto* const high = reinterpret_cast<const T*>(sums.high);
+  const auto location = [&](int u) { return Location{nullptr, up_to(inner - u * kSize), u > 0}; };
   int folds = 0;
-  for (int64_t first = int64_t(blockIdx.x) * kThreads; first < sums.tasks;
-       first += int64_t(gridDim.x) * kThreads) {
+  for (int64_t first = int64_t(blockIdx.x) * tile_rows; first < sums.tasks;
+       first += int64_t(gridDim.x) * tile_rows) {
     const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
-    const int missed = int(misalignment(x) / sizeof(T));
-    const int rows = int(smaller(sums.tasks - first, kThreads));
-    const int count = missed + rows * inner;  // elements from the first vector on
-    Vec<T> held[kVecsOfThread];
+    const int rows = int(smaller(sums.tasks - first, tile_rows));
+    const int count = missed + rows * inner;        // elements from the first vector on
+    const int whole = (count + kSize - 1) / kSize;  // vectors
+    const T* const p = x - missed + mine * kSize;
+    Vec<T> held[kLoads];
+    if (x - missed >= low && x - missed + whole * kSize <= high) {
 #pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u) {
-      const int at = (mine + u * kThreads) * kSize;
-      if (at >= count) break;
-      const T* const p = x + (at - missed);
-      if (p >= low && p + kSize <= high) {
-        held[u] = load_vec(p);
-      } else {
+      for (int u = 0; u < kLoads; ++u)
+        if (mine + u * kThreads < whole) held[u] = load_vec(p + u * kThreads * kSize);
+    } else {
 #pragma unroll
-        for (int j = 0; j < kSize; ++j)
-          held[u].lane[j] = p + j >= low && p + j < high ? load(p + j) : T{};
-      }
+      for (int u = 0; u < kLoads; ++u)
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          const T* const at = p + (u * kThreads * kSize + j);
+          held[u].lane[j] = at >= low && at < high ? load(at) : T{};
+        }
     }
 #pragma unroll
-    for (int u = 0; u < kVecsOfThread; ++u) {
-      const int at = (mine + u * kThreads) * kSize;
-      if (at >= count) break;
+    for (int u = 0; u < kLoads; ++u) {
+      const unsigned at = place_of((mine + u * kThreads) * kSize);
+      if (mine + u * kThreads >= whole) break;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) tile[place_of(at) + j] = held[u].lane[j];
+      for (int j = 0; j < kSize; ++j) tile[at + j] = held[u].lane[j];
     }
     __syncthreads();
-    if (mine < rows) {
-      const auto location = [&](int u) {
-        return Location{nullptr, up_to(inner - u * kSize), u > 0};
-      };
-      Vec<T> row[kInFlight] = {};
-      const int begin = missed + mine * inner;
-      if (missed == 0 && inner % kSize == 0) {
+    for (int row = mine; row < rows; row += kThreads) {
+      Vec<T> of_row[kInFlight] = {};
 #pragma unroll
-        for (int u = 0; u < kInFlight; ++u) {
-          if (u >= vecs) break;
-          const int at = place_of((mine * vecs + u) * kSize);
+      for (int u = 0; u < kInFlight; ++u) {
+        if (u >= vecs) break;
+        const int at = missed + row * inner + u * kSize, left = inner - u * kSize;
+        const unsigned place = place_of(at);
+        if (left >= kSize) {
 #pragma unroll
-          for (int j = 0; j < kSize; ++j) row[u].lane[j] = tile[at + j];
-        }
-      } else {
-#pragma unroll
-        for (int u = 0; u < kInFlight; ++u) {
-          if (u >= vecs) break;
+          for (int j = 0; j < kSize; ++j) of_row[u].lane[j] = tile[place + j];
+        } else {
 #pragma unroll
           for (int j = 0; j < kSize; ++j)
-            if (u * kSize + j < inner) row[u].lane[j] = tile[place_of(begin + u * kSize + j)];
+            if (j < left) of_row[u].lane[j] = tile[place + j];
         }
       }
       Lane lane;
-      lane.add(Parts<decltype(location)>{location}, row);
-      put<T>(to, locate(sums.kept, first + mine).y, lane.of_team(1, folds));
+      lane.add(Parts<decltype(location)>{location}, of_row);
+      put<T>(to, locate(sums.kept, first + row).y, lane.of_team(1, folds));
     }
     __syncthreads();
   }
@@ -382,24 +387,37 @@ FASTACT_DEVICE int64_t offset_of_output(const Sums& sums, int64_t output, int64_
   return locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
 }
 
-// Each output's results from those of its chunks; one warp per output.
+// Each output's results from those of its chunks; a warp has an output, or of many chunks a block.
+constexpr int64_t kManyChunks = 128;
 template <class T, class To>
 FASTACT_KERNEL_OF(kThreads, 2)
 void finish_chunks(FASTACT_GRID_CONSTANT const Sums sums, FASTACT_GRID_CONSTANT const To to,
                    const int64_t outputs, const int64_t inner) {
-  for_each_of_warps(outputs, [&](int64_t output, int lane, bool idle) {
-    if (idle) return;  // a whole warp
-    const auto all = merge_chunks(to, sums.partials + output * sums.chunks.count * To::kNumbers,
-                                  sums.chunks.count);
+  const int64_t count = sums.chunks.count;
+  const int team = count > kManyChunks ? kThreads : kWarp;
+  const int lane = int(threadIdx.x) & (team - 1), teams = kThreads / team;
+  int folds = 0;
+  for (int64_t output = int64_t(blockIdx.x) * teams + int(threadIdx.x) / team; output < outputs;
+       output += int64_t(gridDim.x) * teams) {
+    const auto all =
+        merge_chunks(to, sums.partials + output * count * To::kNumbers, count, lane, team, folds);
     if (lane == 0) put<T>(to, offset_of_output(sums, output, inner), all);
-  });
+  }
+}
+
+// Queues it.
+template <class T, class To>
+void finish(const Sums& sums, const To& to, int64_t outputs, int64_t inner, cudaStream_t stream) {
+  const int64_t teams = sums.chunks.count > kManyChunks ? 1 : kThreads / kWarp;
+  launch(finish_chunks<T, To>, {blocks_for(ceil_div(outputs, teams)), kThreads}, stream, sums, to,
+         outputs, inner);
 }
 
 // Numbers to results `step` bytes apart, the first `count` of them; by vectors where they touch.
 template <class N, int n>
 FASTACT_DEVICE void store_lanes(char* p, int64_t step, int count, const N (&from)[n]) {
   constexpr int kSize = Vec<N>::kSize;
-  if (n % kSize == 0 && count == n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
+  if (n % kSize == 0 && count >= n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
 #pragma unroll
     for (int i = 0; i < n / kSize; ++i) {
       Vec<N> vec;
@@ -425,7 +443,8 @@ struct SumResults {
 };
 template <class T>
 FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
-  put(reinterpret_cast<T*>(to.y + at_y), sum / to.divisor, to.accumulate);
+  if (to.divisor != 1) sum /= to.divisor;
+  put(reinterpret_cast<T*>(to.y + at_y), sum, to.accumulate);
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, int count,
@@ -445,13 +464,17 @@ FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, 
 FASTACT_DEVICE void put_chunk(const SumResults&, double* partial, double sum) {
   store(partial, sum);
 }
-FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, int64_t count) {
-  return sum_of_partials(partials, count);
+FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, int64_t count,
+                                   int lane, int team, int& folds) {
+  double sum[1] = {0};
+  for (int64_t i = lane; i < count; i += team) sum[0] += load(partials + i);
+  team_sums(sum, team, folds);
+  return sum[0];
 }
 
 // Columns of few rows: a thread has a vector of columns, and all of their rows.
 template <Access access, class T, class Columns, class To>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 || access == kAnyhow ? 2 : 3)
 void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
                      FASTACT_GRID_CONSTANT const To to) {
   constexpr int kSize = Vec<T>::kSize;
@@ -462,9 +485,25 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const int64_t column = (task - outer * sums.tiles) * kSize;
     const Offset at = locate(sums.kept, outer);
     Columns columns;
-    visit_column<access, T>(
-        sums, sums.x + at.x, column, 0, sums.rows,
-        [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { columns.add(count, vecs); });
+    const auto add = [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) {
+      columns.add(count, vecs);
+    };
+    const bool is_whole = access == kAligned && column + kSize <= sums.width;
+    if (!is_whole) visit_column<access, T>(sums, sums.x + at.x, column, 0, sums.rows, add);
+    const char* p = sums.x + at.x + column * int64_t(sizeof(T));
+    for (int left = int(sums.rows); is_whole && left > 0; left -= kInFlight) {
+      Vec<T> vecs[kInFlight];
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        vecs[u] = Vec<T>{};
+        if (u < left) vecs[u] = load_vec(reinterpret_cast<const T*>(p));
+        p += sums.segments.x[0];
+      }
+      if (left < kInFlight)
+        add(First{left}, vecs);
+      else
+        add(Whole{}, vecs);
+    }
     put_lanes<T>(to, at.y + column * sums.inner_y, sums.inner_y, up_to(sums.width - column),
                  columns);
   }
@@ -495,10 +534,12 @@ struct SumColumns {
   double total[kSize] = {};
 
   template <class Count>
-  FASTACT_DEVICE void add(const Count&, const Vec<T> (&vecs)[kInFlight]) {
+  FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      const auto term = [&](int u) { return F::of(double(widen(vecs[u].lane[j]))); };
+      const auto term = [&](int u) {
+        return count.has(u) ? F::of(double(widen(vecs[u].lane[j]))) : 0.0;
+      };
       total[j] += (term(0) + term(1)) + (term(2) + term(3));
     }
   }

@@ -57,28 +57,31 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
     put_as<T>(to, at, all);
 }
 
-template <class Y, class Columns>
+// `lanes` of the columns at a time: doubles are short of registers.
+template <class Y, int lanes, class Columns>
 FASTACT_DEVICE void put_lanes_as(const MomentResults& to, int64_t at, int64_t step, int count,
                                  const Columns& columns) {
-  constexpr int kSize = Columns::kSize;
-  Y mean[kSize], low[kSize], second[kSize], counts[kSize];
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    const OfMoments<Y> of(to, columns.of(j));
-    mean[j] = of.mean, low[j] = of.low, second[j] = of.second, counts[j] = of.count;
+  for (int first = 0; first < Columns::kSize; first += lanes, at += lanes * step) {
+    Y mean[lanes], low[lanes], second[lanes], counts[lanes];
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) {
+      const OfMoments<Y> of(to, columns.of(first + j));
+      mean[j] = of.mean, low[j] = of.low, second[j] = of.second, counts[j] = of.count;
+    }
+    if (to.mean) store_lanes(to.mean + at, step, count - first, mean);
+    if (to.low) store_lanes(to.low + at, step, count - first, low);
+    if (to.second) store_lanes(to.second + at, step, count - first, second);
+    if (to.count) store_lanes(to.count + at, step, count - first, counts);
   }
-  if (to.mean) store_lanes(to.mean + at, step, count, mean);
-  if (to.low) store_lanes(to.low + at, step, count, low);
-  if (to.second) store_lanes(to.second + at, step, count, second);
-  if (to.count) store_lanes(to.count + at, step, count, counts);
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
                               const Columns& columns) {
   if (to.wide)
-    put_lanes_as<double>(to, at, step, count, columns);
+    put_lanes_as<double, 2>(to, at, step, count, columns);
   else
-    put_lanes_as<T>(to, at, step, count, columns);
+    put_lanes_as<T, Columns::kSize>(to, at, step, count, columns);
 }
 
 FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growing& all) {
@@ -86,30 +89,59 @@ FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growi
   store(partial + 1, all.of.m2 + all.of.m2_low);
   store(partial + 2, all.count);
 }
-FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials, int64_t count) {
-  Growing all{};
-  for (int64_t i = int(threadIdx.x) % kWarp; i < count; i += kWarp)
-    absorb(all,
-           Part{load(partials + 3 * i), load(partials + 3 * i + 1), load(partials + 3 * i + 2)});
-  return warp_merge(all);
+// About the mean of all, which comes from the first one's: equal means are no distance apart.
+FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials, int64_t count,
+                                    int lane, int team, int& folds) {
+  const auto part_at = [&](int64_t i) {
+    return Part{load(partials + 3 * i), load(partials + 3 * i + 1), load(partials + 3 * i + 2)};
+  };
+  const auto for_parts = [&](const auto& visit) {
+    for (int64_t i = lane; i < count; i += team) {
+      const Part part = part_at(i);
+      if (part.count != 0) visit(part);
+    }
+  };
+  int64_t first = 0;
+  while (first + 1 < count && load(partials + 3 * first + 2) == 0) ++first;
+  const double start = finite_or_zero(part_at(first).mean);
+  double all[1] = {0}, distance[1] = {0}, sums[3] = {};
+  for_parts([&](const Part& part) { all[0] += part.count; });
+  team_sums(all, team, folds);
+  const double share = 1 / all[0];
+  for_parts([&](const Part& part) {
+    const double weight = part.count * share;
+    distance[0] += weight * part.mean - weight * start;
+  });
+  team_sums(distance, team, folds);
+  const double centre = start + distance[0];
+  for_parts([&](const Part& part) {
+    const double d = part.mean - centre, product = part.count * d;
+    sums[0] += product, sums[1] += product * d, sums[2] += part.m2;
+  });
+  team_sums(sums, team, folds);
+  Part part = part_of(centre, finite_or_zero(sums[0]), sums[1], all[0]);
+  part.m2 += sums[2];
+  Growing merged{};
+  absorb(merged, part);
+  return merged;
 }
 
 // The first finite one of the elements that a lane meets first, or 0.
 template <bool skips, class T, class Count>
 FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
   if (!skips) return finite_or_zero(double(widen(vecs[0].lane[0])));
-  double shift = 0;
+  Compute<T> shift = 0;
   bool is_found = false;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u)
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const double x = double(widen(vecs[u].lane[j]));
-      const bool takes = !is_found && j < count.template valid<T>(u) && is_finite(x);
+      const auto x = widen(vecs[u].lane[j]);
+      const bool takes = !is_found && j < count.template valid<T>(u) && x - x == 0;
       shift = takes ? x : shift;
       is_found |= takes;
     }
-  return shift;
+  return double(shift);
 }
 
 // A lane's sums of a row. skips: NaN, and n counts the others.
@@ -121,11 +153,7 @@ struct RowLane {
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     constexpr int kSize = Vec<T>::kSize;
-    if (skips ? n == 0 : rounds == 0)
-      sums.shift = first_shift<skips>(count, vecs);
-    else if (moves_after<T>(rounds))
-      move_to_mean(sums, 1.0 / n, n);
-    ++rounds;
+    if (skips ? n == 0 : rounds == 0) sums.shift = first_shift<skips>(count, vecs);
     double sum[kInFlight], squares[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
@@ -144,6 +172,7 @@ struct RowLane {
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    if (moves_after<T>(++rounds) && n > 0) move_to_mean(sums, 1.0 / n, n);
   }
 
   FASTACT_DEVICE Growing of_team(int team, int& folds) const {
@@ -159,8 +188,8 @@ template <class T>
 using Shift = Compute<T>;
 
 // A thread's sums of a vector of columns. The last row may have fewer of them. skips: NaN, and
-// others are counted column by column.
-template <class T, bool skips>
+// others are counted column by column. moves: there may be enough rows for the shift to move.
+template <class T, bool skips, bool moves = true>
 struct ColumnLane {
   static constexpr int kSize = Vec<T>::kSize;
   Shift<T> shift[kSize] = {};
@@ -185,7 +214,7 @@ struct ColumnLane {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const auto x = widen(vecs[u].lane[j]);
-      const bool takes = !is_found && j < counts.template valid<T>(u) && is_finite(double(x));
+      const bool takes = !is_found && j < counts.template valid<T>(u) && x - x == 0;
       shift[j] = takes ? Shift<T>(x) : shift[j];
       is_found |= takes;
     }
@@ -204,12 +233,11 @@ struct ColumnLane {
         shift[j] = is_finite(double(first)) ? first : Shift<T>(0);
       }
     }
-    // Rounds so far: only the last has fewer rows.
-    if (moves_after<T>(rows / kInFlight)) move_to_means();
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const int valid = counts.template valid<T>(u);
-      if (valid > 0) ++rows, last = valid;
+      if (!counts.has(u)) continue;
+      ++rows, last = valid;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const double d = double(widen(vecs[u].lane[j])) - double(shift[j]);
@@ -219,6 +247,8 @@ struct ColumnLane {
         squares[j] = madd(d, d, squares[j]);
       }
     }
+    // Rounds so far: only the last has fewer rows.
+    if (moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();
   }
 
   FASTACT_DEVICE void move_to_means() {
@@ -331,7 +361,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 template <class T, bool skips>
 struct MomentKernels {
   using Lane = RowLane<T, skips>;
-  using Columns = ColumnLane<T, skips>;
+  using Columns = ColumnLane<T, skips, moves_after<T>(int(kFewRows / kInFlight))>;
   template <Access access>
   static constexpr auto kColumns = moment_columns<access, T, skips>;
 };

@@ -3,9 +3,9 @@
 // Elements are visited as for a sum (reductions.cu): the same axes, vectors, windows, chunks and
 // tiles, and so the same independence of addresses, of the number of rows and of the device. What
 // differs is what a thread accumulates (shifted_moments.cuh), and that a chunk leaves three
-// numbers, mean, m2 and count, which finish_chunks merges by Chan's formula, one warp per output.
+// numbers, mean, m2 and count, which finish_chunks merges about the mean of all.
 //
-//   reduce_rows      a row belongs to 1 to 32 lanes, or to a block; longer ones are cut
+//   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   as they are of sums
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //   weighted_moments elements that are weighted or masked, by any strides (weighted_kernels.cuh)
 //
@@ -152,8 +152,7 @@ void weighted_moments(const Operand& x, const Weights& weights, const MomentOutp
     chunks.kept.append(sums.length[i], 0, sums.stride[WeightedSums::kY][i]);
   chunks.chunks = sums.chunks;
   chunks.partials = sums.partials;
-  launch(finish_chunks<T, MomentResults>, warps_for(sums.outputs, kThreads), stream, chunks, to,
-         sums.outputs, int64_t{1});
+  finish<T>(chunks, to, sums.outputs, 1, stream);
 }
 
 template <class T>

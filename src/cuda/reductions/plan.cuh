@@ -8,9 +8,10 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kWarpRow = 512;   // vectors that one warp takes
-constexpr int64_t kHalfRow = 1024;  // vectors that half a block takes
-constexpr int64_t kFewRows = 32;    // rows of columns that one thread takes
+// Vectors that a lane of a warp takes of a row, before the row has more lanes: with fewer the folds
+// of a row's lanes would cost more than its elements.
+template <class T>
+constexpr int64_t kLaneVecs = sizeof(T) == 8 ? 16 : 32;
 constexpr int64_t kChunk = 4096;    // vectors of a row, 64 KiB
 constexpr int64_t kChunkRows = 64;  // rows of a column
 constexpr int64_t kManyBlocks = 1024;
@@ -55,9 +56,9 @@ RowSums plan_rows(const Reduction& plan, double* partials) {
   sums.vecs = sums.segment_vecs * plan.reduced.size;
   cut(&sums.chunks, sums.vecs, kChunk);
   sums.tasks = plan.outputs() * sums.chunks.count;
-  sums.team = sums.vecs > kHalfRow   ? kThreads
-              : sums.vecs > kWarpRow ? kThreads / 2
-                                     : power_of_two_from(ceil_div(sums.vecs, kInFlight), kWarp);
+  const int narrow = power_of_two_from(ceil_div(sums.vecs, kInFlight), kWarp);
+  const int wide = power_of_two_from(ceil_div(sums.vecs, kLaneVecs<T>), kThreads);
+  sums.team = sums.chunks.count > 1 ? kThreads : std::max(narrow, wide);
   while (1 << sums.team_shift < sums.team) ++sums.team_shift;
   sums.threads = sums.team > kWarp ? sums.team : kThreads;
   sums.step_segments = sums.team / sums.segment_vecs;
@@ -120,9 +121,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
   auto* partials = static_cast<double*>(workspace);
   const auto run = [&](const auto& sums, auto kernel, const Shape& shape, int64_t inner) {
     launch(kernel, shape, stream, sums, to);
-    if (sums.chunks.count > 1)
-      launch(finish_chunks<T, To>, warps_for(plan.outputs(), kThreads), stream, sums, to,
-             plan.outputs(), inner);
+    if (sums.chunks.count > 1) finish<T>(sums, to, plan.outputs(), inner, stream);
   };
   if (plan.inner_reduced) {
     using Lane = typename Kernels::Lane;
@@ -134,8 +133,9 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
     if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
       sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
-      return run(sums, reduce_short_rows<T, Lane, To>,
-                 {blocks_for(ceil_div(sums.tasks, kThreads)), kThreads, 1, 1, kTileBytes<T>}, 1);
+      const int rows = rows_of_tile<T>(plan.inner);
+      const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
+      return launch(reduce_short_rows<T, Lane, To>, shape, stream, sums, to, rows);
     }
     auto kernel = kKernels[sums.access];
     if (is_one && sums.access == kAligned) kernel = reduce_segments<kAligned, T, Lane, To>;

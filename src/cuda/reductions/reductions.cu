@@ -2,18 +2,24 @@
 //
 // common/core/reduction_plan.h sorts the axes; what is innermost decides between two kernels.
 //
-// reduce_rows (the innermost axis is reduced). An output is the sum of a row of vectors of 16
-// bytes, gathered from one or more contiguous segments. A row of up to kWarpRow vectors belongs to
-// a team of 1 to 32 lanes of a warp, so that rows of a narrow array share a warp; a longer row
-// belongs to a block; one of more than kChunk vectors is cut into chunks, a block each, whose
-// partial sums finish_chunks adds. A lane has four vectors in flight and four accumulators.
+// Rows (the innermost axis is reduced). An output is the sum of a row of vectors of 16 bytes,
+// gathered from one or more contiguous segments. A row belongs to a team, from one lane of a warp
+// to a block of 256 threads, by its length: rows of a narrow array share a warp, and a lane has up
+// to kLaneVecs vectors before there is a second warp. A row of more than kChunk vectors is cut into
+// chunks, a block each, whose partial sums finish_chunks adds. A lane has four vectors in flight
+// and four accumulators.
 //
-// sum_columns (the innermost axis is kept). A block is tx vectors of columns wide and 256 / tx rows
-// high; a thread adds its vector of columns over every (256 / tx)-th row, four rows at a time, and
-// the block adds its rows in shared memory by a tree. Long columns are cut into chunks as rows are.
-// Where rows are short and contiguous ((1M, 3)), as many as make a whole number of vectors are
-// folded into one (three vectors hold four rows of three floats): every access has 16 bytes then,
-// and a lane always meets the same column.
+//   reduce_segments    rows of one segment, whose vectors can be read by 16 bytes
+//   reduce_short_rows  rows of one lane that touch: read into shared memory, so that loads coalesce
+//   reduce_rows        any others
+//
+// Columns (the innermost axis is kept). In sum_columns a block is tx vectors of columns wide and
+// 256 / tx rows high; a thread adds its vector of columns over every (256 / tx)-th row, four rows
+// at a time, and the block adds its rows in shared memory by a tree. Long columns are cut into
+// chunks as rows are. Where rows are short and contiguous ((1M, 3)), as many as make a whole number
+// of vectors are folded into one (three vectors hold four rows of three floats): every access has
+// 16 bytes then, and a lane always meets the same column. In reduce_few_rows, of columns of up to
+// kFewRows rows, a thread adds all rows of its vector of columns.
 //
 // Everything accumulates in double, and results are rounded once. The order of additions is a
 // function of the lengths of the reduced axes (for column sums, of the innermost one too), never of
@@ -142,8 +148,7 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
   sums.partials = const_cast<double*>(partials);
   sums.chunks.count = chunks;
   sums.inner_y = stride;
-  launch(finish_chunks<T, SumResults>, warps_for(outputs, kThreads), stream, sums,
-         SumResults{y, accumulate}, outputs, outputs);
+  finish<T>(sums, SumResults{y, accumulate}, outputs, outputs, stream);
 }
 
 using Storage = FASTACT_STORAGE;

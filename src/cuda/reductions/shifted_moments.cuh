@@ -1,16 +1,16 @@
 // Sums about a shift, and how those of many threads become one mean and one m2.
 //
 // A thread keeps S = sum d and Q = sum d^2 of its inputs, d = x - shift in double. The shift is its
-// first input; before later rounds of loads, whose numbers are powers of two, it moves to the mean
-// of the inputs so far, where Q is m2 and S is about 0. With n inputs so far and the shift moving
-// from c to c',
+// first input; after so many rounds of loads as a power of two (of double each, of less from 16 on)
+// it moves to the mean of the inputs so far, where Q is m2 and S is about 0. With n inputs so far
+// and the shift moving from c to c',
 //
 //   delta = c' - c      S' = S - n delta      Q' = Q - delta (S + S')
 //
 // which are the sums about c'. From the first move on each input meets a shift that is the mean of
-// at least half of the inputs before it: Q <= 3 m2. Until then Q <= (n + 1) m2, which m2 has where
-// the shift lies farthest out: with the n = 256 inputs that 16 bits have before the first move (128
-// of float32; double: 8), at most 8 of the 53 bits cancel, wherever the data lie and whichever
+// at least half of the inputs before it: Q <= 3 m2. Until then Q <= (n + 1) m2, which it is where
+// the shift lies farthest out: with the n = 512 inputs that 16 bits have before the first move (256
+// of float32; double: 8), at most 9 of the 53 bits cancel, wherever the data lie and whichever
 // input came first.
 //
 // Threads join at one centre, the mean of all their inputs, from their shifts and S. Each moves its
@@ -18,9 +18,10 @@
 // in S corrects the centre's own rounding.
 //
 // Error, with u = 2^-53: in a thread of n inputs Q takes fewer than n additions in a chain, all of
-// one sign, and log2(n) moves of some 3 u Q each; so with Q <= 257 m2 |m2 - exact| <= 257 (n + 3
-// log2 n) u m2 at worst. Rows of up to 64 MiB leave a thread at most 128 inputs: 2^-37.8 m2; those
-// of double 32, and Q <= 9 m2: 2^-44.3. Columns leave it an eighth of their chunk's rows.
+// one sign, and log2(n) moves of some 3 u Q each, so |m2 - exact| <= (n + 3 log2 n) u Q at worst.
+// Of n <= 512 inputs before a move, Q <= 513 m2: 2^-34.9 m2. Rows of up to 64 MiB of double leave a
+// thread at most 32 inputs, and Q <= 9 m2: 2^-44.3. Columns leave it an eighth of their chunk's
+// rows.
 #pragma once
 
 #include "common/reductions/moments.h"
@@ -45,11 +46,10 @@ FASTACT_DEVICE void move_to_mean(Shifted& s, double share, double n) {
   if (is_finite(mean)) s = about(s, n, mean);
 }
 
-// Whether sums of data of T move after so many rounds: of double after each power of two, of less,
-// which has bits to spare, from 8 on.
+// Whether sums of data of T move after so many rounds.
 template <class T>
-FASTACT_DEVICE bool moves_after(int rounds) {
-  return rounds >= (sizeof(T) == 8 ? 1 : 8) && (rounds & (rounds - 1)) == 0;
+FASTACT_DEVICE constexpr bool moves_after(int rounds) {
+  return rounds >= (sizeof(T) == 8 ? 1 : 16) && (rounds & (rounds - 1)) == 0;
 }
 
 // The moments of some inputs, and their number.

@@ -129,6 +129,16 @@ struct Whole {
   }
   FASTACT_DEVICE static constexpr bool has(int) { return true; }
 };
+// The first `left` vectors.
+struct First {
+  static constexpr bool kIsWhole = false;
+  int left;
+  template <class T>
+  FASTACT_DEVICE int valid(int u) const {
+    return has(u) ? Vec<T>::kSize : 0;
+  }
+  FASTACT_DEVICE bool has(int u) const { return u < left; }
+};
 template <class LocationOf>
 struct Parts {
   static constexpr bool kIsWhole = false;

@@ -1,0 +1,77 @@
+"""Sums, moments and statistics on devices by every way in which rows and columns are read."""
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from devices import KERNELS
+
+import fastact as fa
+
+OPS = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")]
+
+# More rows than a block takes, of one vector, of some that end within one, and of as many as a lane
+# has of each dtype; columns of few rows, of whole vectors and not, between others and not; rows of
+# a lane, of a warp, of two, and of more than one chunk in few chunks and in many.
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((515, 3), (1,)),
+    ((515, 1, 8), (2,)),
+    ((300, 16), (1,)),
+    ((260, 31), (1,)),
+    ((3, 2049), (0,)),
+    ((32, 100), (0,)),
+    ((4, 5, 24), (1,)),
+    ((3, 4097), (1,)),
+    ((2, 9001), (1,)),
+    ((1, 70_000), (1,)),
+    ((1, 540_000), (1,)),
+]
+
+
+def shifted(x, by=1):
+    held = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
+    held[...] = x
+    return held
+
+
+def padded(x):
+    held = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)[..., : x.shape[-1]]
+    held[...] = x
+    return held
+
+
+def results(y):
+    return (y.count, y.mean, y.m2) if isinstance(y, fa.Moments) else y
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@pytest.mark.parametrize("op", OPS, ids=str)
+@pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
+def test_results_are_the_cpus(op, device, dtype, shape, axes):
+    """Whose own are held to an oracle's; those of every layout are the same bits."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(100, 1, shape).astype(dtype)
+    if getattr(op, "skips", False):
+        missing = draw.random(shape) < 0.2
+        missing[tuple(slice(0, 1 if i in axes else n) for i, n in enumerate(shape))] = False
+        x[missing] = np.nan
+
+    def found(view):
+        y = results(op(device.of(view), axis=axes))
+        return [
+            device.numpy(part) if not isinstance(part, int) else np.array(part)
+            for part in (y if isinstance(y, tuple) else (y,))
+        ]
+
+    expected = results(op(x, axis=axes))
+    first = found(x)
+    # Both sides' errors: half a ULP of the dtype, and a share that only double's ULP is near.
+    eps = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-42}[np.dtype(dtype).itemsize]
+    for one, other in zip(
+        first, expected if isinstance(expected, tuple) else (expected,), strict=True
+    ):
+        np.testing.assert_allclose(one.astype(float), np.asarray(other, float), rtol=eps)
+    for view in (shifted(x), shifted(x, 3)):
+        for one, other in zip(found(view), first, strict=True):
+            assert_same_bits(one, other)
+    for one, other in zip(found(padded(x)), first, strict=True):
+        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=eps)
