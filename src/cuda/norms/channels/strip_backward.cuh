@@ -338,26 +338,34 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// dweight and dbias from the parts of a channel in all examples; one warp each.
-template <class T>
+// dweight and dbias from the parts of a channel in all examples; a team of a warp or a block each.
+template <class T, int team>
 FASTACT_KERNEL(kStripThreads)
 void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t examples,
                    const int64_t channels) {
   const Parts& parts = call.parts;
-  for_each_of_warps(channels, [&](int64_t channel, int lane, bool idle) {
-    double p = 0, p_xhat = 0;
-    const int64_t all = idle ? 0 : examples * parts.chunks;
-    for (int64_t i = lane; i < all; i += kWarp) {
-      const int64_t coef = quotient(i, parts.chunks) * channels + channel;
-      const double* part = parts.data + 2 * (coef * parts.chunks + parts.chunk_of(i));
-      double mean = 0, rstd = 1;
-      call.statistics.get(quotient(coef, call.groups.size), mean, rstd);
-      p += load(part);
-      p_xhat = madd(rstd, load(part + 1), p_xhat);
-    }
+  const int lane = int(threadIdx.x) % team;
+  const int64_t channel = int64_t(blockIdx.x) * (kStripThreads / team) + int(threadIdx.x) / team;
+  if (channel >= channels) return;  // a whole team
+  double p = 0, p_xhat = 0;
+  const int64_t all = examples * parts.chunks;
+#pragma unroll 4
+  for (int64_t i = lane; i < all; i += team) {
+    const int64_t coef = quotient(i, parts.chunks) * channels + channel;
+    const double* part = parts.data + 2 * (coef * parts.chunks + parts.chunk_of(i));
+    double mean = 0, rstd = 1;
+    call.statistics.get(quotient(coef, call.groups.size), mean, rstd);
+    p += load(part);
+    p_xhat = madd(rstd, load(part + 1), p_xhat);
+  }
+  if constexpr (team == kWarp) {
     p = warp_sum(p), p_xhat = warp_sum(p_xhat);
-    if (!idle && lane == 0) call.gradients.put(channel, p_xhat, p, call.accumulates);
-  });
+  } else {
+    p = block_sum<kStripThreads>(p);
+    __syncthreads();
+    p_xhat = block_sum<kStripThreads>(p_xhat);
+  }
+  if (lane == 0) call.gradients.put(channel, p_xhat, p, call.accumulates);
 }
 
 // Queues dx, where there is one, and the gradients that are wanted. workspace: of part_bytes.
@@ -371,8 +379,14 @@ void queue_backward(StripsOf<way> s, BackwardCall call, double* workspace, cudaS
     const auto finish = [&] {
       if (!has_gradients || sums_given) return;
       call.parts = parts;
-      launch(put_gradients<T>, warps_for(s.channels, kStripThreads), stream, call, s.examples,
-             s.channels);
+      constexpr int64_t kOfWarp = 1024;  // parts of a channel
+      if (s.examples * s.count > kOfWarp)
+        launch(put_gradients<T, kStripThreads>, {s.channels, kStripThreads}, stream, call,
+               s.examples, s.channels);
+      else
+        launch(put_gradients<T, kWarp>,
+               {ceil_div(s.channels, kStripThreads / kWarp), kStripThreads}, stream, call,
+               s.examples, s.channels);
     };
     if constexpr (way != kAny) {
       if (s.has_groups(call.groups.size, kUnitChannels<T, way>) && !sums_given &&

@@ -31,7 +31,8 @@ constexpr int kStripThreads = 256;
 constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most
 constexpr int kStripVecs = 4;          // of a thread, in flight; of a whole channel all it has
 constexpr int kTileChannels = 256;     // at most
-constexpr int64_t kStripChunks = 256;  // of a channel of lines, at most
+constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where channels are many
+constexpr int64_t kLineBlocks = 2048;  // or of all of them
 constexpr int64_t kOwnParts = 8192;    // pairs of groups that a block merges for itself, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
 constexpr int64_t kLineRounds = 2;     // of a chunk of lines, where these are not too many chunks
@@ -416,7 +417,8 @@ void plan_threads(Way way, Strips* s) {
   } else {
     s->tx = 1, s->ty = kStripThreads;
     const int64_t least = kLineRounds * kHeld * kStripThreads;
-    const int64_t count = std::min(ceil_div(s->length, least), kStripChunks);
+    const int64_t most = std::max(kLineChunks, kLineBlocks / s->channels);
+    const int64_t count = std::min(ceil_div(s->length, least), most);
     s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
   }
   s->count = ceil_div(s->length, s->size);
