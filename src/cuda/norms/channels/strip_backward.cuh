@@ -39,9 +39,8 @@ FASTACT_DEVICE auto backward_numbers() {
   return tile_numbers<T, kBackwardNumbers>();
 }
 
-// Vectors of each of two arrays in flight: those of 16 bits are eight numbers to compute with.
-template <class T>
-constexpr int kPairVecs = sizeof(T) == 2 ? kStripVecs / 2 : kStripVecs;
+// Vectors of each of two arrays in flight.
+constexpr int kPairVecs = kStripVecs / 2;
 
 // The numbers of forward, from what forward saved.
 template <class T, Way way>
@@ -179,12 +178,12 @@ struct UnitSums {
 };
 
 template <class T, Way way, bool is_identity>
-FASTACT_KERNEL_OF(kStripThreads, (is_identity || sizeof(T) > 2 ? 2 : 1))
+FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, is_identity>))
 void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                 FASTACT_GRID_CONSTANT const BackwardCall call, double* parts) {
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     const bool has_dx = s.data[kStripOut], needs_x = parts || !is_identity;
-    Vec<T> dy[kPairVecs<T>], x[kPairVecs<T>] = {};  // on their way while the numbers are made
+    Vec<T> dy[kPairVecs], x[kPairVecs] = {};  // on their way while the numbers are made
     const auto read = [&](int first) {
       walk.read(kStripDy, first, dy);
       if (needs_x) walk.read(kStripX, first, x);
@@ -193,12 +192,12 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     make_saved_numbers(walk, call);
     const BackwardNumbers<T, way, 1, is_identity> numbers(walk);
     UnitSums<T, way> sums;
-    const int rounds = walk.rounds(kPairVecs<T>);
+    const int rounds = walk.rounds(kPairVecs);
     for (int i = 0; i < rounds; ++i) {
-      const int first = i * kPairVecs<T>;
+      const int first = i * kPairVecs;
       if (i > 0) read(first);
 #pragma unroll
-      for (int u = 0; u < kPairVecs<T>; ++u) {
+      for (int u = 0; u < kPairVecs; ++u) {
         const int valid = walk.elements(first + u);
         if (valid == 0) continue;
         const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
@@ -248,11 +247,11 @@ void merge_sums_apart(FASTACT_GRID_CONSTANT const BackwardCall call, const int64
 }
 
 template <class T, Way way, bool is_identity, bool of_groups>
-FASTACT_KERNEL_OF(kStripThreads, 2)
+FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, is_identity>))
 void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                     FASTACT_GRID_CONSTANT const BackwardCall call) {
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
-    Vec<T> dy[kPairVecs<T>], x[kPairVecs<T>];
+    Vec<T> dy[kPairVecs], x[kPairVecs];
     const auto read = [&](int from) {
       walk.read(kStripDy, from, dy);
       walk.read(kStripX, from, x);
@@ -268,12 +267,12 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     make_gradient_numbers(walk, call, !of_groups, first);
     const BackwardNumbers<T, way, of_groups ? kBackwardNumbers : kWeight, is_identity> numbers(
         walk);
-    const int rounds = walk.rounds(kPairVecs<T>);
+    const int rounds = walk.rounds(kPairVecs);
     for (int i = 0; i < rounds; ++i) {
-      const int first_vec = i * kPairVecs<T>;
+      const int first_vec = i * kPairVecs;
       if (i > 0) read(first_vec);
 #pragma unroll
-      for (int u = 0; u < kPairVecs<T>; ++u) {
+      for (int u = 0; u < kPairVecs; ++u) {
         if (walk.elements(first_vec + u) == 0) continue;
         const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
         walk.template write<true>(first_vec + u, gradient_of<T, of_groups>(p, x[u], true, numbers));
@@ -339,26 +338,34 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// dweight and dbias from the parts of a channel in all examples; one warp each.
-template <class T>
+// dweight and dbias from the parts of a channel in all examples; a team of a warp or a block each.
+template <class T, int team>
 FASTACT_KERNEL(kStripThreads)
 void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t examples,
                    const int64_t channels) {
   const Parts& parts = call.parts;
-  for_each_of_warps(channels, [&](int64_t channel, int lane, bool idle) {
-    double p = 0, p_xhat = 0;
-    const int64_t all = idle ? 0 : examples * parts.chunks;
-    for (int64_t i = lane; i < all; i += kWarp) {
-      const int64_t coef = quotient(i, parts.chunks) * channels + channel;
-      const double* part = parts.data + 2 * (coef * parts.chunks + parts.chunk_of(i));
-      double mean = 0, rstd = 1;
-      call.statistics.get(quotient(coef, call.groups.size), mean, rstd);
-      p += load(part);
-      p_xhat = madd(rstd, load(part + 1), p_xhat);
-    }
+  const int lane = int(threadIdx.x) % team;
+  const int64_t channel = int64_t(blockIdx.x) * (kStripThreads / team) + int(threadIdx.x) / team;
+  if (channel >= channels) return;  // a whole team
+  double p = 0, p_xhat = 0;
+  const int64_t all = examples * parts.chunks;
+#pragma unroll 4
+  for (int64_t i = lane; i < all; i += team) {
+    const int64_t coef = quotient(i, parts.chunks) * channels + channel;
+    const double* part = parts.data + 2 * (coef * parts.chunks + parts.chunk_of(i));
+    double mean = 0, rstd = 1;
+    call.statistics.get(quotient(coef, call.groups.size), mean, rstd);
+    p += load(part);
+    p_xhat = madd(rstd, load(part + 1), p_xhat);
+  }
+  if constexpr (team == kWarp) {
     p = warp_sum(p), p_xhat = warp_sum(p_xhat);
-    if (!idle && lane == 0) call.gradients.put(channel, p_xhat, p, call.accumulates);
-  });
+  } else {
+    p = block_sum<kStripThreads>(p);
+    __syncthreads();
+    p_xhat = block_sum<kStripThreads>(p_xhat);
+  }
+  if (lane == 0) call.gradients.put(channel, p_xhat, p, call.accumulates);
 }
 
 // Queues dx, where there is one, and the gradients that are wanted. workspace: of part_bytes.
@@ -372,8 +379,14 @@ void queue_backward(StripsOf<way> s, BackwardCall call, double* workspace, cudaS
     const auto finish = [&] {
       if (!has_gradients || sums_given) return;
       call.parts = parts;
-      launch(put_gradients<T>, warps_for(s.channels, kStripThreads), stream, call, s.examples,
-             s.channels);
+      constexpr int64_t kOfWarp = 1024;  // parts of a channel
+      if (s.examples * s.count > kOfWarp)
+        launch(put_gradients<T, kStripThreads>, {s.channels, kStripThreads}, stream, call,
+               s.examples, s.channels);
+      else
+        launch(put_gradients<T, kWarp>,
+               {ceil_div(s.channels, kStripThreads / kWarp), kStripThreads}, stream, call,
+               s.examples, s.channels);
     };
     if constexpr (way != kAny) {
       if (s.has_groups(call.groups.size, kUnitChannels<T, way>) && !sums_given &&

@@ -134,10 +134,10 @@ FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const ForwardCall& c
 // Blocks on a multiprocessor, at least. A call of an activation takes registers, and so do eight
 // lanes.
 template <class T, bool is_identity>
-constexpr int kForwardBlocks = is_identity && sizeof(T) > 2 ? 3 : 2;
+constexpr int kStripBlocks = sizeof(T) > 2 ? (is_identity ? 3 : 2) : (is_identity ? 2 : 1);
 
 template <class T, Way way>
-FASTACT_KERNEL_OF(kStripThreads, 2)
+FASTACT_KERNEL_OF(kStripThreads, (sizeof(T) > 2 || way != kColumns ? 3 : 2))
 void strip_moments(FASTACT_GRID_CONSTANT const StripsOf<way> s, const double eps, double* parts) {
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     const int rounds = walk.rounds(kStripVecs);
@@ -167,7 +167,7 @@ void merge_groups(const Parts parts, const int64_t groups, const double count, d
 }
 
 template <class T, Way way, bool is_identity>
-FASTACT_KERNEL_OF(kStripThreads, (kForwardBlocks<T, is_identity>))
+FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, is_identity>))
 void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const ForwardCall call) {
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
@@ -208,9 +208,6 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 }
 
 // ---- on the host
-
-// Pairs of groups that a block merges for itself, at most.
-constexpr int64_t kOwnParts = 8192;
 
 // Whether no block merges for itself: a tile of `channels` has groups of `size`, with as many parts
 // for each channel as it has chunks.

@@ -31,9 +31,14 @@ constexpr int kStripThreads = 256;
 constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most
 constexpr int kStripVecs = 4;          // of a thread, in flight; of a whole channel all it has
 constexpr int kTileChannels = 256;     // at most
-constexpr int64_t kStripChunks = 256;  // of a channel, at most
+constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where channels are many
+constexpr int64_t kLineBlocks = 2048;  // or of all of them
+constexpr int64_t kOwnParts = 8192;    // pairs of groups that a block merges for itself, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
-constexpr int64_t kLineRounds = 4;  // of a chunk of a line, at most where chunks are not too many
+constexpr int64_t kLineRounds = 2;     // of a chunk of lines, where these are not too many chunks
+// Blocks that columns are cut into: as many as are resident on a large device at once.
+template <class T>
+constexpr int64_t kColumnBlocks = sizeof(T) > 2 ? 384 : 256;
 
 enum Way { kLines, kColumns, kSingles, kAny };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
@@ -399,7 +404,9 @@ void plan_threads(Way way, Strips* s) {
     while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
     s->is_whole = way != kAny && kStripThreads / tx * of_thread >= s->length;
     if (s->is_whole) s->tx = tx, s->ty = kStripThreads / tx;
-    s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, 2 * kStripChunks));
+    const int64_t channels = s->tx * (way == kColumns ? kSize : 1);
+    const int64_t most = std::max(kColumnBlocks<T> / ceil_div(units, s->tx), kOwnParts / channels);
+    s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, most));
   } else if (s->length <= kHeld * kWholeThreads) {
     const int64_t team = ceil_div(s->length, kHeld);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
@@ -410,7 +417,8 @@ void plan_threads(Way way, Strips* s) {
   } else {
     s->tx = 1, s->ty = kStripThreads;
     const int64_t least = kLineRounds * kHeld * kStripThreads;
-    const int64_t count = std::min(ceil_div(s->length, least), kStripChunks);
+    const int64_t most = std::max(kLineChunks, kLineBlocks / s->channels);
+    const int64_t count = std::min(ceil_div(s->length, least), most);
     s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
   }
   s->count = ceil_div(s->length, s->size);
