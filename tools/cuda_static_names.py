@@ -90,6 +90,10 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
     >>> identify("void gated_backward_strided<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
     ('gated_backward_strided', 'gated backward', 'bfloat16', 3, True)
+    >>> identify("void map_rows<bf16, GatedRowsBackward<bf16, ChosenActivation> >(RowMap<...>)")
+    ('map_rows', 'gated rows backward, any activation', 'bfloat16', 1, False)
+    >>> identify("void map_rows<float, BiasRowsForward<float, FixedActivation<Mish, float> > >()")
+    ('map_rows', 'bias rows forward, mish', 'float32', 1, False)
     >>> identify("void softmax_forward_rows<float, true, SoftmaxColumns>(SoftmaxColumns)")
     ('softmax_forward_rows', 'masked, columns', 'float32', 1, False)
     >>> identify("void cross_entropy_rows<double, false, SoftmaxRows>(SoftmaxRows, LossTotals)")
@@ -106,6 +110,11 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         accumulate = arguments[2] == "true"
         what = _functor(arguments[3]) + (", accumulate" if accumulate else "")
         return kernel, what, dtype, int(arguments[1]), accumulate
+    if kernel == "map_rows":
+        functor, _, of = arguments[1].partition("<")
+        fixed, _, which = _arguments(of)[1].partition("<")
+        op = _arguments(which)[0].lower() if fixed == "FixedActivation" else "any activation"
+        return kernel, f"{_functor(functor)}, {op}", dtype, 1, False
     if kernel in GATE_KERNELS:
         way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
         apart = "" if arguments[2] == "true" else ", single columns"

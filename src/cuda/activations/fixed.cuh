@@ -7,16 +7,11 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// X(name, Struct), as in the list.
-#define FASTACT_COMMON_ACTIVATIONS(X) \
-  X(identity, Unchanged)              \
-  X(relu, Relu)                       \
-  X(gelu, Gelu)                       \
-  X(gelu_tanh, GeluTanh)              \
-  X(mish, Mish)                       \
-  X(silu, Silu)                       \
-  X(sigmoid, Sigmoid)                 \
-  X(tanh, Tanh)
+constexpr bool is_common(int which) {
+  for (const int one : {k_identity, k_relu, k_gelu, k_gelu_tanh, k_mish, k_silu, k_sigmoid, k_tanh})
+    if (which == one) return true;
+  return false;
+}
 
 // Around a call few registers are left for what is in flight.
 template <class Activation>
@@ -53,18 +48,18 @@ FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const FixedActivation<A, T>& act
   return {activation.value(z), activation.slope(z)};
 }
 
-// Runs visit(activation): one of those that people use is fixed, any other is chosen at run time,
-// as all are of float64, where memory leaves the time for a call.
+// Runs visit(activation): a common one is fixed, any other is chosen at run time, as all are of
+// float64, where memory leaves the time for a call.
 template <class T, class Visit>
 void with_common_activation(int which, const double* parameters, const Visit& visit) {
-  if constexpr (sizeof(T) < sizeof(double)) {
-    switch (which) {
-#define FASTACT_CASE(name, A) \
-  case k_##name:              \
-    return visit(FixedActivation<A, T>(parameters));
-      FASTACT_COMMON_ACTIVATIONS(FASTACT_CASE)
+  switch (which) {
+#define FASTACT_CASE(name, A)                                        \
+  case k_##name:                                                     \
+    if constexpr (sizeof(T) < sizeof(double) && is_common(k_##name)) \
+      return visit(FixedActivation<A, T>(parameters));               \
+    break;
+    FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
-    }
   }
   visit(chosen_activation(which, parameters));
 }

@@ -1,13 +1,12 @@
 // Bias and activation in one pass: y = f(x + bias + residual), and its gradients with dbias.
 //
-// Dense arrays of one layout are outer x channels x inner to the kernels, whatever their rank. The
-// forward is the map of core/elementwise.cuh; a vector knows from its index which channels it
-// meets, and an element of strided arrays is told its channel. The backward reads dy, x and the
-// residual once, writes dx, and sums dx by channel in double: core/channel_sums.cuh. At most
-// kMaxChunks partial sums per channel are added by one finishing kernel.
-//
-// The activation is chosen at run time, by one call per vector. Why, and why one vector of each
-// input is in flight: docs/design/cuda.md, "Bias and activation".
+// Dense arrays of one layout are outer x channels x inner to the kernels, whatever their rank.
+// Where they are aligned and whole vectors, both directions are maps over rows (core/row_map.cuh),
+// with an activation that is compiled in if it is a common one. Otherwise the forward is the map of
+// core/elementwise.cuh; a vector knows from its index which channels it meets, and an element of
+// strided arrays is told its channel. The backward reads dy, x and the residual once, writes dx,
+// and sums dx by channel in double: core/channel_sums.cuh. There the activation is one call a
+// vector. At most kMaxChunks partial sums per channel are added by one finishing kernel.
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 #include "cuda/bias/fused.cuh"
@@ -68,13 +67,16 @@ int64_t run_fused_rows(int which, const double* parameters, const NumberVector& 
     using Functor = F<T, std::decay_t<decltype(activation)>>;
     const int64_t columns = rows.vecs * Vec<T>::kSize;
     const Divisor channels(layout.channels, columns), inner(layout.inner, columns);
+    const bool by_vector = layout.inner == 1 && rows.times == 1 && bias.dtype == kDTypeOf<T> &&
+                           bias.stride == int64_t(sizeof(T)) &&
+                           reinterpret_cast<uintptr_t>(bias.data) % kVecBytes == 0;
     RowMap<Functor> map{};
     std::copy(data, data + count - 1, map.in);
     std::fill(map.in_pitch, map.in_pitch + count - 1, rows.pitch());
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
     map.accumulate = accumulate, map.partials = partials, map.channels = channels;
     if (partials) map.segment = uint32_t(segment_of<T>(layout));
-    made = run_rows(map, rows, Functor{{activation, bias, channels, inner}}, stream);
+    made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
   });
   return made;
 }

@@ -15,8 +15,11 @@ struct BiasRows {
   Activation activation;
   NumberVector bias;  // IN
   Divisor channels, inner;
+  bool by_vector;  // the bias is read as rows are: the elements of a vector have one each
 
   FASTACT_DEVICE Kept keep(int64_t column) const {
+    if (by_vector && column < channels.by)
+      return widen_vec(load_vec(reinterpret_cast<const T*>(bias.data) + column));
     int64_t channel = inner(column), left = inner.by - (column - channel * inner.by);
     channel -= channels(channel) * channels.by;
     Kept kept;

@@ -18,7 +18,7 @@
 //
 // Sums: in double a lane, by a tree over the threads of a column, one partial sum a block and
 // column. What the chunks are follows from the shape alone, and so do the bits. Why not in float32:
-// docs/design/cuda.md, "Bias and activation".
+// docs/design/cuda.md, "Rows of vectors".
 //
 // Bytes moved: those of the inputs and of the outputs, once.
 #pragma once

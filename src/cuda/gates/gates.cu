@@ -24,7 +24,8 @@
 //
 // Vectors have 16 bytes, of 16-bit data backward 8: the sums of eight columns by four gates do not
 // fit the registers. A call with an array that such vectors cannot read (odd lengths, misaligned or
-// strided columns) goes by single columns, where neighbouring threads read neighbouring elements.
+// strided columns, rows that are not all at one pitch) goes by single columns, where neighbouring
+// threads read neighbouring elements.
 // Both ways give a thread the same rows and use the same formulas, hence the same bits.
 //
 // Occupancy, instruction counts and rejected alternatives: docs/design/cuda.md, "Gates".
