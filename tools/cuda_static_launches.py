@@ -178,8 +178,9 @@ def _held_rows(
         counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
         if lanes > WARP:
             counts["BAR"] = 1 + (folds[0] > 0)
+        source = "cross_entropy" if "Loss" in kind else "softmax"
         return Launch(
-            *("softmax", f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
+            *(source, f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
             *(-(-count * lanes // threads), threads, 0),
             float(sum(arrays)) * count * length * ITEM[dtype],
             *(vecs * VECTOR / ITEM[dtype], 1, [Via(counts)]),

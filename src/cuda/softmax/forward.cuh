@@ -1,4 +1,4 @@
-// The forward kernels of softmax, log_softmax and logsumexp; softmax.cu explains the passes.
+// The forward kernels of softmax and its kin; softmax.cu explains the passes.
 #pragma once
 
 #include "cuda/softmax/statistic.cuh"

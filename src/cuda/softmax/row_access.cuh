@@ -260,7 +260,10 @@ FASTACT_DEVICE void take_scores(const Rows& rows, const Part& part, Wide<T> (&z)
   take<T>(rows, kX, part, narrow<T>(C(-__builtin_inf())), x);
 #pragma unroll
   for (int i = 0; i < vecs; ++i) z[i] = widen_held<T>(x[i]);
-  if (Rows::kQuick && rows.scale_down == 1) return;
+  const int last = part.count - 1;
+  const bool is_whole =
+      Rows::kQuick || last < 0 || lanes_there<T>(rows, part, last) == Vec<T>::kSize;
+  if (rows.scale_down == 1 && is_whole && !rows.data[kMask]) return;
 #pragma unroll
   for (int i = 0; i < vecs; ++i)
     if (i < part.count) z[i] = scores_of<T>(rows, part, i, bit_cast<Vec<T>>(x[i]));
