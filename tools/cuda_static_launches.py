@@ -154,7 +154,7 @@ def held_softmax(vectors: int, dtype: str) -> tuple[int, int, int]:
     if vectors > most * WARP:
         lanes = vectors // most
         return (most, lanes, lanes) if vectors % (most * WARP) == 0 else held(vectors, dtype)
-    of_thread = 2 if vectors <= 16 else 4 if vectors <= 32 else most
+    of_thread = 4 if vectors <= 32 else most
     lanes = _power(-(-vectors // of_thread), WARP)
     return of_thread, lanes, NARROW // 2 if of_thread > 4 else NARROW
 
