@@ -152,7 +152,7 @@ def held_softmax(vectors: int, dtype: str) -> tuple[int, int, int]:
     if vectors > most * WARP:
         lanes = vectors // most
         return (most, lanes, lanes) if vectors % (most * WARP) == 0 else held(vectors, dtype)
-    of_thread = 2 if vectors <= 16 else 4 if vectors <= 32 else most
+    of_thread = 4 if vectors <= 32 else most
     lanes = _power(-(-vectors // of_thread), WARP)
     return of_thread, lanes, NARROW // 2 if of_thread > 4 else NARROW
 
@@ -176,8 +176,9 @@ def _held_rows(
         counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
         if lanes > WARP:
             counts["BAR"] = 1 + (folds[0] > 0)
+        source = "cross_entropy" if "Loss" in kind else "softmax"
         return Launch(
-            *("softmax", f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
+            *(source, f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
             *(-(-count * lanes // threads), threads, 0),
             float(sum(arrays)) * count * length * ITEM[dtype],
             *(vecs * VECTOR / ITEM[dtype], 1, [Via(counts)]),

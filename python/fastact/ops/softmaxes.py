@@ -64,10 +64,11 @@ def softmax(
 
     Notes
     -----
-    Computed in float32 (float64 for float64), sums in double. y is within 4 ULP of the exact
-    value however far elements lie apart, also where it is subnormal; float64 has n / 32 u more for
-    a row of n elements, u = 2**-53. With a scale or a mask z is rounded, which adds 4 u max
-    (abs(scale x) + abs(mask)), relative to y. 16-bit data is rounded once more.
+    Computed in float32 (float64 for float64), sums in double; on a GPU a thread's elements are
+    added up in float32 first. y is within 4 ULP of the exact value however far elements lie apart,
+    also where it is subnormal; float64 has n / 32 u more for a row of n elements, u = 2**-53. With
+    a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)), relative to y.
+    16-bit data is rounded once more.
 
     What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y and its
     gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN

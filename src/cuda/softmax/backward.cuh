@@ -190,22 +190,28 @@ struct Probability {
   }
 };
 
-// Calls each(i, x) for all vectors x of a part: of quick rows all are read before the first is
-// used.
-template <class T, int vecs, class Rows, class Each>
-FASTACT_DEVICE void for_each_vec(const Rows& rows, const Part& part, Each each) {
-  if constexpr (Rows::kQuick) {
-    Held x[vecs];
-    take<T>(rows, kX, part, T{}, x);
-#pragma unroll
-    for (int i = 0; i < vecs; ++i)
-      if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < part.count; ++i)
-      each(i, read_vec<T>(rows, kX, part, i, lanes_there<T>(rows, part, i)));
+// The vectors x of a part: of quick rows all are read before the first is used, and before what is
+// read of the row, of others one by one.
+template <class T, int vecs, class Rows>
+struct TakenVecs {
+  Held x[Rows::kQuick ? vecs : 1];
+
+  FASTACT_DEVICE TakenVecs(const Rows& rows, const Part& part) {
+    if constexpr (Rows::kQuick) take<T>(rows, kX, part, T{}, x);
   }
-}
+  template <class Each>
+  FASTACT_DEVICE void for_each(const Rows& rows, const Part& part, Each each) const {
+    if constexpr (Rows::kQuick) {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i)
+        if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < part.count; ++i)
+        each(i, read_vec<T>(rows, kX, part, i, lanes_there<T>(rows, part, i)));
+    }
+  }
+};
 
 // dx = scale dy exp(z - lse), element by element; dy and lse are a row's.
 template <class T, int vecs, class Rows>
@@ -215,6 +221,7 @@ void logsumexp_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks 
   constexpr int n = kRowsOfVec<T, Rows>;
   for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
     if (part.count == 0) return;
+    const TakenVecs<T, vecs, Rows> x(rows, part);
     Probability<T> p[n];
     C factor[n];
 #pragma unroll
@@ -226,8 +233,8 @@ void logsumexp_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks 
       if (rows.data[kMask] && lse == -infinity<C>()) factor[s] = lse = 0;  // nothing takes part
       p[s] = Probability<T>::of(lse);
     }
-    for_each_vec<T, vecs>(rows, part, [&](int i, const Vec<T>& x) {
-      Wide<T> dx = scores_of<T>(rows, part, i, x);
+    x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
+      Wide<T> dx = scores_of<T>(rows, part, i, vec);
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) {
         const int s = row_in_vec<Rows>(j);

@@ -107,7 +107,7 @@ void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count
 }
 
 // What a row's gradient takes: factor (exp(z - lse) mass - a w), and of a target's index less
-// `weight` at its element.
+// factor `weight` at its element.
 template <class C>
 struct LossGradient {
   C factor, mass, lse, weight;
@@ -156,6 +156,7 @@ void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChu
       fold_sums(rows, mass, fold_index);
     }
     if (idle) return;
+    const TakenVecs<T, vecs, Rows> x(rows, part);
     LossGradient<C> of[n];
     Probability<T> p[n];
 #pragma unroll
@@ -163,17 +164,25 @@ void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChu
       of[s] = loss_gradient<T>(rows, part.row + (s < part.columns ? s : 0), mass[s]);
       p[s] = Probability<T>::of(of[s].lse);
     }
-    for_each_vec<T, vecs>(rows, part, [&](int i, const Vec<T>& x) {
-      const Wide<T> z = widen_vec(x);
+    x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
+      const Wide<T> z = widen_vec(vec);
       Wide<T> share{}, dz;
       if constexpr (has_shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
-        const bool is_target = element_at<T, Rows>(part, i, j) == at.element;
-        const C a = share.lane[j] + (is_target ? at.weight : C(0));
-        const C g = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -a);
-        dz.lane[j] = at.element == -1 && !rows.data[kDy] ? C(0) : g;  // ignored
+        dz.lane[j] = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -share.lane[j]);
+        if (at.element == -1 && !rows.data[kDy]) dz.lane[j] = 0;  // ignored
+      }
+      // One vector of a row has the target, and each lane of a vector of columns may.
+      const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
+      if (Rows::kColumns || (to >= 0 && to < kSize)) {
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
+          if (Rows::kColumns ? at.element == first : j == to)
+            dz.lane[j] = madd(-at.factor, at.weight, dz.lane[j]);
+        }
       }
       put_gradient<T>(rows, part, i, dz);
     });

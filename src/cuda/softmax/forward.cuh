@@ -1,4 +1,4 @@
-// The forward kernels of softmax, log_softmax and logsumexp; softmax.cu explains the passes.
+// The forward kernels of softmax and its kin; softmax.cu explains the passes.
 #pragma once
 
 #include "cuda/softmax/statistic.cuh"
@@ -215,7 +215,9 @@ int64_t run_forward(const SoftmaxPlan& plan, void* workspace, const LossTotals& 
       return launch(softmax_forward_rows<T, decltype(vecs)::value, Kind, Rows>, shape, stream, rows,
                     plan.chunks, totals);
     launch(softmax_peaks<T, PeakOf<T, Kind::kHasShares>, Rows>, shape, stream, rows, chunks);
-    launch(softmax_merge<T, Kind, Rows>, warps_for(count, 256), stream, rows, chunks, totals);
+    using Merged = std::conditional_t<Rows::kQuick, SoftmaxRows, Rows>;
+    launch(softmax_merge<T, Kind, Merged>, warps_for(count, 256), stream, Merged(rows), chunks,
+           totals);
     if constexpr (Kind::kWrites) launch(softmax_apply<T, Kind, Rows>, shape, stream, rows, chunks);
   });
   return chunks.count == 1 ? plan.rows.tasks : ceil_div(count, 256 / kWarp);

@@ -104,7 +104,7 @@ RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
   if (vecs > kMost * kWarp)
     return vecs % (kMost * kWarp) == 0 ? RowShape{kMost, int(vecs / kMost), int(vecs / kMost)}
                                        : row_shape<T>(vecs);
-  const int of_thread = vecs <= 2 * kStripVecs ? 2 : vecs <= 4 * kStripVecs ? 4 : kMost;
+  const int of_thread = vecs <= 4 * kStripVecs ? 4 : kMost;
   const int lanes = power_of_two_from(ceil_div(vecs, of_thread), kWarp);
   return {of_thread, lanes, of_thread > 4 ? kThreadsOfNarrow / 2 : kThreadsOfNarrow};
 }
@@ -251,8 +251,9 @@ void for_layout(const SoftmaxPlan& plan, Visit visit) {
   if (plan.layout == kStridedLayout) return visit(plan.rows, shape, most);
   if constexpr (has_quick) {
     const auto rows = plan.as<SoftmaxQuick>();
-    if (plan.layout == kQuickLayout)
-      return with_vecs<T>(plan.vecs, [&](auto vecs) { visit(rows, shape, vecs); });
+    if (plan.layout == kQuickLayout && plan.vecs < kMostVecs<T>)
+      return visit(rows, shape, std::integral_constant<int, 4>());
+    if (plan.layout == kQuickLayout) return visit(rows, shape, most);
   }
   visit(plan.dense(), shape, most);
 }

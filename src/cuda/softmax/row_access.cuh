@@ -107,7 +107,7 @@ template <class T, class Rows>
 FASTACT_DEVICE T* vec_at(const Rows& rows, int role, const Part& part, int i) {
   if constexpr (Rows::kColumns)
     return reinterpret_cast<T*>(rows.data[role] + part.outer * rows.pitch[role] +
-                                part.vec(i) * rows.step[role]) +
+                                part.first * rows.step[role] + i * (part.lanes * rows.step[role])) +
            part.at;
   else
     return row_of<T>(rows, role, part.row) + part.first * Vec<T>::kSize +
@@ -152,18 +152,24 @@ FASTACT_DEVICE void write_vec(const Rows& rows, int role, const Part& part, int 
 // All vectors of a thread, which are read before the first is used; `nothing` where there is none.
 template <class T, int vecs, class Rows>
 FASTACT_DEVICE void take(const Rows& rows, int role, const Part& part, T nothing, Held (&x)[vecs]) {
-  const auto read = [&](int i) {
-    return bit_cast<Held>(read_vec<T>(rows, role, part, i, lanes_there<T>(rows, part, i)));
-  };
-  if (Rows::kQuick && part.count == vecs) {  // nothing is set and then overwritten
+  constexpr int kSize = Vec<T>::kSize;
+  bool is_plain = Rows::kDense && part.count == vecs;
+  if constexpr (Rows::kDense && !Rows::kQuick)
+    is_plain = is_plain && rows.fast[role] && lanes_there<T>(rows, part, vecs - 1) == kSize;
+  if (is_plain) {  // nothing is asked of a vector, nor set and then overwritten
+    const T* p = vec_at<T>(rows, role, part, 0);
+    const int64_t step =
+        part.lanes * (Rows::kColumns ? rows.step[role] / int64_t(sizeof(T)) : int64_t(kSize));
 #pragma unroll
-    for (int i = 0; i < vecs; ++i) x[i] = read(i);
+    for (int i = 0; i < vecs; ++i) x[i] = bit_cast<Held>(load_vec(p + i * step));
   } else {
     Vec<T> none;
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) none.lane[j] = nothing;
+    for (int j = 0; j < kSize; ++j) none.lane[j] = nothing;
 #pragma unroll
-    for (int i = 0; i < vecs; ++i) x[i] = i < part.count ? read(i) : bit_cast<Held>(none);
+    for (int i = 0; i < vecs; ++i)
+      x[i] = bit_cast<Held>(
+          i < part.count ? read_vec<T>(rows, role, part, i, lanes_there<T>(rows, part, i)) : none);
   }
   if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
 }
@@ -260,7 +266,10 @@ FASTACT_DEVICE void take_scores(const Rows& rows, const Part& part, Wide<T> (&z)
   take<T>(rows, kX, part, narrow<T>(C(-__builtin_inf())), x);
 #pragma unroll
   for (int i = 0; i < vecs; ++i) z[i] = widen_held<T>(x[i]);
-  if (Rows::kQuick && rows.scale_down == 1) return;
+  const int last = part.count - 1;
+  const bool is_whole =
+      Rows::kQuick || last < 0 || lanes_there<T>(rows, part, last) == Vec<T>::kSize;
+  if (rows.scale_down == 1 && is_whole && !rows.data[kMask]) return;
 #pragma unroll
   for (int i = 0; i < vecs; ++i)
     if (i < part.count) z[i] = scores_of<T>(rows, part, i, bit_cast<Vec<T>>(x[i]));

@@ -43,6 +43,11 @@ FASTACT_DEVICE float larger(float a, float b) {
 FASTACT_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; }
 #endif
 FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : a; }
+// The smaller of two; of NaN anything.
+template <class C>
+FASTACT_DEVICE C smaller_of(C a, C b) {
+  return b < a ? b : a;
+}
 
 // Where the largest z is beyond it, z moves: then z - m is exact from m / 2 on, and all further
 // terms are 0.
@@ -135,6 +140,9 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[v
                               int& fold_index, Peak<T, n>* peak) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
+  // What writes nothing keeps the smaller of each element and the largest before it: all but one of
+  // a thread's largest. So none is compared with the row's largest.
+  constexpr bool kSorts = !Kind::kWrites && !Kind::kHasShares;
   constexpr bool kCounts = !Kind::kKeepsTerms;
   const C up = C(rows.up);
 #pragma unroll
@@ -144,14 +152,20 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[v
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       C& max = peak->max[row_in_vec<Rows>(j)];
-      max = larger(max, z[i].lane[j]);
+      const C value = z[i].lane[j];
+      if constexpr (kSorts) z[i].lane[j] = smaller_of(max, value);
+      max = larger(max, value);
     }
+  C own[n];
+#pragma unroll
+  for (int s = 0; s < n; ++s) own[s] = peak->max[s];
   fold(rows, peak->max, fold_index, [](C a, C b) { return larger(a, b); }, -infinity<C>());
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     const C m = peak->max[s] == -infinity<C>() ? C(0) : peak->max[s];
     const Move<C> move = Move<C>::of(m, up);
     if (move.is_needed()) {
+      own[s] = move(own[s]);
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
 #pragma unroll
@@ -171,7 +185,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[v
       for (int j = 0; j < kSize; ++j) {
         const int s = row_in_vec<Rows>(j);
         const C value = z[i].lane[j], made = peak->at[s](value);
-        const bool is_top = kCounts && value == peak->at[s].m;
+        const bool is_top = kCounts && !kSorts && value == peak->at[s].m;
         term.lane[j] = is_top ? C(0) : made;
         count[s] += is_top;
         if constexpr (Kind::kKeepsTerms) z[i].lane[j] = made;
@@ -187,6 +201,10 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[v
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     sums[s] = rest.total(s);
+    if constexpr (kSorts) {
+      count[s] = own[s] == peak->at[s].m;
+      sums[s] += count[s] ? 0.0 : double(peak->at[s](own[s]));
+    }
     if constexpr (kCounts) sums[n + s] = double(count[s]);
     if constexpr (Kind::kHasShares)
       sums[2 * n + s] = mass.total(s), sums[3 * n + s] = apart.total(s);
