@@ -31,7 +31,7 @@ from pathlib import Path
 import sass
 from cuda_static_launches import LAUNCHES, Launch
 from cuda_static_names import DTYPES, ITEM, identify
-from cuda_static_norms import FAST_NORMS, NORM_LONG, STRIP_WAYS, with_norm_paths
+from cuda_static_norms import APPLY, FAST_NORMS, STRIP_WAYS, with_norm_paths
 from cuda_static_one import Counted, count, straight
 from cuda_static_report import measured_table, report
 
@@ -70,8 +70,6 @@ SOFTMAX_ROWS = (
 )
 # Whose blocks have up to 512 threads.
 NORM_ROWS = ("norm_forward_rows", "norm_backward_rows", "norm_moments", "norm_apply_chunks")
-# Of these, what has a loop that its accesses single out: rows in registers have none.
-NORM_LOOPS = {"norm_backward_rows": f"{FAST_NORMS}, rows", "norm_apply_chunks": "quick rows"}
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
@@ -138,7 +136,7 @@ class Kernel:
             return 512
         if self.kernel in SOFTMAX_ROWS:
             return 256 if self.what.endswith("columns") else 512
-        narrow = self.kernel.startswith(("finish_gate", "norm_long_gradients"))
+        narrow = self.kernel.startswith("finish_gate")
         return 128 if sum(self.accesses) or narrow else 256
 
     @property
@@ -156,7 +154,7 @@ class Kernel:
     @property
     def has_numbers(self) -> bool:
         """Whether the fast path loads numbers of a channel or row, narrow where it wants one."""
-        return self.kernel == "norm_long_gradients"
+        return self.is_norm_map
 
     @property
     def is_norm(self) -> bool:
@@ -164,9 +162,9 @@ class Kernel:
         if self.kernel.startswith("strip_"):
             words = self.what.split(", ")
             return words[0] in STRIP_WAYS and words[1:2] in ([], [FAST_NORMS])
-        if self.kernel in NORM_LONG:
-            return self.what == f"{FAST_NORMS}, rows"
-        return self.kernel in NORM_LOOPS and self.what == NORM_LOOPS[self.kernel]
+        if self.kernel.startswith("sums_of"):
+            return self.what == FAST_NORMS and self.kernel != "sums_of_any"
+        return self.kernel == APPLY and self.what == "quick rows"
 
     @property
     def bytes_per_element(self) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from cuda_static_model import MULTIPROCESSORS
 from cuda_static_names import COMPUTE, ITEM
-from cuda_static_routes import Loop, Nest, Step, Via
+from cuda_static_routes import Loop, Step, Via
 
 VECTOR = 16
 WARP = 32
@@ -19,10 +20,7 @@ NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row
 WIDE_ROW = 2048  # vectors of a row: at least of a wide block's
 IN_FLIGHT = 4
 HELD_ROW = {name: (4 if item == 2 else 8) * WIDE for name, item in ITEM.items()}  # vectors
-TILE = 4  # rows of a team at a time, backward
-PARTIALS = 16 << 20  # bytes of backward's partial sums
-CHUNKS = 256  # of the batch, at most
-OPTIN = 225 << 10  # dynamic shared memory of a block
+HELD_BACKWARD = {2: 1024, 4: 1536, 8: 1024}  # vectors of a row that a block holds, by item size
 
 
 @dataclass(frozen=True)
@@ -91,58 +89,49 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     )
 
 
+def held_backward(vectors: int, dtype: str) -> tuple[int, int, int, int]:
+    """As `held`: backward_shape of src/cuda/norms/rows/norms.cu; and blocks, at most."""
+    item = ITEM[dtype]
+    if vectors <= 2 * WARP:
+        of_thread, lanes, threads = 2, max(2, _power(-(-vectors // 2), WARP)), NARROW
+    else:
+        of_thread = 1 if vectors <= (256 if item == 2 else 512) else 2 if vectors <= 1024 else 3
+        lanes = threads = -(-vectors // (of_thread * WARP)) * WARP
+    resident = 512 if of_thread > 1 or item == 8 else 768 if item == 2 else 1024
+    return of_thread, lanes, threads, MULTIPROCESSORS * max(1, resident // threads)
+
+
 def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
     """layer_norm's backward kernel over the last axis, dweight and dbias wanted.
 
-    Its sums are flushed every 16 rows: that is left out.
+    Left out: its sums go to shared memory every 14 rows, and in the end to the partial sums.
     """
     count, length = prod(shape[:-1]), shape[-1]
     item = ITEM[dtype]
     vectors = -(-length * item // VECTOR)
-    if vectors > WIDE_ROW:
-        raise SystemExit("cuda_static: norm_backward is known for rows of up to 2048 vectors")
-    short = vectors <= 2 * WARP
-    most = NARROW if vectors < WIDE_ROW else WIDE
-    lanes = _power(vectors, WARP) if short else _power(vectors, most)
-    threads = NARROW if lanes <= WARP else lanes
-    teams, per_lane = threads // lanes, -(-vectors // lanes)
-    padded = -(-length // 8) * 8
-    chunks = max(1, min(PARTIALS // (16 * padded), CHUNKS))
-    size = max(teams * TILE, -(-count // chunks))
-    planes = COMPUTE[dtype] // item
-    slot = VECTOR * threads
-
-    def shared(tile: int) -> int:
-        return (tile * per_lane * 2 + per_lane * 2 * planes) * slot + tile * teams * VECTOR
-
-    tile = TILE
-    while tile > 1 and shared(tile) > (OPTIN - 2048) // 2:
-        tile //= 2
-    if tile > 1:
-        fetch: list[Step] = [Nest(per_lane, [Loop(tile // 2, {"LDG.128": 4, "STS.128": 4})])]
-    else:
-        fetch = [Loop(per_lane // 2, {"LDG.128": 4, "STS.128": 4})]
-    columns = 2 * planes
-    sums = {"LDS.128": 2, "LDG.128": 1, "STG.128": 0}
-    dx = {"LDS.128": 3, "STG.128": 1, "LDG.128": 0, "FFMA": 3 * VECTOR // item}
-    steps: list[Step] = [
-        *fetch,
-        Nest(tile, [Loop(per_lane, sums, near=True), *_fold(lanes, 2)]),
-        Nest(
-            per_lane,
-            [
-                # Loads of sums that might lie in scratch memory are there, switched off.
-                Via({"LDS.128": columns, "LDG.128": 1 + columns}, near=True),
-                Loop(tile, dx),
-                Via({"STS.128": columns}),
-            ],
-        ),
-    ]
-    rows = size / teams
+    if vectors > HELD_BACKWARD[item]:
+        most = HELD_BACKWARD[item]
+        raise SystemExit(f"cuda_static: norm_backward is known for rows of up to {most} vectors")
+    vecs, lanes, threads, most = held_backward(vectors, dtype)
+    teams = threads // lanes
+    grid = min(most, -(-count // teams))
+    rows = -(-count // (grid * teams))
+    elements = vecs * VECTOR // item
+    # Two rows a round, each of which loads the next one. A multiply-add of an element for g xhat
+    # and for its column, two for dx. Half a warp folds each of two sums: in double over the warps.
+    shuffles = 5 + 8 + 2 if lanes > WARP else lanes.bit_length() - 1 + 2
+    two = {
+        "LDG.128": 4 * vecs,
+        "STG.128": 2 * vecs,
+        "BAR": 2 * (lanes > WARP),
+        "FFMA": 2 * 4 * elements,
+        "SHFL": 2 * shuffles,
+    }
     return Launch(
-        *("norms", "norm_backward_rows Lb1 NormRows", -(-count // size), threads, shared(tile)),
-        *(3.0 * count * length * item, rows * per_lane * VECTOR / item, rows),
-        [Nest(max(1, round(rows / tile)), steps)],
+        *("norms", f"norm_backward_rows Li{vecs} MeansByE{int(lanes > WARP)}E NormQuick", grid),
+        *(threads, 8 * 2 * elements * threads, 3.0 * count * length * item),
+        *(rows * elements, rows),
+        [Loop(max(1, round(rows / 2)), two, ahead=2)],
     )
 
 

@@ -16,6 +16,7 @@ _NORM_WORDS = {
     "false": "any activation",
     "NormRows": "rows",
     "NormQuick": "quick rows",
+    "NormElements": "quick rows by elements",
     "NormStrided": "any strides",
 }
 #: Of softmax: how the arrays lie; and what the constants say, by a kernel's first letters.
@@ -84,8 +85,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('whole_backward', 'lines, any activation, of groups', 'bfloat16', 1, False)
     >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
     ('sums_of_segments', 'bias gradient', 'float32', 1, False)
-    >>> identify("void norm_long_sums<float, true, NormRows>(NormRows, NormLong)")
-    ('norm_long_sums', 'identity, rows', 'float32', 1, False)
+    >>> identify("void norm_long_sums<float, NormRows>(NormRows, RowChunks, double*)")
+    ('norm_long_sums', 'rows', 'float32', 1, False)
     >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
     ('norm_moments', 'any strides', 'bfloat16', 1, False)
     >>> identify("void gated_backward_strided<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")

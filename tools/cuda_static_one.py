@@ -53,6 +53,7 @@ class Counted:
             rounds=rounds,
             near=near,
             shuffles=self.trace.count("SHFL"),
+            prefetched=self.trace.rows_ahead(),
         )
 
     @property

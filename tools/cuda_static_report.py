@@ -70,9 +70,8 @@ first instruction to the exit, over the elements that it computes. Sums: one rou
 the paths through the code it is the shortest with exactly the 16-byte loads and stores that the
 tile has to make; of misaligned float64 by 8 bytes. Gates: one round over a row, with everything
 that the op can be given but `accumulate`; of 16-bit gradients by 8 bytes; "again" makes the gates
-of what forward took. Norms over rows: a round of each pass (x into the cache, the squares, y;
-backward x and dy, the sums of the row, dx with the sums of columns), as often as four vectors take
-it, with parameters of x's dtype, one an element, and no sum over threads. Strips of channels: one
+of what forward took. Norms over rows: of rows in several blocks, a vector's y from its statistics,
+with parameters of x's dtype, one an element. Strips of channels: one
 round of the loop; what a tile costs besides is not in it. Paths
 with a call are left out. By unit: fma (float and integer multiply-add, conversion from float16),
 alu (integers, comparisons, selections, packing to 16 bits), fp64, xu (special functions,
@@ -103,9 +102,7 @@ _TRAFFIC = """\
 ## Bytes moved against the minimum
 
 By the plans in src/cuda, as a multiple of reading each input and writing each output once, caches
-left out of account. Rows of layer_norm (identity, weight and bias, sm_90's shared memory), for
-any number of them; "sums outside" is the share of backward's sums of columns that lie in scratch
-memory instead of shared memory, and whose traffic is not counted.
+left out of account. Rows of layer_norm (identity, weight and bias), for any number of them.
 """
 
 _TRAFFIC_MAPS = """\
@@ -115,13 +112,13 @@ batch_norm in training: forward 1.50 (x twice, y once), backward 1.67 (dy and x 
 
 
 def _traffic() -> str:
-    header = ["row", "dtype", "forward", "backward", "sums outside"]
+    header = ["row", "dtype", "forward", "backward"]
     rows = []
     for length in (256, 1024, 4096, 8192, 16384, 32768, 65536, 131072, 262144):
         for dtype in ("float16", "float32", "float64"):
             one = traffic(length, dtype)
             name = "float16, bfloat16" if dtype == "float16" else dtype
-            numbers = [f"{one.forward / 2:.2f}", f"{one.backward / 3:.2f}", f"{one.sums:.0%}"]
+            numbers = [f"{one.forward / 2:.2f}", f"{one.backward / 3:.2f}"]
             rows.append([str(length), name, *numbers])
     return f"{_TRAFFIC}\n{_table(header, rows, 2)}\n\n{_TRAFFIC_MAPS}"
 

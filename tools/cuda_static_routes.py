@@ -28,11 +28,13 @@ class Loop:
     """An innermost loop: its rounds, and what a round has exactly.
 
     near : what it loads is in a cache already.
+    ahead : the rows of a round, where each is loaded while the one before is computed.
     """
 
     trips: int
     counts: Counts
     near: bool = False
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,16 @@ class Trace:
     """What one warp executes: stretches of instructions, each so many times, in order."""
 
     parts: list[tuple[int, tuple[sass.Instruction, ...], bool]] = field(default_factory=list)
+    ahead: dict[tuple[sass.Instruction, ...], int] = field(default_factory=dict)  # Loop's
 
-    def add(self, way: Sequence[sass.Instruction], trips: int = 1, near: bool = False) -> None:
+    def add(
+        self, way: Sequence[sass.Instruction], trips: int = 1, near: bool = False, ahead: int = 0
+    ) -> None:
         """One more stretch."""
         if way and trips:
             self.parts.append((trips, tuple(way), near))
+            if ahead:
+                self.ahead[tuple(way)] = ahead
 
     def count(self, name: str = "") -> int:
         """Instructions of an opcode, or all."""
@@ -77,7 +84,7 @@ class Trace:
         """Stretches that load whole vectors from DRAM, and those whose loads a cache answers."""
         far = near = 0
         for trips, way, is_near in self.parts:
-            if not any(one.base == "LDG" for one in way):
+            if way in self.ahead or not any(one.base == "LDG" for one in way):
                 continue
             if is_near or not any(one.is_wide("LDG") for one in way):
                 near += trips
@@ -88,9 +95,17 @@ class Trace:
     def wide_loads(self) -> int:
         """The most loads of 16 bytes that a stretch has, which are in flight together."""
         return max(
-            (sum(one.is_wide("LDG") for one in way) for _, way, near in self.parts if not near),
+            (
+                sum(one.is_wide("LDG") for one in way) // self.ahead.get(way, 1)
+                for _, way, near in self.parts
+                if not near
+            ),
             default=0,
         )
+
+    def rows_ahead(self) -> int:
+        """Rows that are loaded while the one before is computed."""
+        return sum(trips * self.ahead.get(way, 0) for trips, way, _ in self.parts)
 
     def __iter__(self) -> Iterator[tuple[sass.Instruction, bool]]:
         for trips, way, near in self.parts:
@@ -287,7 +302,7 @@ class Router:
             raise ValueError(f"{self.code.name}: no loop of {dict(loop.counts)} is reached")
         _, way, found = best
         made.add(self._instructions(way), near=near)
-        made.add(self._instructions(found), loop.trips, loop.near)
+        made.add(self._instructions(found), loop.trips, loop.near, loop.ahead)
         leaves = [j for j in self.code.successors(found[-1]) if j != found[0]]
         return leaves[0] if leaves else found[0]
 

@@ -32,10 +32,10 @@ on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 names = pytest.mark.parametrize("name", ["identity", "mish"])
 
 # What the kernels tell apart, counted in packs of 16 bytes (8, 4 or 2 elements): rows of one
-# element; of 1 to 32 lanes; of more than a warp takes backward (64) and forward (256); of 512
-# threads, and of several blocks backward (2048); and tails of each. Channels whose lines are
-# shorter and longer than a pack, a warp and a block; groups without pixels; batches in one chunk
-# and in several.
+# element; of 1 to 32 lanes; of more than a warp takes backward (64) and forward (256); of one, two
+# and three packs a thread backward (from 257, 513 and 1025 on), and of several blocks (from 1025 on,
+# of float32 1537); and tails of each. Channels whose lines are shorter and longer than a pack, a
+# warp and a block; groups without pixels; batches of more rows than a team adds up in float32 (14).
 KINDS = [
     Setting("layer_norm", (7, 1)),
     Setting("layer_norm", (67, 3)),
@@ -45,10 +45,15 @@ KINDS = [
     Setting("add_layer_norm", (9, 1031)),
     Setting("rms_norm", (5, 4100)),
     Setting("layer_norm", (2, 9001)),
+    Setting("layer_norm", (3, 5120)),
+    Setting("layer_norm", (3700, 72)),
+    Setting("rms_norm", (4100, 260)),
     Setting("group_norm", (300, 6, 3), groups=2),
     Setting("group_norm", (3, 4, 9), groups=2),
     Setting("group_norm", (2, 4, 700), groups=2),
     Setting("group_norm", (3, 6, 1), groups=3),
+    Setting("group_norm", (2, 4, 5001), groups=2),
+    Setting("instance_norm", (40, 600, 7, 7)),
     Setting("instance_norm", (2, 3, 3000)),
     Setting("instance_norm", (700, 2, 3)),
 ]
@@ -94,8 +99,8 @@ def test_rows_of_several_blocks(name, dtype, device):
 @on_kernels
 @names
 def test_many_long_rows(name, device):
-    """2049 packs of 16 bytes backward, in parts of 18 of the batch: 16 are added up, then 2."""
-    arrays = Arrays(Setting("rms_norm", (558, 4097)), np.dtype(np.float64))
+    """1538 packs of 16 bytes backward, 13 tiles in 81 parts: of 17 rows each, 14 are added up first."""
+    arrays = Arrays(Setting("rms_norm", (1370, 6149)), np.dtype(np.float32))
     assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
@@ -379,8 +384,8 @@ def held(x: np.ndarray, axis: int, step: int) -> np.ndarray:
     return view
 
 
-# Rows of more vectors than one block takes backward (2048) are long; so are those of these runs,
-# which other numbers of threads took where arrays of float64 are not dense.
+# Rows of more vectors than one block takes backward (1024, of float32 1536) are long; so are those
+# of these runs.
 LONG = [
     ("layer_norm", (3, 2050), None),
     ("add_rms_norm", (2, 2049), None),

@@ -213,6 +213,8 @@ struct RowReader {
                                       (rows.data[role] - rows.data[like]));
   }
   FASTACT_DEVICE Vec<T> read(int role, const T* quick, int i) const {
+    if constexpr (Rows::kByElement)
+      return load_some(quick + quick_offset(i), valid_of<T>(rows, partition, i));
     if constexpr (Rows::kQuick) return load_vec(quick + quick_offset(i));
     return read_own<T>(rows, role, partition, i);
   }
@@ -221,6 +223,8 @@ struct RowReader {
   }
   FASTACT_DEVICE Vec<T> read_dx(int i) const { return read(kDx, dx, i); }
   FASTACT_DEVICE void write_dx(int i, const Vec<T>& vec) const {
+    if constexpr (Rows::kByElement)
+      return store_some(dx + quick_offset(i), vec, valid_of<T>(rows, partition, i));
     if constexpr (Rows::kQuick) return store_vec(dx + quick_offset(i), vec);
     write_own(rows, kDx, partition, i, vec);
   }
@@ -269,20 +273,18 @@ FASTACT_DEVICE void for_vectors(const Rows& rows, const Partition& partition,
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
     if (i >= row.count) continue;
-    if constexpr (Rows::kQuick) {
-      visit(i, weight[i], widen_held<T>(row.dy[i]), xhat_of<T>(widen_held<T>(row.x[i]), row.stats));
-    } else {
-      const Vec<T> x = bit_cast<Vec<T>>(row.x[i]), dy = bit_cast<Vec<T>>(row.dy[i]);
-      const int valid = valid_of<T>(rows, partition, i);
-      const int64_t q = partition.vec(i);
-      const Wide<T> p = rows.which == k_identity
-                            ? widen_vec(dy)
-                            : p_of<T>(rows, x, dy, row.stats, partition.row, q, valid);
-      const Wide<T> w = weight_of<T>(rows, partition.row, q, valid);
-      Wide<T> xhat = xhat_of<T>(widen_vec(x), row.stats);
-      if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
-      visit(i, w, p, xhat);
+    const Vec<T> x = bit_cast<Vec<T>>(row.x[i]), dy = bit_cast<Vec<T>>(row.dy[i]);
+    const int valid =
+        Rows::kQuick && !Rows::kByElement ? Vec<T>::kSize : valid_of<T>(rows, partition, i);
+    const int64_t q = partition.vec(i);
+    Wide<T> p = widen_vec(dy), w = weight[i];
+    if constexpr (!Rows::kQuick) {
+      if (rows.which != k_identity) p = p_of<T>(rows, x, dy, row.stats, partition.row, q, valid);
+      w = weight_of<T>(rows, partition.row, q, valid);
     }
+    Wide<T> xhat = xhat_of<T>(widen_vec(x), row.stats);
+    if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
+    visit(i, w, p, xhat);
   }
 }
 
@@ -432,23 +434,25 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
   }
 }
 
-// Threads of a block at most, and how many blocks leave a thread the registers that it needs.
-template <class T, int vecs, class Rows>
-constexpr bool kIsLean = Rows::kQuick && vecs == 1 && sizeof(T) < 8;
-template <class T, int vecs, class Rows>
-constexpr int kBackwardThreads = kIsLean<T, vecs, Rows> && sizeof(T) == 2 ? 256 : kRowThreads;
-template <class T, int vecs, class Rows>
-constexpr int kBackwardBlocks = !kIsLean<T, vecs, Rows> ? 1
-                                : sizeof(T) == 2        ? 3
-                                                        : 2;
+// Threads of a block, at most, and of a multiprocessor: as many as leave a thread its registers.
+template <class T>
+constexpr int resident_threads(int vecs) {
+  return vecs > 1 || sizeof(T) == 8 ? 512 : sizeof(T) == 2 ? 768 : 1024;
+}
+template <class T, int vecs, MeansBy by>
+constexpr int kBackwardThreads =
+    by == kWarpLanes || (vecs == 1 && sizeof(T) == 2) ? 256 : kRowThreads;
+template <class T, int vecs, MeansBy by, class Rows>
+constexpr int kBackwardBlocks =
+    !Rows::kQuick || Rows::kByElement ? 1
+                                      : resident_threads<T>(vecs) / kBackwardThreads<T, vecs, by>;
 
 template <class T, int vecs, MeansBy by, class Rows>
-FASTACT_KERNEL_OF((kBackwardThreads<T, vecs, Rows>), (kBackwardBlocks<T, vecs, Rows>))
+FASTACT_KERNEL_OF((kBackwardThreads<T, vecs, by>), (kBackwardBlocks<T, vecs, by, Rows>))
 void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
                         FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums) {
   using C = Compute<T>;
   using Row = BackwardRow<T, vecs>;
-  constexpr int kSize = Vec<T>::kSize;
   constexpr bool kQuick = Rows::kQuick, kHasTile = by == kGiven;
   const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
                        : by == kBlockLanes
@@ -466,7 +470,8 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   for (int i = 0; i < vecs; ++i) {
     own_weight[i] = {};
     if (kQuick && i < partition.count)
-      own_weight[i] = weight_of<T>(rows, partition.row, partition.vec(i), kSize);
+      own_weight[i] =
+          weight_of<T>(rows, partition.row, partition.vec(i), valid_of<T>(rows, partition, i));
   }
   const bool adds = rows.data[kDTotal] || rows.accumulate, casts = !kQuick && rows.casts;
   int fold_index = 0, added = 0, rounds = sums.rounds;
@@ -530,10 +535,16 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunk
     for (int i = 0; i < kLongVecs; ++i) {
       row.x[i] = row.dy[i] = {}, weight[i] = {};
       if (i >= row.count) continue;
-      row.x[i] = bit_cast<Held>(read_own<T>(rows, kIn, partition, i));
-      row.dy[i] = bit_cast<Held>(read_own<T>(rows, kDy, partition, i));
-      if (Rows::kQuick)
-        weight[i] = weight_of<T>(rows, partition.row, partition.vec(i), Vec<T>::kSize);
+      const int valid = valid_of<T>(rows, partition, i);
+      const auto read_role = [&](int role) {
+        if constexpr (Rows::kByElement)
+          return load_some(row_of<T>(rows, role, partition.row) + partition.vec(i) * Vec<T>::kSize,
+                           valid);
+        else
+          return read_own<T>(rows, role, partition, i);
+      };
+      row.x[i] = bit_cast<Held>(read_role(kIn)), row.dy[i] = bit_cast<Held>(read_role(kDy));
+      if (Rows::kQuick) weight[i] = weight_of<T>(rows, partition.row, partition.vec(i), valid);
     }
     OwnSums<T> of_row{};
     for_vectors<T>(rows, partition, row, weight,

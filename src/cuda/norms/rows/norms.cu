@@ -82,7 +82,7 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
 
 // Vectors of a row, at most, that a block holds backward.
 template <class T>
-constexpr int64_t kHeldBackward = (sizeof(T) == 2 ? 2 : 3) * kRowThreads;
+constexpr int64_t kHeldBackward = (sizeof(T) == 4 ? 3 : 2) * kRowThreads;
 
 // How a row is laid over threads backward. A thread has its columns' weights and sums besides two
 // rows, so that fewer vectors fit than forward; one is best as long as a block has no more than 512
@@ -101,7 +101,7 @@ RowShape backward_shape(int64_t vecs) {
 template <class T>
 int64_t blocks_of_all(const RowShape& shape) {
   constexpr int kMultiprocessors = 132;
-  const int resident = shape.vecs > 1 || sizeof(T) == 8 ? 512 : sizeof(T) == 2 ? 768 : 1024;
+  const int resident = resident_threads<T>(shape.vecs);
   return kMultiprocessors * std::max(1, resident / shape.threads);
 }
 
@@ -157,7 +157,7 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   // Teams that share a group. Those of a block add up their sums where there is one group.
   const int64_t most = plan.is_long() ? ceil_div(rows.batch, kLongRows) : rows.batch;
   const int64_t teams =
-      ceil_div(blocks_of_all<T>(plan.shape) * rows.teams, rows.groups * sums.tiles);
+      std::max<int64_t>(1, blocks_of_all<T>(plan.shape) * rows.teams / (rows.groups * sums.tiles));
   sums.step = std::max(std::min(teams, most), ceil_div(rows.batch, INT32_MAX));
   if (rows.groups == 1) sums.step = ceil_div(sums.step, rows.teams) * rows.teams;
   plan.blocks = ceil_div(sums.step * rows.groups, rows.teams) * sums.tiles;
@@ -183,14 +183,21 @@ template <class T, class Visit>
 void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
   const NormRows& rows = plan.rows;
   if (!plan.is_dense) return visit(plan.rows);
-  bool quick = rows.which == k_identity && !rows.casts && rows.length % Vec<T>::kSize == 0;
-  for (int k = 0; k < 4; ++k) quick &= !rows.data[k] || rows.fast[k];
+  bool quick = rows.which == k_identity && !rows.casts;
   quick &= !rows.data[kDTotal] || !rows.data[kDx] || rows.pitch[kDTotal] == rows.pitch[kDx];
   quick &= !rows.data[kMeanRole] || rows.pitch[kMeanRole] == rows.pitch[kRstdRole];
-  if (!quick || shared_bytes<T, NormQuick>(plan) > most_shared<T>()) return visit(rows);
-  NormQuick quick_rows;
-  static_cast<NormRows&>(quick_rows) = rows;
-  visit(quick_rows);
+  quick &= shared_bytes<T, NormQuick>(plan) <= most_shared<T>();
+  bool whole = rows.length % Vec<T>::kSize == 0;
+  for (int k = 0; k < 4; ++k) {
+    quick &= !rows.repeated[k];
+    whole &= !rows.data[k] || rows.fast[k];
+  }
+  const auto visit_quick = [&](auto quick_rows) {
+    static_cast<NormRows&>(quick_rows) = rows;
+    visit(quick_rows);
+  };
+  if (!quick) return visit(rows);
+  whole ? visit_quick(NormQuick()) : visit_quick(NormElements());
 }
 
 template <class T, class Rows>
@@ -205,7 +212,7 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
   if (plan.shape.lanes <= kWarp) return go(norm_backward_rows<T, 2, kWarpLanes, Rows>);
   if (plan.shape.vecs == 1) return go(norm_backward_rows<T, 1, kBlockLanes, Rows>);
   if (plan.shape.vecs == 2) return go(norm_backward_rows<T, 2, kBlockLanes, Rows>);
-  if constexpr (sizeof(T) > 2) go(norm_backward_rows<T, 3, kBlockLanes, Rows>);
+  if constexpr (sizeof(T) == 4) go(norm_backward_rows<T, 3, kBlockLanes, Rows>);
 }
 
 template <class T>

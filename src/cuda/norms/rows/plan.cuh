@@ -23,6 +23,8 @@ enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
 // The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data; the pitch of
 // parameters is that from one to the next, and they are fast where they touch.
 struct NormRows : RowArrays<kNormRoles> {
+  static constexpr bool kByElement = false;
+
   bool quick;  // whole vectors of data are all fast, and so are their parameters,
                // which are taken as they are
   int weight_dtype, bias_dtype;
@@ -42,6 +44,11 @@ struct NormRows : RowArrays<kNormRoles> {
 // without a call, which would spill what is in registers.
 struct NormQuick : NormRows {
   static constexpr bool kQuick = true;
+};
+
+// Backward, the same of rows that are no whole vectors, or misaligned: each element by itself.
+struct NormElements : NormQuick {
+  static constexpr bool kByElement = true;
 };
 
 struct NormStrided : NormRows {
