@@ -36,7 +36,7 @@ def entering(threads: int) -> float:
 
 
 # --- how the sources cut their work ---------------------------------------------------------------
-GRAIN = 8192  # elements a thread: binding/threads.pyx
+GRAIN = 8192  # elements a thread: core/tuning.h
 K_BLOCK, K_CHUNKS, K_TASKS, K_TILE = 2048, 64, 32, 512  # reductions/kernels.h, core/tuning.h
 K_LEAST_TILE = 64  # where threads are many: reduce.cpp
 K_LOSS_ROWS, K_MANY_ROWS = 64, 4096  # softmax/softmax.h

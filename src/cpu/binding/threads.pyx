@@ -9,9 +9,6 @@
 # threadpoolctl and omp_set_num_threads change omp_get_max_threads: when that has changed
 # since this module was imported, it is a limit.
 
-# Elements that each thread must have before a second one pays (docs/design/runtime.md).
-cdef int64_t GRAIN = 8192
-
 cdef int omp_limit_at_import = omp_limit()
 
 
@@ -34,12 +31,12 @@ cdef int resolve_threads(int64_t elements) noexcept nogil:
     The answer may be another one at any time: a native function asks once, and hands it down to all
     that it does (`threads_for`).
     """
-    return threads_for(elements, thread_limit()) if elements >= 2 * GRAIN else 1
+    return threads_for(elements, thread_limit()) if elements >= 2 * kGrain else 1
 
 
 cdef int threads_for(int64_t elements, int limit) noexcept nogil:
     """Of so many threads, those that are worth it."""
-    cdef int64_t worth = elements // GRAIN
+    cdef int64_t worth = elements // kGrain
     if worth < 2 or limit < 2:
         return 1
     return limit if limit < worth else <int>worth

@@ -231,6 +231,7 @@ cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
 cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
     const int64_t kBigMemory
     const int64_t kBlock
+    const int64_t kGrain
 
 cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
     ctypedef struct TensorIterator:

@@ -86,6 +86,9 @@ constexpr int64_t kNarrowTile = 64;   // columns up to which the rows of a sum a
 
 // Tasks. -----------------------------------------------------------------------------------------
 
+// Elements that each thread must have before a second one pays (runtime.md).
+constexpr int64_t kGrain = 8192;
+
 constexpr int64_t kFewTasks = 32;          // below, the terms of a sum are cut too
 constexpr int64_t kTasksPerPartition = 4;  // from here on uneven shares of the work matter little
 

@@ -61,7 +61,7 @@ def sum(
 
 cdef void run_without_gil(const Reducer* reducer, int threads, int64_t size) noexcept:
     """But of so few elements that they take microseconds: to let go of it would take as long."""
-    if size <= GRAIN:
+    if size <= kGrain:
         run_reduction(reducer, threads)
         return
     with nogil:
