@@ -474,7 +474,7 @@ FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, in
 
 // Columns of few rows: a thread has a vector of columns, and all of their rows.
 template <Access access, class T, class Columns, class To>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 || access == kAnyhow ? 2 : 3)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 || access != kAligned ? 2 : 3)
 void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
                      FASTACT_GRID_CONSTANT const To to) {
   constexpr int kSize = Vec<T>::kSize;

@@ -57,23 +57,24 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
     put_as<T>(to, at, all);
 }
 
-// `lanes` of the columns at a time: doubles are short of registers.
+// One kind of results after the other, `lanes` of the columns at a time, for want of registers.
 template <class Y, int lanes, class Columns>
 FASTACT_DEVICE void put_lanes_as(const MomentResults& to, int64_t at, int64_t step, int count,
                                  const Columns& columns) {
+  const auto put_each = [&](char* p, const auto& pick) {
+    if (!p) return;
 #pragma unroll
-  for (int first = 0; first < Columns::kSize; first += lanes, at += lanes * step) {
-    Y mean[lanes], low[lanes], second[lanes], counts[lanes];
+    for (int first = 0; first < Columns::kSize; first += lanes) {
+      Y of[lanes];
 #pragma unroll
-    for (int j = 0; j < lanes; ++j) {
-      const OfMoments<Y> of(to, columns.of(first + j));
-      mean[j] = of.mean, low[j] = of.low, second[j] = of.second, counts[j] = of.count;
+      for (int j = 0; j < lanes; ++j) of[j] = pick(OfMoments<Y>(to, columns.of(first + j)));
+      store_lanes(p + at + first * step, step, count - first, of);
     }
-    if (to.mean) store_lanes(to.mean + at, step, count - first, mean);
-    if (to.low) store_lanes(to.low + at, step, count - first, low);
-    if (to.second) store_lanes(to.second + at, step, count - first, second);
-    if (to.count) store_lanes(to.count + at, step, count - first, counts);
-  }
+  };
+  put_each(to.mean, [](const OfMoments<Y>& of) { return of.mean; });
+  put_each(to.low, [](const OfMoments<Y>& of) { return of.low; });
+  put_each(to.second, [](const OfMoments<Y>& of) { return of.second; });
+  put_each(to.count, [](const OfMoments<Y>& of) { return of.count; });
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
