@@ -56,23 +56,46 @@ def batch_norm(dy: Any, x: Any, of_channels: Any) -> Any:
 
 # Of 1, 1 and 3 vectors; lanes are a power of two.
 @pytest.mark.parametrize(("length", "lanes"), [(2, 1), (4, 1), (9, 4)])
-@pytest.mark.parametrize("call", [bias_act, batch_norm])
-def test_short_channels_share_blocks(call, length, lanes):
+def test_short_channels_share_blocks(length, lanes):
     arrays = f32(1, CHANNELS, length), f32(1, CHANNELS, length, seed=1), f32(CHANNELS, seed=2)
-    found = on_device(call, *arrays)
+    found = on_device(bias_act, *arrays)
     assert blocks(" Segments") == -(-CHANNELS * lanes // THREADS)
-    assert_close(found, call(*arrays))
+    assert_close(found, bias_act(*arrays))
+
+
+# A lane has up to 16 elements.
+@pytest.mark.parametrize(("length", "lanes"), [(2, 1), (16, 1), (40, 4), (300, 32)])
+def test_short_channels_of_batch_norm_share_blocks(length, lanes):
+    """Of one launch, which has all elements of a channel at once."""
+    channels = CHANNELS // length
+    arrays = f32(1, channels, length), f32(1, channels, length, seed=1), f32(channels, seed=2)
+    found = on_device(batch_norm, *arrays)
+    assert blocks("BackwardCall") == -(-channels * lanes // THREADS)
+    assert_close(found, batch_norm(*arrays))
+
+
+def repeated(length: int) -> tuple[np.ndarray, ...]:
+    """Channels of so many elements, of which in dy the first stand for all."""
+    shape = (1, CHANNELS // length, length)
+    dy = np.broadcast_to(f32(*shape)[..., :1], shape)
+    return dy, f32(*shape, seed=1), f32(shape[1], seed=2)
 
 
 @pytest.mark.parametrize(("length", "lanes"), [(2, 2), (9, 16), (300, THREADS)])
-@pytest.mark.parametrize("call", [bias_act, batch_norm])
-def test_short_channels_of_any_strides_share_blocks(call, length, lanes):
-    shape = (1, CHANNELS // length, length)
-    dy = np.broadcast_to(f32(*shape)[..., :1], shape)  # its first elements stand for all
-    arrays = dy, f32(*shape, seed=1), f32(shape[1], seed=2)
-    found = on_device(call, *arrays)
-    assert blocks(" RowTable") == -(-shape[1] * lanes // THREADS)
-    assert_close(found, call(*arrays))
+def test_short_channels_of_any_strides_share_blocks(length, lanes):
+    arrays = repeated(length)
+    found = on_device(bias_act, *arrays)
+    assert blocks(" RowTable") == -(-len(arrays[2]) * lanes // THREADS)
+    assert_close(found, bias_act(*arrays))
+
+
+@pytest.mark.parametrize(("length", "lanes"), [(2, 1), (40, 4), (300, 32)])
+def test_short_channels_of_batch_norm_of_any_strides_share_blocks(length, lanes):
+    arrays = repeated(length)
+    found = on_device(batch_norm, *arrays)
+    grids = {int(one["grid"][0]) for one in emulated.launches() if "AnyStrips" in one["kernel"]}
+    assert grids == {-(-len(arrays[2]) * lanes // THREADS)}
+    assert_close(found, batch_norm(*arrays))
 
 
 def test_short_channels_of_gated_activations_share_blocks():
@@ -104,9 +127,9 @@ def test_short_rows_with_weights_share_blocks(examples, beside):
     assert_close(found, call(*arrays))
 
 
-@pytest.mark.parametrize(("examples", "parts"), [(3, 1), (64, 1), (65, 2), (1000, 16)])
+@pytest.mark.parametrize(("examples", "threads"), [(3, 32), (1000, 32), (1025, THREADS)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_many_examples_are_added_by_many_blocks(examples, parts, dtype):
+def test_many_examples_are_added_by_many_threads(examples, threads, dtype):
     """dweight and dbias of norms, channels last, with the same bits however blocks run."""
     x, dy = (finite(DTYPES[dtype], (examples, 3, 40), seed) for seed in (0, 1))
     weight = finite(DTYPES[dtype], (40,), 2)
@@ -116,7 +139,7 @@ def test_many_examples_are_added_by_many_blocks(examples, parts, dtype):
         return fa.group_norm.backward(*arrays, channel_axis=-1)
 
     found = on_device(call, dy, *saved)
-    assert blocks("ColumnSums") == 2 * parts  # of the sums of p, and of p xhat
+    assert blocks("(BackwardCall, long, long)") == 40 * threads // THREADS
     assert_close(found, call(dy, *saved))
     try:
         for seed in (1, 2):

@@ -24,7 +24,6 @@ struct ColumnShape {
   int64_t examples = 1, groups = 1, group_size = 1, pixels = 1;  // groups: of an example
   bool of_coef[kMaxAxes] = {}, of_pixel[kMaxAxes] = {};
   int64_t channels() const { return groups * group_size; }
-  int64_t coefs() const { return examples * channels(); }
 };
 
 ColumnShape shape_of(const NormCall& call, const Operand& x) {

@@ -7,7 +7,7 @@
 //   put_gradients    dweight and dbias, where no block of another kernel has all of their parts
 //   whole_backward   all of it at once, of channels that threads hold in registers
 //
-// A round adds up its terms in the compute type, in chains of 4 and a tree, and its sums are added
+// A round adds up its terms in the compute type, in short chains and a tree, and its sums are added
 // in double. What p (x - mean) has by the low part of the mean is made good in the end.
 #pragma once
 
@@ -135,8 +135,9 @@ template <class T, Way way>
 struct UnitSums {
   static constexpr int kSize = Vec<T>::kSize, kChannels = kUnitChannels<T, way>;
   using C = Compute<T>;
+  static constexpr int kChains = way == kColumns || kSize < 4 ? kSize : 4;
   double sum[2][kChannels] = {};
-  C round[2][kSize] = {};
+  C round[2][kChains] = {};
 
   template <class Numbers>
   FASTACT_DEVICE void add(int valid, const Wide<T>& p, const Vec<T>& x, const Numbers& numbers) {
@@ -144,8 +145,9 @@ struct UnitSums {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (kGathers<way> && j >= valid) continue;
-      round[0][j] += p.lane[j];
-      round[1][j] = madd(p.lane[j], wide.lane[j] - numbers(kHigh, j), round[1][j]);
+      C &of_p = round[0][j % kChains], &of_product = round[1][j % kChains];
+      of_p += p.lane[j];
+      of_product = madd(p.lane[j], wide.lane[j] - numbers(kHigh, j), of_product);
     }
   }
   FASTACT_DEVICE void end_round() {
@@ -153,14 +155,14 @@ struct UnitSums {
     for (int k = 0; k < 2; ++k) {
       if constexpr (way != kColumns) {
 #pragma unroll
-        for (int half = kSize / 2; half > 0; half /= 2)
+        for (int half = kChains / 2; half > 0; half /= 2)
 #pragma unroll
           for (int j = 0; j < half; ++j) round[k][j] += round[k][j + half];
       }
 #pragma unroll
       for (int j = 0; j < kChannels; ++j) sum[k][j] += double(round[k][j]);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) round[k][j] = 0;
+      for (int j = 0; j < kChains; ++j) round[k][j] = 0;
     }
   }
   // The sums of p and p (x - mean) of each channel, into tile_pairs().
@@ -178,7 +180,7 @@ struct UnitSums {
 };
 
 template <class T, Way way, bool is_identity>
-FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, is_identity>))
+FASTACT_KERNEL_OF(kStripThreads, (way == kLines && is_identity ? 3 : kStripBlocks<T, is_identity>))
 void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                 FASTACT_GRID_CONSTANT const BackwardCall call, double* parts) {
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
