@@ -72,7 +72,7 @@ int64_t run_fused_rows(int which, const double* parameters, const NumberVector& 
                            reinterpret_cast<uintptr_t>(bias.data) % kVecBytes == 0;
     RowMap<Functor> map{};
     std::copy(data, data + count - 1, map.in);
-    std::fill(map.in_pitch, map.in_pitch + count - 1, rows.pitch());
+    for (uint32_t& pitch : map.in_pitch) pitch = rows.pitch();
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
     map.accumulate = accumulate, map.partials = partials, map.channels = channels;
     if (partials) map.segment = uint32_t(segment_of<T>(layout));
