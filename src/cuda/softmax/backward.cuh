@@ -109,13 +109,6 @@ FASTACT_DEVICE void put_gradients(const Rows& rows, const Part& part, const Held
   }
 }
 
-template <class T, int vecs, class Rows>
-FASTACT_DEVICE void take_gradients(const Rows& rows, const Part& part, Held (&dy)[vecs],
-                                   Held (&y)[vecs]) {
-  take<T>(rows, kDy, part, T{}, dy);
-  take<T>(rows, kX, part, T{}, y);
-}
-
 // Rows that a block holds, as a whole; of others the sums of chunks, rows x count, and then dx:
 // each block adds up the sums, which it has from the second-level cache.
 enum GradientPass { kWholeRows, kChunkSums, kChunkGradients };

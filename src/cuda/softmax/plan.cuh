@@ -211,7 +211,7 @@ struct Most {
 };
 template <class T>
 Most most_of(const SoftmaxPlan& plan) {
-  RowChunks chunks;
+  RowChunks chunks{0, 1};
   Most most{0, 0};
   const auto include = [&](const RowShape& shape) {
     if (chunks.count > 1) most.chunks = std::max(most.chunks, chunks.count);

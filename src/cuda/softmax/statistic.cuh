@@ -74,7 +74,7 @@ constexpr int kTermScale = Tail<Compute<T>>::kScale;
 template <>
 constexpr int kTermScale<f16> = 0;
 template <>
-constexpr int kTermScale<bf16> = 7;
+constexpr int kTermScale<bf16> = 8;
 
 // What the terms of a row are relative to: the largest z, and what makes them. scale: of 16 bits.
 template <class T>
