@@ -133,6 +133,8 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
 
 inline void forget(uint32_t (&)[4]) {}
 
+inline void bring_near(const void*) {}
+
 template <class T>
 emulation::SharedSpan<T> dynamic_shared() {
   return emulation::dynamic_shared_span<T>();
