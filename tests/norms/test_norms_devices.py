@@ -96,7 +96,7 @@ def test_rows_of_several_blocks(name, dtype, device):
         assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
-@pytest.mark.thorough  # 12 to 37 s where the device is emulated
+@pytest.mark.thorough  # more than a minute where the device is emulated
 @on_kernels
 @names
 def test_many_long_rows(name, device):
