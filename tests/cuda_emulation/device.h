@@ -135,6 +135,8 @@ inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
 inline void forget(int&) {}
 
+inline void bring_near(const void*) {}
+
 template <class T>
 emulation::SharedSpan<T> dynamic_shared() {
   return emulation::dynamic_shared_span<T>();

@@ -33,9 +33,10 @@ names = pytest.mark.parametrize("name", ["identity", "mish"])
 
 # What the kernels tell apart, counted in packs of 16 bytes (8, 4 or 2 elements): rows of one
 # element; of 1 to 32 lanes; of more than a warp takes backward (64) and forward (256); of one, two
-# and three packs a thread backward (from 257, 513 and 1025 on), and of several blocks (from 1025 on,
-# of float32 1537); and tails of each. Channels whose lines are shorter and longer than a pack, a
-# warp and a block; groups without pixels; batches of more rows than a team adds up in float32 (14).
+# and three packs a thread backward (from 257, 513 and 1025 on), and of several blocks (from 1025
+# on, of float32 1537); and tails of each. Channels whose lines are shorter and longer than a pack,
+# a warp and a block; groups without pixels; batches of more rows than a team adds up in float32
+# (14).
 KINDS = [
     Setting("layer_norm", (7, 1)),
     Setting("layer_norm", (67, 3)),
@@ -95,11 +96,11 @@ def test_rows_of_several_blocks(name, dtype, device):
         assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
-@pytest.mark.thorough  # 12 to 37 s where the device is emulated
+@pytest.mark.thorough  # more than a minute where the device is emulated
 @on_kernels
 @names
 def test_many_long_rows(name, device):
-    """1538 packs of 16 bytes backward, 13 tiles in 81 parts: of 17 rows each, 14 are added up first."""
+    """1538 packs of 16 bytes backward, in 81 parts of 17 rows: 14 are added up, then 3."""
     arrays = Arrays(Setting("rms_norm", (1370, 6149)), np.dtype(np.float32))
     assert_right(arrays, name, *run_on(device, arrays, activation=name))
 

@@ -93,6 +93,10 @@ FASTACT_DEVICE void forget(uint32_t (&words)[4]) {
 }
 FASTACT_DEVICE void forget(int& word) { asm volatile("" : "+r"(word)); }
 
+// Reads a line of global memory into the second-level cache, for somebody who waits for it later
+// and has no register to wait with.
+FASTACT_DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // The shared memory whose size in bytes the launch gives.
 template <class T>
 FASTACT_DEVICE T* dynamic_shared() {

@@ -185,9 +185,7 @@ struct RowReader {
   Partition partition;  // of the row that was read last
   const T *dy, *x;
   T* dx;
-  const C* rstd;
-
-  const C* means;
+  const C *rstd, *means;
 
   // task: the first row. Of its vectors the thread has some of [begin, end).
   FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, int64_t task, int64_t begin,
@@ -220,6 +218,16 @@ struct RowReader {
   }
   FASTACT_DEVICE Vec<T> read_dtotal(int i) const {
     return read(kDTotal, beside(dx, kDTotal, kDx), i);
+  }
+  // dtotal is read when the sums are there.
+  template <int vecs>
+  FASTACT_DEVICE void bring_dtotal_near(const BackwardRow<T, vecs>& row) const {
+    if constexpr (Rows::kQuick && !Rows::kByElement) {
+      if (!rows.data[kDTotal] || !rows.data[kDx]) return;
+#pragma unroll
+      for (int i = 0; i < vecs; ++i)
+        if (i < row.count) bring_near(beside(dx, kDTotal, kDx) + quick_offset(i));
+    }
   }
   FASTACT_DEVICE Vec<T> read_dx(int i) const { return read(kDx, dx, i); }
   FASTACT_DEVICE void write_dx(int i, const Vec<T>& vec) const {
@@ -479,6 +487,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   // The gradients of a row; of quick ones the next is read first.
   const auto take = [&](Row& row, Row& next) {
     if (kQuick) reader.fetch(next);
+    reader.bring_dtotal_near(row);
     if constexpr (!kHasTile) {
       OwnSums<T> of_row{};
       for_vectors<T>(rows, partition, row, own_weight,
