@@ -53,9 +53,6 @@ constexpr int kOperandsOf = inputs + (kIndexedBy<F> != kNotIndexed);
 //   kUnroll                                                            vectors in flight
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
-// A functor with a type Prefetch, for what it reads besides, has instead of the last one
-//   Prefetch prefetch(int64_t index)                                   called before the loads
-//   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index, const Prefetch& prefetch)
 // Lanewise implements these by a call operator for one element.
 template <class F, class T, int inputs>
 struct Lanewise {
@@ -73,25 +70,6 @@ struct Lanewise {
       result.lane[j] = static_cast<const F&>(*this)(lane);
     }
     return result;
-  }
-};
-
-// What a functor prefetched for a vector: nothing, unless it has a type Prefetch.
-template <class F, class = int>
-struct Prefetched {
-  FASTACT_DEVICE void prepare(const F&, int64_t) {}
-  template <class In>
-  FASTACT_DEVICE auto vec(const F& f, const In& in, int64_t index) const {
-    return f.vec(in, index);
-  }
-};
-template <class F>
-struct Prefetched<F, decltype(int(sizeof(typename F::Prefetch)))> {
-  typename F::Prefetch prefetch;
-  FASTACT_DEVICE void prepare(const F& f, int64_t index) { prefetch = f.prefetch(index); }
-  template <class In>
-  FASTACT_DEVICE auto vec(const F& f, const In& in, int64_t index) const {
-    return f.vec(in, index, prefetch);
   }
 };
 
@@ -120,13 +98,13 @@ FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bo
 
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
-                            const F& f, const Prefetched<F>& prefetched) {
+                            const F& f) {
   Vec<T> before{};
   if (accumulates && accumulate) before = load_vec(out);
   Wide<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen_vec(in[k]);
-  Wide<T> result = prefetched.vec(f, wide, index);
+  Wide<T> result = f.vec(wide, index);
   if (accumulates && accumulate) accumulate_onto(before, result);
   store_vec(out, narrow_vec<T>(result));
 }
@@ -138,13 +116,6 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
   constexpr int kSize = Vec<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kUnroll) + threadIdx.x;
 
-  Prefetched<F> prefetched[kUnroll];
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t i = first + u * kMapThreads;
-    if (i >= map.vecs) break;
-    prefetched[u].prepare(f, map.head + i * kSize);
-  }
   Words in[kUnroll][inputs];  // nvcc 13.0 would take eight numbers of 16 bits apart
   if (map.aligned) {
 #pragma unroll
@@ -174,7 +145,7 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
     Vec<T> vec[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k) vec[k] = bit_cast<Vec<T>>(in[u][k]);
-    map_vec<T, inputs, accumulates>(vec, map.out + index, index, map.accumulate, f, prefetched[u]);
+    map_vec<T, inputs, accumulates>(vec, map.out + index, index, map.accumulate, f);
   }
 
   if (blockIdx.x > 0) return;
@@ -244,9 +215,7 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> 
     for (int k = 0; k < inputs; ++k)
       in[k] = load_or_repeat(reinterpret_cast<const T*>(map.in[k] + at[k]),
                              map.strides[k][map.ndim - 1] == 0);
-    Prefetched<F> prefetched;
-    prefetched.prepare(f, index);
-    map_vec<T, inputs, accumulates>(in, out, index, map.accumulate, f, prefetched);
+    map_vec<T, inputs, accumulates>(in, out, index, map.accumulate, f);
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows: what a thread of their kernels reads and writes, and sums over the threads of a row.
+// Rows: what a thread of their kernels reads and writes.
 //
 // The threads of a row, its lanes, are 1 to 32 neighbours in a warp, or the whole block. Lane l has
 // the vectors l, l + lanes, ... of the row, wherever they lie in memory, so what it adds up depends
@@ -134,49 +134,6 @@ FASTACT_DEVICE void write(const Rows& rows, int role, int64_t row, int64_t q, in
     if (rows.fast[role] && valid >= Vec<T>::kSize)
       return store_vec(row_of<T>(rows, role, row) + q * Vec<T>::kSize, vec);
   write_slow_path<T>(rows, role, row, q, valid, vec);
-}
-
-// A thread's vectors that are whole: all, or all but its last.
-template <class T, class Rows>
-FASTACT_DEVICE int whole_of(const Rows& rows, const Partition& partition) {
-  const bool ends_early =
-      partition.count > 0 && valid_of<T>(rows, partition, partition.count - 1) < Vec<T>::kSize;
-  return partition.count - ends_early;
-}
-
-// The one array of all folds over a team: in team_fold itself each Merge would have another.
-template <int n, class N>
-FASTACT_DEVICE auto team_fold_buffer() {
-  FASTACT_SHARED(N, warps, n);
-  return warps;
-}
-
-// Numbers of the lanes of a row folded into one by merge(a, b), given to all of them. Every thread
-// of the block takes part. fold_index: the number of the fold, whose parity picks one of two
-// buffers, so that one barrier a fold is enough: who writes to a buffer again has met all others at
-// the barrier of the fold between.
-template <int n, class N, class Merge>
-FASTACT_DEVICE void team_fold(N (&value)[n], int lanes, int& fold_index, Merge merge) {
-  constexpr int kMostWarps = kRowThreads / kWarp;
-  const auto warps = team_fold_buffer<2 * n * kMostWarps, N>();
-  const int width = lanes < kWarp ? lanes : kWarp;
-#pragma unroll
-  for (int k = 0; k < n; ++k) value[k] = warp_fold(value[k], merge, width);
-  if (lanes <= kWarp) return;
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int count = lanes / kWarp;  // a power of two
-  const int from = (fold_index++ & 1) * n * kMostWarps;
-#pragma unroll
-  for (int k = 0; k < n; ++k)
-    if (lane == 0) warps[from + k * kMostWarps + warp] = value[k];
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < n; ++k)
-    value[k] = warp_fold(N(warps[from + k * kMostWarps + (lane & (count - 1))]), merge, count);
-}
-template <int n>
-FASTACT_DEVICE void team_sum(double (&value)[n], int lanes, int& fold_index) {
-  team_fold(value, lanes, fold_index, [](double a, double b) { return a + b; });
 }
 
 }  // namespace

@@ -35,10 +35,8 @@ struct RowArrays {
   bool windows[roles];   // nobody writes what neighbours hold
 
   int64_t count, length;
-  int lanes;     // threads of a row
-  int teams;     // rows of a block at a time
-  int per_lane;  // vectors of a thread
-  int resident;  // of those, cached in shared memory
+  int lanes;  // threads of a row
+  int teams;  // rows of a block at a time
 };
 
 // The axes of several arrays of one rank: sorted, and merged where all of the arrays step as one.

@@ -2,15 +2,11 @@
 //
 // A family over rows reads each row by vectors of 16 bytes. Vector q of a row belongs to lane
 // q % lanes, whatever the memory layout. The lanes of a short row are 1 to 32 threads of a warp, so
-// that several rows share a block; those of a longer row are a block of up to kRowThreads. Rows of
-// more than `split` vectors are cut into chunks, one block each: a statistic of each chunk, one
-// kernel that merges them, a warp a row, and then what is made of it. The order of every addition
-// is a function of the row's length and dtype alone, so the bits depend on neither the device nor
-// the number of rows.
-//
-// What a thread has read it caches in shared memory, in slots of its own: it reads back only what
-// it has written itself, and needs no barrier for that. Vectors beyond the capacity of shared
-// memory are read again from global memory: more traffic, the same bits.
+// that several rows share a block; those of a longer row are a block of up to kRowThreads, which
+// hold the row in registers (held_rows.cuh). Rows that are longer still are cut into chunks, one
+// block each: a statistic of each chunk, one kernel that merges them, and then what is made of it.
+// The order of every addition is a function of the row's length and dtype alone, so the bits depend
+// on neither the device nor the number of rows.
 #pragma once
 
 #include "cuda/core/device.h"
@@ -19,26 +15,10 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kWarpRow = 256;   // vectors, at most, of a row that one warp takes
-constexpr int64_t kWideRow = 2048;  // vectors from which on a block has kRowThreads
-
 // Parts of rows: chunks of `size` vectors.
 struct RowChunks {
   int64_t size, count;
 };
-
-// Calls body(partition, idle) for each row that a thread has a part of. An idle thread takes part
-// in shuffles and barriers and has no row.
-template <class T, class Rows, class Body>
-FASTACT_DEVICE void for_each_row(const Rows& rows, Body body) {
-  for (int64_t first = int64_t(blockIdx.x) * rows.teams; first < rows.count;
-       first += int64_t(gridDim.x) * rows.teams) {
-    const int64_t row = first + int(threadIdx.x) / rows.lanes;
-    const bool idle = row >= rows.count;
-    body(partition_of(row, 0, vecs_of<T>(rows), int(threadIdx.x) % rows.lanes, rows.lanes, idle),
-         idle);
-  }
-}
 
 // Calls body(partition, task) for each chunk, which a block has.
 template <class T, class Rows, class Body>
@@ -58,16 +38,6 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
                         const Arguments&... arguments) {
   if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
   launch(kernel, shape, stream, arguments...);
-}
-
-// The lanes of rows, and the threads of a block.
-template <class Rows>
-int set_lanes(Rows* rows, int64_t vecs, int lanes) {
-  const int threads = lanes <= kWarp ? kThreadsOfNarrow : lanes;
-  rows->lanes = lanes;
-  rows->teams = threads / lanes;
-  rows->per_lane = int(ceil_div(vecs, lanes));
-  return threads;
 }
 
 }  // namespace
