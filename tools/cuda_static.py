@@ -152,11 +152,6 @@ class Kernel:
         return self.kernel in IN_FLIGHT or self.is_norm or sum(self.accesses) > 0
 
     @property
-    def has_numbers(self) -> bool:
-        """Whether the fast path loads numbers of a channel or row, narrow where it wants one."""
-        return self.is_norm_map
-
-    @property
     def is_norm(self) -> bool:
         """A kernel of norms that has a fast path: dense rows, and no activation to call."""
         if self.kernel.startswith("strip_"):
@@ -264,7 +259,7 @@ def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
             yield f"{kernel.title}: a call on the fast path"
         wide = f".{8 * kernel.vector}"
         narrow = sum(one.base in ("LDG", "STG") and wide not in one.opcode for one in kernel.path)
-        if narrow and not kernel.has_numbers:
+        if narrow:
             yield (
                 f"{kernel.title}: {narrow} accesses of less than {kernel.vector} bytes on the fast "
                 f"path"

@@ -123,20 +123,6 @@ def test_long_rows_forward(dtype: Any, packs: int) -> None:
         check(lambda *given: forward(*given, rows=1), dtype, n, {})
 
 
-def softmax(of: Any, numpy: Any, dtype: Any, n: int, options: Any) -> list[np.ndarray]:
-    return [numpy(fa.softmax(of(finite(dtype, (2, n), 1)), **options))]
-
-
-def test_rows_of_exactly_48_kib() -> None:
-    """Of 10 241 to 12 288 float32 a block of softmax keeps 48 KiB: more than it has beside its own
-    sums without asking, and no more than every device has with asking."""
-    for n in (10_240, 10_241, 11_000, 12_288, 12_289):
-        emulated.clear_launches()
-        check(softmax, np.float32, n, {})
-        kept = {launch["shared"] for launch in emulated.launches() if launch["device"] == 0}
-        assert kept == {8192 * -(-n // 2048)}
-
-
 def test_groups_backward(dtype: Any) -> None:
     """Parameters that runs of elements share: of group_norm, by what a block keeps."""
     for n in (1023, 2048, 4100):

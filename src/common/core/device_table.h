@@ -16,7 +16,7 @@ struct DeviceTable {
                      const double* parameters, int device, void* stream);
 
   // Launches that are recorded, to be queued again for other addresses. From begin_recording to
-  // end_recording those of this thread on the stream that the recording is are not queued but
+  // end_recording, launches of this thread on the stream that the recording is are not queued but
   // taken. Native functions run between them several times, each time after begin_run, with the
   // buffers of a call at addresses that are alike in their last kAlignedBits and otherwise not:
   // no memory is there. A buffer that is given twice is given at one address.

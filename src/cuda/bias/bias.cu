@@ -47,10 +47,12 @@ int64_t segment_of(const Layout& layout) {
   return layout.inner > 1 ? layout.inner / Vec<T>::kSize : 0;
 }
 // Whether rows can be added up by channel: whole vectors of one channel, of a few tiles, in rows
-// enough to read several at a time.
+// enough to read several at a time. Not in double, where the order of a sum would show whether
+// arrays are aligned: sums of other types are in double, too, but rounded after that.
 template <class T>
 bool sums_fit(const Layout& layout) {
   constexpr int64_t kMostTiles = 64;
+  if (sizeof(T) == sizeof(double)) return false;
   return layout.inner == 1 || (layout.inner % Vec<T>::kSize == 0 && layout.outer >= kRowMapRows &&
                                segment_of<T>(layout) <= kMostTiles * kRowMapThreads);
 }
