@@ -134,7 +134,8 @@ int most_shared() {
 template <class T>
 BackwardPlan<T> plan_backward(const NormCall& call) {
   const bool outputs[4] = {false, false, false, true};
-  BackwardPlan<T> plan{plan_norm<T>(call, NormCall::kIn, outputs)};
+  BackwardPlan<T> plan{};
+  static_cast<NormPlan&>(plan) = plan_norm<T>(call, NormCall::kIn, outputs);
   NormRows& rows = plan.rows;
   auto& sums = plan.sums;
   const int64_t vecs = row_vecs<T>(plan);
