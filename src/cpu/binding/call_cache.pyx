@@ -350,9 +350,9 @@ cdef class DeviceLaunches:
     It is found out once, by calling them with the buffers at addresses where no memory is, and with
     a stream that takes launches instead of queueing them (DeviceTable). A launch may depend on a
     buffer's address by its residue, which is in the key, and by which buffers begin at one, which
-    is there too. Whether it depends on more shows: the addresses of several runs have nothing else in
-    common, and where kernels, grids or parameters differ by more than where buffers are, the native
-    functions are called as before. So they are where new memory has another residue than 0.
+    is there too. Whether it depends on more shows: the addresses of several runs have nothing else
+    in common, and where kernels, grids or parameters differ by more than where buffers are, the
+    native functions are called as before. So they are where new memory has another residue than 0.
     """
 
     cdef const DeviceTable* table

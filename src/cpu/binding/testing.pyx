@@ -1,5 +1,6 @@
 # For tests, checks and benchmarks alone: an elementary function by itself, the errors of results,
-# the copy ceiling, how results are stored, how work is shared, where kernels lie, and what plans do.
+# the copy ceiling, how results are stored, how work is shared, where kernels lie, and what plans
+# do.
 
 def level_of_features(
     uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint32_t extended_ecx, uint64_t xcr0
