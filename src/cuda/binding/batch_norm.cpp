@@ -67,7 +67,7 @@ void py_forward(int which, const py::object& x, const py::object& y, const py::o
                 const py::object& running_var, const py::object& weight, const py::object& bias,
                 const py::object& mean, const py::object& rstd, int axis,
                 const std::vector<double>& parameters, bool training, double momentum, double eps,
-                const py::object& scratch, const py::object& workspace, uintptr_t stream) {
+                const py::object& scratch, const py::object& /* the CPU's */, uintptr_t stream) {
   const Array a = array_of(x);
   const Parameters p(parameters);
   auto call = call_of<BatchForward>(which, a, weight, bias, axis, p);

@@ -96,7 +96,7 @@ void softmax_forward_rows(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks
   for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
     Wide<T> z[vecs];
     take_scores<T>(rows, part, z);
-    Peak<T, n> peak;
+    Peak<T, n> peak{};
     find_peak<T, Kind>(rows, part, z, fold_index, &peak);
     const bool finishes = !Kind::kWrites || rows.data[kLse];
     double total[2] = {};
@@ -131,9 +131,9 @@ void softmax_peaks(FASTACT_GRID_CONSTANT const Rows rows, const SoftmaxChunks ch
   for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
     Wide<T> z[vecs];
     take_scores<T>(rows, part, z);
-    Peak<T, kRowsOfVec<T, Rows>> peak;
+    Peak<T, kRowsOfVec<T, Rows>> peak{};
     find_peak<T, Kind>(rows, part, z, fold_index, &peak);
-    store_peaks<kPeakFields<Kind>>(rows, chunks, part, peak);
+    store_peaks<kPeakFields<Kind>>(chunks, part, peak);
   });
 }
 

@@ -303,8 +303,8 @@ struct SoftmaxChunks : RowChunks {
   double* levels;  // OUT of the second: rows x [max, inverse, log]
 };
 
-template <int fields, class T, class Rows, int n>
-FASTACT_DEVICE void store_peaks(const Rows& rows, const SoftmaxChunks& chunks, const Part& part,
+template <int fields, class T, int n>
+FASTACT_DEVICE void store_peaks(const SoftmaxChunks& chunks, const Part& part,
                                 const Peak<T, n>& peak) {
   if (part.lane > 0) return;
 #pragma unroll
