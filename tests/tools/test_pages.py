@@ -1,6 +1,7 @@
 """What the pages of docs say of the code is so."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,13 @@ def test_bounds_on_the_page_of_accuracy():
             if float(bound) != getattr(fa.ops[name].bounds, stated[direction])
         ]
         assert not wrong
+
+
+@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the pages are not here")
+def test_notes_of_ops_are_of_ops():
+    """Those that the site puts on an op's page."""
+    notes = tomllib.loads((ROOT / "docs/op_notes.toml").read_text(encoding="utf-8"))
+    assert notes["ops"].keys() <= fa.ops.keys()
 
 
 # Benchmarks have a page each; profiles beside them have none.

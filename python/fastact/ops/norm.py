@@ -348,8 +348,8 @@ class Norm(CachedOp[P, R]):
         (mean abs(g) + abs(xhat) mean abs(g xhat))), dweight one of 18 u sum abs(p xhat), dbias one
         of 18 u sum abs(p). Sums of float64 are added up in float64: of n terms, read 18 + n / 8 for
         18. p is off by the derivative's own error, by z's (6 u abs(xhat weight) + u abs(z)) times
-            the second derivative, and by u abs(p), and dx, dweight and dbias follow by the
-        same formulas; without an activation it is exact. Then one rounding to the dtype.
+        the second derivative, and by u abs(p), and dx, dweight and dbias follow by the same
+        formulas; without an activation it is exact. Then one rounding to the dtype.
 
         There are two passes over a normalization row; the second one finds it in the cache.
 
