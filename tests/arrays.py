@@ -29,6 +29,20 @@ def finite(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return _values(shape, seed).astype(dtype)
 
 
+def shifted(x: np.ndarray, by: int = 1) -> np.ndarray:
+    """The same values, by so many elements away from where an allocation begins."""
+    held = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
+    held[...] = x
+    return held
+
+
+def padded(x: np.ndarray) -> np.ndarray:
+    """The same values in rows with a gap between them."""
+    held = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)[..., : x.shape[-1]]
+    held[...] = x
+    return held
+
+
 def ulp(y: np.ndarray) -> np.ndarray:
     """The unit in the last place of each element, in float64."""
     info = ml_dtypes.finfo(y.dtype)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from arrays import padded, shifted
 from conftest import assert_same_bits
 from devices import KERNELS
 
@@ -75,15 +76,3 @@ def test_gradients_are_the_cpus(op, device, dtype, shape, axes):
         assert_same_bits(device.numpy(out), device.numpy(first))
         gradient(op, device.of, dtype, shape, axes, out=out, accumulate=True)
         close(out, 2.0)
-
-
-def shifted(x):
-    held = np.zeros(x.size + 1, x.dtype)[1:].reshape(x.shape)
-    held[...] = x
-    return held
-
-
-def padded(x):
-    held = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)[..., : x.shape[-1]]
-    held[...] = x
-    return held

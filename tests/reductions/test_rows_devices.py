@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from arrays import padded, shifted
 from conftest import assert_same_bits
 from devices import KERNELS
 
@@ -25,18 +26,6 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((1, 70_000), (1,)),
     ((1, 540_000), (1,)),
 ]
-
-
-def shifted(x, by=1):
-    held = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
-    held[...] = x
-    return held
-
-
-def padded(x):
-    held = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)[..., : x.shape[-1]]
-    held[...] = x
-    return held
 
 
 def results(y):
