@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 OPS = list(fa.ops.values())
 parts = arrays_of

@@ -9,7 +9,7 @@ import torch
 from conftest import REPRESENTATIVES
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 # Activations go one way: all of them where a test is quick, else three in a plain run.
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)

@@ -21,13 +21,13 @@ from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops.activations import *
 from .ops.batch_norm import *
 from .ops.bias import *
+from .ops.engine.op import names_of_ops as _names_of_ops
+from .ops.engine.op import ops as ops
 from .ops.gated import *
 from .ops.gates import *
 from .ops.mean_var import *
 from .ops.moments import Moments as Moments
 from .ops.norms import *
-from .ops.op import names_of_ops as _names_of_ops
-from .ops.op import ops as ops
 from .ops.reductions import *
 from .ops.softmaxes import *
 from .ops.statistics import *

@@ -16,7 +16,7 @@ from . import _cpu, terminal
 from .bench.workloads.work import Options, dtype_named
 from .measure import arguments, shapes
 from .measure.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH
-from .ops.op import aliases, ops
+from .ops.engine.op import aliases, ops
 from .runtime import config
 from .runtime.threads import get_num_threads
 from .terminal import say, styled

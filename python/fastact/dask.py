@@ -24,14 +24,14 @@ import numpy as np
 from dask import config
 
 from .interop import foreign, validate
-from .ops import axes as _axes
-from .ops.fused import activation_op
+from .ops.engine import axes as _axes
+from .ops.engine.fused import activation_op
+from .ops.engine.norm_rows import Norm
+from .ops.engine.op import ops
+from .ops.engine.reductions import total
+from .ops.engine.weighting import check_mask, lacking
 from .ops.moments import Moments
-from .ops.norm import Norm
-from .ops.op import ops
-from .ops.reduction import total
 from .ops.types import ActivationLike, Axes, Parameters
-from .ops.weighting import check_mask, lacking
 from .runtime.threads import num_threads
 
 __all__ = ["layer_norm", "mean_var", "moments"]

@@ -18,8 +18,8 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .interop import foreign
+from .ops.engine.op import ops
 from .ops.moments import Moments
-from .ops.op import ops
 
 __all__ = ["MLPInference", "StandardScaler", "incremental_mean_and_var"]
 

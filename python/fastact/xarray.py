@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 
 from .interop import foreign
-from .ops.op import ops
+from .ops.engine.op import ops
 
 __all__ = ["Weighted", "mean", "mean_var", "std", "var", "weighted"]
 

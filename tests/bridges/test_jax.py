@@ -12,7 +12,7 @@ from conftest import REPRESENTATIVES
 from processes import run_python
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old

@@ -21,7 +21,7 @@ from processes import run_python
 
 import fastact as fa
 from fastact.interop import devices
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old

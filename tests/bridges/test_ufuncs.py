@@ -10,7 +10,7 @@ import pytest
 from conftest import ACTIVATIONS, assert_same_bits
 
 import fastact as fa
-from fastact.ops.elementwise import Bound, Elementwise
+from fastact.ops.engine.elementwise import Bound, Elementwise
 
 GATED = [op for op in fa.ops.values() if isinstance(op, Elementwise) and op.nin == 2]
 OPTIONS = {"leaky_relu": {"negative_slope": 0.25}, "gelu": {"approximate": "tanh"}, "mish": {}}

@@ -20,7 +20,7 @@ import fastact as fa
 from fastact import _cpu
 from fastact.interop import call as _call
 from fastact.interop import devices
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 pytestmark = pytest.mark.skipif(
     not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"

@@ -19,7 +19,7 @@ from processes import run_python
 
 import fastact as fa
 from fastact.interop import devices, streams
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 emulated: Any = devices.emulate() if EMULATED else None
 needs_emulation = pytest.mark.skipif(
@@ -340,7 +340,7 @@ def test_each_op_on_a_gpu(name):
     code = f"""
 import numpy as np, fastact as fa
 from calls import arguments_of
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 {ON_A_GPU[name]}
 def made(value):
     if isinstance(value, tuple):

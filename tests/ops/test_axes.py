@@ -9,7 +9,7 @@ import torch
 from devices import Framework
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 NUMPY = Framework("numpy", lambda a: a, np.asarray)
 X = np.array([[0.5, -1.0, 2.0, 3.0], [1.0, 0.0, -2.0, 0.25]])

@@ -11,7 +11,7 @@ from devices import FRAMEWORKS, Framework
 import fastact as fa
 from fastact import _cpu
 from fastact.interop import call
-from fastact.ops import op as op_module
+from fastact.ops.engine import op as op_module
 
 SHAPE = (6, 40)
 

@@ -22,7 +22,7 @@ from layouts import views
 import fastact as fa
 from fastact import _cpu
 from fastact.interop import call as _call
-from fastact.ops.op import CachedOp, EntryPoint, arrays_of
+from fastact.ops.engine.op import CachedOp, EntryPoint, arrays_of
 
 
 @st.composite

@@ -18,7 +18,7 @@ from recurrent import GATES
 import fastact as fa
 from fastact.check.norm_rows import rows_of, traits
 from fastact.interop import frameworks
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 # What stands in memory that nobody has written, on the CPU; reading such memory of the emulated
 # device is a fault of its own.

@@ -15,10 +15,10 @@ from arrays import finite
 from conftest import assert_same_bits
 
 import fastact as fa
-from fastact.ops import op as registry
-from fastact.ops.gated_op import gated_op
-from fastact.ops.norm import norm, single_channels
-from fastact.ops.reduction import term_reduction
+from fastact.ops.engine import op as registry
+from fastact.ops.engine.gated import gated_op
+from fastact.ops.engine.norm_rows import norm, single_channels
+from fastact.ops.engine.reductions import term_reduction
 from fastact.ops.reductions import _over_axes, _sample
 
 SOURCES = Path(__file__).parents[2] / "src"

@@ -13,7 +13,7 @@ from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact.interop import validate
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 TIMES = 4  # until a call that could be recorded is
 X = np.array([[0.5, -1.0, 2.0, 0.25], [1.0, 0.0, -0.5, 3.0], [2.0, 1.5, -2.0, 0.75]])

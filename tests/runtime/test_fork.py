@@ -20,7 +20,7 @@ def test_a_first_call_holds_no_lock():
     code = f"""
 import os, signal, threading, warnings
 from inspect import signature
-from fastact.ops.op import EntryPoint
+from fastact.ops.engine.op import EntryPoint
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
 entered, leave = threading.Event(), threading.Event()
 

@@ -11,7 +11,7 @@ from fastact.bench.workloads import FAMILIES
 from fastact.bench.workloads.work import Case, Options
 from fastact.measure import shapes
 from fastact.measure.peers import COPY, FRESH, JAX, MKL, ONNX, LeftOut, versions
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 THREADS = fa.get_num_threads()
 NAMES = list(dict.fromkeys(op.family for op in fa.ops.values()))

@@ -26,10 +26,10 @@ from fastact.check import reductions
 from fastact.check.check import check_for
 from fastact.measure import peers, shapes
 from fastact.measure.peers import COPY, FRESH, OURS
-from fastact.ops import op as fa_op
 from fastact.ops.bounds import Bounds, NormBounds, SumBounds
-from fastact.ops.norm import named_axes
-from fastact.ops.norm import norm as norm_of
+from fastact.ops.engine import op as fa_op
+from fastact.ops.engine.norm_rows import named_axes
+from fastact.ops.engine.norm_rows import norm as norm_of
 from fastact.runtime import config
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]

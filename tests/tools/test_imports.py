@@ -17,11 +17,11 @@ LATE = {
     "fastact.cli": 20,
     "fastact.runtime.config": 3,  # `import fastact` needs no tables
     # Bridges are imported when an object of theirs arrives.
-    "fastact.ops.op": 3,
+    "fastact.ops.engine.op": 3,
     "fastact.torch.bridge": 1,
     "fastact.bench.models": 1,
     # Each makes a result of the other's class.
-    "fastact.ops.masked": 1,
+    "fastact.ops.engine.masked": 1,
     "fastact.ops.moments": 1,
 }
 
@@ -85,7 +85,7 @@ def _room(module: str) -> str:
 def test_imports_are_found():
     assert Import("fastact.terminal", "say", False) in IMPORTS["fastact.check.common"]
     assert Import("fastact.measure.shapes", "", False) in IMPORTS["fastact.cli"]
-    assert Import("fastact.dask", "", True) in IMPORTS["fastact.ops.op"]
+    assert Import("fastact.dask", "", True) in IMPORTS["fastact.ops.engine.op"]
 
 
 def test_modules_import_each_other_in_no_circle():

@@ -14,7 +14,7 @@ from processes import run_python
 from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 from fastact.torch.autograd import recorder
 
 

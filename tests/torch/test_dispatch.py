@@ -7,7 +7,7 @@ import torch
 from tensors import called, differentiated, each_kind, each_op, leaves, sample
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

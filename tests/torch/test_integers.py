@@ -8,7 +8,7 @@ import torch
 from tensors import differentiated, each_op, leaves, sample
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 INTEGERS = [torch.int64, torch.uint8, torch.bool]
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import fastact as fa
-from fastact.ops.op import arrays_of
+from fastact.ops.engine.op import arrays_of
 
 from . import campaign
 from .campaign import Settings, Tally, asdict

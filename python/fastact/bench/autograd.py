@@ -33,7 +33,7 @@ from typing import Any
 from ..measure.arguments import counts, names
 from ..measure.files import write_whole
 from ..measure.peers import COMPILED, OURS, TORCH, LeftOut, as_tensor, compiled_by_torch, open_torch
-from ..ops.op import arrays_of, ops
+from ..ops.engine.op import arrays_of, ops
 from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import markdown_table, table

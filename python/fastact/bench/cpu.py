@@ -41,7 +41,7 @@ from ..measure.peers import (
     open_torch,
     versions,
 )
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from ..runtime.threads import num_threads
 from ..terminal import Progress, paragraph, say, styled, table
 from .cpu_rows import CpuResults, CpuRow, digits, machine, start

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..measure.files import commit, lines, read_parts, resume, slug, write_parts
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from ..runtime import config
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..measure.files import commit
 from ..measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH, LeftOut
-from ..ops.op import arrays_of
+from ..ops.engine.op import arrays_of
 from ..terminal import Progress, say
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..measure.peers import COPY
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from ..terminal import require
 from .cuda_rows import GpuResults, GpuRow
 

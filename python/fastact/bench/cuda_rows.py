@@ -14,7 +14,7 @@ from typing import Any
 
 from ..measure.files import lines, read_parts, resume, write_parts
 from ..measure.peers import OURS
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from .workloads.work import ITEM, name_of
 
 

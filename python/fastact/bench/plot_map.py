@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..measure.peers import PEERS
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from ..terminal import require
 from .cpu_rows import CpuRow
 from .plot import on, size_label

@@ -16,7 +16,7 @@ from ..measure.peers import (
     PEERS,
     TORCH,
 )
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from ..terminal import markdown_table
 from .cpu import legend, table_of, title_of
 from .cpu_rows import CpuRow

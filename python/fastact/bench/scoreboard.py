@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..measure.peers import COPY, MKL, ON_REQUEST, OURS, PARTIAL, PEERS
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from ..terminal import markdown_table
 from .cpu_rows import CpuRow
 from .workloads.work import ITEM

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import _cpu
 from ..measure import shapes
 from ..ops.bounds import BiasBounds, computed_in
-from ..ops.op import ops
+from ..ops.engine.op import ops
 from .common import ErrorRow, Options, Report, check_by_cases
 from .reductions import dtypes, mixed, worst
 

@@ -1,8 +1,9 @@
 """What a norm has to give, by its signature: the one oracle of the check, the tests and the fuzzer.
 
-The ops find their normalization rows by code of their own (`ops/norm.py`). Here they are found
-again, as the docstrings have them: `axis` names axes, `channel_axis` the channels of an example,
-`num_groups` groups of them; where statistics are kept or given, a row is a channel of the batch.
+The ops find their normalization rows by code of their own (`ops/engine/norm_rows.py`). Here they
+are found again, as the docstrings have them: `axis` names axes, `channel_axis` the channels of an
+example, `num_groups` groups of them; where statistics are kept or given, a row is a channel of the
+batch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.bounds import Activation, computed_in
-from ..ops.op import REQUIRED, ops
+from ..ops.engine.op import REQUIRED, ops
 
 Shape = tuple[int, ...]
 

@@ -27,8 +27,8 @@ import numpy as _np
 from ml_dtypes import bfloat16 as _bfloat16  # which JAX itself needs
 
 from .. import _cpu, _jax
-from ..ops.op import aliases as _aliases
-from ..ops.op import ops as _ops
+from ..ops.engine.op import aliases as _aliases
+from ..ops.engine.op import ops as _ops
 from .bridge import TARGET as _TARGET
 from .bridge import Function as _Function
 from .calls import function_of as _function_of

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..interop import validate
 from ..interop.shapes import Shape
+from ..ops.engine.op import EntryPoint, arrays_of
+from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
-from ..ops.op import EntryPoint, arrays_of
-from ..ops.spec import spec_of
 from .calls import Buffer, map_buffers, parts_of, text_of
 
 TARGET = "fastact"

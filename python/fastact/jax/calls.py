@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..ops.engine.op import Op, ops
 from ..ops.moments import Moments
-from ..ops.op import Op, ops
 
 
 class Buffer(NamedTuple):

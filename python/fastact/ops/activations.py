@@ -7,9 +7,9 @@ documentation; `@activation` adds the stated accuracy and makes the op. The form
 
 from typing import TYPE_CHECKING
 
-from .activation import activation
 from .bounds import Bounds, Scaling
-from .op import alias, float32_under_autocast, names_of_ops
+from .engine.activations import activation
+from .engine.op import alias, float32_under_autocast, names_of_ops
 from .types import A, Out, Stream
 
 

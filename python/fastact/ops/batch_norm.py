@@ -1,14 +1,14 @@
 """Norms by one mean and one rstd a channel, with any activation behind them.
 
 Each is declared by a function: signature, defaults and documentation; its class makes the op of it
-(`channel_norm.py`). The formulas are in `src/common/norms/batch_norm.h`, the oracle in
+(`engine/norm_channels.py`). The formulas are in `src/common/norms/batch_norm.h`, the oracle in
 `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING, Unpack
 
-from .channel_norm import BatchNorm, NormApply
-from .op import names_of_ops, register
+from .engine.norm_channels import BatchNorm, NormApply
+from .engine.op import names_of_ops, register
 from .types import A, ActivationLike, Array, Out, Parameters, Stream
 
 

@@ -1,15 +1,16 @@
 """Bias: the gradients of broadcasting, and of adding a bias in particular.
 
 `bias_grad` and `unbroadcast` are sums over axes (`reduction`) under the names that the backward
-pass of a network knows them by. `bias_act` (`bias_act.py`) adds a bias, with an activation behind.
+pass of a network knows them by. `bias_act` (`engine/bias.py`) adds a bias, with an activation
+behind.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from . import axes as _axes
-from .bias_act import bias_act as bias_act
-from .op import names_of_ops
-from .reduction import Over, Shape, reduction
+from .engine import axes as _axes
+from .engine.bias import bias_act as bias_act
+from .engine.op import names_of_ops
+from .engine.reductions import Over, Shape, reduction
 from .types import A, Out, Stream
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..interop import validate
 from . import activations as _activations
-from .gated_op import gated_op
-from .op import names_of_ops
+from .engine.gated import gated_op
+from .engine.op import names_of_ops
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Parameters, Stream
 
 

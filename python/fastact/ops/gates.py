@@ -9,8 +9,8 @@ makes the op. The formulas stand in `src/common/gates/`, the oracle in `check/re
 
 from typing import TYPE_CHECKING
 
-from .gate import gates
-from .op import names_of_ops
+from .engine.gates import gates
+from .engine.op import names_of_ops
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
 

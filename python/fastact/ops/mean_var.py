@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from .moment import MeanVar, MomentsOp
+from .engine.moments import MeanVar, MomentsOp
+from .engine.op import names_of_ops, register
 from .moments import Moments
-from .op import names_of_ops, register
 from .types import A, Array, ArrayOrNumber, Axes, Outs, Stream
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..interop import foreign, validate
 from ..interop.frameworks import NUMPY, framework_of, namespace
-from . import axes
+from .engine import axes
 
 #: Of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
 _VERSION = -2.0

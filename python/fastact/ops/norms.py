@@ -2,14 +2,21 @@
 
 Each is declared by a function: signature, defaults and documentation; `@norm` adds which elements
 of x make a normalization row, that is, share a mean and an rstd. What else a norm does follows from
-its signature (`norm.py`). The formulas and the gradients are in `src/common/norms/norms.h`, the
-oracle in `check/reference.py`.
+its signature (`engine/norm_rows.py`). The formulas and the gradients are in
+`src/common/norms/norms.h`, the oracle in `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING, Unpack
 
-from .norm import AddNormOut, NormOut, groups_of_channels, named_axes, norm, single_channels
-from .op import float32_under_autocast, names_of_ops
+from .engine.norm_rows import (
+    AddNormOut,
+    NormOut,
+    groups_of_channels,
+    named_axes,
+    norm,
+    single_channels,
+)
+from .engine.op import float32_under_autocast, names_of_ops
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Parameters, Stream
 
 

@@ -6,9 +6,9 @@ set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`
 
 from typing import TYPE_CHECKING, Any
 
-from . import axes as _axes
-from .op import float32_under_autocast, names_of_ops
-from .reduction import Over, Shape, reduction, square_reduction
+from .engine import axes as _axes
+from .engine.op import float32_under_autocast, names_of_ops
+from .engine.reductions import Over, Shape, reduction, square_reduction
 from .types import A, ArrayOrNumber, Axes, Out, Stream
 
 

@@ -7,8 +7,8 @@ entry points do (`softmax.py`). The formulas are in `src/common/softmax/softmax.
 
 from typing import TYPE_CHECKING
 
-from .op import float32_under_autocast, names_of_ops
-from .softmax import RowAxes, logsumexp_op, loss_op, softmax_op
+from .engine.op import float32_under_autocast, names_of_ops
+from .engine.softmax import RowAxes, logsumexp_op, loss_op, softmax_op
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
 

@@ -6,8 +6,8 @@ grows with x, and values far from 0 lose no digits.
 
 from typing import TYPE_CHECKING
 
-from .op import names_of_ops
-from .statistic import statistic, weighted_average
+from .engine.op import names_of_ops
+from .engine.statistics import statistic, weighted_average
 from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
 
 

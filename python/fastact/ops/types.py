@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from .activation import Activation
+    from .engine.activations import Activation
 
 
 class Array(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..interop import foreign
-from ..ops.op import Op, arrays_of, result_of
+from ..ops.engine.op import Op, arrays_of, result_of
 from .spec import Spec, check_recorded, spec_of
 
 _MOST_LEVELS = 64  # of batches in batches, in torch

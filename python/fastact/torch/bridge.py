@@ -3,7 +3,7 @@
     autograd.py     a tensor of memory that requires grad: `forward` and `backward` behind autograd
     dispatch.py     any other: the operators `torch.ops.fastact`, for torch's dispatcher
 
-All of it is read off the ops' specifications (`spec.py`).
+All of it is read off the ops' specifications (`ops/engine/spec.py`).
 """
 
 from collections.abc import Mapping

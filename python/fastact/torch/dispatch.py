@@ -21,8 +21,8 @@ from typing import Any, get_type_hints
 import torch
 
 from ..interop import foreign, validate
-from ..ops.activation import Activation
-from ..ops.op import COMPUTED, DATA, Model, ops
+from ..ops.engine.activations import Activation
+from ..ops.engine.op import COMPUTED, DATA, Model, ops
 from ..ops.types import (
     A,
     ActivationLike,

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ..interop import foreign
-from ..ops.spec import Spec as Spec
-from ..ops.spec import spec_of as spec_of
+from ..ops.engine.spec import Spec as Spec
+from ..ops.engine.spec import spec_of as spec_of
 
 
 def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -16,8 +16,8 @@ import numpy as np
 from ...measure import shapes
 from ...measure.peers import LeftOut, function_named, torch_backward
 from ...measure.shapes import Layout, Shape
-from ...ops.fused import IDENTITY
-from ...ops.op import ops
+from ...ops.engine.fused import IDENTITY
+from ...ops.engine.op import ops
 from .. import onnx
 from ..formulas import naive
 from .activations import jax_function

@@ -15,8 +15,8 @@ import numpy as np
 from ...measure import shapes
 from ...measure.peers import LIGER, LeftOut, function_named, torch_backward
 from ...measure.shapes import Shape
-from ...ops.fused import IDENTITY
-from ...ops.op import REQUIRED
+from ...ops.engine.fused import IDENTITY
+from ...ops.engine.op import REQUIRED
 from .. import onnx
 from ..formulas import naive
 from ..liger import by_liger

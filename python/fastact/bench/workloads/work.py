@@ -1,6 +1,6 @@
 """Cases of the benchmarks, our calls of them, and torch's: on the CPU and on a GPU.
 
-Our call follows from the op's own description of its entry points (`fastact.ops.op`): a case has
+Our call follows from the op's own description of its entry points (`ops/engine/op.py`): a case has
 the options, its family makes the arrays, both by name, and the op takes of them what it asks for.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...measure.peers import LeftOut, as_tensor, compiled_by_torch
 from ...measure.shapes import Axis, Shape
-from ...ops.op import arrays_of
+from ...ops.engine.op import arrays_of
 from ...terminal import require
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...ops.fused import activation_op
+from ...ops.engine.fused import activation_op
 from ...ops.types import ActivationLike
 
 

@@ -13,11 +13,12 @@ from inspect import signature
 from types import SimpleNamespace
 from typing import Any, Generic, Required, Unpack
 
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import NormBounds
+from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 from . import axes
-from .bounds import NormBounds
 from .fused import bind
 from .norm_arrays import (
     STATISTICS,
@@ -30,7 +31,6 @@ from .norm_arrays import (
     sample_arrays,
 )
 from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, signature_of
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
 
 WEIGHTS = ("weight", "bias")
 STATISTICS = ("mean", "rstd")

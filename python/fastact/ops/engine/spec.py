@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from ..types import Parameters
 from .op import Op, by_our_names
-from .types import Parameters
 
 
 class Spec:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .._cpu import View
-from ..interop.foreign import describe
+from ..._cpu import View
+from ...interop.foreign import describe
 
 _UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set)  # no lengths, or in no order
 

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _cpu
-from .._cpu import View
-from ..interop import foreign, validate
-from ..interop.call import Call
-from .bounds import StatisticBounds
-from .moment import (
+from ... import _cpu
+from ..._cpu import View
+from ...interop import foreign, validate
+from ...interop.call import Call
+from ..bounds import StatisticBounds
+from ..types import Array, ArrayOrNumber
+from .moments import (
     MOMENT_BOUNDS,
     Over,
     fill,
@@ -27,8 +28,7 @@ from .moment import (
     weighted_slopes,
 )
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
-from .reduction import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
-from .types import Array, ArrayOrNumber
+from .reductions import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
 from .weighting import (
     DEVIATION,
     DEVIATION_SLOPE,

@@ -5,8 +5,8 @@ from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
-from .. import _cpu
-from ..interop.foreign import describe
+from ... import _cpu
+from ...interop.foreign import describe
 from .op import EntryPoint, Op, aliases, ops
 
 IDENTITY = "identity"

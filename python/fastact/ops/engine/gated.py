@@ -1,7 +1,7 @@
 """The op object of gated activations: one array through an activation, times another one.
 
 The two are arrays of their own, or the halves of one: native functions get two views of it. (The
-gates of recurrent layers are another family: `gate.py`.)
+gates of recurrent layers are another family: `gates.py`.)
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import GatedBounds
 from . import axes
-from .bounds import GatedBounds
 from .elementwise import Elementwise
 from .fused import activation_op, bind
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
-from .reduction import SUM_BOUNDS
+from .reductions import SUM_BOUNDS
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
 GATED_BOUNDS = GatedBounds(sums=2, dbias=SUM_BOUNDS)

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import _cpu
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ... import _cpu
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import CrossEntropyBounds, SoftmaxBounds
+from ..types import A, Array, ArrayOrNumber, Out, Stream
 from . import axes
-from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .norm_arrays import Made, apart, results
 from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Model, P, R, register, signature_of
-from .types import A, Array, ArrayOrNumber, Out, Stream
 
 #: What backward gets of it; a number of NumPy's for one row (lse) or always (divisor).
 _OF_FORWARD = ("lse", "divisor")

@@ -11,16 +11,16 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .. import _cpu
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ... import _cpu
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import MomentBounds
+from ..moments import Moments
+from ..types import A, Array, ArrayOrNumber, Axes, Out, Stream
 from . import axes as _axes
-from .bounds import MomentBounds
-from .moments import Moments
 from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
-from .reduction import INTEGERS
-from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
+from .reductions import INTEGERS
 from .weighting import (
     M2,
     MEAN_SLOPE,

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from .. import _cpu
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ... import _cpu
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import SumBounds
+from ..types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 from . import axes as _axes
-from .bounds import SumBounds
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of, untyped
-from .types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 from .weighting import (
     ROLES,
     TOTAL,

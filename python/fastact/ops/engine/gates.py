@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import numpy as np
 
-from .. import _cpu
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
-from .bounds import GateBounds
+from ... import _cpu
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import GateBounds
+from ..types import Array, ArrayOrNumber, Outs, Stream
 from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
-from .reduction import IDENTITY, SUM_BOUNDS, add_up
-from .types import Array, ArrayOrNumber, Outs, Stream
+from .reductions import IDENTITY, SUM_BOUNDS, add_up
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .. import _cpu
-from .._cpu import View
-from ..interop import foreign, validate
-from ..interop.call import Call
-from ..interop.frameworks import framework_of, to_numpy
-from ..interop.validate import Role
+from ... import _cpu
+from ..._cpu import View
+from ...interop import foreign, validate
+from ...interop.call import Call
+from ...interop.frameworks import framework_of, to_numpy
+from ...interop.validate import Role
 from . import axes as _axes
 
 #: The roles of these arguments; and where `x` is read alone, as it is.

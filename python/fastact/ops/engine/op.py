@@ -23,9 +23,9 @@ from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
-from .. import _cpu
-from ..interop import foreign, validate
-from ..interop.validate import Role
+from ... import _cpu
+from ...interop import foreign, validate
+from ...interop.validate import Role
 from . import masked
 
 P = ParamSpec("P")
@@ -335,7 +335,7 @@ class Op(Generic[P, R]):
             """
             if "torch" not in sys.modules or not sys.modules["torch"].compiler.is_compiling():
                 return operator.call(self, *args, **kwargs)
-            from ..torch import dispatch
+            from ...torch import dispatch
 
             return dispatch.traced(self, args, kwargs)
 
@@ -387,7 +387,7 @@ class Op(Generic[P, R]):
 @cache
 def _bridge() -> Any:
     """The bridge to torch, once there is a tensor that needs it."""
-    from ..torch import bridge
+    from ...torch import bridge
 
     return bridge
 
@@ -395,7 +395,7 @@ def _bridge() -> Any:
 @cache
 def _dask_bridge() -> Any:
     """The bridge to dask, once there is an array of its."""
-    from .. import dask
+    from ... import dask
 
     return dask
 

@@ -7,15 +7,15 @@ from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
 
-from .._cpu import View
-from ..interop import validate
-from ..interop.call import Call
+from ..._cpu import View
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import NormBounds
+from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 from . import axes
-from .bounds import NormBounds
 from .fused import bind
 from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results, sample_arrays
 from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, register, signature_of
-from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 
 Shape = tuple[int, ...]
 

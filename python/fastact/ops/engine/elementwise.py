@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..interop import foreign, ufuncs
+from ...interop import foreign, ufuncs
 from .op import EntryPoint, Op, P, R
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from .. import _cpu
-from ..interop import validate
-from ..interop.call import Call
-from .bounds import Bounds
+from ... import _cpu
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import Bounds
+from ..types import A, ArrayOrNumber, Out, Stream
 from .elementwise import Elementwise
 from .op import EntryPoint, P, R, register, signature_of
-from .types import A, ArrayOrNumber, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]

@@ -8,14 +8,14 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ..interop import validate
-from ..interop.call import Call
+from ...interop import validate
+from ...interop.call import Call
+from ..bounds import BiasBounds
+from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 from . import axes
-from .bounds import BiasBounds
 from .fused import activation_op, bind
 from .op import CachedOp, EntryPoint, P, R, register, untyped
-from .reduction import SUM_BOUNDS
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
+from .reductions import SUM_BOUNDS
 
 
 class BiasAct(CachedOp[P, R]):
