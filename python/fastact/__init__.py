@@ -19,17 +19,15 @@ from .runtime import openmp as openmp  # the first import of _cpu
 from ._version import __version__ as __version__
 from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops.activations import *
-from .ops.batch_norm import *
 from .ops.bias import *
 from .ops.engine.op import names_of_ops as _names_of_ops
 from .ops.engine.op import ops as ops
 from .ops.gated import *
 from .ops.gates import *
-from .ops.mean_var import *
 from .ops.moments import Moments as Moments
 from .ops.norms import *
 from .ops.reductions import *
-from .ops.softmaxes import *
+from .ops.softmax import *
 from .ops.statistics import *
 from .runtime.config import show_config as show_config
 from .runtime.threads import get_num_threads as get_num_threads

@@ -1,4 +1,4 @@
-"""Moments that merge: what `fastact.moments` returns (`mean_var.py`)."""
+"""Moments that merge: what `fastact.moments` returns (`engine/moments.py`)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Moments:
         """
         if axis is None and hasattr(batch, "ndim"):
             axis = tuple(range(max(batch.ndim - len(self.mean.shape), 0)))
-        from .mean_var import moments
+        from .reductions import moments
 
         return self.merge(moments(batch, axis, weights=weights, skipna=skipna, where=where))
 

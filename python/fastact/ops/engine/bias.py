@@ -11,10 +11,10 @@ import numpy as np
 from ...interop import validate
 from ...interop.call import Call
 from ..bounds import BiasBounds
-from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
+from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stream
 from . import axes
 from .fused import activation_op, bind
-from .op import CachedOp, EntryPoint, P, R, register, untyped
+from .op import CachedOp, EntryPoint, P, R, untyped
 from .reductions import SUM_BOUNDS
 
 
@@ -248,88 +248,3 @@ def _checked_axis(where: str, call: Call, like: str, axis: Any) -> int:
             f"{like}, got {bias.shape}"
         )
     return number
-
-
-@register
-@BiasAct
-def bias_act(
-    x: A,
-    bias: Array,
-    /,
-    activation: ActivationLike = "identity",
-    *,
-    axis: int = -1,
-    residual: ArrayOrNumber | None = None,
-    out: Out[A] = None,
-    stream: Stream = None,
-    **parameters: Unpack[Parameters],
-) -> A:
-    """An activation of x + bias + residual, in one pass.
-
-    ``y = act(x + bias + residual)``, with the bias along `axis`.
-
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
-    bias : array
-        1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    axis : int, default -1
-        The bias's axis: -1 for rows and channels last, 1 for NCHW.
-    residual : array or float, optional
-        Of x's shape and dtype.
-    out : array, optional
-        Where to write y; it may be x or residual itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters, by keyword.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than x, or a keyword that the activation does not have.
-    ValueError
-        For an unknown activation, an axis out of range, a bias of another length, or an `out` that
-        shares memory with bias.
-
-    See Also
-    --------
-    bias_grad : The gradient of the bias alone.
-    add_layer_norm : A residual that is added before a norm.
-
-    Notes
-    -----
-    (x + bias) + residual is computed in float32 (float64 for float64), to which a wider bias is
-    rounded first: with u = 2**-24 (2**-53), an error of at most 3 u (abs(x) + abs(bias) +
-    abs(residual)). The activation follows within its own bounds, and one rounding to x's dtype. The
-    activation of the sums has the same bits, for any number of threads.
-
-    `bias_act.forward` saves ``(x, bias, residual)``, for the identity ``(None, bias, None)``;
-    `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
-    docs/conventions.md says what all ops share.
-
-    References
-    ----------
-    D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", BMVC 2020,
-    https://arxiv.org/abs/1908.08681
-
-    Examples
-    --------
-    >>> import numpy as np, fastact as fa
-    >>> x, bias = np.array([[-1.0, 1.0], [0.5, 2.0]]), np.array([0.0, -2.0])
-    >>> fa.bias_act(x, bias, "mish")
-    array([[-0.3034..., -0.3034...],
-           [ 0.3752...,  0.        ]])
-    >>> y, saved = fa.bias_act.forward(x, bias, "mish")
-    >>> dx, dbias = fa.bias_act.backward(np.ones((2, 2)), *saved, "mish")
-    >>> dbias
-    array([0.9456..., 0.6592...])
-    """

@@ -68,7 +68,7 @@ def _masked(result: Any, is_hidden: Any) -> Any:
 
 def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:
     """How much counts for each result: weights, and what is not NaN."""
-    from ..mean_var import moments  # which imports this module
+    from ..reductions import moments  # which imports this module
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the op itself has warned
