@@ -16,6 +16,7 @@ from .runtime import openmp as openmp  # the first import of _cpu
 
 # isort: split
 
+from . import masked as masked  # which serves masked arrays from now on
 from ._version import __version__ as __version__
 from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops.activations import *

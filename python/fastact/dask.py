@@ -400,7 +400,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     if all(len(c) == 1 for c in chunks):
         function = partial(_norm_of_chunk, op=op, names=tuple(parameters), options=given)
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
-        eps = validate.epsilon(where, options.eps)
+        eps = validate.epsilon(where, "eps", options.eps)
         merged = _merged_moments(x, over, {}, {})
         kept = SimpleNamespace(keepdims=True)
         arrays += [_of_merged(merged, name, np.float64, over, kept) for name in ("mean", "var")]

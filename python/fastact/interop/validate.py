@@ -160,21 +160,29 @@ class Role(NamedTuple):
     also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     repeats : it broadcasts to the data's shape, or to what it is of.
     number : a number stands for one that repeats.
+    dtype : what it has to be beside the data's.
+    array : no number stands for it.
     """
 
     also: Sequence[str] = ()
     repeats: bool = False
     number: bool = False
+    dtype: str = "same"
+    array: bool = False
 
 
 #: Integers and bools as they are read.
 WHOLE = ("bool", "int32", "int64")
 
-DATA = PARAMETER = Role()  # of a parameter's dtype `parameter_dtype` says the rest
-INDICES = Role(("int32", "int64"))
-MASK = Role(WHOLE, repeats=True, number=True)
-WEIGHTS = Role(WHOLE, repeats=True)  # a number would be an axis in the wrong place
-COUNTS = Role(Only(("bool",)), repeats=True, number=True)
+DATA = Role()
+ARRAY = Role(array=True)  # data that has axes of its own
+PARAMETER = Role(dtype="wider", array=True)
+STATISTIC = Role(dtype="computed", array=True)  # of the data, as `forward` saved it
+TOTAL = Role(dtype="double", array=True)
+INDICES = Role(("int32", "int64"), dtype="any")
+MASK = Role(WHOLE, repeats=True, number=True, dtype="any")
+WEIGHTS = Role(WHOLE, repeats=True, dtype="any")  # a number would be an axis in the wrong place
+COUNTS = Role(Only(("bool",)), repeats=True, number=True, dtype="any")
 
 #: The roles of arguments that are not data, by their names.
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -212,11 +220,11 @@ def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[
         )
 
 
-def epsilon(where: str, value: Any) -> float:
+def epsilon(where: str, name: str, value: Any) -> float:
     """The number that is added to a variance: finite, and not negative."""
-    eps = number(where, "eps", value)
+    eps = number(where, name, value)
     if eps < 0:
-        raise ValueError(f"{where}: eps must not be negative, got {describe(value)}")
+        raise ValueError(f"{where}: {name} must not be negative, got {describe(value)}")
     return eps
 
 
@@ -227,6 +235,18 @@ def computed_dtype(where: str, name: str, view: View, data_name: str, data: View
             f"{where}: {name} must have dtype {_cpu.DTYPE_NAMES[computed_in(data)]}, in which "
             f"{data_name} is computed, got {view.dtype_name}"
         )
+
+
+def fits_dtype(where: str, name: str, view: View, data_name: str, data: View, role: Role) -> None:
+    """An array has the dtype that its role says."""
+    if role.dtype == "same":
+        same_dtype(where, name, view, data_name, data)
+    elif role.dtype == "wider":
+        parameter_dtype(where, name, view, data_name, data)
+    elif role.dtype == "computed":
+        computed_dtype(where, name, view, data_name, data)
+    elif role.dtype == "double":
+        same_dtype(where, name, view, "forward's", data.of_dtype(DOUBLE))
 
 
 DOUBLE = _cpu.DTYPE_NAMES.index("float64")

@@ -12,6 +12,7 @@ import numpy as np
 from ..interop import foreign, validate
 from ..interop.frameworks import NUMPY, framework_of, namespace
 from .engine import axes
+from .engine.op import ops
 
 #: Of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
 _VERSION = -2.0
@@ -145,8 +146,7 @@ class Moments:
         """
         if axis is None and hasattr(batch, "ndim"):
             axis = tuple(range(max(batch.ndim - len(self.mean.shape), 0)))
-        from .reductions import moments
-
+        moments = ops["moments"]
         return self.merge(moments(batch, axis, weights=weights, skipna=skipna, where=where))
 
     @staticmethod

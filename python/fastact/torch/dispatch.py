@@ -33,7 +33,7 @@ from ..ops.types import (
     Parameters,
 )
 from .autograd import Function, apply, finds_all, in_graph, is_batch, one_by_one
-from .spec import Spec, check_recorded, spec_of, tensors_of
+from .spec import Spec, check_recorded, check_switches, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
 _TYPES: dict[Any, str] = {
@@ -136,6 +136,7 @@ class Operators:
 
     def values(self, named: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call in the operators' order, each of the type of its schema."""
+        check_switches(self.spec, named)
         found = []
         for name, kind in self.takes.items():
             value = named[name] if name in named else self.defaults.get(name, Parameter.empty)

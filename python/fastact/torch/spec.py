@@ -16,8 +16,18 @@ def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
+def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:
+    """What has no gradient, and no place among what torch traces, is not asked for."""
+    for name in spec.op.unrecorded:
+        if named.get(name, False):
+            raise TypeError(
+                f"{spec.where}: {name} must be False where torch records or traces the call"
+            )
+
+
 def check_recorded(spec: Spec, named: Mapping[str, Any]) -> None:
     """A tensor that requires grad is one that gets a gradient, and nothing is written."""
+    check_switches(spec, named)
     for name, value in named.items():
         for one in value if type(value) is tuple else (value,):
             if not foreign.requires_grad(one):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...interop import foreign, ufuncs
+from ...interop import foreign, handlers, ufuncs
 from .op import EntryPoint, Op, P, R
 
 
@@ -68,9 +68,12 @@ class Elementwise(_Told, Op[P, R]):
         """A call's entry point and options, without those that no operand would make right."""
         raise NotImplementedError
 
-    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
-        if not ufuncs.concerns(args[: self.nin]):
-            return super()._plain_call(*args, **kwargs)
+    def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has an operand that answers ufuncs, or has a class of NumPy's kinds."""
+        return ufuncs.concerns(args[: self.nin])
+
+    def call_as_ufunc(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the operands make of the op."""
         entry, options = self._understood(args, kwargs)
         if options.stream is not None:
             raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
@@ -82,6 +85,15 @@ class Elementwise(_Told, Op[P, R]):
         told = {name: value for name, value in now.items() if value != entry.defaults[name]}
         ufunc = Bound(self, told) if told else self
         return ufuncs.call(entry.where, ufunc, args[: self.nin], options.out)
+
+
+handlers.register(
+    handlers.Handler(
+        lambda op, args, kwargs: isinstance(op, Elementwise) and op.is_ufuncs(args, kwargs),
+        lambda op, args, kwargs: op.call_as_ufunc(args, kwargs),
+    ),
+    first=True,
+)
 
 
 def _as_now(where: str, name: str, value: Any) -> Any:

@@ -358,10 +358,9 @@ def _limit(where: str, limit: Any) -> float:
 class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
     """A gated activation of two arrays: element by element, where it has no bias."""
 
-    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("bias") is not None:  # it runs along an axis, which no mask or label names
-            return Gated._plain_call(self, *args, **kwargs)
-        return super()._plain_call(*args, **kwargs)
+    def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        # A bias runs along an axis, which no mask or label names.
+        return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
 
     def _understood(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

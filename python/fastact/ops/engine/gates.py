@@ -246,7 +246,7 @@ class Gates(CachedOp[P, R]):
         positions = self._positions(where, values)
         given = self._given_back(where, values)
         with Call(where, values.stream, **given) as call:
-            shapes = self._shapes(call, self.count if values.recompute else len(self.kept))
+            shapes = self._shapes_of(call, self.count if values.recompute else len(self.kept))
             made = self._make_gradients(call, shapes, values)
             views = [view for view, _ in made]
             _keep_apart(call, views)
@@ -277,7 +277,7 @@ class Gates(CachedOp[P, R]):
         keeps = saves and not options.recompute
         arrays = {name: value for name, value in given.items() if value is not None}
         with Call(where, options.stream, **arrays) as call:
-            shapes, count = self._shapes(call, self.count), len(self.results)
+            shapes, count = self._shapes_of(call, self.count), len(self.results)
             made = self._make_results(call, shapes, options.out, saves, keeps)
             views = [view for view, _ in made]
             _keep_apart(call, views)
@@ -477,7 +477,7 @@ class Gates(CachedOp[P, R]):
             f"{validate.describe(order)}"
         )
 
-    def _shapes(self, call: Call, count: int) -> Shapes:
+    def _shapes_of(self, call: Call, count: int) -> Shapes:
         """The shapes of a call, which every array is known to fit; count: gates in `gates`."""
         where, views = call.where, call.views
         shape = views["gates"].shape

@@ -213,7 +213,7 @@ class BatchNorm(ChannelNorm[P, R]):
     ) -> tuple[Any, tuple[Any, ...]]:
         _, which, parameters, options = bind(entry, args, kwargs)
         where, training = entry.where, options.training
-        eps, momentum = validate.epsilon(where, options.eps), _momentum(where, options)
+        eps, momentum = validate.epsilon(where, "eps", options.eps), _momentum(where, options)
         for name in _RUNNING:
             if getattr(options, name) is None and not training:
                 raise TypeError(f"{where}: {name} must be an array unless training=True, got None")

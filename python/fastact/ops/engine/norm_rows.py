@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
 
 from ..._cpu import View
@@ -13,9 +13,9 @@ from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 from . import axes
-from .fused import bind
-from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results, sample_arrays
-from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, register, signature_of
+from .norm_arrays import STATISTICS, WEIGHTS, sample_arrays
+from .op import COMPUTED, CachedOp, Makes, P, R, register, signature_of
+from .step import step
 
 Shape = tuple[int, ...]
 
@@ -147,6 +147,17 @@ class Norm(CachedOp[P, R]):
     """
 
     bounds = NormBounds(scaled=6, rough=4)
+    roles = MappingProxyType(
+        {
+            "x": validate.ARRAY,
+            **dict.fromkeys(STATISTICS, validate.STATISTIC),
+            "dtotal": validate.DATA,
+        }
+    )
+    makes = MappingProxyType(dict.fromkeys(STATISTICS, Makes(shape="statistics", dtype=COMPUTED)))
+    shapes = MappingProxyType(
+        {**dict.fromkeys(STATISTICS, "statistics"), **dict.fromkeys(WEIGHTS, "parameter")}
+    )
 
     def __init__(
         self,
@@ -160,14 +171,13 @@ class Norm(CachedOp[P, R]):
         inputs = [p.name for p in given if p.kind is Parameter.POSITIONAL_ONLY]
         self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
         self.is_centred = "bias" in self.weights
-        self.statistics = STATISTICS if self.is_centred else STATISTICS[1:]
+        self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
         self.has_residual = len(inputs) > 1
         self.has_casting = "casting" in call.parameters
         self.results = ("y", "total") if self.has_residual else ("y",)
         self.saves = ("x", *self.statistics, *self.weights)
         self.gradients = tuple(f"d{name}" for name in ("x", *self.weights))
         self.shares = {"residual": "x"} if self.has_residual else {}
-        count = len(self.results)
         more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
         backward = signature_of(
             call,
@@ -177,32 +187,21 @@ class Norm(CachedOp[P, R]):
             but=[p.name for p in given if p.default is Parameter.empty],
             **more,
         )
-        self._enter(
-            call=EntryPoint(self._where(), call, outputs=count),
-            forward=EntryPoint(
-                self._where("forward"), call, outputs=count, extra=len(self.statistics)
-            ),
-            backward=EntryPoint(
-                self._where("backward"), backward, outputs=len(self.gradients), skips=True
-            ),
-        )
+        self._enter_points(call, backward, extra=len(self.besides))
 
     def sample(self, x: Any, dy: Any) -> dict[str, Any]:
         """The arguments by name for an example of a call."""
         named = {**sample_arrays(x, dy), **self._example}
         return {name: named[name] for name in self.__signature__.parameters if name in named}
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        call: Any = SimpleNamespace(where=self._where(), views={"x": named["x"]})
-        shape = self._over(call, self._options(named)).statistics
-        results, _ = super().models(named)
-        return results, {name: Model(shape, COMPUTED) for name in self.statistics}
-
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return super().saved({**named, "x": named["total"]} if self.has_residual else named)
 
+    def _shapes(self, call: Call, options: SimpleNamespace) -> Rows:
+        return self._over(call, options)
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]
+        return self._map("call", args, kwargs)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.
@@ -239,36 +238,15 @@ class Norm(CachedOp[P, R]):
         >>> dweight
         array([-0.1176..., -0.1279...,  2.8592...])
         """
-        return self._map(self.entry_points["forward"], args, kwargs, saves=True)
+        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _map(
-        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """Compute the results, and what is saved for backward."""
-        _, which, parameters, options = bind(entry, args, kwargs)
-        where, outs, count = entry.where, options.out, len(self.results)
-        eps = validate.epsilon(where, options.eps)
-        weight_offset, casts = self._casting(where, options)
-        given = present(where, options, (*entry.arrays, *self.weights))
-        with Call(where, options.stream, **given) as call:
-            views, x = call.views, call.views["x"]
-            rows = self._over(call, options)
-            if self.has_residual:
-                validate.same_as(where, "residual", views["residual"], "x", x)
-            self._check_weights(call, rows)
-            names = [validate.out_name(i, outs) for i in range(len(outs))]
-            # Saved arrays may not be written: x, or with a residual the sum, which is an output.
-            in_place = not saves or self.has_residual
-            wide = validate.computed_in(x)
-            made = [
-                call.output(name, out, "x", in_place=in_place)
-                if i < count
-                else call.output(name, out, "x", shape=rows.statistics, dtype=wide, in_place=False)
-                for i, (name, out) in enumerate(zip(names, outs, strict=True))
-            ]
-            written = [view for view, _ in made]
-            apart(call, dict(zip(names, written, strict=True)))
-            mean, rstd = (None, None, *map(rows.of_row, written[count:]))[-2:]
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, views, x, rows = now.call, now.views, now.views["x"], now.shapes
+            which, parameters, eps = now.which, now.parameters, now.options.eps
+            weight_offset, casts = self._casting(now.where, now.options)
+            written: list[Any] = [now.view(name) for name in self.results]
+            mean, rstd = (_with(rows.of_row, now.view(name)) for name in STATISTICS)
             weight, bias = self._native_weights(call, rows)
             size = call.native.norm_forward_workspace(rows.data(x), rows.reduced, rows.of_parameter)
             call.run(
@@ -292,13 +270,7 @@ class Norm(CachedOp[P, R]):
                 call.workspace(size),
                 call.stream,
             )
-            found = results(call, outs, made)
-            saved = (
-                found[1] if self.has_residual else call.arrays["x"],
-                *found[count:],
-                *map(call.arrays.get, self.weights),
-            )
-            return (found[:count] if self.has_residual else found[0]), saved
+            return now.results()
 
     # PR02: BackwardOptions has the parameters by keyword
     def backward(  # numpydoc ignore=PR02
@@ -362,25 +334,12 @@ class Norm(CachedOp[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        entry = self.entry_points["backward"]
-        _, which, parameters, taken = bind(entry, args, kwargs)
-        where = entry.where
-        validate.epsilon(where, taken.eps)
-        weight_offset, casts = self._casting(where, taken)
-        names = ["x", "dy", *self.statistics, *self.weights, *["dtotal"] * self.has_residual]
-        with Call(where, taken.stream, **present(where, taken, names)) as call:
-            views, data = call.views, call.views["x"]
-            rows = self._over(call, taken)
-            for name in ("dy", "dtotal"):
-                if name in views:
-                    validate.same_as(where, name, views[name], "x", data)
-            for name in self.statistics:
-                validate.computed_dtype(where, name, views[name], "x", data)
-                axes.has_shape(where, name, views[name], rows.statistics)
-            self._check_weights(call, rows)
-            made = gradients(call, taken, self.weights)
-            dx, *of_weights = [view for view, _ in made]
-            dweight, dbias = (*(_with(rows.of_weight, v) for v in of_weights), None)[:2]
+        with step(self, "backward", args, kwargs) as now:
+            call, views, data, rows = now.call, now.views, now.views["x"], now.shapes
+            which, parameters, taken = now.which, now.parameters, now.options
+            weight_offset, casts = self._casting(now.where, taken)
+            dx = now.view("dx")
+            dweight, dbias = (_with(rows.of_weight, now.view(f"d{name}")) for name in WEIGHTS)
             weight, bias = self._native_weights(call, rows)
             size = call.native.norm_workspace(
                 rows.data(data), weight, bias, dweight, dbias, rows.reduced, rows.of_parameter
@@ -407,7 +366,7 @@ class Norm(CachedOp[P, R]):
                 call.workspace(size),
                 call.stream,
             )
-            return results(call, taken.out, made)
+            return now.results()  # type: ignore[no-any-return]
 
     def _casting(self, where: str, options: SimpleNamespace) -> tuple[float, bool]:
         """The number that is added to the weight, and whether each step is rounded."""
@@ -417,13 +376,6 @@ class Norm(CachedOp[P, R]):
         if options.weight_offset is not None:
             offset = validate.number(where, "weight_offset", options.weight_offset)
         return offset, casts
-
-    def _check_weights(self, call: Call, rows: Rows) -> None:
-        for name in self.weights:
-            if name in call.views:
-                view = call.views[name]
-                validate.parameter_dtype(call.where, name, view, "x", call.views["x"])
-                axes.has_shape(call.where, name, view, rows.parameter)
 
     def _native_weights(self, call: Call, rows: Rows) -> tuple[View | None, View | None]:
         weight, bias = (_with(rows.of_weight, call.views.get(name)) for name in WEIGHTS)

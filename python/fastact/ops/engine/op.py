@@ -17,16 +17,15 @@ says the rest and makes the op of it. The signatures of `forward` and `backward`
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, partial, update_wrapper
+from functools import partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from ... import _cpu
-from ...interop import foreign, validate
+from ...interop import handlers, validate
 from ...interop.validate import Role
-from . import masked
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -207,16 +206,37 @@ class Model(NamedTuple):
     dtype: str = DATA
 
 
+class Makes(NamedTuple):
+    """An output of an op, by its spec.
+
+    like : the argument that it is like; None: the first one.
+    shape : whose it has instead, by its name among what `_shapes` finds.
+    dtype : the argument's, the one in which the data are computed, or float64.
+    in_place : it may be written where an argument lies.
+    """
+
+    like: str | None = None
+    shape: str | None = None
+    dtype: str = DATA
+    in_place: bool = False
+
+
 class Op(Generic[P, R]):
     """Name, family, signatures, documentation and pickling.
 
     results : what a call gives, by name. saves : what `forward` keeps for `backward`, in its order.
+    besides : what of that `forward` makes besides the results.
     gradients : what `backward` gives.
+    makes : outputs that are not as the data, or a gradient that is not as its argument, by name.
     differentiated : the arguments that have one of these gradients.
     shares : maps an argument to the one whose gradient it shares.
     parameters : an activation's own, with their defaults.
     entry_points : what each takes; calling the op is the one named "call".
     roles : what arguments are to the data, by name; arrays among the others are data.
+    shapes : the name of their shape among what `_shapes` finds; the others have the data's.
+    apart : data that share no memory with an output, as what is no data never does.
+    optional : arrays that may be None, though they have no default.
+    of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
     sample : makes the arguments of an example call, by name, from two arrays of one shape with two
     axes; the second one serves as a gradient or whatever else has x's shape.
     """
@@ -231,6 +251,12 @@ class Op(Generic[P, R]):
     shares: Mapping[str, str] = MappingProxyType({})
     parameters: Mapping[str, float | str] = MappingProxyType({})
     roles: Mapping[str, Role] = MappingProxyType({})
+    besides: tuple[str, ...] = ()
+    makes: Mapping[str, Makes] = MappingProxyType({})
+    shapes: Mapping[str, str] = MappingProxyType({})
+    apart: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    of_forward: tuple[str, ...] = ()
     entry_points: Mapping[str, EntryPoint]
     sample: Callable[[Any, Any], dict[str, Any]]
 
@@ -273,7 +299,27 @@ class Op(Generic[P, R]):
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         """The results of a call, and what `forward` makes besides, by its name in `saves`."""
-        return [Model() for _ in self.results], {}
+        call: Any = SimpleNamespace(where=self.entry_points["call"].where, views=named)
+        shapes = self._shapes(call, self._options(named))
+
+        def model(name: str) -> Model:
+            made = self.makes.get(name, Makes())
+            return Model(None if made.shape is None else getattr(shapes, made.shape), made.dtype)
+
+        return [*map(model, self.results)], {name: model(name) for name in self.besides}
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> Any:
+        """What follows from the shapes of a call's arrays and its options, checked."""
+        return None
+
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+        """Refuse options that no array would make right, and put in what they stand for."""
+
+    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
+        """The outputs of an entry point, by name."""
+        if entry == "backward":
+            return self.gradients
+        return (*self.results, *self.besides) if entry == "forward" else self.results
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         """What `forward` saves, of the arguments, the results and what it makes besides."""
@@ -290,6 +336,9 @@ class Op(Generic[P, R]):
         """What calling the op gives, of the arrays in it."""
         return arrays if len(arrays) > 1 else arrays[0]
 
+    #: Switches that must be off where torch records or traces a call.
+    unrecorded: tuple[str, ...] = ()
+
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
 
@@ -304,19 +353,12 @@ class Op(Generic[P, R]):
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the op does where compiled code does not serve it."""
-        if self.autocast and foreign.is_cast(self.autocast, args):
-            return _bridge().call_in_float32(self, args, kwargs)
-        if foreign.is_for_torch(args, kwargs):
-            return _bridge().call(self, args, kwargs)
-        if args and foreign.is_lazy(args[0]) and _dask_bridge().serves(self):
-            return _dask_bridge().call(self, args, kwargs)
-        if masked.serves(self, args):
-            return masked.call(self, args, kwargs)
-        return self._call(*args, **kwargs)
+        handler = handlers.handler_of(self, args, kwargs)
+        return self._call(*args, **kwargs) if handler is None else handler.call(self, args, kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Whoever records calls like this one, where some tensors require grad."""
-        return _bridge().recorder(self, args, kwargs)
+        return handlers.recorder(self, args, kwargs)
 
     if TYPE_CHECKING:
 
@@ -335,9 +377,7 @@ class Op(Generic[P, R]):
             """
             if "torch" not in sys.modules or not sys.modules["torch"].compiler.is_compiling():
                 return operator.call(self, *args, **kwargs)
-            from ...torch import dispatch
-
-            return dispatch.traced(self, args, kwargs)
+            return handlers.traced(self, args, kwargs)
 
     def _options(self, named: Mapping[str, Any]) -> SimpleNamespace:
         """The arguments of a call, and the defaults of those that were not given."""
@@ -384,22 +424,6 @@ class Op(Generic[P, R]):
         return f"<fastact op {self.name!r}>"
 
 
-@cache
-def _bridge() -> Any:
-    """The bridge to torch, once there is a tensor that needs it."""
-    from ...torch import bridge
-
-    return bridge
-
-
-@cache
-def _dask_bridge() -> Any:
-    """The bridge to dask, once there is an array of its."""
-    from ... import dask
-
-    return dask
-
-
 def arrays_of(result: Any) -> tuple[Any, ...]:
     """The arrays of a result."""
     if hasattr(result, "m2"):  # Moments
@@ -438,6 +462,20 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
             entry.__wrapped__ = function
             entry.__doc__ = method.__doc__
             entry.__signature__ = point.signature
+
+    def _enter_points(
+        self, call: Signature, backward: Signature, *, extra: int = 0, **others: EntryPoint
+    ) -> None:
+        """Enter the three entry points, of which forward takes so many outputs more, and others."""
+        count, gradients = len(self.results), len(self.gradients)
+        self._enter(
+            call=EntryPoint(self._where(), call, outputs=count),
+            forward=EntryPoint(self._where("forward"), call, outputs=count, extra=extra),
+            backward=EntryPoint(
+                self._where("backward"), backward, outputs=gradients, skips=gradients > 1
+            ),
+            **others,
+        )
 
     def _where(self, entry: str = "") -> str:
         """How messages name an entry point."""

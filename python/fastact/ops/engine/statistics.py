@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import _cpu
 from ..._cpu import View
-from ...interop import foreign, validate
+from ...interop import validate
 from ...interop.call import Call
 from ..bounds import StatisticBounds
 from ..types import Array, ArrayOrNumber
@@ -341,6 +341,7 @@ class Average(AxisStatistic[P, R]):
     """A mean whose weights have a gradient."""
 
     gradients = ("dx", "dweights")
+    unrecorded = ("returned",)  # the sum of the weights has no gradient
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__(function, "mean", False)
@@ -348,26 +349,6 @@ class Average(AxisStatistic[P, R]):
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x, "weights": abs(dy), "axis": 0}
-
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        self._refuse_returned(named)
-        return super().models(named)
-
-    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
-        if foreign.is_for_torch(args, kwargs):
-            self._refuse_returned(kwargs)
-        return super()._plain_call(*args, **kwargs)
-
-    def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        self._refuse_returned(kwargs)
-        return super()._recorder(args, kwargs)
-
-    def _refuse_returned(self, named: Mapping[str, Any]) -> None:
-        """The sum of the weights has no gradient, and no place among what torch traces."""
-        if named.get("returned", False):
-            raise TypeError(
-                f"{self._where()}: returned must be False where torch records or traces the call"
-            )
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The average, and what `backward` needs.

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from ...interop import foreign
-from ..moments import Moments
-from . import axes as _axes
-from .weighting import check_mask
+from .interop import foreign, handlers
+from .ops.engine import axes as _axes
+from .ops.engine.op import ops
+from .ops.engine.weighting import check_mask
+from .ops.moments import Moments
 
 
-def serves(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a call is a sum's or a statistic's over axes, of a masked array."""
-    is_of_axes = op.family in ("reductions", "statistics")
-    return is_of_axes and bool(args) and foreign.is_masked(args[0])
+def _serves(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is of a masked array, and its op takes a mask."""
+    return "where" in op.roles and bool(args) and foreign.is_masked(args[0])
 
 
-def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The op's result."""
     entry = op.entry_points["call"]
     options, where = entry.bind(args, kwargs), entry.where
@@ -68,11 +68,9 @@ def _masked(result: Any, is_hidden: Any) -> Any:
 
 def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:
     """How much counts for each result: weights, and what is not NaN."""
-    from ..reductions import moments  # which imports this module
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the op itself has warned
-        return moments(
+        return ops["moments"](
             x,
             options.axis,
             weights=weights,
@@ -80,3 +78,6 @@ def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> A
             skipna=skips_nan,
             keepdims=options.keepdims,
         ).count
+
+
+handlers.register(handlers.Handler(_serves, _call))

@@ -1,0 +1,87 @@
+"""Who carries out a call of an op where the op's own code does not: handlers, asked in one order.
+
+Tensors that record gradients, chunks that are not computed yet and arrays with a mask are not for
+the kernels alone. Who knows such objects registers a handler here, so that no op knows who there
+is. The bridges to torch and dask are imported when an object of theirs arrives, which is told here.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from . import foreign
+
+Args = tuple[Any, ...]
+Named = Mapping[str, Any]
+
+
+class Handler(NamedTuple):
+    """Calls of a kind: which they are, and what carries one out, by the op and its arguments."""
+
+    serves: Callable[[Any, Args, Named], bool]
+    call: Callable[[Any, Args, Named], Any]
+
+
+_handlers: list[Handler] = []
+
+
+def register(handler: Handler, *, first: bool = False) -> None:
+    """Ask this one too: before those that are there, or after them."""
+    _handlers.insert(0 if first else len(_handlers), handler)
+
+
+def handler_of(op: Any, args: Args, kwargs: Named) -> Handler | None:
+    """The one that a call is for; None: the op itself."""
+    for handler in _handlers:
+        if handler.serves(op, args, kwargs):
+            return handler
+    return None
+
+
+# --- bridges that wait for an object of theirs ----------------------------------------------------
+
+
+@cache
+def _torch() -> Any:
+    from ..torch import bridge
+
+    return bridge
+
+
+@cache
+def _dask() -> Any:
+    from .. import dask
+
+    return dask
+
+
+register(
+    Handler(
+        lambda op, args, kwargs: bool(op.autocast) and foreign.is_cast(op.autocast, args),
+        lambda op, args, kwargs: _torch().call_in_float32(op, args, kwargs),
+    )
+)
+register(
+    Handler(
+        lambda op, args, kwargs: foreign.is_for_torch(args, kwargs),
+        lambda op, args, kwargs: _torch().call(op, args, kwargs),
+    )
+)
+register(
+    Handler(
+        lambda op, args, kwargs: bool(args) and foreign.is_lazy(args[0]) and _dask().serves(op),
+        lambda op, args, kwargs: _dask().call(op, args, kwargs),
+    )
+)
+
+
+def recorder(op: Any, args: Args, kwargs: Named) -> Any:
+    """Whoever records calls like this one, where some tensors require grad."""
+    return _torch().recorder(op, args, kwargs)
+
+
+def traced(op: Any, args: Args, kwargs: Named) -> Any:
+    """The call as torch.compile reads it."""
+    from ..torch import dispatch
+
+    return dispatch.traced(op, args, kwargs)
