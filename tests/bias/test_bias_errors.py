@@ -97,7 +97,7 @@ BACKWARD_ERRORS: dict[str, Case] = {
         (f32(8, 4), f32(8, 4), b4), {"out": (None, b4)}, ValueError, r"out\[1\] must not share",
     ),
     "dbias in dx": (
-        (f32(8, 4), f32(8, 4), b4), {"out": (x4, held[0])}, ValueError, r"out\[0\] must not share",
+        (f32(8, 4), f32(8, 4), b4), {"out": (x4, held[0])}, ValueError, r"out\[1\] must not share",
     ),
     "dx in bias": (
         (f32(1, 4), f32(1, 4), b4), {"out": (b4.reshape(1, 4), None)}, ValueError,

@@ -237,19 +237,12 @@ def computed_dtype(where: str, name: str, view: View, data_name: str, data: View
         )
 
 
-def fits_dtype(where: str, name: str, view: View, data_name: str, data: View, role: Role) -> None:
-    """An array has the dtype that its role says."""
-    if role.dtype == "same":
-        same_dtype(where, name, view, data_name, data)
-    elif role.dtype == "wider":
-        parameter_dtype(where, name, view, data_name, data)
-    elif role.dtype == "computed":
-        computed_dtype(where, name, view, data_name, data)
-    elif role.dtype == "double":
-        same_dtype(where, name, view, "forward's", data.of_dtype(DOUBLE))
-
-
 DOUBLE = _cpu.DTYPE_NAMES.index("float64")
+
+
+def double_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
+    """What `forward` made in double comes back in it."""
+    same_dtype(where, name, view, "forward's", data.of_dtype(DOUBLE))
 
 
 def computed_in(view: View) -> int:

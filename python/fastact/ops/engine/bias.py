@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Unpack
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from ...interop import validate
-from ...interop.call import Call
 from ..bounds import BiasBounds
 from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stream
 from . import axes
-from .fused import activation_op, bind
-from .op import CachedOp, EntryPoint, P, R, untyped
+from .fused import activation_op
+from .op import CachedOp, P, R, untyped
 from .reductions import SUM_BOUNDS
+from .step import step
+
+
+class Along(NamedTuple):
+    """The axis of the bias, and its shape; what messages say of that."""
+
+    axis: int
+    bias: tuple[int, ...]
+    bias_note: str
 
 
 class BiasAct(CachedOp[P, R]):
@@ -26,14 +34,14 @@ class BiasAct(CachedOp[P, R]):
     saves = ("x", "bias", "residual")
     gradients = ("dx", "dbias")
     shares = MappingProxyType({"residual": "x"})
+    roles = MappingProxyType({"residual": validate.DATA})
+    shapes = MappingProxyType({"bias": "bias"})
+    called = MappingProxyType({"bias": "an array with one axis"})
+    optional = ("x",)  # of which the identity's gradient needs no values
 
     def __init__(self, function: Callable[P, R]) -> None:
         call, backward = self._declare(function, "bias"), untyped(self.backward)
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call),
-            backward=EntryPoint(self._where("backward"), backward, outputs=2, skips=True),
-        )
+        self._enter_points(call, backward)
 
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
@@ -44,8 +52,18 @@ class BiasAct(CachedOp[P, R]):
         op = activation_op(self._where(), self._options(named).activation)
         return super().saved(named) if op is not None else (None, named["bias"], None)
 
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        is_identity = activation_op(self._where(), options.activation) is None
+        return ("bias",) if is_identity else self.saves
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> Along:
+        like, data = next(iter(call.views.items()))
+        axis = axes.one(call.where, options.axis, len(data.shape), of=like)
+        note = f", the length of axis {options.axis} of {like}"
+        return Along(axis, (data.shape[axis],), note)
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs, saves=False)[0]
+        return self._map("call", args, kwargs)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The activation of the sum, and what `backward` needs.
@@ -81,23 +99,12 @@ class BiasAct(CachedOp[P, R]):
         """
 
     def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, Any, Any]]:
-        return self._map("forward", args, kwargs, saves=True)
+        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _map(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, tuple[Any, Any, Any]]:
-        """The result, and what is saved."""
-        entry = self.entry_points[name]
-        op, which, numbers, options = bind(entry, args, kwargs)
-        where, residual, (out,) = entry.where, options.residual, options.out
-        saves = saves and op is not None
-        arrays = {"x": options.x, "bias": validate.one_axis(where, "bias", options.bias)}
-        arrays |= {} if residual is None else {"residual": residual}
-        with Call(where, options.stream, **arrays) as call:
-            views = call.views
-            axis = _checked_axis(where, call, "x", options.axis)
-            y, made = call.output("out", out, "x", in_place=not saves)
-            validate.apart(where, "out", y, {"bias": views["bias"]})
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis
+            which, numbers = now.which, now.parameters
             call.run(
                 call.native.bias_act_forward,
                 which,
@@ -109,12 +116,7 @@ class BiasAct(CachedOp[P, R]):
                 numbers,
                 call.stream,
             )
-            saved = (
-                call.arrays["x"] if saves else None,
-                call.arrays["bias"],
-                call.arrays.get("residual", residual) if saves else None,
-            )
-            return call.result(out, made), saved
+            return now.results()
 
     def backward(
         self,
@@ -186,29 +188,15 @@ class BiasAct(CachedOp[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        entry = self.entry_points["backward"]
-        op, which, numbers, options = bind(entry, args, kwargs)
-        where, x, residual = entry.where, options.x, options.residual
-        if op is not None and x is None:
-            raise TypeError(f"{where}: x must be an array, as forward saved it, got None")
-        arrays = {"dy": options.dy} if x is None else {"x": x, "dy": options.dy}
-        arrays |= {"bias": validate.one_axis(where, "bias", options.bias)}
-        arrays |= {} if residual is None else {"residual": residual}
-        with Call(where, options.stream, **arrays) as call:
-            like = next(iter(arrays))
+        with step(self, "backward", args, kwargs) as now:
+            call, views, options, axis = now.call, now.views, now.options, now.shapes.axis
+            op, which, numbers = now.activation, now.which, now.parameters
+            if op is not None and "x" not in views:
+                raise TypeError(f"{now.where}: x must be an array, as forward saved it, got None")
             source = "dy" if op is None else "x"  # the identity needs no values of x
-            views = call.views
-            axis = _checked_axis(where, call, like, options.axis)
-            made = [
-                call.output(f"out[{i}]", out, name, in_place=i == 0)
-                if wanted
-                else (call.temporary(name), None)
-                for i, (out, wanted, name) in enumerate(
-                    zip(options.out, options.wanted, (like, "bias"), strict=True)
-                )
-            ]
-            dx, dbias = (view for view, _ in made)
-            validate.apart(where, "out[0]", dx, {"bias": views["bias"], "out[1]": dbias})
+            # Memory of the call's own stands for a gradient that is skipped.
+            dx = now.view("dx") or call.temporary(now.leader)
+            dbias = now.view("dbias") or call.temporary("bias")
             size = call.native.bias_act_workspace(views[source], dbias, axis) if dbias.size else 0
             # what stands for a skipped gradient holds nothing to add to
             adds = [options.accumulate and wanted for wanted in options.wanted]
@@ -228,23 +216,4 @@ class BiasAct(CachedOp[P, R]):
                 call.workspace(size),
                 call.stream,
             )
-            return tuple(
-                call.result(out, new) if wanted else None
-                for out, wanted, (_, new) in zip(options.out, options.wanted, made, strict=True)
-            )
-
-
-def _checked_axis(where: str, call: Call, like: str, axis: Any) -> int:
-    """The bias's axis, once all arrays are known to fit."""
-    data, bias = call.views[like], call.views["bias"]
-    for name, view in call.views.items():
-        if name not in (like, "bias"):
-            validate.same_as(where, name, view, like, data)
-    number = axes.one(where, axis, data.ndim, of=like)
-    validate.parameter_dtype(where, "bias", bias, like, data)
-    if bias.shape != (data.shape[number],):
-        raise ValueError(
-            f"{where}: bias must have shape {(data.shape[number],)}, the length of axis {axis} of "
-            f"{like}, got {bias.shape}"
-        )
-    return number
+            return now.results()  # type: ignore[no-any-return]

@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..._cpu import View
 from ...interop import validate
-from ...interop.call import Call
 from ..bounds import GatedBounds
 from . import axes
 from .elementwise import Elementwise
-from .fused import activation_op, bind
-from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
+from .fused import activation_op
+from .op import CachedOp, EntryPoint, Makes, P, R, register, signature_of
 from .reductions import SUM_BOUNDS
+from .step import step, told
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
 GATED_BOUNDS = GatedBounds(sums=2, dbias=SUM_BOUNDS)
@@ -33,6 +33,15 @@ Choose = Callable[[str, Any], Any]
 Half = tuple[int, int]  # along the axis: where it begins, and its step
 
 
+class Halves(NamedTuple):
+    """The axis, and the shapes of a and b, and of the bias; what messages say of the latter."""
+
+    axis: int
+    each: tuple[int, ...]
+    bias: tuple[int, ...]
+    bias_note: str
+
+
 class Gated(CachedOp[P, R]):
     """A gated activation, and backward.
 
@@ -40,6 +49,9 @@ class Gated(CachedOp[P, R]):
     """
 
     bounds = GATED_BOUNDS
+    roles = MappingProxyType({"dy": validate.DATA})
+    shapes = MappingProxyType({"dy": "each", "bias": "bias"})
+    called = MappingProxyType({"bias": "an array with one axis"})
 
     def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
         call = self._declare(function, "gated")
@@ -49,6 +61,8 @@ class Gated(CachedOp[P, R]):
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
         backward = signature_of(call, ("dy", *arrays), ("bias",))
+        self.makes = {"y": Makes(shape="each", in_place=not self.packed)}
+        self.apart = ("dy",) if self.packed else ()
         self._enter(
             call=EntryPoint(self._where(), call),
             forward=EntryPoint(self._where("forward"), call),
@@ -79,16 +93,8 @@ class Gated(CachedOp[P, R]):
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
         return (second, first) if named["gate"] == "second" else (first, second)
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        if not self.packed:
-            return super().models(named)
-        shape = list(named["x"].shape)
-        axis = axes.one(self._where(), self._options(named).axis, len(shape))
-        shape[axis] = shape[axis] // 2
-        return [Model(tuple(shape))], {}
-
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)[0]
+        return self._map("call", args, kwargs)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and what `backward` needs.
@@ -121,21 +127,13 @@ class Gated(CachedOp[P, R]):
         >>> y
         array([-0.2689...,  0.        ,  2.1931...])
         """
-        return self._map("forward", args, kwargs)
+        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _map(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The result, and what is saved."""
-        entry, saves = self.entry_points[name], name == "forward"
-        which, numbers, options = self._bind(entry, args, kwargs)
-        where, (out,) = entry.where, options.out
-        given = {name: getattr(options, name) for name in self._arrays}
-        with Call(where, options.stream, **_with_bias(where, given, options.bias)) as call:
-            axis, a, b, (bias_a, bias_b) = self._views(call, options)
-            in_place = not saves and not self.packed
-            y, made = call.output("out", out, self._arrays[0], shape=a.shape, in_place=in_place)
-            validate.apart(where, "out", y, _bias_of(call))
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, options, y = now.call, now.options, now.view("y")
+            axis, (which, numbers) = now.shapes.axis, self._native(now)
+            (a, b), (bias_a, bias_b) = self._views(now)
             call.run(
                 call.native.gated_forward,
                 which,
@@ -150,8 +148,7 @@ class Gated(CachedOp[P, R]):
                 options.offset,
                 call.stream,
             )
-            saved = [call.arrays.get(name, value) for name, value in given.items()]
-            return call.result(out, made), (*saved, call.arrays.get("bias"))
+            return now.results()
 
     def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
         """The gradients with respect to the arrays and the bias, in one pass over the data.
@@ -199,27 +196,10 @@ class Gated(CachedOp[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        which, numbers, options = self._bind(entry, args, kwargs)
-        where, has_bias = entry.where, options.bias is not None
-        given = {name: getattr(options, name) for name in self._arrays} | {"dy": options.dy}
-        if not has_bias and options.out[-1] is not None:
-            count = len(self._arrays)
-            raise ValueError(f"{where}: out[{count}] must be None, for there is no bias")
-        with Call(where, options.stream, **_with_bias(where, given, options.bias)) as call:
-            axis, a, b, (bias_a, bias_b) = self._views(call, options)
-            wanted = [*options.wanted[:-1], options.wanted[-1] and has_bias]
-            names = (*[self._arrays[0]] * len(self._arrays), "bias")
-            made: list[tuple[Any, Any]] = [
-                call.output(validate.out_name(i, options.out), out, name, in_place=name != "bias")
-                if needed
-                else (None, None)
-                for i, (out, needed, name) in enumerate(
-                    zip(options.out, wanted, names, strict=True)
-                )
-            ]
-            views = [view for view, _ in made]
-            self._keep_apart(call, views, options.out)
+        with step(self, "backward", args, kwargs) as now:
+            call, options, axis = now.call, now.options, now.shapes.axis
+            (a, b), (bias_a, bias_b), (which, numbers) = *self._views(now), self._native(now)
+            views = [now.view(name) for name in self.gradients]
             da, db = self._halves_of(views[0], axis, options) if self.packed else views[:2]
             dbias_a, dbias_b = self._halves_of(views[-1], 0, options)
             needs_sums = views[-1] is not None and views[-1].size > 0
@@ -244,70 +224,44 @@ class Gated(CachedOp[P, R]):
                 call.workspace(size),
                 call.stream,
             )
-            results = tuple(
-                call.result(out, new) if needed else None
-                for out, needed, (_, new) in zip(options.out, wanted, made, strict=True)
-            )
-            results = results if has_bias else results[:-1]
+            results: tuple[Any, ...] = now.results()
+            results = results if bias_a is not None else results[:-1]
             return results if len(results) > 1 else results[0]
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _bind(
-        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[int, tuple[float, ...], SimpleNamespace]:
-        """The activation's native number and parameters, and the arguments, numbers checked."""
-        where = entry.where
-        if self._choose is None:
-            _, which, numbers, options = bind(entry, args, kwargs)
-        else:
-            options = entry.bind(args, kwargs)
-            which, numbers = self._choose(where, options).native(where, options)
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
         options.limit = _limit(where, options.limit)
-        options.offset = validate.number(where, "offset", options.offset)
+        if self._choose is not None:
+            options.native = self._choose(where, options).native(where, options)
         if self.packed:
             validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
-        return which, numbers, options
 
-    def _views(
-        self, call: Call, options: SimpleNamespace
-    ) -> tuple[int, View, View, tuple[View | None, View | None]]:
-        """The axis, a, b, and the halves of the bias: all are known to fit."""
-        where, views, like = call.where, call.views, self._arrays[0]
-        data = views[like]
-        has_bias = "bias" in views
-        axis = (
-            axes.one(where, options.axis, data.ndim, of=like)
-            if data.ndim or self.packed or has_bias
-            else 0
-        )
-        if self.packed:
-            if data.shape[axis] % 2:
-                raise ValueError(
-                    f"{where}: x must have an even length along axis {options.axis}, got shape "
-                    f"{data.shape}"
-                )
-            a, b = self._parts(data, axis, options)
-        else:
-            a, b = data, views[self._arrays[1]]
-            validate.same_as(where, self._arrays[1], b, like, data)
-        if "dy" in views:
-            dy = views["dy"]
-            if "dy" not in call.arrays:  # a number
-                dy = views["dy"] = dy.repeats(a)
-            validate.same_dtype(where, "dy", dy, like, data)
-            axes.has_shape(where, "dy", dy, a.shape)
-        if not has_bias:
-            return axis, a, b, (None, None)
-        bias = views["bias"]
-        validate.parameter_dtype(where, "bias", bias, like, data)
-        expected = (2 * a.shape[axis],)
-        if bias.shape != expected:
+    def _native(self, now: step) -> Any:
+        """The activation's native number and parameters."""
+        return (now.which, now.parameters) if self._choose is None else now.options.native
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> Halves:
+        first = self._arrays[0]
+        shape = tuple(call.views[first].shape)
+        runs_along = bool(shape) or self.packed or "bias" in call.views
+        axis = axes.one(call.where, options.axis, len(shape), of=first) if runs_along else 0
+        if not self.packed:
+            return Halves(axis, shape, (2 * shape[axis],) if shape else (), _note(options.axis))
+        if shape[axis] % 2:
             raise ValueError(
-                f"{where}: bias must have shape {expected}, for a and for b the length of axis "
-                f"{options.axis}, got {bias.shape}"
+                f"{call.where}: x must have an even length along axis {options.axis}, got shape "
+                f"{shape}"
             )
-        return axis, a, b, self._parts(bias, 0, options)
+        each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
+        return Halves(axis, each, (shape[axis],), _note(options.axis))
+
+    def _views(self, now: step) -> tuple[Any, tuple[View | None, View | None]]:
+        """The parts a and b, and those of the bias."""
+        views, options = now.views, now.options
+        pair = [views[name] for name in self._arrays]
+        parts = self._parts(pair[0], now.shapes.axis, options) if self.packed else pair
+        return parts, self._halves_of(views.get("bias"), 0, options)
 
     def _parts(self, view: View, axis: int, options: SimpleNamespace) -> tuple[View, View]:
         """The part of a packed array, or of a bias, that is a's, and the one that is b's."""
@@ -321,28 +275,13 @@ class Gated(CachedOp[P, R]):
         """The same of an array that may be missing."""
         return (None, None) if view is None else self._parts(view, axis, options)
 
-    def _keep_apart(self, call: Call, views: list[View | None], outs: tuple[Any, ...]) -> None:
-        """No gradient shares memory with another one, or with a bias; nor dx with dy."""
-        others = _bias_of(call)
-        if self.packed and "dy" in call.arrays:
-            others["dy"] = call.views["dy"]
-        for i, view in enumerate(views):
-            if view is not None:
-                validate.apart(call.where, validate.out_name(i, outs), view, others)
-                others[validate.out_name(i, outs)] = view
-
 
 def _arrays(call: Signature) -> tuple[str, ...]:
     return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
 
 
-def _with_bias(where: str, given: Mapping[str, Any], bias: Any) -> dict[str, Any]:
-    """The arrays of a call."""
-    return {**given} if bias is None else {**given, "bias": validate.one_axis(where, "bias", bias)}
-
-
-def _bias_of(call: Call) -> dict[str, View]:
-    return {name: view for name, view in call.views.items() if name == "bias"}
+def _note(axis: Any) -> str:
+    return f", for a and for b the length of axis {axis}"
 
 
 def _limit(where: str, limit: Any) -> float:
@@ -365,11 +304,10 @@ class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
     def _understood(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[EntryPoint, SimpleNamespace]:
+        op, *_ = told(self, "call", args, kwargs)
         entry = self.entry_points["call"]
-        self._bind(entry, args, kwargs)
-        if self._choose is None:
-            op = activation_op(entry.where, entry.option("activation", args, kwargs))
-            entry = entry if op is None else entry.with_parameters(op)
+        if self._choose is None and op is not None:
+            entry = entry.with_parameters(op)
         return entry, entry.bind(args, kwargs)
 
 

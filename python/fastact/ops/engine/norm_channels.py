@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from types import SimpleNamespace
-from typing import Any, Generic, Required, Unpack
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Generic, NamedTuple, Required, Unpack
 
 from ..._cpu import View
 from ...interop import validate
@@ -19,18 +19,9 @@ from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 from . import axes
-from .fused import bind
-from .norm_arrays import (
-    STATISTICS,
-    WEIGHTS,
-    Made,
-    apart,
-    gradients,
-    present,
-    results,
-    sample_arrays,
-)
-from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, signature_of
+from .norm_arrays import STATISTICS, WEIGHTS, sample_arrays
+from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Makes, P, R, signature_of
+from .step import step
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
@@ -83,6 +74,14 @@ class NormApplyOptions(_Saved, Generic[A], total=False):
     accumulate: bool
 
 
+class Channels(NamedTuple):
+    """The axis of the channels, and the shapes of what has one value a channel."""
+
+    axis: int
+    flat: tuple[int, ...]
+    kept: tuple[int, ...]
+
+
 class ChannelNorm(CachedOp[P, R]):
     """A norm whose statistics and parameters have one value a channel.
 
@@ -93,10 +92,21 @@ class ChannelNorm(CachedOp[P, R]):
     bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
     gradients = ("dx", "dweight", "dbias")
+    roles = MappingProxyType({"x": validate.ARRAY, **dict.fromkeys(_SAVED, validate.PARAMETER)})
+    shapes = MappingProxyType(
+        {**dict.fromkeys(WEIGHTS, "flat"), **dict.fromkeys(STATISTICS, "kept or flat")}
+    )
     axis_name: str
 
+    def _shapes(self, call: Call, options: SimpleNamespace) -> Channels:
+        shape = call.views["x"].shape
+        given = getattr(options, self.axis_name)
+        axis = axes.one(call.where, given, len(shape), self.axis_name)
+        kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
+        return Channels(axis, (shape[axis],), kept)
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]
+        return self._map("call", args, kwargs)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.
@@ -133,48 +143,40 @@ class ChannelNorm(CachedOp[P, R]):
         >>> fa.norm_apply.backward(1.0, *saved, axis=1)
         (array([[1.]]), array([2.]), None)
         """
-        return self._map(self.entry_points["forward"], args, kwargs, saves=True)
+        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _map(
-        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, tuple[Any, ...]]:
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute y, and what is saved for backward."""
         raise NotImplementedError
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Compute dx, dweight and dbias; only in training do the statistics depend on x."""
-        entry = self.entry_points["backward"]
-        _, which, parameters, options = bind(entry, args, kwargs)
-        given = present(entry.where, options, ("x", "dy", *_SAVED))
-        with Call(entry.where, options.stream, **given) as call:
-            axis = self._axis_of(call, options)
-            made = gradients(call, options)
-            training = getattr(options, "training", False)
-            written = [view for view, _ in made]
-            _run_backward(call, which, axis, parameters, training, options.accumulate, *written)
-            return results(call, options.out, made)
-
-    def _axis_of(self, call: Call, options: SimpleNamespace) -> int:
-        """The channels' axis of x, once every array of the call is known to fit x."""
-        where, x = call.where, call.views["x"]
-        axis = axes.one(where, getattr(options, self.axis_name), x.ndim, self.axis_name)
-        for name, view in call.views.items():
-            if name == "dy":
-                validate.same_as(where, name, view, "x", x)
-            elif name != "x":
-                validate.parameter_dtype(where, name, view, "x", x)
-                flat, kept = (x.shape[axis],), _one_a_channel(x, axis)
-                is_flat = name in WEIGHTS or name in _RUNNING
-                if view.shape != flat and (is_flat or view.shape != kept):
-                    axes.has_shape(where, name, view, flat if is_flat else kept)
-        return axis
+        with step(self, "backward", args, kwargs) as now:
+            written = [now.view(name) for name in self.gradients]
+            _run_backward(now, getattr(now.options, "training", False), *written)
+            return now.results()  # type: ignore[no-any-return]
 
 
 class BatchNorm(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
-    written = _RUNNING
+    written = optional = _RUNNING
+    besides = STATISTICS
+    makes = MappingProxyType(
+        {
+            **dict.fromkeys(STATISTICS, Makes(shape="kept", dtype=COMPUTED)),
+            **dict.fromkeys(_SUMS, Makes(shape="kept", dtype=DOUBLE)),
+        }
+    )
+    roles = MappingProxyType({**ChannelNorm.roles, **dict.fromkeys(_SUMS, validate.PARAMETER)})
+    shapes = MappingProxyType(
+        {
+            **ChannelNorm.shapes,
+            **dict.fromkeys(_RUNNING, "flat"),
+            **dict.fromkeys(_SUMS, "kept or flat"),
+        }
+    )
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
@@ -183,10 +185,9 @@ class BatchNorm(ChannelNorm[P, R]):
         reduce = signature_of(
             call, ("dy", "x"), _SAVED, but=[*of_forward, "training"], accumulates=False
         )
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call),
-            backward=EntryPoint(self._where("backward"), backward, outputs=3, skips=True),
+        self._enter_points(
+            call,
+            backward,
             backward_reduce=EntryPoint(
                 self._where("backward_reduce"), reduce, outputs=2, skips=True
             ),
@@ -202,34 +203,33 @@ class BatchNorm(ChannelNorm[P, R]):
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         return self.written if self._options(named).training else ()
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        x = named["x"]
-        axis = axes.one(self._where(), self._options(named).channel_axis, x.ndim)
-        results, _ = super().models(named)
-        return results, {name: Model(_one_a_channel(x, axis), COMPUTED) for name in STATISTICS}
+    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
+        halves = {"backward_reduce": _SUMS, "backward_apply": ("dx",)}
+        return halves.get(entry) or super().outputs_of(entry, options)
 
-    def _map(
-        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, tuple[Any, ...]]:
-        _, which, parameters, options = bind(entry, args, kwargs)
-        where, training = entry.where, options.training
-        eps, momentum = validate.epsilon(where, "eps", options.eps), _momentum(where, options)
-        for name in _RUNNING:
-            if getattr(options, name) is None and not training:
-                raise TypeError(f"{where}: {name} must be an array unless training=True, got None")
-        given = present(where, options, ("x", *_RUNNING, *WEIGHTS))
-        with Call(where, options.stream, **given) as call:
-            views, x = call.views, call.views["x"]
-            axis = self._axis_of(call, options)
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+        if hasattr(options, "momentum"):
+            options.momentum = _momentum(where, options)
+            for name in _RUNNING:
+                if getattr(options, name) is None and not options.training:
+                    raise TypeError(
+                        f"{where}: {name} must be an array unless training=True, got None"
+                    )
+        if hasattr(options, "count"):
+            options.count = validate.number(where, "count", options.count)
+            if options.count <= 0:
+                came = validate.describe(options.count)
+                raise ValueError(f"{where}: count must be positive, got {came}")
+
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, views, options = now.call, now.views, now.options
+            which, parameters, axis = now.which, now.parameters, now.shapes.axis
+            training, momentum, eps = options.training, options.momentum, options.eps
+            x, y = views["x"], now.view("y")
+            mean, rstd = map(now.view, STATISTICS)
             if training:
                 _may_train(call, axis, options)
-            y, made = call.output("out", options.out[0], "x", in_place=not saves)
-            apart(call, {"out": y})
-            kept, wide = _one_a_channel(x, axis), validate.computed_in(x)
-            saved = [
-                call.output(name, None, "x", shape=kept, dtype=wide) for name in STATISTICS if saves
-            ]
-            mean, rstd = (view for view, _ in saved) if saves else (None, None)
             call.run(
                 call.native.batch_norm_forward,
                 which,
@@ -247,14 +247,10 @@ class BatchNorm(ChannelNorm[P, R]):
                 momentum,
                 eps,
                 _scratch(call, axis),
-                _workspace(call, axis) if training else None,
+                _workspace(now) if training else None,
                 call.stream,
             )
-            return call.result(options.out[0], made), (
-                call.arrays["x"],
-                *(call.result(None, new) for _, new in saved),
-                *map(call.arrays.get, WEIGHTS),
-            )
+            return now.results()
 
     # PR02: the parameters by keyword stand in a type
     def backward(  # numpydoc ignore=PR02
@@ -357,26 +353,10 @@ class BatchNorm(ChannelNorm[P, R]):
         """
 
     def _backward_reduce(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        entry = self.entry_points["backward_reduce"]
-        _, which, parameters, taken = bind(entry, args, kwargs)
-        given = present(entry.where, taken, ("x", "dy", *_SAVED))
-        with Call(entry.where, taken.stream, **given) as call:
-            axis = self._axis_of(call, taken)
-            kept = _one_a_channel(call.views["x"], axis)
-            made: list[Made] = [
-                call.output(
-                    f"out[{i}]", out, "x", shape=kept, dtype=validate.DOUBLE, in_place=False
-                )
-                if taken.wanted[i]
-                else (None, None)
-                for i, out in enumerate(taken.out)
-            ]
-            apart(call, {f"out[{i}]": view for i, (view, _) in enumerate(made)})
-            sum_dy, sum_dy_xhat = (view for view, _ in made)
-            _run_backward(
-                call, which, axis, parameters, True, False, dweight=sum_dy_xhat, dbias=sum_dy
-            )
-            return results(call, taken.out, made)
+        with step(self, "backward_reduce", args, kwargs) as now:
+            sum_dy, sum_dy_xhat = map(now.view, _SUMS)
+            _run_backward(now, True, dweight=sum_dy_xhat, dbias=sum_dy)
+            return now.results()  # type: ignore[no-any-return]
 
     # PR02: as above
     def backward_apply(  # numpydoc ignore=PR02
@@ -433,18 +413,9 @@ class BatchNorm(ChannelNorm[P, R]):
         """
 
     def _backward_apply(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward_apply"]
-        _, which, parameters, taken = bind(entry, args, kwargs)
-        where, count = entry.where, validate.number(entry.where, "count", taken.count)
-        if count <= 0:
-            raise ValueError(f"{where}: count must be positive, got {validate.describe(count)}")
-        given = present(where, taken, ("x", "dy", *_SAVED, *_SUMS))
-        with Call(where, taken.stream, **given) as call:
-            axis = self._axis_of(call, taken)
-            dx, made = call.output("out", taken.out[0], "x")
-            apart(call, {"out": dx})
-            _run_backward(call, which, axis, parameters, True, taken.accumulate, dx, count=count)
-            return call.result(taken.out[0], made)
+        with step(self, "backward_apply", args, kwargs) as now:
+            _run_backward(now, True, now.view("dx"), count=now.options.count)
+            return now.results()
 
 
 def _of_backward_apply(  # type: ignore[no-untyped-def]
@@ -462,11 +433,7 @@ class NormApply(ChannelNorm[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
         backward = signature_of(call, ("dy", "x"), _SAVED)
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call),
-            backward=EntryPoint(self._where("backward"), backward, outputs=3, skips=True),
-        )
+        self._enter_points(call, backward)
 
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
@@ -474,16 +441,10 @@ class NormApply(ChannelNorm[P, R]):
         weight, bias = named["weight"], named["bias"]
         return {"x": x, "mean": bias, "rstd": weight, "weight": weight, "bias": bias, "axis": 1}
 
-    def _map(
-        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, tuple[Any, ...]]:
-        _, which, parameters, options = bind(entry, args, kwargs)
-        given = present(entry.where, options, ("x", *_SAVED))
-        with Call(entry.where, options.stream, **given) as call:
-            views = call.views
-            axis = self._axis_of(call, options)
-            y, made = call.output("out", options.out[0], "x", in_place=not saves)
-            apart(call, {"out": y})
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis
+            which, parameters = now.which, now.parameters
             call.run(
                 call.native.norm_apply,
                 which,
@@ -498,7 +459,7 @@ class NormApply(ChannelNorm[P, R]):
                 _scratch(call, axis),
                 call.stream,
             )
-            return call.result(options.out[0], made), tuple(map(call.arrays.get, self.saves))
+            return now.results()
 
     # PR02: the parameters by keyword stand in a type
     def backward(  # numpydoc ignore=PR02
@@ -553,31 +514,21 @@ class NormApply(ChannelNorm[P, R]):
         """
 
 
-def _one_a_channel(x: View, axis: int) -> tuple[int, ...]:
-    """The shape of statistics with as many axes as x."""
-    return tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
-
-
 def _scratch(call: Call, axis: int) -> View | None:
     """What the kernels note of each channel."""
     return call.workspace(call.native.batch_norm_scratch(call.views["x"], axis))
 
 
-def _workspace(call: Call, axis: int) -> View | None:
+def _workspace(now: step) -> View | None:
     """Scratch with which many threads can share the moments."""
-    x = call.views["x"]
-    model = x.shaped(_one_a_channel(x, axis))
-    axes_of = axes.all_but(axis, x.ndim)
+    call, x, (axis, _, kept) = now.call, now.views["x"], now.shapes
+    model, axes_of = x.shaped(kept), axes.all_but(axis, x.ndim)
     return call.workspace(call.native.moments_workspace(x, None, None, model, axes_of, False))
 
 
 def _run_backward(
-    call: Call,
-    which: int,
-    axis: int,
-    parameters: tuple[float, ...],
+    now: step,
     training: bool,
-    accumulate: bool,
     dx: View | None = None,
     dweight: View | None = None,
     dbias: View | None = None,
@@ -588,7 +539,9 @@ def _run_backward(
 
     count : of values that the call's sum_dy and sum_dy_xhat, if it has them, are over.
     """
-    views = call.views
+    call, views, axis = now.call, now.views, now.shapes.axis
+    which, parameters = now.which, now.parameters
+    accumulate = getattr(now.options, "accumulate", False)
     call.run(
         call.native.batch_norm_backward,
         which,

@@ -197,6 +197,9 @@ class Norm(CachedOp[P, R]):
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return super().saved({**named, "x": named["total"]} if self.has_residual else named)
 
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        return self.weights if self.has_residual else self.saves
+
     def _shapes(self, call: Call, options: SimpleNamespace) -> Rows:
         return self._over(call, options)
 
@@ -245,7 +248,7 @@ class Norm(CachedOp[P, R]):
             call, views, x, rows = now.call, now.views, now.views["x"], now.shapes
             which, parameters, eps = now.which, now.parameters, now.options.eps
             weight_offset, casts = self._casting(now.where, now.options)
-            written: list[Any] = [now.view(name) for name in self.results]
+            written = [now.view(name) for name in self.results]
             mean, rstd = (_with(rows.of_row, now.view(name)) for name in STATISTICS)
             weight, bias = self._native_weights(call, rows)
             size = call.native.norm_forward_workspace(rows.data(x), rows.reduced, rows.of_parameter)

@@ -233,9 +233,11 @@ class Op(Generic[P, R]):
     parameters : an activation's own, with their defaults.
     entry_points : what each takes; calling the op is the one named "call".
     roles : what arguments are to the data, by name; arrays among the others are data.
-    shapes : the name of their shape among what `_shapes` finds; the others have the data's.
+    shapes : the name of their shape among what `_shapes` finds, None where no shape is the only
+    one; the others have the data's.
     apart : data that share no memory with an output, as what is no data never does.
     optional : arrays that may be None, though they have no default.
+    called : arrays that messages call something else than an array.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
     sample : makes the arguments of an example call, by name, from two arrays of one shape with two
     axes; the second one serves as a gradient or whatever else has x's shape.
@@ -253,9 +255,10 @@ class Op(Generic[P, R]):
     roles: Mapping[str, Role] = MappingProxyType({})
     besides: tuple[str, ...] = ()
     makes: Mapping[str, Makes] = MappingProxyType({})
-    shapes: Mapping[str, str] = MappingProxyType({})
+    shapes: Mapping[str, str | None] = MappingProxyType({})
     apart: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    called: Mapping[str, str] = MappingProxyType({})
     of_forward: tuple[str, ...] = ()
     entry_points: Mapping[str, EntryPoint]
     sample: Callable[[Any, Any], dict[str, Any]]
@@ -299,14 +302,18 @@ class Op(Generic[P, R]):
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         """The results of a call, and what `forward` makes besides, by its name in `saves`."""
-        call: Any = SimpleNamespace(where=self.entry_points["call"].where, views=named)
-        shapes = self._shapes(call, self._options(named))
+        point = self.entry_points["call"]
+        first = point.arrays[0]
+        call: Any = SimpleNamespace(where=point.where, views={first: named[first], **named})
+        options = self._options(named)
+        shapes = self._shapes(call, options)
 
         def model(name: str) -> Model:
             made = self.makes.get(name, Makes())
             return Model(None if made.shape is None else getattr(shapes, made.shape), made.dtype)
 
-        return [*map(model, self.results)], {name: model(name) for name in self.besides}
+        kept = self.outputs_of("forward", options)[len(self.results) :]
+        return [*map(model, self.results)], {name: model(name) for name in kept}
 
     def _shapes(self, call: Any, options: SimpleNamespace) -> Any:
         """What follows from the shapes of a call's arrays and its options, checked."""
@@ -314,6 +321,10 @@ class Op(Generic[P, R]):
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         """Refuse options that no array would make right, and put in what they stand for."""
+
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        """The arguments that `forward` saves."""
+        return self.saves
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         """The outputs of an entry point, by name."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,8 @@ from ...interop.call import Call
 from ..bounds import CrossEntropyBounds, SoftmaxBounds
 from ..types import A, Array, ArrayOrNumber, Out, Stream
 from . import axes
-from .norm_arrays import Made, apart, results
-from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Model, P, R, register, signature_of
-
-#: What backward gets of it; a number of NumPy's for one row (lse) or always (divisor).
-_OF_FORWARD = ("lse", "divisor")
+from .op import COMPUTED, DOUBLE, CachedOp, Makes, P, R, register, signature_of
+from .step import step
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -34,47 +31,36 @@ def _with_mask(call: Call, x: View) -> View | None:
     return axes.repeated(mask, x.shape)
 
 
-def _given(options: SimpleNamespace, *names: str) -> dict[str, Any]:
-    """The arrays of these names; a mask or a weight is left out if None."""
-    found = {name: getattr(options, name, None) for name in names}
-    optional = ("mask", "weight", "divisor")
-    return {name: a for name, a in found.items() if a is not None or name not in optional}
+class RowShapes(NamedTuple):
+    """The axes of a row, and the shape of what has one number a row."""
 
-
-def _like(call: Call, name: str, value: Any, model: View) -> View:
-    """A gradient over a shape: of a number, which came as an array of the first one's shape."""
-    view = call.views[name]
-    if name in call.arrays:
-        return view
-    # Of an array of no elements it has no memory.
-    return view.repeats(model) if view.size else call.repeated(value, model)
+    over: tuple[int, ...]
+    rows: tuple[int, ...]
 
 
 class RowFunction(CachedOp[P, R]):
     """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
-    reduces = False
     backward: Callable[..., Any]
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
         self._which = _cpu.SOFTMAX_KINDS.index(self.name)
         self.bounds = SoftmaxBounds(self.name)
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call, extra=int(self.reduces)),
-            backward=EntryPoint(
-                self._where("backward"),
-                signature_of(call, ("dy", *self.saves), but=("mask",)),
-            ),
-        )
+        backward = signature_of(call, ("dy", *self.saves), but=("mask",))
+        self._enter_points(call, backward, extra=len(self.besides))
 
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x}
 
+    def _shapes(self, call: Any, options: SimpleNamespace) -> RowShapes:
+        shape = next(iter(call.views.values())).shape
+        over = axes.axes(call.where, options.axis, len(shape))
+        return RowShapes(over, axes.reduced(shape, over, getattr(options, "keepdims", False)))
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)[0]
+        return self._map("call", args, kwargs)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -102,22 +88,12 @@ class RowFunction(CachedOp[P, R]):
         >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
         array([ 0.25, -0.25])
         """
-        return self._map("forward", args, kwargs)
+        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _map(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The result, and what is saved."""
-        entry = self.entry_points[name]
-        options, where = entry.bind(args, kwargs), entry.where
-        scale = validate.number(where, "scale", options.scale)
-        given = _given(options, "x", "mask")
-        with Call(where, options.stream, self.roles, **given) as call:
-            x = call.views["x"]
-            over = axes.axes(where, options.axis, x.ndim)
-            made: list[Made] = [*self._outputs(call, x, over, options, saves=name == "forward")]
-            y, *rest = (self._of_rows(view, over, options) for view, _ in made if view is not None)
-            lse = rest[0] if rest else None
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, x, (over, _), scale = now.call, now.views["x"], now.shapes, now.options.scale
+            y, lse = (self._of_rows(now.view(name), now) for name in ("y", "lse"))
             call.run(
                 call.native.softmax_forward,
                 self._which,
@@ -130,33 +106,11 @@ class RowFunction(CachedOp[P, R]):
                 call.workspace(call.native.softmax_workspace(x, over)),
                 call.stream,
             )
-            found = results(call, options.out[: len(made)], made)
-            return found[0], self._saved(call, options, found)
+            return now.results()
 
-    def _outputs(
-        self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
-    ) -> list[tuple[View, Any]]:
-        (out,) = options.out
-        made = call.output("out", out, "x")
-        apart_from_mask(call, {"out": made[0]})
-        return [made]
-
-    def _of_rows(self, view: View, over: tuple[int, ...], options: SimpleNamespace) -> View:
-        """An output with the axes of x."""
+    def _of_rows(self, view: Any, now: step) -> Any:
+        """An array that has one number a row, with the axes of x."""
         return view
-
-    def _saved(
-        self, call: Call, options: SimpleNamespace, found: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        return found
-
-
-def apart_from_mask(call: Call, outs: dict[str, View]) -> None:
-    """No output is the mask: rows may read it again."""
-    others = {"mask": call.views["mask"]} if "mask" in call.arrays else {}
-    for name, view in outs.items():
-        validate.apart(call.where, name, view, others)
-        others[name] = view
 
 
 class Softmax(RowFunction[P, R]):
@@ -218,14 +172,9 @@ class Softmax(RowFunction[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        taken, where = entry.bind(args, kwargs), entry.where
-        scale = validate.number(where, "scale", taken.scale)
-        with Call(where, taken.stream, y=taken.y, dy=taken.dy) as call:
-            views, result = call.views, call.views["y"]
-            over = axes.axes(where, taken.axis, result.ndim)
-            validate.same_as(where, "dy", views["dy"], "y", result)
-            dx, made = call.output("out", taken.out[0], "y")
+        with step(self, "backward", args, kwargs) as now:
+            call, views, result, taken = now.call, now.views, now.views["y"], now.options
+            (over, _), scale, dx = now.shapes, taken.scale, now.view("dx")
             call.run(
                 call.native.softmax_backward,
                 self._which,
@@ -238,42 +187,21 @@ class Softmax(RowFunction[P, R]):
                 call.workspace(call.native.softmax_workspace(result, over)),
                 call.stream,
             )
-            return call.result(taken.out[0], made)
+            return now.results()
 
 
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
-    reduces = True
     saves = ("x", "mask", "lse")
+    besides = of_forward = ("lse",)
+    makes = MappingProxyType({"y": Makes(shape="rows"), "lse": Makes(shape="rows", dtype=COMPUTED)})
+    roles = MappingProxyType({"lse": validate.STATISTIC})
+    shapes = MappingProxyType({"dy": "rows", "lse": "rows"})
+    apart = ("dy",)
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        x, options = named["x"], self._options(named)
-        over = axes.axes(self._where(), options.axis, x.ndim)
-        shape = axes.reduced(x.shape, over, options.keepdims)
-        return [Model(shape)], {"lse": Model(shape, COMPUTED)}
-
-    def _outputs(
-        self, call: Call, x: View, over: tuple[int, ...], options: SimpleNamespace, *, saves: bool
-    ) -> list[tuple[View, Any]]:
-        shape = axes.reduced(x.shape, over, options.keepdims)
-        names = [f"out[{i}]" for i in range(len(options.out))] if saves else ["out"]
-        made = [call.output(names[0], options.out[0], "x", shape=shape, in_place=False)]
-        if saves:
-            wide = validate.computed_in(x)
-            made.append(
-                call.output(names[1], options.out[1], "x", shape=shape, dtype=wide, in_place=False)
-            )
-        apart_from_mask(call, dict(zip(names, (view for view, _ in made), strict=True)))
-        return made
-
-    def _of_rows(self, view: View, over: tuple[int, ...], options: SimpleNamespace) -> View:
-        return view if options.keepdims else view.with_axes(over)
-
-    def _saved(
-        self, call: Call, options: SimpleNamespace, found: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        return (call.arrays["x"], call.arrays.get("mask", options.mask), found[-1])
+    def _of_rows(self, view: Any, now: step) -> Any:
+        return view if view is None or now.options.keepdims else view.with_axes(now.shapes.over)
 
     def backward(
         self,
@@ -330,40 +258,35 @@ class LogSumExp(RowFunction[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        taken, where = entry.bind(args, kwargs), entry.where
-        scale = validate.number(where, "scale", taken.scale)
-        given = _given(taken, "x", "mask", "dy", "lse")
-        with Call(where, taken.stream, self.roles, of_forward=("lse",), **given) as call:
-            views, data = call.views, call.views["x"]
-            over = axes.axes(where, taken.axis, data.ndim)
-            model = data.shaped(axes.reduced(data.shape, over, taken.keepdims))
-            of_y = _like(call, "dy", taken.dy, model)
-            validate.same_as(where, "dy", of_y, "y", model)
-            validate.computed_dtype(where, "lse", views["lse"], "x", data)
-            axes.has_shape(where, "lse", views["lse"], model.shape)
-            dx, made = call.output("out", taken.out[0], "x")
-            others = {n: v for n, v in views.items() if n in call.arrays and n != "x"}
-            validate.apart(where, "out", dx, others)
+        with step(self, "backward", args, kwargs) as now:
+            call, data, taken, dx = now.call, now.views["x"], now.options, now.view("dx")
+            (over, _), scale = now.shapes, taken.scale
+            dy, lse = (self._of_rows(now.views[name], now) for name in ("dy", "lse"))
             call.run(
                 call.native.logsumexp_backward,
-                self._of_rows(of_y, over, taken),
+                dy,
                 data,
                 _with_mask(call, data),
-                self._of_rows(views["lse"], over, taken),
+                lse,
                 dx,
                 over,
                 scale,
                 taken.accumulate,
                 call.stream,
             )
-            return call.result(taken.out[0], made)
+            return now.results()
 
 
 class _LossPlan:
-    """The options of a call of a loss, understood."""
+    """The options of a call of a loss, understood, and the shapes that follow from them.
 
-    def __init__(self, where: str, options: SimpleNamespace, ndim: int) -> None:
+    losses, of_loss : of one loss a row, and of the result.
+    """
+
+    one: tuple[int, ...] = ()
+
+    def __init__(self, where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> None:
+        ndim = len(shape)
         default = 1 if ndim > 1 else 0
         given = default if options.axis is None else options.axis
         self.axis = axes.one(where, given, ndim, of="logits")
@@ -380,6 +303,8 @@ class _LossPlan:
         chosen = validate.choice(where, "reduction", options.reduction, allowed)
         self.reduction = _cpu.REDUCTIONS.index(chosen)
         self.is_one = chosen != "none"
+        self.losses = axes.reduced(shape, (self.axis,), keepdims=False)
+        self.of_loss = () if self.is_one else self.losses
 
 
 class CrossEntropy(CachedOp[P, R]):
@@ -389,33 +314,40 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "divisor")
     gradients = ("dlogits",)
-    roles = MappingProxyType({"weight": validate.WEIGHTS})
+    of_forward, optional = ("lse", "divisor"), ("divisor",)
+    roles = MappingProxyType(
+        {"weight": validate.WEIGHTS, "lse": validate.STATISTIC, "divisor": validate.TOTAL}
+    )
+    makes = MappingProxyType(
+        {
+            "loss": Makes(shape="of_loss"),
+            "lse": Makes(shape="losses", dtype=COMPUTED),
+            "divisor": Makes(shape="one", dtype=DOUBLE),
+        }
+    )
+    shapes = MappingProxyType(
+        {"dloss": "of_loss", "lse": "losses", "divisor": "one", "target": None, "weight": None}
+    )
+    apart = ("dloss",)
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call, extra=1),
-            backward=EntryPoint(
-                self._where("backward"), signature_of(call, ("dloss", *self.saves))
-            ),
-        )
+        self._enter_points(call, signature_of(call, ("dloss", *self.saves)), extra=1)
 
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"logits": x, "target": np.arange(x.shape[0]) % x.shape[1]}
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        logits = named["logits"]
-        plan = _LossPlan(self._where(), self._options(named), logits.ndim)
-        shape = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
-        lse = Model(shape, COMPUTED)
-        if not plan.is_one:
-            return [Model(shape)], {"lse": lse}
-        return [Model(())], {"lse": lse, "divisor": Model((), DOUBLE)}
+    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
+        if entry != "forward":
+            return super().outputs_of(entry, options)
+        return ("loss", "lse") if options.reduction == "none" else ("loss", "lse", "divisor")
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> _LossPlan:
+        return _LossPlan(call.where, options, call.views["logits"].shape)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._loss("call", args, kwargs)[0]
+        return self._loss("call", args, kwargs)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -445,48 +377,24 @@ class CrossEntropy(CachedOp[P, R]):
         >>> fa.cross_entropy.backward(1.0, *saved)
         array([[-0.5,  0.5]])
         """
-        return self._loss("forward", args, kwargs)
+        return self._loss("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _loss(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The loss, and what is saved."""
-        entry, saves = self.entry_points[name], name == "forward"
-        options, where = entry.bind(args, kwargs), entry.where
-        given = _given(options, "logits", "target", "weight")
-        with Call(where, options.stream, self.roles, **given) as call:
-            logits = call.views["logits"]
-            plan = _LossPlan(where, options, logits.ndim)
+    def _loss(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, logits, plan = now.call, now.views["logits"], now.shapes
             target, weight = self._arrays(call, plan)
-            shape = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
-            names = ["out[0]", "out[1]"] if saves else ["out"]
-            made = [
-                call.output(
-                    names[0],
-                    options.out[0],
-                    "logits",
-                    shape=() if plan.is_one else shape,
-                    in_place=False,
-                )
-            ]
-            if saves:
-                wide = validate.computed_in(logits)
-                made.append(
-                    call.output(
-                        names[1], options.out[1], "logits", shape=shape, dtype=wide, in_place=False
-                    )
-                )
-            apart(call, dict(zip(names, (view for view, _ in made), strict=True)))
-            divisor, of_divisor = self._divisor(call, plan, saves)
-            lse = made[1][0].with_axes((plan.axis,)) if saves else None
+            loss, lse, divisor = map(now.view, ("loss", "lse", "divisor"))
+            lse = None if lse is None else lse.with_axes((plan.axis,))
+            if plan.is_one and divisor is None:
+                divisor = call.temporary("logits", (), validate.DOUBLE)
             call.run(
                 call.native.cross_entropy_forward,
                 logits,
                 target,
                 weight,
                 lse,
-                None if plan.is_one else made[0][0].with_axes((plan.axis,)),
-                made[0][0] if plan.is_one else None,
+                None if plan.is_one else loss.with_axes((plan.axis,)),
+                loss if plan.is_one else None,
                 divisor,
                 plan.axis,
                 plan.ignore_index,
@@ -495,25 +403,7 @@ class CrossEntropy(CachedOp[P, R]):
                 call.workspace(call.native.cross_entropy_workspace(logits, plan.axis)),
                 call.stream,
             )
-            found = results(call, options.out[: len(made)], made)
-            if not saves:
-                return found[0], ()
-            kept = None if divisor is None else call.result(None, of_divisor)
-            arrays = call.arrays
-            return found[0], (
-                arrays["logits"],
-                arrays["target"],
-                arrays.get("weight", options.weight),
-                found[1],
-                kept,
-            )
-
-    def _divisor(self, call: Call, plan: _LossPlan, saves: bool) -> tuple[View | None, Any]:
-        if not plan.is_one:
-            return None, None
-        if saves:
-            return call.output("divisor", None, "logits", shape=(), dtype=validate.DOUBLE)
-        return call.temporary("logits", (), validate.DOUBLE), None
+            return now.results()
 
     def _arrays(self, call: Call, plan: _LossPlan) -> tuple[View, View | None]:
         """Target and weight, with the axes of the kernels."""
@@ -523,8 +413,7 @@ class CrossEntropy(CachedOp[P, R]):
         if classes == 0:
             raise ValueError(f"{where}: logits must have a class along axis {plan.axis}, got none")
         if target.dtype_name in validate.INDICES.also:
-            kept = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
-            axes.has_shape(where, "target", target, kept)
+            axes.has_shape(where, "target", target, plan.losses)
             target = target.with_axes((plan.axis,))
         else:
             validate.same_as(where, "target", target, "logits", logits)
@@ -603,31 +492,14 @@ class CrossEntropy(CachedOp[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        taken, where = entry.bind(args, kwargs), entry.where
-        given = _given(taken, "logits", "target", "weight", "dloss", *_OF_FORWARD)
-        with Call(where, taken.stream, self.roles, of_forward=_OF_FORWARD, **given) as call:
-            views, data = call.views, call.views["logits"]
-            plan = _LossPlan(where, taken, data.ndim)
+        with step(self, "backward", args, kwargs) as now:
+            call, views, plan, taken = now.call, now.views, now.shapes, now.options
+            data, dy, dlogits = views["logits"], views["dloss"], now.view("dlogits")
             of_target, of_weight = self._arrays(call, plan)
-            kept = axes.reduced(data.shape, (plan.axis,), keepdims=False)
-            model = data.shaped(() if plan.is_one else kept)
-            dy = _like(call, "dloss", taken.dloss, model)
-            validate.same_as(where, "dloss", dy, "the loss", model)
-            validate.computed_dtype(where, "lse", views["lse"], "logits", data)
-            axes.has_shape(where, "lse", views["lse"], kept)
-            if (views.get("divisor") is None) == plan.is_one:
+            if ("divisor" in views) != plan.is_one:
                 raise ValueError(
-                    f"{where}: divisor must be an array, but None for reduction='none'"
+                    f"{now.where}: divisor must be an array, but None for reduction='none'"
                 )
-            if plan.is_one:
-                axes.has_shape(where, "divisor", views["divisor"], ())
-                validate.same_dtype(
-                    where, "divisor", views["divisor"], "forward's", data.of_dtype(validate.DOUBLE)
-                )
-            dlogits, made = call.output("out", taken.out[0], "logits")
-            others = {n: v for n, v in views.items() if n in call.arrays and n != "logits"}
-            validate.apart(where, "out", dlogits, others)
             call.run(
                 call.native.cross_entropy_backward,
                 dy if plan.is_one else dy.with_axes((plan.axis,)),
@@ -644,7 +516,7 @@ class CrossEntropy(CachedOp[P, R]):
                 None,
                 call.stream,
             )
-            return call.result(taken.out[0], made)
+            return now.results()
 
 
 def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:

@@ -9,9 +9,10 @@ A family's method has the shapes that follow from its options, and the call of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
 
 from ..._cpu import View
 from ...interop import validate
@@ -25,96 +26,154 @@ _NUMBERS: Mapping[str, Callable[[str, str, Any], float]] = {
     **dict.fromkeys(("scale", "offset", "correction"), validate.number),
 }
 
+#: What the dtype of an array has to be, by its role.
+_DTYPES: Mapping[str, Callable[..., None]] = {
+    "same": validate.same_dtype,
+    "wider": validate.parameter_dtype,
+    "computed": validate.computed_dtype,
+    "double": validate.double_dtype,
+    "any": lambda *_: None,
+}
 
-class Step:
+
+class _Entry:
+    """What the spec of an op says of an entry point, once for all calls.
+
+    first : the data, for which what was saved of them may stand.
+    arrays : the arguments that are arrays. leaders : those of which the first that is given leads.
+    optional : those that may be None. plain : those for which no number stands.
+    data : those of the data's dtype. rules : for each its dtype's check, and the name of its shape.
+    numbers : the options that are numbers, and their checks.
+    """
+
+    def __init__(self, op: Any, name: str) -> None:
+        entry, call = op.entry_points[name], op.entry_points["call"]
+        self.first = call.arrays[0]
+        self.fused = "activation" in entry.defaults
+        self.numbers = [(n, check) for n, check in _NUMBERS.items() if n in entry.defaults]
+        self.arrays = (*entry.arrays, *(n for n in op.roles if n in entry.defaults))
+        leaders = (call.arrays[0], op.results[0], *entry.arrays[:1])
+        self.leaders = [n for n in leaders if n in self.arrays]
+        roles = {n: op.roles.get(n, validate.DATA) for n in self.arrays}
+        self.optional = {
+            n
+            for n in self.arrays
+            if n in op.optional
+            or None in (call.defaults.get(n, REQUIRED), entry.defaults.get(n, REQUIRED))
+        }
+        self.plain = {n for n, role in roles.items() if role.array} - {*op.of_forward}
+        self.data = {n for n, role in roles.items() if role.dtype == "same"}
+        self.free = self.data - {*op.apart}
+        self.rules = {
+            n: (_DTYPES[role.dtype], op.shapes.get(n, None if role.repeats else "data"))
+            for n, role in roles.items()
+        }
+        self.is_forward = name == "forward"
+        self.of_forward = op.of_forward if name == "backward" else ()
+        self.is_backward = name not in ("call", "forward")
+
+
+_entry_of = cache(_Entry)
+
+
+def told(
+    op: Any, name: str, args: Any, kwargs: Mapping[str, Any]
+) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
+    """What a call says without its arrays, checked.
+
+    The op of the activation behind (None: the identity, or there is none), its number and
+    parameters as kernels know them, and the options.
+    """
+    spec, entry = _entry_of(op, name), op.entry_points[name]
+    found = bind(entry, args, kwargs) if spec.fused else (None, 0, (), entry.bind(args, kwargs))
+    options = found[-1]
+    given = vars(options)
+    for option, check in spec.numbers:
+        given[option] = check(entry.where, option, given[option])
+    op._check_options(entry.where, options)
+    return found
+
+
+class step:
     """A call that is under way, once its arrays are known to fit and its outputs are there.
 
     options : the arguments by name; numbers are checked. which, parameters : the activation behind
     the op, as kernels know it.
-    call, views : the arrays, and numbers that stand for some.
+    call, views : the arrays, and numbers that stand for some. leader : the first one's name.
     shapes : what the op's `_shapes` makes of them.
+    made : the outputs by name, each its view and what `Call.result` makes an array of, or None.
     """
 
-    call: Call
-    views: dict[str, View]
-    shapes: Any
+    def __init__(self, op: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self.op, self.name, self.where = op, name, op.entry_points[name].where
+        self._spec = spec = _entry_of(op, name)
+        self.activation, self.which, self.parameters, self.options = told(op, name, args, kwargs)
+        given = vars(self.options)
+        leader = next((n for n in spec.leaders if given[n] is not None), spec.leaders[0])
+        arrays = {leader: given[leader]}
+        for n in spec.arrays:
+            value = given[n]
+            if value is None:
+                if n in spec.optional:
+                    continue
+                self._no_array(n, value)
+            elif n in spec.plain and isinstance(value, bool | int | float):
+                self._no_array(n, value)
+            arrays[n] = value
+        stream = self.options.stream
+        self.call = Call(self.where, stream, op.roles, op.integers, spec.of_forward, **arrays)
+        self.views, self.leader = self.call.views, leader
 
-    def __init__(
-        self, op: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    def _no_array(self, name: str, value: Any) -> None:
+        kind, came = self.op.called.get(name, "an array"), validate.describe(value)
+        raise TypeError(f"{self.where}: {name} must be {kind}, got {came}")
+
+    def __enter__(self) -> Self:
+        self.call.__enter__()
+        try:
+            self.shapes = self.op._shapes(self.call, self.options)
+            self._fit()
+            self._make()
+        except BaseException as error:
+            self.call.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self.op, self.name, self.entry = op, name, op.entry_points[name]
-        self.where = self.entry.where
-        if "activation" in self.entry.defaults:
-            self.activation, self.which, self.parameters, self.options = bind(
-                self.entry, args, kwargs
-            )
-        else:
-            self.options = self.entry.bind(args, kwargs)
-        for option, check in _NUMBERS.items():
-            if option in self.entry.defaults:
-                setattr(
-                    self.options, option, check(self.where, option, getattr(self.options, option))
-                )
-        op._check_options(self.where, self.options)
+        self.call.__exit__(kind, error, traceback)
 
     # --- arrays -----------------------------------------------------------------------------------
 
-    def given(self) -> dict[str, Any]:
-        """The arrays that are there, the one that leads the call in front of the others."""
-        op, entry = self.op, self.entry
-        found: dict[str, Any] = {}
-        names = [*entry.arrays, *(n for n in op.roles if n in entry.defaults)]
-        leaders = (op.entry_points["call"].arrays[0], op.results[0], *entry.arrays[:1])
-        there = (n for n in leaders if n in names and getattr(self.options, n) is not None)
-        leader = next(there, names[0])
-        for name in (leader, *names):
-            value = getattr(self.options, name)
-            self._check_given(name, value)
-            if value is not None:
-                found[name] = value
-        return found
-
-    def _check_given(self, name: str, value: Any) -> None:
-        """Refuse None, or a number, for an argument that must be an array."""
-        op = self.op
-        role = op.roles.get(name, validate.DATA)
-        if value is None:
-            defaults = {**op.entry_points["call"].defaults, **self.entry.defaults}
-            if defaults.get(name, REQUIRED) is None or name in op.optional:
-                return
-        elif not (role.array and isinstance(value, bool | int | float)) or name in op.of_forward:
-            return
-        raise TypeError(f"{self.where}: {name} must be an array, got {validate.describe(value)}")
-
-    def fit(self) -> None:
+    def _fit(self) -> None:
         """Every array has the dtype and the shape that its role and the op's rule say."""
-        op, where, views = self.op, self.where, self.views
-        leader, data = next(iter(views.items()))
-        for name, view in list(views.items())[1:]:
-            role = op.roles.get(name, validate.DATA)
-            validate.fits_dtype(where, name, view, leader, data, role)
-            rule = op.shapes.get(name, None if role.repeats else "data")
-            if rule is None or name == leader:
+        where, leader, rules = self.where, self.leader, self._spec.rules
+        data = self.views[leader]
+        for name, view in self.views.items():
+            if name == leader:
+                continue
+            check, rule = rules[name]
+            check(where, name, view, leader, data)
+            if rule is None or (rule == "data" and view.shape == data.shape):
                 continue
             allowed = self._shapes_of(rule)
             if name not in self.call.arrays:  # a number
-                views[name] = self._repeated(name, view, data.shaped(allowed[0]))
+                self.views[name] = self._repeated(name, view, data.shaped(allowed[0]))
             elif view.shape not in allowed:
-                note = getattr(self.shapes, f"{rule}_note", "")
+                note = getattr(self.shapes, f"{name}_note", "")
                 raise ValueError(
                     f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
                 )
 
-    def _is_data(self, name: str) -> bool:
-        role: validate.Role = self.op.roles.get(name, validate.DATA)
-        return role.dtype == "same"
-
     def _shapes_of(self, rule: str) -> tuple[tuple[int, ...], ...]:
         """The shapes that an array may have, the one that messages tell in front."""
         if rule == "data":
-            return (next(iter(self.views.values())).shape,)
-        names = rule.split(" or ")
-        return tuple(getattr(self.shapes, name) for name in names)
+            return (self.views[self.leader].shape,)
+        return tuple(getattr(self.shapes, name) for name in rule.split(" or "))
 
     def _repeated(self, name: str, view: View, model: View) -> View:
         """A number over a shape: it came as an array of the first one's."""
@@ -125,76 +184,66 @@ class Step:
 
     # --- outputs ----------------------------------------------------------------------------------
 
-    def make(self) -> None:
+    def _make(self) -> None:
         """Find or make the outputs, which lie apart from each other and from what is still read."""
-        op, call, outs = self.op, self.call, self.options.out
+        op, call, spec, where = self.op, self.call, self._spec, self.where
+        outs, wanted = self.options.out, self.options.wanted
+        spared = self._spared() if spec.is_forward else {}
+        others = {n: v for n, v in self.views.items() if n in call.arrays and n not in spec.free}
         self.made: dict[str, tuple[View | None, Any]] = {}
-        written: dict[str, View] = {}
-        wanted = [*self.options.wanted, *[True] * len(op.besides)]
         for i, name in enumerate(op.outputs_of(self.name, self.options)):
-            label = validate.out_name(i, outs) if i < len(outs) else name
-            out = outs[i] if i < len(outs) else None
-            made = op.makes.get(name) or self._like_argument(name)
-            like = self._source(made.like)
+            is_told = i < len(outs)
+            label = validate.out_name(i, outs) if is_told else name
+            out = outs[i] if is_told else None
+            makes = self._makes(name)
+            like = self._source(makes.like)
             if like is None and out is not None:
-                raise ValueError(f"{self.where}: {label} must be None, for there is no {made.like}")
-            if like is None or not wanted[i]:
+                raise ValueError(f"{where}: {label} must be None, for there is no {makes.like}")
+            if like is None or (is_told and not wanted[i]):
                 self.made[name] = None, None
                 continue
-            shape = None if made.shape is None else self._shapes_of(made.shape)[0]
+            shape = None if makes.shape is None else self._shapes_of(makes.shape)[0]
+            dtype = self._dtype(makes.dtype)
             view, new = call.output(
-                label, out, like, shape=shape, dtype=self._dtype(made), in_place=made.in_place
+                label, out, like, shape=shape, dtype=dtype, in_place=makes.in_place
             )
             self.made[name] = view, new
-            written[label] = view
-        self._keep_apart(written)
+            if out is not None:
+                validate.may_write(where, label, view, spared, in_place=False)
+                validate.apart(where, label, view, others)
+                others[label] = view
 
-    def _like_argument(self, name: str) -> Makes:
-        """A result is as the data, and a gradient as its argument."""
-        if name in self.op.results:
+    def _spared(self) -> dict[str, View]:
+        """The data that are saved, which no output may be."""
+        saved = self.op.saves_inputs(self.options)
+        return {n: self.views[n] for n in saved if n in self.call.arrays and n in self._spec.data}
+
+    def _makes(self, name: str) -> Makes:
+        """A result is as the data, and a gradient as its argument, if nothing else is told."""
+        found = self.op.makes.get(name)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+        if not self._spec.is_backward:
             return Makes(in_place=True)
         of = name.removeprefix("d")
-        return Makes(of, in_place=self._is_data(of))
+        return Makes(of, in_place=of == self._spec.first or of in self._spec.data)
 
     def _source(self, like: str | None) -> str | None:
         """The argument that an output is like, or one that shares its gradient; None: not there."""
-        if like is None:
-            return next(iter(self.views))
-        shared = (like, *(other for other, its in self.op.shares.items() if its == like))
+        if like is None or like == self._spec.first:
+            return str(self.leader)
+        if like in self.views:
+            return like if like in self.call.arrays else self.leader  # of a number
+        shares: Mapping[str, str] = self.op.shares
+        shared = [other for other, its in shares.items() if its == like]
         return next((name for name in shared if name in self.views), None)
 
-    def _dtype(self, made: Makes) -> int | None:
-        if made.dtype == DOUBLE:
-            return validate.DOUBLE
-        return (
-            validate.computed_in(next(iter(self.views.values())))
-            if made.dtype == COMPUTED
-            else None
-        )
+    def _dtype(self, dtype: str) -> int | None:
+        if dtype == COMPUTED:
+            return validate.computed_in(self.views[self.leader])
+        return validate.DOUBLE if dtype == DOUBLE else None
 
-    def _keep_apart(self, written: Mapping[str, View]) -> None:
-        op, call = self.op, self.call
-        others = {
-            name: view
-            for name, view in self.views.items()
-            if name in call.arrays and (name in op.apart or not self._is_data(name))
-        }
-        kept: dict[str, View] = {}
-        if self.name == "forward":
-            saved = {*map(id, op.saved(self._named(dict.fromkeys(self.made))))}
-            kept = {n: self.views[n] for n, array in call.arrays.items() if id(array) in saved}
-        for label, view in written.items():
-            validate.may_write(self.where, label, view, kept, in_place=False)
-            validate.apart(self.where, label, view, others)
-            others[label] = view
-
-    def _named(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments, as they were computed on, and outputs."""
-        return {**vars(self.options), **self.call.arrays, **found}
-
-    # --- results ----------------------------------------------------------------------------------
-
-    def view(self, name: str) -> View | None:
+    def view(self, name: str) -> Any:
         """An output's; None where it is not made."""
         return self.made.get(name, (None, None))[0]
 
@@ -205,23 +254,9 @@ class Step:
             name: None if view is None else self.call.result(out, new)
             for out, (name, (view, new)) in zip(outs, self.made.items(), strict=False)
         }
-        if self.name not in ("call", "forward"):
-            values = tuple(found.values())
-            return values if len(values) > 1 else values[0]
-        values = tuple(found[name] for name in self.op.results)
-        y = values if len(values) > 1 else values[0]
-        return (y, self.op.saved(self._named(found))) if self.name == "forward" else y
-
-
-@contextmanager
-def step(op: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> Iterator[Step]:
-    """A call of an entry point, all checked; the kernels are queued inside."""
-    now = Step(op, name, args, kwargs)
-    of_forward = op.of_forward if name == "backward" else ()
-    options = now.options.stream, op.roles, op.integers, of_forward
-    with Call(now.where, *options, **now.given()) as now.call:
-        now.views = now.call.views
-        now.shapes = op._shapes(now.call, now.options)
-        now.fit()
-        now.make()
-        yield now
+        count = len(found) if self._spec.is_backward else len(self.op.results)
+        values = tuple(found.values())[:count]
+        y = values if count > 1 else values[0]
+        if not self._spec.is_forward:
+            return y
+        return y, self.op.saved({**vars(self.options), **self.call.arrays, **found})
