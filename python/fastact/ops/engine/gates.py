@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import numpy as np
@@ -15,8 +15,9 @@ from ...interop import validate
 from ...interop.call import Call
 from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
-from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
+from .op import CachedOp, Makes, P, R, register, signature_of
 from .reductions import IDENTITY, SUM_BOUNDS, add_up
+from .step import step
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)
@@ -25,9 +26,6 @@ _BIASES = ("bias", "recurrent_bias")
 _PACKED = ("gates", "recurrent", *_BIASES)
 
 Shape = tuple[int, ...]
-
-#: The view of an output, None where there is none, and what `Call.result` makes an array of.
-Made = tuple[View | None, Any]
 
 
 class StepOptions(TypedDict, total=False):
@@ -53,11 +51,12 @@ class BackwardOptions(StepOptions, total=False):
 
 
 class Shapes(NamedTuple):
-    """The shapes of a step: the batch's axes, a state's length, the gates of a packed array."""
+    """The shapes of a step: the batch's axes, a state's length, the gates of packed arrays."""
 
     batch: Shape
     columns: int
     gates: int
+    saved: int
 
     @property
     def state(self) -> Shape:
@@ -66,6 +65,14 @@ class Shapes(NamedTuple):
     @property
     def packed(self) -> Shape:
         return (*self.batch, self.gates * self.columns)
+
+    @property
+    def kept(self) -> Shape:
+        return (*self.batch, self.saved * self.columns)
+
+    @property
+    def row(self) -> Shape:
+        return (self.gates * self.columns,)
 
 
 class Gates(CachedOp[P, R]):
@@ -79,6 +86,13 @@ class Gates(CachedOp[P, R]):
     """
 
     bounds = GATE_BOUNDS
+    roles = MappingProxyType(
+        {
+            **dict.fromkeys(("gates", "recurrent"), validate.ARRAY),
+            **dict.fromkeys(("c_prev", "h_prev", "c", "dc"), validate.DATA),
+        }
+    )
+    unsaved = ("recurrent", "c", "dc")
 
     def __init__(
         self,
@@ -101,16 +115,22 @@ class Gates(CachedOp[P, R]):
         self.gradients = tuple(f"d{name}" for name in (*arrays, *of_biases))
         if not self.takes_recurrent:
             self.shares = {"recurrent": "gates", "recurrent_bias": "bias"}
-        forward = signature_of(call, arrays, recompute=False, accumulates=False)
         incoming = tuple(f"d{name}" for name in results)
+        states = (self.state, "c", *incoming)
+        self.called = {incoming[0]: "an array or a number"}
+        self.shapes = {
+            **dict.fromkeys(states, "state"),
+            **dict.fromkeys(_BIASES, "row"),
+            "recurrent": "packed",
+        }
+        self.makes = {
+            **dict.fromkeys((*results, f"d{self.state}"), Makes(shape="state", in_place=True)),
+            **dict.fromkeys(("dgates", "drecurrent"), Makes(shape="packed", in_place=True)),
+            "gates": Makes(shape="kept", in_place=True),
+        }
+        forward = signature_of(call, arrays, recompute=False, accumulates=False)
         backward = signature_of(call, incoming, self.saves, recompute=False)
-        self._enter(
-            call=EntryPoint(self._where(), call, outputs=len(results)),
-            forward=EntryPoint(self._where("forward"), forward, outputs=len(results), extra=1),
-            backward=EntryPoint(
-                self._where("backward"), backward, outputs=len(self.gradients), skips=True
-            ),
-        )
+        self._enter_points(call, backward, forward=forward, extra=1)
 
     @property
     def count(self) -> int:
@@ -125,14 +145,16 @@ class Gates(CachedOp[P, R]):
             named |= {"recurrent": np.tile(dy, self.count), "recurrent_bias": bias}
         return named
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        *batch, packed = named["gates"].shape
-        length = packed // self.count
-        state, kept = (*batch, length), (*batch, len(self.kept) * length)
-        return [Model(state) for _ in self.results], {"gates": Model(kept)}
-
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        return super().saved({**named, "recurrent": None})
+        unread = "c" if named.get("recompute", False) else "recurrent"
+        return super().saved({**named, unread: None})
+
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        return ("gates", "recurrent", self.state) if options.recompute else (self.state,)
+
+    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
+        keeps = entry == "forward" and not getattr(options, "recompute", False)
+        return (*self.results, "gates") if keeps else super().outputs_of(entry, options)
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         if name not in ("gates", "recurrent"):
@@ -141,7 +163,7 @@ class Gates(CachedOp[P, R]):
         return (*batch, kept // len(self.kept) * self.count)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._step("call", args, kwargs)[0]
+        return self._step("call", args, kwargs)
 
     @overload
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
@@ -188,7 +210,7 @@ class Gates(CachedOp[P, R]):
         >>> saved[0]
         array([[0.5       , 0.7310..., 0.9640..., 0.9525...]])
         """
-        return self._step("forward", args, kwargs)
+        return self._step("forward", args, kwargs)  # type: ignore[no-any-return]
 
     def backward(
         self, *arrays: ArrayOrNumber | None, **options: Unpack[BackwardOptions]
@@ -241,95 +263,27 @@ class Gates(CachedOp[P, R]):
         >>> dgates
         array([[0.0685..., 0.0558..., 0.0100..., 0.0378...]])
         """
-        entry = self.entry_points["backward"]
-        values, where = entry.bind(arrays, options), entry.where
-        positions = self._positions(where, values)
-        given = self._given_back(where, values)
-        with Call(where, values.stream, **given) as call:
-            shapes = self._shapes_of(call, self.count if values.recompute else len(self.kept))
-            made = self._make_gradients(call, shapes, values)
-            views = [view for view, _ in made]
-            _keep_apart(call, views)
-            gradients = dict(zip(self.differentiated, views, strict=True))
+        with step(self, "backward", arrays, options) as now:
+            call, accumulate = now.call, now.options.accumulate
+            gradients = {name: now.view(f"d{name}") for name in self.differentiated}
             sums = self._bias_sums(gradients)
-            apart = not values.accumulate and self._sums_apart(call, sums)
-            self._run_backward(call, gradients, positions, values, bool(sums) and not apart)
+            apart = not accumulate and self._sums_apart(call, sums)
+            self._run_backward(call, gradients, now.options, bool(sums) and not apart)
             if apart:
-                rows = tuple(range(len(shapes.batch)))
+                rows = tuple(range(len(now.shapes.batch)))
                 for bias, packed in sums:
                     assert packed is not None
                     add_up(call, IDENTITY, packed, bias.with_axes(rows), rows)
-            return tuple(
-                None if view is None else call.result(out, new)
-                for out, (view, new) in zip(values.out, made, strict=True)
-            )
+            return now.results()  # type: ignore[no-any-return]
 
     # --- the call and forward ---------------------------------------------------------------------
 
-    def _step(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
+    def _step(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results, and what `forward` saves."""
-        entry, saves = self.entry_points[name], name == "forward"
-        options, where = entry.bind(args, kwargs), entry.where
-        positions = self._positions(where, options)
-        given = self._given(where, options)
-        keeps = saves and not options.recompute
-        arrays = {name: value for name, value in given.items() if value is not None}
-        with Call(where, options.stream, **arrays) as call:
-            shapes, count = self._shapes_of(call, self.count), len(self.results)
-            made = self._make_results(call, shapes, options.out, saves, keeps)
-            views = [view for view, _ in made]
-            _keep_apart(call, views)
-            if saves:
-                self._spare_saved(call, views, options.out, keeps)
-            self._run_forward(call, views[:count], views[count] if keeps else None, positions)
-            results = [
-                call.result(out, new) for out, (_, new) in zip(options.out, made, strict=False)
-            ]
-            y = results[0] if count == 1 else tuple(results[:count])
-            return y, self._saved(call, given, results, keeps) if saves else ()
-
-    def _given(self, where: str, options: SimpleNamespace) -> dict[str, Any]:
-        """The inputs of a step by name; an option that is not given is None."""
-        arrays = self.entry_points["call"].arrays
-        for name in arrays:
-            if getattr(options, name) is None:
-                raise TypeError(f"{where}: {name} must be an array, got None")
-        names = (*arrays, *(name for name in _PACKED if name not in arrays))
-        given = {name: getattr(options, name) for name in names}
-        _no_numbers(where, given)
-        return given
-
-    def _make_results(
-        self, call: Call, shapes: Shapes, outs: tuple[Any, ...], saves: bool, keeps: bool
-    ) -> list[tuple[View, Any]]:
-        """The results, and the activated gates where they are kept."""
-        count = len(self.results)
-        made = [
-            call.output(validate.out_name(i, outs), out, "gates", shape=shapes.state)
-            for i, out in enumerate(outs[:count])
-        ]
-        if keeps:
-            shape = (*shapes.batch, len(self.kept) * shapes.columns)
-            made.append(
-                call.output(validate.out_name(count, outs), outs[count], "gates", shape=shape)
-            )
-        elif saves and outs[count] is not None:
-            raise ValueError(
-                f"{call.where}: out[{count}] must be None with recompute=True, which keeps no "
-                f"activated gates"
-            )
-        return made
-
-    def _spare_saved(
-        self, call: Call, views: list[View], outs: tuple[Any, ...], keeps: bool
-    ) -> None:
-        """Saved arrays are not written."""
-        names = (self.state,) if keeps else ("gates", "recurrent", self.state)
-        saved = {name: call.views[name] for name in names if name in call.arrays}
-        for i, view in enumerate(views):
-            validate.may_write(call.where, validate.out_name(i, outs), view, saved, in_place=False)
+        with step(self, name, args, kwargs) as now:
+            results = [now.view(name) for name in self.results]
+            self._run_forward(now.call, results, now.view("gates"), now.options.positions)
+            return now.results()
 
     def _run_forward(
         self, call: Call, results: list[View], kept: View | None, positions: tuple[int, ...]
@@ -350,65 +304,7 @@ class Gates(CachedOp[P, R]):
             call.stream,
         )
 
-    def _saved(
-        self, call: Call, given: Mapping[str, Any], results: list[Any], keeps: bool
-    ) -> tuple[Any, ...]:
-        """`backward` needs the activated gates, or the inputs, from which it makes them."""
-        values = {name: call.arrays.get(name, value) for name, value in given.items()}
-        if keeps:
-            values |= {"gates": results[-1], "recurrent": None, "c": results[-2]}
-        else:
-            values["c"] = None
-        return tuple(values[name] for name in self.saves)
-
     # --- backward ---------------------------------------------------------------------------------
-
-    def _given_back(self, where: str, options: SimpleNamespace) -> dict[str, Any]:
-        """What was saved and the gradients that came back, by name: what backward reads of them."""
-        incoming = self.entry_points["backward"].arrays
-        given = {name: getattr(options, name) for name in (*self.saves, *incoming)}
-        needed = ["gates", self.state]
-        if options.recompute and self.takes_recurrent:
-            needed.append("recurrent")
-        if not options.recompute and "c" in given:
-            needed.append("c")
-        for name in needed:
-            if given[name] is None:
-                raise TypeError(
-                    f"{where}: {name} must be an array, as forward saved it with "
-                    f"recompute={options.recompute}, got None"
-                )
-        if given[incoming[0]] is None:
-            raise TypeError(f"{where}: {incoming[0]} must be an array or a number, got None")
-        _no_numbers(where, given)
-        unread = "c" if options.recompute else "recurrent"
-        return {n: value for n, value in given.items() if value is not None and n != unread}
-
-    def _make_gradients(self, call: Call, shapes: Shapes, options: SimpleNamespace) -> list[Made]:
-        """Make the gradients that are wanted."""
-        made: list[Made] = []
-        for i, name in enumerate(self.differentiated):
-            label, out, wanted = f"out[{i}]", options.out[i], options.wanted[i]
-            if name in _BIASES:
-                made.append(self._make_bias_gradient(call, name, label, out, wanted))
-            elif wanted:
-                shape = shapes.state if name == self.state else shapes.packed
-                made.append(call.output(label, out, "gates", shape=shape))
-            else:
-                made.append((None, None))
-        return made
-
-    def _make_bias_gradient(
-        self, call: Call, name: str, label: str, out: Any, wanted: bool
-    ) -> Made:
-        like = name
-        if not self.takes_recurrent and "bias" not in call.arrays:
-            like = "recurrent_bias"  # whose gradient is the same
-        if like not in call.arrays:
-            if out is not None:
-                raise ValueError(f"{call.where}: {label} must be None, for there is no {name}")
-            return None, None
-        return call.output(label, out, like, in_place=False) if wanted else (None, None)
 
     def _bias_sums(self, gradients: Mapping[str, View | None]) -> list[tuple[View, View | None]]:
         """The gradient of each bias that is made, and the packed one whose sum it is, or None."""
@@ -429,12 +325,11 @@ class Gates(CachedOp[P, R]):
         self,
         call: Call,
         gradients: Mapping[str, View | None],
-        positions: tuple[int, ...],
         options: SimpleNamespace,
         with_sums: bool,
     ) -> None:
         """One native call; with_sums: which sums up the biases' gradients too."""
-        views, native = call.views, call.native
+        views, native, positions = call.views, call.native, options.positions
         incoming = self.entry_points["backward"].arrays
         added = views if options.recompute else {}  # what the pre-activations are made of
         size = native.gates_workspace(self._which, views[self.state]) if with_sums else 0
@@ -477,29 +372,38 @@ class Gates(CachedOp[P, R]):
             f"{validate.describe(order)}"
         )
 
-    def _shapes_of(self, call: Call, count: int) -> Shapes:
-        """The shapes of a call, which every array is known to fit; count: gates in `gates`."""
-        where, views = call.where, call.views
-        shape = views["gates"].shape
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+        options.positions = self._positions(where, options)
+        recompute, count = getattr(options, "recompute", False), len(self.results)
+        if not hasattr(options, "accumulate"):
+            if recompute and options.out[count] is not None:
+                raise ValueError(
+                    f"{where}: out[{count}] must be None with recompute=True, which keeps no "
+                    f"activated gates"
+                )
+            return
+        read, unread = ("recurrent", "c") if recompute else ("c", "recurrent")
+        needed = ("gates", self.state, *[n for n in (read,) if n in (*self.differentiated, "c")])
+        for name in needed:
+            if name in self.saves and getattr(options, name) is None:
+                raise TypeError(
+                    f"{where}: {name} must be an array, as forward saved it with "
+                    f"recompute={recompute}, got None"
+                )
+        if unread in self.saves:
+            setattr(options, unread, None)
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> Shapes:
+        """The shapes of a step; backward gets the activated gates, or the inputs."""
+        shape, of_forward = call.views["gates"].shape, hasattr(options, "accumulate")
+        is_kept = of_forward and not options.recompute
+        count = len(self.kept) if is_kept else self.count
         if not shape or shape[-1] % count:
             raise ValueError(
-                f"{where}: gates must have a last axis of {count} gates of one length, got shape "
-                f"{shape}"
+                f"{call.where}: gates must have a last axis of {count} gates of one length, got "
+                f"shape {shape}"
             )
-        shapes = Shapes(shape[:-1], shape[-1] // count, self.count)
-        for name, view in views.items():
-            if name in _BIASES:
-                validate.parameter_dtype(where, name, view, "gates", views["gates"])
-                expected = shapes.packed[-1:]
-            else:
-                validate.same_dtype(where, name, view, "gates", views["gates"])
-                if name not in call.arrays:  # a number
-                    views[name] = view.repeats(views["gates"].shaped(shapes.state))
-                    continue
-                expected = {"gates": shape, "recurrent": shapes.packed}.get(name, shapes.state)
-            if view.shape != expected:
-                raise ValueError(f"{where}: {name} must have shape {expected}, got {view.shape}")
-        return shapes
+        return Shapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
 
 
 def gates(
@@ -521,22 +425,3 @@ def _rows_in_order(packed: View) -> bool:
     """Whether a sum of its own takes the rows as the kernels do; else it goes by memory's order."""
     steps = [abs(s) for s, n in zip(packed.strides[:-1], packed.shape, strict=False) if n > 1]
     return steps == sorted(steps, reverse=True)
-
-
-def _no_numbers(where: str, given: Mapping[str, Any]) -> None:
-    """Refuse numbers for what is packed; they may stand for states and their gradients."""
-    for name in _PACKED:
-        if isinstance(given.get(name), bool | int | float):
-            raise TypeError(
-                f"{where}: {name} must be an array, got {validate.describe(given[name])}"
-            )
-
-
-def _keep_apart(call: Call, outs: list[Any]) -> None:
-    """No output shares memory with another one, or with a bias."""
-    others = {name: call.views[name] for name in _BIASES if name in call.arrays}
-    for i, view in enumerate(outs):
-        if view is not None:
-            name = validate.out_name(i, outs)
-            validate.apart(call.where, name, view, others)
-            others[name] = view

@@ -19,7 +19,7 @@ from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 from . import axes
-from .norm_arrays import STATISTICS, WEIGHTS, sample_arrays
+from .norm_rows import STATISTICS, WEIGHTS, sample_arrays
 from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Makes, P, R, signature_of
 from .step import step
 

@@ -7,17 +7,21 @@ from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
 
+import numpy as np
+
 from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 from . import axes
-from .norm_arrays import STATISTICS, WEIGHTS, sample_arrays
 from .op import COMPUTED, CachedOp, Makes, P, R, register, signature_of
 from .step import step
 
 Shape = tuple[int, ...]
+
+WEIGHTS = ("weight", "bias")
+STATISTICS = ("mean", "rstd")
 
 #: What `casting` stands for: what is added to the weight by default, and whether all that lies
 #: between the steps is rounded to x's dtype (src/common/norms/norms.h).
@@ -383,6 +387,12 @@ class Norm(CachedOp[P, R]):
     def _native_weights(self, call: Call, rows: Rows) -> tuple[View | None, View | None]:
         weight, bias = (_with(rows.of_weight, call.views.get(name)) for name in WEIGHTS)
         return weight, bias
+
+
+def sample_arrays(x: Any, dy: Any) -> dict[str, Any]:
+    """The arguments of a norm by name, for an example of a call; x has rows and columns."""
+    weight = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
+    return {"x": x, "residual": dy, "weight": weight, "bias": weight - x.dtype.type(1)}
 
 
 def _with(axes_of_kernels: Callable[[View], View], view: View | None) -> View | None:

@@ -236,7 +236,7 @@ class Op(Generic[P, R]):
     shapes : the name of their shape among what `_shapes` finds, None where no shape is the only
     one; the others have the data's.
     apart : data that share no memory with an output, as what is no data never does.
-    optional : arrays that may be None, though they have no default.
+    optional : arrays that may be None, though they have no default. unsaved : those of backward.
     called : arrays that messages call something else than an array.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
     sample : makes the arguments of an example call, by name, from two arrays of one shape with two
@@ -258,6 +258,7 @@ class Op(Generic[P, R]):
     shapes: Mapping[str, str | None] = MappingProxyType({})
     apart: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    unsaved: tuple[str, ...] = ()
     called: Mapping[str, str] = MappingProxyType({})
     of_forward: tuple[str, ...] = ()
     entry_points: Mapping[str, EntryPoint]
@@ -475,13 +476,22 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
             entry.__signature__ = point.signature
 
     def _enter_points(
-        self, call: Signature, backward: Signature, *, extra: int = 0, **others: EntryPoint
+        self,
+        call: Signature,
+        backward: Signature,
+        *,
+        forward: Signature | None = None,
+        extra: int = 0,
+        **others: EntryPoint,
     ) -> None:
-        """Enter the three entry points, of which forward takes so many outputs more, and others."""
+        """Enter the three entry points, and others; `forward` takes as many more outputs as extra.
+
+        forward : None: it takes what calling the op takes.
+        """
         count, gradients = len(self.results), len(self.gradients)
         self._enter(
             call=EntryPoint(self._where(), call, outputs=count),
-            forward=EntryPoint(self._where("forward"), call, outputs=count, extra=extra),
+            forward=EntryPoint(self._where("forward"), forward or call, outputs=count, extra=extra),
             backward=EntryPoint(
                 self._where("backward"), backward, outputs=gradients, skips=gradients > 1
             ),

@@ -314,7 +314,7 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "divisor")
     gradients = ("dlogits",)
-    of_forward, optional = ("lse", "divisor"), ("divisor",)
+    of_forward, unsaved = ("lse", "divisor"), ("divisor",)
     roles = MappingProxyType(
         {"weight": validate.WEIGHTS, "lse": validate.STATISTIC, "divisor": validate.TOTAL}
     )

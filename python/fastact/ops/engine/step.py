@@ -55,10 +55,11 @@ class _Entry:
         leaders = (call.arrays[0], op.results[0], *entry.arrays[:1])
         self.leaders = [n for n in leaders if n in self.arrays]
         roles = {n: op.roles.get(n, validate.DATA) for n in self.arrays}
+        missing = (*op.optional, *(op.unsaved if name == "backward" else ()))
         self.optional = {
             n
             for n in self.arrays
-            if n in op.optional
+            if n in missing
             or None in (call.defaults.get(n, REQUIRED), entry.defaults.get(n, REQUIRED))
         }
         self.plain = {n for n, role in roles.items() if role.array} - {*op.of_forward}
