@@ -16,10 +16,11 @@ from conftest import assert_same_bits
 
 import fastact as fa
 from fastact.ops.engine import op as registry
+from fastact.ops.engine.axes import over_axes
 from fastact.ops.engine.gated import gated_op
 from fastact.ops.engine.norm_rows import norm, single_channels
 from fastact.ops.engine.reductions import term_reduction
-from fastact.ops.reductions import _over_axes, _sample
+from fastact.ops.reductions import _sample
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -107,7 +108,7 @@ def test_a_norm_of_rows(dtype):
 
 
 def test_a_sum_of_a_term(dtype):
-    @term_reduction("square", _over_axes, sample=_sample)
+    @term_reduction("square", over_axes, sample=_sample)
     def energy(x, /, axis=None, *, keepdims=False, out=None, stream=None):
         """Sum of squares over axes."""
 

@@ -7,9 +7,10 @@ pass of a network knows them by.
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .engine import axes as _axes
+from .engine.axes import Over
 from .engine.bias import BiasAct
 from .engine.op import names_of_ops, register
-from .engine.reductions import Over, Shape, reduction
+from .engine.reductions import Shape, reduction
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Parameters, Stream
 
 

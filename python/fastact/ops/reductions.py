@@ -6,19 +6,12 @@ set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`
 
 from typing import TYPE_CHECKING, Any
 
-from .engine import axes as _axes
+from .engine.axes import over_axes
 from .engine.moments import MeanVar, MomentsOp
 from .engine.op import float32_under_autocast, names_of_ops, register
-from .engine.reductions import Over, Shape, reduction, square_reduction
+from .engine.reductions import reduction, square_reduction
 from .moments import Moments
 from .types import A, Array, ArrayOrNumber, Axes, Out, Outs, Stream
-
-
-def _over_axes(where: str, options: Any, shape: Shape) -> Over:
-    """Over the axes that `axis` names, which stay with `keepdims`."""
-    axes = _axes.axes(where, options.axis, len(shape))
-    left = _axes.reduced(shape, axes, options.keepdims)
-    return Over(axes, left, () if options.keepdims else axes)
 
 
 def _sample(x: Any, dy: Any) -> dict[str, Any]:
@@ -26,7 +19,7 @@ def _sample(x: Any, dy: Any) -> dict[str, Any]:
 
 
 @float32_under_autocast("cuda")
-@reduction(_over_axes, sample=_sample)
+@reduction(over_axes, sample=_sample)
 def sum(
     x: A,
     /,
@@ -118,7 +111,7 @@ def sum(
     """
 
 
-@square_reduction(_over_axes, sample=_sample)
+@square_reduction(over_axes, sample=_sample)
 def sum_squares(
     x: A,
     /,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from math import prod
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -128,6 +128,29 @@ def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tupl
         for axis, length in enumerate(shape)
         if keepdims or axis not in over
     )
+
+
+class Over(NamedTuple):
+    """What a reduction does to the shape of an array.
+
+    axes : those that are reduced.
+    shape : the result's.
+    dropped : the axes that it lacks; where it keeps one of `axes`, it has length 1 there.
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+    def spread(self, gradient: View, x: View) -> View:
+        """The gradient of a result as it repeats over x."""
+        return gradient.with_axes(self.dropped).broadcast_to(x.shape)
+
+
+def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:
+    """Over the axes that `axis` names, which stay with `keepdims`."""
+    found = axes(where, options.axis, len(shape))
+    return Over(found, reduced(shape, found, options.keepdims), () if options.keepdims else found)
 
 
 def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None:

@@ -62,9 +62,6 @@ class BiasAct(CachedOp[P, R]):
         note = f", the length of axis {options.axis} of {like}"
         return Along(axis, (data.shape[axis],), note)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The activation of the sum, and what `backward` needs.
 
@@ -97,9 +94,6 @@ class BiasAct(CachedOp[P, R]):
         >>> dbias
         array([0.9456..., 0.6592...])
         """
-
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, Any, Any]]:
-        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:

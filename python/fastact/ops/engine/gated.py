@@ -93,9 +93,6 @@ class Gated(CachedOp[P, R]):
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
         return (second, first) if named["gate"] == "second" else (first, second)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and what `backward` needs.
 
@@ -127,7 +124,6 @@ class Gated(CachedOp[P, R]):
         >>> y
         array([-0.2689...,  0.        ,  2.1931...])
         """
-        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:

@@ -162,9 +162,6 @@ class Gates(CachedOp[P, R]):
         *batch, kept = named["gates"].shape
         return (*batch, kept // len(self.kept) * self.count)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._step("call", args, kwargs)
-
     @overload
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
 
@@ -210,7 +207,6 @@ class Gates(CachedOp[P, R]):
         >>> saved[0]
         array([[0.5       , 0.7310..., 0.9640..., 0.9525...]])
         """
-        return self._step("forward", args, kwargs)  # type: ignore[no-any-return]
 
     def backward(
         self, *arrays: ArrayOrNumber | None, **options: Unpack[BackwardOptions]
@@ -278,7 +274,7 @@ class Gates(CachedOp[P, R]):
 
     # --- the call and forward ---------------------------------------------------------------------
 
-    def _step(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results, and what `forward` saves."""
         with step(self, name, args, kwargs) as now:
             results = [now.view(name) for name in self.results]

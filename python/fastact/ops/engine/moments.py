@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import _cpu
 from ..._cpu import View
@@ -19,13 +19,14 @@ from ..bounds import MomentBounds
 from ..moments import Moments
 from ..types import A, Array, ArrayOrNumber, Axes, Out, Stream
 from . import axes as _axes
-from .op import DATA, DOUBLE, CachedOp, EntryPoint, Model, P, R, untyped
+from .axes import Over, over_axes
+from .op import DATA, DOUBLE, CachedOp, Makes, Model, P, R, untyped
 from .reductions import INTEGERS
+from .step import step
 from .weighting import (
     M2,
     MEAN_SLOPE,
     ROLES,
-    ROLES_WITH_X,
     VARIANCE,
     VARIANCE_SLOPE,
     Weighting,
@@ -43,25 +44,9 @@ MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0*
 _cpu.register_result_type(Moments, ("count", "mean", "m2"))
 
 
-class Over(NamedTuple):
-    """The axes that a call reduces.
-
-    each : how many elements a mean is of.
-    shape : the results'.
-    dropped : the axes that they lack.
-    """
-
-    axes: tuple[int, ...]
-    each: int
-    shape: tuple[int, ...]
-    dropped: tuple[int, ...]
-
-
-def over_axes(where: str, options: Any, x: View) -> Over:
-    axes = _axes.axes(where, options.axis, x.ndim)
-    each = math.prod(x.shape[axis] for axis in axes)
-    shape = _axes.reduced(x.shape, axes, options.keepdims)
-    return Over(axes, each, shape, () if options.keepdims else axes)
+def each_of(x: View, over: Over) -> int:
+    """How many elements of x a mean is of."""
+    return math.prod(x.shape[axis] for axis in over.axes)
 
 
 class AxisMoments(CachedOp[P, R]):
@@ -76,20 +61,24 @@ class AxisMoments(CachedOp[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "reductions")
-        self._enter(
-            call=EntryPoint(self._where(), call, outputs=2),
-            forward=EntryPoint(self._where("forward"), call, outputs=2),
-            backward=EntryPoint(self._where("backward"), untyped(self.backward)),
-        )
+        dtype = DATA if self.dtype is None else DOUBLE
+        self.reads_whole = self.dtype is not None
+        self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
+        self._enter_points(call, untyped(self.backward))
 
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x, "axis": 0}
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        shape = over_axes(self._where(), self._options(named), named["x"]).shape
-        model = Model(shape, DATA if self.dtype is None else DOUBLE)
-        return [model, model], {}
+    def _shapes(self, call: Any, options: Any) -> Over:
+        return over_axes(call.where, options, tuple(call.views["x"].shape))
+
+    def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
+        """With a count, where that is an array."""
+        skips, weights, where = (getattr(options, n, None) for n in ("skipna", "weights", "where"))
+        found = super().outputs_of(entry, options)
+        counts = skips or weights is not None or where is not None
+        return (*found, "count") if counts and self.of_m2 == M2 else found
 
     def _correction(self, options: Any) -> float:
         """The correction, which the count loses before m2 is divided by it."""
@@ -99,29 +88,15 @@ class AxisMoments(CachedOp[P, R]):
         """The divisor of m2 of so many elements; 0 where the correction leaves nothing."""
         return 1.0 if self.of_m2 == M2 else max(count - self._correction(options), 0.0)
 
-    def _reduce(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any, Any, Any]:
-        """The count, the mean, the other result, and x as it was computed on."""
-        entry = self.entry_points[name]
-        options, where = entry.bind(args, kwargs), entry.where
-        given = arrays_with_weights(where, options, x=options.x)
-        roles = ROLES_WITH_X if self.dtype is not None else ROLES
-        with Call(where, options.stream, roles, INTEGERS, **given) as call:
-            x = call.views["x"]
-            over = over_axes(where, options, x)
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, x, over, options = now.call, now.views["x"], now.shapes, now.options
             weighting = weighting_of(call, options.axis)
             skips = getattr(options, "skipna", False)
-            counts = (skips or weighting.given) and self.of_m2 == M2
-            outs = (*options.out, None) if counts else options.out
-            found = [
-                call.output(
-                    f"out[{i}]", out, "x", shape=over.shape, dtype=self.dtype, in_place=False
-                )
-                for i, out in enumerate(outs)
-            ]
-            validate.apart(where, "out[1]", found[1][0], {"out[0]": found[0][0]})
-            mean, second, *count = (view.with_axes(over.dropped) for view, _ in found)
+            found = [now.view(name) for name in (*self.results, "count")]
+            mean, second, count = (
+                None if view is None else view.with_axes(over.dropped) for view in found
+            )
             if x.size:
                 reduce_moments(
                     call,
@@ -129,24 +104,19 @@ class AxisMoments(CachedOp[P, R]):
                     mean,
                     None,
                     second,
-                    count[0] if counts else None,
+                    count,
                     self.of_m2,
                     self._correction(options),
                     skips,
                     weighting=weighting,
                 )
             else:
-                divisor = self._divisor(over.each, options)
+                divisor = self._divisor(each_of(x, over), options)
                 fill(call, mean, math.nan)
                 fill(call, second, 0 / divisor if divisor else math.nan)
-                for view in count:
-                    fill(call, view, 0.0)
-            results = [call.result(out, made) for out, (_, made) in zip(outs, found, strict=True)]
-            return results[2] if counts else over.each, *results[:2], call.arrays["x"]
-
-    def _given_weights(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        call = self.entry_points["call"]
-        return call.option("weights", args, kwargs), call.option("where", args, kwargs)
+                if count is not None:
+                    fill(call, count, 0.0)
+            return now.results()
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
         entry = self.entry_points["backward"]
@@ -161,9 +131,9 @@ class AxisMoments(CachedOp[P, R]):
         arrays = arrays_with_weights(where, options, x=options.x, **gradients)
         with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
             x = call.views["x"]
-            over = over_axes(where, options, x)
+            over, each = self._shapes(call, options), each_of(x, self._shapes(call, options))
             weighting = weighting_of(call, options.axis)
-            divisor = self._divisor(over.each, options)
+            divisor = self._divisor(each, options)
             scale = 2 / divisor if divisor else math.inf
             dmean, dsecond = (gradient_over(call, name, over) for name in gradients)
             dx, made = call.output("out", out, "x", in_place=not (skips or weighting.given))
@@ -198,7 +168,7 @@ class AxisMoments(CachedOp[P, R]):
                     mean,
                     low,
                     dx,
-                    1 / over.each,
+                    1 / each,
                     0.0 if dy[1] is None else scale,
                     options.accumulate,
                     call.stream,
@@ -231,7 +201,7 @@ def gradient_over(call: Call, name: str, over: Over) -> View:
         return gradient
     validate.same_dtype(call.where, name, gradient, "x", x)
     _axes.has_shape(call.where, name, gradient, over.shape)
-    return gradient.with_axes(over.dropped).broadcast_to(x.shape)
+    return over.spread(gradient, x)
 
 
 def slopes_over(
@@ -298,9 +268,6 @@ class MeanVar(AxisMoments[P, R]):
     def _correction(self, options: Any) -> float:
         return validate.number(self._where(), "correction", options.correction)
 
-    def _call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return self._reduce("call", args, kwargs)[1:3]
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Mean and variance, and what `backward` needs.
 
@@ -331,10 +298,6 @@ class MeanVar(AxisMoments[P, R]):
         >>> fa.mean_var.backward((0.0, 1.0), *saved)
         array([-1.,  1.])
         """
-
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-        _, mean, var, x = self._reduce("forward", args, kwargs)
-        return (mean, var), (x, *self._given_weights(args, kwargs))
 
     def backward(
         self,
@@ -415,11 +378,10 @@ class MomentsOp(AxisMoments[P, R]):
     of_m2 = M2
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
-        shape, axis = named["x"].shape, named.get("axis")
-        axes = axis if isinstance(axis, tuple | list) else (axis,)
-        if axis is None:
-            axes = tuple(range(len(shape)))
-        return Moments.of_checked(math.prod([shape[a] for a in axes]), *arrays)
+        x, (mean, m2, *count) = named["x"], arrays
+        over = _axes.axes(self._where(), named.get("axis"), len(x.shape))
+        each: Any = math.prod(x.shape[a] for a in over)
+        return Moments.of_checked(*count or (each,), mean, m2)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         options = self._options(named)
@@ -429,9 +391,6 @@ class MomentsOp(AxisMoments[P, R]):
                 f"traces the call, whose count would be an array"
             )
         return super().models(named)
-
-    def _call(self, *args: Any, **kwargs: Any) -> Moments:
-        return Moments.of_checked(*self._reduce("call", args, kwargs)[:3])
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The moments, and what `backward` needs.
@@ -462,10 +421,6 @@ class MomentsOp(AxisMoments[P, R]):
         >>> fa.moments.backward((0.0, 1.0), *saved)
         array([-2.,  2.])
         """
-
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Moments, tuple[Any, ...]]:
-        count, mean, m2, x = self._reduce("forward", args, kwargs)
-        return Moments.of_checked(count, mean, m2), (x, *self._given_weights(args, kwargs))
 
     def backward(
         self,

@@ -105,9 +105,6 @@ class ChannelNorm(CachedOp[P, R]):
         kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
         return Channels(axis, (shape[axis],), kept)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.
 
@@ -143,11 +140,6 @@ class ChannelNorm(CachedOp[P, R]):
         >>> fa.norm_apply.backward(1.0, *saved, axis=1)
         (array([[1.]]), array([2.]), None)
         """
-        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
-
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute y, and what is saved for backward."""
-        raise NotImplementedError
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Compute dx, dweight and dbias; only in training do the statistics depend on x."""

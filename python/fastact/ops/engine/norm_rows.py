@@ -207,9 +207,6 @@ class Norm(CachedOp[P, R]):
     def _shapes(self, call: Call, options: SimpleNamespace) -> Rows:
         return self._over(call, options)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.
 
@@ -245,7 +242,6 @@ class Norm(CachedOp[P, R]):
         >>> dweight
         array([-0.1176..., -0.1279...,  2.8592...])
         """
-        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:

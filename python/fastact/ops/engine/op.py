@@ -238,6 +238,7 @@ class Op(Generic[P, R]):
     apart : data that share no memory with an output, as what is no data never does.
     optional : arrays that may be None, though they have no default. unsaved : those of backward.
     called : arrays that messages call something else than an array.
+    reads_whole : the data may be whole numbers, read as they are, but in backward.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
     sample : makes the arguments of an example call, by name, from two arrays of one shape with two
     axes; the second one serves as a gradient or whatever else has x's shape.
@@ -261,6 +262,7 @@ class Op(Generic[P, R]):
     unsaved: tuple[str, ...] = ()
     called: Mapping[str, str] = MappingProxyType({})
     of_forward: tuple[str, ...] = ()
+    reads_whole: bool = False
     entry_points: Mapping[str, EntryPoint]
     sample: Callable[[Any, Any], dict[str, Any]]
 
@@ -453,10 +455,20 @@ def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
 class CachedOp(Op[P, R], _cpu.CachedOp):
     """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
 
-    `_call` is what calling the op does, and a method of the name of each other entry point what
-    that does; the cache stands before them. Where a method is typed, and so declares an entry point
-    alone, another one, named as it with an underscore before, does it.
+    `_call` is what calling the op does, and a method of the name of each other entry point, with an
+    underscore before, what that does; the cache stands before them. The method without the
+    underscore is typed and documented alone.
     """
+
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the op, or `forward`: the results, with what is saved."""
+        raise NotImplementedError
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._map("call", args, kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._map("forward", args, kwargs)
 
     def _enter(self, **entry_points: EntryPoint) -> None:
         """Put the call cache before the entry points; `call` is calling the op."""

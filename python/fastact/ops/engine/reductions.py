@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, overload
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from ...interop.call import Call
 from ..bounds import SumBounds
 from ..types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 from . import axes as _axes
-from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of, untyped
+from .axes import Over
+from .op import CachedOp, EntryPoint, Makes, P, R, register, signature_of, untyped
+from .step import step
 from .weighting import (
     ROLES,
     TOTAL,
@@ -38,19 +41,6 @@ IDENTITY, VALID = (_cpu.TERMS.index(term) for term in ("identity", "valid"))
 Shape: TypeAlias = tuple[int, ...]
 
 Sample: TypeAlias = Callable[[Any, Any], dict[str, Any]]
-
-
-class Over(NamedTuple):
-    """What a sum does to the shape of an array.
-
-    axes : those that are summed over.
-    shape : the sum's.
-    dropped : the axes that it lacks; where it keeps one of `axes`, it has length 1 there.
-    """
-
-    axes: tuple[int, ...]
-    shape: Shape
-    dropped: tuple[int, ...]
 
 
 #: What an op's options say of an array of a shape. The string begins messages.
@@ -97,8 +87,9 @@ class AxisSum(CachedOp[P, R]):
 
     bounds = SUM_BOUNDS
     term: int
-
     integers = INTEGERS
+    roles = MappingProxyType({"dy": validate.DATA})
+    shapes = MappingProxyType({"dy": "shape"})
 
     def __init__(
         self,
@@ -113,6 +104,7 @@ class AxisSum(CachedOp[P, R]):
         self.term = _cpu.TERMS.index(term)
         self._over: OverOf = over
         self.sample = sample
+        self.makes = {name: Makes(shape="shape") for name in self.results}
         self._enter(
             call=EntryPoint(self._where(), call),
             forward=EntryPoint(self._where("forward"), call),
@@ -123,32 +115,21 @@ class AxisSum(CachedOp[P, R]):
     def differentiated(self) -> tuple[str, ...]:
         return self.entry_points["call"].arrays
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        shape = named[self.differentiated[0]].shape
-        return [Model(self._over(self._where(), self._options(named), shape).shape)], {}
+    def _shapes(self, call: Any, options: Any) -> Over:
+        (array,) = self.differentiated
+        return self._over(call.where, options, tuple(call.views[array].shape))
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._reduce("call", args, kwargs)[0]
-
-    def _reduce(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any, Shape]:
-        """The sum, the array as it was computed on, and the array's shape."""
-        entry = self.entry_points[name]
-        options, where = entry.bind(args, kwargs), entry.where
-        (array,), (out,) = entry.arrays, options.out
-        accumulate = getattr(options, "accumulate", False)  # which not every sum has
-        given = arrays_with_weights(where, options, **{array: getattr(options, array)})
-        with Call(where, options.stream, ROLES, INTEGERS, **given) as call:
-            x = call.views[array]
-            over = self._over(where, options, x.shape)
-            y, made = call.output("out", out, array, shape=over.shape, in_place=False)
-            kept, weighting = y.with_axes(over.dropped), weighting_of(call, None)
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, x, over = now.call, now.views[now.leader], now.shapes
+            accumulate = getattr(now.options, "accumulate", False)  # which not every sum has
+            kept = now.view(self.results[0]).with_axes(over.dropped)
+            weighting = weighting_of(call, None)
             if weighting.given and x.size:
                 self._add_what_counts(call, kept, over.axes, weighting)
             else:
                 add_up(call, self.term, x, kept, over.axes, accumulate)
-            return call.result(out, made), call.arrays[array], x.shape
+            return now.results()
 
     def _add_what_counts(
         self, call: Call, y: View, axes: tuple[int, ...], weighting: Weighting
@@ -228,11 +209,6 @@ class PlainSum(AxisSum[P, R]):
         array([[1., 2., 3.],
                [1., 2., 3.]])
         """
-
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        y, _, shape = self._reduce("forward", args, kwargs)
-        call = self.entry_points["call"]
-        return y, (shape, *(call.option(name, args, kwargs) for name in self.saves[1:]))
 
     @overload
     def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
@@ -374,11 +350,6 @@ class TermSum(AxisSum[P, R]):
                [6., 4.]])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        y, x, _ = self._reduce("forward", args, kwargs)
-        call = self.entry_points["call"]
-        return y, (x, *(call.option(name, args, kwargs) for name in self.saves[1:]))
-
     def backward(
         self,
         dy: ArrayOrNumber,
@@ -433,18 +404,9 @@ class TermSum(AxisSum[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        options, where = entry.bind(args, kwargs), entry.where
-        (out,) = options.out
-        given = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ROLES, INTEGERS, **given) as call:
-            x, dy = call.views["x"], call.views["dy"]
-            over = self._over(where, options, x.shape)
-            if "dy" in call.arrays:
-                validate.same_dtype(where, "dy", dy, "x", x)
-                _axes.has_shape(where, "dy", dy, over.shape)
-                dy = dy.with_axes(over.dropped).broadcast_to(x.shape)
-            dx, made = call.output("out", out, "x")
+        with step(self, "backward", args, kwargs) as now:
+            call, x, dx, options = now.call, now.views["x"], now.view("dx"), now.options
+            dy = now.shapes.spread(now.views["dy"], x)
             weighting = weighting_of(call, None)
             if weighting.given and x.size:
                 self._of_what_counts(call, dy, dx, weighting, options.accumulate)
@@ -452,14 +414,12 @@ class TermSum(AxisSum[P, R]):
                 call.run(
                     call.native.sum_backward, self.term, dy, x, dx, options.accumulate, call.stream
                 )
-            return call.result(out, made)
+            return now.results()
 
     def _of_what_counts(
         self, call: Call, dy: View, dx: View, weighting: Weighting, accumulate: bool
     ) -> None:
         x = call.views["x"]
-        masks = {"where": call.views["where"]} if "where" in call.arrays else {}
-        validate.apart(call.where, "out", dx, masks)
         each = call.temporary("x") if accumulate else dx
         call.run(call.native.sum_backward, self.term, dy, x, each, False, call.stream)
         one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
@@ -473,6 +433,16 @@ class SquareSum(TermSum[P, R]):
         where = f"fastact.{function.__name__}.value_and_grad"
         both = EntryPoint(where, untyped(self.value_and_grad), outputs=2)
         super().__init__(function, "square", over, sample, value_and_grad=both)
+        self.makes = {**self.makes, "value": Makes(shape="all"), "grad": Makes(in_place=True)}
+
+    def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
+        is_both = entry == "value_and_grad"
+        return ("value", "grad") if is_both else super().outputs_of(entry, options)
+
+    def _shapes(self, call: Any, options: Any) -> Any:
+        if hasattr(options, "axis"):
+            return super()._shapes(call, options)
+        return SimpleNamespace(all=())
 
     def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
         """The sum of the squares of all of x and its gradient, in one pass over x.
@@ -509,18 +479,13 @@ class SquareSum(TermSum[P, R]):
         """
 
     def _value_and_grad(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        entry = self.entry_points["value_and_grad"]
-        options, where = entry.bind(args, kwargs), entry.where
-        with Call(where, options.stream, integers=INTEGERS, x=options.x) as call:
-            x = call.views["x"]
+        with step(self, "value_and_grad", args, kwargs) as now:
+            call, x, dx = now.call, now.views["x"], now.view("grad")
             axes = tuple(range(x.ndim))
-            y, value = call.output("out[0]", options.out[0], "x", shape=(), in_place=False)
-            dx, grad = call.output("out[1]", options.out[1], "x")
-            validate.apart(where, "out[1]", dx, {"out[0]": y})
-            y = y.with_axes(axes)
+            y = now.view("value").with_axes(axes)
             workspace = call.workspace(call.native.sum_workspace(self.term, x, y, axes))
             call.run(call.native.square_value_and_grad, x, y, dx, workspace, call.stream)
-            return call.result(options.out[0], value), call.result(options.out[1], grad)
+            return now.results()  # type: ignore[no-any-return]
 
 
 def reduction(

@@ -59,9 +59,6 @@ class RowFunction(CachedOp[P, R]):
         over = axes.axes(call.where, options.axis, len(shape))
         return RowShapes(over, axes.reduced(shape, over, getattr(options, "keepdims", False)))
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
 
@@ -88,7 +85,6 @@ class RowFunction(CachedOp[P, R]):
         >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
         array([ 0.25, -0.25])
         """
-        return self._map("forward", args, kwargs)  # type: ignore[no-any-return]
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
@@ -346,9 +342,6 @@ class CrossEntropy(CachedOp[P, R]):
     def _shapes(self, call: Any, options: SimpleNamespace) -> _LossPlan:
         return _LossPlan(call.where, options, call.views["logits"].shape)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._loss("call", args, kwargs)
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
 
@@ -377,9 +370,8 @@ class CrossEntropy(CachedOp[P, R]):
         >>> fa.cross_entropy.backward(1.0, *saved)
         array([[-0.5,  0.5]])
         """
-        return self._loss("forward", args, kwargs)  # type: ignore[no-any-return]
 
-    def _loss(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
             call, logits, plan = now.call, now.views["logits"], now.shapes
             target, weight = self._arrays(call, plan)

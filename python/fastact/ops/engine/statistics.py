@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ... import _cpu
@@ -17,25 +18,25 @@ from ...interop import validate
 from ...interop.call import Call
 from ..bounds import StatisticBounds
 from ..types import Array, ArrayOrNumber
+from .axes import Over, over_axes
 from .moments import (
     MOMENT_BOUNDS,
-    Over,
+    each_of,
     fill,
     gradient_over,
-    over_axes,
     slope_over,
     slopes_over,
     weighted_slopes,
 )
-from .op import CachedOp, EntryPoint, Model, P, R, register, signature_of
+from .op import CachedOp, Makes, P, R, register, signature_of
 from .reductions import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
+from .step import step
 from .weighting import (
     DEVIATION,
     DEVIATION_SLOPE,
     MEAN_SLOPE,
     NOTHING,
     ROLES,
-    ROLES_WITH_X,
     TOTAL,
     UNWEIGHTED,
     VARIANCE,
@@ -67,6 +68,10 @@ class AxisStatistic(CachedOp[P, R]):
     """
 
     integers = INTEGERS
+    reads_whole = True
+    roles = MappingProxyType({"dy": validate.DATA})
+    shapes = MappingProxyType({"dy": "shape"})
+    apart = ("dy",)
 
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
         call = self._declare(function, "statistics")
@@ -77,64 +82,47 @@ class AxisStatistic(CachedOp[P, R]):
         self.saves = ("x", *(name for name in ROLES if name in call.parameters))
         arrays = self.differentiated
         either = [name for name in (*self.saves, "axis") if name not in arrays]
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call),
-            backward=EntryPoint(
-                self._where("backward"),
-                signature_of(call, ("dy", *arrays), either, but=("returned",)),
-                outputs=len(self.gradients),
-                skips=len(self.gradients) > 1,
-            ),
-        )
+        self.makes = {name: Makes(shape="shape") for name in (of, "count")}
+        backward = signature_of(call, ("dy", *arrays), either, but=("returned",))
+        self._enter_points(call, backward)
 
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x, "axis": 0}
 
-    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        return [Model(over_axes(self._where(), self._options(named), named["x"]).shape)], {}
+    def _shapes(self, call: Any, options: Any) -> Over:
+        return over_axes(call.where, options, tuple(call.views["x"].shape))
 
-    def _correction(self, where: str, options: Any) -> float:
-        return validate.number(where, "correction", getattr(options, "correction", 0))
+    def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
+        found = super().outputs_of(entry, options)
+        return (*found, "count") if getattr(options, "returned", False) else found
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._reduce("call", args, kwargs)[0]
-
-    def _reduce(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The statistic, and x as it was computed on."""
-        entry = self.entry_points[name]
-        options, where = entry.bind(args, kwargs), entry.where
-        (out,) = options.out
-        arrays = arrays_with_weights(where, options, x=options.x)
-        with Call(where, options.stream, ROLES_WITH_X, INTEGERS, **arrays) as call:
-            x = call.views["x"]
-            over = over_axes(where, options, x)
-            weighting = weighting_of(call, options.axis)
-            correction = self._correction(where, options)
+    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with step(self, name, args, kwargs) as now:
+            call, x, over = now.call, now.views["x"], now.shapes
+            weighting = weighting_of(call, now.options.axis)
+            correction = getattr(now.options, "correction", 0.0)
             is_whole = x.dtype_name not in _cpu.DTYPE_NAMES
-            dtype = validate.DOUBLE if is_whole else None
-            y, made = call.output("out", out, "x", shape=over.shape, dtype=dtype, in_place=False)
-            kept = y.with_axes(over.dropped)
-            if getattr(options, "returned", False):
-                count = self._with_count(call, over, kept, weighting)
-                return (call.result(out, made), count), call.arrays["x"]
-            if not x.size:
+            kept = now.view(self.of).with_axes(over.dropped)
+            if now.view("count") is not None:
+                self._with_count(call, over, kept, now.view("count"), weighting)
+            elif not x.size:
                 self._of_nothing(call, kept, correction)
             elif weighting.given or is_whole:
                 self._of_elements(call, over, kept, correction, weighting)
             elif self.term is not None:
                 add_up(call, self.term, x, kept, over.axes)
             elif self.of == "mean" and not self.skips:
-                add_up(call, IDENTITY, x, kept, over.axes, divisor=float(over.each))
+                each = float(each_of(x, over))
+                add_up(call, IDENTITY, x, kept, over.axes, divisor=each)
             else:
                 self._of_elements(call, over, kept, correction)
-            return call.result(out, made), call.arrays["x"]
+            return now.results()
 
-    def _with_count(self, call: Call, over: Over, y: View, weighting: Weighting) -> Any:
+    def _with_count(
+        self, call: Call, over: Over, y: View, count: View, weighting: Weighting
+    ) -> None:
         """The mean, and how much counts, which is an array of its shape."""
-        dtype = y.dtype
-        count, made = call.output("count", None, "x", shape=over.shape, dtype=dtype)
         count = count.with_axes(over.dropped)
         if call.views["x"].size:
             warning = _WARNINGS[self.of]
@@ -144,7 +132,6 @@ class AxisStatistic(CachedOp[P, R]):
         else:
             self._of_nothing(call, y, 0.0)
             fill(call, count, 0.0)
-        return call.result(None, made)
 
     def _of_elements(
         self,
@@ -215,11 +202,6 @@ class AxisStatistic(CachedOp[P, R]):
         array([0.5, 0. , 0.5])
         """
 
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        y, x = self._reduce("forward", args, kwargs)
-        call = self.entry_points["call"]
-        return y, (x, *(call.option(name, args, kwargs) for name in self.saves[1:]))
-
     def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         """The gradient with respect to x.
 
@@ -263,19 +245,11 @@ class AxisStatistic(CachedOp[P, R]):
         """
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        options, where = entry.bind(args, kwargs), entry.where
-        (out,) = options.out
-        arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
-            x = call.views["x"]
-            over = over_axes(where, options, x)
+        with step(self, "backward", args, kwargs) as now:
+            call, x, over, options = now.call, now.views["x"], now.shapes, now.options
             weighting = weighting_of(call, options.axis)
-            correction = self._correction(where, options)
-            dy = gradient_over(call, "dy", over)
-            dx, made = call.output("out", out, "x")
-            others = {name: call.views[name] for name in call.arrays if name != "x"}
-            validate.apart(where, "out", dx, others)
+            correction = getattr(options, "correction", 0.0)
+            dy, dx = over.spread(now.views["dy"], x), now.view("dx")
             if x.size and weighting.given:
                 self._of_weighted(call, over, correction, weighting, dy, dx, options.accumulate)
             elif x.size:
@@ -294,7 +268,7 @@ class AxisStatistic(CachedOp[P, R]):
                     options.accumulate,
                     call.stream,
                 )
-            return call.result(out, made)
+            return now.results()
 
     def _of_weighted(
         self,
@@ -328,7 +302,7 @@ class AxisStatistic(CachedOp[P, R]):
             return call.repeated(1.0, wide), None, None
         if self.of == "mean":
             if not self.skips:
-                return call.repeated(1 / over.each, wide), None, None
+                return call.repeated(1 / each_of(x, over), wide), None, None
             return slope_over(call, over.axes, MEAN_SLOPE, 0.0, True), None, None
         mean, low, slope = slopes_over(
             call, over.axes, _SLOPES[self.of], correction, skips=self.skips
@@ -429,7 +403,7 @@ class Average(AxisStatistic[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
         with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
-            over = over_axes(where, options, call.views["x"])
+            over = over_axes(where, options, call.views["x"].shape)
             weighting = weighting_of(call, options.axis)
             dy = gradient_over(call, "dy", over)
             of_weights = "weights" in call.arrays and options.wanted[1]

@@ -14,11 +14,14 @@ from functools import cache
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
+from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from .fused import bind
 from .op import COMPUTED, DOUBLE, REQUIRED, Makes
+from .weighting import ROLES as COUNTING
+from .weighting import read_what_counts
 
 #: How options that are numbers are checked, by their names.
 _NUMBERS: Mapping[str, Callable[[str, str, Any], float]] = {
@@ -43,7 +46,8 @@ class _Entry:
     arrays : the arguments that are arrays. leaders : those of which the first that is given leads.
     optional : those that may be None. plain : those for which no number stands.
     data : those of the data's dtype. rules : for each its dtype's check, and the name of its shape.
-    numbers : the options that are numbers, and their checks.
+    numbers : the options that are numbers, and their checks. counts : it takes weights or a mask
+    that tells what counts.
     """
 
     def __init__(self, op: Any, name: str) -> None:
@@ -70,6 +74,10 @@ class _Entry:
             for n, role in roles.items()
         }
         self.is_forward = name == "forward"
+        self.roles = op.roles
+        if op.reads_whole and name in ("call", "forward"):
+            self.roles = {**op.roles, self.first: validate.Role(validate.WHOLE)}
+        self.counts = not COUNTING.keys().isdisjoint(self.arrays)
         self.of_forward = op.of_forward if name == "backward" else ()
         self.is_backward = name not in ("call", "forward")
 
@@ -121,8 +129,10 @@ class step:
             elif n in spec.plain and isinstance(value, bool | int | float):
                 self._no_array(n, value)
             arrays[n] = value
+        if spec.counts:
+            read_what_counts(self.where, arrays)
         stream = self.options.stream
-        self.call = Call(self.where, stream, op.roles, op.integers, spec.of_forward, **arrays)
+        self.call = Call(self.where, stream, spec.roles, op.integers, spec.of_forward, **arrays)
         self.views, self.leader = self.call.views, leader
 
     def _no_array(self, name: str, value: Any) -> None:
@@ -242,7 +252,8 @@ class step:
     def _dtype(self, dtype: str) -> int | None:
         if dtype == COMPUTED:
             return validate.computed_in(self.views[self.leader])
-        return validate.DOUBLE if dtype == DOUBLE else None
+        is_whole = self.views[self.leader].dtype_name not in _cpu.DTYPE_NAMES
+        return validate.DOUBLE if dtype == DOUBLE or is_whole else None
 
     def view(self, name: str) -> Any:
         """An output's; None where it is not made."""
@@ -255,9 +266,10 @@ class step:
             name: None if view is None else self.call.result(out, new)
             for out, (name, (view, new)) in zip(outs, self.made.items(), strict=False)
         }
-        count = len(found) if self._spec.is_backward else len(self.op.results)
-        values = tuple(found.values())[:count]
-        y = values if count > 1 else values[0]
-        if not self._spec.is_forward:
-            return y
-        return y, self.op.saved({**vars(self.options), **self.call.arrays, **found})
+        values = tuple(found.values())
+        if self._spec.is_backward:
+            return values if len(values) > 1 else values[0]
+        named = {**vars(self.options), **self.call.arrays, **found}
+        count = len(self.op.outputs_of("call", self.options))
+        y = self.op.result_of(values[:count], named)
+        return (y, self.op.saved(named)) if self._spec.is_forward else y

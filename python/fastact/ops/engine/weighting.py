@@ -17,11 +17,10 @@ from ...interop.frameworks import framework_of, to_numpy
 from ...interop.validate import Role
 from . import axes as _axes
 
-#: The roles of these arguments; and where `x` is read alone, as it is.
+#: The roles of these arguments.
 ROLES: Mapping[str, Role] = MappingProxyType(
     {"weights": validate.WEIGHTS, "where": validate.COUNTS}
 )
-ROLES_WITH_X = MappingProxyType({**ROLES, "x": Role(validate.WHOLE)})
 
 #: What the kernels make of m2.
 NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
@@ -45,15 +44,22 @@ UNWEIGHTED = Weighting()
 
 def arrays_with_weights(where: str, options: Any, **arrays: Any) -> dict[str, Any]:
     """The arrays of a call, with those that its options have for this."""
-    for name, role in ROLES.items():
-        value = getattr(options, name, None)
-        if value is None or (name == "where" and value is True):
-            continue
+    given = {name: getattr(options, name, None) for name in ROLES}
+    arrays |= {name: value for name, value in given.items() if value is not None}
+    read_what_counts(where, arrays)
+    return arrays
+
+
+def read_what_counts(where: str, arrays: dict[str, Any]) -> None:
+    """Weights and a mask among the arrays are read as they are, whatever their dtype."""
+    if arrays.get("where") is True:
+        del arrays["where"]
+    for name in [name for name in ROLES if name in arrays]:
+        value = arrays[name]
         foreign.plain(where, name, value)
         if not (isinstance(value, bool | int | float) or framework_of(value)):
-            value = to_numpy(where, name, value, also=validate.WHOLE, allowed=role.also)
-        arrays[name] = value
-    return arrays
+            also, allowed = validate.WHOLE, ROLES[name].also
+            arrays[name] = to_numpy(where, name, value, also=also, allowed=allowed)
 
 
 def weighting_of(call: Call, axis: Any) -> Weighting:
