@@ -37,7 +37,7 @@ class BiasAct(CachedOp[P, R]):
     roles = MappingProxyType({"residual": validate.DATA})
     shapes = MappingProxyType({"bias": "bias"})
     called = MappingProxyType({"bias": "an array with one axis"})
-    unsaved = ("x",)  # of which the identity's gradient needs no values
+    unsaved = ("x",)  # the identity's gradient needs no values
 
     def __init__(self, function: Callable[P, R]) -> None:
         call, backward = self._declare(function, "bias"), untyped(self.backward)

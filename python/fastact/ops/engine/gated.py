@@ -253,7 +253,7 @@ class Gated(CachedOp[P, R]):
         return Halves(axis, each, (shape[axis],), _note(options.axis))
 
     def _views(self, now: step) -> tuple[Any, tuple[View | None, View | None]]:
-        """The parts a and b, and those of the bias."""
+        """What a and b are, and the two parts of the bias."""
         views, options = now.views, now.options
         pair = [views[name] for name in self._arrays]
         parts = self._parts(pair[0], now.shapes.axis, options) if self.packed else pair

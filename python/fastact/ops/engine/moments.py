@@ -94,9 +94,8 @@ class AxisMoments(CachedOp[P, R]):
             weighting = weighting_of(call, options.axis)
             skips = getattr(options, "skipna", False)
             found = [now.view(name) for name in (*self.results, "count")]
-            mean, second, count = (
-                None if view is None else view.with_axes(over.dropped) for view in found
-            )
+            dropped: list[Any] = [v if v is None else v.with_axes(over.dropped) for v in found]
+            mean, second, count = dropped
             if x.size:
                 reduce_moments(
                     call,
@@ -381,7 +380,7 @@ class MomentsOp(AxisMoments[P, R]):
         x, (mean, m2, *count) = named["x"], arrays
         over = _axes.axes(self._where(), named.get("axis"), len(x.shape))
         each: Any = math.prod(x.shape[a] for a in over)
-        return Moments.of_checked(*count or (each,), mean, m2)
+        return Moments.of_checked(count[0] if count else each, mean, m2)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         options = self._options(named)

@@ -236,7 +236,8 @@ class Op(Generic[P, R]):
     shapes : the name of their shape among what `_shapes` finds, None where no shape is the only
     one; the others have the data's.
     apart : data that share no memory with an output, as what is no data never does.
-    optional : arrays that may be None, though they have no default. unsaved : those of backward.
+    optional : arrays that may be None, though they have no default.
+    unsaved : arguments of backward that may be None.
     called : arrays that messages call something else than an array.
     reads_whole : the data may be whole numbers, read as they are, but in backward.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.

@@ -42,12 +42,14 @@ _DTYPES: Mapping[str, Callable[..., None]] = {
 class _Entry:
     """What the spec of an op says of an entry point, once for all calls.
 
-    first : the data, for which what was saved of them may stand.
-    arrays : the arguments that are arrays. leaders : those of which the first that is given leads.
-    optional : those that may be None. plain : those for which no number stands.
-    data : those of the data's dtype. rules : for each its dtype's check, and the name of its shape.
-    numbers : the options that are numbers, and their checks. counts : it takes weights or a mask
-    that tells what counts.
+    fused : it has an activation behind it.
+    first : the data of the call, for which a result or a gradient stands where they were not saved.
+    arrays : the arguments that are arrays. leaders : the first of these that is given leads.
+    optional : arrays that may be None. plain : arrays for which no number stands.
+    data : arrays of the data's dtype. free : of these, what an output may be.
+    rules : for each array the check of its dtype, and the name of its shape.
+    numbers : the options that are numbers, and their checks.
+    counts : it takes weights, or a mask that tells what counts.
     """
 
     def __init__(self, op: Any, name: str) -> None:

@@ -51,7 +51,7 @@ def arrays_with_weights(where: str, options: Any, **arrays: Any) -> dict[str, An
 
 
 def read_what_counts(where: str, arrays: dict[str, Any]) -> None:
-    """Weights and a mask among the arrays are read as they are, whatever their dtype."""
+    """Read weights and a mask among the arrays as they are, whatever their dtype."""
     if arrays.get("where") is True:
         del arrays["where"]
     for name in [name for name in ROLES if name in arrays]:
