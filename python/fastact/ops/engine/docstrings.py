@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from inspect import cleandoc
+from inspect import Parameter, cleandoc
+from itertools import groupby
 from typing import Any, TypeVar
 
 from . import standard_texts as texts
@@ -78,14 +79,15 @@ def of_call(op: Any, own: str | None) -> str | None:
     standard = _standard(texts.CALL, fields)
     of_family = _standard(family.text, fields)
     parameters = _entries(standard["Parameters"]) | _entries(of_family.get("Parameters", ""))
-    notes = of_family.get("Notes", texts.OWN).replace(texts.OWN, written.get("Notes", ""))
+    notes = of_family.get("Notes", texts.OWN).split(texts.OWN)
+    notes.insert(1, written.get("Notes", ""))
     return _text(
         {
             **written,
             "Parameters": _in_order(_entries(written.get("Parameters", "")), parameters, taken),
             "Returns": _merged("Returns", written, {**standard, **of_family}),
             "Raises": _merged("Raises", written, standard),
-            "Notes": f"{notes.strip()}\n\n{standard['Notes']}".strip(),
+            "Notes": "\n\n".join(filter(None, map(str.strip, [*notes, standard["Notes"]]))),
         }
     )
 
@@ -112,23 +114,25 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
 
 
 def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> Iterator[str]:
-    """Entries of the parameters that another entry point explains, but for those that are told."""
+    """The entries of parameters that another entry point explains, but for those that are told.
+
+    Neighbours of one type have one entry.
+    """
     where = {"forward": "As for the call.", "backward": "As given to `forward`."}
-    source = where.get(entry, "As for `backward`.")
     types = {name: _type(text) for names, text in _entries(call).items() for name in names}
-    left = [p for p in op.entry_points[entry].signature.parameters.values() if p.name not in told]
-    if entry != "forward":
-        saved = [p.name for p in left if p.name in op.saves]
-        left = [p for p in left if p.name not in saved]
-        if saved:
-            yield f"{', '.join(saved)} : array or None\n    What `forward` saved."
-    groups: dict[str, list[str]] = {}
-    for p in left:
-        is_optional = p.default is not p.empty or p.kind is p.VAR_KEYWORD
-        name = f"**{p.name}" if p.kind is p.VAR_KEYWORD else p.name
-        groups.setdefault("optional" if is_optional else types[p.name], []).append(name)
-    for of_type, names in groups.items():
-        yield f"{', '.join(names)} : {of_type}\n    {source}"
+
+    def kind(p: Parameter) -> tuple[str, str] | None:
+        if p.name in told:
+            return None
+        if entry != "forward" and p.name in op.saves:
+            return "array or None", "What `forward` saved."
+        of_type = types[p.name] if p.default is p.empty else "optional"
+        return of_type, where.get(entry, "As for `backward`.")
+
+    taken = op.entry_points[entry].signature.parameters.values()
+    for found, group in groupby(taken, kind):
+        if found is not None:
+            yield f"{', '.join(p.name for p in group)} : {found[0]}\n    {found[1]}"
 
 
 def _type(entry: str) -> str:
@@ -199,10 +203,9 @@ def _merged(title: str, written: Mapping[str, str], standard: Mapping[str, str])
     """A section by hand, with the other entries of the standard one where both have some."""
     own, other = written.get(title, ""), standard.get(title, "")
     by_hand, entries = _entries(own), _entries(other)
-    names = [name for names in entries for name in names]
-    if any(name in names for found in by_hand for name in found):
-        return _in_order(by_hand, entries, names)
-    return own or other
+    names = [name for names in (*entries, *by_hand) for name in names]
+    some_in_both = len(set(names)) < len(names)
+    return _in_order(by_hand, entries, names) if some_in_both else own or other
 
 
 def _text(sections: Mapping[str, str]) -> str:

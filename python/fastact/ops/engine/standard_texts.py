@@ -65,6 +65,8 @@ accumulate : bool, default False
     Add {gradients} to `out` instead of overwriting it.
 stream : optional
     For arrays on a GPU: the stream to work on.
+**parameters : float or str
+    The activation's own parameters, by keyword.
 """
 
 FORWARD = """
@@ -74,6 +76,8 @@ out : {out_type}, optional
     As for the call{apart}.
 stream : optional
     For arrays on a GPU: the stream to work on.
+**parameters : float or str
+    The activation's own parameters, by keyword.
 
 Returns
 -------
@@ -193,7 +197,7 @@ def power(value: float) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Parts as a sentence lists them: a, b, or c."""
+    """The parts as a sentence lists them: a, b, or c."""
     return f"{', '.join(parts[:-1])}, or {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
