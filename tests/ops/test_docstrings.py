@@ -56,7 +56,7 @@ def test_parameters_that_are_told_by_hand_are_there(own, taken):
 
 @each_op
 def test_no_standard_text_is_written_by_hand(op):
-    family = standard_texts.FAMILIES[op.family]
+    family = standard_texts.family_of(op)
     fields = {**standard_texts.fields_of_call(op), **family.fields(op)}
     for section in ("Parameters", "Returns", "Raises"):
         own = entries(op.__wrapped__.__doc__, section)

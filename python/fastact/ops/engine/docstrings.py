@@ -72,7 +72,7 @@ def of_call(op: Any, own: str | None) -> str | None:
     if own is None:  # python -OO
         return None
     taken = op.__signature__.parameters
-    family, written = texts.FAMILIES[op.family], _sections(own)
+    family, written = texts.family_of(op), _sections(own)
     fields = {**texts.fields_of_call(op), **family.fields(op)}
     if f"`{op.name}.forward`" in written.get("Notes", ""):
         fields["saves"] = ""

@@ -150,8 +150,6 @@ class Gated(CachedOp[P, R]):
 
         Returns
         -------
-        dx, or da and db : array, or tuple of arrays
-            Of the shape, dtype and framework of x, or of a. dx is packed as x is.
         dbias : array
             Where there is a bias, as the last one of a tuple: of its shape and dtype.
 

@@ -7,9 +7,10 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
     dx       = op.backward(dy, *saved)
 
 It is declared by a function: the `def` line is the signature of the call, for programs and for type
-checkers, and the docstring its documentation; a decorator of the family (`activation`, `norm`, ...)
-says the rest and makes the op of it. The signatures of `forward` and `backward` follow from that
-(`EntryPoint`).
+checkers, and the docstring documents what the op has alone; a decorator of the family
+(`activation`, `norm`, ...) says the rest and makes the op of it. The signatures of `forward` and
+`backward` follow from that (`EntryPoint`), and so do the standard parts of the documentation
+(`docstrings.py`).
 
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """

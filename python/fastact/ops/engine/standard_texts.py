@@ -8,8 +8,11 @@ stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ..bounds import NormBounds, StatisticBounds
 
 Fields = dict[str, Any]
 
@@ -118,7 +121,7 @@ def fields_of_call(op: Any) -> Fields:
     return {
         "data": next(iter(taken)),
         "activation": activation,
-        "raises": _raises(FAMILIES[op.family].errors, taken),
+        "raises": _raises(family_of(op).errors, taken),
         "saves": saves(op, gives),
     }
 
@@ -192,8 +195,9 @@ def saves(op: Any, gives: str) -> str:
 
 
 def power(value: float) -> str:
-    """A power of two as such."""
-    return f"2**{value.hex().partition('p')[2].lstrip('+')}"
+    """A constant, powers of two as such."""
+    fraction, exponent = math.frexp(value)
+    return f"2**{exponent - 1}" if fraction == 0.5 else f"{value:g}"
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -292,7 +296,6 @@ def _of_gated(op: Any) -> Fields:
     }
 
 
-# Of glu the halves and the activation may be wrong; of the others each a parameter.
 _GATED_ERRORS = (
     ("bias", "TypeError", "a bias narrower than the data"),
     ("parameters", "TypeError", "a keyword that the activation does not have"),
@@ -317,7 +320,7 @@ Parameters
 recurrent : array, optional
     The recurrent projection, U h: shape and dtype of gates, to which it is added.
 bias : array, of shape ({count}H,), optional
-    {packed} or a wider one. Added to every row.
+    {packed} dtype or a wider one. Added to every row.
 recurrent_bias : array, of shape ({count}H,), optional
     Another one.
 out : array, optional
@@ -345,9 +348,7 @@ def _of_gates(op: Any) -> Fields:
         "raises": _raises(errors, op.__signature__.parameters).format(count=op.count),
         "state": op.state,
         "count": f"{op.count} " if op.count > 1 else "",
-        "packed": "Packed as gates are; of their dtype"
-        if op.count > 1
-        else "Of the dtype of gates",
+        "packed": "Packed as gates are; of their" if op.count > 1 else "Of gates'",
         "result": op.results[0],
         "ulp": b.state_ulp,
         "back": b.gradient_ulp,
@@ -401,6 +402,10 @@ the type in which x is computed is rounded to that first.{rough}
 
 {bits}
 
+{adds}
+
+{casts}
+
 [own]
 """
 
@@ -430,48 +435,50 @@ total : array
 
 
 def _of_norm(op: Any) -> Fields:
-    b, taken = op.bounds, op.__signature__.parameters
-    of_rows = not {"running_mean", "rstd"} & taken.keys()
-    centred, adds = "mean" in op.saves, "total" in op.results
-    of_mean = "; for float64 also"
+    taken = op.__signature__.parameters
+    of_rows = not {"running_mean", "rstd"} & taken.keys()  # else of channels, over the whole batch
+    by_axes = of_rows and "axis" in taken
+    lengths = "Of the lengths of x along `axis`, in the order of x"
+    adds, has_bias = "total" in op.results, "bias" in taken
+    out_type, out = _output_of_norm(adds, of_rows)
+    return {
+        "weights": "weight, bias" if has_bias else "weight",
+        "lengths": lengths if by_axes else "1-D, one value a channel",
+        "either": " Either may come without the other." if has_bias else "",
+        "batch": " The batch is axis 0, unless the channels are." if of_rows else "",
+        "eps": str(taken["eps"].default).replace("e-0", "e-") if "eps" in taken else "",
+        "out_type": out_type,
+        "out": out,
+        "result": _TOTAL if adds else "array\n    The result y, of x's shape, dtype and framework.",
+        "bits": _OF_ROWS if of_rows else _OF_CHANNELS,
+        "adds": _ADDS if adds else "",
+        "casts": _CASTING.format(name=op.name) if "casting" in taken else "",
+        **_accuracy_of_norm(op.bounds, taken, "mean" in op.saves, of_rows),
+    }
+
+
+def _accuracy_of_norm(
+    b: NormBounds, taken: Collection[str], centred: bool, of_rows: bool
+) -> Fields:
+    of_mean, mean = "; for float64 also", "abs(mean weight) rstd"
     if centred:
-        mean = "abs(mean weight) rstd"
         of_mean = (
             f", and {power(b.far)} {mean} for the rounding of the mean; for float64 instead "
             f"{power(b.far_double)} {mean} (1 + abs(xhat)) +"
         )
-    text = _OF_ROWS if of_rows else _OF_CHANNELS
-    if adds:
-        text += "\n\n" + _ADDS
-    if "casting" in taken:
-        text += "\n\n" + _CASTING.format(name=op.name)
-    out_type, out = _output_of_norm(adds, of_rows)
+    given = "; statistics of `Moments` bring them along" if "rstd" in taken else ""
+    rough = _ROUGH.format(
+        data="16-bit data" if of_rows else "16-bit data and of float32",
+        rough=b.rough,
+        apart=" + abs(mean) rstd" if of_rows else "",
+    )
     return {
-        "out_type": out_type,
-        "out": out,
-        "weights": "weight, bias" if "bias" in taken else "weight",
-        "lengths": (
-            "Of the lengths of x along `axis`, in the order of x"
-            if of_rows and "axis" in taken
-            else "1-D, one value a channel"
-        ),
-        "either": " Either may come without the other." if "bias" in taken else "",
-        "batch": " The batch is axis 0, unless the channels are." if of_rows else "",
-        "eps": str(taken["eps"].default).replace("e-0", "e-") if "eps" in taken else "",
         "added_to": "the variance" if centred else "the mean of the squares",
-        "result": _TOTAL if adds else "array\n    The result y, of x's shape, dtype and framework.",
         "scaled": b.scaled,
         "of_mean": of_mean,
         "moments": power(b.moments),
-        "given": _given(taken),
-        "rough": ""
-        if "rstd" in taken
-        else _ROUGH.format(
-            data="16-bit data" if of_rows else "16-bit data and of float32",
-            rough=b.rough,
-            apart=" + abs(mean) rstd" if of_rows else "",
-        ),
-        "bits": text,
+        "given": "; running statistics have none" if "running_mean" in taken else given,
+        "rough": "" if given else rough,
     }
 
 
@@ -488,12 +495,6 @@ def _output_of_norm(adds: bool, of_rows: bool) -> tuple[str, str]:
         return "array", text
     more = " Of `forward`, also a tuple that goes on with arrays for the statistics."
     return "array or tuple", text + more
-
-
-def _given(taken: Collection[str]) -> str:
-    if "running_mean" in taken:
-        return "; running statistics have none"
-    return "; statistics of `Moments` bring them along" if "rstd" in taken else ""
 
 
 _WEIGHTS = ("axis", "channel_axis")
@@ -616,45 +617,47 @@ _CALLED = {"sum": "sum", "mean": "mean", "var": "variance", "std": "standard dev
 
 
 def _of_statistic(op: Any) -> Fields:
-    b, of, skips = op.bounds, op.bounds.of, op.skips
-    absolute, called = power(b.sums.absolute), _CALLED[of]
-    if of in ("sum", "mean"):
-        accuracy = _OF_SUM.format(ulp=b.sums.ulp, absolute=absolute, of=of)
-        weighted = _AVERAGED
-    else:
-        half = 2 if of == "std" else 1
-        m = b.moments
-        accuracy = _OF_VARIANCE.format(
-            ulp=b.sums.ulp,
-            m2=power(m.m2 / half),
-            double=power(m.m2_double / half),
-            far=power(m.far / half),
-            called=called,
-            never=", and it is never negative" if of == "var" else "",
-        )
-        weighted = _FREQUENCIES.format(absolute=absolute)
-    nothing = "no elements, or of NaN alone," if skips else "no elements"
-    left = "NaN" if skips else "infinite or NaN"
-    return {
-        "called": called,
-        "of_nothing": {
-            "sum": f"Of {nothing} it is 0",
-            "mean": f"Of {nothing} it is NaN, and a RuntimeWarning says so",
-        }.get(
-            of,
-            f"Of no more than `correction` elements it is {left}, and a RuntimeWarning says so",
-        ),
-        "accuracy": accuracy,
+    of, skips, is_weighted = op.bounds.of, op.skips, "weights" in op.__signature__.parameters
+    same_bits = f"Without NaN, `fastact.{op.name.removeprefix('nan')}` gives the same bits. "
+    fields = {
+        "called": _CALLED[of],
+        "of_nothing": _of_nothing(of, skips),
+        "accuracy": _accuracy(op.bounds),
         "infinite": "Infinities" if skips else "Infinities and NaN",
-        "without_nan": (
-            f"Without NaN, `fastact.{op.name.removeprefix('nan')}` gives the same bits. "
-            if skips and of != "mean"
-            else ""
-        ),
+        "without_nan": same_bits if skips and of != "mean" else "",
         "no_warning": "" if of == "sum" else " On a GPU there is no warning.",
-        "weighted": weighted + _NO_WEIGHT if "weights" in op.__signature__.parameters else "",
-        **({"saves": saves(op, "dx, which is 0 where x is NaN")} if skips else {}),
+        "weighted": _weighted(op.bounds) if is_weighted else "",
     }
+    return fields | ({"saves": saves(op, "dx, which is 0 where x is NaN")} if skips else {})
+
+
+def _of_nothing(of: str, skips: bool) -> str:
+    nothing = "no elements, or of NaN alone," if skips else "no elements"
+    if of == "sum":
+        return f"Of {nothing} it is 0"
+    if of == "mean":
+        return f"Of {nothing} it is NaN, and a RuntimeWarning says so"
+    left = "NaN" if skips else "infinite or NaN"
+    return f"Of no more than `correction` elements it is {left}, and a RuntimeWarning says so"
+
+
+def _accuracy(b: StatisticBounds) -> str:
+    if b.of in ("sum", "mean"):
+        return _OF_SUM.format(ulp=b.sums.ulp, absolute=power(b.sums.absolute), of=b.of)
+    half = 2 if b.of == "std" else 1
+    return _OF_VARIANCE.format(
+        ulp=b.sums.ulp,
+        m2=power(b.moments.m2 / half),
+        double=power(b.moments.m2_double / half),
+        far=power(b.moments.far / half),
+        called=_CALLED[b.of],
+        never=", and it is never negative" if b.of == "var" else "",
+    )
+
+
+def _weighted(b: StatisticBounds) -> str:
+    text = _AVERAGED if b.of == "mean" else _FREQUENCIES.format(absolute=power(b.sums.absolute))
+    return text + _NO_WEIGHT
 
 
 _AXES_ERRORS = (
@@ -673,13 +676,13 @@ def _of_sum(op: Any) -> Fields:
     return {"called": "sum", "of_nothing": "Over no elements it is 0"}
 
 
-def _of_none(op: Any) -> Fields:
-    return {}
+def family_of(op: Any) -> Family:
+    """The texts of an op's family; it may have none."""
+    return FAMILIES.get(op.family, Family("", lambda op: {}))
 
 
-FAMILIES = {
+FAMILIES: Mapping[str, Family] = {
     "activations": Family(ACTIVATION, _of_activation),
-    "bias": Family("", _of_none),
     "gated": Family(GATED, _of_gated, _GATED_ERRORS),
     "gates": Family(GATES, _of_gates, _GATES_ERRORS),
     "norms": Family(NORM, _of_norm, _NORM_ERRORS),
