@@ -97,7 +97,7 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
     if own is None:
         return None
     written, call = _sections(own), _sections(op.__doc__)
-    fields = texts.fields_of_entry(op, name, _results(call["Returns"]))
+    fields = texts.fields_of_entry(op, name, _results(op, call["Returns"]))
     standard = _standard(texts.ENTRIES.get(name, texts.ENTRY), fields)
     by_hand, parameters = (_entries(each.get("Parameters", "")) for each in (written, standard))
     told = [name for names in (*by_hand, *parameters) for name in names]
@@ -140,10 +140,12 @@ def _type(entry: str) -> str:
     return entry.partition("\n")[0].rpartition(" : ")[2]
 
 
-def _results(returns: str) -> str:
+def _results(op: Any, returns: str) -> str:
     """The head of the entry for all that a call returns."""
-    found = list(_entries(returns).values())
-    return f"result : {_type(found[0])}" if len(found) == 1 else "results : tuple of arrays"
+    first, *others = _entries(returns).values()
+    if len(op.results) == 1:
+        return f"{op.results[0]} : {_type(first)}"
+    return f"({', '.join(op.results)}) : tuple of arrays" if others else f"result : {_type(first)}"
 
 
 # --- a docstring taken apart and put together -----------------------------------------------------

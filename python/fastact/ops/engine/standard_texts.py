@@ -69,7 +69,7 @@ accumulate : bool, default False
 stream : optional
     For arrays on a GPU: the stream to work on.
 **parameters : float or str
-    The activation's own parameters, by keyword.
+    The activation's own parameters, as given to `forward`.
 """
 
 FORWARD = """
@@ -152,6 +152,7 @@ def _of_backward(op: Any, several: bool) -> Fields:
     result = f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."
     if several:
         out = f"Where to write each gradient; one that is None is not computed. {first}"
+    if len(op.gradients) > 1:
         pairs = zip(op.gradients, op.differentiated, strict=True)
         result = "\n".join(f"{d} : array\n    {_like(op, of)}" for d, of in pairs)
     return {
