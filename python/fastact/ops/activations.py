@@ -1,6 +1,6 @@
 """Activations: y = f(x), element by element.
 
-Each is declared by a function: signature, defaults (as `torch.nn.functional` has them) and
+Each is declared by a function: signature, defaults (as `torch.nn.functional` has them) and its own
 documentation; `@activation` adds the stated accuracy and makes the op. The formula stands in
 `src/common/activations/`, the oracle in `check/reference.py`.
 """

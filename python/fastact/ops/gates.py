@@ -3,8 +3,9 @@
 `lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
-Each is declared by a function: signature, defaults and documentation; `@gates` adds the rest and
-makes the op. The formulas stand in `src/common/gates/`, the oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation; `@gates` adds the
+rest and makes the op. The formulas stand in `src/common/gates/`, the oracle in
+`check/reference.py`.
 """
 
 from typing import TYPE_CHECKING

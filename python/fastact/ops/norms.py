@@ -1,7 +1,7 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and documentation. Of norms over rows of x
-`@norm` adds which elements make a normalization row, that is, share a mean and an rstd; what else
+Each is declared by a function: signature, defaults and its own documentation. Of norms over rows of
+x `@norm` adds which elements make a normalization row, that is, share a mean and an rstd; what else
 such a norm does follows from its signature (`engine/norm_rows.py`). `batch_norm` and `norm_apply`
 have one mean and one rstd a channel (`engine/norm_channels.py`). The formulas and the gradients are
 in `src/common/norms`, the oracle in `check/reference.py`.

@@ -1,8 +1,8 @@
 """Functions of rows, `softmax`, `log_softmax` and `logsumexp`, and the loss `cross_entropy`.
 
-Each is declared by a function: signature, defaults and documentation; the decorator adds what the
-entry points do (`engine/softmax.py`). The formulas are in `src/common/softmax/softmax.h`, the
-oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation; the decorator adds
+what the entry points do (`engine/softmax.py`). The formulas are in `src/common/softmax/softmax.h`,
+the oracle in `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING
