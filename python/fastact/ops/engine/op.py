@@ -421,7 +421,7 @@ def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
     return arrays if isinstance(like, tuple) else arrays[0]
 
 
-#: An entry point has these of its method; of its documentation, only a part is the method's.
+#: What an entry point takes over from its method; the docstring is a part of its documentation.
 _NAMES = ("__module__", "__name__", "__qualname__")
 
 
@@ -450,9 +450,7 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
             method = getattr(self, name)
             function = getattr(self, f"_{name}", method)
             entry: Any = Entry(function, self, name)
-            vars(self)[name] = update_wrapper(
-                entry, method, ("__module__", "__name__", "__qualname__")
-            )
+            vars(self)[name] = update_wrapper(entry, method, _NAMES)
             entry.__wrapped__ = function
             entry._documentation = partial(docstrings.of_entry, self, name, method.__doc__)
             entry.__signature__ = point.signature
